@@ -1,0 +1,151 @@
+"""Lab 02's data parallelism against DistributedDataParallel: a whole training step.
+
+Both sides have the same MLP from the same start, 64 MNIST images a rank, cross-entropy and a
+fused Adam, and reach the same weights. Both have their default settings.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import Pair, benchmark
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+IMAGES_PER_RANK = 64
+HIDDEN_SIZES = (256, 1024)
+
+
+class Trainer:
+    """A model from a fixed start, its optimizer and this rank's images; `step()` trains once."""
+
+    def __init__(self, hidden_size: int) -> None:
+        import torch
+
+        from parlab import models
+        from parlab.authoring.definitions import definitions
+        from parlab.data import mnist
+        from parlab.rank import rank, world_size
+
+        self.lab = definitions("02_data_parallel")
+        self.share = 1 / world_size
+        images, labels = mnist("train", IMAGES_PER_RANK * world_size)
+        self.images = torch.from_numpy(images[rank::world_size])
+        self.labels = torch.from_numpy(labels[rank::world_size])
+        torch.manual_seed(0)
+        self.model = models.mlp(hidden_size)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
+
+    def loss(self, model: "nn.Module") -> "torch.Tensor":
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(model(self.images), self.labels)
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+
+class Flat(Trainer):
+    """Gradients in one flat buffer, and one mpi4py all-reduce."""
+
+    def __init__(self, hidden_size: int) -> None:
+        from parlab.rank import comm
+
+        super().__init__(hidden_size)
+        self.comm = comm
+        self.lab["broadcast_state"](self.model, comm)
+        self.buffer = self.lab["flat_gradients"](self.model)
+
+    def step(self) -> None:
+        total = IMAGES_PER_RANK * self.comm.size
+        data = (self.images, self.labels)
+        self.lab["flat_step"](self.model, self.buffer, self.optimizer, *data, total, self.comm)
+
+
+class Bucketed(Trainer):
+    """The lab's BucketedDataParallel."""
+
+    def __init__(self, hidden_size: int, group: "dist.ProcessGroup") -> None:
+        super().__init__(hidden_size)
+        self.parallel = self.lab["BucketedDataParallel"](self.model, group)
+
+    def step(self) -> None:
+        self.parallel.zero_grad()
+        (self.share * self.loss(self.parallel)).backward()
+        self.parallel.finish()
+        self.optimizer.step()
+
+
+class Library(Trainer):
+    """PyTorch's DistributedDataParallel."""
+
+    def __init__(self, hidden_size: int, group: "dist.ProcessGroup", **settings: Any) -> None:
+        from torch.nn.parallel import DistributedDataParallel
+
+        super().__init__(hidden_size)
+        self.parallel = DistributedDataParallel(self.model, process_group=group, **settings)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss(self.parallel).backward()
+        self.optimizer.step()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One benchmark: ours ("flat" or "bucketed") against DDP on a backend."""
+
+    ours: str
+    backend: str
+    target: float
+
+
+COMPARISONS = (
+    Comparison("flat", "Gloo", 0.75),
+    Comparison("flat", "group", 1.0),
+    Comparison("bucketed", "Gloo", 1.0),
+    Comparison("bucketed", "group", 1.0),
+)
+
+
+def _set_up(comparison: Comparison, hidden_size: int) -> Pair:
+    """Both sides, once three steps have given them the same weights."""
+    import torch
+    import torch.distributed as dist
+
+    from parlab.rank import group
+
+    on = group if comparison.backend == "group" else dist.new_group(backend="gloo")
+    ours = Flat(hidden_size) if comparison.ours == "flat" else Bucketed(hidden_size, on)
+    theirs = Library(hidden_size, on)
+    for _ in range(3):
+        ours.step()
+        theirs.step()
+    for a, b in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-4), "the two sides train differently"
+    return Pair(ours.step, theirs.step)
+
+
+def _register(comparison: Comparison, hidden_size: int) -> None:
+    def set_up() -> Pair:
+        return _set_up(comparison, hidden_size)
+
+    ours = "flat mpi4py" if comparison.ours == "flat" else "BucketedDataParallel"
+    backend = "`group` (MPI)" if comparison.backend == "group" else "Gloo"
+    set_up.__name__ = f"{comparison.ours}_step_{hidden_size}_{comparison.backend.lower()}"
+    benchmark(
+        peer=f"DistributedDataParallel on {backend}",
+        work=f"{ours} training step: MLP of {hidden_size}, {IMAGES_PER_RANK} images on each of 2 "
+        "ranks, fused Adam",
+        target=comparison.target,
+        ranks=2,
+        rounds=40,
+        calls=10 if hidden_size < 1000 else 4,
+    )(set_up)
+
+
+for _comparison in COMPARISONS:
+    for _hidden_size in HIDDEN_SIZES:
+        _register(_comparison, _hidden_size)

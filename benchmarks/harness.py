@@ -1,0 +1,150 @@
+"""What a benchmark is, where all of them are, and how one is measured."""
+
+import importlib
+import pkgutil
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+RESAMPLES = 2000
+OWN_MODULES = ("__main__", "harness", "machine", "report", "worker")
+
+
+class Pair(NamedTuple):
+    """Two functions that do the same work once; one that returns a number measured itself (s)."""
+
+    reference: Callable[[], Any]
+    peer: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A comparison; the arguments of `benchmark`, its `name`, `topic` and `set_up` function."""
+
+    name: str
+    topic: str
+    set_up: Callable[[], Pair]
+    peer: str
+    work: str
+    target: float
+    ranks: int
+    rounds: int
+    calls: int
+    warm_up: int
+    seconds: float
+
+
+class Samples(NamedTuple):
+    """Seconds of one call, a pair for each round."""
+
+    reference: list[float]
+    peer: list[float]
+
+
+_benchmarks: dict[str, Benchmark] = {}
+
+
+def benchmark(
+    *,
+    peer: str,
+    work: str,
+    target: float,
+    ranks: int,
+    rounds: int = 30,
+    calls: int = 1,
+    warm_up: int = 3,
+    seconds: float = 300.0,
+) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
+    """Make a function that sets two ways of one work up a benchmark (see `benchmarks`).
+
+    Args:
+        peer: what ours is compared with.
+        work: what both do: sizes, ranks, backend.
+        target: the largest ratio that is good enough.
+        ranks: MPI ranks to run on; 0 for a single process.
+        rounds: how often each is sampled.
+        calls: calls in a sample: many, where one takes microseconds.
+        warm_up: rounds before, not counted.
+        seconds: how long it may take altogether, before it is ended.
+    """
+
+    def register(set_up: Callable[[], Pair]) -> Callable[[], Pair]:
+        name, topic = set_up.__name__, set_up.__module__.rpartition(".")[2]
+        if name in _benchmarks:
+            raise ValueError(f"two benchmarks are named {name}: rename the one in {topic}.py")
+        _benchmarks[name] = Benchmark(
+            name, topic, set_up, peer, work, target, ranks, rounds, calls, warm_up, seconds
+        )
+        return set_up
+
+    return register
+
+
+def all_benchmarks() -> list[Benchmark]:
+    """Every benchmark of this folder, file by file in the order of their names."""
+    import benchmarks
+
+    for module in sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__)):
+        if module not in OWN_MODULES:
+            importlib.import_module(f"benchmarks.{module}")
+    return sorted(_benchmarks.values(), key=lambda b: b.topic)
+
+
+def select(names: list[str]) -> list[Benchmark]:
+    """The benchmarks of these names or topics; all for none. ValueError for an unknown name."""
+    known = all_benchmarks()
+    unknown = set(names) - {b.name for b in known} - {b.topic for b in known}
+    if unknown:
+        raise ValueError(f"no benchmark named {', '.join(sorted(unknown))}: see --list")
+    return [b for b in known if not names or {b.name, b.topic} & set(names)]
+
+
+def measure(
+    bench: Benchmark, together: Callable[[], None], slowest: Callable[[float], float]
+) -> Samples:
+    """Sample both, in turn. Collective over the ranks, where there are ranks.
+
+    Args:
+        together: returns on all ranks at the same time.
+        slowest: the largest of all ranks' numbers.
+    """
+    pair = bench.set_up()
+    samples = Samples([], [])
+    for number in range(-bench.warm_up, bench.rounds):
+        sides = list(zip(pair, samples, strict=True))
+        for work, taken in sides if number % 2 == 0 else reversed(sides):
+            together()
+            seconds = slowest(_time(work, bench.calls))
+            if number >= 0:
+                taken.append(seconds)
+    return samples
+
+
+def _time(work: Callable[[], Any], calls: int) -> float:
+    own: list[float] = []
+    start = time.perf_counter()
+    for _ in range(calls):
+        measured = work()
+        if isinstance(measured, float | int):
+            own.append(float(measured))
+    total = sum(own) if own else time.perf_counter() - start
+    return total / calls
+
+
+def ratio(samples: Samples) -> float:
+    """Median of ours over median of the peer's."""
+    return statistics.median(samples.reference) / statistics.median(samples.peer)
+
+
+def spread(samples: Samples) -> tuple[float, float]:
+    """5 % and 95 % quantiles of the ratio over rounds drawn again at random."""
+    draw = random.Random(0)
+    rounds = list(zip(*samples, strict=True))
+    ratios = sorted(
+        ratio(Samples(*map(list, zip(*draw.choices(rounds, k=len(rounds)), strict=True))))
+        for _ in range(RESAMPLES)
+    )
+    return ratios[RESAMPLES // 20], ratios[-RESAMPLES // 20]

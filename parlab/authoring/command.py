@@ -1,0 +1,85 @@
+"""`parlab notebooks`: derive the labs and solutions, or check that they are derived."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_DESCRIPTION = """\
+Derive labs/NN_topic.ipynb (with stubs) and solutions/NN_topic.ipynb (executed) from
+solutions/NN_topic.py. A lab runs again where its code changed, or what it imports from parlab;
+to have one run again anyway, remove its solutions/NN_topic.ipynb first.
+"""
+
+
+def build(
+    labs: Sequence[str] = (),
+    *,
+    check: bool = False,
+    force: bool = False,
+    execute: bool = True,
+    root: Path = ROOT,
+) -> int:
+    """Derive the labs that are named (all, without names); 0 when all went well, else 1.
+
+    Args:
+        check: change nothing; say which files are not what their source gives.
+        force: overwrite notebooks that someone edited.
+        execute: False to derive the labs alone; solutions keep the outputs that they have.
+        root: the checkout.
+
+    What is wrong is printed, a line each. Raises ValueError for a name that means no lab.
+    """
+    # Not at the top: `--help` and `parlab` itself should not wait for jupytext.
+    from parlab.authoring.course import Course, examine, select
+    from parlab.authoring.deriving import Deriver, differences, tell
+    from parlab.authoring.problems import AuthorError
+
+    course = Course(root.resolve())
+    every = course.read()
+    selected = select(every, list(labs))
+    orphans = [] if labs else course.orphans(every)
+    for path in orphans:
+        print(f"{course.shown(path)}: has no source {path.stem}.py in solutions/; remove it")
+    try:
+        examine(course, every, selected)
+        if check:
+            found = [line for lab in selected for line in differences(course, lab)]
+            print("\n".join(found) or f"{len(selected)} labs are as their sources")
+            return 1 if found or orphans else 0
+        deriver = Deriver(course, force=force, run=execute)
+        done = [deriver.derive_lab(lab) for lab in selected]
+        done += [deriver.derive_solution(lab) for lab in selected]
+    except AuthorError as error:
+        tell(error, course)
+        return 1
+    return 0 if all(done) and not orphans else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns its exit code: 0, 1 (see `build`), 2 for wrong usage."""
+    parser = argparse.ArgumentParser(prog="parlab notebooks", description=_DESCRIPTION)
+    parser.add_argument("labs", nargs="*", metavar="LAB", help="as 01_mpi; default: all labs")
+    parser.add_argument("--check", action="store_true", help="only say what is not up to date")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="overwrite notebooks that someone edited",
+    )
+    parser.add_argument("--no-execute", action="store_true", help="run nothing")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
+    args = parser.parse_args(argv)
+    try:
+        return build(
+            args.labs,
+            check=args.check,
+            force=args.force,
+            execute=not args.no_execute,
+            root=args.root,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("\nstopped; what was written before is complete")
+        return 130

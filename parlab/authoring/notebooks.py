@@ -1,0 +1,145 @@
+"""Makes notebooks of a lab: the learner's copy, and the solutions. Same source, same bytes."""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode, v4
+
+from parlab.authoring.regions import stubbed, without_markers
+from parlab.authoring.source import Cell, Lab
+
+# Without versions: they differ between the machines that derive the same notebook.
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+    },
+}
+# Where in a notebook's metadata we keep what it was derived from.
+OWN = "parlab"
+
+
+def lab_notebook(lab: Lab) -> NotebookNode:
+    """The learner's copy: stubs for the solutions, no hidden checks, no outputs."""
+    cells = []
+    for cell in lab.cells:
+        if cell.role in ("hidden-check", "solution"):
+            continue
+        source = cell.source
+        if cell.role == "exercise":
+            source = stubbed(source, cell.key or "")
+        cells.append(_cell(cell, source, cell.tags))
+    return _notebook(lab, cells)
+
+
+def solution_notebook(lab: Lab) -> NotebookNode:
+    """The complete lab, without outputs yet; the book folds its solutions (`hide-input`)."""
+    cells = []
+    for cell in lab.cells:
+        fold = cell.role in ("exercise", "solution") and cell.kind == "code"
+        tags = list(dict.fromkeys([*cell.tags, *(["hide-input"] if fold else [])]))
+        source = without_markers(cell.source) if cell.role == "exercise" else cell.source
+        cells.append(_cell(cell, source, tags))
+    notebook = _notebook(lab, cells)
+    notebook.metadata[OWN]["code"] = code_digest(notebook)
+    return notebook
+
+
+def _cell(cell: Cell, source: str, tags: list[str]) -> NotebookNode:
+    metadata = cell.metadata | ({"tags": tags} if tags else {})
+    make = v4.new_code_cell if cell.kind == "code" else v4.new_markdown_cell
+    return make(source, id=cell.id, metadata=metadata)
+
+
+def _notebook(lab: Lab, cells: list[NotebookNode]) -> NotebookNode:
+    metadata = json.loads(json.dumps(_METADATA)) | {OWN: {"lab": lab.name}}
+    notebook = v4.new_notebook(cells=cells, metadata=metadata)
+    notebook.metadata[OWN]["derived"] = text_digest(notebook)
+    return notebook
+
+
+def digest(value: Any) -> str:
+    """A short fingerprint of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def text_digest(notebook: NotebookNode) -> str:
+    """Fingerprint of all that a person can have typed into the notebook."""
+    return digest([[cell.cell_type, cell.source] for cell in notebook.cells])
+
+
+def code_digest(notebook: NotebookNode) -> str:
+    """Fingerprint of what runs when the notebook is executed, and in which order."""
+    return digest(
+        [[c.source, "raises-exception" in c.metadata.get("tags", [])] for c in _code(notebook)]
+    )
+
+
+def outputs_digest(notebook: NotebookNode) -> str:
+    """Fingerprint of the stored outputs."""
+    return digest([[cell.execution_count, cell.outputs] for cell in _code(notebook)])
+
+
+def _code(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def without_outputs(notebook: NotebookNode) -> NotebookNode:
+    """A copy as it was before it ran."""
+    copy = nbformat.from_dict(json.loads(json.dumps(notebook)))
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    for name in ("outputs", "package"):
+        copy.metadata.get(OWN, {}).pop(name, None)
+    return copy
+
+
+def with_outputs_of(notebook: NotebookNode, executed: NotebookNode) -> NotebookNode:
+    """The notebook with the outputs of another whose code is the same."""
+    for cell, ran in zip(_code(notebook), _code(executed), strict=True):
+        cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+    return notebook
+
+
+def read(path: Path) -> NotebookNode | None:
+    """A notebook of format 4; None where there is none. ValueError where it cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        notebook = v4.reads(path.read_text(encoding="utf-8"))
+        text_digest(notebook)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(f"{path.name} is not a notebook: {error}") from None
+    return notebook
+
+
+def to_text(notebook: NotebookNode) -> str:
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Replace the file at once: nobody ever sees, or is left with, half a notebook."""
+    path.parent.mkdir(exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", newline="\n", dir=path.parent, suffix=".tmp", delete=False
+    ) as file:
+        file.write(text)
+    try:
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, path)
+    except OSError:
+        os.unlink(file.name)
+        raise

@@ -1,0 +1,71 @@
+"""What an edition of the book is made from: a copy of the pages, prepared for reading."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from parlab.book.notebooks import lab_page, solutions_page
+
+EDITIONS = ("full", "student")
+# Lines of a page between these two are in the full edition alone (a MyST comment starts with %).
+BEGIN_FULL = "% BEGIN FULL EDITION"
+END_FULL = "% END FULL EDITION"
+
+_SOLUTIONS = "solutions/"
+
+
+def stage(root: Path, into: Path, edition: str) -> None:
+    """Copy the sources of an edition from the checkout `root` into the new folder `into`."""
+    into.mkdir(parents=True)
+    toc = yaml.safe_load((root / "_toc.yml").read_text())
+    if edition == "student":
+        toc = _without_solutions(toc)
+    shutil.copytree(root / "book", into / "book")
+    for page in (into / "book").rglob("*.md"):
+        page.write_text(_of_edition(page, edition))
+    for page in _pages(toc):
+        if not page.startswith("book/"):
+            _stage_notebook(root, into, page)
+    shutil.copy(root / "_config.yml", into)
+    (into / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False))
+
+
+def _pages(toc: dict[str, Any]) -> list[str]:
+    chapters = [chapter for part in toc.get("parts", []) for chapter in part["chapters"]]
+    return [toc["root"], *(chapter["file"] for chapter in chapters)]
+
+
+def _without_solutions(toc: dict[str, Any]) -> dict[str, Any]:
+    parts = []
+    for part in toc["parts"]:
+        kept = [page for page in part["chapters"] if not page["file"].startswith(_SOLUTIONS)]
+        parts.append(part | {"chapters": kept})
+    return toc | {"parts": parts}
+
+
+def _of_edition(page: Path, edition: str) -> str:
+    kept, full_only = [], False
+    for number, line in enumerate(page.read_text().splitlines(keepends=True), 1):
+        if line.strip() in (BEGIN_FULL, END_FULL):
+            if full_only == (line.strip() == BEGIN_FULL):
+                raise ValueError(f"{page.name}:{number}: {line.strip()!r} has no other half")
+            full_only = not full_only
+        elif edition == "full" or not full_only:
+            kept.append(line)
+    if full_only:
+        raise ValueError(f"{page.name}: {BEGIN_FULL!r} without {END_FULL!r}")
+    return "".join(kept)
+
+
+def _stage_notebook(root: Path, into: Path, page: str) -> None:
+    source = root / f"{page}.ipynb"
+    if not source.exists():
+        raise ValueError(f"_toc.yml names {page}, and there is no {page}.ipynb: `make notebooks`")
+    as_page = solutions_page if page.startswith(_SOLUTIONS) else lab_page
+    notebook = as_page(json.loads(source.read_text()), source.stem)
+    target = into / f"{page}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,101 @@
+"""In how many rounds could these messages be sent? Replays recorded messages on a plain machine.
+
+The machine: a message takes one round, starts when both its ends have come, and a rank sends at
+most one message and receives at most one in a round. Two algorithms with the same messages can
+differ in nothing but this number, and on a network it is what one waits for.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a rank: it sends to `to`, receives from `source`, or both at once.
+
+    A step that is not `blocking` lets the rank go on before its message has passed.
+    """
+
+    to: int | None = None
+    source: int | None = None
+    blocking: bool = True
+
+
+@dataclass
+class _Half:
+    """One end of a message: the call at `time`, on `rank`."""
+
+    rank: int
+    time: int
+    end: int | None = None
+
+
+@dataclass
+class _Rank:
+    todo: list[Step]
+    clock: int = 0
+    waits_for: tuple[_Half, ...] = ()
+    sends_until: int = 0
+    receives_until: int = 0
+
+
+def rounds(programs: Sequence[Sequence[Step]]) -> int | None:
+    """Rounds until the last message has passed; `programs[r]` are the calls of rank r, in order.
+
+    None when they never end: some message lacks its other end.
+    """
+    ranks = [_Rank(list(program)) for program in programs]
+    sends: dict[tuple[int, int], list[_Half]] = defaultdict(list)
+    receives: dict[tuple[int, int], list[_Half]] = defaultdict(list)
+    last = 0
+    while True:
+        for number, rank in enumerate(ranks):
+            _advance(number, rank, sends, receives)
+        ready = [pair for pair in sends if sends[pair] and receives[pair]]
+        if not ready:
+            break
+        pair = min(ready, key=lambda pair: _start(ranks, sends[pair][0], receives[pair][0]))
+        sender, receiver = sends[pair].pop(0), receives[pair].pop(0)
+        end = _start(ranks, sender, receiver) + 1
+        sender.end = receiver.end = end
+        ranks[sender.rank].sends_until = ranks[receiver.rank].receives_until = end
+        last = max(last, end)
+    unmatched = any(sends.values()) or any(receives.values())
+    return None if unmatched or any(rank.todo for rank in ranks) else last
+
+
+def _start(ranks: list[_Rank], sender: _Half, receiver: _Half) -> int:
+    return max(
+        sender.time,
+        receiver.time,
+        ranks[sender.rank].sends_until,
+        ranks[receiver.rank].receives_until,
+    )
+
+
+def _advance(
+    number: int,
+    rank: _Rank,
+    sends: dict[tuple[int, int], list[_Half]],
+    receives: dict[tuple[int, int], list[_Half]],
+) -> None:
+    """Let a rank make its calls up to the next one that blocks."""
+    while True:
+        ends = [half.end for half in rank.waits_for]
+        if None in ends:
+            return
+        rank.clock = max([rank.clock, *ends])
+        rank.waits_for = ()
+        if not rank.todo:
+            return
+        step = rank.todo.pop(0)
+        halves = []
+        if step.to is not None:
+            halves.append(_Half(number, rank.clock))
+            sends[number, step.to].append(halves[-1])
+        if step.source is not None:
+            halves.append(_Half(number, rank.clock))
+            receives[step.source, number].append(halves[-1])
+        if step.blocking:
+            rank.waits_for = tuple(halves)

@@ -1,0 +1,128 @@
+"""Runs a learner's function so that neither an exception nor a deadlock stops the check.
+
+A rank that is blocked in MPI hears nothing, but it let go of Python's lock: a thread beside it
+sees the line it is at, and frees it by revoking the communicator (MPI's fault tolerance). Where
+MPI lacks that, the deadline of the cell is what is left.
+"""
+
+import contextlib
+import linecache
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
+
+_LIBRARIES = (
+    str(Path(__file__).resolve().parents[1]),
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("platlib"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended on one rank.
+
+    `unfinished` is a stub; `stuck` waited in the communicator until it was revoked. `line` is the
+    innermost line that the learner wrote.
+    """
+
+    kind: Literal["returned", "raised", "unfinished", "stuck"]
+    value: Any = None
+    error: str = ""
+    line: str = ""
+
+    def without_value(self) -> "Ended":
+        """The same, small enough to send to all ranks."""
+        return replace(self, value=None)
+
+
+def run_watched(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    comm: MPI.Intracomm,
+    seconds: float,
+) -> Ended:
+    """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`."""
+    caller = threading.get_ident()
+    places: list[str] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        # Twice: a rank may be freed by another's watchdog before the second look, and a call that
+        # is freed may end quietly, so that its rank is somewhere else by then.
+        for _ in range(2):
+            if done.wait(seconds / 2):
+                return
+            places.append(_place_of_frame(sys._current_frames().get(caller)))
+        if not done.wait(LOOK_SECONDS):
+            _revoke(comm)
+
+    threading.Thread(target=watch, name="parlab-watchdog", daemon=True).start()
+    try:
+        ended = Ended("returned", function(*arguments))
+    except NotImplementedError as stub:
+        ended = Ended("unfinished", error=str(stub))
+    except Exception as error:
+        ended = _of_error(error)
+    finally:
+        done.set()
+    if places and ended.kind == "stuck":
+        ended = Ended("stuck", line=places[-1])
+    if ended.kind != "returned":
+        _revoke(comm)  # the others may be waiting for this rank
+    return ended
+
+
+def _of_error(error: Exception) -> Ended:
+    line = _place_of_traceback(error.__traceback__)
+    if not isinstance(error, MPI.Exception):
+        return Ended("raised", error=f"{type(error).__name__}: {error}", line=line)
+    if error.Get_error_class() == MPI.ERR_REVOKED:
+        return Ended("stuck", line=line)
+    return Ended("raised", error=str(error), line=line)
+
+
+def _revoke(comm: MPI.Intracomm) -> None:
+    with contextlib.suppress(MPI.Exception, NotImplementedError):
+        if not comm.Is_revoked():
+            comm.Revoke()
+
+
+def _is_learners(file: str) -> bool:
+    # Frames of compiled modules carry relative names: "mpi4py/MPI.src/Comm.pyx".
+    return Path(file).is_absolute() and not file.startswith(_LIBRARIES)
+
+
+def _place(file: str, line: int, function: str) -> str:
+    source = linecache.getline(file, line).strip()
+    inside = "" if function == "<module>" else f" of {function}"
+    return f"line {line}{inside}: {source}"
+
+
+def _place_of_frame(frame: FrameType | None) -> str:
+    while frame is not None:
+        code = frame.f_code
+        if _is_learners(code.co_filename):
+            return _place(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return ""
+
+
+def _place_of_traceback(tb: TracebackType | None) -> str:
+    line = ""
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if _is_learners(code.co_filename):
+            line = _place(code.co_filename, tb.tb_lineno, code.co_name)
+        tb = tb.tb_next
+    return line

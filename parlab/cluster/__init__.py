@@ -1,0 +1,144 @@
+"""Ranks for a notebook: `cluster.start()`, then `%%px` cells that run on every rank.
+
+A `%%px` cell has a deadline (`%%px --timeout SECONDS`, 60 by default) and never freezes the
+notebook: on its deadline, on an error that leaves ranks waiting, or when you press stop, it says
+which line each rank is stuck at and frees the ranks with their variables intact.
+"""
+
+import atexit
+import os
+import shutil
+import subprocess
+
+from parlab.cluster.errors import (
+    ClusterError,
+    DeadlineExceeded,
+    RankDied,
+    RankError,
+    RankFailed,
+    RankInterrupted,
+)
+from parlab.cluster.session import Session
+
+__all__ = [
+    "ClusterError",
+    "DeadlineExceeded",
+    "RankDied",
+    "RankError",
+    "RankFailed",
+    "RankInterrupted",
+    "current",
+    "output",
+    "restart",
+    "start",
+    "stop",
+]
+
+CPU_RANKS = 4
+
+_current: Session | None = None
+
+
+def start(n: int | None = None, profile: str | None = None) -> None:
+    """Start ranks, make `%%px` run on them, and print what was started.
+
+    Args:
+        n: number of ranks. By default one for each GPU where there are several, else 4.
+        profile: an ipyparallel profile that starts engines elsewhere (Slurm, SSH).
+
+    Ranks that are running already are stopped first. They end with the notebook's kernel.
+
+    Raises:
+        ValueError: `n` is not a positive whole number.
+        ClusterError: the ranks did not come up; its text says why.
+    """
+    global _current
+    if n is not None and (not isinstance(n, int) or n < 1):
+        raise ValueError(f"cluster.start(n): n is a number of ranks, 1 or more, not {n!r}")
+    stop()
+    gpus = gpu_names()
+    n = n or (len(gpus) if len(gpus) > 1 else CPU_RANKS)
+    _current = Session(n, profile)
+    _register_magics(_current)
+    print(_description(n, gpus, profile))
+
+
+def restart() -> None:
+    """End the ranks and start as many fresh ones; their variables are gone."""
+    session = current()
+    session.replace()
+    session.ready()
+    print(f"{session.n} fresh ranks; what the cells imported is imported again")
+
+
+def stop() -> None:
+    """End the ranks, if any."""
+    global _current
+    if _current is not None:
+        _current.stop()
+        _current = None
+
+
+def current() -> Session:
+    """The notebook's ranks: `.n`, `.client` and `.view` (ipyparallel's)."""
+    if _current is None:
+        raise ClusterError("there are no ranks: run cluster.start() first")
+    return _current
+
+
+def output(rank: int) -> str:
+    """All that `rank` printed in the last `%%px` cell, also what was too long to show."""
+    session = current()
+    if rank not in range(session.n):
+        raise ValueError(f"there are ranks 0 to {session.n - 1}, not {rank!r}")
+    if session.last is None:
+        raise ClusterError("no %%px cell has run yet")
+    return session.last.outputs(timeout=0).get(rank, {}).get("stdout", "")
+
+
+def gpu_names() -> list[str]:
+    """The GPUs that ranks on this machine would use, found without starting CUDA here."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    names = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed.returncode != 0 or visible == "":
+        return []
+    return names if visible is None else names[: len(visible.split(","))]
+
+
+def _description(n: int, gpus: list[str], profile: str | None) -> str:
+    ranks = f"{n} ranks" if n > 1 else "1 rank"
+    if profile:
+        return f"{ranks} through the ipyparallel profile {profile!r}"
+    if gpus and n <= len(gpus):
+        return f"{ranks}, one on each GPU ({gpus[0]}); torch.distributed uses NCCL"
+    if gpus:
+        shared = "the one GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+        return f"{ranks} sharing {shared} ({gpus[0]}); torch.distributed uses Gloo"
+    from parlab.mpirun import available_cores
+
+    return (
+        f"{ranks} on the CPU ({available_cores()} cores), one thread each; "
+        "torch.distributed uses Gloo, `group` MPI"
+    )
+
+
+def _register_magics(session: Session) -> None:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        from parlab.cluster.magics import RankMagics
+
+        shell.register_magics(RankMagics(shell, session))
+
+
+atexit.register(stop)

@@ -1,0 +1,29 @@
+"""What a rank cell raises. Each shows as its message alone: the ranks' own lines are in it."""
+
+
+class RankError(Exception):
+    """A rank cell did not end well on every rank."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this: the frames inside parlab would only bury the message.
+        return str(self).splitlines()
+
+
+class RankFailed(RankError):
+    """Code raised on one or more ranks."""
+
+
+class DeadlineExceeded(RankError):
+    """Some rank had not finished by the cell's deadline."""
+
+
+class RankDied(RankError):
+    """A rank's process ended."""
+
+
+class RankInterrupted(RankError, KeyboardInterrupt):
+    """The user stopped the cell."""
+
+
+class ClusterError(RankError):
+    """The ranks could not be started, or there are none."""

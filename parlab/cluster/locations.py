@@ -1,0 +1,58 @@
+"""From a rank's stack to the line of the notebook that it is at."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from ipykernel.compiler import get_file_name
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.M)
+
+
+@dataclass
+class Cells:
+    """The sources of the cells that ranks were sent, by the file name that IPython gives them."""
+
+    sources: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, code: str) -> None:
+        # The name is a hash of the source below a folder of the process: the same on all ranks
+        # but for the folder.
+        self.sources[PurePath(get_file_name(code)).name] = code.splitlines()
+
+    def line(self, file: str, number: int) -> str | None:
+        """The text of that line, or None when the file is not one of the cells."""
+        lines = self.sources.get(PurePath(file).name)
+        if lines is None or not 1 <= number <= len(lines):
+            return None
+        return lines[number - 1].strip()
+
+
+def where(stack: str, cells: Cells) -> str | None:
+    """`line 4: comm.allreduce(x)` for faulthandler's text; None when no cell is in the stack.
+
+    The innermost line that the learner wrote counts. Where that is in a function, the line that
+    called it in the cell is named too, since the function may stand in an earlier cell.
+    """
+    inside = [
+        (frame["function"], int(frame["line"]), text)
+        for frame in _FRAME.finditer(stack)
+        if (text := cells.line(frame["file"], int(frame["line"]))) is not None
+    ]
+    if not inside:
+        return None
+    function, line, text = inside[0]
+    if function == "<module>":
+        return f"line {line}: {text}"
+    _, outer_line, outer_text = inside[-1]
+    return f"line {line} of {function}: {text}  (called from line {outer_line}: {outer_text})"
+
+
+# Where a rank may be waiting for others in torch's own C++: a collective, or a backward pass.
+_WAITS_IN_TORCH = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")
+
+
+def in_torch(stack: str) -> bool:
+    """Whether the rank may be waiting in a process group of torch's own (Gloo, NCCL)."""
+    first = _FRAME.search(stack)
+    return first is not None and bool(_WAITS_IN_TORCH.search(first["file"]))

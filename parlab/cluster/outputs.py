@@ -1,0 +1,78 @@
+"""Shows what ranks printed and displayed: in rank order, equal outputs once."""
+
+import json
+import os
+import sys
+import time
+
+from IPython import get_ipython
+from IPython.display import clear_output, display
+
+from parlab.cluster.replies import Replies
+from parlab.cluster.report import by_value, labelled, ranks_text
+
+OUTPUT_SECONDS = 10.0
+
+
+class Progress:
+    """A line that tells, while a long cell runs, for how long and what was printed last.
+
+    It is gone when the cell ends, so that what stays is the same on every run.
+    """
+
+    AFTER_SECONDS = 3.0
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.start = time.monotonic()
+        self.shown = False
+        # nbval compares all that was ever printed, and does not know of clearing.
+        tested = os.environ.get("IPP_NONINTERACTIVE") or "PYTEST_CURRENT_TEST" in os.environ
+        self.watched = hasattr(get_ipython(), "kernel") and not tested
+
+    def __call__(self, replies: Replies) -> None:
+        seconds = time.monotonic() - self.start
+        if seconds < self.AFTER_SECONDS or not self.watched:
+            return
+        running = ranks_text(replies.running() or [0])
+        clear_output(wait=True)
+        print(f"{seconds:.0f} s of {self.timeout:g} s, {running}  {replies.last_line()[:100]}")
+        self.shown = True
+
+    def clear(self) -> None:
+        if self.shown:
+            clear_output()
+
+
+def show(replies: Replies, world_size: int) -> None:
+    """Print and display the outputs of a rank cell that has ended."""
+    metadata = replies.outputs(OUTPUT_SECONDS)
+    for stream, file in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        texts = {rank: meta[stream] for rank, meta in metadata.items() if meta[stream]}
+        for group, text in by_value(texts):
+            print(labelled(text, group, world_size), file=file)
+    for position in range(max((len(meta["outputs"]) for meta in metadata.values()), default=0)):
+        _show_data(
+            {
+                rank: meta["outputs"][position]
+                for rank, meta in metadata.items()
+                if position < len(meta["outputs"])
+            },
+            world_size,
+        )
+    _show_data(
+        {rank: meta["execute_result"] for rank, meta in metadata.items() if meta["execute_result"]},
+        world_size,
+    )
+
+
+def _show_data(bundles: dict[int, dict], world_size: int) -> None:
+    groups = by_value({rank: json.dumps(b["data"], sort_keys=True) for rank, b in bundles.items()})
+    for group, _ in groups:
+        bundle = bundles[group[0]]
+        if set(bundle["data"]) == {"text/plain"}:
+            print(labelled(bundle["data"]["text/plain"], group, world_size))
+            continue
+        if world_size > 1:
+            print(f"[{ranks_text(group, world_size)}]")
+        display(bundle["data"], metadata=bundle.get("metadata") or {}, raw=True)

@@ -1,0 +1,138 @@
+"""What the machine itself has: cores, memory, GPUs, and programs that pip does not install."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from parlab.doctor.finding import Finding
+from parlab.mpirun import available_cores
+
+LAB_RANKS = 4
+GIB = 2**30
+ENOUGH_MEMORY = 4 * GIB  # four ranks, each with torch loaded, and a browser
+ENOUGH_SHARED_MEMORY = GIB // 4
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PROGRAM_TIMEOUT = 10  # seconds
+
+
+def cores() -> Finding:
+    n = available_cores()
+    found = f"{n} for this process, of {os.cpu_count()}"
+    if n >= LAB_RANKS:
+        return Finding("ok", found, f"Each of a lab's {LAB_RANKS} ranks has a core of its own.")
+    return Finding(
+        "note", found, f"The {LAB_RANKS} ranks of a lab take turns: all works, timings are larger."
+    )
+
+
+def memory() -> Finding:
+    total, available = psutil.virtual_memory().total, psutil.virtual_memory().available
+    limit = _container_limit()
+    found = f"{available / GIB:.1f} GiB free, of {total / GIB:.1f}"
+    if limit is not None and limit < total:
+        available = min(available, limit)
+        found = f"{limit / GIB:.1f} GiB allowed to this container, of {total / GIB:.1f}"
+    if available >= ENOUGH_MEMORY:
+        return Finding("ok", found, f"Enough for {LAB_RANKS} ranks beside JupyterLab.")
+    return Finding(
+        "note",
+        found,
+        "Tight: close other programs, or start fewer ranks with `cluster.start(2)`.",
+    )
+
+
+def _container_limit() -> int | None:
+    """Bytes that this control group may use; None where there is no limit."""
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no control groups, or "max"
+        return None
+
+
+def shared_memory() -> Finding:
+    if not os.path.isdir("/dev/shm"):
+        return Finding("note", "no /dev/shm", "Messages between ranks may be slower.")
+    size = shutil.disk_usage("/dev/shm")
+    found = f"/dev/shm has {size.free / 2**20:,.0f} MiB free, of {size.total / 2**20:,.0f}"
+    if size.free >= ENOUGH_SHARED_MEMORY:
+        return Finding("ok", found, "Ranks of this machine send messages through it.")
+    return Finding(
+        "note",
+        found,
+        "Ranks start even so. NCCL and large messages want more: give a container --shm-size=1g.",
+    )
+
+
+def gpus() -> Finding:
+    listed = _nvidia_smi()
+    import torch
+
+    usable = torch.cuda.device_count()
+    if listed and not usable:
+        why = (
+            "torch is its CPU build: remove .venv, and `make setup` without a CPU package index"
+            if torch.version.cuda is None
+            else "torch cannot use them: look at the driver's version, and at CUDA_VISIBLE_DEVICES"
+        )
+        return Finding("note", listed, f"The labs run on the CPU, since {why}.")
+    if not usable:
+        return Finding(
+            "ok", "none", f"The labs run as {LAB_RANKS} ranks on the CPU; none needs a GPU."
+        )
+    if usable == 1:
+        meaning = f"{LAB_RANKS} ranks share it, over Gloo: NCCL takes one rank a GPU."
+    else:
+        meaning = f"The labs start {usable} ranks, one a GPU, over NCCL."
+    return Finding("ok", listed or f"{usable}", meaning)
+
+
+def _nvidia_smi() -> str:
+    """The machine's GPUs as their driver lists them, or ""."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ""
+    query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        ran = subprocess.run(
+            [program, *query], capture_output=True, text=True, timeout=PROGRAM_TIMEOUT
+        )
+    except subprocess.TimeoutExpired:
+        return "nvidia-smi does not answer"
+    return "; ".join(ran.stdout.splitlines()) if ran.returncode == 0 else ""
+
+
+def find_chromium() -> str | None:
+    """Path of the system's Chromium or Chrome, which the browser tests drive."""
+    return next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
+
+
+def chromium() -> Finding:
+    path = find_chromium()
+    if path:
+        return Finding("ok", path, "`make test` opens the book and JupyterLab in it.")
+    return Finding(
+        "note",
+        "not found",
+        "`make test` needs it, the labs do not; on Debian or Ubuntu: `apt-get install chromium`.",
+    )
+
+
+def bubblewrap() -> Finding:
+    program = shutil.which("bwrap")
+    if program is None:
+        return Finding(
+            "note",
+            "not found",
+            "Graders need it, the labs do not; on Debian or Ubuntu: `apt-get install bubblewrap`.",
+        )
+    alone = [program, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"]
+    ran = subprocess.run(alone, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT)
+    if ran.returncode == 0:
+        return Finding("ok", program, "Graders can run submissions apart from the machine.")
+    said = ran.stderr.strip() or f"it ended with {ran.returncode}"
+    return Finding(
+        "note", f"{program} cannot make a sandbox ({said})", "Only graders need it; labs run."
+    )

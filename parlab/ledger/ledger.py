@@ -1,0 +1,110 @@
+"""The ledger: what is in it, and how calls get there."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+from mpi4py import MPI
+
+from parlab.ledger.calls import OPS, RECEIVES, SENDS, Call
+from parlab.ledger.watched import WatchedComm, WatchedRequest
+
+
+class Ledger:
+    """The calls of this rank; see `parlab.ledger` for use and for what bytes mean."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._under_way: list[WatchedRequest] = []
+        self._recordings: list[AbstractContextManager] = []
+
+    def watch(self, comm: MPI.Intracomm) -> MPI.Intracomm:
+        """A communicator on the same handle as `comm` that enters each call here.
+
+        So are the communicators made from it by Dup, Clone, Split, Split_type, Create and
+        Create_group.
+        """
+        return WatchedComm(comm, self)
+
+    def __enter__(self) -> Self:
+        # torch takes seconds to import, and labs in mpi4py alone do without it.
+        from parlab.ledger.torch_calls import recording
+
+        self._recordings.append(recording(self.enter))
+        self._recordings[-1].__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._recordings.pop().__exit__(kind, error, traceback)
+
+    def enter(self, call: Call) -> None:
+        """Add a call."""
+        self._calls.append(call)
+
+    def follow(self, request: WatchedRequest) -> None:
+        """Keep an eye on a request until its call is complete."""
+        self._under_way.append(request)
+
+    def settle(self) -> None:
+        """Note the end of calls that completed where nobody saw it, as in `Request.Waitall`."""
+        if self._under_way:
+            self._under_way = [request for request in self._under_way if not request.settled()]
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls so far, in the order in which they were made."""
+        self.settle()
+        return list(self._calls)
+
+    def clear(self) -> None:
+        """Forget the calls so far."""
+        self._calls.clear()
+        self._under_way.clear()
+
+    def sends(self) -> list[Call]:
+        """The calls that sent a message to one rank."""
+        return [call for call in self.calls if call.op in SENDS]
+
+    def receives(self) -> list[Call]:
+        """The calls that received a message from one rank."""
+        return [call for call in self.calls if call.op in RECEIVES]
+
+    def count(self, op: str | None = None) -> int:
+        """Number of calls, of all or of one op."""
+        return len(self._of(op))
+
+    def bytes_sent(self, op: str | None = None) -> int:
+        """Bytes that this rank handed in, in all calls or in those of one op."""
+        return sum(call.bytes_sent for call in self._of(op))
+
+    def bytes_received(self, op: str | None = None) -> int:
+        """Bytes that this rank got, in all calls or in those of one op."""
+        return sum(call.bytes_received for call in self._of(op))
+
+    def _of(self, op: str | None) -> list[Call]:
+        if op is not None and op not in OPS:
+            raise ValueError(f"no op {op!r}: use one of {', '.join(OPS)}")
+        return [call for call in self.calls if op in (None, call.op)]
+
+    def table(self) -> str:
+        """Calls and bytes by op, in the order of first use, as text."""
+        ops = list(dict.fromkeys(call.op for call in self.calls))
+        columns: list[tuple[str, Callable[[str | None], int]]] = [
+            ("calls", self.count),
+            ("bytes sent", self.bytes_sent),
+            ("bytes received", self.bytes_received),
+        ]
+        rows = [["", *(title for title, _ in columns)]]
+        for op in [*ops, None] if len(ops) != 1 else ops:
+            rows.append([op or "total", *(f"{value(op):,}" for _, value in columns)])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+            for row in rows
+        )

@@ -1,0 +1,193 @@
+"""Enters the calls of torch.distributed: those that pass through torch's dispatcher, which is how
+C++ and libraries make them, and those on a `parlab.rank.mpi_group.MPIGroup`, which do not."""
+
+import contextlib
+import functools
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from parlab.ledger.calls import Call, one_sided
+from parlab.rank.observers import observers
+
+Enter = Callable[[Call], None]
+
+
+class _Kind(NamedTuple):
+    """What an operation is, and the names of its arguments that hold what is sent and received."""
+
+    op: str
+    sent: str
+    received: str
+
+
+# By the operation's name without underscores at its end. "return" stands for the result.
+_KINDS = {
+    "allreduce": _Kind("all_reduce", "tensors", "tensors"),
+    "allreduce_coalesced": _Kind("all_reduce", "tensors", "tensors"),
+    "reduce": _Kind("reduce", "tensors", "tensors"),
+    "broadcast": _Kind("broadcast", "tensors", "tensors"),
+    "gather": _Kind("gather", "input_tensors", "output_tensors"),
+    "scatter": _Kind("scatter", "input_tensors", "output_tensors"),
+    "allgather": _Kind("all_gather", "input_tensors", "output_tensors"),
+    "allgather_coalesced": _Kind("all_gather", "input_list", "output_lists"),
+    "_allgather_base": _Kind("all_gather", "input_tensor", "output_tensor"),
+    "allgather_into_tensor_coalesced": _Kind("all_gather", "inputs", "outputs"),
+    "reduce_scatter": _Kind("reduce_scatter", "input_tensors", "output_tensors"),
+    "_reduce_scatter_base": _Kind("reduce_scatter", "input_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced": _Kind("reduce_scatter", "inputs", "outputs"),
+    "alltoall": _Kind("all_to_all", "input_tensors", "output_tensors"),
+    "alltoall_base": _Kind("all_to_all", "input", "output"),
+    "barrier": _Kind("barrier", "", ""),
+    "monitored_barrier": _Kind("barrier", "", ""),
+    "send": _Kind("send", "tensors", ""),
+    "recv": _Kind("recv", "", "tensors"),
+    "recv_any_source": _Kind("recv", "", "tensors"),
+    # What MPIGroup calls them, where that differs.
+    "all_gather_single": _Kind("all_gather", "input_tensor", "output_tensor"),
+    "all_gather_single_coalesced": _Kind("all_gather", "input_tensors", "output_tensors"),
+    "reduce_scatter_single": _Kind("reduce_scatter", "input_tensor", "output_tensor"),
+    "reduce_scatter_single_coalesced": _Kind("reduce_scatter", "input_tensors", "output_tensors"),
+    "all_to_all_single": _Kind("all_to_all", "input_tensor", "output_tensor"),
+}
+_FUNCTIONAL_KINDS = {
+    "all_reduce": _Kind("all_reduce", "input", "return"),
+    "all_reduce_coalesced": _Kind("all_reduce", "inputs", "return"),
+    "broadcast": _Kind("broadcast", "input", "return"),
+    "all_gather_into_tensor": _Kind("all_gather", "input", "return"),
+    "all_gather_into_tensor_out": _Kind("all_gather", "input", "return"),
+    "all_gather_into_tensor_coalesced": _Kind("all_gather", "inputs", "return"),
+    "reduce_scatter_tensor": _Kind("reduce_scatter", "input", "return"),
+    "reduce_scatter_tensor_out": _Kind("reduce_scatter", "input", "return"),
+    "reduce_scatter_tensor_coalesced": _Kind("reduce_scatter", "inputs", "return"),
+    "all_to_all_single": _Kind("all_to_all", "input", "return"),
+    "isend": _Kind("isend", "tensor", ""),
+    "irecv": _Kind("irecv", "", "tensor"),
+}
+_TABLES = {"c10d": _KINDS, "_c10d_functional": _FUNCTIONAL_KINDS}
+
+# Set in a thread while one of these operations runs: what it calls in turn is part of it.
+_inside = threading.local()
+
+
+@contextlib.contextmanager
+def recording(enter: Enter) -> Iterator[None]:
+    """Call `enter` for each call of torch.distributed: in this thread, and in the threads of its
+    backward passes, through the dispatcher; in any thread on an MPIGroup."""
+
+    def observe(
+        group: Any, name: str, args: tuple[Any, ...], result: Any, start: float, end: float
+    ) -> None:
+        if getattr(_inside, "operation", False):
+            return
+        named = dict(zip(_parameters(type(group), name), args, strict=False))
+        opts = named.get("opts")
+        if opts is not None and hasattr(opts, "rootRank"):
+            named["root_rank"] = opts.rootRank
+        enter(_call(name, _KINDS[name], named, result, group, start, end))
+
+    observers.append(observe)
+    try:
+        with _Recorder(enter):
+            yield
+    finally:
+        observers.remove(observe)
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, enter: Enter) -> None:
+        super().__init__()
+        self._enter = enter
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        kind = _TABLES.get(func.namespace, {}).get(func._opname.rstrip("_"))
+        if kind is None:
+            if any(_is_dtensor(t) for t in types):
+                # It turns into collectives of ordinary tensors, which then pass here.
+                return NotImplemented
+            return func(*args, **kwargs)
+        outer, _inside.operation = getattr(_inside, "operation", False), True
+        try:
+            start = time.perf_counter()
+            result = func(*args, **kwargs)
+            end = time.perf_counter()
+        finally:
+            _inside.operation = outer
+        names = [argument.name for argument in func._schema.arguments]
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        group = _group(named)
+        self._enter(_call(func._opname, kind, named, result, group, start, end))
+        return result
+
+
+def _is_dtensor(kind: type) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")  # where there is one, it is loaded
+    return module is not None and issubclass(kind, module.DTensor)
+
+
+@functools.cache
+def _parameters(kind: type, name: str) -> list[str]:
+    return list(inspect.signature(getattr(kind, name)).parameters)[1:]
+
+
+def _group(named: dict[str, Any]) -> Any:
+    if "process_group" in named:
+        return dist.ProcessGroup.unbox(named["process_group"])
+    name = named.get("group_name")
+    if isinstance(name, str):
+        return dist.distributed_c10d._resolve_process_group(name)
+    return name
+
+
+def _call(
+    name: str,
+    kind: _Kind,
+    named: dict[str, Any],
+    result: Any,
+    group: Any,
+    start: float,
+    end: float,
+) -> Call:
+    root = named.get("root_rank")
+    if kind.op == "broadcast" and root is None:
+        root = named.get("src")
+    sent, received = (
+        _bytes(result if argument == "return" else named.get(argument))
+        for argument in (kind.sent, kind.received)
+    )
+    sent, received = one_sided(kind.op, root == group.rank(), sent, received)
+    receives = kind.op in ("recv", "irecv")
+    source = named.get("src") if receives else None
+    return Call(
+        api=f"c10d.{name.rstrip('_')}",
+        op=kind.op,
+        bytes_sent=sent,
+        bytes_received=received,
+        size=group.size(),
+        start=start,
+        end=end,
+        to=named.get("dst"),
+        source=None if source is None or source < 0 else source,
+        root=root,
+        tag=named.get("tag"),
+        thread=threading.current_thread().name,
+    )
+
+
+def _bytes(value: Any) -> int:
+    """Bytes of all tensors in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(_bytes(item) for item in value)
+    return 0

@@ -1,0 +1,53 @@
+"""How many bytes a call of mpi4py takes from this rank, and gives to it."""
+
+from typing import Any
+
+from mpi4py import MPI
+
+from parlab.ledger.calls import one_sided
+from parlab.ledger.sizes import buffer_bytes, object_bytes, objects_bytes
+
+# One part for each rank on these sides of these operations.
+_PARTS_SENT = ("scatter", "all_to_all")
+_PARTS_RECEIVED = ("gather", "all_gather", "all_to_all")
+
+
+def traffic(
+    op: str, name: str, given: dict[str, Any], result: Any, comm: MPI.Intracomm
+) -> tuple[int, int]:
+    """Bytes sent and received (see `parlab.ledger`) by the call `name(**given)` → `result`."""
+    if name.islower():
+        sent, received = _objects(op, given, result)
+    else:
+        sent, received = _buffers(op, name, given, comm.size)
+    if op in ("send", "isend"):
+        return sent, 0
+    if op in ("recv", "irecv"):
+        return 0, received
+    return one_sided(op, given.get("root") == comm.rank, sent, received)
+
+
+def _buffers(op: str, name: str, given: dict[str, Any], size: int) -> tuple[int, int]:
+    if "buf" in given:
+        whole = buffer_bytes(given["buf"])
+        return whole, whole
+    sendbuf, recvbuf = given.get("sendbuf"), given.get("recvbuf")
+    sent = buffer_bytes(sendbuf, size if op in _PARTS_SENT or name.endswith("block") else 1)
+    received = buffer_bytes(recvbuf, size if op in _PARTS_RECEIVED else 1)
+    if sendbuf is MPI.IN_PLACE:
+        sent = received // size if op in ("gather", "all_gather") else received
+        if op == "reduce_scatter":
+            received //= size
+    elif recvbuf is MPI.IN_PLACE:
+        received = sent // size
+    return sent, received
+
+
+def _objects(op: str, given: dict[str, Any], result: Any) -> tuple[int, int]:
+    value = given.get("sendobj", given.get("obj"))
+    sent = objects_bytes(value) if op in _PARTS_SENT else object_bytes(value)
+    # What comes with a status is counted by it, and a request has nothing yet.
+    if "status" in given or isinstance(result, MPI.Request) or op == "barrier":
+        return (0 if op == "barrier" else sent), 0
+    received = objects_bytes(result) if op in _PARTS_RECEIVED else object_bytes(result)
+    return sent, received

@@ -1,0 +1,220 @@
+"""mpi4py communicators and requests that enter what they do in a ledger."""
+
+import ctypes
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from parlab.ledger.calls import Call
+from parlab.ledger.traffic import traffic
+
+if TYPE_CHECKING:
+    from parlab.ledger.ledger import Ledger
+
+_POINT_TO_POINT = {
+    "send": ["Send", "Bsend", "Ssend", "Rsend", "send", "bsend", "ssend"],
+    "isend": ["Isend", "Ibsend", "Issend", "Irsend", "isend", "ibsend", "issend"],
+    "recv": ["Recv", "recv"],
+    "irecv": ["Irecv", "irecv"],
+    "sendrecv": ["Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv"],
+}
+# Each also as I…, which does not block, and in lower case, for objects.
+_COLLECTIVES = {
+    "all_gather": ["Allgather", "Allgatherv"],
+    "all_reduce": ["Allreduce"],
+    "all_to_all": ["Alltoall", "Alltoallv", "Alltoallw"],
+    "barrier": ["Barrier"],
+    "broadcast": ["Bcast"],
+    "exscan": ["Exscan"],
+    "gather": ["Gather", "Gatherv"],
+    "reduce": ["Reduce"],
+    "reduce_scatter": ["Reduce_scatter", "Reduce_scatter_block"],
+    "scan": ["Scan"],
+    "scatter": ["Scatter", "Scatterv"],
+}
+_MAKERS = ["Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_group"]
+
+
+class WatchedRequest(MPI.Request):
+    """A request that notes in its call when it was complete, and what came."""
+
+    def __new__(cls, request: MPI.Request, call: Call) -> "WatchedRequest":
+        return super().__new__(cls, request)
+
+    def __init__(self, request: MPI.Request, call: Call) -> None:
+        self._call = call
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        status = status or MPI.Status()
+        super().Wait(status)
+        self._complete(status)
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        status = status or MPI.Status()
+        done = super().Test(status)
+        if done:
+            self._complete(status)
+        return done
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        status = status or MPI.Status()
+        value = super().wait(status)
+        self._complete(status)
+        return value
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        status = status or MPI.Status()
+        done, value = super().test(status)
+        if done:
+            self._complete(status)
+        return done, value
+
+    def _complete(self, status: MPI.Status) -> None:
+        if self._call.end is not None:
+            return
+        self._call.end = time.perf_counter()
+        if self._call.op == "irecv":
+            note_arrival(self._call, status)
+
+    def settled(self) -> bool:
+        """Whether the call is complete; notes its end where that happened out of sight."""
+        if self._call.end is None and self == MPI.REQUEST_NULL:
+            self._call.end = time.perf_counter()
+        return self._call.end is not None
+
+
+class WatchedComm(MPI.Intracomm):
+    """`comm` under another name: the same handle, each call entered in `ledger`.
+
+    Its calls are made on `comm` itself, so that it lives on where the handle of `comm` is renewed
+    in place.
+    """
+
+    def __new__(cls, comm: MPI.Intracomm | None = None, ledger: Any = None) -> "WatchedComm":
+        return super().__new__(cls, comm)
+
+    def __init__(self, comm: MPI.Intracomm, ledger: "Ledger") -> None:
+        self._watched = comm
+        self._ledger = ledger
+
+    def Is_revoked(self) -> bool:
+        self._renew()
+        return super().Is_revoked()
+
+    def Free(self) -> None:
+        self._watched.Free()
+        self._renew()
+
+    def _renew(self) -> None:
+        if self.handle != self._watched.handle:
+            ctypes.c_void_p.from_address(MPI._addressof(self)).value = self._watched.handle
+
+
+def note_arrival(call: Call, status: MPI.Status) -> None:
+    """Enter what a receive got: from whom, how much, and the tag."""
+    call.source = status.Get_source()
+    call.bytes_received = status.Get_count(MPI.BYTE)
+    if call.op != "sendrecv":
+        call.tag = status.Get_tag()
+
+
+def _recorded(name: str, op: str) -> Callable[..., Any]:
+    method = getattr(MPI.Intracomm, name)
+    signature = inspect.signature(method)
+    takes_status = "status" in signature.parameters
+
+    @functools.wraps(method)
+    def call(self: WatchedComm, *args: Any, **kwargs: Any) -> Any:
+        self._renew()
+        self._ledger.settle()
+        bound = signature.bind(self._watched, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if takes_status and given["status"] is None:
+            given["status"] = MPI.Status()
+        start = time.perf_counter()
+        result = method(*bound.args, **bound.kwargs)
+        end = time.perf_counter()
+        entry = _entry(self._watched, name, op, given, result, start, end)
+        if entry is not None:
+            self._ledger.enter(entry)
+            if isinstance(result, MPI.Request):
+                entry.end = None
+                result = WatchedRequest(result, entry)
+                self._ledger.follow(result)
+        return result
+
+    return call
+
+
+def _entry(
+    comm: MPI.Intracomm,
+    name: str,
+    op: str,
+    given: dict[str, Any],
+    result: Any,
+    start: float,
+    end: float,
+) -> Call | None:
+    to, source = given.get("dest"), given.get("source")
+    if MPI.PROC_NULL in (to, source):
+        to, source = (None if rank == MPI.PROC_NULL else rank for rank in (to, source))
+        if to is None and source is None:
+            return None  # no message
+        op = "recv" if to is None else "send"
+    sent, received = traffic(op, name, given, result, comm)
+    entry = Call(
+        api=name,
+        op=op,
+        bytes_sent=sent,
+        bytes_received=received,
+        size=comm.size,
+        start=start,
+        end=end,
+        to=to,
+        source=None if source == MPI.ANY_SOURCE else source,
+        root=given.get("root"),
+        tag=_tag(given),
+        thread=threading.current_thread().name,
+    )
+    status = given.get("status")
+    if status is not None and source is not None:
+        note_arrival(entry, status)
+    return entry
+
+
+def _tag(given: dict[str, Any]) -> int | None:
+    tag = given.get("sendtag", given.get("tag"))
+    return None if tag == MPI.ANY_TAG else tag
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    method = getattr(MPI.Intracomm, name)
+
+    @functools.wraps(method)
+    def make(self: WatchedComm, *args: Any, **kwargs: Any) -> MPI.Comm:
+        made = method(self._watched, *args, **kwargs)
+        return made if made == MPI.COMM_NULL else WatchedComm(made, self._ledger)
+
+    return make
+
+
+def _collective_names(names: list[str]) -> list[str]:
+    every = [form for name in names for form in (name, f"I{name.lower()}", name.lower())]
+    return [name for name in every if hasattr(MPI.Intracomm, name)]
+
+
+for _op, _names in _POINT_TO_POINT.items():
+    for _name in _names:
+        setattr(WatchedComm, _name, _recorded(_name, _op))
+for _op, _names in _COLLECTIVES.items():
+    for _name in _collective_names(_names):
+        setattr(WatchedComm, _name, _recorded(_name, _op))
+for _name in _MAKERS:
+    setattr(WatchedComm, _name, _maker(_name))

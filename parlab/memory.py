@@ -1,0 +1,156 @@
+"""Bytes that tensors really take: of parameters, gradients, optimizer states; at the peak.
+
+    memory.model_states(model, optimizer)      # parameters, gradients, optimizer states
+    with memory.Peak() as peak:
+        loss = model(x).sum()
+    peak.bytes
+
+Memory is counted by storages: tensors that share one (tied weights, views of a flat gradient
+buffer or of a DDP bucket) count once, and a view counts as all of what it keeps alive.
+"""
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the distinct storages behind `tensors`; of a DTensor, of this rank's part."""
+    storages = {s._cdata: s.nbytes() for s in map(_storage, tensors)}
+    return sum(storages.values())
+
+
+def parameter_bytes(module: nn.Module) -> int:
+    """Bytes of the parameters, trainable or not."""
+    return tensor_bytes(module.parameters())
+
+
+def gradient_bytes(module: nn.Module) -> int:
+    """Bytes of the gradients that there are now."""
+    return tensor_bytes(p.grad for p in module.parameters() if p.grad is not None)
+
+
+def buffer_bytes(module: nn.Module) -> int:
+    """Bytes of the buffers."""
+    return tensor_bytes(module.buffers())
+
+
+def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of the optimizer's states on this rank; none before its first step."""
+    # ZeroRedundancyOptimizer holds this rank's share in an optimizer of its own.
+    own = getattr(optimizer, "optim", optimizer)
+    return tensor_bytes(_tensors(list(own.state.values())))
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes of what training keeps from step to step."""
+
+    parameters: int
+    gradients: int
+    optimizer_states: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer_states
+
+
+def model_states(module: nn.Module, optimizer: torch.optim.Optimizer) -> ModelStates:
+    """Bytes of a model's states on this rank, as they are now."""
+    return ModelStates(parameter_bytes(module), gradient_bytes(module), optimizer_bytes(optimizer))
+
+
+class Peak:
+    """The most memory that tensors allocated inside the block took at the same time.
+
+        with Peak(device) as peak:
+            ...
+        peak.bytes
+
+    On a GPU it is the allocator's own count. On the CPU every operation of torch is watched: a
+    storage counts from the operation that first returns it until it is freed. What an operation
+    allocates and frees within itself is not seen there, nor memory of NumPy and Python, nor of
+    other threads than this one and its backward pass.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.bytes = 0
+        self._watch: _LiveStorages | None = None
+        self._before = 0
+
+    def __enter__(self) -> Self:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = torch.cuda.memory_allocated(self.device)
+        elif self.device.type == "cpu":
+            self._watch = _LiveStorages()
+            self._watch.__enter__()
+        else:
+            raise ValueError(f"no count of memory on {self.device}: use a CPU or CUDA device")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._watch is None:
+            self.bytes = torch.cuda.max_memory_allocated(self.device) - self._before
+        else:
+            self._watch.__exit__(kind, error, traceback)
+            self.bytes = self._watch.peak
+
+
+class _LiveStorages(TorchDispatchMode):
+    """Follows the storages that operations return, from allocation to release."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}  # of the storages allocated inside that are alive
+        self._others: dict[int, weakref.ref] = {}  # of those that were there before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for tensor in _tensors((args, kwargs)):
+            self._meet(_storage(tensor), allocated=False)
+        result = func(*args, **kwargs)
+        for tensor in _tensors(result):
+            self._meet(_storage(tensor), allocated=True)
+        self.peak = max(self.peak, self.live)
+        return result
+
+    def _meet(self, storage: torch.UntypedStorage, allocated: bool) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._sizes:
+            self.live += size - self._sizes[key]  # it may have been resized
+            self._sizes[key] = size
+        elif key not in self._others and not allocated:
+            self._others[key] = weakref.ref(storage, lambda _: self._others.pop(key, None))
+        elif key not in self._others:
+            self._sizes[key] = size
+            self.live += size
+            weakref.finalize(storage, self._free, key).atexit = False
+
+    def _free(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.untyped_storage()
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))

@@ -1,0 +1,35 @@
+"""The common look of the course's figures: one colour for one thing, in every chapter.
+
+    figure = plots.figure("Small messages pay for latency", x="message (bytes)", y="time (s)")
+    figure.add_scatter(x=sizes, y=times, **plots.line("communication"))
+    plots.show(figure)
+
+Interactive figures (Plotly) are for what a reader should play with; `plots.subplots` (matplotlib)
+is for pictures that stand still. Both have a transparent background and colours that keep a
+contrast of at least 3:1 on white and on the book's dark background, and both mark each thing a
+second time, by dash, marker or hatch, for readers who do not see the colours.
+"""
+
+from parlab.plots.interactive import add_slider, bytes_axis, figure, ranks_axis, show
+from parlab.plots.look import NEUTRAL, ROLES, SERIES, Style, bar, line, ramp, series, style
+from parlab.plots.still import artist, hatched, subplots
+
+__all__ = [
+    "NEUTRAL",
+    "ROLES",
+    "SERIES",
+    "Style",
+    "add_slider",
+    "artist",
+    "bar",
+    "bytes_axis",
+    "figure",
+    "hatched",
+    "line",
+    "ramp",
+    "ranks_axis",
+    "series",
+    "show",
+    "style",
+    "subplots",
+]

@@ -1,0 +1,139 @@
+"""Plotly figures that look alike in JupyterLab and in the book, and load nothing from elsewhere."""
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io as pio
+
+from parlab.plots.look import NEUTRAL, SERIES
+
+MIME = "application/vnd.plotly.v1+json"
+# Values show under the pointer; zooming is off, so that a finger scrolls the page and not the plot.
+# Not "responsive": JupyterLab's cells and the book's pages resize figures themselves, and with that
+# option Plotly gives up the height, so that a figure vanishes when JupyterLab changes its theme.
+CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False}
+HEIGHT = 400
+_GRID = "rgba(125,133,144,0.25)"
+_FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+
+
+def _template() -> go.layout.Template:
+    axis = {
+        "gridcolor": _GRID,
+        "zerolinecolor": _GRID,
+        "linecolor": NEUTRAL,
+        "showline": True,
+        "ticks": "outside",
+        "tickcolor": NEUTRAL,
+        "automargin": True,
+        "title": {"standoff": 12},
+        # 1e-6 reads better as 10⁻⁶ than as 1μ beside a unit.
+        "exponentformat": "power",
+    }
+    return go.layout.Template(
+        layout={
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": _FONT, "size": 14, "color": NEUTRAL},
+            "colorway": [drawn.colour for drawn in SERIES],
+            "title": {"x": 0, "xref": "paper", "font": {"size": 17}},
+            "xaxis": axis,
+            "yaxis": axis,
+            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+            # On the right, room for the label of the last mark: Plotly drops one that does not fit.
+            "margin": {"l": 8, "r": 28, "t": 64, "b": 8},
+            "autosize": True,
+            "dragmode": False,
+            "hovermode": "closest",
+            "barmode": "stack",
+        }
+    )
+
+
+TEMPLATE = _template()
+# A figure that ends a cell, or `figure.show()`, then stores its data alone: the default also
+# stores plotly.js, megabytes in each notebook.
+pio.renderers.default = "plotly_mimetype"
+
+
+def figure(title: str, x: str = "", y: str = "", **layout: Any) -> go.Figure:
+    """An empty figure with the course's look.
+
+    `title` is the message of the figure in a short sentence, `x` and `y` name the axes with their
+    units, and `layout` goes to Plotly's layout (`xaxis_type="log"`, `yaxis_range=[0, 1]`, …).
+    """
+    wrapped = "<br>".join(textwrap.wrap(title, 72))
+    made = go.Figure(layout={"template": TEMPLATE, "title": {"text": wrapped}, "height": HEIGHT})
+    made.update_layout(xaxis_title_text=x, yaxis_title_text=y, **layout)
+    for axis in (made.layout.xaxis, made.layout.yaxis):
+        if axis.type == "log" and axis.tickvals is None and axis.dtick is None:
+            axis.dtick = 1  # whole decades: a phone has no room for what lies between
+            axis.tickfont.size = 12  # Plotly draws powers of ten a quarter larger
+    return made
+
+
+def ranks_axis(first: int, last: int, every: int = 1) -> dict[str, Any]:
+    """A logarithmic axis for numbers of ranks, with marks at powers of two.
+
+    Pass it as `plots.figure(…, xaxis=plots.ranks_axis(1, 1024))`.
+    `every` leaves out powers: 2 marks 1, 4, 16 …
+    """
+    powers = range(first.bit_length() - 1, last.bit_length(), every)
+    return {"type": "log", "tickvals": [2**power for power in powers]}
+
+
+def bytes_axis(first: int, last: int, every: int = 4) -> dict[str, Any]:
+    """A logarithmic axis for sizes in bytes, marked in B, KiB, MiB and GiB at powers of two.
+
+    `every` is the step between marks as a power of two: 4 marks 1 KiB, 16 KiB, 256 KiB …
+    """
+    powers = range(first.bit_length() - 1, last.bit_length(), every)
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    texts = [f"{2 ** (power % 10)} {units[power // 10]}" for power in powers]
+    return {"type": "log", "tickvals": [2**power for power in powers], "ticktext": texts}
+
+
+def add_slider(
+    figure: go.Figure, label: str, steps: Mapping[str, Sequence[Any]], active: int = 0
+) -> None:
+    """Let the reader choose which traces `figure` shows, by a slider under it.
+
+    `steps` maps each position's text to the traces shown there, beside those that `figure` has
+    already; `label` stands before that text. The axes stay as they are, so give them a range that
+    holds every step: that is how a reader sees what the parameter does.
+    """
+    if not 0 <= active < len(steps):
+        raise ValueError(f"no step {active}: this slider has {len(steps)}")
+    always = len(figure.data)
+    owners = [i for i, traces in enumerate(steps.values()) for _ in traces]
+    for traces in steps.values():
+        figure.add_traces(list(traces))
+    positions = []
+    for i, name in enumerate(steps):
+        visible = [owner == i for owner in owners]
+        args = ["visible", visible, list(range(always, always + len(owners)))]
+        positions.append({"label": name, "method": "restyle", "args": args})
+    for trace, owner in zip(figure.data[always:], owners, strict=True):
+        trace.visible = owner == active
+    shown = {"prefix": label + " ", "xanchor": "left"}
+    slider = {"active": active, "steps": positions, "currentvalue": shown, "pad": {"t": 56}}
+    # The slider takes its room from below the plot, not from the plot.
+    figure.update_layout(sliders=[slider], height=(figure.layout.height or HEIGHT) + 80)
+
+
+def bundle(figure: go.Figure) -> dict[str, Any]:
+    """The figure as the outputs of a notebook cell: its data, and a line for a terminal."""
+    title = (figure.layout.title.text or "figure").replace("<br>", " ")
+    names = [trace.name for trace in figure.data if trace.name]
+    text = f"[{title}: {', '.join(dict.fromkeys(names))}]" if names else f"[{title}]"
+    return {MIME: json.loads(figure.to_json()) | {"config": CONFIG}, "text/plain": text}
+
+
+def show(figure: go.Figure) -> None:
+    """Display `figure` under the cell, in JupyterLab and in the book."""
+    from IPython.display import display
+
+    display(bundle(figure), raw=True)

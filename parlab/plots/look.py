@@ -1,0 +1,100 @@
+"""Which colour, dash, marker and hatch stands for what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one thing is drawn. `dash` and `symbol` are Plotly's names, `hatch` is matplotlib's."""
+
+    label: str
+    colour: str
+    dash: str = "solid"
+    symbol: str = "circle"
+    hatch: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The hatch as Plotly writes it: one stroke, where matplotlib repeats it for density."""
+        return self.hatch[:1]
+
+
+# Text, axes and grids: readable on white and on the dark theme alike.
+NEUTRAL = "#7d8590"
+
+# What a rank's time goes into, what its memory holds, and who is measured against whom.
+ROLES: Mapping[str, Style] = MappingProxyType(
+    {
+        "compute": Style("compute", "#3b82c4", "solid", "circle"),
+        "communication": Style("communication", "#d9730d", "dash", "square", "///"),
+        "idle": Style("idle", "#8b929c", "dot", "x", "..."),
+        "parameters": Style("parameters", "#1f9a8a", "solid", "circle"),
+        "gradients": Style("gradients", "#cf4f8e", "dash", "square", "///"),
+        "optimizer_states": Style("optimizer states", "#8266d0", "dashdot", "diamond", "\\\\\\"),
+        "activations": Style("activations", "#a88b00", "dot", "triangle-up", "..."),
+        "reference": Style("reference", "#d1495b", "solid", "circle"),
+        "library": Style("library", "#1a9ab0", "dash", "square", "///"),
+        "model": Style("model", NEUTRAL, "dot", "cross", "..."),
+    }
+)
+
+# Things that have no role of their own, in the order in which a figure takes them.
+SERIES: tuple[Style, ...] = (
+    Style("1", "#1a9ab0", "solid", "circle"),
+    Style("2", "#d1495b", "dash", "square", "///"),
+    Style("3", "#4c9a2a", "dashdot", "diamond", "\\\\\\"),
+    Style("4", "#a0714f", "dot", "triangle-up", "..."),
+    Style("5", "#6a7fdb", "longdash", "x", "xxx"),
+)
+
+_RAMP = ("#1a9ab0", "#8266d0", "#d1495b")
+
+
+def style(role: str) -> Style:
+    """The style of a role; ValueError with the roles there are for any other name."""
+    if role not in ROLES:
+        raise ValueError(f"no role {role!r}: use one of {', '.join(ROLES)}, or plots.series(i)")
+    return ROLES[role]
+
+
+def series(index: int, label: str) -> Style:
+    """The style of the `index`-th thing (from 0) that has no role, under its own `label`."""
+    taken = SERIES[index % len(SERIES)]
+    return Style(label, taken.colour, taken.dash, taken.symbol, taken.hatch)
+
+
+def ramp(n: int) -> list[str]:
+    """`n` colours in order, for a parameter that grows (2, 4, 8 … ranks)."""
+    if n < 1:
+        raise ValueError(f"a ramp needs at least one colour, not {n}")
+    stops = [tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in _RAMP]
+    colours = []
+    for i in range(n):
+        at = i / max(n - 1, 1) * (len(stops) - 1)
+        left = min(int(at), len(stops) - 2)
+        mixed = [
+            a + (b - a) * (at - left) for a, b in zip(stops[left], stops[left + 1], strict=True)
+        ]
+        colours.append("#" + "".join(f"{round(channel):02x}" for channel in mixed))
+    return colours
+
+
+def line(of: str | Style, label: str | None = None) -> dict[str, Any]:
+    """Arguments of a Plotly scatter trace for a role (or a `Style`): name, line and marker."""
+    drawn = style(of) if isinstance(of, str) else of
+    return {
+        "name": label or drawn.label,
+        "line": {"color": drawn.colour, "dash": drawn.dash, "width": 2.5},
+        "marker": {"color": drawn.colour, "symbol": drawn.symbol, "size": 8},
+    }
+
+
+def bar(of: str | Style, label: str | None = None) -> dict[str, Any]:
+    """Arguments of a Plotly bar trace for a role (or a `Style`): name, colour and hatch."""
+    drawn = style(of) if isinstance(of, str) else of
+    # The hatch lies over the colour; Plotly would otherwise put it in the colour's place.
+    pattern = {"shape": drawn.pattern, "fillmode": "overlay", "fgcolor": "#fff", "size": 6}
+    return {"name": label or drawn.label, "marker": {"color": drawn.colour, "pattern": pattern}}

@@ -1,0 +1,93 @@
+"""matplotlib pictures in the same look: transparent, and readable in both themes."""
+
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+from parlab.plots.look import NEUTRAL, SERIES, Style, style
+
+_LINESTYLES = {
+    "solid": "-",
+    "dash": "--",
+    "dashdot": "-.",
+    "dot": ":",
+    "longdash": (0, (8, 3)),
+}
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+    "triangle-up": "^",
+    "x": "x",
+    "cross": "P",
+}
+_LOOK = {
+    "axes.edgecolor": NEUTRAL,
+    "axes.facecolor": "none",
+    "axes.labelcolor": NEUTRAL,
+    "axes.prop_cycle": mpl.cycler(color=[drawn.colour for drawn in SERIES]),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": NEUTRAL,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "large",
+    "figure.facecolor": "none",
+    # Small and with large text: a phone shows it at half the size.
+    "figure.figsize": (6.4, 3.6),
+    "font.size": 13.0,
+    "grid.alpha": 0.25,
+    "grid.color": NEUTRAL,
+    "hatch.color": "white",
+    "hatch.linewidth": 0.8,
+    "legend.frameon": False,
+    "text.color": NEUTRAL,
+    "xtick.color": NEUTRAL,
+    "ytick.color": NEUTRAL,
+}
+
+
+def subplots(title: str, *shape: int, **options: Any) -> tuple[Any, Any]:
+    """`plt.subplots` in the course's look; `title` is the picture's message.
+
+    In a notebook the picture is kept as SVG: sharp on every screen, and its background stays
+    transparent. Returns matplotlib's figure and axes.
+    """
+    _prefer_svg()
+    with mpl.rc_context(_LOOK):
+        drawn, axes = plt.subplots(*shape, layout="constrained", **options)
+        drawn.suptitle(title, x=0.01, ha="left", color=NEUTRAL, fontsize="large")
+    return drawn, axes
+
+
+def artist(of: str | Style, label: str | None = None) -> dict[str, Any]:
+    """Arguments of `axes.plot` for a role (or a `Style`)."""
+    drawn = style(of) if isinstance(of, str) else of
+    return {
+        "label": label or drawn.label,
+        "color": drawn.colour,
+        "linestyle": _LINESTYLES[drawn.dash],
+        "marker": _MARKERS[drawn.symbol],
+    }
+
+
+def hatched(of: str | Style, label: str | None = None) -> dict[str, Any]:
+    """Arguments of `axes.bar`, `barh`, `broken_barh` or a patch for a role (or a `Style`)."""
+    drawn = style(of) if isinstance(of, str) else of
+    return {
+        "label": label or drawn.label,
+        "facecolor": drawn.colour,
+        "hatch": drawn.hatch,
+        "edgecolor": "white",
+        "linewidth": 0.0,
+    }
+
+
+def _prefer_svg() -> None:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and hasattr(shell, "kernel"):
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("svg")

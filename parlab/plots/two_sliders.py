@@ -1,0 +1,49 @@
+"""A Plotly figure with two sliders that work independently of each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+# Two sliders must not touch the same property, or each would undo what the other did. So the first
+# sets whether a trace is visible; the second makes it transparent, to the eye and to the pointer.
+_SHOWN = {"opacity": 1.0, "hoverinfo": "all", "showlegend": True}
+_HIDDEN = {"opacity": 0.0, "hoverinfo": "skip", "showlegend": False}
+
+
+def add_two_sliders(
+    figure: go.Figure,
+    labels: tuple[str, str],
+    traces: Mapping[tuple[str, str], Sequence[Any]],
+    active: tuple[int, int] = (0, 0),
+) -> None:
+    """Let the reader choose two parameters; `traces[a, b]` is shown where they are a and b.
+
+    The positions of the sliders are the texts in the keys of `traces`, in order of appearance;
+    every pair must be there. `labels` stand before them. Give the axes a range that holds all.
+    """
+    texts = [list(dict.fromkeys(key[i] for key in traces)) for i in (0, 1)]
+    always = len(figure.data)
+    owners = [key for key, drawn in traces.items() for _ in drawn]
+    for drawn in traces.values():
+        figure.add_traces(list(drawn))
+    chosen = [texts[i][active[i]] for i in (0, 1)]
+    for trace, owner in zip(figure.data[always:], owners, strict=True):
+        trace.visible = owner[0] == chosen[0]
+        trace.update(_SHOWN if owner[1] == chosen[1] else _HIDDEN)
+    indices = list(range(always, always + len(owners)))
+    first = [{"visible": [owner[0] == text for owner in owners]} for text in texts[0]]
+    second = [
+        {name: [(_SHOWN if o[1] == text else _HIDDEN)[name] for o in owners] for name in _SHOWN}
+        for text in texts[1]
+    ]
+    sliders = []
+    for i, changes in enumerate((first, second)):
+        steps = [
+            {"label": text, "method": "restyle", "args": [change, indices]}
+            for text, change in zip(texts[i], changes, strict=True)
+        ]
+        shown = {"prefix": labels[i] + " ", "xanchor": "left"}
+        pad = {"t": 68 + 92 * i}
+        sliders.append({"active": active[i], "steps": steps, "currentvalue": shown, "pad": pad})
+    figure.update_layout(sliders=sliders)

@@ -1,0 +1,51 @@
+"""What a lab sees on a rank: `from parlab.rank import comm, rank, world_size, device, group`.
+
+    rank        this process's number, 0 … world_size − 1
+    world_size  number of ranks
+    comm        mpi4py communicator over all ranks (the object behind `MPI.COMM_WORLD` too)
+    device      torch.device of this rank: its own GPU, or the CPU
+    group       torch.distributed process group to pass as `group=`: over MPI on the CPU, where
+                that is many times faster than Gloo, and the default group (NCCL) on GPUs
+
+The first use of `comm` starts MPI; the first use of `group` starts torch.distributed and is
+collective: every rank must reach it. The same import works in a rank cell (`%%px`) and in a
+script under `python -m parlab.mpirun -n 4 script.py`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from mpi4py import MPI
+
+    rank: int
+    world_size: int
+    comm: MPI.Intracomm
+    device: torch.device
+    group: dist.ProcessGroup
+
+__all__ = ["comm", "device", "group", "rank", "world_size"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that a lab in mpi4py alone does not wait for torch, nor this import for MPI.
+    if name in ("comm", "rank", "world_size"):
+        from parlab.rank.world import comm
+
+        values = {"comm": comm, "rank": comm.rank, "world_size": comm.size}
+    elif name == "device":
+        from parlab.rank.devices import this_device
+
+        values = {"device": this_device()}
+    elif name == "group":
+        from parlab.rank.torch_groups import start
+
+        try:
+            values = {"group": start()}
+        except AttributeError as error:  # `import` takes it for a missing name, and tries again
+            raise RuntimeError(f"torch.distributed did not start: {error}") from error
+    else:
+        raise AttributeError(f"module 'parlab.rank' has no attribute {name!r}")
+    globals().update(values)
+    return values[name]

@@ -1,0 +1,137 @@
+"""torch.distributed on the ranks: the default group, the labs' `group`, and their renewal."""
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from parlab.rank import devices, mpi_group
+from parlab.rank.world import comm, new_communicator
+
+# Long: the deadline of a rank cell ends a stuck call far sooner, and a slow one must not fail.
+TIMEOUT = timedelta(minutes=30)
+
+_sockets: set[int] = set()  # inodes of the sockets that Gloo and its store opened
+_state: dict[str, Any] = {"group": None, "store": None, "closed": False}
+
+
+def start() -> dist.ProcessGroup:
+    """Start torch.distributed over all ranks and return the labs' `group`. Collective.
+
+    The default group is NCCL where every rank has a GPU of its own, else Gloo. `group` is the
+    default group on GPUs, and a group over mpi4py on the CPU.
+    """
+    if _state["group"] is None:
+        _state["mpi_group"] = mpi_group.MPIGroup(new_communicator())
+        _track_sockets()
+        _connect()
+    return _state["group"]
+
+
+def _connect() -> None:
+    hosts = comm.allgather(socket.gethostname())
+    here = len(set(hosts)) == 1
+    if here:
+        # Without it Gloo looks the host's name up, which fails on machines with no network.
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    with _opening_sockets():
+        store = _open_store("127.0.0.1" if here else hosts[0])
+        _state["store"] = store
+        nccl = comm.allreduce(int(devices.one_gpu_each())) == comm.size
+        device = devices.this_device()
+        dist.init_process_group(
+            "nccl" if nccl else "gloo",
+            store=store,
+            rank=comm.rank,
+            world_size=comm.size,
+            timeout=TIMEOUT,
+            device_id=device if nccl else None,
+        )
+    if device.type == "cuda":
+        _state["group"] = dist.group.WORLD
+    else:
+        mpi_group.register(_state["mpi_group"])
+        _state["group"] = dist.new_group(backend="mpi4py")
+    _state["closed"] = False
+
+
+def _open_store(host: str) -> dist.TCPStore:
+    """The key-value store that a process group meets at, on a free port of rank 0."""
+    options: dict[str, Any] = {"timeout": TIMEOUT, "wait_for_workers": False}
+    store = None
+    if comm.rank == 0:
+        store = dist.TCPStore(host, 0, comm.size, is_master=True, **options)
+    port = comm.bcast(store.port if store else None)
+    return store or dist.TCPStore(host, port, comm.size, is_master=False, **options)
+
+
+# Gloo has no way to give up a call but its own time-out. Closing the connections it waits on is
+# one: the waiting call fails at once. For that, the sockets it opens are remembered.
+
+
+def _socket_inodes() -> dict[int, int]:
+    """Inode → file descriptor of each socket of this process."""
+    found = {}
+    for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{entry}")
+            if target.startswith("socket:["):
+                found[int(target[8:-1])] = int(entry)
+    return found
+
+
+@contextlib.contextmanager
+def _opening_sockets() -> Iterator[None]:
+    before = _socket_inodes().keys()
+    try:
+        yield
+    finally:
+        _sockets.update(_socket_inodes().keys() - before)
+
+
+def _track_sockets() -> None:
+    """Remember the sockets of every process group made from here on, by labs or libraries."""
+    make: Callable = distributed_c10d._new_process_group_helper
+
+    def make_and_remember(*args: Any, **kwargs: Any) -> Any:
+        with _opening_sockets():
+            return make(*args, **kwargs)
+
+    distributed_c10d._new_process_group_helper = make_and_remember
+
+
+def close() -> None:
+    """Make every call that waits in Gloo or NCCL fail now. Called from the release thread."""
+    if _state["group"] is None and not _sockets:
+        return
+    _state["closed"] = True
+    open_now = _socket_inodes()
+    for inode in _sockets & open_now.keys():
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(open_now[inode])) as connection,
+        ):
+            connection.getpeername()  # a listening socket has no peer, and stays
+            connection.shutdown(socket.SHUT_RDWR)
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        distributed_c10d._abort_process_group()
+
+
+def renew() -> bool:
+    """Start torch.distributed anew if any rank closed it; says whether. Collective."""
+    started = _state["group"] is not None
+    if not comm.allreduce(int(_state["closed"] and started)):
+        return False
+    with contextlib.suppress(Exception):  # what is left of it is in no state to be tidy
+        dist.destroy_process_group()
+    _state["store"] = None
+    _sockets.clear()
+    _connect()
+    return True

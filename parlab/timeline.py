@@ -1,0 +1,220 @@
+"""What each rank did when, on one clock, as data and as a picture with one row a rank.
+
+    timeline = Timeline(comm)                        # on all ranks: sets their clocks together
+    with timeline.span("forward", "compute"):
+        loss = model(x)
+    timeline.add_calls(ledger.calls)                 # what a ledger recorded, as communication
+    spans = timeline.gather()                        # those of all ranks, on every rank
+    draw(with_idle(spans), "Rank 3 waits for the others")
+
+Times are of `time.perf_counter`, in seconds. In what `gather` returns they count from the first
+start on any rank.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from parlab.ledger import Call
+
+KINDS = ("compute", "communication", "idle")
+CLOCK_ROUNDS = 50  # the quickest of so many exchanges tells the clocks' difference
+LABEL_SHARE = 0.012  # of the picture's width, for each letter of a name written into a span
+
+
+@dataclass(frozen=True)
+class Span:
+    """One thing that a rank did from `start` to `end` (s); `kind` is one of `KINDS`."""
+
+    rank: int
+    name: str
+    kind: str
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"no kind {self.kind!r} of span: use one of {', '.join(KINDS)}")
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+class Timeline:
+    """Records what this rank does. Making one is collective over the ranks of `comm`."""
+
+    def __init__(self, comm: "MPI.Intracomm") -> None:
+        self._comm = comm
+        self._spans: list[Span] = []
+        self._offset = _shared_clock_offset(comm)
+
+    @contextlib.contextmanager
+    def span(self, name: str, kind: str = "compute") -> Iterator[None]:
+        """Record what happens inside the block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, kind, start, time.perf_counter())
+
+    def add(self, name: str, kind: str, start: float, end: float) -> None:
+        """Record what was timed elsewhere, by `time.perf_counter`."""
+        self._spans.append(Span(self._comm.rank, name, kind, start, end))
+
+    def add_calls(self, calls: Iterable["Call"]) -> None:
+        """Record the calls of a ledger that are complete, as communication."""
+        for call in calls:
+            if call.end is not None:
+                self.add(call.op, "communication", call.start, call.end)
+
+    def clear(self) -> None:
+        """Forget what was recorded."""
+        self._spans.clear()
+
+    def gather(self) -> list[Span]:
+        """The spans of all ranks, by rank and start, on every rank. Collective."""
+        mine = [
+            replace(span, start=span.start + self._offset, end=span.end + self._offset)
+            for span in self._spans
+        ]
+        spans = [span for spans in self._comm.allgather(mine) for span in spans]
+        zero = min((span.start for span in spans), default=0.0)
+        moved = (replace(s, start=s.start - zero, end=s.end - zero) for s in spans)
+        return sorted(moved, key=lambda span: (span.rank, span.start))
+
+
+def records(spans: Iterable[Span]) -> list[dict[str, Any]]:
+    """The spans as plain data, for JSON."""
+    return [asdict(span) for span in spans]
+
+
+def with_idle(spans: Iterable[Span]) -> list[Span]:
+    """The spans, and an idle one wherever a rank has none between the first start and last end."""
+    spans = list(spans)
+    if not spans:
+        return []
+    first, last = min(s.start for s in spans), max(s.end for s in spans)
+    filled = []
+    for rank in sorted({s.rank for s in spans}):
+        busy_until = first
+        for span in sorted((s for s in spans if s.rank == rank), key=lambda s: s.start):
+            if span.start > busy_until:
+                filled.append(Span(rank, "", "idle", busy_until, span.start))
+            filled.append(span)
+            busy_until = max(busy_until, span.end)
+        if busy_until < last:
+            filled.append(Span(rank, "", "idle", busy_until, last))
+    return filled
+
+
+# Clocks
+
+
+class Offset(NamedTuple):
+    """Add `seconds` to this rank's clock for rank 0's; wrong by at most `error` seconds."""
+
+    seconds: float
+    error: float
+
+
+def clock_offset(comm: "MPI.Intracomm", clock: Callable[[], float] = time.perf_counter) -> Offset:
+    """How this rank's clock differs from rank 0's. Collective.
+
+    Each rank asks rank 0 for the time; the answer was true at some moment between question and
+    answer, so the quickest exchange tells most (Cristian 1989).
+    """
+    best = Offset(0.0, 0.0)
+    for rank in range(1, comm.size):
+        if comm.rank == 0:
+            for _ in range(CLOCK_ROUNDS):
+                comm.recv(source=rank)
+                comm.send(clock(), rank)
+        elif comm.rank == rank:
+            best = min((_ask(comm, clock) for _ in range(CLOCK_ROUNDS)), key=lambda o: o.error)
+    return best
+
+
+def _ask(comm: "MPI.Intracomm", clock: Callable[[], float]) -> Offset:
+    asked = clock()
+    comm.send(None, 0)
+    told = comm.recv(source=0)
+    answered = clock()
+    return Offset(told - (asked + answered) / 2, (answered - asked) / 2)
+
+
+def _shared_clock_offset(comm: "MPI.Intracomm") -> float:
+    from mpi4py import MPI  # here: who only draws recorded spans has no need to start MPI
+
+    # perf_counter counts from the machine's start: ranks of one machine have the same clock.
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    one_machine = comm.allreduce(node.size == comm.size, op=MPI.LAND)
+    node.Free()
+    return 0.0 if one_machine else clock_offset(comm).seconds
+
+
+# Picture
+
+
+def draw(spans: Iterable[Span], title: str) -> tuple[Any, Any]:
+    """One row a rank, rank 0 on top, time to the right; matplotlib's figure and axes.
+
+    Where a rank computes and communicates at the same time, computing has the upper half of its
+    row and communicating the lower.
+    """
+    from parlab import plots
+
+    spans = list(spans)
+    ranks = sorted({span.rank for span in spans})
+    width = max((span.end for span in spans), default=1.0) or 1.0
+    halves = _overlap(spans)
+    figure, axes = plots.subplots(title, figsize=(9.0, 1.2 + 0.55 * max(len(ranks), 1)))
+    labelled = set()
+    for span in spans:
+        row = ranks.index(span.rank)
+        bottom, height = _lane(span.kind, halves)
+        style = plots.hatched(span.kind)
+        if span.kind in labelled:
+            style.pop("label")
+        labelled.add(span.kind)
+        axes.broken_barh([(span.start * 1e3, span.seconds * 1e3)], (row + bottom, height), **style)
+        if span.name and span.seconds / width > LABEL_SHARE * (len(span.name) + 2):
+            middle = ((span.start + span.end) / 2 * 1e3, row + bottom + height / 2)
+            plate = {"boxstyle": "round,pad=0.15", "facecolor": style["facecolor"], "linewidth": 0}
+            axes.text(*middle, span.name, ha="center", va="center", color="white", fontsize=9,
+                      bbox=plate)  # fmt: skip
+    axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
+    axes.set_ylim(max(len(ranks), 1) - 0.5, -0.5)
+    axes.set_xlim(0, width * 1e3)
+    axes.set_xlabel("time (ms)")
+    if labelled:
+        figure.legend(
+            loc="outside lower right",
+            ncols=len(labelled),
+            frameon=False,
+            labelcolor=plots.NEUTRAL,
+        )
+    return figure, axes
+
+
+def _lane(kind: str, halves: bool) -> tuple[float, float]:
+    """Bottom and height of a span in its row; the axis points down."""
+    if not halves or kind == "idle":
+        return -0.4, 0.8
+    return (-0.4, 0.4) if kind == "compute" else (0.0, 0.4)
+
+
+def _overlap(spans: list[Span]) -> bool:
+    """Whether some rank computes and communicates at the same time."""
+    return any(
+        a.rank == b.rank and a.start < b.end and b.start < a.end
+        for a in spans
+        if a.kind == "compute"
+        for b in spans
+        if b.kind == "communication"
+    )

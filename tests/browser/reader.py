@@ -1,0 +1,73 @@
+"""A reader's window: opens pages, and notes all that went wrong with them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, Route
+
+DEADLINE_MS = 60_000
+PHONE = {"width": 360, "height": 740}
+DESK = {"width": 1280, "height": 900}
+
+READY = """() => document.readyState === "complete"
+    && document.querySelectorAll("figure.plotly-figure:not(.drawn)").length === 0"""
+# Resolves when MathJax has typeset the page; at once on a page without formulas.
+TYPESET = "() => window.MathJax?.startup?.promise"
+
+
+class Reader:
+    """One window. `problems` lists console errors, failed and foreign requests, with their page."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        self.page = page
+        self.base = base
+        self.problems: list[str] = []
+        page.set_default_timeout(DEADLINE_MS)
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self._problem(f"error: {error}"))
+        page.on("requestfailed", self._failed)
+        page.on("response", self._response)
+        page.context.route("**/*", self._route)
+
+    def open(self, path: str) -> Page:
+        """Go to a page of the book, and wait until its figures and formulas are drawn."""
+        self.page.goto(self.base + path)
+        self.page.wait_for_function(READY)
+        self.page.evaluate(TYPESET)
+        return self.page
+
+    def _route(self, route: Route) -> None:
+        address = route.request.url
+        if address.startswith((self.base, "data:", "blob:")):
+            route.continue_()
+        else:
+            self._problem(f"asks another host: {address}")
+            route.abort()
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self._problem(f"console: {message.text}")
+
+    def _failed(self, request: Request) -> None:
+        # Leaving a page cancels what it still loads, as an icon.
+        if request.failure != "net::ERR_ABORTED":
+            self._problem(f"failed ({request.failure}): {request.url}")
+
+    def _response(self, response: Response) -> None:
+        if response.status >= 400:
+            self._problem(f"{response.status}: {response.url}")
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(f"{self.page.url.removeprefix(self.base)}: {text}")
+
+
+@contextmanager
+def reader(
+    browser: Browser, base: str, viewport: dict[str, int] = DESK, theme: str = "light"
+) -> Iterator[Reader]:
+    """A fresh window of the size of `viewport`, for a reader whose system asks for `theme`."""
+    context = browser.new_context(viewport=viewport, color_scheme=theme)
+    try:
+        yield Reader(context.new_page(), base)
+    finally:
+        context.close()

@@ -1,0 +1,47 @@
+"""Fixtures that several test files share."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from tests.built_book import full_book, student_book  # noqa: F401, for all test files
+from tests.notebook import Notebook
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Notebook]:
+    """A kernel with four ranks, shared by the tests of a file."""
+    kernel = Notebook()
+    try:
+        started = kernel.run("from parlab import cluster\ncluster.start(4)")
+        assert started.status == "ok", started.message
+        ran = kernel.run(
+            "%%px\nimport os, time\nfrom mpi4py import MPI\n"
+            "from parlab.rank import comm, rank, world_size"
+        )
+        assert ran.status == "ok", ran.message
+        yield kernel
+    finally:
+        kernel.shutdown()
+
+
+def rank_processes() -> list[psutil.Process]:
+    """Every process of any set of ranks on this machine: engines, controllers, mpiexec, helpers."""
+    marks = ("ipyparallel.controller", "parlab.rank.engine", "parlab/cluster/", "mpiexec")
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if any(m in line for m in marks) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for `condition`, and fail naming `what` when it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {what}")
+        time.sleep(0.05)

@@ -1,0 +1,92 @@
+"""A real Jupyter kernel, driven as a notebook drives it."""
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from queue import Empty
+
+from jupyter_client.manager import KernelManager
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Ran:
+    """What came back from one cell."""
+
+    status: str  # "ok" or "error": of the reply, not of what was shown
+    text: str  # stdout, stderr and plain-text results
+    error: str  # name of the exception
+    message: str  # the traceback as the notebook shows it
+    seconds: float
+
+
+class Notebook:
+    """One kernel; close it with `shutdown`, or lose it with `kill`."""
+
+    def __init__(self) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        # A learner's kernel does not run below pytest, and must not be told that it does.
+        env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        self.manager.start_kernel(env=env)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=120)
+
+    @property
+    def pid(self) -> int:
+        return self.manager.provisioner.pid
+
+    def send(self, code: str) -> str:
+        """Start a cell without waiting for it; returns the id that `wait` takes."""
+        return self.client.execute(code, store_history=True)
+
+    def run(self, code: str, timeout: float = 180) -> Ran:
+        return self.wait(self.send(code), timeout)
+
+    def wait(self, msg_id: str, timeout: float = 180) -> Ran:
+        start = time.monotonic()
+        texts: list[str] = []
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=timeout)
+            except Empty:
+                raise TimeoutError(f"no end of the cell within {timeout} s:\n{texts}") from None
+            if message["parent_header"].get("msg_id") != msg_id:
+                continue
+            content = message["content"]
+            match message["msg_type"]:
+                case "stream":
+                    texts.append(content["text"])
+                case "clear_output":  # what a long cell told of itself, as a notebook clears it
+                    texts.clear()
+                case "execute_result" | "display_data":
+                    texts.append(content["data"].get("text/plain", ""))
+                case "status" if content["execution_state"] == "idle":
+                    break
+        while (reply := self.client.get_shell_msg(timeout=timeout)) and reply["parent_header"].get(
+            "msg_id"
+        ) != msg_id:
+            pass
+        content = reply["content"]
+        return Ran(
+            content["status"],
+            "".join(texts),
+            content.get("ename", ""),
+            _ANSI.sub("", "\n".join(content.get("traceback", []))),
+            time.monotonic() - start,
+        )
+
+    def interrupt(self) -> None:
+        """The stop button."""
+        self.manager.interrupt_kernel()
+
+    def kill(self) -> None:
+        """The kernel is gone at once, with no chance to clean up."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def shutdown(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()

@@ -1,0 +1,197 @@
+"""The checks of lab 01 on real ranks: they accept the reference, and no mistake stops a check.
+
+What they must reject: `tests/wrong_answers/mpi`. The functions of this file that take no fixture
+run on the ranks: `python -m parlab.mpirun -n 4 tests/test_checks_mpi.py NAME …`.
+"""
+
+import contextlib
+import io
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from parlab import mpirun
+
+KEYS = [
+    "ping_pong",
+    "fit_alpha_beta",
+    "ring_shift",
+    "binomial_broadcast",
+    "ring_reduce_scatter",
+    "ring_all_gather",
+    "ring_all_reduce",
+]
+
+
+def run_on_ranks(world_size: int, *names: str) -> str:
+    finished = mpirun.run(
+        world_size, __file__, *names, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-6000:]
+    return finished.stdout
+
+
+@pytest.mark.parametrize("world_size", [1, 4, 7])
+def test_the_reference_passes_and_costs_what_the_formulas_say(world_size: int) -> None:
+    # On 4 ranks, checks also try 3, 2 and 1 of them.
+    said = run_on_ranks(world_size, "check_references", "costs_are_measured")
+    for key in KEYS if world_size > 1 else KEYS[1:]:
+        assert said.count(f"✓ {key}: ") == world_size
+
+
+def test_all_ranks_agree_and_no_mistake_stops_a_check() -> None:
+    run_on_ranks(4, "verdicts", "mistakes_leave_nothing_behind")
+
+
+# On the ranks
+
+
+@cache
+def references() -> dict[str, Any]:
+    from parlab.authoring.definitions import definitions
+
+    return definitions("01_mpi")
+
+
+def check_references() -> None:
+    from parlab.checks import mpi as check
+    from parlab.rank import world_size
+
+    reference = references()
+    for key in KEYS:
+        if key == "ping_pong" and world_size == 1:
+            assert "takes two" in message(check.ping_pong, reference[key])
+        else:
+            getattr(check, key)(reference[key])
+
+
+def quiet() -> contextlib.redirect_stdout:
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+def message(check: Callable[[Callable], None], function: Callable) -> str:
+    """What the check says, which is the same on all ranks."""
+    from parlab.checks import CheckFailed
+    from parlab.checks.base import gather
+
+    said = ""
+    with quiet():
+        try:
+            check(function)
+        except CheckFailed as failure:
+            said = str(failure)
+    assert len(set(gather(said))) == 1
+    return said
+
+
+def verdicts() -> None:
+    import numpy as np
+
+    from parlab.checks import mpi as check
+
+    def stub(x, comm):
+        raise NotImplementedError("exercise ring_shift: not done yet")
+
+    def stub_on_one_rank(x, comm):
+        if comm.rank == 2:
+            raise NotImplementedError
+        return comm.recv()
+
+    def fails_on_one_rank(x, comm):
+        if comm.rank == 1:
+            return x.no_such_attribute
+        received = np.empty_like(x)
+        comm.Recv(received)
+        return received
+
+    def returns_nothing_on_one_rank(x, comm):
+        received = np.empty_like(x)
+        comm.Sendrecv(
+            x, (comm.rank + 1) % comm.size, recvbuf=received, source=(comm.rank - 1) % comm.size
+        )
+        return received if comm.rank != 3 else None
+
+    assert message(check.ring_shift, stub) == "ring_shift: not done yet"
+    assert message(check.ring_shift, stub_on_one_rank) == "ring_shift: not done yet"
+    said = message(check.ring_shift, fails_on_one_rank)
+    assert "AttributeError" in said and "no_such_attribute" in said
+    assert "\n  rank 1  line " in said
+    said = message(check.ring_shift, returns_nothing_on_one_rank)
+    assert "rank 3: the result is None: is a `return` missing?" in said
+
+
+def mistakes_leave_nothing_behind() -> None:
+    """After deadlocks and errors, the same check accepts a right answer at once."""
+    from mpi4py import MPI
+
+    from parlab.checks import mpi as check
+    from parlab.checks.base import STUCK_SECONDS
+    from parlab.rank import comm, rank, world_size
+
+    def waits(x, comm):
+        comm.recv(source=(comm.rank - 1) % comm.size)
+
+    def sends_too_much(x, comm):
+        for dest in range(comm.size):
+            comm.Isend(x, dest)
+
+    reference = references()["ring_shift"]
+    start = time.monotonic()
+    assert "All wait to receive" in message(check.ring_shift, waits)
+    assert time.monotonic() - start < STUCK_SECONDS + 10
+    assert message(check.ring_shift, sends_too_much)
+    assert message(check.ring_shift, reference) == ""
+    assert comm.allreduce(rank, op=MPI.SUM) == sum(range(world_size))
+    assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+
+def costs_are_measured() -> None:
+    import numpy as np
+
+    from parlab.chunks import chunk
+    from parlab.costs import collectives
+    from parlab.ledger import Ledger
+    from parlab.rank import comm, rank, world_size
+
+    reference = references()
+
+    def measured(key: str, *arguments: Any) -> tuple[int, int]:
+        ledger = Ledger()
+        reference[key](*arguments, ledger.watch(comm))
+        return len(ledger.sends()), sum(call.bytes_sent for call in ledger.sends())
+
+    x = np.zeros(1000 * world_size)
+    for key in ("ring_reduce_scatter", "ring_all_gather", "ring_all_reduce"):
+        cost = getattr(collectives, key)(x.nbytes, world_size)
+        assert measured(key, x) == (cost.rounds, cost.bytes)
+
+    # Uneven chunks: what each rank leaves out is the chunk that it never sends.
+    x = np.zeros(1000 * world_size + 1)
+    left_out = chunk(len(x), rank, world_size)
+    _, sent = measured("ring_reduce_scatter", x)
+    assert sent == x.nbytes - 8 * (left_out.stop - left_out.start)
+
+    # The root of a broadcast is the one that sends in every round.
+    messages, sent = measured("binomial_broadcast", x, 0)
+    cost = collectives.binomial_broadcast(x.nbytes, world_size)
+    if rank == 0:
+        assert (messages, sent) == (cost.rounds, cost.bytes)
+    assert sum(comm.allgather(messages)) == world_size - 1
+
+
+if __name__ == "__main__":
+    try:
+        for name in sys.argv[1:]:
+            globals()[name]()
+    except BaseException:
+        # The other ranks would wait for this one for ever.
+        traceback.print_exc()
+        sys.stderr.flush()
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Abort(1)

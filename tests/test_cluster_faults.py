@@ -1,0 +1,252 @@
+"""What learners do to ranks, on real ranks in a real kernel.
+
+After each fault: the cell ended by its deadline plus two seconds, the message names ranks and
+lines, the next cell works on every rank, and, where no rank died, what the ranks held is there.
+"""
+
+import os
+import signal
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.notebook import Notebook
+
+DEADLINE = 3
+
+
+def works_and_keeps(notebook: Notebook, held: bool) -> None:
+    """The ranks work together, and hold (or have lost) what they held before."""
+    ran = notebook.run("%%px\nprint(comm.allreduce(1), globals().get('held'))")
+    assert ran.status == "ok", ran.message
+    assert ran.text == (
+        "".join(f"[rank {rank}] 4 {rank * 11}\n" for rank in range(4))
+        if held
+        else "[all ranks] 4 None\n"
+    )
+
+
+@pytest.fixture(autouse=True)
+def held(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nheld = rank * 11")
+    assert ran.status == "ok", ran.message
+
+
+STUCK = {
+    "a receive that nobody sends to": (
+        "if rank == 2:\n    comm.recv(source=0)",
+        ["rank 2  line 3: comm.recv(source=0)"],
+    ),
+    "a buffer receive on every rank": (
+        "import numpy as np\ncomm.Recv(np.zeros(4), source=(rank + 1) % 4)",
+        ["ranks 0-3  line 3: comm.Recv("],
+    ),
+    "two large sends that wait for each other": (
+        "import numpy as np\nbig = np.zeros(10_000_000)\ncomm.Send(big, dest=rank ^ 1)\n"
+        "comm.Recv(big, source=rank ^ 1)",
+        ["ranks 0-3  line 4: comm.Send(big, dest=rank ^ 1)"],
+    ),
+    "a collective that one rank skips": (
+        "if rank != 1:\n    comm.allreduce(rank)",
+        ["ranks 0, 2, 3  line 3: comm.allreduce(rank)"],
+    ),
+    "mismatched collectives": (
+        "import numpy as np\nif rank == 0:\n    comm.Barrier()\nelif rank == 3:\n"
+        "    comm.bcast(None, root=1)\nelse:\n    comm.Allreduce(np.ones(5), np.ones(5))",
+        ["rank 0     line 4: comm.Barrier()", "ranks 1, 2  line 8", "rank 3"],
+    ),
+    "a wait on a request": (
+        "request = comm.irecv(source=0, tag=9)\nrequest.wait()",
+        ["ranks 0-3  line 3: request.wait()"],
+    ),
+    "MPI.COMM_WORLD instead of comm": (
+        "MPI.COMM_WORLD.recv(source=(rank + 1) % 4)",
+        ["ranks 0-3  line 2: MPI.COMM_WORLD.recv"],
+    ),
+    "an endless loop": ("while True: x = 1", ["ranks 0-3  line 2: while True: x = 1"]),
+    "an endless loop that polls": (
+        "while not comm.Iprobe(source=0, tag=77):\n    pass",
+        ["ranks 0-3  line 2: while not comm.Iprobe"],
+    ),
+    "a sleep on one rank": (
+        "if rank == 3:\n    time.sleep(1000)",
+        ["rank 3  line 3: time.sleep(1000)"],
+    ),
+    "a function of the cell": (
+        "def shift(x):\n    return comm.recv(source=rank)\n\nshift(1)",
+        [
+            "ranks 0-3  line 3 of shift: return comm.recv(source=rank)",
+            "(called from line 5: shift(1))",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_stuck_ranks_are_named_freed_and_keep_their_variables(notebook: Notebook, name: str):
+    code, expected = STUCK[name]
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{code}")
+    assert (ran.status, ran.error) == ("error", "DeadlineExceeded"), ran.message
+    for text in expected:
+        assert " ".join(text.split()) in " ".join(ran.message.split())
+    assert ran.seconds < DEADLINE + 2
+    works_and_keeps(notebook, held=True)
+
+
+TORCH = {
+    "group": "if rank != 2:\n    dist.all_reduce(torch.ones(3), group=group)",
+    "the default group (Gloo)": "if rank != 2:\n    dist.all_reduce(torch.ones(3))",
+    "a receive on Gloo": "if rank == 1:\n    dist.recv(torch.ones(3), src=0)",
+    "a backward pass of DDP on Gloo": ("if rank != 0:\n    ddp(torch.ones(2, 4)).sum().backward()"),
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_distributed_is_freed_too(notebook: Notebook, name: str):
+    ran = notebook.run(
+        "%%px --timeout 120\nimport torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "from parlab.rank import group\n"
+        "ddp = DistributedDataParallel(torch.nn.Linear(4, 4))\ntensor = torch.full((2,), 7.0)"
+    )
+    assert ran.status == "ok", ran.message
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{TORCH[name]}")
+    assert (ran.status, ran.error) == ("error", "DeadlineExceeded"), ran.message
+    assert "line 3" in ran.message
+    assert ran.seconds < DEADLINE + 2
+    works_and_keeps(notebook, held=True)
+    ran = notebook.run(
+        "%%px\nx, y = torch.ones(1), torch.ones(1)\n"
+        "dist.all_reduce(x)\ndist.all_reduce(y, group=group)\nprint(x + y, tensor.sum())"
+    )
+    assert ran.text == "[all ranks] tensor([8.]) tensor(14.)\n", ran.message
+
+
+def test_one_rank_raises_while_others_wait(notebook: Notebook):
+    ran = notebook.run("%%px\nprint('before')\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)")
+    assert ran.error == "RankFailed"
+    assert ran.text == "[all ranks] before\n"
+    assert "rank 1: ZeroDivisionError: division by zero\n  line 4: 1 / 0" in ran.message
+    assert "ranks 0, 2, 3  line 5: comm.allreduce(1)" in ran.message
+    assert ran.seconds < 10, "it waits for no deadline"
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
+    ran = notebook.run(
+        "%%px\nif rank == 1:\n    raise ValueError('early')\n"
+        "until = time.monotonic() + 4\nwhile time.monotonic() < until:\n    pass\nheld = held + 1"
+    )
+    assert "rank 1: ValueError: early" in ran.message
+    ran = notebook.run("%%px\nprint(held)")
+    assert ran.text == "[rank 0] 1\n[rank 1] 11\n[rank 2] 23\n[rank 3] 34\n"
+
+
+def test_different_errors_are_told_apart_and_equal_ones_once(notebook: Notebook):
+    ran = notebook.run("%%px\nassert rank > 1, 'low'\nraise ValueError(rank // 4)")
+    assert ran.message.count("AssertionError") == 1
+    assert "ranks 0, 1: AssertionError: low" in ran.message
+    assert "ranks 2, 3: ValueError: 0" in ran.message
+    works_and_keeps(notebook, held=True)
+
+
+def test_an_import_error_on_all_ranks_is_told_once(notebook: Notebook):
+    ran = notebook.run("%%px\nimport no_such_package")
+    assert ran.message == (
+        "all ranks: ModuleNotFoundError: No module named 'no_such_package'\n"
+        "  line 2: import no_such_package"
+    )
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_syntax_error_shows_its_line(notebook: Notebook):
+    ran = notebook.run("%%px\nx = (1,\n")
+    assert ran.message.startswith("all ranks: SyntaxError")
+    assert "line 2: x = (1," in ran.message
+
+
+DEATHS = {
+    "os._exit": ("os._exit(3)", "Rank 2 died: exit status 3"),
+    "os._exit as if all were well": ("os._exit(0)", "Rank 2 died: exit status 0"),
+    "a segmentation fault": (
+        "import ctypes; ctypes.string_at(0)",
+        "Rank 2 died: signal 11 (SIGSEGV) at line 3: import ctypes; ctypes.string_at(0)",
+    ),
+    "the kernel's out-of-memory killer": (
+        "os.kill(os.getpid(), 9)",
+        "Rank 2 died: signal 9 (SIGKILL)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name: str):
+    code, expected = DEATHS[name]
+    ran = notebook.run(f"%%px\nif rank == 2:\n    {code}\ncomm.Barrier()")
+    assert (ran.status, ran.error) == ("error", "RankDied"), ran.message
+    assert expected in ran.message
+    assert "ranks 0, 1, 3  line 4: comm.Barrier()" in ran.message or "line" in ran.message
+    assert "`held`" in ran.message, "it says what is gone"
+    assert ran.seconds < 5
+    works_and_keeps(notebook, held=False)
+
+
+def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
+    pids = notebook.run("%%px\nprint(os.getpid())").text
+    pid = int(pids.split("[rank 1]")[1].split()[0])
+    os.kill(pid, signal.SIGKILL)
+    wait_until(
+        lambda: "1: -9" in notebook.run("cluster.current().channel.deaths()").text, 30, "the death"
+    )
+    ran = notebook.run("%%px\nprint(comm.allreduce(1))")
+    assert ran.status == "ok", ran.message
+    assert "Rank 1 died: signal 9 (SIGKILL)" in ran.text
+    assert "[all ranks] 4" in ran.text
+
+
+def test_ranks_that_cannot_be_freed_are_replaced(notebook: Notebook):
+    ran = notebook.run(
+        "%%px --timeout 2\nwhile True:\n    try:\n        time.sleep(100)\n"
+        "    except BaseException:\n        pass"
+    )
+    assert ran.error == "DeadlineExceeded"
+    assert "line 4: time.sleep(100)" in ran.message
+    assert "started again" in ran.message
+    assert ran.seconds < 2 + 2
+    works_and_keeps(notebook, held=False)
+
+
+def test_the_stop_button_stops_the_ranks(notebook: Notebook):
+    for code, where in (
+        ("comm.recv(source=rank)", "line 3: comm.recv(source=rank)"),
+        ("while True: pass", "line 3: while True: pass"),
+    ):
+        marker = notebook.run("import tempfile; folder = tempfile.mkdtemp(); print(folder)").text
+        file = os.path.join(marker.strip(), "running")
+        sent = notebook.send(f"%%px --timeout 100\nopen({file!r} + str(rank), 'w').close()\n{code}")
+        wait_until(
+            lambda f=file: all(os.path.exists(f"{f}{rank}") for rank in range(4)), 30, "the cell"
+        )
+        notebook.interrupt()
+        ran = notebook.wait(sent)
+        assert ran.error == "RankInterrupted"
+        assert where in ran.message
+        works_and_keeps(notebook, held=True)
+
+
+def test_ten_megabytes_from_every_rank(notebook: Notebook):
+    ran = notebook.run("%%px\nprint(str(rank) * 10_000_000)")
+    assert ran.status == "ok", ran.message
+    assert len(ran.text) < 400_000
+    assert "characters left out; cluster.output(2) has all of it" in ran.text
+    assert notebook.run("len(cluster.output(3))").text == "10000001"
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
+    assert notebook.run("%%px\npair = comm.Split(rank // 2)").status == "ok"
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
+    assert ran.error == "DeadlineExceeded"
+    assert "rank 0  line 3: pair.Barrier()" in ran.message
+    assert "Ended with the release: `pair`" in ran.message
+    works_and_keeps(notebook, held=True)

@@ -1,0 +1,58 @@
+"""What a rank cell shows: in rank order, equal outputs once, the same on every run."""
+
+from tests.notebook import Notebook
+
+
+def test_outputs_come_in_rank_order_whoever_is_first(notebook: Notebook):
+    code = (
+        "%%px\nfor turn in range(3, -1, -1):\n    if rank == turn:\n"
+        "        print('rank', rank)\n    comm.Barrier()"
+    )
+    for _ in range(3):
+        ran = notebook.run(code)
+        assert ran.text == "".join(f"[rank {rank}] rank {rank}\n" for rank in range(4))
+
+
+def test_equal_outputs_are_shown_once(notebook: Notebook):
+    assert notebook.run("%%px\nprint('same')").text == "[all ranks] same\n"
+    ran = notebook.run("%%px\nprint('zero' if rank == 0 else 'other')")
+    assert ran.text == "[rank 0] zero\n[ranks 1-3] other\n"
+    assert notebook.run("%%px\nprint(rank % 2)").text == "[ranks 0, 2] 0\n[ranks 1, 3] 1\n"
+
+
+def test_several_lines_stand_below_their_rank(notebook: Notebook):
+    assert notebook.run("%%px\nprint('a\\nb')").text == "[all ranks]\na\nb\n"
+
+
+def test_results_stderr_and_pictures(notebook: Notebook):
+    assert notebook.run("%%px\nworld_size").text == "[all ranks] 4\n"
+    assert notebook.run("%px rank").text == "".join(f"[rank {r}] {r}\n" for r in range(4))
+    ran = notebook.run("%%px\nimport sys\nif rank == 1: print('careful', file=sys.stderr)")
+    assert ran.text == "[rank 1] careful\n"
+    ran = notebook.run(
+        "%%px\nfrom IPython.display import display, HTML\nif rank == 2: display(HTML('<b>2</b>'))"
+    )
+    assert ran.text == "[rank 2]\n<IPython.core.display.HTML object>"
+
+
+def test_a_long_cell_tells_how_far_it_is_and_leaves_no_trace(notebook: Notebook):
+    sent = notebook.send("%%px\nprint('half way', flush=True)\ntime.sleep(5)\nprint('done')")
+    seen, cleared = "", 0
+    while True:
+        message = notebook.client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        if message["msg_type"] == "stream":
+            seen += message["content"]["text"]
+        cleared += message["msg_type"] == "clear_output"
+        if message["content"].get("execution_state") == "idle":
+            break
+    assert "s of 60 s, ranks 0-3  half way" in seen
+    assert seen.endswith("[all ranks]\nhalf way\ndone\n")
+    assert cleared >= 2
+
+
+def test_local_runs_here_too(notebook: Notebook):
+    assert notebook.run("%%px --local\nhere = 5").status == "ok"
+    assert notebook.run("here").text == "5"
+    assert notebook.run("%px here").text == "[all ranks] 5\n"

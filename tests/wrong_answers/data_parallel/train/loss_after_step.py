@@ -1,0 +1,42 @@
+"""Already the first loss is off
+
+The loss is computed again after the step.
+"""
+
+import torch
+import torch.nn.functional as F
+from mpi4py import MPI
+from torch import nn
+
+from tests.wrong_answers.data_parallel.right import (
+    all_reduce_gradients,
+    broadcast_state,
+    sharded_sampler,
+)
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    batch_size: int,
+    epochs: int,
+    comm: MPI.Intracomm,
+) -> list[float]:
+    broadcast_state(model, comm)
+    losses = []
+    for epoch in range(epochs):
+        for indices in sharded_sampler(len(inputs), batch_size, epoch, comm.rank, comm.size):
+            total = comm.allreduce(len(indices))
+            share = len(indices) / total
+            optimizer.zero_grad()
+            if len(indices):
+                loss = F.cross_entropy(model(inputs[indices]), targets[indices])
+                loss.backward()
+            all_reduce_gradients(model, share, comm)
+            optimizer.step()
+            with torch.no_grad():
+                after = F.cross_entropy(model(inputs[indices]), targets[indices]).item()
+            losses.append(comm.allreduce(share * after if len(indices) else 0.0))
+    return losses

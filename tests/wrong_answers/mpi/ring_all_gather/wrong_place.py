@@ -1,0 +1,15 @@
+"""holds chunk
+
+Counts the chunks in the wrong direction.
+"""
+
+from parlab.chunks import chunk
+
+
+def ring_all_gather(x, comm):
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        outgoing = x[chunk(len(x), rank + step, size)]
+        incoming = x[chunk(len(x), rank + step + 1, size)]
+        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)

@@ -1,0 +1,21 @@
+"""all rounds work on a chunk that is 1 too far
+
+Starts with its own chunk, so that the next one is complete in the end.
+"""
+
+import numpy as np
+
+from parlab.chunks import chunk
+
+
+def ring_reduce_scatter(x, comm):
+    rank, size = comm.rank, comm.size
+    right, left = (rank + 1) % size, (rank - 1) % size
+    received = np.empty(len(x) // size + 1, dtype=x.dtype)
+    for step in range(size - 1):
+        outgoing = x[chunk(len(x), rank - 0 - step, size)]
+        sum_so_far = x[chunk(len(x), rank - 0 - step - 1, size)]
+        incoming = received[: len(sum_so_far)]
+        comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
+        sum_so_far += incoming
+    return x[chunk(len(x), rank + 1, size)]
