@@ -18,6 +18,10 @@ def _stock_cluster() -> Any:
     from parlab import mpirun
 
     os.environ.update(mpirun.environment(RANKS))
+    # Stock ipyparallel looks mpiexec up by its name; ours knows where the wheel has put it.
+    folder = os.path.dirname(mpirun.mpiexec())
+    if folder not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
     return ipp.Cluster(engines="mpi", n=RANKS, log_level=logging.CRITICAL)
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -67,6 +68,69 @@ def notebooks(context: typer.Context) -> None:
     from parlab.authoring import main
 
     raise typer.Exit(main(context.args))
+
+
+@app.command()
+def grade(
+    lab: Annotated[str, typer.Argument(help="01_mpi, 01 or mpi; or an executed solution's path.")],
+    submissions: Annotated[
+        list[Path],
+        typer.Argument(metavar="SUBMISSION…", help="A notebook, a student's folder, a class's."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for results and reports; kept between runs.")],
+    roster: Annotated[
+        Path | None, typer.Option(help="CSV with a column student; also name, due, submitted.")
+    ] = None,
+    due: Annotated[str, typer.Option(help="When it was due: 2026-11-30T23:59.")] = "",
+    late_policy: Annotated[
+        str, typer.Option(help="none, zero, or percent off: 10/day, 5/hour max 50.")
+    ] = "none",
+    jobs: Annotated[int, typer.Option(min=1, help="Submissions graded at the same time.")] = 1,
+    cell_timeout: Annotated[
+        float, typer.Option(min=1, metavar="S", help="Seconds that a cell may take.")
+    ] = 120,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="S", help="Seconds that a submission may take.")
+    ] = 900,
+    memory: Annotated[
+        float, typer.Option(min=0.5, metavar="GIB", help="Memory that a submission may take.")
+    ] = 8,
+    sandbox: Annotated[
+        str, typer.Option(help="auto and bwrap: only in a sandbox. none: code you trust.")
+    ] = "auto",
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="What failed, again with the reference's other exercises: a mistake costs once.",
+        ),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Grade again what was graded.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="STUDENT", help="Grade this one. Repeatable.")
+    ] = None,
+) -> None:
+    """Grade submissions of a lab: a gradebook, feedback for each student, a summary for you.
+
+    Each submission's answers run in a copy of the lab's own notebook, in a sandbox. First the lab
+    proves itself: the reference gets all points and the notebook as handed out gets none. What is
+    graded is kept, so an interrupted run goes on where it stopped.
+
+    Ends with 0 when all were graded, 1 when some could not be, 2 for bad input, 3 when the lab
+    did not prove itself, 130 when you stopped it.
+
+    For example: parlab grade 01_mpi class/ --out grades/ --roster class.csv --jobs 4
+    """
+    from parlab.grading.command import Asked
+    from parlab.grading.command import grade as run
+    from parlab.grading.running import Limits
+
+    limits = Limits(cell_timeout, timeout, int(memory * 2**30))
+    asked = Asked(
+        lab, submissions, out, roster, due, late_policy, jobs, limits, sandbox, isolate, force,
+        only or (),
+    )  # fmt: skip
+    raise typer.Exit(run(asked))
 
 
 def main() -> None:

@@ -1,0 +1,67 @@
+"""Grades many submissions: several at a time, each once, and again only what changed."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+from parlab.grading.grader import Grader, workers
+from parlab.grading.proof import prove
+from parlab.grading.results import SubmissionResult
+from parlab.grading.store import Store
+from parlab.grading.submissions import Submission
+
+Done = Callable[[SubmissionResult, bool], None]  # the result, and whether it was there already
+
+
+def grade_all(
+    grader: Grader,
+    submissions: list[Submission],
+    store: Store,
+    *,
+    jobs: int = 1,
+    force: bool = False,
+    done: Done = lambda result, stored: None,
+) -> list[SubmissionResult]:
+    """The results, in the order of `submissions`; each is stored as soon as it is there.
+
+    The lab proves itself first, unless nothing is left to grade. On Ctrl-C what runs is ended and
+    KeyboardInterrupt goes on: what was stored stays. Raises ProofFailed and OSError.
+    """
+    results: dict[str, SubmissionResult] = {}
+    for submission in submissions:
+        stored = None if force else store.load(submission.student, grader.key_of(submission))
+        if stored is not None:
+            results[submission.student] = stored
+            done(stored, True)
+    waiting = [s for s in submissions if s.student not in results]
+    if waiting:
+        _prove_once(grader, store, jobs, force)
+    for result in _grade(grader, waiting, store, jobs):
+        results[result.student] = result
+        done(result, False)
+    return [results[s.student] for s in submissions]
+
+
+def _prove_once(grader: Grader, store: Store, jobs: int, force: bool) -> None:
+    if force or not store.proved(grader.key):
+        prove(grader, jobs)
+        store.save_proof(grader.key)
+
+
+def _grade(
+    grader: Grader, waiting: list[Submission], store: Store, jobs: int
+) -> Iterator[SubmissionResult]:
+    """Results as they come, stored."""
+    with workers(grader, jobs) as pool:
+        running: set[Future[SubmissionResult]] = set()
+        todo = iter(waiting)
+        while True:
+            # No more than can run: what has not started needs no end.
+            while len(running) < jobs and (submission := next(todo, None)):
+                running.add(pool.submit(grader.grade, submission))
+            if not running:
+                return
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                result = future.result()
+                store.save(result)
+                yield result

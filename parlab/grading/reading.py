@@ -1,0 +1,103 @@
+"""Reads a submitted file: whatever is in it, the answer is a notebook or a sentence."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode, v4
+
+MAX_BYTES = 50 * 2**20
+MAX_CELLS = 2000
+CONFLICT = "<<<<<<< "
+
+
+class NotReadable(ValueError):
+    """The file is no notebook; the text is for the student."""
+
+
+class NotGiven(ValueError):
+    """There is no file to judge: for the instructor to mend, and never a zero."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """What is in the file. Raises NotGiven, or NotReadable for what is too large."""
+    try:
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            raise NotGiven("it is a link: collect the file itself")
+        if not stat.S_ISREG(found.st_mode):
+            raise NotGiven("it is no ordinary file")
+        if found.st_size > MAX_BYTES:
+            raise NotReadable(
+                f"the file has {found.st_size / 2**20:.0f} MiB; notebooks of up to "
+                f"{MAX_BYTES >> 20} MiB are read. Clear the outputs and hand it in again"
+            )
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise NotGiven(f"it cannot be read: {error.strerror}") from None
+
+
+def parse(data: bytes) -> NotebookNode:
+    """A notebook of format 4, without outputs. Raises NotReadable.
+
+    Sources are text that can be written again: lone surrogates become question marks.
+    """
+    if not data.strip():
+        raise NotReadable("the file is empty")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise NotReadable("the file is not text: it is no notebook") from None
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise NotReadable("the file is nested too deeply: it is no notebook") from None
+    except ValueError as error:
+        if CONFLICT in text:
+            raise NotReadable("the file has merge-conflict markers (<<<<<<<) in it") from None
+        raise NotReadable(f"the file is not JSON, or was cut off: {error}") from None
+    try:
+        return _plain(_upgraded(content))
+    except NotReadable:
+        raise
+    except Exception as error:  # nbformat fails in many ways on what is no notebook
+        first = str(error).strip().split("\n")[0][:200]
+        raise NotReadable(
+            f"the file is no valid notebook: {first or type(error).__name__}"
+        ) from None
+
+
+def _upgraded(content: Any) -> NotebookNode:
+    if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
+        raise NotReadable("the file is JSON, but no notebook")
+    if content["nbformat"] > 4:
+        raise NotReadable(f"it is a notebook of format {content['nbformat']}; save it in format 4")
+    if content["nbformat"] < 4:
+        return nbformat.convert(nbformat.from_dict(content), 4)
+    return nbformat.from_dict(content)
+
+
+def _plain(notebook: NotebookNode) -> NotebookNode:
+    """The cells, with what grading looks at; editors lose the rest, or add to it."""
+    cells = notebook.get("cells")
+    if not isinstance(cells, list) or not cells:
+        raise NotReadable("the notebook has no cells")
+    if len(cells) > MAX_CELLS:
+        raise NotReadable(f"the notebook has {len(cells)} cells; up to {MAX_CELLS} are read")
+    metadata = notebook.get("metadata")
+    plain = v4.new_notebook(metadata=metadata if isinstance(metadata, dict) else {})
+    for cell in cells:
+        source = cell.get("source", "")
+        source = _clean("".join(source) if isinstance(source, list) else str(source))
+        kept = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
+        make = v4.new_code_cell if cell.get("cell_type") == "code" else v4.new_markdown_cell
+        plain.cells.append(make(source, metadata=kept, id=_clean(str(cell.get("id", "")))[:64]))
+    return plain
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\r\n", "\n")

@@ -1,0 +1,102 @@
+"""What grading one submission gives: plain data, written as JSON, read by the reports."""
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Status(StrEnum):
+    """How it went, of an exercise or of a whole submission."""
+
+    PASSED = "passed"  # all points
+    PARTIAL = "partial"  # some
+    FAILED = "failed"  # it ran, and none of it is right
+    ERROR = "error"  # it raised, or could not be read
+    TIMEOUT = "timeout"  # ended by a time limit
+    DIED = "died"  # its process ended, or was ended for what it used
+    MISSING = "missing"  # not handed in, or the stub as it was
+    NOT_REACHED = "not_reached"  # what came before it ended the run
+    GRADER_ERROR = "grader_error"  # not the student's fault: no score, and never a zero
+
+
+@dataclass
+class ExerciseResult:
+    """One exercise of one submission.
+
+    Attributes:
+        key: the exercise's key.
+        status: how it went.
+        points: what it earned; None when it could not be graded.
+        of: what it can earn.
+        message: for the student, plain text, perhaps many lines: what the check said, with the
+            lines where ranks were stuck; "" where all is right. Never the text of a hidden check.
+        notes: for the instructor only: what to look at by eye.
+    """
+
+    key: str
+    status: Status
+    points: float | None
+    of: float
+    message: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class SubmissionResult:
+    """One submission.
+
+    Attributes:
+        student: the folder's or the file's name, as given: may hold any character.
+        lab: `01_mpi`.
+        path: what was graded; "" where nothing was handed in.
+        status: passed, partial or failed by points; or why nothing of it was graded.
+        exercises: in the lab's order; never empty.
+        message: for the student, about the whole: "the file is empty". "" usually.
+        notes: for the instructor only.
+        submitted: when, ISO 8601 with offset; "" where unknown.
+        seconds: that the run took.
+        key: fingerprints {"submission", "master", "grader", "options"}; a result counts as long
+            as all of them are the same.
+    """
+
+    student: str
+    lab: str
+    path: str
+    status: Status
+    exercises: list[ExerciseResult]
+    message: str = ""
+    notes: list[str] = field(default_factory=list)
+    submitted: str = ""
+    seconds: float = 0.0
+    key: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def points(self) -> float | None:
+        """The sum; None when any exercise has none."""
+        points = [exercise.points for exercise in self.exercises]
+        return None if None in points else float(sum(p for p in points if p is not None))
+
+    @property
+    def of(self) -> float:
+        return float(sum(exercise.of for exercise in self.exercises))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "SubmissionResult":
+        """Raises TypeError, KeyError or ValueError where `data` is something else."""
+        exercises = [
+            ExerciseResult(**{**exercise, "status": Status(exercise["status"])})
+            for exercise in data["exercises"]
+        ]
+        return cls(**{**data, "status": Status(data["status"]), "exercises": exercises})
+
+
+def by_points(exercises: list[ExerciseResult]) -> Status:
+    """The status of a submission that ran."""
+    if any(e.points is None for e in exercises):
+        return Status.GRADER_ERROR
+    if all(e.points == e.of for e in exercises):
+        return Status.PASSED
+    return Status.PARTIAL if any(e.points for e in exercises) else Status.FAILED

@@ -1,0 +1,234 @@
+"""Runs one rebuilt notebook: one pytest process with nbval, in a folder of its own."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+from nbformat import NotebookNode
+
+from parlab.grading.kernel import EVENTS, RUN
+from parlab.venv import ROOT
+
+PREFIX = "parlab-grade-"
+POLL_SECONDS = 0.1
+END_SECONDS = 10
+# A Unix socket's path has at most 107 characters, and ours are below the door.
+DOOR_CHARACTERS = 80
+PYTEST_OK = (0, 1)  # all cells well, or some not
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a submission may take: seconds, bytes, processes."""
+
+    cell_seconds: float = 120.0
+    seconds: float = 900.0
+    memory: int = 8 * 2**30
+    processes: int = 512
+    disk: int = 64 * 2**20
+
+
+@dataclass
+class CellRun:
+    """What happened in a cell.
+
+    `outcome` is ok, error, timeout, died or not_reached.
+    """
+
+    outcome: str = "not_reached"
+    ename: str = ""
+    evalue: str = ""
+    traceback: str = ""
+    text: str = ""
+    json: list[Any] = field(default_factory=list)
+    cut: bool = False
+
+
+@dataclass
+class Run:
+    """What happened in a notebook.
+
+    Attributes:
+        cells: by cell id, every one of the notebook.
+        broken: what went wrong on the grader's side; "" when nothing did.
+        ended: why the run ended before its last cell, for the student; "" when it did not.
+        seconds: that it took.
+    """
+
+    cells: dict[str, CellRun]
+    broken: str = ""
+    ended: str = ""
+    seconds: float = 0.0
+
+
+Started = Callable[[str], None]
+
+
+def run(
+    notebook: NotebookNode,
+    limits: Limits,
+    sandbox: str,
+    started: Started = lambda cell: None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Run the notebook's cells; whatever is in them, this returns, and nothing is left running.
+
+    Args:
+        sandbox: `bwrap` or `none`.
+        started: called with the id of each cell that starts.
+        stop: when set, the run is ended.
+    """
+    begin = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_folder()))
+    try:
+        (folder / "door").mkdir(mode=0o700)
+        nbformat.write(notebook, folder / "notebook.ipynb")
+        settings = {"sandbox": sandbox, "door": str(folder / "door"), "grader": os.getpid()}
+        settings |= {name: getattr(limits, name) for name in ("memory", "processes", "disk")}
+        (folder / RUN).write_text(json.dumps(settings))
+        result = _follow(folder, notebook, limits, started, stop or threading.Event())
+    finally:
+        _remove(folder)
+    result.seconds = time.monotonic() - begin
+    return result
+
+
+def _follow(
+    folder: Path,
+    notebook: NotebookNode,
+    limits: Limits,
+    started: Started,
+    stop: threading.Event,
+) -> Run:
+    with open(folder / "pytest.log", "wb") as log:
+        process = subprocess.Popen(
+            _command(folder, limits),
+            cwd=folder,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + limits.seconds
+    events = _Events(folder / EVENTS, notebook, started)
+    late = False
+    while process.poll() is None:
+        late = time.monotonic() > deadline
+        if late or stop.is_set():
+            break
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+        events.read()
+    if process.poll() is None:
+        # Its own end first: it ends the kernel, and that its sandbox.
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    status = process.wait()
+    events.read()
+    result = events.run()
+    if late:
+        events.late(limits.seconds)
+    elif not events.complete and status not in PYTEST_OK and not result.ended:
+        tail = (folder / "pytest.log").read_text(errors="replace")[-2000:].strip()
+        result.broken = result.broken or f"pytest ended with {status}: {tail}"
+    return result
+
+
+class _Events:
+    """Reads what the plugin writes, as it comes."""
+
+    def __init__(self, path: Path, notebook: NotebookNode, started: Started) -> None:
+        self.path, self.started = path, started
+        self.position = 0
+        self.result = Run({cell.id: CellRun() for cell in notebook.cells})
+        self.running: str | None = None
+
+    def read(self) -> None:
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+            file.seek(self.position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.position += len(line)
+                self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event.pop("event")
+        if kind == "no kernel":
+            self.result.broken = f"the kernel did not start: {event['why']}"
+            return
+        cell = event.pop("cell")
+        if kind == "start":
+            self.running = cell
+            self.started(cell)
+        elif kind == "end":
+            self.running = None
+            self.result.cells[cell] = ran = CellRun(**event)
+            if ran.outcome in ("died", "timeout"):
+                self.result.ended = self.result.ended or ran.evalue
+
+    @property
+    def complete(self) -> bool:
+        return all(ran.outcome != "not_reached" for ran in self.result.cells.values())
+
+    def late(self, seconds: float) -> None:
+        """The run took too long: the cell that ran when it was ended is the one to look at."""
+        self.result.ended = f"all cells together took more than {seconds:g} s"
+        if self.running:
+            self.result.cells[self.running] = CellRun("timeout", evalue=self.result.ended)
+
+    def run(self) -> Run:
+        return self.result
+
+
+def _command(folder: Path, limits: Limits) -> list[str]:
+    """nbval and our plugin, and nothing that a folder or a user's settings could add."""
+    options = ["--nbval-lax", f"--nbval-cell-timeout={limits.cell_seconds}"]
+    options += ["--nbval-current-env", "--noconftest", "-c", os.devnull, f"--rootdir={folder}"]
+    options += ["-p", "no:cacheprovider", "-p", "no:terminalreporter"]
+    options += ["-p", "nbval.plugin", "-p", "parlab.grading.kernel"]
+    return [sys.executable, "-P", "-m", "pytest", str(folder / "notebook.ipynb"), *options]
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return kept | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+
+
+def _short_folder() -> str | None:
+    usual = tempfile.gettempdir()
+    return usual if len(usual) < DOOR_CHARACTERS - 40 else "/tmp"
+
+
+def remove_leftovers() -> None:
+    """Folders of graders that were killed."""
+    for folder in Path(_short_folder() or tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Whatever a submission made of its door's permissions."""
+    for path, names, _ in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.chmod(os.path.join(path, name), 0o700, follow_symlinks=False)
+    shutil.rmtree(folder, ignore_errors=True)
