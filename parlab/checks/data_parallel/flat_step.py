@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from parlab.checks.base import Check, fresh_seed, gather
 from parlab.checks.data_parallel.common import (
@@ -106,11 +107,11 @@ def _loss_sum(model: Awkward, inputs: Tensor, targets: Tensor) -> float:
 def _flat(model: Awkward) -> Tensor:
     """The buffer that exercise `flat_gradients` asks for."""
     trainable = [p for p in model.parameters() if p.requires_grad]
-    sizes = [p.numel() for p in trainable]
-    flat = trainable[0].new_zeros(sum(sizes))
-    for parameter, part in zip(trainable, flat.split(sizes), strict=True):
-        parameter.grad = part.view_as(parameter)
-    return flat
+    for parameter in trainable:
+        parameter.grad = torch.empty_like(parameter)
+    flat = torch.zeros_like(parameters_to_vector(trainable))
+    vector_to_parameters(flat, (p.grad for p in trainable))
+    return flat.detach()
 
 
 def _form(part: object) -> str | None:
