@@ -2,8 +2,9 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +17,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def needs(part: str, **settings: Any) -> Any:
+    """`app.command` for what needs `parlab.part`, which a student's copy does not have."""
+    return app.command(hidden=find_spec(f"parlab.{part}") is None, **settings)
 
 
 @app.command(context_settings=PASS_ON)
@@ -50,7 +56,7 @@ def doctor(
     raise typer.Exit(doctor.require(need) if need else doctor.main(as_json))
 
 
-@app.command()
+@needs("book")
 def book(
     edition: Annotated[
         str, typer.Option(help="full, or student: no solution in its pages, links and search.")
@@ -62,7 +68,7 @@ def book(
     raise typer.Exit(build(edition))
 
 
-@app.command(context_settings=PASS_ON | {"help_option_names": []})
+@needs("authoring", context_settings=PASS_ON | {"help_option_names": []})
 def notebooks(context: typer.Context) -> None:
     """Derive labs and solutions from solutions/*.py, and run what changed."""
     from parlab.authoring import main
@@ -70,7 +76,25 @@ def notebooks(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@app.command()
+@needs("grading")
+def release(
+    lab: Annotated[str, typer.Argument(help="01_mpi, 01 or mpi.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make; or an empty one.")],
+) -> None:
+    """Write what to hand out to students: one lab, and all that it needs to run.
+
+    Neither a solution nor a hidden check is in it, nor the grader. Students need two commands, and
+    hand in one file; the README.md in it tells them.
+
+    For example: parlab release 01_mpi --out handout/
+    """
+    from parlab.grading.release import release as write
+
+    folder = write(lab, out)
+    print(f"{folder} is ready: hand it out as it is. Students run `make lab` in it.")
+
+
+@needs("grading")
 def grade(
     lab: Annotated[str, typer.Argument(help="01_mpi, 01 or mpi; or an executed solution's path.")],
     submissions: Annotated[
@@ -137,6 +161,11 @@ def main() -> None:
     """The entry point; what the user has to mend is one line, without a traceback."""
     try:
         app()
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("parlab."):
+            raise
+        print(f"parlab: this copy of the course comes without {error.name}", file=sys.stderr)
+        sys.exit(1)
     except ValueError as error:
         print(f"parlab: {error}", file=sys.stderr)
         sys.exit(1)

@@ -25,7 +25,7 @@ def stage(root: Path, into: Path, edition: str) -> None:
         toc = _without_solutions(toc)
     shutil.copytree(root / "book", into / "book")
     for page in (into / "book").rglob("*.md"):
-        page.write_text(_of_edition(page, edition))
+        page.write_text(of_edition(page, edition))
     for page in _pages(toc):
         if not page.startswith("book/"):
             _stage_notebook(root, into, page)
@@ -46,7 +46,8 @@ def _without_solutions(toc: dict[str, Any]) -> dict[str, Any]:
     return toc | {"parts": parts}
 
 
-def _of_edition(page: Path, edition: str) -> str:
+def of_edition(page: Path, edition: str) -> str:
+    """The text of a page as an edition has it. Raises ValueError for marks without a partner."""
     kept, full_only = [], False
     for number, line in enumerate(page.read_text().splitlines(keepends=True), 1):
         if line.strip() in (BEGIN_FULL, END_FULL):
