@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test book notebooks bench doctor lock clean
+.PHONY: help setup lab test book notebooks grade bench doctor lock clean
 
 help: ## show this
 	@echo "make TARGET …; targets are:"
@@ -25,7 +25,7 @@ lab: setup ## open JupyterLab in labs/ (ARGS="--no-browser --port 8899")
 	@$(BIN)/parlab lab $(ARGS)
 
 test: setup ## run everything that CI runs (ARGS="-k data" for some of it)
-	@$(BIN)/parlab doctor --need chromium
+	@$(BIN)/parlab doctor --need chromium --need bubblewrap
 	@echo "Style"
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "make test: mend" \
 		"the style: $(BIN)/ruff check --fix . && $(BIN)/ruff format ." >&2; exit 1; }
@@ -37,6 +37,11 @@ book: setup ## build the book into _build/html (EDITION=student: without the sol
 
 notebooks: setup ## derive labs and solutions from solutions/*.py; run what changed (ARGS=--check)
 	@$(BIN)/parlab notebooks $(ARGS)
+
+grade: setup ## grade a class (LAB=01_mpi SUBMISSIONS=class/ OUT=grades ARGS="--jobs 4")
+	@test -n "$(LAB)" && test -n "$(SUBMISSIONS)" || { echo "make grade: name lab and" \
+		"submissions, as in: make grade LAB=01_mpi SUBMISSIONS=class/ OUT=grades" >&2; exit 2; }
+	@$(BIN)/parlab grade $(LAB) $(SUBMISSIONS) --out $(or $(OUT),grades) $(ARGS)
 
 bench: setup ## measure reference against library; writes _build/bench.json
 	@$(BIN)/python -m benchmarks $(ARGS)
