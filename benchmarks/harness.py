@@ -14,7 +14,7 @@ OWN_MODULES = ("__main__", "harness", "machine", "report", "worker")
 
 
 class Pair(NamedTuple):
-    """Two functions that do the same work once; one that returns a number measured itself (s)."""
+    """Two functions that do the same work once; one that returns a number measured itself."""
 
     reference: Callable[[], Any]
     peer: Callable[[], Any]
@@ -35,10 +35,11 @@ class Benchmark:
     calls: int
     warm_up: int
     seconds: float
+    unit: str = "s"
 
 
 class Samples(NamedTuple):
-    """Seconds of one call, a pair for each round."""
+    """What one call took, a pair for each round."""
 
     reference: list[float]
     peer: list[float]
@@ -57,6 +58,7 @@ def benchmark(
     calls: int = 1,
     warm_up: int = 3,
     seconds: float = 300.0,
+    unit: str = "s",
 ) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
     """Make a function that sets two ways of one work up a benchmark (see `benchmarks`).
 
@@ -69,6 +71,7 @@ def benchmark(
         calls: calls in a sample: many, where one takes microseconds.
         warm_up: rounds before, not counted.
         seconds: how long it may take altogether, before it is ended.
+        unit: `s`; or `bytes`, where both functions return those.
     """
 
     def register(set_up: Callable[[], Pair]) -> Callable[[], Pair]:
@@ -76,7 +79,7 @@ def benchmark(
         if name in _benchmarks:
             raise ValueError(f"two benchmarks are named {name}: rename the one in {topic}.py")
         _benchmarks[name] = Benchmark(
-            name, topic, set_up, peer, work, target, ranks, rounds, calls, warm_up, seconds
+            name, topic, set_up, peer, work, target, ranks, rounds, calls, warm_up, seconds, unit
         )
         return set_up
 

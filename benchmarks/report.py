@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Benchmark, Samples, ratio, spread
+from parlab.units import sized
 
 
 def row(bench: Benchmark, samples: Samples) -> dict[str, Any]:
@@ -34,11 +35,12 @@ def lines(bench: Benchmark, samples: Samples) -> list[str]:
     result = row(bench, samples)
     low, high = result["spread"]
     verdict = "ok" if result["ratio"] <= bench.target else "MISSED"
-    times = " against ".join(seconds(statistics.median(side)) for side in samples)
+    shown = sized if bench.unit == "bytes" else seconds
+    took = " against ".join(shown(statistics.median(side)) for side in samples)
     return [
         f"{bench.name:<32} {result['ratio']:7.3f} × {bench.peer}",
         f"{'':<32} {low:.3f} to {high:.3f}, target {bench.target}: {verdict}",
-        f"{'':<32} {bench.work}; {times}",
+        f"{'':<32} {bench.work}; {took}",
     ]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import machine, report
+from benchmarks import grading, machine, report
 from benchmarks.harness import Benchmark, Pair, Samples, all_benchmarks, measure, select
+from parlab.grading.master import defined_names, find_master
 from tests.conftest import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +48,24 @@ def test_functions_may_measure_themselves() -> None:
         "spread": [0.25, 0.25],
         "target": 0.5,
     }
+
+
+def test_bytes_are_told_as_bytes() -> None:
+    told = report.lines(
+        bench(lambda: Pair(lambda: 0, lambda: 0), unit="bytes"), Samples([2e6], [4e6])
+    )
+    assert told[-1].endswith("nothing; 2 MB against 4 MB")
+
+
+def test_submissions_to_grade_are_right_or_have_mistakes_of_the_tests() -> None:
+    master = find_master(grading.LAB)
+    solved = {cell.id: cell.source for cell in master.cells}
+    for number in range(1, 7):
+        cells = {cell.id: cell.source for cell in grading.submitted(master, number).cells}
+        wrong = [e for e in master.exercises if cells[e.cell] != solved[e.cell]]
+        assert bool(wrong) == (number % 3 != 0)
+        for exercise in wrong:
+            assert defined_names(cells[exercise.cell]) >= exercise.names
 
 
 def test_the_spread_holds_the_ratio_and_one_bad_round_does_not_move_it() -> None:
