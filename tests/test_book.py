@@ -137,6 +137,30 @@ def test_the_student_edition_holds_no_trace_of_solutions(
         assert "solutions/" not in texts(student_book)[index]
 
 
+def hidden_checks() -> set[str]:
+    """The code of hidden checks, each on one line."""
+    found: set[str] = set()
+    for source in (ROOT / "solutions").glob("*.py"):
+        cells = re.split(r"^# %%(?!px)", source.read_text(), flags=re.MULTILINE)
+        hidden = [cell for cell in cells if cell.startswith(' tags=["hidden-check"]')]
+        code = [re.sub(r"^.*\n(# %%px.*\n)?", "", cell, count=1) for cell in hidden]
+        found |= {" ".join(text.split()) for text in code}
+    return found
+
+
+def test_the_student_edition_holds_nothing_for_instructors(
+    full_book: Path, student_book: Path
+) -> None:
+    hidden = hidden_checks()
+    assert len(hidden) > 10
+    assert any(text in said(full_book / "book" / "instructors.html") for text in hidden)
+    for name, text in texts(student_book).items():
+        assert "instructors" not in name
+        assert not any(check in text for check in hidden), name
+    for page in pages(student_book):
+        assert "instructors" not in (student_book / page).read_text(), page
+
+
 def test_the_index_of_the_student_edition_describes_two_pages_a_chapter(
     student_book: Path, full_book: Path
 ) -> None:

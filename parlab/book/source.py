@@ -15,6 +15,8 @@ BEGIN_FULL = "% BEGIN FULL EDITION"
 END_FULL = "% END FULL EDITION"
 
 _SOLUTIONS = "solutions/"
+# Pages of the full edition alone; the instructors' shows a hidden check.
+_FULL_ONLY = (_SOLUTIONS, "book/instructors")
 
 
 def stage(root: Path, into: Path, edition: str) -> None:
@@ -22,10 +24,13 @@ def stage(root: Path, into: Path, edition: str) -> None:
     into.mkdir(parents=True)
     toc = yaml.safe_load((root / "_toc.yml").read_text())
     if edition == "student":
-        toc = _without_solutions(toc)
+        toc = _for_students(toc)
     shutil.copytree(root / "book", into / "book")
     for page in (into / "book").rglob("*.md"):
-        page.write_text(of_edition(page, edition))
+        if edition == "student" and _is_full_only(f"book/{page.stem}"):
+            page.unlink()
+        else:
+            page.write_text(of_edition(page, edition))
     for page in _pages(toc):
         if not page.startswith("book/"):
             _stage_notebook(root, into, page)
@@ -38,12 +43,16 @@ def _pages(toc: dict[str, Any]) -> list[str]:
     return [toc["root"], *(chapter["file"] for chapter in chapters)]
 
 
-def _without_solutions(toc: dict[str, Any]) -> dict[str, Any]:
+def _for_students(toc: dict[str, Any]) -> dict[str, Any]:
     parts = []
     for part in toc["parts"]:
-        kept = [page for page in part["chapters"] if not page["file"].startswith(_SOLUTIONS)]
-        parts.append(part | {"chapters": kept})
+        if kept := [page for page in part["chapters"] if not _is_full_only(page["file"])]:
+            parts.append(part | {"chapters": kept})
     return toc | {"parts": parts}
+
+
+def _is_full_only(page: str) -> bool:
+    return page.startswith(_FULL_ONLY)
 
 
 def of_edition(page: Path, edition: str) -> str:
