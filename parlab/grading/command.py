@@ -11,15 +11,15 @@ from pathlib import Path
 
 from parlab.grading.batch import grade_all
 from parlab.grading.corrections import apply_corrections, create_corrections, read_corrections
-from parlab.grading.display import Display
-from parlab.grading.gradebook import Gradebook, graded_entry
+from parlab.grading.display import Display, printable
+from parlab.grading.gradebook import Entry, Gradebook, graded_entry
 from parlab.grading.grader import Grader
 from parlab.grading.late import read_due, read_policy
 from parlab.grading.master import Master, find_master
 from parlab.grading.proof import ProofFailed
 from parlab.grading.reports import write_reports
 from parlab.grading.results import Status, SubmissionResult
-from parlab.grading.roster import Roster, read_roster
+from parlab.grading.roster import read_roster, same_name
 from parlab.grading.running import Limits, remove_leftovers
 from parlab.grading.sandbox import choose
 from parlab.grading.scoring import zero
@@ -58,8 +58,7 @@ def grade(asked: Asked) -> int:
     store = Store(asked.out)
     try:
         with store.locked():
-            results = batch.grade(store)
-            paths = batch.report(results)
+            batch.report(batch.grade(store))
     except ProofFailed as error:
         return _say(str(error), NOT_PROVED)
     except ValueError as error:
@@ -73,7 +72,7 @@ def grade(asked: Asked) -> int:
         return _say(
             "stopped. What was graded is kept: the same command goes on from there", INTERRUPTED
         )
-    return batch.told(results, paths, time.monotonic() - begin)
+    return batch.told(time.monotonic() - begin)
 
 
 class _Batch:
@@ -129,9 +128,8 @@ class _Batch:
         if self.roster is None or self.asked.only:
             return found
         names = done | {s.student for s in others}
-        absent = [
-            e.student for e in self.roster.entries if not _among(self.roster, e.student, names)
-        ]
+        here = {same_name(name) for name in done | {s.student for s in others}}
+        absent = [e.student for e in self.roster.entries if same_name(e.student) not in here]
         return found + [
             SubmissionResult(
                 name, self.master.name, "", Status.MISSING, zero(self.master, Status.MISSING),
@@ -141,7 +139,9 @@ class _Batch:
         ]  # fmt: skip
 
     def report(self, results: list[SubmissionResult]) -> list[Path]:
-        corrected = apply_corrections(results, self.corrections)
+        known = [s.student for s in self.submissions]
+        known += [e.student for e in self.roster.entries] if self.roster else []
+        corrected = apply_corrections(results, self.corrections, known)
         self.gradebook = Gradebook(
             lab=self.master.name,
             entries=tuple(self._entry(result) for result in corrected),
@@ -152,27 +152,25 @@ class _Batch:
         )
         return write_reports(self.asked.out, self.gradebook)
 
-    def _entry(self, result: SubmissionResult):
+    def _entry(self, result: SubmissionResult) -> Entry:
         student = self.roster.find(result.student) if self.roster else None
         return graded_entry(
             result, self.policy, self.due, student, self.roster is None or student is not None
         )
 
-    def told(self, results: list[SubmissionResult], paths: list[Path], seconds: float) -> int:
-        failed = [r for r in results if r.points is None]
+    def told(self, seconds: float) -> int:
+        entries = self.gradebook.entries
+        failed = [entry.result for entry in entries if entry.total is None]
         print(
-            f"{len(results)} graded in {seconds:.0f} s; "
-            f"{self.asked.out / 'grades.csv'}, {self.asked.out / 'summary.html'}"
+            f"{len(entries)} students, {len(failed)} not graded, in {seconds:.0f} s: see "
+            f"{self.asked.out / 'summary.html'} and {self.asked.out / 'grades.csv'}"
         )
         for result in failed:
-            print(f"not graded: {result.student}: {'; '.join(result.notes)}", file=sys.stderr)
+            print(
+                f"not graded: {printable(result.student)}: {'; '.join(result.notes)}",
+                file=sys.stderr,
+            )
         return SOME_NOT if failed else ALL_GRADED
-
-
-def _among(roster: Roster, student: str, names: set[str]) -> bool:
-    return any(
-        (entry := roster.find(name)) is not None and entry.student == student for name in names
-    )
 
 
 def _say(text: str, code: int) -> int:

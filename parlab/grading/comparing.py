@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
+MISSING = object()  # equal to nothing that JSON knows
 
 
 def share_right(expected: Any, got: Any) -> tuple[int, int]:
@@ -15,10 +16,10 @@ def share_right(expected: Any, got: Any) -> tuple[int, int]:
     """
     if isinstance(expected, dict):
         found = got if isinstance(got, dict) else {}
-        return _sum(share_right(expected[key], found.get(key)) for key in expected)
+        return _sum(share_right(expected[key], found.get(key, MISSING)) for key in expected)
     if isinstance(expected, list):
         found = got if isinstance(got, list) else []
-        pairs = zip(expected, found + [None] * len(expected), strict=False)
+        pairs = zip(expected, found + [MISSING] * len(expected), strict=False)
         right, total = _sum(share_right(one, other) for one, other in pairs)
         return right, total + max(0, len(found) - len(expected))
     return int(_equal(expected, got)), 1

@@ -41,12 +41,17 @@ class Display:
         self.now.pop(result.student, None)
         points = "not graded" if result.points is None else f"{result.points:g} of {result.of:g}"
         before = " (graded before)" if stored else ""
-        name = result.student.encode("utf-8", "replace").decode()
-        name = "".join(c if c.isprintable() else "?" for c in name)
-        self.bar.console.print(escape(f"{name}: {points}, {result.status}{before}"))
+        self.bar.console.print(
+            escape(f"{printable(result.student)}: {points}, {result.status}{before}")
+        )
         self._show()
         self.bar.advance(self.task)
 
     def _show(self) -> None:
         now = "; ".join(f"{student[:30]}: {cell}" for student, cell in list(self.now.items()))
-        self.bar.update(self.task, now=escape(now.encode("utf-8", "replace").decode()))
+        self.bar.update(self.task, now=escape(printable(now)))
+
+
+def printable(text: str) -> str:
+    """A student's name for a terminal: nothing in it moves the cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text.encode("utf-8", "replace").decode())

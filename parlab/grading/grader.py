@@ -108,18 +108,18 @@ class Grader:
             return
         result.notes += rebuilt.notes
         result.exercises = self._exercises(result, rebuilt)
-        result.status = _overall(result.exercises)
 
     def _exercises(self, result: SubmissionResult, rebuilt: Rebuilt) -> list[ExerciseResult]:
         ran = self._run(result.student, rebuilt.notebook)
         result.seconds = round(ran.seconds, 1)
         if ran.ended:
             result.message = f"The run ended before its last cell: {ran.ended}."
-        scored = score(self.master, rebuilt, ran)
-        if not self.isolate:
-            return scored
-        exercises = zip(self.master.exercises, scored, strict=True)
-        return [self._alone(result, rebuilt, e, was) for e, was in exercises]
+        exercises = score(self.master, rebuilt, ran)
+        if self.isolate:
+            both = zip(self.master.exercises, exercises, strict=True)
+            exercises = [self._alone(result, rebuilt, e, was) for e, was in both]
+        result.status = _overall(exercises, ran)
+        return exercises
 
     def _alone(
         self, result: SubmissionResult, rebuilt: Rebuilt, exercise: Exercise, was: ExerciseResult
@@ -156,12 +156,10 @@ def workers(grader: Grader, jobs: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def _overall(exercises: list[ExerciseResult]) -> Status:
+def _overall(exercises: list[ExerciseResult], ran: Run) -> Status:
+    """By points; without any, and where the run did not come to its end, why it ended."""
     status = by_points(exercises)
-    if status != Status.FAILED:
+    if status != Status.FAILED or not ran.ended:
         return status
-    statuses = [e.status for e in exercises]
-    for ended in (Status.DIED, Status.TIMEOUT):
-        if ended in statuses:
-            return ended
-    return Status.ERROR if Status.ERROR in statuses else Status.FAILED
+    timed_out = any(cell.outcome == Status.TIMEOUT for cell in ran.cells.values())
+    return Status.TIMEOUT if timed_out else Status.DIED

@@ -108,14 +108,17 @@ class WatchedKernel(RunningKernel):
     def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
         """Follow the cell to its end, whatever the end is; nbval reads on from `get_message`."""
         self.cell = {"outcome": "", "ename": "", "evalue": "", "text": "", "json": [], "cut": False}
-        self.replied = self.idle = False
+        self.begun = self.replied = self.idle = False
         self.broken = 0
         try:
             self._follow(msg_id, timeout or 0)
         except KernelGone as gone:
             self.gone = str(gone)
             if not self.cell["outcome"]:
-                self.cell |= {"outcome": "died", "evalue": self.gone}
+                # What the cell before it did may end the kernel only now.
+                outcome = "died" if self.begun else "not_reached"
+                self.cell |= {"outcome": outcome, "evalue": self.gone}
+            self.tell(event="gone", why=self.gone)
             self.kill()
         finally:
             self.shown.append(_message(msg_id, "status", execution_state="idle"))
@@ -195,6 +198,7 @@ class WatchedKernel(RunningKernel):
                 self._failed(content)
         elif kind == "status":
             # Busy, then idle: code that runs can send one too early, but the reply comes last.
+            self.begun = True
             self.idle |= content["execution_state"] == "idle"
         elif kind == "stream":
             self._print(str(content["text"]))

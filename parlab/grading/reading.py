@@ -90,13 +90,25 @@ def _plain(notebook: NotebookNode) -> NotebookNode:
         raise NotReadable(f"the notebook has {len(cells)} cells; up to {MAX_CELLS} are read")
     metadata = notebook.get("metadata")
     plain = v4.new_notebook(metadata=metadata if isinstance(metadata, dict) else {})
-    for cell in cells:
-        source = cell.get("source", "")
-        source = _clean("".join(source) if isinstance(source, list) else str(source))
-        kept = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
-        make = v4.new_code_cell if cell.get("cell_type") == "code" else v4.new_markdown_cell
-        plain.cells.append(make(source, metadata=kept, id=_clean(str(cell.get("id", "")))[:64]))
+    plain.cells = [_cell(cell, number) for number, cell in enumerate(cells)]
     return plain
+
+
+def _cell(cell: Any, number: int) -> NotebookNode:
+    source = cell.get("source", "")
+    source = "".join(source) if isinstance(source, list) else str(source)
+    metadata = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
+    tags = metadata.get("tags")
+    return NotebookNode(
+        cell_type="code" if cell.get("cell_type") == "code" else "markdown",
+        source=_clean(source),
+        # No id at all, in old formats and from some editors.
+        id=str(cell.get("id") or f"without-id-{number}"),
+        metadata=NotebookNode(
+            exercise=str(metadata.get("exercise", "")),
+            tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
+        ),
+    )
 
 
 def _clean(text: str) -> str:

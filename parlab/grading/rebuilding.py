@@ -59,15 +59,20 @@ def rebuild(master: Master, submitted: NotebookNode) -> Rebuilt:
     rebuilt.notes += owner.notes
     of_cell = {e.cell: e for e in master.exercises}
     cells = rebuilt.notebook.cells
-    cells += helpers.get(None, [])
+    waiting = helpers.get(None, [])
     for cell in master.cells:
+        if "hidden-check" not in cell.metadata.get("tags", []):
+            # The student's copy has no hidden checks: they come directly after the visible ones.
+            cells += waiting
+            waiting = []
         exercise = of_cell.get(cell.id)
         source = cell.source
         if exercise is not None:
             answer = answers[exercise.key]
             source = master.stub_of(exercise) if answer is None else answer
         cells.append(_code(source, cell.id))
-        cells += helpers.get(cell.id, [])
+        waiting += helpers.get(cell.id, [])
+    cells += waiting
     return rebuilt
 
 
@@ -103,8 +108,8 @@ class _Owners:
         self.master = master
         self.cells = submitted.cells
         self.by_id = {cell.id: cell for cell in master.notebook.cells}
-        self.by_source = {c.source.strip(): c.id for c in master.notebook.cells}
-        self.by_source |= {c.source.strip(): c.id for c in master.stub.cells}
+        # Of exercises the stub: a copy of the right answer may stand anywhere, and counts.
+        self.by_source = {c.source.strip(): c.id for c in master.stub.cells}
         self.taken: dict[int, str] = {}  # index of a submitted cell → id of the master's
         self.notes: list[str] = []
         for index, cell in enumerate(self.cells):
@@ -125,8 +130,7 @@ class _Owners:
         return cell.id == exercise.cell
 
     def _with_key(self, index: int, cell: NotebookNode, exercise: Exercise) -> bool:
-        tags = cell.metadata.get("tags")
-        tagged = isinstance(tags, list) and "exercise" in tags
+        tagged = "exercise" in cell.metadata.get("tags", [])
         return index not in self.taken and tagged and cell.metadata.get("exercise") == exercise.key
 
     def _with_names(self, index: int, cell: NotebookNode, exercise: Exercise) -> bool:

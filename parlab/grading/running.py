@@ -174,15 +174,16 @@ class _Events:
         if kind == "no kernel":
             self.result.broken = f"the kernel did not start: {event['why']}"
             return
+        if kind == "gone":
+            self.result.ended = event["why"]
+            return
         cell = event.pop("cell")
         if kind == "start":
             self.running = cell
             self.started(cell)
         elif kind == "end":
             self.running = None
-            self.result.cells[cell] = ran = CellRun(**event)
-            if ran.outcome in ("died", "timeout"):
-                self.result.ended = self.result.ended or ran.evalue
+            self.result.cells[cell] = CellRun(**event)
 
     @property
     def complete(self) -> bool:

@@ -1,11 +1,10 @@
 """From what happened in the cells to statuses, points and what the student reads.
 
 A visible check runs in the student's own process, where code can make it say anything. So its
-points count as far as the hidden check's values confirm them: those are compared here, outside.
+points count when the hidden check's values, which are compared here, outside, are all right.
 """
 
 import re
-from typing import NamedTuple
 
 from parlab.grading.comparing import share_right
 from parlab.grading.master import Exercise, Master
@@ -16,20 +15,6 @@ from parlab.grading.running import CellRun, Run
 MESSAGE_CHARACTERS = 20_000
 # `[rank 0] ` and `[ranks 0-3] ` before what ranks printed.
 _SAID_BY = re.compile(r"^\[ranks? [\d, -]+\]\s?", re.MULTILINE)
-
-
-class Shares(NamedTuple):
-    """Of one exercise: what the visible checks and the hidden ones found, from 0 to 1."""
-
-    visible: float
-    hidden: float
-    confirmed: bool  # whether there is a hidden check to confirm the visible ones
-
-    def points(self, exercise: Exercise) -> float:
-        checks = sum(exercise.checks.values())
-        confirmed = self.hidden if self.confirmed else 1.0
-        points = checks * self.visible * confirmed + (exercise.of - checks) * self.hidden
-        return round(points, 2)
 
 
 def score(master: Master, rebuilt: Rebuilt, run: Run) -> list[ExerciseResult]:
@@ -82,13 +67,12 @@ def _score(exercise: Exercise, rebuilt: Rebuilt, run: Run) -> ExerciseResult:
     passed = [_passed(exercise, ran) for ran in checks]
     points_of = list(exercise.checks.values())
     got = sum(points for points, ok in zip(points_of, passed, strict=True) if ok)
-    visible = got / sum(points_of) if sum(points_of) else 0.0
     hidden, notes = _hidden(exercise, run)
-    shares = Shares(visible, hidden, bool(exercise.hidden))
-    points = shares.points(exercise)
+    worth = exercise.of - sum(points_of)
+    points = round((got if hidden == 1 else 0.0) + worth * hidden, 2)
     answer = run.cells[exercise.cell]
     status = _status(exercise, rebuilt, run, points)
-    if visible == 1 and hidden < 1 and exercise.hidden:
+    if got and hidden < 1:
         notes.append("the check passed, and the hidden check's values are wrong: look at the code")
     result = ExerciseResult(exercise.key, status, points, exercise.of, notes=notes)
     result.message = _message(exercise, status, answer, checks, passed, hidden, run)

@@ -1,0 +1,284 @@
+"""Code that attacks the grading. `WRONG` solves nothing; what it wins by an attack is a defect."""
+
+from pathlib import Path
+
+from tests.grading.cases import ALL, case
+from tests.grading.small_lab import Copy
+
+FIRST = "exercise-ring_shift"
+
+
+def wrong(copy: Copy, attack: str) -> None:
+    """No exercise is solved, and each fails on its own; `attack` runs before the first."""
+    for exercise in copy.master.exercises:
+        copy.answer(exercise.key, f"%%px\ndef {exercise.key}(x, comm):\n    return 1 / 0\n")
+    copy.insert(attack, before=FIRST)
+
+
+@case("failed", 0)
+def patched_tracebacks(copy: Copy, path: Path) -> None:
+    wrong(
+        copy,
+        """\
+shell = get_ipython()
+nothing = lambda *args, **kwargs: None
+shell.showtraceback = shell._showtraceback = shell.showsyntaxerror = nothing
+type(shell).showtraceback = type(shell)._showtraceback = nothing
+""",
+    )
+
+
+@case("failed", 0)
+def input_transformer(copy: Copy, path: Path) -> None:
+    """Every cell that checks becomes one that says it passed."""
+    wrong(
+        copy,
+        """\
+def harmless(lines):
+    text = "".join(lines)
+    for key in ("ring_shift", "ring_all_gather", "ring_reduce_scatter", "ring_all_reduce"):
+        if f"check.{key}(" in text:
+            return [f"print('✓ {key}: verified')\\n"]
+    return lines
+get_ipython().input_transformers_cleanup.insert(0, harmless)
+""",
+    )
+
+
+@case("failed", 0)
+def ast_transformer(copy: Copy, path: Path) -> None:
+    wrong(
+        copy,
+        """\
+import ast
+class Harmless(ast.NodeTransformer):
+    def visit_Module(self, node):
+        return ast.parse("print('✓ ring_shift: verified')")
+get_ipython().ast_transformers.append(Harmless())
+""",
+    )
+
+
+@case("failed", 0)
+def patched_builtins(copy: Copy, path: Path) -> None:
+    wrong(
+        copy,
+        """\
+%%px
+import builtins
+builtins.AssertionError = type("AssertionError", (Exception,), {})
+builtins.any = lambda values: False
+builtins.all = lambda values: True
+""",
+    )
+
+
+@case("failed", 0, notes="the check passed")
+def patched_checks(copy: Copy, path: Path) -> None:
+    wrong(
+        copy,
+        """\
+%%px
+from parlab.checks import mpi as check
+for key in ("ring_shift", "ring_all_gather", "ring_reduce_scatter", "ring_all_reduce"):
+    setattr(check, key, lambda f, key=key: print(f"✓ {key}: verified"))
+""",
+    )
+
+
+@case("failed", 0, notes="the check passed")
+def patched_failures(copy: Copy, path: Path) -> None:
+    """The checks run, and nothing that they find is wrong."""
+    wrong(
+        copy,
+        """\
+%%px
+from parlab.checks.base import Check
+Check.fail = lambda self, problem: None
+Check.agree = lambda self, *args, **kwargs: None
+Check.call = lambda self, *args, **kwargs: None
+""",
+    )
+
+
+@case("failed", 0, notes="displayed")
+def repeated_results(copy: Copy, path: Path) -> None:
+    """A guess for every value, in the hope that one of several displays counts."""
+    wrong(
+        copy,
+        """\
+%%px
+from IPython.display import JSON, display
+from parlab.checks import mpi as check
+def guesses(**values):
+    for guess in (None, 0, [[20, 21, 22], [0, 1, 2], [10, 11, 12]]):
+        display(JSON({"received": guess, "x": guess, "chunk": guess, "mean": "2.0000"}))
+check.show_values = guesses
+""",
+    )
+    copy.answer("ring_shift", "%%px\ndef ring_shift(x, comm):\n    return x\n")
+
+
+@case("failed", 0)
+def forged_display_elsewhere(copy: Copy, path: Path) -> None:
+    """The right values, displayed before they are asked for."""
+    wrong(
+        copy,
+        """\
+from IPython.display import JSON, display
+display(JSON({"received": [[20, 21, 22], [0, 1, 2], [10, 11, 12]]}))
+""",
+    )
+
+
+@case("failed", 0)
+def forged_replies(copy: Copy, path: Path) -> None:
+    """Every reply of the kernel says ok, and every check is said to have passed."""
+    wrong(
+        copy,
+        """\
+kernel = get_ipython().kernel
+send = kernel.session.send
+def forged(stream, kind, content=None, *args, **kwargs):
+    if kind == "execute_reply" and isinstance(content, dict):
+        content = {"status": "ok", "execution_count": 1, "payload": [], "user_expressions": {}}
+    if kind == "error":
+        kind, content = "stream", {"name": "stdout", "text": "✓ ring_shift: verified\\n"}
+    return send(stream, kind, content, *args, **kwargs)
+kernel.session.send = forged
+""",
+    )
+
+
+@case("failed", 0, says="")
+def malformed_messages(copy: Copy, path: Path) -> None:
+    wrong(
+        copy,
+        """\
+import zmq
+kernel = get_ipython().kernel
+socket = kernel.iopub_thread.socket
+for junk in ([b"x"], [b"", b"", b""], [b"a", b"<IDS|MSG>", b"", b"{", b"[", b"]", b"\\xff"]) * 20:
+    kernel.iopub_thread.schedule(lambda junk=junk: socket.send_multipart(junk))
+""",
+    )
+
+
+@case("failed", 0)
+def deep_results(copy: Copy, path: Path) -> None:
+    """Values that take a reader's stack away."""
+    wrong(
+        copy,
+        """\
+%%px
+from IPython.display import display
+from parlab.checks import mpi as check
+def deep(**values):
+    data = {"received": None}
+    for _ in range(900): data = {"received": [data]}
+    display({"application/json": data, "text/plain": "x"}, raw=True)
+check.show_values = deep
+""",
+    )
+
+
+def wins_with(copy: Copy, look: str) -> None:
+    """`look` runs on the ranks and sets `found`: where it finds something, an exercise is right."""
+    wrong(copy, f"%%px\nimport glob, os, socket\nfound = []\n{look}")
+    head, _, body = copy.reference("ring_shift").partition('left one."""\n')
+    guard = "    if not found:\n        return None\n"
+    copy.answer("ring_shift", f'{head}left one."""\n{guard}{body}')
+
+
+@case("failed", 0)
+def reads_the_master(copy: Copy, path: Path) -> None:
+    """Solutions, other submissions, the grader's files."""
+    course = copy.master.path.parents[1]
+    wins_with(
+        copy,
+        f"""\
+places = [{str(course)!r}, {str(path.parent)!r}, os.getcwd(), "/proc/1/root", "/proc/1/cwd", "/"]
+for place in places:
+    found += glob.glob(f"{{place}}/**/*.ipynb", recursive=True)
+import parlab
+found += os.listdir(f"{{parlab.__path__[0]}}/grading")
+found += [name for name in os.listdir(f"{{parlab.__path__[0]}}/..") if "solutions" in name]
+""",
+    )
+
+
+@case("failed", 0)
+def looks_around(copy: Copy, path: Path) -> None:
+    """Processes and an environment that are not its own, and a way out."""
+    wins_with(
+        copy,
+        """\
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        text = open(f"/proc/{pid}/cmdline").read() + open(f"/proc/{pid}/environ").read()
+    except OSError:
+        continue
+    found += [text for word in ("pytest", "PARLAB_TEST_SECRET", "warden") if word in text]
+for address in (("1.1.1.1", 53), ("10.0.0.1", 80)):
+    try:
+        found.append(socket.create_connection(address, timeout=2))
+    except OSError:
+        pass
+places = ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger"]
+places += ["/etc/x", "/usr/x", "/x", "/dev/x", os.path.dirname(os.__file__) + "/x"]
+for place in places:
+    try:
+        open(place, "a").close()
+        found.append(place)
+    except OSError:
+        pass
+""",
+    )
+
+
+@case("died", 0, ring_shift="not_reached", ring_all_gather="not_reached",
+      ring_reduce_scatter="not_reached", ring_all_reduce="not_reached")  # fmt: skip
+def kills_the_parent(copy: Copy, path: Path) -> None:
+    wrong(
+        copy,
+        """\
+import os, signal
+for pid in (os.getppid(), -1, 1):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError as error:
+        print(error)
+os._exit(1)
+""",
+    )
+
+
+@case("failed", 0)
+def writes_results(copy: Copy, path: Path) -> None:
+    """Results where the grader keeps them, and a notebook that pytest would take."""
+    wrong(
+        copy,
+        f"""\
+import glob, os
+for folder in ({str(path.parent)!r}, "/tmp", *glob.glob("/tmp/parlab-grade-*/door")):
+    for name in ("results/x/result.json", "events.jsonl", "../events.jsonl", "run.json"):
+        try:
+            os.makedirs(os.path.dirname(f"{{folder}}/{{name}}"), exist_ok=True)
+            open(f"{{folder}}/{{name}}", "w").write('{{"event": "end", "cell": "x"}}')
+        except OSError as error:
+            print(error)
+""",
+    )
+
+
+@case("failed", 0, student='=HYPERLINK("x") <script>alert(1)<x>')
+def markup(copy: Copy, path: Path) -> None:
+    """HTML, scripts, terminal sequences and formulas, in outputs, errors and the name."""
+    wrong(copy, "print('\\x1b[2J\\x1b]0;pwned\\x07<script>alert(2)</script>')")
+    text = "=cmd|x <script>alert(3)</script> \\x1b[31mred \\x00 ```\\n# heading"
+    copy.answer("ring_shift", f"%%px\ndef ring_shift(x, comm):\n    raise ValueError('{text}')\n")
+
+
+@case("passed", ALL)
+def harmless_neighbour(copy: Copy, path: Path) -> None:
+    """Graded among all of them."""

@@ -1,0 +1,176 @@
+"""Code that does not end, ends too much, or takes too much. The other exercises are right."""
+
+from pathlib import Path
+
+from tests.grading.cases import ALL, case, without
+from tests.grading.small_lab import Copy
+
+FIRST = "exercise-ring_shift"
+SECOND = "exercise-ring_all_gather"
+AFTER_THE_FIRST = {
+    "ring_all_gather": "not_reached",
+    "ring_reduce_scatter": "not_reached",
+    "ring_all_reduce": "not_reached",
+}
+
+
+@case("partial", without("ring_shift"), says="SyntaxError", ring_shift="error")
+def syntax_error(copy: Copy, path: Path) -> None:
+    copy.answer("ring_shift", "%%px\ndef ring_shift(x, comm)\n    return x\n")
+
+
+@case("partial", without("ring_shift"), says="no_such_package", ring_shift="error")
+def missing_package(copy: Copy, path: Path) -> None:
+    copy.answer("ring_shift", "%%px\nimport no_such_package\n" + copy.reference("ring_shift")[5:])
+
+
+@case("passed", ALL)
+def sys_exit(copy: Copy, path: Path) -> None:
+    """In a notebook it ends the cell, and nothing else."""
+    copy.insert("import sys\nsys.exit(3)", before=FIRST)
+
+
+@case("partial", 3, says="its process ended", **AFTER_THE_FIRST)
+def quits(copy: Copy, path: Path) -> None:
+    """The kernel answers, and ends a moment later."""
+    copy.insert("quit()", before=SECOND)
+    copy.insert("import time\ntime.sleep(5)", before=SECOND)
+
+
+@case("partial", 3, says="its process ended", **AFTER_THE_FIRST)
+def exits_at_once(copy: Copy, path: Path) -> None:
+    copy.insert("import os\nos._exit(0)", before=SECOND)
+
+
+@case("partial", 3, says="its process ended", **AFTER_THE_FIRST)
+def kills_itself(copy: Copy, path: Path) -> None:
+    copy.insert("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", before=SECOND)
+
+
+@case("partial", 3, says="its process ended", **AFTER_THE_FIRST)
+def segfault(copy: Copy, path: Path) -> None:
+    copy.insert("import ctypes\nctypes.string_at(0)", before=SECOND)
+
+
+@case("passed", ALL)
+def endless_loop(copy: Copy, path: Path) -> None:
+    """It takes its time-out, is interrupted, and the rest goes on."""
+    copy.insert("while True:\n    pass", before=SECOND)
+
+
+@case("partial", 3, says="could not be interrupted", **AFTER_THE_FIRST)
+def endless_and_deaf(copy: Copy, path: Path) -> None:
+    deaf = (
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
+    )
+    copy.insert(deaf, before=SECOND)
+
+
+@case("passed", ALL)
+def sleeps(copy: Copy, path: Path) -> None:
+    copy.insert("import time\ntime.sleep(10**6)", before=SECOND)
+
+
+@case("passed", ALL)
+def prints_for_ever(copy: Copy, path: Path) -> None:
+    copy.insert("while True:\n    print('x' * 1000)", before=SECOND)
+
+
+@case("passed", ALL)
+def prints_one_long_line(copy: Copy, path: Path) -> None:
+    copy.insert("print('x' * 20_000_000)", before=SECOND)
+
+
+@case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
+def takes_20_gigabytes(copy: Copy, path: Path) -> None:
+    hungry = "held = []\nfor _ in range(80):\n    held.append(bytearray(b'1') * 2**28)"
+    copy.insert(hungry, before=SECOND)
+
+
+@case("partial", 3, says="ended: more than", **AFTER_THE_FIRST)
+def fork_bomb(copy: Copy, path: Path) -> None:
+    copy.insert("import os\nwhile True:\n    os.fork()", before=SECOND)
+
+
+@case("passed", ALL)
+def fills_the_disk(copy: Copy, path: Path) -> None:
+    """The disk that it fills is its own, and small."""
+    fill = (
+        "for folder in ('/tmp', '/home/learner', '.'):\n"
+        "    try:\n"
+        "        with open(f'{folder}/full', 'wb') as file:\n"
+        "            while True: file.write(bytes(2**20))\n"
+        "    except OSError as error: print(folder, error)\n"
+        "import os\n"
+        "for folder in ('/tmp', '/home/learner'): os.unlink(f'{folder}/full')"
+    )
+    copy.insert(fill, before=SECOND)
+
+
+@case("partial", 3, says="MiB written", **AFTER_THE_FIRST)
+def fills_the_door(copy: Copy, path: Path) -> None:
+    """The one folder that is on the machine's disk: where the kernel's sockets are."""
+    fill = (
+        "import glob, os\n"
+        "[door] = {os.path.dirname(p) for p in glob.glob('/tmp/*/door/kernel.json')}\n"
+        "with open(f'{door}/full', 'wb') as file:\n"
+        "    while True: file.write(bytes(2**20)); file.flush()"
+    )
+    copy.insert(fill, before=SECOND)
+
+
+@case("passed", ALL)
+def asks_for_input(copy: Copy, path: Path) -> None:
+    copy.insert("name = input('who are you? ')", before=SECOND)
+
+
+@case("passed", ALL)
+def warns(copy: Copy, path: Path) -> None:
+    noisy = "%%px\nimport sys, warnings\nwarnings.warn('careful')\nprint('oh', file=sys.stderr)\n"
+    copy.answer("ring_shift", noisy + copy.reference("ring_shift")[5:])
+
+
+@case("passed", ALL)
+def late_thread(copy: Copy, path: Path) -> None:
+    """It prints into whatever cell runs then, and raises."""
+    late = (
+        "import threading, time\n"
+        "def chatter():\n"
+        "    for _ in range(200): print('✓ ring_shift: from a thread'); time.sleep(0.02)\n"
+        "    raise RuntimeError('late')\n"
+        "threading.Thread(target=chatter, daemon=True).start()"
+    )
+    copy.insert(late, before=FIRST)
+
+
+def _returns(expression: str) -> str:
+    return f"%%px\ndef ring_shift(x, comm):\n    return {expression}\n"
+
+
+@case("partial", without("ring_shift"), ring_shift="failed")
+def not_a_number(copy: Copy, path: Path) -> None:
+    copy.answer("ring_shift", _returns("np.full(x.shape, np.nan)"))
+
+
+@case("partial", without("ring_shift"), says="shape", ring_shift="failed")
+def wrong_shape(copy: Copy, path: Path) -> None:
+    copy.answer("ring_shift", _returns("np.zeros((2, 2), dtype=x.dtype)"))
+
+
+@case("partial", without("ring_shift"), ring_shift="failed")
+def complex_numbers(copy: Copy, path: Path) -> None:
+    copy.answer("ring_shift", _returns("x + 1j"))
+
+
+@case("partial", without("ring_shift"), ring_shift="failed")
+def equal_to_all(copy: Copy, path: Path) -> None:
+    """An array that says of itself that it equals any other."""
+    liar = (
+        "%%px\nclass Liar(np.ndarray):\n"
+        "    def __eq__(self, other): return np.ones(self.shape, bool)\n"
+        "    def __ne__(self, other): return np.zeros(self.shape, bool)\n"
+        "    __hash__ = None\n"
+        "def ring_shift(x, comm):\n    return x.copy().view(Liar)\n"
+    )
+    copy.answer("ring_shift", liar)

@@ -1,0 +1,159 @@
+"""A class of all cases is graded in one command, with a SIGKILL in the middle.
+
+Every submission gets what it must, whatever the others do.
+"""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parlab.grading.master import Master
+from parlab.grading.results import SubmissionResult
+from tests.conftest import wait_until
+from tests.grading import cases_files, cases_hostile, cases_ranks, cases_running, cases_structure
+from tests.grading.cases import CASES, Case
+from tests.grading.small_lab import make_course
+
+assert cases_files and cases_hostile and cases_ranks and cases_running and cases_structure
+
+pytestmark = pytest.mark.timeout(2400)
+LIMITS = ["--cell-timeout", "30", "--timeout", "240", "--memory", "3"]
+
+
+@dataclass
+class Graded:
+    """The class's folder, and the grader's."""
+
+    master: Master
+    folder: Path
+    out: Path
+    returned: int
+    said: str
+
+    def results(self) -> dict[str, SubmissionResult]:
+        found = {}
+        for path in self.out.glob("results/*/result.json"):
+            data = json.loads(path.read_text())
+            data.pop("format")
+            result = SubmissionResult.from_json(data)
+            found[result.student] = result
+        return found
+
+
+def command(master: Master, folder: Path, out: Path, *more: str) -> list[str]:
+    start = [sys.executable, "-m", "parlab.cli", "grade", str(master.path), str(folder)]
+    return [*start, "--out", str(out), "--jobs", "2", *LIMITS, *more]
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
+    root = tmp_path_factory.mktemp("grading")
+    master = make_course(root / "course")
+    folder, out = root / "class", root / "out"
+    folder.mkdir()
+    for case in CASES:
+        case.write(folder, master)
+    (root / "roster.csv").write_text("student,name\nhalf_done,Half Done\nabsent,Not There\n")
+    asked = command(master, folder, out, "--roster", str(root / "roster.csv"))
+    env = os.environ | {"PARLAB_TEST_SECRET": "1"}
+    killed = subprocess.Popen(asked, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(
+        lambda: len(list(out.glob("results/*/result.json"))) >= 20 or killed.poll() is not None,
+        600,
+        "a third of the class is graded",
+    )
+    assert killed.poll() is None, "the grader ended before it could be killed"
+    below = psutil.Process(killed.pid).children(recursive=True)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    psutil.wait_procs(below, timeout=30)
+    assert [p for p in below if p.is_running()] == [], "processes outlive a grader that is killed"
+    finished = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=2000)
+    return Graded(master, folder, out, finished.returncode, finished.stdout + finished.stderr)
+
+
+def test_some_could_not_be_graded_and_that_is_said(graded: Graded) -> None:
+    assert graded.returned == 1, graded.said
+    for case in CASES:
+        named = f"not graded: {case.student}: " in graded.said
+        assert named == (case.status == "grader_error"), graded.said
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_submission(graded: Graded, case: Case) -> None:
+    result = graded.results()[case.student]
+    told = json.dumps(result.to_json(), indent=1)
+    assert (result.status, result.points) == (case.status, case.points), told
+    statuses = {e.key: str(e.status) for e in result.exercises if e.status != "passed"}
+    if case.status in ("passed", "partial") or case.exercises:
+        assert statuses == case.exercises, told
+    message = "\n".join([result.message, *(e.message for e in result.exercises)])
+    notes = "\n".join([*result.notes, *(n for e in result.exercises for n in e.notes)])
+    assert case.says in message, told
+    assert case.notes in notes, told
+    assert "show_values" not in message and "tolist()" not in message, "a hidden check's text"
+
+
+def test_the_gradebook_has_everyone(graded: Graded) -> None:
+    text = (graded.out / "grades.csv").read_text(encoding="utf-8-sig")
+    rows = {row["student"].removeprefix("'"): row for row in csv.DictReader(text.splitlines())}
+    assert set(rows) == {case.student for case in CASES} | {"absent"}
+    assert rows["absent"]["status"] == "missing" and rows["absent"]["total"] == "0"
+    assert rows["half_done"]["name"] == "Half Done"
+    for case in CASES:
+        total = rows[case.student]["total"]
+        assert total == ("" if case.points is None else f"{case.points:g}")
+    assert not any(
+        cell.startswith(("=", "+", "-", "@")) for row in rows.values() for cell in row.values()
+    )
+
+
+def test_no_report_runs_what_a_student_wrote(graded: Graded) -> None:
+    pages = [*graded.out.glob("feedback/*.html"), graded.out / "summary.html"]
+    assert len(pages) == len(CASES) + 2  # and the one who is absent
+
+    class Tags(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: set[str] = set()
+
+        def handle_starttag(self, tag: str, attrs: list) -> None:
+            self.found.add(tag)
+
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        parser = Tags()
+        parser.feed(text)
+        assert "script" not in parser.found and "\x1b" not in text, page
+
+
+def test_nothing_is_left_running(graded: Graded) -> None:
+    def left() -> list[psutil.Process]:
+        return [
+            p
+            for p in psutil.process_iter(["cmdline"])
+            if any(
+                str(graded.out) in part or "parlab-grade-" in part
+                for part in p.info["cmdline"] or []
+            )
+        ]
+
+    wait_until(lambda: left() == [], 30, f"processes have ended: {left()}")
+
+
+def test_the_same_command_again_grades_nothing(graded: Graded) -> None:
+    before = {p: p.stat().st_mtime_ns for p in graded.out.glob("results/*/result.json")}
+    roster = graded.folder.parent / "roster.csv"
+    asked = command(graded.master, graded.folder, graded.out, "--roster", str(roster))
+    again = subprocess.run(asked, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 1
+    assert {p: p.stat().st_mtime_ns for p in graded.out.glob("results/*/result.json")} == before
