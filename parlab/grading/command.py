@@ -53,7 +53,7 @@ def grade(asked: Asked) -> int:
     begin = time.monotonic()
     try:
         batch = _Batch(asked)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return _say(str(error), USAGE)
     store = Store(asked.out)
     try:
@@ -127,7 +127,6 @@ class _Batch:
         found = [result for result in stored if result is not None]
         if self.roster is None or self.asked.only:
             return found
-        names = done | {s.student for s in others}
         here = {same_name(name) for name in done | {s.student for s in others}}
         absent = [e.student for e in self.roster.entries if same_name(e.student) not in here]
         return found + [

@@ -166,7 +166,7 @@ def test_a_full_disk_loses_nothing(master: Master, handed_in: Path, tmp_path: Pa
     """The output folder is on a disk of 64 kB, which is full when the results come."""
     out = tmp_path / "small"
     out.mkdir()
-    keep = "cp -a {0}/. {0}.kept/".format(out)
+    keep = f"cp -a {out}/. {out}.kept/"
     inner = f'dd if=/dev/zero of={out}/ballast bs=1k 2>/dev/null; "$@"; code=$?; {keep}; exit $code'
     (tmp_path / "small.kept").mkdir()
     tmpfs = ["bwrap", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(out)]
@@ -231,8 +231,8 @@ def test_corrections_by_hand_survive_regrading(master: Master, handed_in: Path) 
 
 def test_what_the_machine_lacks_is_no_zero(master: Master) -> None:
     """The lab's own first cell fails, as with too few devices: the student is not to blame."""
-    from parlab.grading.rebuilding import rebuild
     from parlab.grading.reading import parse
+    from parlab.grading.rebuilding import rebuild
     from parlab.grading.scoring import score
 
     rebuilt = rebuild(master, parse(Copy(master).text().encode()))
