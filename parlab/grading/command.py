@@ -87,8 +87,6 @@ class _Batch:
         self.submissions = self._chosen(
             find_submissions(list(asked.submissions), self.master.name), asked.only
         )
-        asked.out.mkdir(parents=True, exist_ok=True)
-        self.corrections = read_corrections(create_corrections(asked.out))
         self.sandbox = choose(asked.sandbox)
 
     def _chosen(self, found: list[Submission], only: Sequence[str]) -> list[Submission]:
@@ -104,6 +102,8 @@ class _Batch:
     def grade(self, store: Store) -> list[SubmissionResult]:
         remove_leftovers()
         asked = self.asked
+        # Before anything runs: what is wrong in it should not be told after an hour.
+        self.corrections = read_corrections(create_corrections(asked.out))
         self.grader = Grader(self.master, asked.limits, self.sandbox, asked.isolate)
         wanted = [s for s in self.submissions if not asked.only or s.student in asked.only]
         before = self.master.path.read_bytes()

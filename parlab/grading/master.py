@@ -13,6 +13,9 @@ from parlab.authoring.notebooks import OWN, digest, read
 from parlab.venv import ROOT
 
 
+TELLING = 12  # characters, of a line that tells what a hidden check does
+
+
 @dataclass(frozen=True)
 class Exercise:
     """One exercise: its cell, and the cells that say whether it is right.
@@ -72,6 +75,14 @@ class Master:
         code = [c for c in self.notebook.cells if c.cell_type == "code" and not _shows_error(c)]
         checks = [i for i, cell in enumerate(code) if is_check(cell)]
         return code[: checks[-1] + 1] if checks else []
+
+    @cached_property
+    def hidden_lines(self) -> frozenset[str]:
+        """The lines of hidden checks that tell something, and that no student was given."""
+        hidden = [c.source for c in self.cells if "hidden-check" in c.metadata.get("tags", [])]
+        lines = {line.strip() for source in hidden for line in source.split("\n")}
+        given = {line.strip() for cell in self.stub.cells for line in cell.source.split("\n")}
+        return frozenset(line for line in lines - given if len(line) >= TELLING)
 
     def stub_of(self, exercise: Exercise) -> str:
         """The source of the exercise's cell as it was handed out."""

@@ -13,6 +13,7 @@ from parlab.grading.results import ExerciseResult, Status
 from parlab.grading.running import CellRun, Run
 
 MESSAGE_CHARACTERS = 20_000
+WITHHELD = "(a line of a hidden check, withheld)"
 # `[rank 0] ` and `[ranks 0-3] ` before what ranks printed.
 _SAID_BY = re.compile(r"^\[ranks? [\d, -]+\]\s?", re.MULTILINE)
 
@@ -21,14 +22,14 @@ def score(master: Master, rebuilt: Rebuilt, run: Run) -> list[ExerciseResult]:
     """The exercises' results, in the lab's order."""
     if reason := broken(master, rebuilt, run):
         return not_graded(master, reason)
-    return [_score(exercise, rebuilt, run) for exercise in master.exercises]
+    return [_score(e, rebuilt, run, master.hidden_lines) for e in master.exercises]
 
 
 def score_one(master: Master, exercise: Exercise, rebuilt: Rebuilt, run: Run) -> ExerciseResult:
     """The result of the only exercise whose checks ran."""
     if reason := broken(master, rebuilt, run):
         return _ungraded(exercise, reason)
-    return _score(exercise, rebuilt, run)
+    return _score(exercise, rebuilt, run, master.hidden_lines)
 
 
 def not_graded(master: Master, reason: str) -> list[ExerciseResult]:
@@ -62,7 +63,10 @@ def broken(master: Master, rebuilt: Rebuilt, run: Run) -> str:
     return ""
 
 
-def _score(exercise: Exercise, rebuilt: Rebuilt, run: Run) -> ExerciseResult:
+def _score(
+    exercise: Exercise, rebuilt: Rebuilt, run: Run, secrets: frozenset[str]
+) -> ExerciseResult:
+    """`secrets` are lines of hidden checks: code can put them into an error that is shown."""
     checks = [run.cells[cell] for cell in exercise.checks]
     passed = [_passed(exercise, ran) for ran in checks]
     points_of = list(exercise.checks.values())
@@ -75,7 +79,10 @@ def _score(exercise: Exercise, rebuilt: Rebuilt, run: Run) -> ExerciseResult:
     if got and hidden < 1:
         notes.append("the check passed, and the hidden check's values are wrong: look at the code")
     result = ExerciseResult(exercise.key, status, points, exercise.of, notes=notes)
-    result.message = _message(exercise, status, answer, checks, passed, hidden, run)
+    message = _message(exercise, status, answer, checks, passed, hidden, run)
+    result.message = "\n".join(
+        WITHHELD if any(line in said for line in secrets) else said for said in message.split("\n")
+    )
     return result
 
 

@@ -40,9 +40,9 @@ class Submission:
 def find_submissions(paths: list[Path], lab: str) -> list[Submission]:
     """What is below `paths`: notebooks, folders of a student, folders of a class; by name.
 
-    A folder is a student's when its own notebooks tell one lab: there is one, or one is named
-    after the lab. Two submissions of one student are told, and neither is chosen. Raises
-    ValueError for a path that does not exist.
+    A folder is a class's when there are notebooks in its folders, or when it is the only path and
+    none of its notebooks is named after the lab. Two submissions of one student are told, and
+    neither is chosen. Raises ValueError for a path that does not exist.
     """
     found: list[Submission] = []
     for path in paths:
@@ -50,7 +50,7 @@ def find_submissions(paths: list[Path], lab: str) -> list[Submission]:
             raise ValueError(f"{path} does not exist: SUBMISSION is a notebook or a folder of them")
         if not path.is_dir():
             found.append(_of_file(path, lab))
-        elif _is_class(path, lab):
+        elif _is_class(path, lab, alone=len(paths) == 1):
             found += _of_class(path, lab)
         else:
             found.append(_of_student(path, lab))
@@ -62,10 +62,10 @@ def _of_file(path: Path, lab: str) -> Submission:
     return Submission(_name(path.resolve().parent.name if named_after_lab else path.stem), path)
 
 
-def _is_class(folder: Path, lab: str) -> bool:
+def _is_class(folder: Path, lab: str, alone: bool) -> bool:
     own = _notebooks(folder)
     below = any(_notebooks(sub) for sub in _folders(folder))
-    return below or (len(own) > 1 and lab not in [p.stem for p in own])
+    return below or (alone and bool(own) and lab not in [path.stem for path in own])
 
 
 def _of_class(folder: Path, lab: str) -> list[Submission]:

@@ -279,6 +279,24 @@ def markup(copy: Copy, path: Path) -> None:
     copy.answer("ring_shift", f"%%px\ndef ring_shift(x, comm):\n    raise ValueError('{text}')\n")
 
 
+@case("failed", 0, says="withheld")
+def tells_the_hidden_checks(copy: Copy, path: Path) -> None:
+    """Every cell that runs is remembered, and told in the error of a later check."""
+    wrong(
+        copy,
+        """\
+%%px
+told = []
+def remember(lines):
+    told.append("".join(lines))
+    return lines
+get_ipython().input_transformers_cleanup.insert(0, remember)
+""",
+    )
+    telling = "def ring_all_reduce(x, comm):\n    raise ValueError('\\n'.join(told))\n"
+    copy.answer("ring_all_reduce", f"%%px\n{telling}")
+
+
 @case("passed", ALL)
 def harmless_neighbour(copy: Copy, path: Path) -> None:
     """Graded among all of them."""

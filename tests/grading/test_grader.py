@@ -26,6 +26,18 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Master:
     return make_course(tmp_path_factory.mktemp("course"))
 
 
+@pytest.fixture(scope="module")
+def proved(master: Master, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An output folder in which the lab has proved itself, and nobody is graded."""
+    folder = tmp_path_factory.mktemp("proved") / "class"
+    folder.mkdir()
+    (folder / "nobody.ipynb").write_text("{}")
+    assert graded(command(master, folder, "--jobs", "2")).returncode == 0
+    [result] = (folder.parent / "out").glob("results/nobody")
+    shutil.rmtree(result)
+    return folder.parent / "out"
+
+
 @pytest.fixture
 def handed_in(master: Master, tmp_path: Path) -> Path:
     folder = tmp_path / "class"
@@ -122,7 +134,8 @@ def test_stubs_that_earn_points_are_no_proof(master: Master, handed_in: Path) ->
     assert ended.returncode == 3 and "the stub, ring_shift: 3" in ended.stderr, ended.stderr
 
 
-def test_ctrl_c_keeps_what_was_graded(master: Master, handed_in: Path) -> None:
+def test_ctrl_c_keeps_what_was_graded(master: Master, handed_in: Path, proved: Path) -> None:
+    shutil.copytree(proved, handed_in.parent / "out")
     grader = subprocess.Popen(
         command(master, handed_in), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -163,20 +176,21 @@ def _is_locked(path: Path) -> bool:
 
 
 def test_a_full_disk_loses_nothing(master: Master, handed_in: Path, tmp_path: Path) -> None:
-    """The output folder is on a disk of 64 kB, which is full when the results come."""
-    out = tmp_path / "small"
+    """The output folder is on a disk of 64 kB, which is full after the first result."""
+    out, kept = tmp_path / "small", tmp_path / "kept"
     out.mkdir()
-    keep = f"cp -a {out}/. {out}.kept/"
-    inner = f'dd if=/dev/zero of={out}/ballast bs=1k 2>/dev/null; "$@"; code=$?; {keep}; exit $code'
-    (tmp_path / "small.kept").mkdir()
-    tmpfs = ["bwrap", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(out)]
-    asked = command(master, handed_in)
+    kept.mkdir()
+    inner = (
+        f'head -c 52k /dev/zero > {out}/ballast; "$@"; code=$?; cp -a {out}/. {kept}; exit $code'
+    )
+    disk = ["bwrap", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(out)]
+    asked = command(master, handed_in, "--jobs", "2")
     asked[asked.index("--out") + 1] = str(out)
-    ended = graded([*tmpfs, "--", "sh", "-c", inner, "sh", *asked, "--sandbox", "none"])
+    ended = graded([*disk, "--", "sh", "-c", inner, "sh", *asked])
     assert ended.returncode == 1, ended.stderr
     assert "No space left" in ended.stderr and "make room" in ended.stderr
-    kept = tmp_path / "small.kept"
-    assert [p for p in kept.glob("results/*/*") if p.stat().st_size == 0] == [], "half a result"
+    whole = [json.loads(path.read_text()) for path in kept.glob("results/*/*")]
+    assert len(whole) == 1, "one result was stored, and it is whole"
 
 
 def test_a_master_that_changes_is_told_and_regrades(master: Master, handed_in: Path) -> None:
@@ -201,8 +215,9 @@ def test_a_master_that_changes_is_told_and_regrades(master: Master, handed_in: P
     assert results(handed_in) == {"ada": 17}
 
 
-def test_isolate_makes_a_mistake_cost_once(master: Master, handed_in: Path) -> None:
+def test_isolate_makes_a_mistake_cost_once(master: Master, handed_in: Path, proved: Path) -> None:
     """The last exercise is right, and builds on one that is not."""
+    shutil.copytree(proved, handed_in.parent / "out")
     copy = Copy(master).answer(
         "ring_all_gather", "%%px\ndef ring_all_gather(x, comm):\n    raise KeyError('mine')\n"
     )
@@ -215,7 +230,10 @@ def test_isolate_makes_a_mistake_cost_once(master: Master, handed_in: Path) -> N
     assert results(handed_in) == {"dee": 10}
 
 
-def test_corrections_by_hand_survive_regrading(master: Master, handed_in: Path) -> None:
+def test_corrections_by_hand_survive_regrading(
+    master: Master, handed_in: Path, proved: Path
+) -> None:
+    shutil.copytree(proved, handed_in.parent / "out")
     (handed_in / "ada.ipynb").unlink()
     (handed_in / "bob.ipynb").unlink()
     assert graded(command(master, handed_in)).returncode == 0

@@ -1,0 +1,62 @@
+"""Which student a path is of, and which file counts."""
+
+from pathlib import Path
+
+import pytest
+
+from parlab.grading.submissions import find_submissions
+
+LAB = "01_mpi"
+
+
+def make(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    return root
+
+
+def students(root: Path, *paths: str) -> dict[str, str]:
+    found = find_submissions([root / path for path in paths] or [root], LAB)
+    return {s.student: str(s.path.relative_to(root)) if s.path else s.problem for s in found}
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "expected"),
+    [
+        (["ada.ipynb", "bob.ipynb"], [], {"ada": "ada.ipynb", "bob": "bob.ipynb"}),
+        (["ada.ipynb"], [], {"ada": "ada.ipynb"}),
+        (["ada/01_mpi.ipynb", "b/x.ipynb"], [], {"ada": "ada/01_mpi.ipynb", "b": "b/x.ipynb"}),
+        (["ada/01_mpi.ipynb", "ada/notes.ipynb"], [], {"ada": "ada/01_mpi.ipynb"}),
+        (["ada/01_mpi.ipynb"], ["ada"], {"ada": "ada/01_mpi.ipynb"}),
+        (["ada/01_mpi.ipynb"], ["ada/01_mpi.ipynb"], {"ada": "ada/01_mpi.ipynb"}),
+        (["ada/x.ipynb", "b/y.ipynb"], ["ada", "b"], {"ada": "ada/x.ipynb", "b": "b/y.ipynb"}),
+        (["ada.ipynb", "bob/x.ipynb"], [], {"ada": "ada.ipynb", "bob": "bob/x.ipynb"}),
+        (["a.ipynb", "._a.ipynb", "x.txt", ".ipynb_checkpoints/b.ipynb"], [], {"a": "a.ipynb"}),
+        (["ada.ipynb/x.ipynb", "b.ipynb"], [], {"ada.ipynb": "ada.ipynb/x.ipynb", "b": "b.ipynb"}),
+    ],
+)  # fmt: skip
+def test_students(files: list[str], given: list[str], expected: dict, tmp_path: Path) -> None:
+    assert students(make(tmp_path, *files), *given) == expected
+
+
+def test_accents_are_composed(tmp_path: Path) -> None:
+    assert list(students(make(tmp_path, "Zoe\u0308.ipynb"))) == ["Zoë"]
+
+
+@pytest.mark.parametrize(
+    ("files", "student", "problem"),
+    [
+        (["ada/x.ipynb", "ada/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: x.ipynb"),
+        (["ada.ipynb", "ada/01_mpi.ipynb"], "ada", "which of these counts: "),
+        (["ada/notes.txt", "bob/x.ipynb"], "ada", "the folder holds no notebook"),
+    ],
+)  # fmt: skip
+def test_what_is_not_clear_is_told(files: list, student: str, problem: str, tmp_path: Path) -> None:
+    assert students(make(tmp_path, *files))[student].startswith(problem)
+
+
+def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        find_submissions([tmp_path / "nowhere"], LAB)
