@@ -12,7 +12,6 @@ from nbformat import NotebookNode
 from parlab.authoring.notebooks import OWN, digest, read
 from parlab.venv import ROOT
 
-
 TELLING = 12  # characters, of a line that tells what a hidden check does
 
 
