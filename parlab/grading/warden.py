@@ -99,6 +99,7 @@ def main(ended: str, folder: str, *rest: str) -> int:
     die_with_parent(int(rest[0]))
     child = subprocess.Popen(
         rest[4:],
+        env={},  # the first process in the sandbox would show the grader's to all others
         preexec_fn=humbled,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

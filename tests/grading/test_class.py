@@ -26,7 +26,7 @@ from tests.grading.small_lab import make_course
 assert cases_files and cases_hostile and cases_ranks and cases_running and cases_structure
 
 pytestmark = pytest.mark.timeout(2400)
-LIMITS = ["--cell-timeout", "30", "--timeout", "240", "--memory", "3"]
+LIMITS = ["--cell-timeout", "20", "--timeout", "240", "--memory", "3"]
 
 
 @dataclass
