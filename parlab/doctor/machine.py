@@ -128,11 +128,15 @@ def bubblewrap() -> Finding:
             "not found",
             "Graders need it, the labs do not; on Debian or Ubuntu: `apt-get install bubblewrap`.",
         )
-    alone = [program, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "true"]
+    # What the grader's sandbox is made of; --disable-userns came with bubblewrap 0.8.
+    alone = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    alone += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp", "true"]
     ran = subprocess.run(alone, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT)
     if ran.returncode == 0:
         return Finding("ok", program, "Graders can run submissions apart from the machine.")
     said = ran.stderr.strip() or f"it ended with {ran.returncode}"
     return Finding(
-        "note", f"{program} cannot make a sandbox ({said})", "Only graders need it; labs run."
+        "note",
+        f"{program} cannot make a sandbox ({said})",
+        "Only graders need it (0.8 or newer); labs run.",
     )

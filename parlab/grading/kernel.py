@@ -243,7 +243,7 @@ class WatchedKernel(RunningKernel):
         except (OSError, ValueError):
             return "its process ended"
         if ended["limit"]:
-            return f"ended: {ended['limit']}"
+            return ended["limit"]
         return f"its process ended {_plain(ended['said'])}".rstrip()
 
 

@@ -86,11 +86,11 @@ def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
     most_memory, most_processes, most_disk = limits
     pids = family(child)
     if len(pids) > most_processes:
-        return f"more than {most_processes} processes"
+        return f"it started more than {most_processes} processes"
     if memory(pids) > most_memory:
-        return f"more than {most_memory / 2**30:.1f} GiB of memory"
+        return f"it held more than {most_memory / 2**30:.1f} GiB of memory"
     if disk(folder) > most_disk:
-        return f"more than {most_disk / 2**20:.0f} MiB written where only the kernel's sockets are"
+        return f"it wrote more than {most_disk / 2**20:.0f} MiB beside the kernel's sockets"
     return ""
 
 
