@@ -29,7 +29,8 @@ def grade_all(
     results: dict[str, SubmissionResult] = {}
     for submission in submissions:
         stored = None if force else store.load(submission.student, grader.key_of(submission))
-        if stored is not None:
+        # What could not be graded may be possible now.
+        if stored is not None and stored.points is not None:
             results[submission.student] = stored
             done(stored, True)
     waiting = [s for s in submissions if s.student not in results]
