@@ -14,11 +14,12 @@ from nbformat import NotebookNode
 
 from parlab.authoring.dependencies import package_digest
 from parlab.authoring.notebooks import digest
+from parlab.grading import running
 from parlab.grading.master import Exercise, Master
 from parlab.grading.reading import NotGiven, NotReadable, parse, read_bytes
 from parlab.grading.rebuilding import Rebuilt, WrongLab, isolated, rebuild
 from parlab.grading.results import ExerciseResult, Status, SubmissionResult, by_points
-from parlab.grading.running import Limits, Run, run
+from parlab.grading.running import Limits, Run
 from parlab.grading.scoring import not_graded, score, score_one, zero
 from parlab.grading.submissions import Submission
 from parlab.venv import ROOT
@@ -110,7 +111,7 @@ class Grader:
         result.exercises = self._exercises(result, rebuilt)
 
     def _exercises(self, result: SubmissionResult, rebuilt: Rebuilt) -> list[ExerciseResult]:
-        ran = self._run(result.student, rebuilt.notebook)
+        ran = self.run(result.student, rebuilt.notebook)
         result.seconds = round(ran.seconds, 1)
         if ran.ended:
             result.message = f"The run ended before its last cell: {ran.ended}."
@@ -128,12 +129,13 @@ class Grader:
         if was.status in (Status.PASSED, Status.MISSING, Status.GRADER_ERROR):
             return was
         alone = replace(rebuilt, notebook=isolated(self.master, rebuilt, exercise))
-        ran = self._run(result.student, alone.notebook)
+        ran = self.run(result.student, alone.notebook)
         result.seconds = round(result.seconds + ran.seconds, 1)
         return score_one(self.master, exercise, alone, ran)
 
-    def _run(self, student: str, notebook: NotebookNode) -> Run:
-        ran = run(
+    def run(self, student: str, notebook: NotebookNode) -> Run:
+        """What happens in the notebook. Raises Stopped."""
+        ran = running.run(
             notebook,
             self.limits,
             self.sandbox,

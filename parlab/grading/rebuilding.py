@@ -76,16 +76,6 @@ def rebuild(master: Master, submitted: NotebookNode) -> Rebuilt:
     return rebuilt
 
 
-def with_answers(master: Master, answers: dict[str, str]) -> NotebookNode:
-    """The lab with these sources in the exercises' cells, and the reference's in the others."""
-    of_cell = {e.cell: e.key for e in master.exercises}
-    notebook = v4.new_notebook()
-    for cell in master.cells:
-        source = answers.get(of_cell.get(cell.id, ""), cell.source)
-        notebook.cells.append(_code(source, cell.id))
-    return notebook
-
-
 def isolated(master: Master, rebuilt: Rebuilt, exercise: Exercise) -> NotebookNode:
     """The rebuilt notebook with the reference in all other exercises, and this one's checks."""
     reference = {cell.id: cell for cell in master.cells}
