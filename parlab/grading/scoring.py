@@ -155,8 +155,10 @@ def _percent(share: float) -> str:
 
 def _told(ran: CellRun) -> str:
     match ran.outcome:
-        case "timeout" | "died":
-            return ran.evalue or f"it {ran.outcome}"
+        case "timeout":
+            return ran.evalue or "it took too long, and was interrupted"
+        case "died":
+            return ran.evalue or "its process ended"
         case "not_reached":
             return "Its check was not reached."
         case "error":
