@@ -1,9 +1,9 @@
 """Runs one rebuilt notebook: one pytest process with nbval, in a folder of its own."""
 
 import contextlib
+import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +25,7 @@ from parlab.venv import ROOT
 PREFIX = "parlab-grade-"
 POLL_SECONDS = 0.1
 END_SECONDS = 10
+MEMORY = 2**30  # of the process that reads what the kernel sends
 # A Unix socket's path has at most 107 characters, and ours are below the door.
 DOOR_CHARACTERS = 80
 # jsonschema would load a grammar for URLs, which no notebook needs, in 1.5 s.
@@ -130,10 +131,11 @@ def _follow(
         )
     deadline = time.monotonic() + limits.seconds
     events = _Events(folder / EVENTS, notebook, started)
-    late = False
+    flooded = late = False
     while process.poll() is None:
         late = time.monotonic() > deadline
-        if late or stop.is_set():
+        flooded = _memory(process.pid) > MEMORY
+        if late or flooded or stop.is_set():
             break
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_SECONDS)
@@ -149,11 +151,20 @@ def _follow(
     events.read()
     result = events.run()
     if late:
-        events.late(limits.seconds)
+        events.end("timeout", f"all cells together took more than {limits.seconds:g} s")
+    elif flooded:
+        events.end("died", "it sent more than the grader has memory to read")
     elif not events.complete and status not in PYTEST_OK and not result.ended:
         tail = (folder / "pytest.log").read_text(errors="replace")[-2000:].strip()
         result.broken = result.broken or f"pytest ended with {status}: {tail}"
     return result
+
+
+def _memory(pid: int) -> int:
+    try:
+        return psutil.Process(pid).memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
 
 
 class _Events:
@@ -194,11 +205,11 @@ class _Events:
     def complete(self) -> bool:
         return all(ran.outcome != "not_reached" for ran in self.result.cells.values())
 
-    def late(self, seconds: float) -> None:
-        """The run took too long: the cell that ran when it was ended is the one to look at."""
-        self.result.ended = f"all cells together took more than {seconds:g} s"
+    def end(self, outcome: str, why: str) -> None:
+        """The run was ended: the cell that ran then is the one to look at."""
+        self.result.ended = why
         if self.running:
-            self.result.cells[self.running] = CellRun("timeout", evalue=self.result.ended)
+            self.result.cells[self.running] = CellRun(outcome, evalue=why)
 
     def run(self) -> Run:
         return self.result
@@ -232,9 +243,12 @@ def remove_leftovers() -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Whatever a submission made of its door's permissions."""
-    for path, names, _ in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                os.chmod(os.path.join(path, name), 0o700, follow_symlinks=False)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Whatever a submission made of its door: trees deeper than any path, without permissions.
+
+    What is in the sandbox may write on for a moment, until it has ended.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    for tool in itertools.cycle((["rm", "-rf"], ["chmod", "-R", "u+rwx"])):
+        subprocess.run([*tool, str(folder)], stderr=subprocess.DEVNULL)
+        if not folder.exists() or time.monotonic() > deadline:
+            return

@@ -15,17 +15,20 @@ it mostly may not.
 
 import contextlib
 import ctypes
+import errno
 import json
+import math
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
 
 POLL_SECONDS = 0.2
-PAGE = os.sysconf("SC_PAGE_SIZE")
 FILE_BYTES = 2**30  # of one file
+OPEN_FILES = 1024  # of one process
 PR_SET_PDEATHSIG = 1
 SAID_BYTES = 4000
 
@@ -42,6 +45,8 @@ def humbled() -> None:
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    # The open files of all of them are looked through at each poll.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 
@@ -62,23 +67,53 @@ def family(pid: int) -> list[int]:
 
 
 def memory(pids: list[int]) -> int:
-    """Bytes that they hold, without the files that they share with the machine."""
+    """Bytes that they hold, without the files that they share with the machine.
+
+    Memory that several of them share counts for each.
+    """
     held = 0
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/statm") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-            held += resident - shared
-    return held * PAGE
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+            lines = (line.split() for line in file if line.startswith(("RssAnon:", "RssShmem:")))
+            held += sum(int(line[1]) * 1024 for line in lines)
+    return held
 
 
-def disk(folder: str) -> int:
-    """Bytes in the files below `folder`; names count as well, so that empty files add up."""
+def disk(folder: str) -> float:
+    """Bytes in the files below `folder`; names count as well, so that empty files add up.
+
+    Endless where something is hidden: below a path that is too long, or without permission.
+    """
     total = 0
-    for path, folders, files in os.walk(folder):
-        for name in folders + files:
-            with contextlib.suppress(OSError):
-                total += 512 + os.lstat(os.path.join(path, name)).st_blocks * 512
+    waiting = [folder]
+    while waiting:
+        path = waiting.pop()
+        try:
+            for name in os.listdir(path):
+                found = os.lstat(f"{path}/{name}")
+                total += 512 + found.st_blocks * 512
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(f"{path}/{name}")
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # removed just now
+                return math.inf
     return total
+
+
+def unnamed(pids: list[int]) -> dict[int, int]:
+    """Bytes, by device, in files that they hold open and that have no name, or none any more."""
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    file = os.stat(f"/proc/{pid}/fd/{name}")
+                    if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
+    held: dict[int, int] = {}
+    for (device, _), size in found.items():
+        held[device] = held.get(device, 0) + size
+    return held
 
 
 def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
@@ -87,9 +122,11 @@ def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
     pids = family(child)
     if len(pids) > most_processes:
         return f"it started more than {most_processes} processes"
-    if memory(pids) > most_memory:
+    held = unnamed(pids)
+    on_disk = held.pop(os.stat(folder).st_dev, 0)
+    if memory(pids) + sum(held.values()) > most_memory:
         return f"it held more than {most_memory / 2**30:.1f} GiB of memory"
-    if disk(folder) > most_disk:
+    if disk(folder) + on_disk > most_disk:
         return f"it wrote more than {most_disk / 2**20:.0f} MiB beside the kernel's sockets"
     return ""
 

@@ -120,6 +120,69 @@ def fills_the_door(copy: Copy, path: Path) -> None:
     copy.insert(fill, before=SECOND)
 
 
+IN_THE_DOOR = (
+    "import glob, os, time\n"
+    "[door] = {os.path.dirname(p) for p in glob.glob('/tmp/*/door/kernel.json')}\n"
+    "os.chdir(door)\n"
+)
+
+
+@case("partial", 3, says="beside the kernel's sockets", **AFTER_THE_FIRST)
+def hides_in_the_door(copy: Copy, path: Path) -> None:
+    """Below a path that is longer than paths can be, where nobody sees a file's size."""
+    deep = "for _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
+    copy.insert(IN_THE_DOOR + deep + "open('x', 'w').close()\ntime.sleep(60)", before=SECOND)
+
+
+@case("partial", 3, says="beside the kernel's sockets", **AFTER_THE_FIRST)
+def writes_without_a_name(copy: Copy, path: Path) -> None:
+    """A file that is removed while it is open takes its room on the disk all the same."""
+    write = "file = open('x', 'wb')\nos.unlink('x')\nfor _ in range(100): file.write(bytes(2**20))"
+    copy.insert(f"{IN_THE_DOOR}{write}\nfile.flush()\ntime.sleep(60)", before=SECOND)
+
+
+@case("passed", ALL)
+def litters_the_door(copy: Copy, path: Path) -> None:
+    """Names and kinds of files that whoever cleans up could stumble over."""
+    litter = (
+        "os.mkfifo('pipe')\nos.symlink('/etc', 'link')\nos.mkdir('new\\nline')\n"
+        "os.chmod('new\\nline', 0o500)\nos.unlink('kernel.json')\nos.mkdir('kernel.json')\n"
+    )
+    copy.insert(IN_THE_DOOR + litter, before="check-ring_all_reduce")
+
+
+@case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
+def takes_shared_memory(copy: Copy, path: Path) -> None:
+    hungry = (
+        "import mmap\nheld = []\n"
+        "for _ in range(80):\n"
+        "    held.append(mmap.mmap(-1, 2**28))\n    held[-1].write(b'1' * 2**28)"
+    )
+    copy.insert(hungry, before=SECOND)
+
+
+@case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
+def takes_memory_as_files(copy: Copy, path: Path) -> None:
+    hungry = (
+        "import os\nheld = []\n"
+        "for _ in range(80):\n"
+        "    held.append(os.memfd_create('x'))\n    os.write(held[-1], b'1' * 2**28)"
+    )
+    copy.insert(hungry, before=SECOND)
+
+
+@case("partial", 3, says="memory to read", **AFTER_THE_FIRST)
+def sends_endlessly(copy: Copy, path: Path) -> None:
+    """One message of many parts, none of them too long by itself."""
+    flood = (
+        "import time\nthread = get_ipython().kernel.iopub_thread\n"
+        "parts = [bytes(60 * 2**20)] * 60\n"
+        "thread.schedule(lambda: thread.socket.send_multipart(parts, copy=False))\n"
+        "time.sleep(60)"
+    )
+    copy.insert(flood, before=SECOND)
+
+
 @case("passed", ALL)
 def asks_for_input(copy: Copy, path: Path) -> None:
     copy.insert("name = input('who are you? ')", before=SECOND)
