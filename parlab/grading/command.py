@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from parlab.grading.batch import grade_all
+from parlab.grading.batch import grade_all, stored_result
 from parlab.grading.corrections import apply_corrections, create_corrections, read_corrections
 from parlab.grading.display import Display, printable
 from parlab.grading.gradebook import Entry, Gradebook, graded_entry
@@ -123,7 +123,7 @@ class _Batch:
     def _not_asked(self, store: Store, done: set[str]) -> list[SubmissionResult]:
         """With --only, what others had before; and who handed in nothing."""
         others = [s for s in self.submissions if s.student not in done]
-        stored = [store.load(s.student, self.grader.key_of(s)) for s in others]
+        stored = [stored_result(store, self.grader, s) for s in others]
         found = [result for result in stored if result is not None]
         if self.roster is None or self.asked.only:
             return found
@@ -166,14 +166,15 @@ class _Batch:
         )
         for result in failed:
             print(
-                f"not graded: {printable(result.student)}: {'; '.join(result.notes)}",
+                f"not graded: {printable(result.student)}: {printable('; '.join(result.notes))}",
                 file=sys.stderr,
             )
         return SOME_NOT if failed else ALL_GRADED
 
 
 def _say(text: str, code: int) -> int:
-    print(f"parlab grade: {text}", file=sys.stderr)
+    lines = [printable(line) for line in text.split("\n")]  # names of files are in it
+    print("parlab grade:", "\n".join(lines), file=sys.stderr)
     return code
 
 

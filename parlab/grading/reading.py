@@ -9,8 +9,12 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode, v4
 
+from parlab.authoring.notebooks import OWN
+
 MAX_BYTES = 50 * 2**20
 MAX_CELLS = 2000
+MAX_CODE = 2**19  # characters; Python's parser takes a thousand times their memory
+MAX_OLD = 5 * 2**20  # of a notebook in an old format, all of which is converted
 CONFLICT = "<<<<<<< "
 
 
@@ -61,7 +65,7 @@ def parse(data: bytes) -> NotebookNode:
             raise NotReadable("the file has merge-conflict markers (<<<<<<<) in it") from None
         raise NotReadable(f"the file is not JSON, or was cut off: {error}") from None
     try:
-        return _plain(_upgraded(content))
+        return _plain(_upgraded(content, len(data)))
     except NotReadable:
         raise
     except Exception as error:  # nbformat fails in many ways on what is no notebook
@@ -71,27 +75,38 @@ def parse(data: bytes) -> NotebookNode:
         ) from None
 
 
-def _upgraded(content: Any) -> NotebookNode:
+def _upgraded(content: Any, size: int) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
         raise NotReadable("the file is JSON, but no notebook")
     if content["nbformat"] > 4:
         raise NotReadable(f"it is a notebook of format {content['nbformat']}; save it in format 4")
-    if content["nbformat"] < 4:
-        return nbformat.convert(nbformat.from_dict(content), 4)
-    return nbformat.from_dict(content)
+    if content["nbformat"] == 4:
+        return content
+    if size > MAX_OLD:
+        raise NotReadable("it is a large notebook of an old format; save it in format 4")
+    return nbformat.convert(nbformat.from_dict(content), 4)
 
 
-def _plain(notebook: NotebookNode) -> NotebookNode:
+def _plain(notebook: dict[str, Any]) -> NotebookNode:
     """The cells, with what grading looks at; editors lose the rest, or add to it."""
     cells = notebook.get("cells")
     if not isinstance(cells, list) or not cells:
         raise NotReadable("the notebook has no cells")
     if len(cells) > MAX_CELLS:
         raise NotReadable(f"the notebook has {len(cells)} cells; up to {MAX_CELLS} are read")
-    metadata = notebook.get("metadata")
-    plain = v4.new_notebook(metadata=metadata if isinstance(metadata, dict) else {})
+    plain = v4.new_notebook(metadata={OWN: _own(notebook.get("metadata"))})
     plain.cells = [_cell(cell, number) for number, cell in enumerate(cells)]
+    code = sum(len(cell.source) for cell in plain.cells if cell.cell_type == "code")
+    if code > MAX_CODE:
+        raise NotReadable(f"its code has {code:,} characters; up to {MAX_CODE:,} are read")
     return plain
+
+
+def _own(metadata: Any) -> dict[str, str]:
+    """Which lab it is a copy of, and of which release."""
+    own = metadata.get(OWN) if isinstance(metadata, dict) else None
+    found = {name: own.get(name) for name in ("lab", "derived")} if isinstance(own, dict) else {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def _cell(cell: Any, number: int) -> NotebookNode:

@@ -104,6 +104,12 @@ def large(copy: Copy, path: Path) -> None:
     os.truncate(path, 200 * 2**20)
 
 
+@case("error", 0, says="its code has")
+def much_code(copy: Copy, path: Path) -> None:
+    """A parser takes a thousand times its memory, and nobody wrote it by hand."""
+    copy.insert("x\n" * 2**20, before="exercise-ring_shift")
+
+
 @case("error", 0, says="nested")
 def nested(copy: Copy, path: Path) -> None:
     path.write_text("[" * 200_000)
