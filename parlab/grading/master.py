@@ -1,6 +1,7 @@
 """The instructor's side of a lab: the executed solution, and the stubs that were handed out."""
 
 import ast
+import contextlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -135,15 +136,35 @@ def points_of(cell: NotebookNode) -> float:
     return float(cell.metadata.get("points", 0))
 
 
-def defined_names(source: str) -> frozenset[str]:
-    """Functions and classes that a cell defines; none where it is not Python."""
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def statements(source: str) -> list[ast.stmt]:
+    """The statements of a cell, without magics; none where it is not Python."""
     body = "\n".join("" if line.startswith("%") else line for line in source.split("\n"))
     try:
-        tree = ast.parse(body)
+        return ast.parse(body).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset()
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return frozenset(node.name for node in tree.body if isinstance(node, kinds))
+        return []
+
+
+def defined_names(source: str) -> frozenset[str]:
+    """Functions and classes that a cell defines; none where it is not Python."""
+    return frozenset(node.name for node in statements(source) if isinstance(node, DEFINITION))
+
+
+def added_definitions(source: str, original: str) -> str:
+    """A cell with the imports, functions and classes that `original` has not; "" without any."""
+    known, names = {ast.unparse(node) for node in statements(original)}, defined_names(original)
+    added = []
+    for node in statements(source):
+        is_new = isinstance(node, DEFINITION) and node.name not in names
+        if is_new or isinstance(node, ast.Import | ast.ImportFrom):
+            with contextlib.suppress(RecursionError):
+                added.append(ast.unparse(node))
+    added = [text for text in added if text not in known]
+    magic = [line for line in source.strip().split("\n")[:1] if line.startswith("%%")]
+    return "\n".join(magic + added) if added else ""
 
 
 def _is_json(output: NotebookNode) -> bool:

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 
 from nbformat import NotebookNode, v4
 
-from parlab.grading.master import Exercise, Master, defined_names, is_check, released
+from parlab.grading.master import (
+    Exercise,
+    Master,
+    added_definitions,
+    defined_names,
+    is_check,
+    released,
+)
 
 _NBVAL = re.compile(r"^\s*#[#\s]*(NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)\s*$")
 # Calls of a check, as in the lab's cells: they are replaced by the lab's own.
@@ -100,6 +107,9 @@ class _Owners:
         self.by_id = {cell.id: cell for cell in master.notebook.cells}
         # Of exercises the stub: a copy of the right answer may stand anywhere, and counts.
         self.by_source = {c.source.strip(): c.id for c in master.stub.cells}
+        # Cells of which a copy is nothing of the student's own.
+        self.graded = {c.id for c in master.cells if is_check(c)}
+        self.graded |= {e.cell for e in master.exercises}
         self.taken: dict[int, str] = {}  # index of a submitted cell → id of the master's
         self.notes: list[str] = []
         for index, cell in enumerate(self.cells):
@@ -136,22 +146,40 @@ class _Owners:
         runs = {cell.id for cell in self.master.cells}
         after: str | None = None
         for index, cell in enumerate(self.cells):
-            own = self.taken.get(index) or self.by_source.get(cell.source.strip())
+            own, source = self._own(index, cell), cell.source
             if own is not None:
-                self._look(cell, own)
+                source = self._added(cell, own)
                 after = own if own in runs else after
-            elif cell.cell_type == "code" and cell.source.strip() and not _calls_a_check(cell):
+            elif cell.cell_type != "code" or _calls_a_check(cell):
+                continue
+            if source.strip():
                 number = sum(map(len, found.values()))
-                found.setdefault(after, []).append(_code(cell.source, f"{HELPER}{number}"))
+                found.setdefault(after, []).append(_code(source, f"{HELPER}{number}"))
         return found
 
-    def _look(self, cell: NotebookNode, own: str) -> None:
-        """Say where the student changed a cell of the lab: the lab's own ran."""
+    def _own(self, index: int, cell: NotebookNode) -> str | None:
+        """The id of the lab's cell that this is; a second copy of one is the student's own."""
+        own = self.taken.get(index) or self.by_source.get(cell.source.strip())
+        if index in self.taken or own not in self.taken.values() or own in self.graded:
+            if own is not None:
+                self.taken[index] = own
+            return own
+        return None
+
+    def _added(self, cell: NotebookNode, own: str) -> str:
+        """What the student added to a cell of the lab that grades nothing: imports, definitions.
+
+        Where the cell was changed, this is said: the lab's own runs in its place.
+        """
         master = self.by_id[own]
         if "exercise" in master.metadata.get("tags", []) or master.cell_type != "code":
-            return
-        if not _same(cell.source, master.source) or cell.cell_type != "code":
-            self.notes.append(f"cell {own} was changed; the lab's own ran in its place")
+            return ""
+        if _same(cell.source, master.source) and cell.cell_type == "code":
+            return ""
+        self.notes.append(f"cell {own} was changed; the lab's own ran in its place")
+        if is_check(master) or cell.cell_type != "code":
+            return ""
+        return added_definitions(cell.source, master.source)
 
 
 def _calls_a_check(cell: NotebookNode) -> bool:

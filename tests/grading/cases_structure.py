@@ -90,6 +90,31 @@ def ids_shuffled(copy: Copy, path: Path) -> None:
         cell.id, cell.metadata = f"{number}", {}
 
 
+@case("passed", ALL, notes="was changed")
+def imports_in_the_labs_cell(copy: Copy, path: Path) -> None:
+    """What a student adds to a cell of the lab's own is there when it is called."""
+    [cell] = [c for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
+    cell.source += (
+        "\n\nimport operator as op\n\ndef wrapped(n, size):\n    return op.mod(n, size)\n"
+    )
+    source = copy.reference("ring_shift").replace(
+        "(comm.rank + 1) % comm.size", "wrapped(comm.rank + 1, comm.size)"
+    )
+    assert "wrapped" in source
+    copy.answer("ring_shift", source)
+
+
+@case("passed", ALL)
+def fresh_ranks(copy: Copy, path: Path) -> None:
+    """Ranks of the student's own, then a copy of the lab's imports, and a helper behind it."""
+    [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
+    helper = "%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n"
+    for source in ("cluster.start(3)", imports, helper):
+        copy.insert(source, before="exercise-ring_shift")
+    source = copy.reference("ring_shift").replace("dest=right", "dest=right_of(comm)")
+    copy.answer("ring_shift", source)
+
+
 @case("passed", ALL)
 def own_helpers(copy: Copy, path: Path) -> None:
     """A function in a cell of the student's own, which an exercise calls."""
