@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 
 from parlab.grading.grader import Grader, workers
 from parlab.grading.proof import prove
@@ -28,7 +29,7 @@ def grade_all(
     """
     results: dict[str, SubmissionResult] = {}
     for submission in submissions:
-        stored = None if force else store.load(submission.student, grader.key_of(submission))
+        stored = None if force else stored_result(store, grader, submission)
         # What could not be graded may be possible now.
         if stored is not None and stored.points is not None:
             results[submission.student] = stored
@@ -40,6 +41,14 @@ def grade_all(
         results[result.student] = result
         done(result, False)
     return [results[s.student] for s in submissions]
+
+
+def stored_result(store: Store, grader: Grader, submission: Submission) -> SubmissionResult | None:
+    """What the submission got before, where that still holds; when it came in is the file's."""
+    result = store.load(submission.student, grader.key_of(submission))
+    if result is None:
+        return None
+    return replace(result, path=str(submission.path or ""), submitted=submission.submitted)
 
 
 def _prove_once(grader: Grader, store: Store, jobs: int, force: bool) -> None:

@@ -30,11 +30,12 @@ class Submission:
     @property
     def submitted(self) -> str:
         """When the file was last written, ISO 8601; "" where that is unknown."""
-        try:
-            seconds = os.lstat(self.path).st_mtime if self.path else None
-        except OSError:
+        if self.path is None:
             return ""
-        return "" if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat()
+        try:
+            return datetime.fromtimestamp(os.lstat(self.path).st_mtime).astimezone().isoformat()
+        except (OSError, ValueError, OverflowError):  # no file, or a time beyond the calendar
+            return ""
 
 
 def find_submissions(paths: list[Path], lab: str) -> list[Submission]:
@@ -81,6 +82,10 @@ def _of_student(folder: Path, lab: str) -> Submission:
     if len(notebooks) == 1:
         return Submission(student, notebooks[0])
     if not notebooks:
+        deeper = [path.name for path in _folders(folder) if _notebooks(path)]
+        if deeper:
+            where = f"its notebook is in a folder of its own, {deeper[0]}: move it up"
+            return Submission(student, None, where)
         return Submission(student, None, "the folder holds no notebook", given=False)
     names = ", ".join(path.name for path in notebooks)
     return Submission(student, None, f"which notebook counts: {names}? Leave one, or name it {lab}")

@@ -247,6 +247,23 @@ def test_corrections_by_hand_survive_regrading(
     assert results(handed_in) == {"cy": 0}, "a result holds what the grader found"
 
 
+def test_the_time_of_a_stored_result_is_the_files(
+    master: Master, handed_in: Path, proved: Path
+) -> None:
+    """Copied again with its true time, a file that was graded as late no longer is."""
+    shutil.copytree(proved, handed_in.parent / "out")
+    (handed_in / "ada.ipynb").unlink()
+    (handed_in / "bob.ipynb").unlink()
+    late = []
+    for _ in range(2):
+        ended = graded(command(master, handed_in, "--due", "2001-01-01"))
+        assert ended.returncode == 0, ended.stderr
+        grades = handed_in.parent / "out" / "grades.csv"
+        late.append(" late" in grades.read_text(encoding="utf-8-sig").split("\n", 1)[1])
+        os.utime(handed_in / "cy.ipynb", (0, 0))
+    assert late == [True, False]
+
+
 def test_what_the_machine_lacks_is_no_zero(master: Master) -> None:
     """The lab's own first cell fails, as with too few devices: the student is not to blame."""
     from parlab.grading.reading import parse

@@ -1,6 +1,7 @@
 """Which student a path is of, and which file counts."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,10 +52,18 @@ def test_accents_are_composed(tmp_path: Path) -> None:
         (["ada/x.ipynb", "ada/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: x.ipynb"),
         (["ada.ipynb", "ada/01_mpi.ipynb"], "ada", "which of these counts: "),
         (["ada/notes.txt", "bob/x.ipynb"], "ada", "the folder holds no notebook"),
+        (["ada/labs/01_mpi.ipynb", "bob/x.ipynb"], "ada", "its notebook is in a folder of its own"),
     ],
 )  # fmt: skip
 def test_what_is_not_clear_is_told(files: list, student: str, problem: str, tmp_path: Path) -> None:
     assert students(make(tmp_path, *files))[student].startswith(problem)
+
+
+def test_a_time_beyond_the_calendar_is_unknown(tmp_path: Path, monkeypatch) -> None:
+    [found] = find_submissions([make(tmp_path, "ada.ipynb")], LAB)
+    assert found.submitted
+    monkeypatch.setattr("os.lstat", lambda path: SimpleNamespace(st_mtime=1e15))
+    assert found.submitted == ""
 
 
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
