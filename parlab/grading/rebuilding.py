@@ -1,5 +1,6 @@
 """Puts a student's answers into the instructor's notebook."""
 
+import ast
 import re
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from parlab.grading.master import (
     defined_names,
     is_check,
     released,
+    statements,
 )
 
 _NBVAL = re.compile(r"^\s*#[#\s]*(NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)\s*$")
@@ -183,9 +185,13 @@ class _Owners:
 
 
 def _calls_a_check(cell: NotebookNode) -> bool:
-    """Whether a cell without a known id is one of the lab's checks, edited or copied."""
-    is_code = cell.cell_type == "code" and not defined_names(cell.source)
-    return is_code and _CHECK.search(cell.source) is not None
+    """Whether a cell without a known id is one of the lab's checks, edited or copied.
+
+    One that also sets or imports something is the student's own.
+    """
+    if cell.cell_type != "code" or not _CHECK.search(cell.source):
+        return False
+    return all(isinstance(node, ast.Expr) for node in statements(cell.source))
 
 
 def _code(source: str, cell_id: str) -> NotebookNode:

@@ -116,6 +116,15 @@ def fresh_ranks(copy: Copy, path: Path) -> None:
 
 
 @case("passed", ALL)
+def check_with_more(copy: Copy, path: Path) -> None:
+    """A try of the student's own, in whose cell a later exercise finds what it needs."""
+    copy.insert("%%px\none = 1\ncheck.ring_shift(ring_shift)", before="exercise-ring_all_gather")
+    source = copy.reference("ring_all_gather")
+    copy.answer("ring_all_gather", source.replace("range(size - 1)", "range(size - 1 * one)"))
+    assert "1 * one" in copy.cell("exercise-ring_all_gather").source
+
+
+@case("passed", ALL)
 def own_helpers(copy: Copy, path: Path) -> None:
     """A function in a cell of the student's own, which an exercise calls."""
     copy.insert("%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n",
