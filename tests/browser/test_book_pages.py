@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.reader import DESK, PHONE, reader
 from tests.built_book import pages
 
+pytestmark = pytest.mark.timeout(900)
 CHAPTERS = ["book/01_mpi.html", "book/02_data_parallel.html"]
 
 
