@@ -103,6 +103,8 @@ class Cell:
             outcome.freed = False
         elif ending is not Ending.FINISHED:
             stacks = self._look(outcome)
+            if ending is not Ending.FAILED:  # there, ranks that compute may go on
+                self.replies.ended_early()
             free = self._leave(stacks) if ending is Ending.FAILED else self._free(stacks)
             outcome.freed = free and self._recover(outcome)
         return outcome

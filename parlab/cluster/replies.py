@@ -13,6 +13,7 @@ class Replies:
     def __init__(self, ranks: list[int], result: AsyncResult) -> None:
         # AsyncResult tells of the whole cell only; its children tell of each rank.
         self._futures = dict(zip(ranks, result._children, strict=True))
+        self._printed: dict[int, int] = {}
 
     def on_each(self, call: Callable[[], None]) -> None:
         """Call this whenever a rank has answered."""
@@ -33,6 +34,18 @@ class Replies:
         first = next(iter(self._futures.values()))
         return (first.output.metadata["stdout"] or "").rstrip().rpartition("\n")[2]
 
+    def ended_early(self) -> None:
+        """Note what the ranks that still run have printed: they are about to be freed.
+
+        A rank that is freed and then comes to the end of its cell did not get there by itself:
+        MPI lets a send whose receiver was freed first go as if it had arrived, and a receive after
+        it can even get its message. What it prints on the way never happened.
+        """
+        self._printed = {
+            rank: len(self._futures[rank].output.metadata["stdout"] or "")
+            for rank in self.running()
+        }
+
     def outputs(self, timeout: float) -> dict[int, dict[str, Any]]:
         """Each rank's `stdout`, `stderr`, `outputs` and `execute_result`.
 
@@ -46,4 +59,9 @@ class Replies:
                     future.output.result(max(0.0, until - time.monotonic()))
                 except TimeoutError:
                     break
-        return {rank: future.output.metadata for rank, future in self._futures.items()}
+        failed = self.errors()
+        found = {rank: dict(future.output.metadata) for rank, future in self._futures.items()}
+        for rank, printed in self._printed.items():
+            if rank not in failed:
+                found[rank]["stdout"] = (found[rank]["stdout"] or "")[:printed]
+        return found
