@@ -37,9 +37,9 @@ class Replies:
     def ended_early(self) -> None:
         """Note what the ranks that still run have printed: they are about to be freed.
 
-        A rank that is freed and then comes to the end of its cell did not get there by itself:
-        MPI lets a send whose receiver was freed first go as if it had arrived, and a receive after
-        it can even get its message. What it prints on the way never happened.
+        A rank that is freed and then comes to the end of its cell did not get there by itself. Seen
+        in about one of forty deadlocks on Open MPI 5.0.11; the likely cause is that a send ends
+        well when its receiver is freed first. What it prints on the way is not shown.
         """
         self._printed = {
             rank: len(self._futures[rank].output.metadata["stdout"] or "")
