@@ -35,6 +35,24 @@ def test_a_script_sees_what_a_lab_sees(tmp_path: Path, n: int):
     assert lines == [f"{r} {n} {n} cpu {total} {float(n)} gloo 1" for r in range(n)]
 
 
+def test_gloo_has_ended_before_python_does(tmp_path: Path):
+    """A thread of it that still held a tensor then would abort the rank, now and then."""
+    lines = on_ranks(
+        2,
+        tmp_path,
+        "import atexit, glob\n"
+        "def threads():\n"
+        "    names = (open(path).read() for path in glob.glob('/proc/self/task/*/comm'))\n"
+        "    return sum('gloo' in name for name in names)\n"
+        "atexit.register(lambda: print('at the end', threads()))  # first in, last out\n"
+        "from parlab.rank import group\n"
+        "import torch, torch.distributed as dist\n"
+        "dist.all_reduce(torch.ones(2))\n"
+        "print('before', threads() > 0)\n",
+    )
+    assert lines == ["at the end 0"] * 2 + ["before True"] * 2
+
+
 def test_communicators_and_groups_are_renewed_in_place(tmp_path: Path):
     """After a revocation the very objects that a lab holds work again, torch's group too."""
     lines = on_ranks(
@@ -64,6 +82,42 @@ def test_communicators_and_groups_are_renewed_in_place(tmp_path: Path):
     )
     told = "{'lost': ['made'], 'torch': True}"
     assert lines == [f"{r} 3 3 3.0 3.0 {told}" for r in range(3)]
+
+
+def test_no_waiting_call_misses_its_revocation(tmp_path: Path):
+    """A call on a lab's own communicator, while several ranks revoke one after the other."""
+    lines = on_ranks(
+        4,
+        tmp_path,
+        "import os, threading, time\n"
+        "from mpi4py import MPI\n"
+        "from parlab.rank import comm, rank\n"
+        "from parlab.rank import release, recovery\n"
+        "release.prepare()\n"
+        "def free(ended, number):\n"
+        "    # Rank 0 waits by then. If not, it meets a revoked communicator: as good.\n"
+        "    time.sleep(0.02 + 0.0002 * rank * (number % 5))\n"
+        "    for _ in range(3):\n"
+        "        release.revoke()\n"
+        "        if ended.wait(0.1):\n            return\n"
+        "    if not ended.wait(10):\n"
+        "        print('a call missed it', flush=True)\n        os.abort()\n"
+        "for number in range(200):\n"
+        "    pair = comm.Split(rank // 2)\n"
+        "    comm.Barrier()\n"
+        "    ended = threading.Event()\n"
+        "    thread = threading.Thread(target=free, args=(ended, number))\n"
+        "    thread.start()\n"
+        "    if rank == 0:\n"
+        "        try:\n            pair.Barrier()\n"
+        "        except MPI.Exception as error:\n"
+        "            assert error.error_class == MPI.ERR_REVOKED, error\n"
+        "    ended.set()\n"
+        "    thread.join()\n"
+        "    recovery.recover({})\n"
+        "print(rank)\n",
+    )
+    assert lines == ["0", "1", "2", "3"]
 
 
 def test_the_command_line_says_what_it_needs():

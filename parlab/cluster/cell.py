@@ -16,6 +16,8 @@ from parlab.cluster.session import Session
 GRACE_SECONDS = 1.0
 # Each way of freeing a rank gets this long before the next.
 STEP_SECONDS = 0.35
+# A revocation is asked for more than once: a call that waits in MPI may miss one.
+TIMES = 3
 RECOVERY_SECONDS = 10.0
 
 
@@ -125,11 +127,16 @@ class Cell:
 
     def _release(self, stacks: dict[int, str]) -> bool:
         """Make calls that wait for other ranks fail; says whether all ranks are free then."""
-        everyone = list(range(self.session.n))
-        self._send(everyone, do="release", what="r")
         if any(in_torch(stack) for stack in stacks.values()):
-            self._send(everyone, do="release", what="t")
-        return self._wait_until_free(STEP_SECONDS)
+            self._ask_all("t")
+        for _ in range(TIMES):
+            self._ask_all("r")
+            if self._wait_until_free(STEP_SECONDS / TIMES):
+                return True
+        return False
+
+    def _ask_all(self, what: str) -> None:
+        self._send(list(range(self.session.n)), do="release", what=what)
 
     def _free(self, stacks: dict[int, str]) -> bool:
         """End the cell on every rank, keeping what the ranks hold; says whether all are free."""
@@ -137,8 +144,9 @@ class Cell:
             return True
         for step in range(3):
             self._send(self.replies.running(), do="signal", signal=int(signal.SIGINT))
+            self._ask_all("r")
             if step == 1:
-                self._send(list(range(self.session.n)), do="release", what="t")
+                self._ask_all("t")
             if self._wait_until_free(STEP_SECONDS):
                 return True
         return False

@@ -19,6 +19,7 @@ def prepare() -> None:
     # The signal goes to the main thread, the one that runs cells: only its stack is wanted.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
     faulthandler.enable(file=stacks, all_threads=False)
+    release.prepare()
     release.start(requests)
 
 

@@ -15,6 +15,7 @@ def recover(namespace: dict[str, object]) -> dict[str, object]:
     torch.distributed was started anew.
     """
     world.renew()
+    release.prepare()
     groups = sys.modules.get("parlab.rank.torch_groups")
     # Ranks agree before they decide: one may have been stopped before it came to import it.
     everywhere = world.comm.allreduce(int(groups is not None), op=MPI.MIN)

@@ -16,6 +16,10 @@ from mpi4py import MPI
 from parlab.rank.errors import is_cell
 
 REVOKE, CLOSE_TORCH = b"r", b"t"
+BELLS = 6  # as often as the kernel asks, at most, before it gives up and restarts the ranks
+
+# Communicators of this rank alone, to be revoked one at a time: see `_ring`.
+_bells: list[MPI.Comm] = []
 
 
 def start(requests: int) -> None:
@@ -41,6 +45,24 @@ def revoke() -> None:
         # MPI's own pristine world is never among them: nothing hands it out.
         if comm != MPI.COMM_NULL and comm.size > 1 and not comm.Is_revoked():
             comm.Revoke()
+    _ring()
+
+
+def _ring() -> None:
+    """Wake the calls of this rank that wait in MPI, so that each looks at its communicator.
+
+    Open MPI 5.0.11 wakes all of a rank's waiting calls when any communicator is revoked, and those
+    that are not concerned wait on. A call that is just going back to wait does not hear that its
+    own is revoked now, and waits for ever: about one release in twenty, where a lab's own
+    communicator was revoked after `comm`. Revoking another one, which nobody uses, wakes it again.
+    """
+    if _bells:
+        _bells.pop().Revoke()
+
+
+def prepare() -> None:
+    """Make what the next release needs. Called by the main thread, outside of any MPI call."""
+    _bells.extend(MPI.COMM_SELF.Dup() for _ in range(BELLS - len(_bells)))
 
 
 def _communicators_in_use(frame: FrameType | None) -> Iterator[MPI.Comm]:

@@ -1,5 +1,6 @@
 """torch.distributed on the ranks: the default group, the labs' `group`, and their renewal."""
 
+import atexit
 import contextlib
 import os
 import socket
@@ -31,7 +32,19 @@ def start() -> dist.ProcessGroup:
         _state["mpi_group"] = mpi_group.MPIGroup(new_communicator())
         _track_sockets()
         _connect()
+        atexit.register(_end)
     return _state["group"]
+
+
+def _end() -> None:
+    """End Gloo's threads while Python still runs.
+
+    One of them may let go of a collective's tensors only after the call has returned. If Python is
+    ending by then, it ends the thread too, in the midst of C++, which aborts the rank; the other
+    ranks wait for it in MPI's own end, for ever. Seen once, on a test of a dozen lines.
+    """
+    with contextlib.suppress(Exception):  # a group that was closed is in no state to be tidy
+        dist.destroy_process_group()
 
 
 def _connect() -> None:
