@@ -159,6 +159,8 @@ def grade(
 
 def main() -> None:
     """The entry point; what the user has to mend is one line, without a traceback."""
+    # nbformat's jsonschema would load a grammar for URLs, which no notebook needs, in a second.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     try:
         app()
     except ModuleNotFoundError as error:

@@ -20,9 +20,9 @@ QUIET = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium, without a window."""
+    """The system's Chromium, without a window. It ends with these tests: it is never quite idle."""
     found = find_chromium()
     if found is None:
         pytest.fail("no chromium on this machine: install it to test the book in a browser")
@@ -37,7 +37,7 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(full_book: Path) -> Iterator[str]:
     """Address of the full edition on a free port of this machine, ending in a slash."""
     handler = functools.partial(_Silent, directory=str(full_book))

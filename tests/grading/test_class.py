@@ -53,7 +53,7 @@ class Graded:
 
 def command(master: Master, folder: Path, out: Path, *more: str) -> list[str]:
     start = [sys.executable, "-m", "parlab.cli", "grade", str(master.path), str(folder)]
-    return [*start, "--out", str(out), "--jobs", "2", *LIMITS, *more]
+    return [*start, "--out", str(out), "--jobs", "3", *LIMITS, *more]
 
 
 @pytest.fixture(scope="module")
