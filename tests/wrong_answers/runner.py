@@ -74,7 +74,8 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except BaseException:
-        # The other ranks would wait for this one for ever.
+        # The other ranks would wait for this one for ever; mpiexec ends them. (Where all ranks call
+        # MPI's own Abort at once, none of them may come to its end.)
         traceback.print_exc()
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        os._exit(1)

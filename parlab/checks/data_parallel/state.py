@@ -41,7 +41,7 @@ def _on_ranks(
         # One after the other over all ranks: what one rank sees may follow from another's problem.
         for judge in (
             lambda comm: _in_place(model, places),
-            lambda comm: _values(state_of(model), starts, comm.rank),
+            lambda comm: _values(state_of(model), starts, comm.rank, ledger),
             lambda comm: _traffic(model, ledger, comm),
         ):
             problem = judge(comm) if comm is not None else None
@@ -54,7 +54,7 @@ def _places(model: nn.Module) -> dict[str, tuple[int, int]]:
     return {name: (id(p), p.data_ptr()) for name, p in model.named_parameters()}
 
 
-def _values(got: State, starts: list[State], rank: int) -> str | None:
+def _values(got: State, starts: list[State], rank: int, ledger: Ledger) -> str | None:
     wrong = [name for name in got if not equal(got[name], starts[0][name])]
     if not wrong:
         return None
@@ -65,6 +65,11 @@ def _values(got: State, starts: list[State], rank: int) -> str | None:
             return f"{name} is the mean of all ranks' values: a mean of random weights is smaller"
         return f"{name} changed on rank 0, which is the one to copy from: is root=0?"
     if all(equal(got[name], starts[rank][name]) for name in got):
+        if not ledger.bytes_sent() + ledger.bytes_received():
+            return (
+                f"{name} and all else is as before, and this rank took part in no broadcast: every "
+                "rank makes the call, those that receive as well"
+            )
         return (
             f"{name} and all else is as before: did the broadcast write into a copy? .clone() and "
             "state_dict() copies are not the model; .detach() is the same memory"

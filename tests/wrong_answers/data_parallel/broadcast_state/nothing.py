@@ -1,4 +1,4 @@
-"""as before: did the broadcast write into a copy
+"""this rank took part in no broadcast
 
 Nothing is sent: a common seed is hoped for.
 """
