@@ -8,6 +8,8 @@ from parlab.grading.reports.text import first_line
 from parlab.grading.results import ExerciseResult, Status
 
 _RANKS = re.compile(r"(?:all ranks|ranks? \d[\d, -]*): *")
+# The input of the call: "with 3 ranks, shape (15,) of int64", "(on 2 ranks)".
+_INPUT = re.compile(r" \((?:with|on) # ranks?\b[^;]*\)(?=;|$)| with # ranks?\b[^;]*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
 
 
@@ -43,11 +45,14 @@ def said_most(entries: tuple[Entry, ...]) -> list[Misconception]:
 
 
 def normalised(exercise: ExerciseResult) -> str:
-    """The first line of what its check said, without whose it was; "" where it said nothing."""
+    """The first line of what its check said; "" where it said nothing.
+
+    Whose it was, and for which input, is left out.
+    """
     message = exercise.message
     if message.startswith(CORRECTED):
         message = message.partition("\n")[2]
     line = first_line(message).removeprefix(f"{exercise.key}: ")
     if ranks := _RANKS.match(line):
         line = line[ranks.end() :]
-    return _NUMBER.sub("#", line.removeprefix(f"{exercise.key}: "))
+    return _INPUT.sub("", _NUMBER.sub("#", line.removeprefix(f"{exercise.key}: ")))
