@@ -1081,7 +1081,8 @@ for column, (hidden_size, times) in zip(axes, measured.items(), strict=True):
         role = "library" if name.startswith("DDP") else "reference"
         column.barh(row, milliseconds / times[ddp], height=0.7, **plots.hatched(role))
     column.axvline(1, color=plots.NEUTRAL, linewidth=1)
-    column.set(title=f"{hidden_size} hidden units", xlabel=f"time over that of {ddp}")
+    column.set_title(f"{hidden_size} hidden units")
+drawn.supxlabel(f"time over that of {ddp}", color=plots.NEUTRAL, fontsize="medium")
 axes[0].set_yticks(range(len(times)), [name for name, _ in rows])
 for hidden_size, times in measured.items():
     ratios = ", ".join(f"{name} {time / times[ddp]:.2f}" for name, time in times.items())
