@@ -39,9 +39,9 @@ def start() -> dist.ProcessGroup:
 def _end() -> None:
     """End Gloo's threads while Python still runs.
 
-    One of them may let go of a collective's tensors only after the call has returned. If Python is
-    ending by then, it ends the thread too, in the midst of C++, which aborts the rank; the other
-    ranks wait for it in MPI's own end, for ever. Seen once, on a test of a dozen lines.
+    Seen once, at the end of a script: a C++ thread of a rank was ended by Python, which aborted the
+    rank, and the others waited for it in MPI's own end, for ever. Likely a thread of Gloo, letting
+    go of a collective's tensors after the call had returned, asked for Python's lock too late.
     """
     with contextlib.suppress(Exception):  # a group that was closed is in no state to be tidy
         dist.destroy_process_group()
