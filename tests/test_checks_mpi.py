@@ -45,7 +45,7 @@ def test_the_reference_passes_and_costs_what_the_formulas_say(world_size: int) -
 
 
 def test_all_ranks_agree_and_no_mistake_stops_a_check() -> None:
-    run_on_ranks(4, "verdicts", "mistakes_leave_nothing_behind")
+    run_on_ranks(4, "verdicts", "freed_calls_may_end_well", "mistakes_leave_nothing_behind")
 
 
 # On the ranks
@@ -123,6 +123,32 @@ def verdicts() -> None:
     assert "\n  rank 1  line " in said
     said = message(check.ring_shift, returns_nothing_on_one_rank)
     assert "rank 3: the result is None: is a `return` missing?" in said
+
+
+def freed_calls_may_end_well() -> None:
+    """As a send does on Open MPI, where its receiver is freed first: its rank was stuck all along.
+
+    Here on purpose, and on every run.
+    """
+    from parlab.checks import mpi as check
+
+    def ends_well(x, comm):
+        while not comm.Is_revoked():
+            pass
+        return x
+
+    def ends_well_on_rank_1(x, comm):
+        return ends_well(x, comm) if comm.rank == 1 else comm.recv(source=1)
+
+    def ends_otherwise_on_rank_1(x, comm):
+        return ends_well(x, comm).no_such_attribute if comm.rank == 1 else comm.recv(source=1)
+
+    said = message(check.ring_shift, ends_well)
+    assert "does not end with 4 ranks" in said and "returned" not in said
+    said = message(check.ring_shift, ends_well_on_rank_1)
+    assert "\n  rank 1         at line " in said and "\n  ranks 0, 2, 3  at line " in said
+    said = message(check.ring_shift, ends_otherwise_on_rank_1)
+    assert "does not end with 4 ranks" in said and "\n  rank 1         at line " in said
 
 
 def mistakes_leave_nothing_behind() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from parlab.checks.watchdog import Ended, run_watched
+from parlab.checks.watchdog import Ended, agreed, run_watched
 from parlab.cluster.report import by_value, ranks_text
 
 # Messages of checks are small, and a correct function needs milliseconds: a function that has not
@@ -161,7 +161,7 @@ class Check:
         ended = run_watched(function, arguments, comm, seconds) if took_part else None
         # An array in the result may be large, and is this rank's alone.
         told = (comm.rank, ended.without_value()) if ended else None
-        endings = dict(sorted(entry for entry in gather(told) if entry is not None))
+        endings = agreed(dict(sorted(entry for entry in gather(told) if entry is not None)))
         problem = describe(endings, situation, self.key)
         if problem:
             because = explain(endings)

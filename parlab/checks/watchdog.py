@@ -33,7 +33,8 @@ class Ended:
     """How a call ended on one rank.
 
     `unfinished` is a stub; `stuck` waited in the communicator until it was revoked. `line` is the
-    innermost line that the learner wrote.
+    innermost line that the learner wrote: where it raised, or where it was last seen at work. A
+    call that returned soon was not seen.
     """
 
     kind: Literal["returned", "raised", "unfinished", "stuck"]
@@ -76,11 +77,28 @@ def run_watched(
         ended = _of_error(error)
     finally:
         done.set()
-    if places and ended.kind == "stuck":
-        ended = Ended("stuck", line=places[-1])
+    if places and _is_revoked(comm):
+        ended = Ended("stuck")  # whatever came of it then
+    if places and ended.kind in ("returned", "stuck"):
+        ended = replace(ended, line=places[-1])
     if ended.kind != "returned":
         _revoke(comm)  # the others may be waiting for this rank
     return ended
+
+
+def agreed(endings: dict[int, Ended]) -> dict[int, Ended]:
+    """How the call ended on each rank, as all ranks together see it.
+
+    A call that is freed may return as if all were well (a send, where its receiver was freed
+    first), and even before its rank hears that the communicator is revoked. So where some rank was
+    stuck, so was each that was still at work when the watchdogs looked.
+    """
+    if not any(ended.kind == "stuck" for ended in endings.values()):
+        return endings
+    return {
+        rank: replace(ended, kind="stuck") if ended.kind == "returned" and ended.line else ended
+        for rank, ended in endings.items()
+    }
 
 
 def _of_error(error: Exception) -> Ended:
@@ -90,6 +108,12 @@ def _of_error(error: Exception) -> Ended:
     if error.Get_error_class() == MPI.ERR_REVOKED:
         return Ended("stuck", line=line)
     return Ended("raised", error=str(error), line=line)
+
+
+def _is_revoked(comm: MPI.Intracomm) -> bool:
+    with contextlib.suppress(MPI.Exception, NotImplementedError):
+        return comm.Is_revoked()
+    return False
 
 
 def _revoke(comm: MPI.Intracomm) -> None:
