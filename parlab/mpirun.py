@@ -47,8 +47,11 @@ def _whole_cores() -> int:
         return available_cores()
 
 
-def environment(n: int, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables to add for `n` ranks on this machine; what `base` (os.environ) sets stays."""
+def environment(n: int | None, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables to add for `n` ranks on this machine; what `base` (os.environ) sets stays.
+
+    None for ranks on other nodes: how many fit there, and over what they speak, is not known here.
+    """
     base = os.environ if base is None else base
     wanted = {
         # One thread a rank, or the ranks fight over the cores.
@@ -58,7 +61,11 @@ def environment(n: int, base: Mapping[str, str] | None = None) -> dict[str, str]
     }
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if n > slots(base):
+    if n is not None:
+        # Open MPI looks for fabrics (libfabric's) as it starts, and where it closes the component
+        # again it sleeps for a second. Nothing speaks over a fabric inside one machine.
+        wanted["OMPI_MCA_btl"] = "^ofi"
+    if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     return {name: value for name, value in wanted.items() if name not in base}
 

@@ -68,3 +68,24 @@ def test_what_the_user_set_stays() -> None:
 
 def test_enough_cores_get_the_defaults_of_open_mpi() -> None:
     assert not any(name.startswith("PRTE") for name in mpirun.environment(1, {}))
+
+
+def test_other_nodes_get_the_defaults_of_open_mpi() -> None:
+    assert not any(name.startswith(("PRTE", "OMPI_MCA")) for name in mpirun.environment(None, {}))
+
+
+def test_no_fabric_is_looked_for_on_one_machine() -> None:
+    """Open MPI's component for fabrics sleeps for a second in each rank's start."""
+    looks = {"OMPI_MCA_btl_base_verbose": "10"}
+    of_open_mpi = mpirun.environment(None, os.environ | looks)
+    for ours, fabrics in ((of_open_mpi, True), (mpirun.environment(1), False)):
+        ran = subprocess.run(
+            mpirun.command(1, sys.executable, "-c", SAY),
+            env=os.environ | looks | ours,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert "found loaded component sm" in ran.stderr
+        assert ("found loaded component ofi" in ran.stderr) == fabrics

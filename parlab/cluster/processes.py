@@ -62,8 +62,7 @@ class Processes:
         ]
         local[engines].engine_args = ENGINE_ARGS
         local[engines].environment = {
-            # How many ranks a node has room for, a profile knows by itself.
-            **mpirun.environment(1 if profile else n),
+            **mpirun.environment(None if profile else n),
             **self.cluster.config[engines].get("environment", {}),
             "PARLAB_CHANNEL": channel_address,
         }
