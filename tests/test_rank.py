@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from parlab import mpirun
+from parlab.rank import engine
 
 
 def on_ranks(n: int, tmp_path: Path, code: str) -> list[str]:
@@ -126,3 +127,13 @@ def test_the_command_line_says_what_it_needs():
     )
     assert ran.returncode == 2
     assert "a positive number of ranks and a script" in ran.stderr
+
+
+def test_an_engine_waits_until_the_controllers_file_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, whole = tmp_path / "connection.json", '{"key": "k", "port": 1}'
+    pieces = iter(["", whole[:10], whole])
+    monkeypatch.setattr(engine.time, "sleep", lambda seconds: file.write_text(next(pieces)))
+    assert engine.connection(file) == whole
+    assert next(pieces, None) is None

@@ -48,6 +48,8 @@ class Processes:
             n=n,
             load_profile=bool(profile),
             delay=0,
+            # Engines of this machine start beside the controller, and wait for its file.
+            send_engines_connection_env=bool(profile),
             controller_args=CONTROLLER_ARGS,
             cluster_file="",
             log_level=logging.CRITICAL,
@@ -67,6 +69,8 @@ class Processes:
             "PARLAB_CHANNEL": channel_address,
         }
         if not profile:
+            file = f"security/ipcontroller-{self.cluster.cluster_id}-engine.json"
+            local[engines].environment["PARLAB_CONNECTION_FILE"] = str(self.folder / file)
             local[engines].mpi_cmd = [mpirun.mpiexec()]
             local[engines].mpi_args = mpirun.MPI_ARGS
         self.cluster.config.merge(local)
