@@ -3,7 +3,7 @@
 import pytest
 
 # Fixtures that take a while, in the order of how long they take.
-SLOW_FIXTURES = {"notebook": 1, "full_book": 2, "student_book": 2, "chromium": 3}
+SLOW_FIXTURES = {"notebook": 1, "books": 2, "chromium": 3}
 LONG = 4
 
 

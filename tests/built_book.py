@@ -1,28 +1,35 @@
 """The book as a reader gets it: each edition built once for all tests of a run."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from parlab.book import build
+from parlab.book.source import EDITIONS
 
 
 @pytest.fixture(scope="session")
-def full_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def books(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each edition. They are built side by side: a build keeps one core busy."""
+    root = tmp_path_factory.mktemp("book")
+    with ThreadPoolExecutor() as pool:
+        codes = pool.map(lambda edition: build(edition, root / edition), EDITIONS)
+    failed = [edition for edition, code in zip(EDITIONS, codes, strict=True) if code != 0]
+    assert not failed, f"does not build: {', '.join(failed)}; see its warnings"
+    return {edition: root / edition for edition in EDITIONS}
+
+
+@pytest.fixture(scope="session")
+def full_book(books: dict[str, Path]) -> Path:
     """The folder of the full edition."""
-    return _built("full", tmp_path_factory)
+    return books["full"]
 
 
 @pytest.fixture(scope="session")
-def student_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def student_book(books: dict[str, Path]) -> Path:
     """The folder of the edition without solutions."""
-    return _built("student", tmp_path_factory)
-
-
-def _built(edition: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("book") / edition
-    assert build(edition, output) == 0, f"the {edition} edition does not build: see its warnings"
-    return output
+    return books["student"]
 
 
 def pages(book: Path) -> list[str]:
