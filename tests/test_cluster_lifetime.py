@@ -155,7 +155,7 @@ def test_no_setting_is_made_that_this_machine_does_not_need():
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     ordinary, crowded = eval(printed.replace("] [", "], ["))
-    assert ordinary == ["MPI4PY_RC_FAST_REDUCE", "OMP_NUM_THREADS"]
+    assert ordinary == ["MPI4PY_RC_FAST_REDUCE", "OMPI_MCA_btl", "OMP_NUM_THREADS"]
     assert set(crowded) - set(ordinary) == {"PRTE_MCA_rmaps_default_mapping_policy"}
 
 

@@ -59,6 +59,7 @@ def test_ranks_that_give_no_answer_are_ended_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = {process.pid for process in rank_processes()}
+    monkeypatch.setattr(mpi, "_PROBE", "import signal; signal.pause()")
     monkeypatch.setattr(mpi, "DEADLINE", 0.2)
     finding = mpi.ranks()
     assert finding.status == "fail"
