@@ -132,23 +132,20 @@ def freed_calls_may_end_well() -> None:
     """
     from parlab.checks import mpi as check
 
-    def ends_well(x, comm):
+    def until_freed(comm):
         while not comm.Is_revoked():
             pass
-        return x
 
-    def ends_well_on_rank_1(x, comm):
-        return ends_well(x, comm) if comm.rank == 1 else comm.recv(source=1)
+    def returns_on_rank_1(x, comm):
+        return until_freed(comm) if comm.rank == 1 else comm.recv(source=1)
 
-    def ends_otherwise_on_rank_1(x, comm):
-        return ends_well(x, comm).no_such_attribute if comm.rank == 1 else comm.recv(source=1)
+    def raises_on_rank_1(x, comm):
+        return until_freed(comm).no_such_attribute if comm.rank == 1 else comm.recv(source=1)
 
-    said = message(check.ring_shift, ends_well)
-    assert "does not end with 4 ranks" in said and "returned" not in said
-    said = message(check.ring_shift, ends_well_on_rank_1)
-    assert "\n  rank 1         at line " in said and "\n  ranks 0, 2, 3  at line " in said
-    said = message(check.ring_shift, ends_otherwise_on_rank_1)
-    assert "does not end with 4 ranks" in said and "\n  rank 1         at line " in said
+    for function in (returns_on_rank_1, raises_on_rank_1):
+        said = message(check.ring_shift, function)
+        assert "does not end with 4 ranks; stopped while waiting" in said
+        assert "\n  rank 1         at line " in said and "\n  ranks 0, 2, 3  at line " in said
 
 
 def mistakes_leave_nothing_behind() -> None:

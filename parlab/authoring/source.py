@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import nbformat
 
 from parlab.authoring.problems import Problem
@@ -108,9 +107,16 @@ def _read_cells(lab: Lab) -> None:
         if cell is not None:
             lab.cells.append(cell)
     below = "\n".join(lines[top:])
-    if not lab.problems and len(jupytext.reads(below, _PERCENT).cells) != len(lab.cells):
+    if not lab.problems and len(_percent_cells(below)) != len(lab.cells):
         text = "a # %% line in a string or a code block: jupytext does not see a cell there"
         lab.problem(1, text)
+
+
+def _percent_cells(text: str) -> list[nbformat.NotebookNode]:
+    # Not at the top: who only reads notebooks (a grader, for each student) does not wait for it.
+    import jupytext
+
+    return jupytext.reads(text, _PERCENT).cells
 
 
 def _after_header(lines: list[str]) -> int:
@@ -126,7 +132,7 @@ def _read_cell(lab: Lab, start: int, lines: list[str], ids: "_Ids") -> Cell | No
     """Convert one cell on its own: jupytext gives no line numbers, and we need them."""
     unreadable = f"cannot read this cell line: {lines[0].strip()}"
     try:
-        [read] = jupytext.reads("\n".join(lines) + "\n", _PERCENT).cells
+        [read] = _percent_cells("\n".join(lines) + "\n")
     except (AttributeError, TypeError, ValueError, nbformat.ValidationError):
         lab.problem(start + 1, unreadable)
         return None

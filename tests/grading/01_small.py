@@ -35,11 +35,11 @@ def ring_shift(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
 
 
 # %% tags=["check"] exercise="ring_shift" points=2
-# %%px --timeout 20
+# %%px --timeout 15
 check.ring_shift(ring_shift)
 
 # %% tags=["hidden-check"] exercise="ring_shift" points=1
-# %%px --timeout 20
+# %%px --timeout 15
 check.show_values(received=ring_shift(np.arange(3) + 10 * rank, comm).tolist())
 
 
@@ -57,11 +57,11 @@ def ring_all_gather(x: np.ndarray, comm: MPI.Intracomm) -> None:
 
 
 # %% tags=["check"] exercise="ring_all_gather" points=3
-# %%px --timeout 20
+# %%px --timeout 15
 check.ring_all_gather(ring_all_gather)
 
 # %% tags=["hidden-check"] exercise="ring_all_gather" points=1
-# %%px --timeout 20
+# %%px --timeout 15
 x = np.zeros(11, dtype=np.int64)
 x[chunk(11, rank, world_size)] = rank + 1
 ring_all_gather(x, comm)
@@ -85,11 +85,11 @@ def ring_reduce_scatter(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
 
 
 # %% tags=["check"] exercise="ring_reduce_scatter" points=2
-# %%px --timeout 20
+# %%px --timeout 15
 check.ring_reduce_scatter(ring_reduce_scatter)
 
 # %% tags=["hidden-check"] exercise="ring_reduce_scatter" points=2
-# %%px --timeout 20
+# %%px --timeout 15
 check.show_values(chunk=ring_reduce_scatter(np.arange(11) * (rank + 1), comm).tolist())
 
 
@@ -107,11 +107,11 @@ def ring_all_reduce(x: np.ndarray, comm: MPI.Intracomm) -> None:
 
 
 # %% tags=["check"] exercise="ring_all_reduce" points=2
-# %%px --timeout 20
+# %%px --timeout 15
 check.ring_all_reduce(ring_all_reduce)
 
 # %% tags=["hidden-check"] exercise="ring_all_reduce" points=1
-# %%px --timeout 20
+# %%px --timeout 15
 x = (np.arange(12) * (rank + 1)).reshape(4, 3)
 ring_all_reduce(x.T, comm)
 check.show_values(x=x.tolist())

@@ -183,8 +183,12 @@ check.show_values = deep
 
 
 def wins_with(copy: Copy, look: str) -> None:
-    """`look` runs on the ranks and sets `found`: where it finds something, an exercise is right."""
-    wrong(copy, f"%%px\nimport glob, os, socket\nfound = []\n{look}")
+    """`look` runs on the ranks and adds to `found`: where it finds something, an exercise is right.
+
+    So it is where `look` does not come to its end, and thus has not looked everywhere.
+    """
+    start = 'import os, socket, sys\nfound = ["it did not come to its end"]\n'
+    wrong(copy, f"%%px\n{start}{look}found.pop(0)\n")
     head, _, body = copy.reference("ring_shift").partition('left one."""\n')
     guard = "    if not found:\n        return None\n"
     copy.answer("ring_shift", f'{head}left one."""\n{guard}{body}')
@@ -192,14 +196,18 @@ def wins_with(copy: Copy, look: str) -> None:
 
 @case("failed", 0)
 def reads_the_master(copy: Copy, path: Path) -> None:
-    """Solutions, other submissions, the grader's files."""
+    """Solutions, other submissions, the grader's files, wherever they lie."""
     course = copy.master.path.parents[1]
     wins_with(
         copy,
         f"""\
 places = [{str(course)!r}, {str(path.parent)!r}, os.getcwd(), "/proc/1/root", "/proc/1/cwd", "/"]
 for place in places:
-    found += glob.glob(f"{{place}}/**/*.ipynb", recursive=True)
+    for folder, below, files in os.walk(place):
+        if folder in ("/proc", "/sys", "/proc/1/root/proc", "/proc/1/root/sys"):
+            below.clear()
+        if not folder.removeprefix("/proc/1/root").startswith(sys.prefix):
+            found += [f"{{folder}}/{{file}}" for file in files if file.endswith(".ipynb")]
 import parlab
 found += os.listdir(f"{{parlab.__path__[0]}}/grading")
 found += [name for name in os.listdir(f"{{parlab.__path__[0]}}/..") if "solutions" in name]

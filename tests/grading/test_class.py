@@ -27,8 +27,8 @@ from tests.grading.small_lab import make_course
 assert cases_files and cases_hostile and cases_ranks and cases_running and cases_structure
 
 pytestmark = pytest.mark.timeout(2400)
-# A rank cell of the lab takes up to 20 s to end by itself; a cell takes what the machine takes.
-LIMITS = ["--cell-timeout", "40", "--timeout", "300", "--memory", "3"]
+# A rank cell of the lab takes up to 15 s to end by itself; a cell takes what the machine takes.
+LIMITS = ["--cell-timeout", "25", "--timeout", "300", "--memory", "3"]
 
 
 @dataclass
