@@ -166,7 +166,10 @@ def test_what_the_user_sets_stays():
 
 
 def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook, tmp_path):
-    """The way that Slurm and SSH profiles take: launcher from the profile, ranks from anywhere."""
+    """The way that Slurm and SSH profiles take: launcher from the profile, ranks from anywhere.
+
+    Ranks of this machine, started before in the same notebook, leave it no settings.
+    """
     folder = tmp_path / "profile_nodes"
     folder.mkdir()
     (folder / "ipcluster_config.py").write_text(
@@ -176,8 +179,9 @@ def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook, tmp_path):
         "c.MPIEngineSetLauncher.mpi_args = mpirun.MPI_ARGS\n"
         "c.MPIEngineSetLauncher.environment = {**mpirun.environment(3), 'FROM_PROFILE': 'yes'}\n"
     )
+    started(kernel, 2)
     kernel.run(f"import os; os.environ['IPYTHONDIR'] = {str(tmp_path)!r}")
-    ran = kernel.run("from parlab import cluster\ncluster.start(3, profile='nodes')")
+    ran = kernel.run("cluster.start(3, profile='nodes')")
     assert ran.status == "ok", ran.message
     ran = kernel.run(
         "%%px\nimport os\nfrom parlab.rank import comm\n"

@@ -73,7 +73,8 @@ class Processes:
             local[engines].environment["PARLAB_CONNECTION_FILE"] = str(self.folder / file)
             local[engines].mpi_cmd = [mpirun.mpiexec()]
             local[engines].mpi_args = mpirun.MPI_ARGS
-        self.cluster.config.merge(local)
+        # In a copy: ipyparallel's own is that of the whole notebook, and of its next cluster.
+        self.cluster.update_config(local)
         self.reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", str(HERE / "reaper.py"), str(self.folder)],
             stdin=subprocess.PIPE,
