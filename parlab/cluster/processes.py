@@ -44,12 +44,12 @@ class Processes:
             where = {"profile": profile, "controller_ip": "*"}
         else:
             where = {"profile_dir": str(self.folder), "engines": "mpi"}
+            # Engines start beside the controller, and wait for its file.
+            where["send_engines_connection_env"] = False
         self.cluster = ipp.Cluster(
             n=n,
             load_profile=bool(profile),
             delay=0,
-            # Engines of this machine start beside the controller, and wait for its file.
-            send_engines_connection_env=bool(profile),
             controller_args=CONTROLLER_ARGS,
             cluster_file="",
             log_level=logging.CRITICAL,
