@@ -14,8 +14,7 @@ import benchmarks
 from benchmarks import machine, report
 from benchmarks.harness import Benchmark, Samples, select
 from parlab import mpirun
-
-ROOT = Path(__file__).resolve().parents[1]
+from parlab.files import ROOT
 
 
 def run(bench: Benchmark) -> Samples:

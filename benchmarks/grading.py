@@ -1,12 +1,11 @@
 """The grader against plain nbval, on the same cells; and its memory, of one and of many.
 
 PARLAB_GRADING_SUBMISSIONS=30 grades a class of that size; the usual one is small, since each
-submission takes some 20 s. A third of the class is right; the others have wrong answers of
-`tests/wrong_answers` in a third of the exercises. Before anything is timed the lab has proved
-itself, which a class pays for once: as much as two submissions more.
+submission takes some 20 s. A third of the class is right; the others have the reference with one
+small mistake in a third of the exercises. Before anything is timed the lab has proved
+itself, which a class pays for once: as much as three submissions more.
 """
 
-import ast
 import atexit
 import contextlib
 import json
@@ -29,7 +28,6 @@ ROUNDS = 2 if SUBMISSIONS < 10 else 1
 SECONDS = 300 + 120.0 * SUBMISSIONS * ROUNDS
 JOBS = 2
 LAB = "01_mpi"
-WRONG = Path(__file__).resolve().parents[1] / "tests" / "wrong_answers" / "mpi"
 
 
 @benchmark(
@@ -77,33 +75,33 @@ class Workplace:
     """Folders `one` and `many` of submissions, and `cells`: what the grader runs for them."""
 
     def __init__(self) -> None:
-        from parlab.grading.master import find_master
-        from parlab.grading.rebuilding import rebuild
+        from parlab.grading.building import build
+        from parlab.grading.lab import find_lab
+        from parlab.grading.matching import match
 
         folder = tempfile.TemporaryDirectory(prefix="parlab-bench-")
         atexit.register(folder.cleanup)
         self.folder = Path(folder.name)
         for name in ("one", "many", "cells"):
             (self.folder / name).mkdir()
-        master = find_master(LAB)
+        lab = find_lab(LAB)
         for number in range(SUBMISSIONS + 1):
-            submission = submitted(master, number)
+            submission = submitted(lab, number)
             name = f"{number:03}.ipynb"
             nbformat.write(submission, self.folder / ("many" if number else "one") / name)
             if number:
-                rebuilt = rebuild(master, submission).notebook
-                nbformat.write(rebuilt, self.folder / "cells" / name)
+                nbformat.write(build(lab, match(lab, submission)), self.folder / "cells" / name)
 
     def grade(self, name: str) -> float:
         """Seconds that `parlab grade` takes; the proof of an earlier call holds."""
-        from parlab.grading.command import ALL_GRADED, Asked, grade
+        from parlab.gradebook.command import ALL_GRADED, GradeOptions, grade
 
         out = self.folder / "out"
         for result in (out / "results").glob("*/result.json"):
             result.unlink()
         start = time.perf_counter()
         with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
-            code = grade(Asked(LAB, [self.folder / name], out, jobs=JOBS))
+            code = grade(GradeOptions(LAB, [self.folder / name], out, jobs=JOBS))
         assert code == ALL_GRADED, f"parlab grade ended with {code}"
         return time.perf_counter() - start
 
@@ -124,12 +122,12 @@ class Workplace:
             list(pool.map(run, sorted((self.folder / "cells").glob("*.ipynb"))))
 
 
-def submitted(master, number: int) -> NotebookNode:
+def submitted(lab, number: int) -> NotebookNode:
     """The lab as handed out with answers in it: every third one all right."""
-    notebook = nbformat.from_dict(json.loads(json.dumps(master.stub)))
+    notebook = nbformat.from_dict(json.loads(json.dumps(lab.handed_out)))
     cells = {cell.id: cell for cell in notebook.cells}
-    solved = {cell.id: cell.source for cell in master.cells}
-    for index, exercise in enumerate(master.exercises):
+    solved = {cell.id: cell.source for cell in lab.cells}
+    for index, exercise in enumerate(lab.exercises):
         is_wrong = number % 3 != 0 and (number + index) % 3 == 0
         source = wrong_answer(exercise.key, number) if is_wrong else solved[exercise.cell]
         cells[exercise.cell].source = source
@@ -137,10 +135,12 @@ def submitted(master, number: int) -> NotebookNode:
 
 
 def wrong_answer(key: str, number: int) -> str:
-    """A mistake from the tests, as a rank cell; the docstring, which names it, stays away."""
-    files = sorted((WRONG / key).glob("*.py"))
-    module = ast.parse(files[number % len(files)].read_text())
-    return "%%px\n" + "\n\n".join(ast.unparse(statement) for statement in module.body[1:])
+    """The reference with one small mistake, as a rank cell."""
+    from parlab.answers.references import lab_of
+    from parlab.mutation.mutants import mutants_of
+
+    mutants = mutants_of(lab_of(key).lab.exercise(key))
+    return "%%px\n" + mutants[number % len(mutants)].code
 
 
 def most_memory() -> int:

@@ -1,6 +1,8 @@
 """The command `parlab`. Each subcommand imports what it needs when it runs: `--help` is quick."""
 
+import math
 import os
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from parlab.venv import ROOT
+from parlab.files import ROOT
 
 app = typer.Typer(
     help="A course in training large models in parallel: a book, and labs on real ranks.",
@@ -42,10 +44,6 @@ def doctor(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print it for a program to read.")
     ] = False,
-    need: Annotated[
-        list[str] | None,
-        typer.Option(help="Look for this alone; say something only if it is missing. Repeatable."),
-    ] = None,
 ) -> None:
     """Say what this machine has, and what each missing part means for the labs.
 
@@ -53,7 +51,79 @@ def doctor(
     """
     from parlab import doctor
 
-    raise typer.Exit(doctor.require(need) if need else doctor.main(as_json))
+    raise typer.Exit(doctor.main(as_json))
+
+
+profile = typer.Typer(
+    help="Write an ipyparallel profile, which starts ranks on other machines.",
+    no_args_is_help=True,
+)
+app.add_typer(profile, name="profile")
+ProfileName = Annotated[str, typer.Option(help="What cluster.start(profile=…) takes.")]
+Interface = Annotated[
+    str, typer.Option(help="Network interface for messages between nodes, as eth0 or ib0.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a profile that is there.")]
+
+
+@profile.command()
+def slurm(
+    name: ProfileName = "slurm",
+    partition: Annotated[str, typer.Option(help="The site's usual one if none.")] = "",
+    account: Annotated[str, typer.Option(help="Who pays.")] = "",
+    time: Annotated[str, typer.Option(help="After so long Slurm ends the ranks.")] = "02:00:00",
+    nodes: Annotated[int | None, typer.Option(min=1, help="Exactly so many.")] = None,
+    ranks_per_node: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    cpus_per_rank: Annotated[int | None, typer.Option(min=1, help="Cores for each.")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Of each.")] = None,
+    interface: Interface = "",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Another option of sbatch's. Repeatable."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Ranks as a batch job of Slurm.
+
+    For example: parlab profile slurm --ranks-per-node 4 --gpus-per-node 4 --sbatch=--qos=short
+    """
+    from parlab.profiles.writing import write_slurm
+
+    file = write_slurm(
+        name, partition=partition, account=account, time=time, nodes=nodes,
+        ranks_per_node=ranks_per_node, cpus_per_rank=cpus_per_rank, gpus_per_node=gpus_per_node,
+        interface=interface, sbatch=sbatch, force=force,
+    )  # fmt: skip
+    if shutil.which("sbatch") is None:
+        print("There is no `sbatch` here: open the labs on a machine that has Slurm's commands.")
+    _print_written(file, name, (nodes or 2) * (ranks_per_node or 2))
+
+
+@profile.command()
+def ssh(
+    hosts: Annotated[list[str], typer.Argument(metavar="HOST:RANKS…", help="As gpu01:4 gpu02:4.")],
+    name: ProfileName = "ssh",
+    command: Annotated[
+        str, typer.Option("--ssh", metavar="COMMAND", help="What logs in, with its options.")
+    ] = "ssh -o BatchMode=yes",
+    interface: Interface = "",
+    force: Force = False,
+) -> None:
+    """Ranks on machines that ssh reaches, without a password; no batch system.
+
+    They share the course's folder with this machine, under the same path.
+
+    For example: parlab profile ssh gpu01:4 gpu02:4
+    """
+    from parlab.profiles.writing import ranks_on, write_ssh
+
+    file = write_ssh(name, hosts, ssh_command=command, interface=interface, force=force)
+    _print_written(file, name, ranks_on(hosts))
+
+
+def _print_written(file: Path, name: str, ranks: int) -> None:
+    print(f"{file} is written. In a lab's first cell:")
+    print(f'    cluster.start({ranks}, profile="{name}")')
 
 
 @needs("book")
@@ -76,7 +146,30 @@ def notebooks(context: typer.Context) -> None:
     raise typer.Exit(main(context.args))
 
 
-@needs("grading")
+@needs("answers", name="try")
+def try_(
+    exercise: Annotated[str, typer.Argument(help="Its key, as ring_shift.")],
+    answers: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names of answers, keys of mistakes, files; the reference if none."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="The reference and all answers.")] = False,
+    ranks: Annotated[int, typer.Option(help="How many.")] = 4,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Small changes of the reference; which ones pass?")
+    ] = False,
+) -> None:
+    """Run an exercise's check on answers to it, and print what a learner would see.
+
+    For example: parlab try ring_shift no_wait; or: parlab try ring_shift my_answer.py.
+    """
+    from parlab.answers.command import main
+    from parlab.mutation.command import try_one
+
+    raise typer.Exit(try_one(exercise) if mutants else main(exercise, answers or [], every, ranks))
+
+
+@needs("handout")
 def release(
     lab: Annotated[str, typer.Argument(help="01_mpi, 01 or mpi.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to make; or an empty one.")],
@@ -88,13 +181,19 @@ def release(
 
     For example: parlab release 01_mpi --out handout/
     """
-    from parlab.grading.release import release as write
+    from parlab.handout import write_handout
 
-    folder = write(lab, out)
+    folder = write_handout(lab, out)
     print(f"{folder} is ready: hand it out as it is. Students run `make lab` in it.")
 
 
-@needs("grading")
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise typer.BadParameter("a number that ends")
+    return value
+
+
+@needs("gradebook")
 def grade(
     lab: Annotated[str, typer.Argument(help="01_mpi, 01 or mpi; or an executed solution's path.")],
     submissions: Annotated[
@@ -111,24 +210,24 @@ def grade(
     ] = "none",
     jobs: Annotated[int, typer.Option(min=1, help="Submissions graded at the same time.")] = 1,
     cell_timeout: Annotated[
-        float, typer.Option(min=1, metavar="S", help="Seconds that a cell may take.")
+        float,
+        typer.Option(min=1, callback=_finite, metavar="S", help="Seconds that a cell may take."),
     ] = 120,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="S", help="Seconds that a submission may take.")
+        float,
+        typer.Option(
+            min=1, callback=_finite, metavar="S", help="Seconds that a submission may take."
+        ),
     ] = 900,
     memory: Annotated[
-        float, typer.Option(min=0.5, metavar="GIB", help="Memory that a submission may take.")
+        float,
+        typer.Option(
+            min=0.5, callback=_finite, metavar="GIB", help="Memory that a submission may take."
+        ),
     ] = 8,
     sandbox: Annotated[
         str, typer.Option(help="auto and bwrap: only in a sandbox. none: code you trust.")
     ] = "auto",
-    isolate: Annotated[
-        bool,
-        typer.Option(
-            "--isolate",
-            help="What failed, again with the reference's other exercises: a mistake costs once.",
-        ),
-    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Grade again what was graded.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="STUDENT", help="Grade this one. Repeatable.")
@@ -145,16 +244,16 @@ def grade(
 
     For example: parlab grade 01_mpi class/ --out grades/ --roster class.csv --jobs 4
     """
-    from parlab.grading.command import Asked
-    from parlab.grading.command import grade as run
+    from parlab.gradebook.command import GradeOptions
+    from parlab.gradebook.command import grade as run
     from parlab.grading.running import Limits
 
     limits = Limits(cell_timeout, timeout, int(memory * 2**30))
-    asked = Asked(
-        lab, submissions, out, roster, due, late_policy, jobs, limits, sandbox, isolate, force,
+    options = GradeOptions(
+        lab, submissions, out, roster, due, late_policy, jobs, limits, sandbox, force,
         only or (),
     )  # fmt: skip
-    raise typer.Exit(run(asked))
+    raise typer.Exit(run(options))
 
 
 def main() -> None:

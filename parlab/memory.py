@@ -4,6 +4,9 @@
     with memory.Peak() as peak:
         loss = model(x).sum()
     peak.bytes
+    with memory.Saved(model) as saved:         # activations
+        loss = model(x).sum()
+    saved.bytes
 
 Memory is counted by storages: tensors that share one (tied weights, views of a flat gradient
 buffer or of a DDP bucket) count once, and a view counts as all of what it keeps alive.
@@ -108,6 +111,43 @@ class Peak:
         else:
             self._watch.__exit__(kind, error, traceback)
             self.bytes = self._watch.peak
+
+
+class Saved:
+    """What autograd keeps of a forward pass for the backward pass: activations.
+
+        with Saved(model) as saved:
+            loss = model(x).sum()
+        saved.bytes
+
+    Bytes of the distinct storages of saved tensors; the model's parameters do not count. What was
+    saved stays counted when it is freed later.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._sizes: dict[int, int] = {}
+        self._kept: list[torch.UntypedStorage] = []  # or another could take its place in memory
+        self._parameters = {_storage(p.detach())._cdata for p in module.parameters()}
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = _storage(tensor)
+        if storage._cdata not in self._parameters and storage._cdata not in self._sizes:
+            self._sizes[storage._cdata] = storage.nbytes()
+            self._kept.append(storage)
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._sizes.values())
+
+    def __enter__(self) -> Self:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
+        self._kept.clear()
 
 
 class _LiveStorages(TorchDispatchMode):

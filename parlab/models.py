@@ -38,10 +38,16 @@ class GPTConfig:
     hidden_size: int = 64  # h
     layers: int = 2  # l
     heads: int = 4  # a
+    key_value_heads: int | None = None  # as many as `heads`, where it is None
 
 
 class Attention(nn.Module):
-    """Causal self-attention, (batch, seq, hidden) → the same shape."""
+    """Causal self-attention, (batch, seq, hidden) → the same shape.
+
+    `qkv` is one product for three: its outputs are the queries of all heads, then the keys, then
+    the values. With fewer `key_value_heads` than `heads`, several heads in a row share one of them
+    (grouped-query attention, arXiv:2305.13245).
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -50,17 +56,28 @@ class Attention(nn.Module):
                 f"hidden_size {config.hidden_size} does not divide into {config.heads} heads"
             )
         self.heads = config.heads
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.key_value_heads = config.key_value_heads or config.heads
+        if self.heads % self.key_value_heads:
+            raise ValueError(
+                f"{self.heads} heads cannot share {self.key_value_heads} heads of keys and values"
+            )
+        self.head_size = config.hidden_size // config.heads
+        self.qkv = nn.Linear(config.hidden_size, sum(self.sections))
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
 
+    @property
+    def sections(self) -> list[int]:
+        """How many outputs of `qkv` are queries, keys and values."""
+        return [n * self.head_size for n in (self.heads, *2 * [self.key_value_heads])]
+
     def forward(self, x_BSH: Tensor) -> Tensor:
-        batch, sequence, hidden = x_BSH.shape
         q, k, v = (
-            part.view(batch, sequence, self.heads, hidden // self.heads).transpose(1, 2)
-            for part in self.qkv(x_BSH).chunk(3, dim=-1)
-        )  # each (batch, heads, seq, hidden / heads)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(batch, sequence, hidden))
+            part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for part in self.qkv(x_BSH).split(self.sections, dim=-1)
+        )  # each (batch, heads, seq, head size)
+        grouped = self.key_value_heads < self.heads
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return self.out(y.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -115,7 +132,8 @@ class Awkward(nn.Module):
     - `embed.weight` and `unembed.weight` are one tied parameter;
     - `frozen.weight` does not require a gradient;
     - `unused` requires one, but never gets it;
-    - `scale` is a buffer that the forward pass uses, `seen` an integer buffer of shape ().
+    - `scale` is a buffer that the forward pass uses, `seen` an integer buffer of shape ();
+    - `shift` is a buffer that it uses as well, and that `state_dict()` leaves out.
     """
 
     def __init__(self, vocab_size: int = 11, hidden_size: int = 7) -> None:
@@ -129,9 +147,10 @@ class Awkward(nn.Module):
         self.unembed.weight = self.embed.weight  # tied
         self.register_buffer("scale", torch.rand(hidden_size) + 0.5)
         self.register_buffer("seen", torch.randint(1_000_000, ()))
+        self.register_buffer("shift", torch.rand(hidden_size), persistent=False)
 
     def forward(self, tokens_B: Tensor) -> Tensor:
-        x_BH = self.frozen(self.embed(tokens_B)) * self.scale
+        x_BH = self.frozen(self.embed(tokens_B)) * self.scale + self.shift
         return self.unembed(torch.tanh(self.hidden(x_BH)))
 
 

@@ -58,6 +58,8 @@ def environment(n: int | None, base: Mapping[str, str] | None = None) -> dict[st
         "OMP_NUM_THREADS": "1",
         # Object calls then run on the communicator itself, so that revoking it frees them too.
         "MPI4PY_RC_FAST_REDUCE": "0",
+        # Where it is not set (a bare container, cron), Open MPI does not start.
+        "HOME": os.path.expanduser("~"),
     }
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

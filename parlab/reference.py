@@ -11,6 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from parlab.files import ROOT, numbered
+
+# What the references that were put in place have defined, by exercise and name.
+_put: dict[str, dict[str, Any]] = {}
+
 
 class NoReference(ValueError):
     """There is no reference to put in place; the message says why, and what to do."""
@@ -37,14 +42,26 @@ def use_reference(key: str) -> None:
         if not first.startswith("%%px"):
             raise NoReference(f"exercise {key} is not one of the ranks: call this without %%px")
         source = body
+    before = dict(shell.user_ns)
     if not shell.run_cell(source, store_history=False).success:
         raise NoReference(
             f"exercise {key}: the reference did not run; run the lab's cells above it first"
         )
+    names = (name for name in shell.user_ns if not name.startswith("_"))
+    _put[key] = {
+        name: shell.user_ns[name]
+        for name in names
+        if name not in before or before[name] is not shell.user_ns[name]
+    }
     print(
         f"exercise {key}: the reference is in place of your code. "
         "A check that passes with it is not yours."
     )
+
+
+def in_place(key: str) -> bool:
+    """Whether what exercise `key` defines here is the reference's, and nobody wrote it anew."""
+    return key in _put and all(_shell().user_ns.get(n) is made for n, made in _put[key].items())
 
 
 def _shell() -> Any:
@@ -83,8 +100,8 @@ def _references() -> dict[str, dict[str, str]]:
     They are read from the executed solutions: that takes no library, and ranks call this too.
     """
     here = Path.cwd()
-    for folder in (here, *here.parents, Path(__file__).resolve().parents[1]):
-        if paths := sorted(folder.glob("solutions/[0-9][0-9]_*.ipynb")):
+    for folder in (here, *here.parents, ROOT):
+        if paths := numbered(folder / "solutions", ".ipynb"):
             return {path.stem: _exercises(path) for path in paths}
     return {}
 

@@ -161,13 +161,16 @@ def _shared_clock_offset(comm: "MPI.Intracomm") -> float:
 # Picture
 
 
-def draw(spans: Iterable[Span], title: str) -> tuple[Any, Any]:
+def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tuple[Any, Any]:
     """One row a rank, rank 0 on top, time to the right; matplotlib's figure and axes.
+
+    `time_label` names the axis of time, in ms; by default it says where times are emulated.
 
     Where a rank computes and communicates at the same time, computing has the upper half of its
     row and communicating the lower.
     """
     from parlab import plots
+    from parlab.network import naming
 
     spans = list(spans)
     ranks = sorted({span.rank for span in spans})
@@ -191,7 +194,7 @@ def draw(spans: Iterable[Span], title: str) -> tuple[Any, Any]:
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.set_ylim(max(len(ranks), 1) - 0.5, -0.5)
     axes.set_xlim(0, width * 1e3)
-    axes.set_xlabel("time (ms)")
+    axes.set_xlabel(time_label or naming.time_label("time (ms)"))
     if labelled:
         figure.legend(
             loc="outside lower right",

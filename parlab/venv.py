@@ -1,7 +1,8 @@
 """Create or refresh `.venv`: what `make setup` runs, and every other target first.
 
 Runs on the machine's own Python, before anything is installed, so it uses the standard library
-alone. A second call reads one file and three digests: `.venv` is complete when its stamp says so.
+alone. pip, which comes with Python, installs uv, and uv all the rest. A second call reads one file
+and three digests: `.venv` is complete when its stamp says so.
 """
 
 import contextlib
@@ -14,18 +15,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[1]
+from parlab import pip_settings
+from parlab.files import ROOT
+
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "parlab-setup.json"
-LOG = VENV / "parlab-setup.log"
 # A change of one of these makes `.venv` stale.
 INPUTS = ("requirements.txt", "requirements.in", "pyproject.toml")
-LARGE_DOWNLOAD = re.compile(r"Downloading (\S+) \((\d{2,}(?:\.\d+)? MB|\S+ GB)\)")
-LAST_LINES = 15
 
 
 class SetupError(Exception):
@@ -126,66 +125,29 @@ def _create(python: str) -> None:
 
 def _install() -> None:
     lock = (ROOT / "requirements.txt").read_text()
-    packages = len(re.findall(r"^[\w.-]+==", lock, re.MULTILINE))
-    print(
-        f"Installing {packages} packages: a minute or two; with CUDA some GB more to fetch",
-        flush=True,
-    )
-    _pip("--requirement", "requirements.txt", packages=packages)
+    print("Installing: a minute or two; with CUDA some GB more to fetch", flush=True)
+    pip = [str(PYTHON), "-m", "pip"]
+    options, variables = pip_settings.for_uv(pip_settings.read(pip))
+    # pip asks no registry where the version of the lock is there already.
+    exact = re.search(r"^uv==[\w.]+", lock, re.MULTILINE)
+    assert exact, "requirements.txt names the version of uv"
+    _run(*pip, "install", "--quiet", exact[0], PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    uv = [str(PYTHON.with_name("uv")), "pip", "install", "--python", str(PYTHON)]
+    # Compiled now: else the first ranks would do it, all at the same time.
+    _run(*uv, *options, "--compile-bytecode", "--requirement", "requirements.txt", **variables)
     # In place, so that what you edit is what runs. Its build tools are among the packages.
-    _pip("--no-deps", "--no-build-isolation", "--editable", ".")
+    here = ("--no-deps", "--no-build-isolation", "--editable", ".")
+    _run(*uv, *options, *here, **variables)
 
 
-def _pip(*arguments: str, packages: int = 1) -> None:
-    """`pip install`; its output goes to a log, of which the end is shown when it fails."""
-    command = [str(PYTHON), "-m", "pip", "install", *arguments]
-    environment = os.environ | {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    with (
-        open(LOG, "a") as log,
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ) as process,
-    ):
-        assert process.stdout is not None
-        last = _follow(process.stdout, log, packages)
-    if process.returncode != 0:
-        print("".join(last), end="", file=sys.stderr)
+def _run(*command: str, **variables: str) -> None:
+    """Run a command that tells by itself how far it is, and what went wrong."""
+    ran = subprocess.run(command, cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL)
+    if ran.returncode != 0:
         raise SetupError(
-            "pip failed, as said above (all of it: .venv/parlab-setup.log); mend that, "
-            "most often the network or a full disk, then run make again"
+            "not everything could be installed, as said above; mend that, most often the network "
+            "or a full disk, then run make again"
         )
-
-
-def _follow(lines: Iterable[str], log, packages: int) -> list[str]:
-    """Tell how far pip is, while it writes `lines`; returns the last of them."""
-    last: list[str] = []
-    found = 0
-    for line in lines:
-        log.write(line)
-        last = [*last[1 - LAST_LINES :], line]
-        words = line.split()
-        if line.startswith(("Collecting ", "Requirement already satisfied: ")):
-            found += 1
-            _progress(f"  {found} of about {max(packages, found)}", every=found % 40 == 0)
-        elif large := LARGE_DOWNLOAD.search(line):
-            _progress(f"  downloading {large[1]}, {large[2]}", every=True)
-        elif words[:2] == ["Installing", "collected"] and packages > 1:
-            _progress(f"  unpacking {len(words) - 3}", every=True)
-    return last
-
-
-def _progress(text: str, every: bool) -> None:
-    """On a terminal one line that changes; in a log only `every` so often a line."""
-    if sys.stdout.isatty():
-        print(f"\r{text:<70}", end="\n" if every else "", flush=True)
-    elif every:
-        print(text, flush=True)
 
 
 if __name__ == "__main__":

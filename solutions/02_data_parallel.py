@@ -9,7 +9,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | shard a data set without losing or repeating a sample; start all ranks from the same model; average gradients correctly, for uneven shards too; say what flat buffers, buckets, overlap and `no_sync` buy |
-# | **Time** | 90 minutes |
+# | **Time** | 110 minutes |
 # | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or the knowledge of what a rank and an all-reduce are. No GPU |
 # | **Background** | [chapter 02](../book/02_data_parallel.md) of the book explains what you build here |
 #
@@ -47,14 +47,22 @@ from parlab.timeline import Timeline, draw
 # %% [markdown]
 # A check answers at once. It runs your function on all ranks and on fewer of them, on models that
 # are awkward on purpose (`models.Awkward`: two layers that share one weight, a frozen weight, a
-# weight that no gradient reaches, buffers). So inside a function use what it is given,
+# weight that no gradient reaches, one that lies in memory transposed, buffers). So inside a function use what it is given,
 # `comm.rank` and `comm.size`, not the notebook's `rank` and `world_size`. If you are stuck on an
 # exercise, `use_reference("its_name")` in a `%%px` cell puts a solution in its place, and you go on
 # with the next.
 #
 # Where messages go through mpi4py, tensors are on the CPU: MPI reads a process's own memory. From
-# exercise 8 on they go through `torch.distributed`, and everything runs on `device`: the rank's
+# exercise 9 on they go through `torch.distributed`, and everything runs on `device`: the rank's
 # GPU, where it has one.
+#
+# # Why
+#
+# The samples of a batch do not need each other: a batch of 256 images is 256 forward and backward
+# passes, and a sum. Four ranks take a quarter of them each. All that they must tell each other is
+# that sum, the gradient: 1.1 MB a step for the smaller model of this lab, whatever the batch. So
+# the more work a rank has in a step, the less the message counts; and the model is what one rank
+# alone would have trained, which makes every mistake visible.
 #
 # # Part A: correct
 #
@@ -72,8 +80,8 @@ from parlab.timeline import Timeline, draw
 #   nothing lost, nothing twice.
 # - The last global batch has what is left. Every rank makes the same number of steps, even if its
 #   last share is empty.
-# - The random generator is the function's own. torch's global one belongs to dropout and to
-#   initialisation, and a sampler that seeds it changes both.
+# - The random generator is the function's own. No library's global one moves, be it torch's,
+#   NumPy's or Python's: torch's belongs to dropout and to initialisation.
 #
 # **Predict** before you write: 10 samples, global batches of 4, 4 ranks. How many samples does
 # each rank get in the last step? What would happen if the ranks that get none left the loop?
@@ -113,13 +121,37 @@ check.sharded_sampler(sharded_sampler)
 
 # %% tags=["hidden-check"] exercise="sharded_sampler" points=1
 # %%px --timeout 20
-shares = [sharded_sampler(22, 8, epoch, rank, world_size) for epoch in range(2)]
-everyone = comm.allgather([[share.tolist() for share in epoch] for epoch in shares])
-together = [sorted(itertools.chain(*(i for e in everyone for i in e[epoch]))) for epoch in (0, 1)]
+from parlab.checks.untouched import generators
+
+
+def planned(size, batch_size, epoch, ranks):
+    """The global batch of each step, the sizes of its shares, and the types of their indices."""
+    shares = [sharded_sampler(size, batch_size, epoch, r, ranks) for r in range(ranks)]
+    steps = list(zip(*shares, strict=True))
+    batches = [sorted(torch.cat(step).tolist()) for step in steps]
+    sizes = [sorted(len(share) for share in step) for step in steps]
+    return batches, sizes, sorted({str(share.dtype) for step in steps for share in step})
+
+
+cases = [(22, 8, 4), (33, 8, 4), (24, 8, 4), (5, 8, 4), (29, 7, 3)]
+with generators() as watched:
+    plans = [planned(*case[:2], 3, case[2]) for case in cases]
+epochs = [planned(64, 8, epoch, 1)[0] for epoch in range(12)]
 check.show_values(
-    sizes=[sorted(len(epochs[0][step]) for epochs in everyone) for step in range(3)],
-    complete=[indices == list(range(22)) for indices in together],
-    new_shuffle=everyone[0][0] != everyone[0][1],
+    sizes=[sizes for _, sizes, _ in plans],
+    dtypes=[dtypes for _, _, dtypes in plans],
+    complete=[
+        sorted(itertools.chain(*batches)) == list(range(size))
+        for (batches, _, _), (size, _, _) in zip(plans, cases, strict=True)
+    ],
+    batches_of_one_rank=[
+        batches == planned(*case[:2], 3, 1)[0]
+        for (batches, _, _), case in zip(plans, cases, strict=True)
+    ],
+    alike_on_all_ranks=len({str(plan) for plan in comm.allgather(plans)}),
+    different_shuffles=len({str(sorted(batches)) for batches in epochs}),
+    mixed=all(max(batch) - min(batch) > 8 for batches in epochs for batch in batches),
+    generators_left_alone=watched.moved() is None,
 )
 
 # %% [markdown]
@@ -140,6 +172,13 @@ check.show_values(
 # mpi4py takes torch tensors as they are: `comm.Bcast(tensor, root=0)` sends rank 0's values and
 # overwrites everybody else's. It refuses a tensor that requires a gradient; `tensor.detach()`
 # is the same memory without that.
+#
+# - Values are overwritten in place: an optimizer, or a layer that shares a weight, holds the
+#   tensor that it has. Its memory may be in another order than its indices, as a transposed
+#   matrix's is: `Bcast` takes that as it is, where `.contiguous()` or `.reshape(-1)` give a copy.
+# - Each tensor is sent once, a shared one too, and every buffer, also one that `state_dict()`
+#   leaves out; and as it is, not as a pickled Python object (`comm.bcast`, in small letters).
+# - Nothing else changes: not `requires_grad`, and no `.grad`.
 #
 # **Predict**: someone leaves the broadcast out and seeds all ranks alike instead. When is that
 # just as good, and what makes it go wrong?
@@ -170,10 +209,32 @@ check.broadcast_state(broadcast_state)
 # %% tags=["hidden-check"] exercise="broadcast_state" points=1
 # %%px --timeout 20
 model = nn.BatchNorm1d(2)
+model.linear = nn.Linear(2, 1, bias=False).requires_grad_(False)
+model.tied = model.linear
+model.register_buffer("mask", torch.full((2,), 7.0 - rank), persistent=False)
 nn.init.constant_(model.weight, rank + 1)
+nn.init.constant_(model.linear.weight, 3 - rank)
+model.transposed = nn.Parameter((torch.arange(6.0) + 10 * rank).view(2, 3).t())
 model.running_mean.fill_(10 * rank + 5)
-broadcast_state(model, comm)
-check.show_values(weight=model.weight.tolist(), running_mean=model.running_mean.tolist())
+model.weight.grad = torch.full((2,), float(rank))
+before = {name: (id(t), t.data_ptr()) for name, t in model.state_dict(keep_vars=True).items()}
+watched = Ledger()
+returned = broadcast_state(model, watched.watch(comm))
+after = {name: (id(t), t.data_ptr()) for name, t in model.state_dict(keep_vars=True).items()}
+check.show_values(
+    weight=model.weight.tolist(),
+    transposed=model.transposed.tolist(),
+    frozen=model.linear.weight.tolist(),
+    running_mean=model.running_mean.tolist(),
+    mask=model.mask.tolist(),
+    gradient=model.weight.grad.tolist(),
+    in_place=before == after,
+    requires_grad=[p.requires_grad for p in model.parameters()],
+    returned=returned is None,
+    pickled=any(call.api[0].islower() for call in watched.calls),
+    each_once=watched.bytes_sent() + watched.bytes_received()
+    == sum(t.nbytes for t in [*model.parameters(), *model.buffers()]),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -200,6 +261,10 @@ check.show_values(weight=model.weight.tolist(), running_mean=model.running_mean.
 # - A rank whose share is empty had no backward pass: its `.grad` are all `None`. It counts as
 #   zeros, and it makes the same calls as the others, or they wait for it for ever.
 # - A frozen parameter (`requires_grad=False`) has no gradient and needs no message.
+# - Each trainable tensor goes through one all-reduce, once, and as it is: no pickles. That holds
+#   for one without a gradient on this rank too, since others may have one.
+# - Gradients are replaced in place: who holds a `.grad`, or a buffer that it is a view of, sees
+#   the sum. A `.grad` lies in memory as its parameter does, so it may be transposed.
 #
 # **Predict**: how many messages will the check count for a model of 4 trainable tensors, two of
 # whose layers share one of them?
@@ -240,11 +305,29 @@ check.all_reduce_gradients(all_reduce_gradients)
 
 # %% tags=["hidden-check"] exercise="all_reduce_gradients" points=1
 # %%px --timeout 20
-model = nn.Linear(2, 1)
+model = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1).requires_grad_(False))
+model.append(model[0])  # a tied layer
+model.transposed = nn.Parameter(torch.ones(3, 2).t())
+model.unused = nn.Parameter(torch.zeros(2))
+nn.init.constant_(model[1].weight, 1.0)
 if rank != 1:
-    model(torch.full((1, 2), 4.0 * (rank + 1))).sum().backward()
-all_reduce_gradients(model, 0.0 if rank == 1 else 2.0 ** -(rank + 1), comm)
-check.show_values(weight=model.weight.grad.tolist(), bias=model.bias.grad.tolist())
+    x = torch.full((1, 2), 4.0 * (rank + 1))
+    (model[1](model[0](x)) + (x @ model.transposed @ torch.arange(3.0))).sum().backward()
+trainable = [p for p in model.parameters() if p.requires_grad]
+held = [p.grad for p in trainable]
+watched = Ledger()
+share = 0.0 if rank == 1 else 2.0 ** -(rank + 1)
+returned = all_reduce_gradients(model, share, watched.watch(comm))
+now = [p.grad for p in trainable]
+check.show_values(
+    gradients=[grad.tolist() for grad in now],
+    in_place=all(a is None or a.data_ptr() == b.data_ptr() for a, b in zip(held, now, strict=True)),
+    frozen=model[1].weight.grad is None,
+    returned=returned is None,
+    messages=watched.count() <= 4,
+    bytes_sent=watched.bytes_sent(),
+    pickled=any(call.api[0].islower() for call in watched.calls),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -257,7 +340,10 @@ check.show_values(weight=model.weight.grad.tolist(), bias=model.bias.grad.tolist
 # *Difficulty 3/5, 15 minutes.*
 #
 # Put the three together into a training loop. Every rank starts with its own random model and the
-# whole data set at hand, and trains on its share of each global batch.
+# whole data set at hand, and trains on its share of each global batch. The model is broadcast
+# once, before the first step; each epoch has a new shuffle; and every rank takes a step for every
+# global batch, also where its own share is empty. Nothing else changes: not the data, and no
+# library's global random generator.
 #
 # The list that you return is the learning curve: the mean loss over each *global* batch, the same
 # on every rank. `comm.allreduce(x)`, in small letters, sums a Python number.
@@ -293,7 +379,8 @@ def train(
 
     `inputs` (size, …) and `targets` (size,) int64 are the whole data set, the same on all ranks.
     `batch_size` is that of the global batch. `optimizer` has the model's parameters. The losses
-    are means over the global batch, taken before the step, equal on all ranks.
+    are means over the global batch, taken before the step, equal on all ranks. What is in `.grad`
+    on entry does not count.
     """
     # BEGIN SOLUTION
     broadcast_state(model, comm)
@@ -319,17 +406,62 @@ def train(
 # %%px
 check.train(train)
 
+
 # %% tags=["hidden-check"] exercise="train" points=2
 # %%px --timeout 20
-model = nn.Linear(1, 3)
-for parameter in model.parameters():
-    nn.init.constant_(parameter, 0.5 * rank)
-inputs = torch.arange(14.0)[:, None] / 7
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-losses = train(model, optimizer, inputs, torch.arange(14) % 3, 14, 4, comm)
+from parlab.checks.untouched import generators
+
+
+def trained(comm, size, batch_size, make_optimizer):
+    """The samples of each step, as all ranks together have them; whether a plain loop on them
+    gives the same losses and weights; and the losses."""
+    model, seen, together = nn.Linear(2, 3), [[]], []
+    nn.init.constant_(model.weight, 0.5 * comm.rank)
+    nn.init.constant_(model.bias, 0.5 * comm.rank)
+    plain, inputs = nn.Linear(2, 3), torch.arange(2.0 * size).view(size, 2) / size
+    targets = torch.arange(size) % 3
+    for parameter in plain.parameters():
+        nn.init.zeros_(parameter)
+
+    def note(_, given, scores):
+        numbers = [round(first * size / 2) for first in given[0][:, 0].tolist()]
+        if scores.requires_grad:
+            scores.register_hook(lambda _: seen[-1].extend(numbers))
+
+    model.register_forward_hook(note)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = make_optimizer(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: seen.append([]))
+    losses = train(model, optimizer, inputs, targets, batch_size, 3, comm)
+    for shares in zip(*comm.allgather(seen[:-1]), strict=True):
+        together.append(sorted(itertools.chain(*shares)))
+    optimizer, right = make_optimizer(plain.parameters()), []
+    for batch in together:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(plain(inputs[batch]), targets[batch])
+        loss.backward()
+        optimizer.step()
+        right.append(loss.item())
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    weights = torch.cat([(a - b).flatten() for a, b in pairs])
+    gaps = [*(a - b for a, b in zip(losses, right, strict=True)), *weights.tolist()]
+    return together, all(abs(gap) < 1e-4 for gap in gaps), losses
+
+
+sgd = partial(torch.optim.SGD, lr=0.5, momentum=0.5)
+with generators() as watched:
+    runs = [trained(comm, *sizes, sgd) for sizes in ((14, 14), (23, 6), (13, 6))]
+alone = trained(comm.Split(rank), 23, 6, sgd)
+epochs = [runs[1][0][start : start + 4] for start in (0, 4, 8)]
 check.show_values(
-    losses=[f"{loss:.4f}" for loss in losses],
-    weight=[f"{weight:.4f}" for weight in model.weight.flatten().tolist()],
+    losses=[f"{loss:.3f}" for loss in runs[0][2]],
+    steps=[[len(batch) for batch in batches] for batches, _, _ in runs],
+    like_a_plain_loop=[right for _, right, _ in runs],
+    complete=[sorted(itertools.chain(*epoch)) == list(range(23)) for epoch in epochs],
+    different_shuffles=len({str(sorted(epoch)) for epoch in epochs}),
+    batches_of_one_rank=alone[0] == runs[1][0],
+    generators_left_alone=watched.moved() is None,
 )
 
 # %% [markdown]
@@ -421,7 +553,8 @@ def flat_gradients(model: nn.Module) -> torch.Tensor:
     """Make the gradients of all trainable parameters views into one new buffer of zeros.
 
     Returns the buffer: one dimension, as long as the trainable parameters together, of their
-    dtype (one for all) and device.
+    dtype (one for all) and device. What was in `.grad` before is dropped; nothing else of the
+    model changes, be it one with a single trainable parameter.
     """
     # BEGIN SOLUTION
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -439,12 +572,30 @@ check.flat_gradients(flat_gradients)
 
 # %% tags=["hidden-check"] exercise="flat_gradients" points=1
 # %%px --timeout 20
-model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1, bias=False))
+model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
+model[1].requires_grad_(False)
+model.tied = model[0]
+model = model.double()
 for parameter in model.parameters():
     nn.init.constant_(parameter, 1.0)
+    parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
 flat = flat_gradients(model)
-model(torch.ones(1, 3)).sum().backward()
-check.show_values(length=len(flat), values=sorted(flat.tolist()))
+start = flat.tolist()
+for _ in range(2):
+    model[:3](torch.ones(1, 3).double()).sum().backward()
+grads = [p.grad for p in model.parameters() if p.requires_grad]
+places = {place for g in grads for place in range(g.data_ptr(), g.data_ptr() + g.nbytes, 8)}
+check.show_values(
+    shape=list(flat.shape),
+    dtype=str(flat.dtype),
+    start=start,
+    values=sorted(flat.tolist()),
+    places=sorted((place - flat.data_ptr()) // 8 for place in places),
+    frozen=[p.grad is None for p in model[1].parameters()],
+    another_buffer=flat_gradients(model).data_ptr() != flat.data_ptr(),
+    of_one=flat_gradients(model[2]).tolist(),
+    tensors=list(model.state_dict()),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -462,7 +613,8 @@ check.show_values(length=len(flat), values=sorted(flat.tolist()))
 # - Weights go to where they cost nothing. Scaling the gradients by `share` is one more pass over
 #   all of them; scaling the *loss* is one multiplication, and backward carries it into every
 #   gradient: $\nabla(\frac{n_r}{n} L_r) = \frac{n_r}{n} g_r$. Then the all-reduce is a plain sum.
-# - Zeroing is your prediction from above: the gradients must stay in the buffer.
+# - Zeroing is your prediction from above: the gradients must stay in the buffer, in which the
+#   step before has left what it left.
 #
 # The share may be empty: no backward pass, and the same all-reduce as everybody. Return this
 # rank's part of the loss, so that the step needs no second message.
@@ -520,17 +672,19 @@ check.flat_step(flat_step)
 model = nn.Linear(1, 3)
 for parameter in model.parameters():
     nn.init.constant_(parameter, 0.5)
-flat, ledger = flat_gradients(model), Ledger()
+flat, ledger = torch.full((6,), 100.0), Ledger()
+model.weight.grad, model.bias.grad = flat[:3].view(3, 1), flat[3:]
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-inputs, targets = (
-    torch.arange(10.0)[rank::world_size, None],
-    (torch.arange(10) % 3)[rank::world_size],
-)
+few = min(world_size, 3)  # the last rank has no samples
+inputs = torch.arange(10.0)[rank::few, None] if rank < few else torch.empty(0, 1)
+targets = (torch.arange(10) % 3)[rank::few] if rank < few else torch.empty(0, dtype=torch.int64)
 watched = ledger.watch(comm)
 losses = [flat_step(model, flat, optimizer, inputs, targets, 10, watched) for _ in range(3)]
 check.show_values(
     losses=[f"{comm.allreduce(loss):.4f}" for loss in losses],
+    numbers=all(isinstance(loss, float | int) for loss in losses),
     weight=[f"{weight:.4f}" for weight in model.weight.flatten().tolist()],
+    in_the_buffer=[p.grad.data_ptr() - flat.data_ptr() for p in model.parameters()],
     messages=ledger.count(),
     bytes_sent=ledger.bytes_sent(),
 )
@@ -541,7 +695,50 @@ check.show_values(
 # Zeros before, and after it the same as on all other ranks: the sum, in which this rank's part is 0.
 # </details>
 #
-# What did that buy? The same gradients of the small GPT, both ways.
+# ## 7. What does one buffer buy?
+#
+# *Difficulty 2/5, 5 minutes.*
+#
+# **Predict in numbers**, before you measure. The small GPT, `models.GPT()`, has float32 weights:
+# an embedding of the tokens, which is the output layer too, one of the positions, two layers of
+# 12 tensors, and a last layer norm of 2. `models.parameter_count(model)` is Ψ.
+#
+# - `messages`, `bytes`: what a rank hands in for one all-reduce a tensor;
+# - `messages_flat`, `bytes_flat`: what it hands in for one all-reduce of one buffer;
+# - `bytes_ring`: what it sends to its neighbour, if that one all-reduce goes around a ring.
+#
+# Numbers, or expressions that give them. The check measures all five and compares.
+
+
+# %% tags=["exercise"] exercise="predict_messages"
+# %%px
+def predict_messages(world_size: int) -> dict[str, float]:
+    """`messages`, `bytes`, `messages_flat`, `bytes_flat`, `bytes_ring` of one rank.
+
+    For the sum of the small GPT's gradients over `world_size` ranks.
+    """
+    # BEGIN SOLUTION
+    gradient_bytes = 4 * models.parameter_count(models.GPT())
+    return {
+        "messages": 28,
+        "bytes": gradient_bytes,
+        "messages_flat": 1,
+        "bytes_flat": gradient_bytes,
+        "bytes_ring": 2 * (world_size - 1) / world_size * gradient_bytes,
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_messages" points=1
+# %%px
+check.predict_messages(predict_messages)
+
+# %% tags=["hidden-check"] exercise="predict_messages" points=1
+# %%px --timeout 20
+check.show_values(**{name: round(value) for name, value in predict_messages(4).items()})
+
+# %% [markdown]
+# See it: the same gradients, both ways.
 
 # %%
 # %%px
@@ -554,7 +751,7 @@ for name, ledger in [("per parameter", per_parameter), ("flat", one_buffer)]:
     print(f"{name}: {ledger.count()} messages, {ledger.bytes_sent():,} bytes")
 
 # %% [markdown]
-# ## 7. Buckets
+# ## 8. Buckets
 #
 # *Difficulty 2/5, 10 minutes.*
 #
@@ -607,8 +804,17 @@ check.assign_buckets(assign_buckets)
 # %% tags=["hidden-check"] exercise="assign_buckets" points=1
 # %%px --timeout 20
 model = models.mlp(8, inputs=6, classes=3)
+model[5].double()
+model[3].bias.requires_grad_(False)
+model.tied = model[1]
+names = {id(p): name for name, p in model.named_parameters()}
+limits = [1, 23, 24, 215, 216, 217, 287, 288, 448, 471, 472, 473, 695, 696, 10_000]
 check.show_values(
-    buckets=[[list(p.shape) for p in bucket] for bucket in assign_buckets(model, 300)],
+    buckets={
+        limit: [[names[id(p)] for p in bucket] for bucket in assign_buckets(model, limit)]
+        for limit in limits
+    },
+    requires_grad=[p.requires_grad for p in model.parameters()],
 )
 
 # %% [markdown]
@@ -617,7 +823,7 @@ check.show_values(
 # A bucket for each tensor is a message for each tensor, and every one of them pays its latency.
 # </details>
 #
-# ## 8. Overlap with the backward pass
+# ## 9. Overlap with the backward pass
 #
 # *Difficulty 4/5, 20 minutes.*
 #
@@ -631,7 +837,7 @@ check.show_values(
 # - All ranks start the buckets in the same order, 0, 1, 2, …: bucket 2 waits until bucket 1 has
 #   started, even if it is complete before.
 # - A parameter that no gradient reaches never calls. `finish()` starts the buckets that are still
-#   left, waits for all handles, and gets everything ready for the next step.
+#   left, then waits for all handles, and gets everything ready for the next step.
 #
 # As in exercise 6 the weights are in the loss: the caller does `(share * loss).backward()`, and
 # here the ranks' gradients are simply summed.
@@ -740,21 +946,47 @@ class BucketedDataParallel(nn.Module):
 # %%px
 check.bucketed_data_parallel(BucketedDataParallel)
 
+
 # %% tags=["hidden-check"] exercise="bucketed_data_parallel" points=2
 # %%px --timeout 20
-model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).to(device)
-for parameter in model.parameters():
-    nn.init.constant_(parameter, rank + 1)
-parallel = BucketedDataParallel(model, group, bucket_bytes=12)
-ledger = Ledger()
-with ledger:
-    parallel(torch.full((1, 2), rank + 1.0, device=device)).sum().backward()
+class Skipping(nn.Sequential):
+    """Uses the first of its layers and the last; no gradient reaches those between."""
+
+    def forward(self, x):
+        return self[-1](self[0](x))
+
+
+def step(parallel, x, passes=1):
+    """What a step sends, and when; and the gradients after it. `started` is a count of buckets."""
+    parallel.zero_grad()
+    ledger.clear()
+    for _ in range(passes - 1):
+        with parallel.no_sync():
+            parallel(x).sum().backward()
+    parallel(x).sum().backward()
+    started = parallel.started
     parallel.finish()
-check.show_values(
-    gradients=[p.grad.flatten().tolist() for p in model.parameters()],
-    all_reduces=ledger.count("all_reduce"),
-    bytes_sent=ledger.bytes_sent("all_reduce"),
-)
+    sent, every = ledger.count("all_reduce"), len(parallel.buckets)
+    return {
+        "started": started == every,
+        "sent": sent == every,
+        "ready_again": parallel.started == 0 and not parallel.works,
+        "gradients": [p.grad.flatten().tolist() for p in parallel.parameters()],
+    }
+
+
+ledger, steps = Ledger(), []
+late = check.late_group(comm, ledger)
+for layers in (2, 3):
+    model = Skipping(
+        nn.Linear(2, 2), *(nn.Linear(2, 2) for _ in range(layers - 2)), nn.Linear(2, 1)
+    )
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, rank + 1)
+    parallel = BucketedDataParallel(model, late, bucket_bytes=12)
+    x = torch.full((1, 2), rank + 1.0)
+    steps += [step(parallel, x), step(parallel, 2 * x), step(parallel, x, passes=2)]
+check.show_values(steps=steps)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -805,20 +1037,63 @@ drawn, axes = draw(spans, "Bucket 0 leaves while the backward pass goes on")
 # %% [markdown]
 # # Part C: larger batches than fit
 #
-# ## 9. Accumulate, and synchronise once
-#
-# *Difficulty 3/5, 10 minutes.*
-#
 # If a rank's share of the global batch does not fit into its memory, it goes through it in
 # micro-batches and lets `.grad` add up. The sum over ranks is needed once, at the end: all but
 # the last backward pass run within `parallel.no_sync()`.
 #
+# ## 10. What if you forget `no_sync`?
+#
+# *Difficulty 3/5, 5 minutes.*
+#
+# **Predict in numbers**: four micro-batches, and `no_sync` is forgotten, so that no backward pass
+# is within it. In our class, `finish()` comes once, after the four; `DistributedDataParallel`
+# averages in each backward pass and needs no `finish()`.
+#
+# - `bytes_here`, `bytes_ddp`: bytes that a rank hands in for all-reduces, in multiples of the
+#   bytes of all gradients;
+# - `alike_here`, `alike_ddp`: 1 if all ranks then hold the same gradients, else 0.
+#
+# <details><summary>Hint</summary>
+# Follow `missing` and `started` through the second backward pass. What sets them back?
+# </details>
+
+
+# %% tags=["exercise"] exercise="predict_no_sync"
+# %%px
+def predict_no_sync() -> dict[str, float]:
+    """`bytes_here`, `alike_here`, `bytes_ddp`, `alike_ddp`, for four passes without `no_sync`."""
+    # BEGIN SOLUTION
+    return {"bytes_here": 1, "alike_here": 0, "bytes_ddp": 4, "alike_ddp": 1}
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_no_sync" points=1
+# %%px
+check.predict_no_sync(predict_no_sync)
+
+# %% tags=["hidden-check"] exercise="predict_no_sync" points=1
+# %%px --timeout 20
+check.show_values(**predict_no_sync())
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# In this class the first backward pass counts every bucket down to zero and sends it. The other
+# three find nothing left to count: what they add to `.grad` never leaves the rank. So the ranks
+# hold different gradients, and their models drift apart, with no error and a loss that still
+# falls. `DistributedDataParallel` starts all over again in each backward pass: there it comes out
+# right, and costs four times the bytes.
+# </details>
+#
+# ## 11. Accumulate, and synchronise once
+#
+# *Difficulty 3/5, 10 minutes.*
+#
 # - Each micro-batch's loss is a mean over its own samples. Weight it so that the sum of all of
 #   them, over micro-batches and ranks, is the mean over the `total` samples of the global batch.
 #   The last micro-batch may be smaller than the others.
-# - A rank may have no micro-batch at all. It still has to `finish()`.
-#
-# **Predict**: 4 micro-batches, and you forget `no_sync`. Are the gradients wrong, or only late?
+# - Each micro-batch has its own backward pass, which frees what its forward pass has kept.
+# - A rank may have no micro-batch at all. It still has to `finish()`, as all do, once.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -861,31 +1136,27 @@ check.accumulate(accumulate)
 
 # %% tags=["hidden-check"] exercise="accumulate" points=1
 # %%px --timeout 20
+from parlab.checks.data_parallel.accumulate import Replica
+
 model = nn.Linear(2, 2).to(device)
 for parameter in model.parameters():
     nn.init.constant_(parameter, 0.5)
-parallel = BucketedDataParallel(model, group)
+parallel = Replica(model, group)
 micro_batches = [
     (torch.full((n, 2), n + rank / 4, device=device), torch.full((n,), n % 2, device=device))
-    for n in (3, 2, 1)
+    for n in (3, 2, 1)[: 3 - rank]
 ]
-ledger = Ledger()
-with ledger:
-    loss = accumulate(parallel, micro_batches, 6 * world_size)
+given = len(micro_batches)
+loss = accumulate(parallel, micro_batches, 14)
 check.show_values(
     loss=f"{loss:.4f}",
     gradient=[f"{value:.4f}" for value in model.weight.grad.flatten().tolist()],
-    all_reduces=ledger.count("all_reduce"),
+    synchronised=parallel.synchronised,
+    finished=parallel.finished,
+    untouched=len(micro_batches) == given,
 )
 
 # %% [markdown]
-# <details><summary>What you predicted</summary>
-#
-# Wrong, where ranks sum: what the first pass has summed is in the buffer when the second one sums
-# it again. Where ranks average, as in `DistributedDataParallel`, it comes out right and costs
-# four times the bytes.
-# </details>
-#
 # ## A small GPT, with everything together
 #
 # The second model has what MNIST's has not: 28 parameter tensors, and an embedding that is also the
@@ -1089,9 +1360,266 @@ for hidden_size, times in measured.items():
     print(f"{hidden_size} hidden units, {times[ddp]:.1f} ms for {ddp}: {ratios}")
 
 # %% [markdown]
-# Where ranks outnumber cores, sending and computing compete for them, and overlap has no core to
-# run on: the backend and the number of messages decide. On GPUs the network card does the sending
-# while the GPU computes, and overlap is what decides. That is why libraries bother.
+# What to look for:
+#
+# - **The number of messages.** One a tensor pays its latency six times here, and 28 times in the
+#   GPT. The flat buffer pays once. For large tensors that hardly shows: the bytes are the same.
+# - **The backend.** Gloo goes through TCP, with the operating system's network stack, also between
+#   two processes of one machine. `group` and mpi4py go through shared memory.
+# - **Overlap wins nothing here.** Where ranks outnumber cores, sending and computing compete for
+#   them, and what is sent during the backward pass slows that pass down. On GPUs the copy engines
+#   and the network card send while the GPU computes: there overlap decides, and that is why
+#   libraries bother. The next part lets it decide on your machine too.
+# - **Yours beside DDP.** The same buckets and the same bytes; C++ against a hook in Python for each
+#   parameter, some microseconds each. It matters where layers are many and small.
+#
+# # On an emulated cluster
+#
+# The last measurements hid what this lab is about. So describe a cluster with a network that is
+# slow and a computation that needs no core, and measure there. On an
+# [emulated network](../book/emulated_network.md) messages are real, and take as long as the α–β model
+# says; a rank that waits for one sleeps. A `Stage` is a layer whose backward pass takes a set time,
+# asleep as well. **Every time from here on is emulated**: it tells how your code orders its work, and
+# nothing about a real cluster's speed.
+#
+# The model is the [chapter's](../book/02_data_parallel.md), 24 layers of 5 ms, with a thousandth of
+# its gradients on a network that is slower still: two nodes, 100 MB/s inside a node, 20 MB/s between
+# them, and each call costs 2 ms.
+
+# %%
+# %%px
+from parlab.costs import data_parallel as costs
+from parlab.network import Link, Network, Stage, emulated, emulated_group, sub_group
+
+LAYERS, WIDTH, LAYER_SECONDS = 24, 160, 5e-3
+LAYER_BYTES = 4 * WIDTH * WIDTH
+BACKWARD, GRADIENTS = LAYERS * LAYER_SECONDS, LAYERS * LAYER_BYTES
+
+per_node = 2 if world_size % 2 == 0 else 1
+network = Network(
+    nodes=world_size // per_node,
+    ranks_per_node=per_node,
+    inside=Link.of(alpha=0.2e-3, bandwidth=100e6),
+    between=Link.of(alpha=1e-3, bandwidth=20e6),
+    call=2e-3,
+)
+slow = emulated_group(network)
+if rank == 0:
+    chosen = network.collective("all_reduce", GRADIENTS)
+    print(f"emulated: {network}")
+    print(f"backward pass: {1e3 * BACKWARD:.0f} ms, {LAYERS} layers of {LAYER_BYTES:,} bytes")
+    print(
+        f"one all-reduce of {GRADIENTS:,} bytes: {1e3 * chosen.seconds:.0f} ms, {chosen.algorithm}"
+    )
+
+# %% [markdown]
+# ## Does overlap win?
+#
+# **Predict**, from these numbers: what does a step take if all gradients leave in one message, after
+# the backward pass? What does it take with 8 buckets that leave when they are ready, and what would
+# be the best that any number of buckets could reach?
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+def make_stages():
+    layers = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+    return nn.Sequential(*(Stage(layer, forward=0, backward=LAYER_SECONDS) for layer in layers))
+
+
+def after_backward():
+    """A step without overlap: one flat buffer, all-reduced when the backward pass is over."""
+    model = make_stages()
+    flat = flat_gradients(model)
+
+    def step(loss):
+        loss.backward()
+        dist.all_reduce(flat, group=slow)
+
+    return model, step
+
+
+def during_backward(pieces):
+    """A step of your class, with so many equal buckets."""
+    parallel = BucketedDataParallel(make_stages(), slow, bucket_bytes=GRADIENTS // pieces)
+
+    def step(loss):
+        loss.backward()
+        parallel.finish()
+
+    return parallel, step
+
+
+def ddp(pieces):
+    megabytes = GRADIENTS / pieces / 2**20
+    model = DistributedDataParallel(make_stages(), process_group=slow, bucket_cap_mb=megabytes)
+    return model, torch.Tensor.backward
+
+
+def emulated_seconds(model, step, rounds=3):
+    """From the start of the backward pass until all gradients are there (s), emulated.
+
+    The fastest of some steps counts: a machine that is busy makes a step late, and never early.
+    """
+    spent = []
+    for _ in range(rounds + 2):  # in its first step DDP does not know its buckets yet
+        loss = model(torch.zeros(1, WIDTH)).sum()
+        comm.Barrier()
+        start = time.perf_counter()
+        step(loss)
+        spent.append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
+    return min(spent[2:])
+
+
+def predicted_seconds(pieces):
+    """The model: equal buckets, one after the other on the link."""
+    sending = network.collective("all_reduce", GRADIENTS / pieces).seconds
+    return costs.bucket_timeline([BACKWARD / pieces] * pieces, [sending] * pieces)[-1].end
+
+
+for name, made, predicted in [
+    ("one buffer, after backward", after_backward(), predicted_seconds(1)),
+    ("8 buckets, during backward", during_backward(8), predicted_seconds(8)),
+    ("8 buckets, DDP", ddp(8), predicted_seconds(8)),
+]:
+    seconds = emulated_seconds(*made)
+    if rank == 0:
+        print(
+            f"emulated: {name:<27} {1e3 * seconds:4.0f} ms, by the model {1e3 * predicted:4.0f} ms"
+        )
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# After the backward pass: 120 ms and 90 ms, one after the other. With buckets the sum of both cannot
+# be reached any more, nor can less than the longer of the two: no step ends before the backward pass
+# has, and then the last bucket still has to go. Eight buckets take 14 ms each, which fits beside the
+# 15 ms of the backward pass that fill the next one: 120 ms and one bucket.
+# </details>
+#
+# Look at one step of your class: every bucket leaves while the layers before it compute, and the last
+# one sticks out.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+timeline = Timeline(comm)
+parallel = Traced(make_stages(), slow, bucket_bytes=GRADIENTS // 8)
+for _ in range(2):
+    loss = parallel(torch.zeros(1, WIDTH)).sum()
+    comm.Barrier()
+    timeline.clear()
+    with timeline.span("backward", "compute"):
+        loss.backward()
+    parallel.finish()
+    comm.Barrier()
+spans = timeline.gather()
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = draw(spans, "Emulated: seven of eight buckets hide", emulated("time (ms)"))
+
+# %% [markdown]
+# ## The valley of bucket sizes
+#
+# **Predict**: each all-reduce costs 3.4 ms besides its bytes. Which of these numbers of buckets is the
+# best, and what loses at either end: 1, 2, 3, 4, 6, 8, 12 or 24?
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 90
+numbers = [24, 12, 8, 6, 4, 3, 2, 1]
+valley = {pieces: emulated_seconds(*during_backward(pieces), rounds=6) for pieces in numbers}
+if rank == 0:
+    for pieces, seconds in valley.items():
+        size, predicted = GRADIENTS // pieces, predicted_seconds(pieces)
+        print(f"emulated: {pieces:2} buckets of {size:9,} bytes: {1e3 * seconds:4.0f} ms", end="")
+        print(f", by the model {1e3 * predicted:4.0f} ms")
+    print(f"emulated: the best number of buckets is {min(valley, key=valley.get)}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("Emulated: small buckets pay for calls, large ones cannot hide")
+sizes = [GRADIENTS / pieces / 1e3 for pieces in numbers]
+predicted = [1e3 * predicted_seconds(pieces) for pieces in numbers]
+axes.plot(sizes, predicted, **plots.artist("model"))
+measured_ms = [1e3 * seconds for seconds in valley.values()]
+axes.plot(sizes, measured_ms, **plots.artist("reference", "your class, emulated"))
+axes.axhline(1e3 * BACKWARD, **plots.artist("compute", "backward pass alone") | {"marker": ""})
+axes.set(xscale="log", xlabel="bucket (kB)", ylabel=emulated("time of a step (ms)"), ylim=(0, None))
+axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
+axes.minorticks_off()
+legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# 8 by the model, and 6 and 12 within 3 %. One bucket a layer waits for the link: 24 times 3.4 ms is
+# more than hides. One bucket for all hides nothing. In between, take the smallest bucket whose
+# all-reduce still fits beside the backward pass that fills the next one: that one leaves the least
+# behind at the end. `DistributedDataParallel`'s 25 MiB are the same compromise, for links of
+# gigabytes a second and calls of some microseconds. (A busy machine makes single points late: run
+# the cell again.)
+# </details>
+#
+# ## What does the hierarchy gain?
+#
+# `slow` took the fastest algorithm there is. Build two by hand, on the same emulated links: lab 01's
+# ring through all ranks, and the hierarchy in three calls on groups of your own. **Predict**: the ring
+# has 6 rounds, each with a message between the nodes. How many bytes does a rank send to the other node
+# in the ring, and how many in the hierarchy?
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+def flat_ring(x):
+    """Sum `x` over all ranks, in place, on one ring, with messages to the next rank."""
+    parts, right, left = x.chunk(world_size), (rank + 1) % world_size, (rank - 1) % world_size
+    incoming = torch.empty_like(parts[0])
+    for i in range(2 * (world_size - 1)):
+        sending = dist.isend(parts[(rank - i) % world_size], right, group=slow)
+        dist.recv(incoming, left, group=slow)
+        sending.wait()
+        part = parts[(rank - i - 1) % world_size]
+        part.copy_(part + incoming if i < world_size - 1 else incoming)
+
+
+node_ranks = torch.arange(world_size).view(network.nodes, per_node)
+nodes = [sub_group(slow, ranks) for ranks in node_ranks.tolist()]
+columns = [sub_group(slow, ranks) for ranks in node_ranks.T.tolist()]
+node, column = nodes[rank // per_node], columns[rank % per_node]
+
+
+def hierarchy(x):
+    """The same sum: inside the nodes, between them, and inside again."""
+    part = x.new_empty(len(x) // per_node)
+    dist.reduce_scatter_single(part, x, group=node)
+    dist.all_reduce(part, group=column)
+    dist.all_gather_single(x, part, group=node)
+
+
+def library(x):
+    dist.all_reduce(x, group=slow)
+
+
+for sum_over_ranks in (flat_ring, hierarchy, library):
+    spent = []
+    for _ in range(3):
+        x = torch.ones(GRADIENTS // 4)
+        comm.Barrier()
+        start = time.perf_counter()
+        sum_over_ranks(x)
+        spent.append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
+        assert (x == world_size).all()
+    if rank == 0:
+        milliseconds = 1e3 * min(spent)
+        print(f"emulated: all-reduce by {sum_over_ranks.__name__:<10} {milliseconds:4.0f} ms")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# In the ring, 6 quarters: one and a half times the gradients, from the ranks whose neighbour is on the
+# other node, and all others wait for them. In the hierarchy, half of the gradients, from every rank:
+# a third. Inside the nodes it sends as much again, on links five times as fast.
+# </details>
 #
 # # Going further
 #
@@ -1100,8 +1628,8 @@ for hidden_size, times in measured.items():
 #   `nn.SyncBatchNorm` send, and when?
 # - `torch.nn.utils.clip_grad_norm_`: before or after the all-reduce? Try both, and see which one
 #   leaves the learning curve alone.
-# - `BucketedDataParallel` with `bucket_bytes` from 1 kB to 25 MB: plot the step time. The
-#   [chapter](../book/02_data_parallel.md) predicts a valley. Where is yours?
+# - Describe another cluster: calls of 0.5 ms, or four nodes of one rank. Predict where its valley is
+#   before you sweep it on the emulated network.
 # - Send the buckets in bfloat16: half the bytes. Where do you round, and what does that do to the
 #   sum over many ranks? `DistributedDataParallel.register_comm_hook` is the library's place for it.
 # - Multiply the batch size by 8 and the learning rate with it. Does the loss after the same number

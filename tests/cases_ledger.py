@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.rank_cases import Cases, World, expecting
+from tests.ranks import Cases, World, expecting
 
 cases = Cases()
 
@@ -272,6 +272,128 @@ def communicators_made_from_a_watched_one(world: World) -> None:
 
 
 @cases.add()
+def ranks_are_those_of_the_watched_communicator(world: World) -> None:
+    from parlab.ledger import Ledger
+
+    right, left = ring(world)
+    ledger = Ledger()
+    part = ledger.watch(world.comm).Split(0, -world.rank)  # in reverse order
+    part.Sendrecv(np.zeros(2), (part.rank - 1) % part.size, recvbuf=np.empty(2))
+    part.Bcast(np.zeros(1), root=0)
+    message, broadcast = ledger.calls
+    assert (message.to, message.source) == (right, left)
+    assert broadcast.root == world.size - 1
+
+
+@cases.add()
+def grids_keep_their_methods(world: World) -> None:
+    from parlab.ledger import Ledger
+
+    right, left = ring(world)
+    ledger = Ledger()
+    grid = ledger.watch(world.comm).Create_cart([world.size], periods=[True])
+    assert grid.Shift(0, 1) == (left, right)
+    grid.Sendrecv(np.zeros(2), right, recvbuf=np.empty(2))
+    (message,) = ledger.calls
+    assert (message.to, message.source) == (right, left)
+    grid.Free()
+
+
+@cases.add(name=["Mprobe", "Improbe"])
+def messages_found_by_a_matched_probe(world: World, name: str) -> None:
+    from parlab.ledger import Ledger
+
+    right, left = ring(world)
+    ledger = Ledger()
+    comm = ledger.watch(world.comm)
+    sent = comm.Isend(np.zeros(3), right, tag=4)
+    while (message := getattr(comm, name)()) is None:
+        pass
+    message.Recv(np.empty(3))
+    sent.Wait()
+    came = ledger.calls[-1]
+    assert (came.op, came.source, came.bytes_received, came.tag) == ("recv", left, 24, 4)
+    objects = comm.isend([1, 2], right)
+    assert comm.mprobe().recv() == [1, 2]
+    objects.wait()
+    assert ledger.calls[-1].api == "recv"
+
+
+@cases.add()
+def persistent_requests_count_at_each_start(world: World) -> None:
+    from mpi4py import MPI
+
+    from parlab.ledger import Ledger
+
+    right, left = ring(world)
+    ledger = Ledger()
+    comm = ledger.watch(world.comm)
+    send, receive = comm.Send_init(np.zeros(3), right, 5), comm.Recv_init(np.empty(3), left)
+    assert not ledger.calls
+    for _ in range(2):
+        for request in (send, receive):
+            request.Start()
+        receive.Wait()
+        send.Wait()
+    MPI.Prequest.Startall([send, receive])
+    receive.Wait()
+    send.Wait()
+    calls = ledger.calls
+    assert [call.op for call in calls[:4]] == ["isend", "irecv"] * 2
+    assert ledger.count("isend") == ledger.count("irecv") == 3
+    assert {(c.to, c.bytes_sent, c.tag) for c in calls if c.op == "isend"} == {(right, 24, 5)}
+    assert {(c.source, c.bytes_received, c.tag) for c in calls if c.op == "irecv"} == {
+        (left, 24, 5)
+    }
+    assert all(call.end is not None for call in calls)
+    send.Start()
+    assert ledger.calls[-1].op == "isend"
+    receive.Start()
+    MPI.Request.Waitall([send, receive])
+    assert all(call.end is not None for call in ledger.calls)
+
+
+@cases.add()
+def starts_and_ends_of_several_requests_count(world: World) -> None:
+    from mpi4py import MPI
+
+    from parlab.ledger import Ledger
+
+    right, left = ring(world)
+    ledger, came = Ledger(), np.empty(3)
+    comm = ledger.watch(world.comm)
+    requests = [comm.Send_init(np.ones(3), right), comm.Recv_init(came, left)]
+    for _ in range(2):
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+    assert [call.op for call in ledger.calls] == ["isend", "irecv"] * 2
+    assert all(call.end is not None for call in ledger.calls)
+    assert came.tolist() == [1, 1, 1]
+
+
+@cases.add()
+def persistent_and_neighbourhood_collectives(world: World) -> None:
+    from parlab.ledger import Ledger
+
+    ledger, total, came = Ledger(), np.empty(2), np.empty(4)
+    comm = ledger.watch(world.comm)
+    request = comm.Allreduce_init(np.ones(2), total)
+    request.Start()
+    request.Wait()
+    grid = comm.Create_cart([world.size], periods=[True])
+    grid.Neighbor_alltoall(np.arange(4.0), came)
+    grid.neighbor_allgather("mine")
+    assert [call.op for call in ledger.calls] == [
+        "all_reduce",
+        "neighbor_all_to_all",
+        "neighbor_all_gather",
+    ]
+    assert [call.bytes_sent for call in ledger.calls[:2]] == [16, 32]
+    assert all(call.end is not None for call in ledger.calls)
+    assert total.tolist() == [world.size] * 2 and came.tolist() == [2, 3, 0, 1]
+
+
+@cases.add()
 def messages_to_nobody_are_none(world: World) -> None:
     from mpi4py import MPI
 
@@ -496,3 +618,16 @@ def two_ledgers_at_a_time(world: World) -> None:
             dist.all_reduce(x, group=world.group)
         dist.all_reduce(x, group=world.group)
     assert (outer.count(), inner.count()) == (3, 2)
+
+
+@cases.add()
+def bytes_on_a_ring(world: World) -> None:
+    from parlab.ledger import Ledger
+
+    group = world.group  # whose first use is collective
+    whole, shard = torch.zeros(10 * world.size), torch.zeros(10)
+    with Ledger() as ledger:
+        dist.all_gather_single(whole, shard, group=group)
+        dist.reduce_scatter_single(shard, whole, group=group)
+        dist.all_reduce(whole, group=group)
+    assert ledger.ring_bytes() == 4 * 40 * (world.size - 1)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tests.rank_cases import Cases, World
+from tests.ranks import Cases, World
 
 cases = Cases()
 

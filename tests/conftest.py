@@ -29,13 +29,27 @@ def notebook() -> Iterator[Notebook]:
 
 def rank_processes() -> list[psutil.Process]:
     """Every process of any set of ranks on this machine: engines, controllers, mpiexec, helpers."""
-    marks = ("ipyparallel.controller", "parlab.rank.engine", "parlab/cluster/", "mpiexec")
+    marks = (
+        "ipyparallel.controller",
+        "parlab.engine",
+        "parlab/cluster/",
+        "parlab/engine/",
+        "mpiexec",
+    )
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or [])
         if any(m in line for m in marks) and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
+
+
+def started_with(process: psutil.Process, mark: str) -> bool:
+    """Whether the process comes from the run with this mark: others may have ranks, too."""
+    try:
+        return process.environ().get("PARLAB_TEST_RUN") == mark
+    except psutil.Error:  # it has just ended
+        return False
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:

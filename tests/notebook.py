@@ -1,14 +1,14 @@
 """A real Jupyter kernel, driven as a notebook drives it."""
 
 import os
-import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import Empty
 
 from jupyter_client.manager import KernelManager
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+from parlab.terminal import without_escapes
 
 
 @dataclass
@@ -25,11 +25,11 @@ class Ran:
 class Notebook:
     """One kernel; close it with `shutdown`, or lose it with `kill`."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.manager = KernelManager(kernel_name="python3")
         # A learner's kernel does not run below pytest, and must not be told that it does.
         env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-        self.manager.start_kernel(env=env)
+        self.manager.start_kernel(env=env | dict(environment or {}))
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=120)
@@ -44,6 +44,14 @@ class Notebook:
 
     def run(self, code: str, timeout: float = 180) -> Ran:
         return self.wait(self.send(code), timeout)
+
+    def next_text(self, msg_id: str, timeout: float = 60) -> str:
+        """What the cell that runs prints next."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=timeout)
+            ours = message["parent_header"].get("msg_id") == msg_id
+            if ours and message["msg_type"] == "stream":
+                return message["content"]["text"]
 
     def wait(self, msg_id: str, timeout: float = 180) -> Ran:
         start = time.monotonic()
@@ -74,7 +82,7 @@ class Notebook:
             content["status"],
             "".join(texts),
             content.get("ename", ""),
-            _ANSI.sub("", "\n".join(content.get("traceback", []))),
+            without_escapes("\n".join(content.get("traceback", []))),
             time.monotonic() - start,
         )
 

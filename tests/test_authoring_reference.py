@@ -11,6 +11,7 @@ import pytest
 
 from parlab.authoring.notebooks import solution_notebook, to_text
 from parlab.authoring.source import read_lab
+from parlab.files import ROOT
 from tests.authoring_course import TinyCourse
 from tests.notebook import Notebook
 
@@ -52,7 +53,7 @@ def learner(notebook: Notebook, course: TinyCourse) -> Iterator[Notebook]:
     folder = str(course.root / "labs")
     assert notebook.run(f"%cd -q {folder}\n%px %cd -q {folder}").status == "ok"
     yield notebook
-    home = str(Path(__file__).parents[1])
+    home = str(ROOT)
     assert notebook.run(f"%cd -q {home}\n%px %cd -q {home}").status == "ok"
 
 
@@ -68,6 +69,13 @@ def test_a_local_exercise_runs_in_the_notebook(learner: Notebook) -> None:
         "A check that passes with it is not yours.\n"
     )
     assert learner.run("print(add(2, 3))").text == "5\n"
+
+
+def test_it_is_the_references_until_the_learner_writes_it_anew(learner: Notebook) -> None:
+    asked = "from parlab.reference import in_place\nprint(in_place('add'))"
+    assert learner.run(use("add")).status == "ok"
+    assert learner.run(asked).text == "True\n"
+    assert learner.run("def add(a, b):\n    return a + b\n" + asked).text == "False\n"
 
 
 def test_a_rank_exercise_runs_on_the_ranks(learner: Notebook) -> None:
@@ -115,8 +123,8 @@ def test_withheld_solutions(course: TinyCourse, tmp_path: Path) -> None:
     # Neither around the notebook nor around the package: a copy of what this needs.
     (tmp_path / "labs").mkdir()
     (tmp_path / "parlab").mkdir()
-    package = Path(__file__).parents[1] / "parlab"
-    for name in ("__init__.py", "reference.py"):
+    package = ROOT / "parlab"
+    for name in ("__init__.py", "files.py", "reference.py"):
         shutil.copy(package / name, tmp_path / "parlab")
     ran = subprocess.run(
         [sys.executable, "-m", "IPython", "--no-banner", "-c", use("everyone")],

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from parlab.authoring import main
+from parlab.files import ROOT, numbered
 
-ROOT = Path(__file__).parents[1]
-SOURCES = sorted(ROOT.glob("solutions/[0-9][0-9]_*.py"))
+SOURCES = numbered(ROOT / "solutions", ".py")
 LABS = [pytest.param(path, id=path.stem) for path in SOURCES]
 # Shorter lines ("return x", "else:") stand in any program.
 NONTRIVIAL = 16

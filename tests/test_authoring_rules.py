@@ -125,6 +125,16 @@ MISTAKES = {
         HIDDEN.replace("1.5", "-1"),
         (HIDDEN[:20], "points is a number, 0 or more, not -1"),
     ),
+    "hidden check for nothing": (
+        HIDDEN,
+        HIDDEN.replace("1.5", "0"),
+        (HIDDEN[:20], "a hidden-check without points is not compared: give it some"),
+    ),
+    "no hidden check": (
+        f"{HIDDEN}\n",
+        "# %%\n",
+        (EXERCISE, "exercise 'add' has points and no hidden check: add one"),
+    ),
     "points true": (
         HIDDEN,
         HIDDEN.replace("1.5", "true"),
@@ -241,6 +251,12 @@ def test_an_exercise_without_check(course: TinyCourse, capsys: pytest.CaptureFix
     assert problems(course, capsys) == [
         f"solutions/01_adding.py:{line}: exercise 'add' has no check"
     ]
+
+
+def test_an_exercise_for_practice_needs_no_hidden_check(course: TinyCourse) -> None:
+    course.edit(f"{HIDDEN}\n", "# %%\n")
+    course.edit(CHECK, CHECK.replace("=3", "=0"))
+    assert course.build("--no-execute") == 0
 
 
 def test_an_exercise_without_region(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks import grading, machine, report
 from benchmarks.harness import Benchmark, Pair, Samples, all_benchmarks, measure, select
-from parlab.grading.master import defined_names, find_master
+from parlab.files import ROOT
+from parlab.grading.cells import defined_names
+from parlab.grading.lab import find_lab
 from tests.conftest import wait_until
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def bench(set_up: Callable[[], Pair], **settings: Any) -> Benchmark:
@@ -58,11 +58,11 @@ def test_bytes_are_told_as_bytes() -> None:
 
 
 def test_submissions_to_grade_are_right_or_have_mistakes_of_the_tests() -> None:
-    master = find_master(grading.LAB)
-    solved = {cell.id: cell.source for cell in master.cells}
+    lab = find_lab(grading.LAB)
+    solved = {cell.id: cell.source for cell in lab.cells}
     for number in range(1, 7):
-        cells = {cell.id: cell.source for cell in grading.submitted(master, number).cells}
-        wrong = [e for e in master.exercises if cells[e.cell] != solved[e.cell]]
+        cells = {cell.id: cell.source for cell in grading.submitted(lab, number).cells}
+        wrong = [e for e in lab.exercises if cells[e.cell] != solved[e.cell]]
         assert bool(wrong) == (number % 3 != 0)
         for exercise in wrong:
             assert defined_names(cells[exercise.cell]) >= exercise.names

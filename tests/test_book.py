@@ -11,11 +11,12 @@ import pytest
 import yaml
 from pygments.token import Keyword
 
-from parlab.book import ROOT, build
+from parlab.book import build
 from parlab.book.figures import figure_html
 from parlab.book.lexer import RankCellLexer
 from parlab.book.notebooks import lab_page, solutions_page
 from parlab.book.source import stage
+from parlab.files import ROOT
 from tests.built_book import pages
 
 # Elements that a browser loads by itself; links that a reader may follow are another matter.
@@ -24,6 +25,10 @@ LOADED = re.compile(
     r"""|<link\b(?![^>]*rel=["'](?:canonical|search|index|next|prev|author))[^>]*?\bhref=["']([^"']+)"""
 )
 STYLE_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""")
+
+
+# All that need the book, in one process: it is built once.
+pytestmark = pytest.mark.xdist_group("book")
 
 
 def chapters() -> list[str]:

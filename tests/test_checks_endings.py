@@ -1,11 +1,12 @@
 """What a check makes of how a learner's function ended on each rank."""
 
-from parlab.checks.base import describe
+from parlab.checks.endings import unfinished
 from parlab.checks.watchdog import Ended, agreed
 
 
 def said(stub: str) -> str | None:
-    return describe({0: Ended("unfinished", error=stub)}, key="train")
+    finding = unfinished({0: Ended("unfinished", error=stub)}, "train")
+    return finding and finding.text
 
 
 def test_a_stub_of_its_own() -> None:

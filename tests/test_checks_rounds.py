@@ -2,7 +2,7 @@
 
 import pytest
 
-from parlab.checks.mpi.rounds import Step, rounds
+from parlab.checks.rounds import Step, rounds
 
 
 def flat(n: int) -> list[list[Step]]:

@@ -10,9 +10,9 @@ import signal
 import pytest
 
 from tests.conftest import wait_until
-from tests.notebook import Notebook
+from tests.notebook import Notebook, Ran
 
-DEADLINE = 3
+DEADLINE = 3  # until then a rank has begun its cell on a busy machine, too
 
 
 def works_and_keeps(notebook: Notebook, held: bool) -> None:
@@ -24,6 +24,14 @@ def works_and_keeps(notebook: Notebook, held: bool) -> None:
         if held
         else "[all ranks] 4 None\n"
     )
+
+
+def in_time(notebook: Notebook, ran: Ran, deadline: float) -> bool:
+    """Whether the cell ended within two seconds of its deadline, on a machine that is not busy.
+
+    On one that is, as much longer as a cell that does nothing takes longer there.
+    """
+    return ran.seconds < deadline + 2 + 20 * notebook.run("%%px\npass").seconds
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +71,14 @@ STUCK = {
         "MPI.COMM_WORLD.recv(source=(rank + 1) % 4)",
         ["ranks 0-3  line 2: MPI.COMM_WORLD.recv"],
     ),
+    "small sends to a rank that has gone on": (
+        "import numpy as np\nif rank == 0:\n    while True: comm.Send(np.zeros(10), dest=1)",
+        ["rank 0  line 4: while True: comm.Send(np.zeros(10), dest=1)"],
+    ),
+    "a small synchronous send to a rank that has gone on": (
+        "import numpy as np\nif rank == 0:\n    comm.Ssend(np.zeros(10), dest=1)",
+        ["rank 0  line 4: comm.Ssend(np.zeros(10), dest=1)"],
+    ),
     "an endless loop": ("while True: x = 1", ["ranks 0-3  line 2: while True: x = 1"]),
     "an endless loop that polls": (
         "while not comm.Iprobe(source=0, tag=77):\n    pass",
@@ -89,7 +105,7 @@ def test_stuck_ranks_are_named_freed_and_keep_their_variables(notebook: Notebook
     assert (ran.status, ran.error) == ("error", "DeadlineExceeded"), ran.message
     for text in expected:
         assert " ".join(text.split()) in " ".join(ran.message.split())
-    assert ran.seconds < DEADLINE + 2
+    assert in_time(notebook, ran, DEADLINE)
     works_and_keeps(notebook, held=True)
 
 
@@ -113,7 +129,7 @@ def test_torch_distributed_is_freed_too(notebook: Notebook, name: str):
     ran = notebook.run(f"%%px --timeout {DEADLINE}\n{TORCH[name]}")
     assert (ran.status, ran.error) == ("error", "DeadlineExceeded"), ran.message
     assert "line 3" in ran.message
-    assert ran.seconds < DEADLINE + 2
+    assert in_time(notebook, ran, DEADLINE)
     works_and_keeps(notebook, held=True)
     ran = notebook.run(
         "%%px\nx, y = torch.ones(1), torch.ones(1)\n"
@@ -191,6 +207,30 @@ def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name
     works_and_keeps(notebook, held=False)
 
 
+def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook):
+    """By SIGTERM, in its cell or, where that ends first, after it."""
+    ran = notebook.run("%%px\nif rank == 1:\n    os.kill(os.getpid(), 15)")
+    told = ran.message
+    if ran.status == "ok":
+        wait_until(
+            lambda: notebook.run("cluster.current().channel.deaths()").text.startswith("{1:"),
+            30,
+            "the end of rank 1",
+        )
+    ran = notebook.run("%%px\nprint(comm.allreduce(1))")
+    assert ran.status == "ok", ran.message
+    told += ran.text
+    assert "Rank 1 died: " in told and "Gone: `held`" in told
+    assert ran.text.endswith("[all ranks] 4\n")
+
+
+def test_a_death_is_not_told_by_the_lines_of_an_earlier_cell(notebook: Notebook):
+    ran = notebook.run("%%px --timeout 1\ncomm.recv(source=rank)")
+    assert "line 2: comm.recv(source=rank)" in ran.message
+    ran = notebook.run("%%px\nif rank == 2:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()")
+    assert "Rank 2 died: signal 9 (SIGKILL)\n" in ran.message
+
+
 def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
     pids = notebook.run("%%px\nprint(os.getpid())").text
     pid = int(pids.split("[rank 1]")[1].split()[0])
@@ -201,6 +241,7 @@ def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
     ran = notebook.run("%%px\nprint(comm.allreduce(1))")
     assert ran.status == "ok", ran.message
     assert "Rank 1 died: signal 9 (SIGKILL)" in ran.text
+    assert "Gone: `held`" in ran.text
     assert "[all ranks] 4" in ran.text
 
 
@@ -212,8 +253,8 @@ def test_ranks_that_cannot_be_freed_are_replaced(notebook: Notebook):
     assert ran.error == "DeadlineExceeded"
     assert "line 4: time.sleep(100)" in ran.message
     assert "started again" in ran.message
-    assert ran.seconds < 2 + 2
     works_and_keeps(notebook, held=False)
+    assert in_time(notebook, ran, 2)
 
 
 def test_the_stop_button_stops_the_ranks(notebook: Notebook):
@@ -244,9 +285,25 @@ def test_ten_megabytes_from_every_rank(notebook: Notebook):
 
 
 def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
-    assert notebook.run("%%px\npair = comm.Split(rank // 2)").status == "ok"
+    assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
     assert ran.error == "DeadlineExceeded"
-    assert "rank 0  line 3: pair.Barrier()" in ran.message
-    assert "Ended with the release: `pair`" in ran.message
+    assert "ranks 0, 2, 3  line 3: pair.Barrier()" in ran.message
+    assert "Ended when the ranks were freed: `pair`" in ran.message
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    comm.Barrier()")
+    assert "Ended when" not in ran.message, "told once"
+    assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
+    assert "Ended when the ranks were freed: `pair`" in ran.message, "another one"
     works_and_keeps(notebook, held=True)
+
+
+def test_a_cell_that_nobody_waits_for_is_ended_with_the_others(notebook: Notebook):
+    ran = notebook.run("%%px --noblock --targets 1\nearly = 1\nwhile True: pass")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px --timeout 2 --targets 0,2,3\ncomm.Barrier()")
+    assert ran.error == "DeadlineExceeded"
+    assert "Stopped as well, since all ranks are needed for that: rank 1 at line 3" in ran.message
+    assert in_time(notebook, ran, 2)
+    works_and_keeps(notebook, held=True)
+    assert notebook.run("%%px --targets 1\nearly").text == "[rank 1] 1\n"

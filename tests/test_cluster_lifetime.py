@@ -6,19 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
-from parlab.cluster import supervisor
+from parlab.engine import supervisor
 from tests.conftest import wait_until
 from tests.notebook import Notebook
 
-MARKS = ("ipyparallel.controller", "parlab.rank.engine", "parlab/cluster/", "mpiexec")
 
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel() -> Iterator[Notebook]:
+    """The kernel of those tests that leave it alive; each starts the ranks that it needs."""
     notebook = Notebook()
     yield notebook
     notebook.shutdown()
@@ -34,9 +34,9 @@ def processes_of(notebook: Notebook) -> list[psutil.Process]:
     """Everything that the notebook's ranks consist of, on whatever terms with the kernel."""
     ran = notebook.run(
         "from psutil import Process\n"
-        "session = cluster.current()\n"
-        "heads = [session._processes.cluster.controller.pid,\n"
-        "         session._processes.cluster.engine_set.pid, session._processes.reaper.pid]\n"
+        "processes = cluster.current().ranks.processes\n"
+        "heads = [processes.cluster.controller.pid,\n"
+        "         processes.cluster.engine_set.pid, processes.cleanup.pid]\n"
         "print(*heads, *(c.pid for head in heads for c in Process(head).children(recursive=True)))"
     )
     assert ran.status == "ok", ran.message
@@ -68,6 +68,54 @@ def test_nothing_outlives_a_kernel_that_is_killed(busy: str):
     try:
         wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
     finally:
+        notebook.kill()
+
+
+CHILDREN = """%%px
+import os, subprocess, time
+subprocess.Popen(["sleep", "1000"])
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+os.system("sleep 1000 &")
+if os.fork() == 0:
+    time.sleep(1000)
+    os._exit(0)
+"""
+
+
+def test_what_ranks_started_ends_with_them():
+    notebook = Notebook()
+    started(notebook, 2)
+    ran = notebook.run(CHILDREN)
+    assert ran.status == "ok", ran.message
+    processes = processes_of(notebook)
+    sleeping = [p for p in processes if p.cmdline()[:1] == ["sleep"]]
+    assert len(sleeping) == 2 * 3, "also those that left their rank's session, or lost their parent"
+    os.kill(notebook.pid, signal.SIGKILL)
+    try:
+        wait_until(lambda: not alive(processes), 20, "the end of all that the ranks started")
+    finally:
+        notebook.kill()
+
+
+def test_a_child_of_the_kernel_does_not_keep_the_ranks():
+    """Nor does its end end them."""
+    notebook = Notebook()
+    started(notebook, 2)
+    ran = notebook.run(
+        "import multiprocessing, sys, time\ncontext = multiprocessing.get_context('fork')\n"
+        "short = context.Process(target=sys.exit)\nshort.start()\nshort.join()\n"
+        "long = context.Process(target=time.sleep, args=(1000,))\nlong.start()\nprint(long.pid)"
+    )
+    assert ran.status == "ok", ran.message
+    child = psutil.Process(int(ran.text.split()[-1]))
+    try:
+        assert notebook.run("%px 1 + 1").text == "[all ranks] 2\n"
+        processes = processes_of(notebook)
+        os.kill(notebook.pid, signal.SIGKILL)
+        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+        assert alive([child])
+    finally:
+        child.kill()
         notebook.kill()
 
 
@@ -114,6 +162,16 @@ def test_starting_again_ends_the_first_ranks(kernel: Notebook):
     assert kernel.run("%px __import__('parlab.rank').rank.world_size").text == "[all ranks] 3\n"
 
 
+def test_ranks_start_where_the_client_does_not_hear_of_them(kernel: Notebook):
+    """On a busy machine engines register just before its subscription begins."""
+    deaf = "import ipyparallel as ipp\nheard = ipp.Client._register_engine\n"
+    kernel.run(f"{deaf}ipp.Client._register_engine = lambda *_: None")
+    try:
+        started(kernel, 2)
+    finally:
+        kernel.run("ipp.Client._register_engine = heard")
+
+
 def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px\nfrom parlab.rank import comm, rank\nheld = rank").status == "ok"
@@ -123,7 +181,7 @@ def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
     assert ran.text == "[all ranks] 2 False\n", ran.message
 
 
-@pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5"])
+@pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5", "True"])
 def test_a_number_of_ranks_that_is_none_is_refused(kernel: Notebook, n: str):
     ran = kernel.run(f"from parlab import cluster\ncluster.start({n})")
     assert ran.error == "ValueError"
@@ -142,6 +200,9 @@ def test_bad_options_are_refused(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px --timeout 0\n1").error == "UsageError"
     assert kernel.run("%%px --timeout soon\n1").error == "UsageError"
+    ran = kernel.run("%%px --targets foo\n1")
+    assert (ran.error, ran.message.count("\n")) == ("UsageError", 0)
+    assert "--targets takes ranks, as 0,2 or 0:3, not 'foo'" in ran.text
     ran = kernel.run("%%px --targets 5\n1")
     assert (ran.status, ran.error) == ("error", "UsageError")
     ran = kernel.run("%%px --targets 1\nprint('only me')")
@@ -151,7 +212,8 @@ def test_bad_options_are_refused(kernel: Notebook):
 def test_no_setting_is_made_that_this_machine_does_not_need():
     code = (
         "import os; from parlab import mpirun; os.geteuid = lambda: 1000\n"
-        "print(sorted(mpirun.environment(1, {})), sorted(mpirun.environment(10**6, {})))"
+        "home = {'HOME': '/home/me'}\n"
+        "print(sorted(mpirun.environment(1, home)), sorted(mpirun.environment(10**6, home)))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     ordinary, crowded = eval(printed.replace("] [", "], ["))
@@ -163,33 +225,6 @@ def test_what_the_user_sets_stays():
     from parlab import mpirun
 
     assert "OMP_NUM_THREADS" not in mpirun.environment(4, {"OMP_NUM_THREADS": "8"})
-
-
-def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook, tmp_path):
-    """The way that Slurm and SSH profiles take: launcher from the profile, ranks from anywhere.
-
-    Ranks of this machine, started before in the same notebook, leave it no settings.
-    """
-    folder = tmp_path / "profile_nodes"
-    folder.mkdir()
-    (folder / "ipcluster_config.py").write_text(
-        "from parlab import mpirun\n"
-        "c.Cluster.engine_launcher_class = 'mpi'\n"
-        "c.MPIEngineSetLauncher.mpi_cmd = [mpirun.mpiexec()]\n"
-        "c.MPIEngineSetLauncher.mpi_args = mpirun.MPI_ARGS\n"
-        "c.MPIEngineSetLauncher.environment = {**mpirun.environment(3), 'FROM_PROFILE': 'yes'}\n"
-    )
-    started(kernel, 2)
-    kernel.run(f"import os; os.environ['IPYTHONDIR'] = {str(tmp_path)!r}")
-    ran = kernel.run("cluster.start(3, profile='nodes')")
-    assert ran.status == "ok", ran.message
-    ran = kernel.run(
-        "%%px\nimport os\nfrom parlab.rank import comm\n"
-        "print(comm.allreduce(1), os.environ['FROM_PROFILE'])"
-    )
-    assert ran.text == "[all ranks] 3 yes\n", ran.message
-    ran = kernel.run("%%px --timeout 3\ncomm.recv(source=comm.rank)")
-    assert "ranks 0-2  line 2: comm.recv" in ran.message
 
 
 def test_group_imported_on_some_ranks_only_is_stuck_and_freed(kernel: Notebook):
@@ -219,3 +254,31 @@ def test_idle_ranks_leave_the_processors_alone(kernel: Notebook):
     before, start = used(), time.monotonic()
     wait_until(lambda: time.monotonic() > start + 2, 10, "two seconds")
     assert used() - before < 0.1
+
+
+def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
+    kernel: Notebook, tmp_path: Path
+):
+    for name in ("random", "socket", "select", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong file')")
+    (tmp_path / "mine.py").write_text("x = 5")
+    kernel.run(f"import os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    try:
+        started(kernel, 2)
+        assert kernel.run("%%px\nimport random, mine\nmine.x").text == "[all ranks] 5\n"
+    finally:
+        kernel.run("os.chdir(before)")
+
+
+def test_a_folder_for_temporary_files_that_takes_none_is_told() -> None:
+    """In /proc nobody can make a file, not even root. (Open MPI's own message has 40 lines.)"""
+    program = "from parlab import cluster; cluster.start(1)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TMPDIR": "/proc"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode != 0
+    assert "nothing can be written into TMPDIR, /proc" in ran.stderr

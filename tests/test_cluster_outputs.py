@@ -66,3 +66,13 @@ def test_what_a_rank_prints_after_it_was_freed_is_not_shown(notebook: Notebook) 
     )
     assert ran.error == "DeadlineExceeded" and "rank 0" in ran.message
     assert "before" in ran.text and "after" not in ran.text
+
+
+def test_of_thousands_of_displays_the_first_are_shown(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px\nfrom IPython.display import HTML, display\n"
+        "for i in range(1100):\n    display(HTML(str(i)))"
+    )
+    assert ran.status == "ok", ran.message
+    assert ran.text.count("HTML object") == 100
+    assert "1,000 more displays of this cell left out" in ran.text

@@ -4,7 +4,9 @@ import signal
 
 from parlab.cluster.locations import Cells, where
 from parlab.cluster.names import Names
-from parlab.cluster.report import cut, exit_text, positions, ranks_text
+from parlab.cluster.nodes import Link, description, interfaces
+from parlab.cluster.report import cut, exit_text, positions
+from parlab.wording import ranks_text
 
 
 def test_ranks_are_named_shortly():
@@ -57,3 +59,40 @@ def test_a_restart_knows_imports_from_what_is_gone():
     assert list(names.imports) == ["import numpy as np", "from a import b"]
     assert names.forget_variables() == ["x", "k", "z", "f", "C"]
     assert names.forget_variables() == []
+
+
+def test_imports_and_names_below_other_statements_and_magics_are_known():
+    names = Names()
+    names.add("#\n%time import json; x = 1")
+    names.add("try:\n    import a\nexcept ImportError:\n    import b as a\nif 1:\n    import c")
+    names.add("def f():\n    import inner\n%timeit 1 + 1")
+    assert list(names.imports) == ["import json", "import a", "import b as a", "import c"]
+    assert names.forget_variables() == ["x", "f"]
+
+
+def test_an_import_that_was_cut_off_is_not_made_again():
+    names = Names()
+    names.add("import before\nimport hangs\nimport after\nx = 1", cut_off_at=2)
+    assert list(names.imports) == ["import before"]
+    assert names.forget_variables() == ["x"]
+
+
+def test_nodes_are_told_with_the_ranks_on_each():
+    assert description(["a"] * 4, []) == "4 ranks on 1 node (a)"
+    assert description(["a", "b"], ["ib0"]) == (
+        "2 ranks on 2 nodes, 1 on each (a, b); messages between nodes go over ib0 (TCP)"
+    )
+    assert description(["a", "a", "b"], []) == (
+        "3 ranks on 2 nodes: 2 on a, 1 on b; messages between nodes go not over TCP but a fabric"
+    )
+
+
+def test_interfaces_are_those_of_links_between_ranks_of_different_nodes():
+    a, b, c, notebook = ("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 3), ("10.0.9.9", 4)
+    links = [
+        [Link(a, b, "lo"), Link(a, notebook, "eth0")],
+        [Link(b, a, "lo"), Link(b, c, "ib0")],
+        [Link(c, b, "ib1"), Link(c, notebook, "eth0")],
+    ]
+    assert interfaces(["one", "one", "two"], links) == ["ib0", "ib1"]
+    assert interfaces(["one", "one", "one"], links) == []

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from parlab.grading.late import read_due, read_moment, read_policy
+from parlab.gradebook.late import read_due, read_moment, read_policy
 
 DUE = datetime(2026, 11, 20, 18, 0, tzinfo=UTC)
 

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from parlab.authoring.course import Course, select
 from parlab.authoring.notebooks import OWN
-from parlab.grading import release as releasing
-from parlab.grading.master import find_master
-from parlab.grading.release import leaks, release, secrets
-from parlab.venv import ROOT
+from parlab.files import ROOT
+from parlab.grading.lab import find_lab
+from parlab.handout import write_handout, writing
+from parlab.handout.leaks import leaks, secrets
 
 LABS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.py"))
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return release("mpi", tmp_path_factory.mktemp("out") / "new" / "handout")
+    return write_handout("mpi", tmp_path_factory.mktemp("out") / "new" / "handout")
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -48,7 +49,18 @@ def test_it_holds_one_lab_and_all_that_it_needs(released: Path) -> None:
 
 def test_nothing_of_the_instructor_is_in_it(released: Path) -> None:
     folders = {part for name in files(released) for part in Path(name).parts[:-1]}
-    assert not folders & {"solutions", "grading", "authoring", "tests", "__pycache__", ".venv"}
+    assert not folders & {
+        *(
+            "solutions",
+            "grading",
+            "gradebook",
+            "handout",
+            "authoring",
+            "tests",
+            "__pycache__",
+            ".venv",
+        )
+    }
 
 
 def said(path: Path) -> str:
@@ -64,7 +76,7 @@ def test_no_solution_and_no_hidden_check_is_in_it(lab: str, tmp_path: Path) -> N
     """Looked for without the code that releases: markers are found anew."""
     texts = {
         path: said(path)
-        for path in release(lab, tmp_path / "handout").rglob("*")
+        for path in write_handout(lab, tmp_path / "handout").rglob("*")
         if path.is_file() and path.suffix != ".npz"
     }
     source = (ROOT / "solutions" / f"{lab}.py").read_text()
@@ -75,7 +87,7 @@ def test_no_solution_and_no_hidden_check_is_in_it(lab: str, tmp_path: Path) -> N
     assert len(multi_line) >= 5 and len(hidden) >= 5
     expected = [
         json.dumps(value)
-        for exercise in find_master(lab).exercises
+        for exercise in find_lab(lab).exercises
         for _, value in exercise.hidden.values()
     ]
     for secret in [*multi_line, *hidden, *expected]:
@@ -86,21 +98,21 @@ def test_no_solution_and_no_hidden_check_is_in_it(lab: str, tmp_path: Path) -> N
 def test_a_leak_is_noticed_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = releasing.lab_notebook
+    whole = writing.lab_notebook
 
     def careless(lab):
         notebook = whole(lab)
         notebook.cells[0].source += next(c for c in lab.cells if c.role == "exercise").source
         return notebook
 
-    monkeypatch.setattr(releasing, "lab_notebook", careless)
+    monkeypatch.setattr(writing, "lab_notebook", careless)
     with pytest.raises(ValueError, match=r"labs/01_mpi\.ipynb holds solution 1 of 01_mpi, line"):
-        release("01_mpi", tmp_path / "handout")
+        write_handout("01_mpi", tmp_path / "handout")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_secret_is_found_where_it_stands() -> None:
-    (lab,) = releasing.select(releasing.Course(ROOT).read(), ["mpi"])
+    (lab,) = select(Course(ROOT).read(), ["mpi"])
     where = {line.split(" ")[0] for line in leaks(lab, ROOT / "solutions")}
     assert where == {"01_mpi.py", "01_mpi.ipynb"}
     assert len(secrets(lab)) >= 14
@@ -110,9 +122,9 @@ def test_a_lab_that_is_not_up_to_date_is_not_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = "labs/01_mpi.ipynb: differs from solutions/01_mpi.py; run `make notebooks`"
-    monkeypatch.setattr(releasing, "differences", lambda course, lab: [told])
+    monkeypatch.setattr(writing, "differences", lambda course, lab: [told])
     with pytest.raises(ValueError, match=r"is not released: labs/01_mpi\.ipynb: differs"):
-        release("01", tmp_path / "handout")
+        write_handout("01", tmp_path / "handout")
 
 
 def test_the_stamp_says_which_version_of_the_lab_it_is(released: Path) -> None:
@@ -125,7 +137,7 @@ def test_the_stamp_says_which_version_of_the_lab_it_is(released: Path) -> None:
 
 def test_twice_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    one, other = files(released), files(release("01_mpi", tmp_path / "empty"))
+    one, other = files(released), files(write_handout("01_mpi", tmp_path / "empty"))
     assert list(tmp_path.iterdir()) == [tmp_path / "empty"]
     one.pop("release.json"), other.pop("release.json")
     assert one == other
@@ -135,13 +147,13 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for taken in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(ValueError, match="not an empty folder"):
-            release("mpi", taken)
+            write_handout("mpi", taken)
     assert files(tmp_path) == {"notes.txt": b"mine"}
 
 
 def test_an_unknown_lab_is_answered_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the labs are: 01_mpi, "):
-        release("99_nothing", tmp_path / "handout")
+        write_handout("99_nothing", tmp_path / "handout")
 
 
 def test_a_fresh_python_imports_from_it_and_finds_no_solutions(released: Path) -> None:
@@ -164,11 +176,11 @@ def test_a_fresh_python_imports_from_it_and_finds_no_solutions(released: Path) -
 def test_its_commands_are_those_of_a_student(released: Path) -> None:
     command = "from parlab.cli import main; main()"
     told = python(released, f"import sys; sys.argv[1:] = ['--help']; {command}").stdout
-    assert set(re.findall(r"^│ ([a-z]+)  ", told, re.MULTILINE)) == {"lab", "doctor"}
+    assert set(re.findall(r"^│ ([a-z]+)  ", told, re.MULTILINE)) == {"lab", "doctor", "profile"}
     words = "['grade', '01', 'class', '--out', 'grades']"
     refused = python(released, f"import sys; sys.argv[1:] = {words}; {command}")
     assert refused.returncode == 1
-    assert refused.stderr == "parlab: this copy of the course comes without parlab.grading\n"
+    assert refused.stderr == "parlab: this copy of the course comes without parlab.gradebook\n"
 
 
 def test_its_makefile_names_what_a_student_has_files_for(released: Path) -> None:
@@ -176,7 +188,7 @@ def test_its_makefile_names_what_a_student_has_files_for(released: Path) -> None
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     told = subprocess.run(["make", "help"], cwd=released, env=env, capture_output=True, text=True)
     listed = {line.split()[0] for line in told.stdout.splitlines()[1:]}
-    assert listed == releasing.TARGETS
+    assert listed == {"help", "setup", "lab", "doctor", "clean"}
     named = re.findall(r"(?:`|^    )make ([a-z]+)", (released / "README.md").read_text(), re.M)
     named += re.findall(r"`make ([a-z]+)", (released / "labs" / "START.md").read_text())
     assert {"lab", "doctor"} <= set(named) <= listed

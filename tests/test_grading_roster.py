@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from parlab.grading.corrections import apply_corrections, create_corrections, read_corrections
-from parlab.grading.gradebook import graded_entry
-from parlab.grading.late import read_due, read_policy
-from parlab.grading.reports.spreadsheet import cell
-from parlab.grading.results import ExerciseResult, Status, SubmissionResult
-from parlab.grading.roster import read_roster
+from parlab.gradebook.corrections import apply_corrections, create_corrections, read_corrections
+from parlab.gradebook.entries import graded_entry
+from parlab.gradebook.late import read_due, read_policy
+from parlab.gradebook.reports.spreadsheet import cell
+from parlab.gradebook.roster import read_roster
+from parlab.grading.results import ExerciseResult, GradeStatus, SubmissionResult
 
 
 def written(folder: Path, content: str | bytes, name: str = "file.csv") -> Path:
@@ -20,12 +20,14 @@ def written(folder: Path, content: str | bytes, name: str = "file.csv") -> Path:
 
 
 def submission(student: str = "anna", points: tuple[float | None, ...] = (1, 0)):
-    statuses = {None: Status.GRADER_ERROR, 0: Status.FAILED, 3: Status.PASSED}
+    statuses = {None: GradeStatus.GRADER_ERROR, 0: GradeStatus.FAILED, 3: GradeStatus.PASSED}
     exercises = [
-        ExerciseResult(key, statuses.get(p, Status.PARTIAL), p, 3, "" if p == 3 else "look here")
+        ExerciseResult(
+            key, statuses.get(p, GradeStatus.PARTIAL), p, 3, "" if p == 3 else "look here"
+        )
         for key, p in zip(("ring", "tree"), points, strict=True)
     ]
-    return SubmissionResult(student, "01_mpi", "a.ipynb", Status.PARTIAL, exercises)
+    return SubmissionResult(student, "01_mpi", "a.ipynb", GradeStatus.PARTIAL, exercises)
 
 
 def corrected(folder: Path, rows: str, *results: SubmissionResult) -> list[SubmissionResult]:
@@ -45,6 +47,7 @@ def test_a_roster_is_read_however_the_spreadsheet_saved_it(tmp_path, mark, delim
     assert mueller.due == datetime(2026, 11, 20, 18, tzinfo=UTC)
     assert (mueller.submitted, bo.name, bo.due) == (None, "", None)
     assert (mueller.line, bo.line) == (2, 4)
+    assert read_roster(path).ignored == ("group",)
 
 
 def test_a_name_from_a_mac_is_found(tmp_path: Path) -> None:
@@ -63,6 +66,8 @@ def test_a_name_from_a_mac_is_found(tmp_path: Path) -> None:
         ("student\nanna\nbo\nanna\n", r"line 4: the student 'anna' is already in line 2"),
         ("student\nmüller\nmu\u0308ller\n", r"line 3: .* already in line 2"),
         ("student,due\nanna,soon\n", r"line 2: 'soon' is not a time"),
+        ("student,due,Due\nanna,,\n", r"line 1: the column 'due' is twice"),
+        ("student,submited\na,\n", r"line 1: an unknown column 'submited': did you mean 'submit"),
         ("student,submitted\na,2026-11-20\nb,2026-99-99\n", r"line 3: '2026-99-99' is not a time"),
         ("student,name\n,Anna\n", r"line 2: the student is missing"),
         ("student,name\nanna,Müller, Anna\n", r"line 2: 3 cells where the first line names 2"),
@@ -92,7 +97,7 @@ def test_an_extension_and_a_known_time_win_over_the_file(tmp_path: Path) -> None
 
 def test_who_handed_nothing_in_is_not_late() -> None:
     result = submission(points=(0, 0))
-    result.status, result.submitted = Status.MISSING, "2026-11-21T18:00:00+00:00"
+    result.status, result.submitted = GradeStatus.MISSING, "2026-11-21T18:00:00+00:00"
     entry = graded_entry(result, read_policy("zero"), read_due("2026-11-20"))
     assert (entry.late, entry.late_text, entry.total) == (False, "", 0.0)
 
@@ -112,7 +117,7 @@ def test_a_correction_gives_new_points_and_says_so(tmp_path: Path) -> None:
     before = submission()
     (after,) = corrected(tmp_path, 'anna,ring,2,"the idea\n is right"\n', before)
     ring, tree = after.exercises
-    assert (ring.points, ring.status) == (2, Status.PARTIAL)
+    assert (ring.points, ring.status) == (2, GradeStatus.PARTIAL)
     assert ring.message == "corrected by hand: 2 of 3; the idea is right\n\nlook here"
     assert tree == before.exercises[1]
     assert before == submission(), "what is stored stays as it was graded"
@@ -121,9 +126,9 @@ def test_a_correction_gives_new_points_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("points", "exercise_status", "status"),
     [
-        ("3", Status.PASSED, Status.PARTIAL),
-        ("0", Status.FAILED, Status.FAILED),
-        ("1,5", Status.PARTIAL, Status.PARTIAL),
+        ("3", GradeStatus.PASSED, GradeStatus.PARTIAL),
+        ("0", GradeStatus.FAILED, GradeStatus.FAILED),
+        ("1,5", GradeStatus.PARTIAL, GradeStatus.PARTIAL),
     ],
 )
 def test_statuses_follow_the_corrected_points(tmp_path, points, exercise_status, status) -> None:
@@ -133,12 +138,12 @@ def test_statuses_follow_the_corrected_points(tmp_path, points, exercise_status,
 
 def test_what_could_not_be_graded_can_be_graded_by_hand(tmp_path: Path) -> None:
     ungraded = submission(points=(None, 3))
-    ungraded.status = Status.GRADER_ERROR
+    ungraded.status = GradeStatus.GRADER_ERROR
     assert graded_entry(ungraded, read_policy("none")).total is None
     (after,) = corrected(tmp_path, "anna,ring,3,\n", ungraded)
-    assert (after.status, graded_entry(after, read_policy("none")).total) == (Status.PASSED, 6)
+    assert (after.status, graded_entry(after, read_policy("none")).total) == (GradeStatus.PASSED, 6)
     (half,) = corrected(tmp_path, "anna,ring,3,\n", submission(points=(None, None)))
-    assert (half.status, half.points) == (Status.GRADER_ERROR, None)
+    assert (half.status, half.points) == (GradeStatus.GRADER_ERROR, None)
 
 
 def test_points_for_the_whole_are_added_after_lateness_and_never_below_zero(tmp_path) -> None:
@@ -159,7 +164,7 @@ def test_both_kinds_of_correction_work_in_either_order(tmp_path: Path) -> None:
     for ordered in (rows, rows[::-1]):
         (after,) = corrected(tmp_path, "\n".join(ordered))
         assert graded_entry(after, read_policy("none")).total == 7
-        assert after.status is Status.PASSED
+        assert after.status is GradeStatus.PASSED
 
 
 @pytest.mark.parametrize("student", ["=1+1", "-rf", "two\nlines", "lone \udc80", "a;=b"])

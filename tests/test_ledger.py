@@ -1,5 +1,5 @@
 """The ledger on real ranks."""
 
-from tests.rank_cases import cases_test
+from tests.ranks import cases_test
 
 test_ledger = cases_test("cases_ledger", world_sizes=[2, 4])

@@ -103,3 +103,18 @@ def test_peak_sees_what_checkpointing_saves() -> None:
 def test_a_device_that_is_not_counted_is_refused() -> None:
     with pytest.raises(ValueError, match="use a CPU or CUDA device"), memory.Peak("meta"):
         pass
+
+
+def test_saved_is_what_the_backward_pass_needs() -> None:
+    net = model()
+    x = torch.ones(3, 100)
+    with memory.Saved(net) as saved:
+        net(x)
+    # The input, and what ReLU gives, which is the second input; parameters do not count.
+    assert saved.bytes == 4 * (3 * 100 + 3 * 200)
+    with memory.Saved(net) as nothing, torch.no_grad():
+        net(x)
+    assert nothing.bytes == 0
+    with memory.Saved(net) as again:
+        checkpoint(net, x.requires_grad_(), use_reentrant=False)
+    assert again.bytes < saved.bytes

@@ -69,4 +69,6 @@ def test_awkward_is_awkward() -> None:
     assert {name: b.dtype for name, b in model.named_buffers()} == {
         "scale": torch.float32,
         "seen": torch.int64,
+        "shift": torch.float32,
     }
+    assert "shift" not in model.state_dict()

@@ -1,6 +1,6 @@
 """The process group over MPI, on real ranks."""
 
-from tests.rank_cases import cases_test
+from tests.ranks import cases_test
 
 test_mpi_group = cases_test(
     "cases_group_reductions",

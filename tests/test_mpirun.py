@@ -66,6 +66,19 @@ def test_what_the_user_set_stays() -> None:
     assert not mpirun.environment(1, theirs).keys() & theirs.keys()
 
 
+def test_ranks_start_where_no_home_is_set() -> None:
+    """As in a bare container: Open MPI alone ends there."""
+    homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
+    ran = subprocess.run(
+        mpirun.command(1, sys.executable, "-c", SAY),
+        env=homeless | mpirun.environment(1, homeless),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_enough_cores_get_the_defaults_of_open_mpi() -> None:
     assert not any(name.startswith("PRTE") for name in mpirun.environment(1, {}))
 

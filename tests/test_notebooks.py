@@ -5,24 +5,26 @@ import re
 import secrets
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 from nbclient import NotebookClient
 
-from tests.conftest import rank_processes, wait_until
+from parlab.files import ROOT, numbered
+from tests.conftest import rank_processes, started_with, wait_until
 
-ROOT = Path(__file__).parents[1]
 # A lab runs in two minutes on two free cores; these are the limits of something that hangs.
 CELL_SECONDS = 300
 NOTEBOOK_SECONDS = 1200
 
 
-def notebooks(folder: str) -> list:
-    paths = sorted((ROOT / folder).glob("[0-9][0-9]_*.ipynb"))
-    return [pytest.param(path, id=path.stem) for path in paths]
+# From the sources: a notebook that was not derived, or is gone, fails.
+LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
+
+
+def each_alone(folder: str) -> list:
+    """The labs, each of which may run beside the others."""
+    return [pytest.param(lab, marks=pytest.mark.xdist_group(f"{folder}/{lab}")) for lab in LABS]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -31,21 +33,14 @@ def environment(**more: str) -> dict[str, str]:
     return kept | more
 
 
-def started_with(process: psutil.Process, mark: str) -> bool:
-    """Whether the process comes from the run with this mark: others may have ranks, too."""
-    try:
-        return process.environ().get("PARLAB_TEST_RUN") == mark
-    except psutil.Error:  # it has just ended
-        return False
-
-
-def test_there_are_notebooks() -> None:
-    assert [p.id for p in notebooks("labs")] == [p.id for p in notebooks("solutions")] != []
+def test_there_are_labs() -> None:
+    assert LABS
 
 
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
-@pytest.mark.parametrize("path", notebooks("solutions"))
-def test_the_solution_passes_all_and_prints_what_is_stored(path: Path) -> None:
+@pytest.mark.parametrize("lab", each_alone("solutions"))
+def test_the_solution_passes_all_and_prints_what_is_stored(lab: str) -> None:
+    path = ROOT / "solutions" / f"{lab}.ipynb"
     mark = secrets.token_hex(8)
     # A process a notebook: one that cannot be read, or kills its kernel, is alone in that.
     command = [sys.executable, "-m", "pytest", str(path), "--nbval", "--nbval-current-env"]
@@ -74,8 +69,9 @@ def test_the_solution_passes_all_and_prints_what_is_stored(path: Path) -> None:
 
 
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
-@pytest.mark.parametrize("path", notebooks("labs"))
-def test_an_unsolved_lab_passes_no_check(path: Path) -> None:
+@pytest.mark.parametrize("lab", each_alone("labs"))
+def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
+    path = ROOT / "labs" / f"{lab}.ipynb"
     notebook = nbformat.read(path, as_version=4)
     status: dict[str, str] = {}
 

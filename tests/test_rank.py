@@ -1,28 +1,25 @@
 """`parlab.rank` on real ranks, without a notebook: what scripts and benchmarks rely on."""
 
+import atexit
+import glob
+import os
 import subprocess
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parlab import mpirun
-from parlab.rank import engine
-
-
-def on_ranks(n: int, tmp_path: Path, code: str) -> list[str]:
-    """Run `code` on `n` ranks; the sorted lines that they printed."""
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    ran = mpirun.run(n, str(script), capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
-    return sorted(ran.stdout.splitlines())
+from parlab.engine import starting
+from tests.ranks import World, expecting, on_ranks
 
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_script_sees_what_a_lab_sees(tmp_path: Path, n: int):
-    lines = on_ranks(
-        n,
-        tmp_path,
+    script = tmp_path / "script.py"
+    script.write_text(
         "from parlab.rank import comm, device, group, rank, world_size\n"
         "import torch, torch.distributed as dist\n"
         "x = torch.ones(2) * rank\n"
@@ -30,95 +27,142 @@ def test_a_script_sees_what_a_lab_sees(tmp_path: Path, n: int):
         "y = torch.ones(2)\n"
         "dist.all_reduce(y)\n"
         "print(rank, world_size, comm.size, device, x[0].item(), y[0].item(),\n"
-        "      dist.get_backend(), torch.get_num_threads())\n",
+        "      dist.get_backend(), torch.get_num_threads())\n"
     )
+    ran = mpirun.run(n, str(script), capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
     total = float(sum(range(n)))
-    assert lines == [f"{r} {n} {n} cpu {total} {float(n)} gloo 1" for r in range(n)]
+    assert sorted(ran.stdout.splitlines()) == [
+        f"{r} {n} {n} cpu {total} {float(n)} gloo 1" for r in range(n)
+    ]
+
+
+def count_gloo_threads() -> int:
+    names = (Path(path).read_text() for path in glob.glob("/proc/self/task/*/comm"))
+    return sum("gloo" in name for name in names)
+
+
+def note_gloo_threads_at_the_end(world: World, folder: str) -> bool:
+    file = Path(folder) / str(world.rank)
+    atexit.register(lambda: file.write_text(str(count_gloo_threads())))  # first in, last out
+    import torch
+    import torch.distributed as dist
+
+    assert world.group
+    dist.all_reduce(torch.ones(2))
+    return count_gloo_threads() > 0
 
 
 def test_gloo_has_ended_before_python_does(tmp_path: Path):
     """A thread of it that still held a tensor then would abort the rank, now and then."""
-    lines = on_ranks(
-        2,
-        tmp_path,
-        "import atexit, glob\n"
-        "def threads():\n"
-        "    names = (open(path).read() for path in glob.glob('/proc/self/task/*/comm'))\n"
-        "    return sum('gloo' in name for name in names)\n"
-        "atexit.register(lambda: print('at the end', threads()))  # first in, last out\n"
-        "from parlab.rank import group\n"
-        "import torch, torch.distributed as dist\n"
-        "dist.all_reduce(torch.ones(2))\n"
-        "print('before', threads() > 0)\n",
-    )
-    assert lines == ["at the end 0"] * 2 + ["before True"] * 2
+    assert on_ranks(2, note_gloo_threads_at_the_end, str(tmp_path)) == [True, True]
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["0", "0"]
 
 
-def test_communicators_and_groups_are_renewed_in_place(tmp_path: Path):
+def until_revoked(comm: Any) -> None:
+    from mpi4py import MPI
+
+    with expecting(MPI.Exception, "REVOKED"):
+        comm.Barrier()
+        comm.recv(source=comm.rank)
+
+
+def renew_all(world: World) -> list[Any]:
+    import torch
+    import torch.distributed as dist
+    from mpi4py import MPI
+
+    from parlab.engine import freeing, recovery
+    from parlab.rank import torch_groups
+
+    comm, held = world.comm, [world.comm, MPI.COMM_WORLD, world.group]
+    made = comm.Split(0)
+    comm.Barrier()
+    if world.rank == 0:
+        made.Barrier()
+        made.Revoke()
+    until_revoked(made)
+    if world.rank == 0:
+        comm.Barrier()
+        freeing.revoke()
+    until_revoked(comm)
+    torch_groups.close()
+    recovered = recovery.recover({"made": made, "comm": comm}, 1)
+    x, y = torch.ones(1), torch.ones(1)
+    dist.all_reduce(x, group=held[2])
+    dist.all_reduce(y)
+    return [held[0].allreduce(1), held[1].allreduce(1), x.item(), y.item(), recovered]
+
+
+def test_communicators_and_groups_are_renewed_in_place():
     """After a revocation the very objects that a lab holds work again, torch's group too."""
-    lines = on_ranks(
-        3,
-        tmp_path,
-        "from mpi4py import MPI\n"
-        "from parlab.rank import comm, group, rank\n"
-        "from parlab.rank import release, recovery, torch_groups\n"
-        "import torch, torch.distributed as dist\n"
-        "held = [comm, MPI.COMM_WORLD, group]\n"
-        "made = comm.Split(0)\n"
-        "def until_revoked(comm):\n"
-        "    try:\n        comm.Barrier()\n        comm.recv(source=comm.rank)\n"
-        "    except MPI.Exception as error:\n"
-        "        assert error.error_class == MPI.ERR_REVOKED, error\n"
-        "comm.Barrier()\n"
-        "if rank == 0:\n    made.Barrier()\n    made.Revoke()\n"
-        "until_revoked(made)\n"
-        "if rank == 0:\n    comm.Barrier()\n    release.revoke()\n"
-        "until_revoked(comm)\n"
-        "torch_groups.close()\n"
-        "told = recovery.recover({'made': made, 'comm': comm})\n"
-        "x, y = torch.ones(1), torch.ones(1)\n"
-        "dist.all_reduce(x, group=held[2])\n"
-        "dist.all_reduce(y)\n"
-        "print(rank, held[0].allreduce(1), held[1].allreduce(1), x.item(), y.item(), told)\n",
-    )
-    told = "{'lost': ['made'], 'torch': True}"
-    assert lines == [f"{r} 3 3 3.0 3.0 {told}" for r in range(3)]
+    assert on_ranks(3, renew_all) == [[3, 3, 3.0, 3.0, {"lost": ["made"], "torch": True}]] * 3
 
 
-def test_no_waiting_call_misses_its_revocation(tmp_path: Path):
+def ask_too_late(world: World) -> int:
+    from mpi4py import MPI
+
+    from parlab.engine import freeing, recovery
+
+    requests, ask = os.pipe()
+    freeing.start(requests)
+    recovery.recover({}, 1)
+    for late in ("revoke 0", "interrupt 0"):
+        os.write(ask, f"{late}\n".encode())
+    early = world.comm.allreduce(1)
+    freeing.prepare()  # as before each cell: one revocation alone may miss a call that waits
+    with expecting(MPI.Exception, "REVOKED"):
+        # Rank 0 revokes when all are through: a collective that is under way would be lost.
+        if world.rank:
+            world.comm.send("through", dest=0)
+        else:
+            for other in range(1, world.size):
+                world.comm.recv(source=other)
+            os.write(ask, b"revoke 1\n" * freeing.WAKERS)
+        world.comm.recv(source=world.rank)
+    return early
+
+
+def test_a_request_that_comes_after_the_renewal_is_not_answered():
+    assert on_ranks(3, ask_too_late) == [3, 3, 3]
+
+
+def free_again_and_again(world: World) -> None:
+    from mpi4py import MPI
+
+    from parlab.engine import freeing, recovery
+
+    def free(ended: threading.Event, number: int) -> None:
+        # Rank 0 waits by then. If not, it meets a revoked communicator: as good.
+        time.sleep(0.02 + 0.0002 * world.rank * (number % 5))
+        for _ in range(3):
+            freeing.revoke()
+            if ended.wait(0.1):
+                return
+        if not ended.wait(10):
+            print("a call missed it", flush=True)
+            os.abort()
+
+    freeing.prepare()
+    for number in range(200):
+        pair = world.comm.Split(world.rank // 2)
+        world.comm.Barrier()
+        ended = threading.Event()
+        thread = threading.Thread(target=free, args=(ended, number))
+        thread.start()
+        if world.rank == 0:
+            try:
+                pair.Barrier()
+            except MPI.Exception as error:
+                assert error.error_class == MPI.ERR_REVOKED, error
+        ended.set()
+        thread.join()
+        recovery.recover({}, number + 1)
+
+
+def test_no_waiting_call_misses_its_revocation():
     """A call on a lab's own communicator, while several ranks revoke one after the other."""
-    lines = on_ranks(
-        4,
-        tmp_path,
-        "import os, threading, time\n"
-        "from mpi4py import MPI\n"
-        "from parlab.rank import comm, rank\n"
-        "from parlab.rank import release, recovery\n"
-        "release.prepare()\n"
-        "def free(ended, number):\n"
-        "    # Rank 0 waits by then. If not, it meets a revoked communicator: as good.\n"
-        "    time.sleep(0.02 + 0.0002 * rank * (number % 5))\n"
-        "    for _ in range(3):\n"
-        "        release.revoke()\n"
-        "        if ended.wait(0.1):\n            return\n"
-        "    if not ended.wait(10):\n"
-        "        print('a call missed it', flush=True)\n        os.abort()\n"
-        "for number in range(200):\n"
-        "    pair = comm.Split(rank // 2)\n"
-        "    comm.Barrier()\n"
-        "    ended = threading.Event()\n"
-        "    thread = threading.Thread(target=free, args=(ended, number))\n"
-        "    thread.start()\n"
-        "    if rank == 0:\n"
-        "        try:\n            pair.Barrier()\n"
-        "        except MPI.Exception as error:\n"
-        "            assert error.error_class == MPI.ERR_REVOKED, error\n"
-        "    ended.set()\n"
-        "    thread.join()\n"
-        "    recovery.recover({})\n"
-        "print(rank)\n",
-    )
-    assert lines == ["0", "1", "2", "3"]
+    on_ranks(4, free_again_and_again)
 
 
 def test_the_command_line_says_what_it_needs():
@@ -134,6 +178,6 @@ def test_an_engine_waits_until_the_controllers_file_is_whole(
 ) -> None:
     file, whole = tmp_path / "connection.json", '{"key": "k", "port": 1}'
     pieces = iter(["", whole[:10], whole])
-    monkeypatch.setattr(engine.time, "sleep", lambda seconds: file.write_text(next(pieces)))
-    assert engine.connection(file) == whole
+    monkeypatch.setattr(starting.time, "sleep", lambda seconds: file.write_text(next(pieces)))
+    assert starting.connection(file) == whole
     assert next(pieces, None) is None

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from parlab.venv import ROOT
+from parlab.files import ROOT
 
 BIN = Path(sys.executable).parent
 LOCK = ROOT / "requirements.txt"
@@ -46,7 +46,7 @@ def asking_the_registry(*command: str, folder: Path = ROOT) -> subprocess.Comple
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240
     )
     if ran.returncode and any(words in ran.stderr for words in NO_ANSWER):
-        pytest.fail(f"the package registry was not reached: this test needs it\n{ran.stderr}")
+        pytest.skip("The package registry was not reached. Connect to the internet.")
     return ran
 
 
@@ -68,7 +68,7 @@ def test_the_lock_is_exact_and_holds_what_both_kinds_of_machine_share() -> None:
 
 
 def test_the_lock_is_what_make_lock_writes(tmp_path: Path) -> None:
-    for name in ("Makefile", "requirements.in", "requirements.txt"):
+    for name in ("Makefile", "common.mk", "requirements.in", "requirements.txt"):
         shutil.copy(ROOT / name, tmp_path)
     # -o: without its own .venv
     ran = asking_the_registry("make", "-o", "setup", "lock", f"BIN={BIN}", folder=tmp_path)

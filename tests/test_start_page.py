@@ -6,9 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from parlab.venv import ROOT
+from parlab.files import ROOT, numbered
 
-LABS = sorted((ROOT / "labs").glob("*.ipynb"))
+LABS = [ROOT / "labs" / f"{source.stem}.ipynb" for source in numbered(ROOT / "solutions", ".py")]
 ROW = re.compile(r"^\| \[(.+?)\]\((.+?\.ipynb)\) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
 LINK = re.compile(r"\[(.+?)\]\(.+?\)")
 
@@ -31,3 +31,13 @@ def test_the_page_says_what_the_lab_says(lab: Path) -> None:
     assert title and {"Time", "You need"} <= set(header), "a lab's first cell has these rows"
     needs = LINK.sub(r"\1", header["You need"])
     assert rows()[lab.name] == (title[1].replace(":", "", 1), header["Time"], needs)
+
+
+@pytest.mark.parametrize("lab", [pytest.param(lab, id=lab.stem) for lab in LABS])
+def test_a_lab_takes_as_long_as_its_exercises(lab: Path) -> None:
+    cells = nbformat.read(lab, as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    total = re.search(r"^\| \*\*Time\*\* \| (\d+) minutes \|$", text, re.MULTILINE)
+    minutes = re.findall(r"^\*Difficulty \d/5, (\d+) minutes\.\*$", text, re.MULTILINE)
+    assert total and minutes
+    assert int(total[1]) == sum(map(int, minutes))

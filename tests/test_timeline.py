@@ -8,7 +8,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from parlab.timeline import Span, draw, records, with_idle
-from tests.rank_cases import cases_test
+from tests.ranks import cases_test
 
 test_on_ranks = cases_test("cases_timeline", world_sizes=[1, 2, 4])
 

@@ -9,13 +9,13 @@ import json
 import sys
 import time
 from datetime import date
-from pathlib import Path
 
 from benchmarks import machine
 from parlab import mpirun
+from parlab.files import ROOT
 
 COMMAND = "python -m benchmarks.recordings.messages"
-FILE = Path(__file__).resolve().parents[2] / "book" / "measurements" / "messages.json"
+FILE = ROOT / "book" / "measurements" / "messages.json"
 SIZES = [8 * 2**k for k in range(21)]  # 8 bytes to 8 MiB
 OTHER_TAG = 7
 RECEIVER_IS_LATE = 0.05  # seconds

@@ -14,7 +14,12 @@ What stands between `# BEGIN SOLUTION` and `# END SOLUTION` in an exercise becom
 names the exercise; hidden checks and `solution` cells are not in the learner's copy at all.
 """
 
-from parlab.authoring.command import build, main
-from parlab.authoring.problems import AuthorError, Problem
+import sys
+
+# nbformat's jsonschema would load a grammar for URLs, which no notebook needs, in a second.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
+from parlab.authoring.command import build, main  # noqa: E402
+from parlab.authoring.problems import AuthorError, Problem  # noqa: E402
 
 __all__ = ["AuthorError", "Problem", "build", "main"]

@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from parlab.files import ROOT
 
 _DESCRIPTION = """\
 Derive labs/NN_topic.ipynb (with stubs) and solutions/NN_topic.ipynb (executed) from
-solutions/NN_topic.py. A lab runs again where its code changed, or what it imports from parlab;
+solutions/NN_topic.py. A lab runs again where its code changed, or the package;
 to have one run again anyway, remove its solutions/NN_topic.ipynb first.
 """
 

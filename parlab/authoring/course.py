@@ -6,6 +6,7 @@ from pathlib import Path
 from parlab.authoring.problems import AuthorError, Problem
 from parlab.authoring.rules import problems_of
 from parlab.authoring.source import NAME, Lab, read_lab
+from parlab.labs import meant
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,8 @@ def select(labs: list[Lab], wanted: list[str]) -> list[Lab]:
 
     Raises ValueError for a word that means none.
     """
-    chosen = []
-    for word in wanted:
-        stem = Path(word).stem
-        found = [lab for lab in labs if stem in (lab.name, lab.topic, lab.name[:2])]
-        if not found:
-            known = ", ".join(lab.name for lab in labs) or "none yet"
-            raise ValueError(f"there is no lab {word!r}; the labs are: {known}")
-        chosen += found
-    return [lab for lab in labs if lab in chosen] if wanted else labs
+    chosen = {meant(word, [lab.name for lab in labs]) for word in wanted}
+    return [lab for lab in labs if lab.name in chosen] if wanted else labs
 
 
 def examine(course: Course, labs: list[Lab], selected: list[Lab]) -> None:

@@ -10,10 +10,11 @@ from nbformat import NotebookNode
 
 from parlab.authoring import notebooks
 from parlab.authoring.course import Course
-from parlab.authoring.dependencies import package_digest
+from parlab.authoring.dependencies import WITHOUT_OUTPUT, package_digest
 from parlab.authoring.notebooks import OWN
 from parlab.authoring.problems import AuthorError
 from parlab.authoring.source import Lab
+from parlab.files import write_atomically
 
 BUSY_PERCENT, BUSY_SECONDS = 40, 0.3
 
@@ -41,7 +42,7 @@ class Deriver:
         notebook = notebooks.solution_notebook(lab)
         if not self._may_replace(path, notebook):
             return False
-        package = package_digest(lab.text, self.course.root)
+        package = package_digest(self.course.root, WITHOUT_OUTPUT)
         stored = _readable(path)
         usable = stored is not None and has_outputs_of(stored, notebook)
         if usable and (not self.run or stored.metadata[OWN].get("package") == package):
@@ -90,7 +91,7 @@ class Deriver:
         if path.exists() and path.read_text(encoding="utf-8") == text:
             self._tell(path, "up to date")
         else:
-            notebooks.write(path, text)
+            write_atomically(path, text)
             self._tell(path, what)
 
     def _may_replace(self, path: Path, notebook: NotebookNode) -> bool:

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -128,18 +126,3 @@ def read(path: Path) -> NotebookNode | None:
 def to_text(notebook: NotebookNode) -> str:
     nbformat.validate(notebook)
     return nbformat.writes(notebook, version=4) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Replace the file at once: nobody ever sees, or is left with, half a notebook."""
-    path.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", newline="\n", dir=path.parent, suffix=".tmp", delete=False
-    ) as file:
-        file.write(text)
-    try:
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
-    except OSError:
-        os.unlink(file.name)
-        raise

@@ -105,6 +105,8 @@ def _role(cell: Cell, report: Report) -> None:
             report(cell.line, f"a {role} has points: add points=1")
         elif isinstance(points, bool) or not isinstance(points, int | float) or points < 0:
             report(cell.line, f"points is a number, 0 or more, not {points!r}")
+        elif role == "hidden-check" and points == 0:
+            report(cell.line, "a hidden-check without points is not compared: give it some")
         # The grader and nbval must see that a check ran, and what it said.
         for tag in set(cell.tags) & {"nbval-ignore-output", "raises-exception"}:
             report(cell.line, f"a {role} cannot be tagged {tag!r}: its output counts")
@@ -165,10 +167,22 @@ def _exercises(lab: Lab, report: Report) -> None:
             elif exercise.line > cell.line:
                 text = f"a {cell.role} of {cell.key!r} before its exercise, at {exercise.line}"
                 report(cell.line, text)
-    checked = {cell.key for cell in lab.cells if cell.role == "check"}
-    for key, cell in first.items():
-        if key not in checked:
+    _checked(lab, first, report)
+
+
+def _checked(lab: Lab, exercises: dict[str, Cell], report: Report) -> None:
+    """An exercise has a check; where that gives points, also a hidden check.
+
+    A check runs in the student's process, whose code can print what a check prints.
+    """
+    points = {cell.key: cell.metadata.get("points") for cell in lab.cells if cell.role == "check"}
+    confirmed = {cell.key for cell in lab.cells if cell.role == "hidden-check"}
+    for key, cell in exercises.items():
+        if key not in points:
             report(cell.line, f"exercise {key!r} has no check")
+        elif points[key] != 0 and key not in confirmed:
+            text = f"exercise {key!r} has points and no hidden check: add one, since code can print"
+            report(cell.line, f"{text} what a check prints")
 
 
 def _close(key: str, known: list[str]) -> str:

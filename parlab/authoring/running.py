@@ -1,7 +1,6 @@
 """Runs a lab's solutions in a real kernel, and keeps of the outputs what another run can repeat."""
 
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,10 +12,10 @@ from nbformat import NotebookNode
 
 from parlab.authoring.problems import AuthorError, Problem
 from parlab.authoring.source import Lab
+from parlab.terminal import without_escapes
 
 # Rank cells have deadlines of their own, and a lab runs in under two minutes.
 CELL_SECONDS = 300
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def execute(
@@ -75,8 +74,8 @@ def execute(
 
 
 def _failure(error: CellExecutionError) -> str:
-    first, *rest = _ANSI.sub("", f"{error.ename}: {error.evalue}").splitlines()
-    shown = _ANSI.sub("", error.traceback).strip().splitlines()
+    first, *rest = without_escapes(f"{error.ename}: {error.evalue}").splitlines()
+    shown = without_escapes(error.traceback).strip().splitlines()
     # Errors of rank cells are told completely by their message.
     details = rest or shown
     return "\n".join([f"fails: {first}", *(f"    {line}" for line in details)])

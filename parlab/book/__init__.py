@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from parlab.book.source import EDITIONS, stage
+from parlab.files import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # -n: every reference must resolve; -W: a warning fails the build; --keep-going: after all of them.
 _OPTIONS = ["-n", "-W", "--keep-going"]
 

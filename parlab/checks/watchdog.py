@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
+from parlab.checks.refusal import refusal
+
 LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
 
 _LIBRARIES = (
@@ -74,7 +76,7 @@ def run_watched(
     except NotImplementedError as stub:
         ended = Ended("unfinished", error=str(stub))
     except Exception as error:
-        ended = _of_error(error)
+        ended = _of_error(error, comm)
     finally:
         done.set()
     if places and _is_revoked(comm):
@@ -101,11 +103,13 @@ def agreed(endings: dict[int, Ended]) -> dict[int, Ended]:
     }
 
 
-def _of_error(error: Exception) -> Ended:
+def _of_error(error: Exception, comm: MPI.Intracomm) -> Ended:
     line = _place_of_traceback(error.__traceback__)
     if not isinstance(error, MPI.Exception):
         return Ended("raised", error=f"{type(error).__name__}: {error}", line=line)
-    if error.Get_error_class() == MPI.ERR_REVOKED:
+    # A collective that is under way as another rank revokes may fail by any error.
+    freed = _is_revoked(comm) and refusal(str(error)) is None
+    if freed or error.Get_error_class() == MPI.ERR_REVOKED:
         return Ended("stuck", line=line)
     return Ended("raised", error=str(error), line=line)
 

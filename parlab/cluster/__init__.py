@@ -9,7 +9,9 @@ import atexit
 import os
 import shutil
 import subprocess
+from typing import Any
 
+from parlab import progress
 from parlab.cluster.errors import (
     ClusterError,
     DeadlineExceeded,
@@ -19,6 +21,7 @@ from parlab.cluster.errors import (
     RankInterrupted,
 )
 from parlab.cluster.session import Session
+from parlab.costs.networks import Network
 
 __all__ = [
     "ClusterError",
@@ -39,36 +42,55 @@ CPU_RANKS = 4
 _current: Session | None = None
 
 
-def start(n: int | None = None, profile: str | None = None) -> None:
+def start(n: int | None = None, profile: str | None = None, network: Network | None = None) -> None:
     """Start ranks, make `%%px` run on them, and print what was started.
 
     Args:
-        n: number of ranks. By default one for each GPU where there are several, else 4.
-        profile: an ipyparallel profile that starts engines elsewhere (Slurm, SSH).
+        n: number of ranks. By default those of the network, else one for each GPU where there are
+            several, else 4.
+        profile: an ipyparallel profile that starts ranks elsewhere; `parlab profile slurm` and
+            `parlab profile ssh` write one. While a batch job waits, its state is printed.
+        network: what `group` on the ranks emulates; see `parlab.network`. They are on the CPU.
 
     Ranks that are running already are stopped first. They end with the notebook's kernel.
 
     Raises:
-        ValueError: `n` is not a positive whole number.
+        ValueError: `n` is not a positive whole number, or `network` does not go with the rest.
         ClusterError: the ranks did not come up; its text says why.
     """
     global _current
-    if n is not None and (not isinstance(n, int) or n < 1):
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(f"cluster.start(n): n is a number of ranks, 1 or more, not {n!r}")
+    if network is not None:
+        n = _ranks_of(network, n, profile)
     stop()
-    gpus = gpu_names()
+    gpus = gpu_names() if network is None else []
     n = n or (len(gpus) if len(gpus) > 1 else CPU_RANKS)
-    _current = Session(n, profile)
+    _current = Session(n, profile, network)
     _register_magics(_current)
-    print(_description(n, gpus, profile))
+    _current.ready(print)
+    print(_current.ranks.description or _description(n, gpus, network))
+    if done := progress.line():
+        print(done)
+
+
+def _ranks_of(network: Any, n: int | None, profile: str | None) -> int:
+    if not isinstance(network, Network):
+        raise ValueError(f"cluster.start(network=…): a parlab.network.Network, not {network!r}")
+    if profile is not None:
+        raise ValueError("cluster.start: profile is a real network, and network an emulated one")
+    if n not in (None, network.ranks):
+        raise ValueError(f"cluster.start({n}): the network has {network.ranks} ranks ({network})")
+    return network.ranks
 
 
 def restart() -> None:
     """End the ranks and start as many fresh ones; their variables are gone."""
     session = current()
     session.replace()
-    session.ready()
-    print(f"{session.n} fresh ranks; what the cells imported is imported again")
+    session.ready(print)
+    on = f" on the emulated network, {session.network}" if session.network else ""
+    print(f"{session.n} fresh ranks{on}; what the cells imported is imported again")
 
 
 def stop() -> None:
@@ -93,7 +115,7 @@ def output(rank: int) -> str:
         raise ValueError(f"there are ranks 0 to {session.n - 1}, not {rank!r}")
     if session.last is None:
         raise ClusterError("no %%px cell has run yet")
-    return session.last.outputs(timeout=0).get(rank, {}).get("stdout", "")
+    return session.last.outputs().get(rank, {}).get("stdout", "")
 
 
 def gpu_names() -> list[str]:
@@ -114,10 +136,8 @@ def gpu_names() -> list[str]:
     return names if visible is None else names[: len(visible.split(","))]
 
 
-def _description(n: int, gpus: list[str], profile: str | None) -> str:
+def _description(n: int, gpus: list[str], network: Network | None) -> str:
     ranks = f"{n} ranks" if n > 1 else "1 rank"
-    if profile:
-        return f"{ranks} through the ipyparallel profile {profile!r}"
     if gpus and n <= len(gpus):
         return f"{ranks}, one on each GPU ({gpus[0]}); torch.distributed uses NCCL"
     if gpus:
@@ -125,10 +145,10 @@ def _description(n: int, gpus: list[str], profile: str | None) -> str:
         return f"{ranks} sharing {shared} ({gpus[0]}); torch.distributed uses Gloo"
     from parlab.mpirun import available_cores
 
-    return (
-        f"{ranks} on the CPU ({available_cores()} cores), one thread each; "
-        "torch.distributed uses Gloo, `group` MPI"
-    )
+    on = f"{ranks} on the CPU ({available_cores()} cores), one thread each"
+    if network:
+        return f"{on}; `group` is on an emulated network, {network}; `comm` is not emulated"
+    return f"{on}; torch.distributed uses Gloo, `group` MPI"
 
 
 def _register_magics(session: Session) -> None:
@@ -141,4 +161,11 @@ def _register_magics(session: Session) -> None:
         shell.register_magics(RankMagics(shell, session))
 
 
+def _forget() -> None:
+    """In a child of this process: the ranks are the parent's."""
+    global _current
+    _current = None
+
+
 atexit.register(stop)
+os.register_at_fork(after_in_child=_forget)

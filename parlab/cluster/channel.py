@@ -1,4 +1,4 @@
-"""The kernel's line to each rank's supervisor: deaths, stacks, release, signals."""
+"""The kernel's line to each rank's supervisor: deaths, stacks, freeing, signals."""
 
 import contextlib
 import json
@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 
 from jupyter_client.localinterfaces import public_ips
 
+from parlab.cluster.forks import close_in_children
+
 # How faulthandler's text of an engine's main thread ends: at the frame that `python -m` starts
 # with, or cut after 100 frames.
 LAST_FRAMES = (" in _run_module_as_main\n", "  ...\n")
 
 
 @dataclass
-class Link:
+class RankProcess:
     """One rank, as its supervisor tells of it."""
 
     rank: int
@@ -25,16 +27,26 @@ class Link:
     connection: socket.socket = field(repr=False)
     exit_status: int | None = None  # a negative number is a signal, as in subprocess
     stacks: str = ""
+    processor_seconds: float | None = None  # used so far, once it was asked for
+    runnable: bool = False  # whether it wanted the processor then
+
+    @property
+    def crash(self) -> str:
+        """The stack that faulthandler wrote as the process crashed; empty where it did not."""
+        _, found, after = self.stacks.rpartition("Fatal Python error")
+        return found + after if found else ""  # else it is of a cell before
 
 
 class Channel:
     """Listens for the supervisors of one set of ranks.
 
-    Supervisors prove themselves by a random token. `on_death(link)` is called from a thread of
+    Supervisors prove themselves by a random token. `on_death(process)` is called from a thread of
     the channel when a rank ends.
     """
 
-    def __init__(self, on_death: Callable[[Link], None], *, everywhere: bool = False) -> None:
+    def __init__(
+        self, on_death: Callable[[RankProcess], None], *, everywhere: bool = False
+    ) -> None:
         self._token = secrets.token_hex(16)
         self._server = socket.create_server(("" if everywhere else "127.0.0.1", 0))
         # From another node only some names of this one lead here: a supervisor tries them all.
@@ -42,10 +54,12 @@ class Channel:
         self.address = ",".join(
             [str(self._server.getsockname()[1]), self._token, *hosts, "127.0.0.1"]
         )
-        self.links: dict[int, Link] = {}
-        self._news = threading.Condition()
+        self.ranks: dict[int, RankProcess] = {}
+        self._connections: list[socket.socket] = []  # more, where several worlds were started
+        self._changed = threading.Condition()
         self._on_death = on_death
         self._closed = False
+        close_in_children(self._server)
         threading.Thread(target=self._accept, name="parlab-channel", daemon=True).start()
 
     def _accept(self) -> None:
@@ -55,82 +69,114 @@ class Channel:
             except OSError:
                 return
             threading.Thread(
-                target=self._listen, args=(connection,), name="parlab-link", daemon=True
+                target=self._listen, args=(connection,), name="parlab-rank", daemon=True
             ).start()
 
     def _listen(self, connection: socket.socket) -> None:
-        link = None
+        process = None
         with contextlib.suppress(OSError, ValueError, KeyError), connection.makefile("rb") as lines:
             hello = json.loads(lines.readline(4096))
             if not secrets.compare_digest(str(hello["hello"]), self._token):
                 connection.close()
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = Link(hello["rank"], hello["pid"], hello["host"], connection)
-            with self._news:
-                self.links[link.rank] = link
-                self._news.notify_all()
+            process = RankProcess(hello["rank"], hello["pid"], hello["host"], connection)
+            with self._changed:
+                self.ranks[process.rank] = process
+                self._connections.append(connection)
+                close_in_children(connection)
+                if self._closed:
+                    connection.shutdown(socket.SHUT_RDWR)
+                self._changed.notify_all()
             for line in lines:
-                self._hear(link, json.loads(line))
-        if link is not None and link.exit_status is None and not self._closed:
+                self._receive(process, json.loads(line))
+        if process is not None and process.exit_status is None and not self._closed:
             # The node went away, or somebody killed the supervisor.
-            self._hear(link, {"exit": -9})
+            self._receive(process, {"exit": -9})
 
-    def _hear(self, link: Link, message: dict) -> None:
-        with self._news:
+    def _receive(self, process: RankProcess, message: dict) -> None:
+        with self._changed:
             if "stacks" in message:
-                link.stacks += message["stacks"]
+                process.stacks += message["stacks"]
+            if "processor_seconds" in message:
+                process.processor_seconds = message["processor_seconds"]
+                process.runnable = message["runnable"]
             if "exit" in message:
-                link.exit_status = message["exit"]
-            self._news.notify_all()
+                process.exit_status = message["exit"]
+            self._changed.notify_all()
         if "exit" in message and not self._closed:
-            self._on_death(link)
+            self._on_death(process)
 
     def send(self, ranks: list[int], **request: object) -> None:
         """Ask these ranks' supervisors; one that is gone is passed over."""
         data = json.dumps(request).encode() + b"\n"
         for rank in ranks:
-            if rank in self.links:
+            if rank in self.ranks:
                 with contextlib.suppress(OSError):
-                    self.links[rank].connection.sendall(data)
+                    self.ranks[rank].connection.sendall(data)
 
     def stacks(self, ranks: list[int], timeout: float = 1.0) -> dict[int, str]:
         """faulthandler's text for each of `ranks` that answers within `timeout` seconds."""
-        asked = [rank for rank in ranks if rank in self.links and self.dead(rank) is None]
-        with self._news:
-            for rank in asked:
-                self.links[rank].stacks = ""
-        self.send(asked, do="stacks")
+        reachable = self._reachable(ranks)
+        with self._changed:
+            for rank in reachable:
+                self.ranks[rank].stacks = ""
+        self.send(reachable, do="stacks")
 
         def complete() -> bool:
             return all(
-                self.links[rank].stacks.endswith(LAST_FRAMES) or self.dead(rank) is not None
-                for rank in asked
+                self.ranks[rank].stacks.endswith(LAST_FRAMES) or self.dead(rank) is not None
+                for rank in reachable
             )
 
-        with self._news:
-            self._news.wait_for(complete, timeout)
-            return {rank: self.links[rank].stacks for rank in asked}
+        with self._changed:
+            self._changed.wait_for(complete, timeout)
+            return {rank: self.ranks[rank].stacks for rank in reachable}
+
+    def processor_seconds(self, ranks: list[int], timeout: float = 0.5) -> dict[int, float]:
+        """Processor time used so far by each of `ranks` that answers within `timeout` seconds."""
+        reachable = [self.ranks[rank] for rank in self._reachable(ranks)]
+        with self._changed:
+            for process in reachable:
+                process.processor_seconds = None
+        self.send([process.rank for process in reachable], do="processor_seconds")
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(process.processor_seconds is not None for process in reachable), timeout
+            )
+            return {
+                process.rank: process.processor_seconds
+                for process in reachable
+                if process.processor_seconds is not None
+            }
+
+    def _reachable(self, ranks: list[int]) -> list[int]:
+        return [rank for rank in ranks if rank in self.ranks and self.dead(rank) is None]
 
     def dead(self, rank: int) -> int | None:
         """The exit status of a rank that ended, else None."""
-        return self.links[rank].exit_status if rank in self.links else None
+        return self.ranks[rank].exit_status if rank in self.ranks else None
 
     def deaths(self) -> dict[int, int]:
         """Exit status of every rank that ended."""
         return {
-            rank: link.exit_status
-            for rank, link in sorted(self.links.items())
-            if link.exit_status is not None
+            rank: process.exit_status
+            for rank, process in sorted(self.ranks.items())
+            if process.exit_status is not None
         }
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ranks were told to end."""
+        return self._closed
 
     def close(self) -> None:
         """End every rank; their supervisors take a closed connection as the order to."""
         self._closed = True
         self._server.close()
-        with self._news:
-            links = list(self.links.values())
-        for link in links:
+        with self._changed:
+            connections = list(self._connections)
+        for connection in connections:
             with contextlib.suppress(OSError):
-                link.connection.shutdown(socket.SHUT_RDWR)
-            link.connection.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from ipyparallel.error import RemoteError
 
 from parlab.cluster import report
-from parlab.cluster.cell import Ending, Outcome
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import (
     DeadlineExceeded,
@@ -15,83 +14,125 @@ from parlab.cluster.errors import (
     RankInterrupted,
 )
 from parlab.cluster.locations import Cells, where
+from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.replies import Replies
+from parlab.wording import by_value, ranks_text
 
 OTHERS = "The others were at:"
+MESSAGE_START, MESSAGE_END = 4000, 1000  # characters of an exception's message
 INTACT = "The ranks are free again and their variables are intact; `comm` is as good as new."
 
 
-def told_errors(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple[str, str]]:
+def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple[str, str]]:
     """(message, frames) of each rank that raised, but for those that were stuck and freed."""
     return {
-        rank: _told(error) if isinstance(error, RemoteError) else (repr(error), "")
+        rank: _message_and_lines(error) if isinstance(error, RemoteError) else (repr(error), "")
         for rank, error in replies.errors().items()
         if rank not in skip
     }
 
 
-def _told(error: RemoteError) -> tuple[str, str]:
+def _message_and_lines(error: RemoteError) -> tuple[str, str]:
     """The rank's formatter sends lines of the cell, indented, or a text that tells all itself."""
     text = error.traceback or ""
     if text.startswith("  ") or not text:
-        return f"{error.ename}: {error.evalue}".rstrip(": "), text
-    return text, ""
+        return f"{error.ename}: {_cut(error.evalue)}".rstrip(": "), text
+    return _cut(text), ""
 
 
-def error_of(outcome: Outcome, replies: Replies, timeout: float, n: int) -> RankError | None:
-    """The exception that the cell raises, without what happens to the ranks; None when well."""
-    errors = told_errors(replies, outcome.stuck)
-    failed = report.failures(errors, n)
-    places = report.positions(outcome.stuck, n)
+def _cut(text: str) -> str:
+    """A message with its middle left out when it is too long to read."""
+    left_out = len(text) - MESSAGE_START - MESSAGE_END
+    if left_out <= 0:
+        return text
+    return f"{text[:MESSAGE_START]} … {left_out:,} characters left out … {text[-MESSAGE_END:]}"
+
+
+def error_of(
+    outcome: Outcome, replies: Replies, timeout: float, died: str, n: int
+) -> RankError | None:
+    """The exception that the cell raises, without what happens to the ranks; None when well.
+
+    `died` is `died_text` of the ranks that died, or empty.
+    """
+    stuck = {rank: place for rank, place in outcome.stuck.items() if rank not in outcome.deaths}
+    skip = stuck | {rank: "" for rank in outcome.deaths}
+    failed = report.failures(errors_by_rank(replies, skip), n)
+    places = report.positions(stuck, n)
+    others = [OTHERS, *places] if places else []
+    also_died = [died] if died else []
     match outcome.ending:
         case Ending.FINISHED:
             return RankFailed("\n".join(failed)) if failed else None
         case Ending.FAILED:
-            return RankFailed("\n".join([*failed, OTHERS, *places]))
+            return RankFailed("\n".join([*failed, *others, *also_died]))
+        case Ending.DIED:
+            return RankDied("\n".join([died, *others, *failed]))
         case Ending.DEADLINE:
             head = [f"Stopped after {timeout:g} s (`%%px --timeout SECONDS` gives more). Not done:"]
-            return DeadlineExceeded("\n".join(head + places + failed))
+            return DeadlineExceeded("\n".join(head + places + failed + also_died))
         case Ending.INTERRUPTED:
             head = ["Interrupted. Not done:"] if places else ["Interrupted."]
-            return RankInterrupted("\n".join(head + places + failed))
-    raise AssertionError(outcome.ending)
+            return RankInterrupted("\n".join(head + places + failed + also_died))
 
 
 def died_text(deaths: Mapping[int, int], channel: Channel, cells: Cells, n: int) -> str:
     """Which ranks died, of what, and where when the rank could still say it."""
-    told = {}
+    texts = {}
     for rank, status in deaths.items():
-        place = where(channel.links[rank].stacks, cells) if status < 0 else None
-        told[rank] = report.exit_text(status) + (f" at {place}" if place else "")
+        place = where(channel.ranks[rank].crash, cells)
+        texts[rank] = report.exit_text(status) + (f" at {place}" if place else "")
     return "\n".join(
-        f"{report.ranks_text(ranks).capitalize()} died: {text}"
-        for ranks, text in report.by_value(told)
+        f"{ranks_text(ranks).capitalize()} died: {text}" for ranks, text in by_value(texts)
     )
-
-
-def died_error(
-    outcome: Outcome, channel: Channel, cells: Cells, replies: Replies, n: int
-) -> RankError:
-    """The exception for a cell during which a rank died."""
-    stuck = {rank: place for rank, place in outcome.stuck.items() if rank not in outcome.deaths}
-    lines = [died_text(outcome.deaths, channel, cells, n)]
-    if stuck:
-        lines += [OTHERS, *report.positions(stuck, n)]
-    skip = stuck | {rank: "" for rank in outcome.deaths}
-    return RankDied("\n".join(lines + report.failures(told_errors(replies, skip), n)))
 
 
 def replaced_text(gone: list[str]) -> str:
     """What a restart took away."""
     text = "The ranks are being started again; what the cells imported is imported again."
-    if gone:
-        text += " Gone: " + ", ".join(f"`{name}`" for name in gone) + ". Run their cells again."
-    return text
+    return f"{text} {_gone_text(gone)}".rstrip()
+
+
+def lost_job_text(job: str, gone: list[str]) -> str:
+    """That the ranks ended with their batch job."""
+    text = f"{job}\nThe ranks ended with it; cluster.start() submits another."
+    return f"{text} {_gone_text(gone)}".rstrip()
+
+
+def _gone_text(gone: list[str]) -> str:
+    if not gone:
+        return ""
+    return "Gone: " + ", ".join(f"`{name}`" for name in gone) + ". Run their cells again."
+
+
+def reason_text(outcome: Outcome, n: int) -> str:
+    """Why the ranks cannot go on, where none died."""
+    if outcome.deaths:
+        return ""
+    if outcome.not_free:
+        return f"{ranks_text(outcome.not_free, n).capitalize()} did not stop."
+    modules = {
+        rank: ", ".join(f"`{module}`" for module in modules)
+        for rank, modules in outcome.cut_off.items()
+        if modules
+    }
+    if modules:
+        return "\n".join(
+            f"{ranks_text(ranks, n).capitalize()} stopped inside the import of {text}: what was "
+            "cut off there cannot be imported again by the same process."
+            for ranks, text in by_value(modules)
+        )
+    return "The ranks stopped, and then did not answer."
 
 
 def kept_text(outcome: Outcome) -> str:
-    """What a release kept, and what it could not."""
+    """What freeing the ranks kept, and what it could not."""
     text = INTACT
+    if outcome.background:
+        places = (
+            f"{ranks_text(ranks)} at {place}" for ranks, place in by_value(outcome.background)
+        )
+        text += f" Stopped as well, since all ranks are needed for that: {'; '.join(places)}."
     if outcome.torch_is_new:
         text += (
             " torch.distributed was started anew: `group` is as good as new; objects made on the "
@@ -99,5 +140,5 @@ def kept_text(outcome: Outcome) -> str:
         )
     if outcome.lost:
         names = ", ".join(f"`{name}`" for name in outcome.lost)
-        text += f" Ended with the release: {names}. Run the cell that made it again."
+        text += f" Ended when the ranks were freed: {names}. Run the cell that made it again."
     return text

@@ -28,6 +28,16 @@ class Cells:
         return lines[number - 1].strip()
 
 
+def cell_line(stack: str, cells: Cells) -> int | None:
+    """The line of the cell, below any function, that the rank is at; None when in no cell."""
+    found = [
+        int(frame["line"])
+        for frame in _FRAME.finditer(stack)
+        if cells.line(frame["file"], int(frame["line"])) is not None
+    ]
+    return found[-1] if found else None
+
+
 def where(stack: str, cells: Cells) -> str | None:
     """`line 4: comm.allreduce(x)` for faulthandler's text; None when no cell is in the stack.
 
@@ -56,3 +66,11 @@ def in_torch(stack: str) -> bool:
     """Whether the rank may be waiting in a process group of torch's own (Gloo, NCCL)."""
     first = _FRAME.search(stack)
     return first is not None and bool(_WAITS_IN_TORCH.search(first["file"]))
+
+
+def is_importing(stack: str) -> bool:
+    """Whether the rank is inside the body of a module, or on the way to it."""
+    return any(
+        frame["function"] == "_find_and_load" and "importlib" in frame["file"]
+        for frame in _FRAME.finditer(stack)
+    )

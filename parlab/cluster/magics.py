@@ -1,13 +1,18 @@
-"""`%%px` with a deadline: ipyparallel's magics, run by `parlab.cluster.cell`."""
+"""`%%px` with a deadline: ipyparallel's magics, run by `parlab.cluster.execution`."""
 
 from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from parlab.cluster import ending, outputs
-from parlab.cluster.cell import Cell
+from parlab.cluster import ending, outputs, report
+from parlab.cluster.damage import mend
+from parlab.cluster.errors import RankDied, RankError, RankFailed, RankInterrupted
+from parlab.cluster.execution import Execution
+from parlab.cluster.outcome import Outcome
+from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
+from parlab.cluster.stop_button import StopButton
 
 DEFAULT_TIMEOUT = 60.0
 
@@ -17,7 +22,7 @@ class RankMagics(ParallelMagics):
 
     def __init__(self, shell, session: Session) -> None:
         self.session = session
-        super().__init__(shell, session.view)
+        super().__init__(shell, None)  # `view` comes with the ranks
 
     @magic_arguments()
     @exec_args
@@ -49,8 +54,12 @@ class RankMagics(ParallelMagics):
         if args.local:
             self.shell.run_cell(cell)
         if args.block is False:
-            result = self.session.client[targets].execute(code, silent=False, block=False)
-            self.last_result = result
+            replies = self.session.send(code, targets)
+            self.session.names.add(code)
+            busy = [cell for cell in self.session.background if cell.running()]
+            self.session.background = [*busy, replies]
+            self.session.last = replies
+            result = self.last_result = replies.result
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
             return result
@@ -63,8 +72,42 @@ class RankMagics(ParallelMagics):
         self.view = self.session.view
         return self._run(line, self._targets(None), DEFAULT_TIMEOUT, None)
 
+    @no_var_expand
+    def autopx(self, line: str = "") -> None:
+        """Refused: its cells would have no deadline, and would not hear the stop button."""
+        raise UsageError("%autopx is not for these ranks: begin each cell with %%px instead")
+
+    @no_var_expand
+    def result(self, line: str = "") -> None:
+        """Show what the last `%%px` cell printed, once all its ranks have ended it."""
+        replies = self.session.last
+        if replies is None:
+            raise UsageError("no %%px cell has run yet")
+        with StopButton() as stop:
+            self._wait(replies, stop)
+            outputs.show(outputs.printed(replies, stop), self.session.n)
+        if replies.running():
+            raise RankDied("The ranks that ran this cell are gone.")
+        if errors := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
+            raise RankFailed("\n".join(errors))
+
+    def _wait(self, replies: Replies, stop: StopButton) -> None:
+        """Wait until all ranks have answered, or never will."""
+        self.session.on_change.append(stop.notify)
+        replies.on_each(stop.notify)
+        try:
+            while replies.running() and not replies.will_not_come():
+                if stop.presses:
+                    raise RankInterrupted("Interrupted. The cell goes on.")
+                stop.wait_for_change(1.0)
+        finally:
+            self.session.on_change.remove(stop.notify)
+
     def _targets(self, text: str | None) -> list[int]:
-        targets = self._eval_target_str(text) if text else self.view.targets
+        try:
+            targets = self._eval_target_str(text) if text else self.view.targets
+        except Exception:
+            raise UsageError(f"--targets takes ranks, as 0,2 or 0:3, not {text!r}") from None
         if targets == "all":
             return list(range(self.session.n))
         targets = [targets] if isinstance(targets, int) else list(targets)
@@ -74,24 +117,30 @@ class RankMagics(ParallelMagics):
         return targets
 
     def _run(self, code: str, targets: list[int], timeout: float, save_name: str | None) -> None:
-        session = self.session
-        cell = Cell(session, code, targets, timeout)
-        self.last_result, session.last = cell.result, cell.replies
-        if save_name:
-            self.shell.user_ns[save_name] = cell.result
         progress = outputs.Progress(timeout)
-        outcome = cell.run(progress)
+        with StopButton() as stop:
+            execution = Execution(self.session, code, targets, timeout, stop)
+            outcome = execution.run(progress)
+            printed = outputs.printed(execution.replies, stop)
+            error = self._error(execution, outcome)
+        self.session.last, self.last_result = execution.replies, execution.replies.result
+        if save_name:
+            self.shell.user_ns[save_name] = execution.replies.result
         progress.clear()
-        outputs.show(cell.replies, session.n)
-        n = session.n
-        if outcome.deaths:
-            error = ending.died_error(outcome, session.channel, session.cells, cell.replies, n)
-        else:
-            error = ending.error_of(outcome, cell.replies, timeout, n)
-        if error is None:
-            return
-        if not outcome.freed:
-            error.args = (f"{error}\n{ending.replaced_text(session.replace())}",)
-        elif cell.released:
+        outputs.show(printed, self.session.n)
+        if not (outcome.freed or outcome.deaths):
+            mend(execution, printed, error)
+        if error is not None:
+            raise error
+
+    def _error(self, execution: Execution, outcome: Outcome) -> RankError | None:
+        """What the cell raises; ranks that are not intact are replaced."""
+        session, n = self.session, self.session.n
+        died = ending.died_text(outcome.deaths, session.channel, session.cells, n)
+        error = ending.error_of(outcome, execution.replies, execution.timeout, died, n)
+        if error is not None and not outcome.intact:
+            lost = [ending.reason_text(outcome, n), session.replace_lost()]
+            error.args = ("\n".join([str(error), *filter(None, lost)]),)
+        elif error is not None and outcome.freed:
             error.args = (f"{error}\n{ending.kept_text(outcome)}",)
-        raise error
+        return error

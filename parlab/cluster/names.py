@@ -3,6 +3,8 @@
 import ast
 from dataclasses import dataclass, field
 
+from IPython.core.inputtransformer2 import TransformerManager
+
 
 @dataclass
 class Names:
@@ -11,24 +13,57 @@ class Names:
     imports: dict[str, None] = field(default_factory=dict)  # statements, in order
     variables: dict[str, None] = field(default_factory=dict)
 
-    def add(self, code: str) -> None:
-        """Note a cell that was sent to the ranks; one that Python cannot parse adds nothing."""
+    def add(self, code: str, cut_off_at: int | None = None) -> None:
+        """Note a cell that ran on the ranks; one that Python cannot parse adds nothing.
+
+        Imports are noted as far as the line `cut_off_at`, where the cell was ended in the midst of
+        one: it may be one that never ends.
+        """
         try:
-            tree = ast.parse(code)
+            tree = ast.parse(TransformerManager().transform_cell(code))
         except (SyntaxError, ValueError):
             return
         for statement in tree.body:
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                self.imports[ast.unparse(statement)] = None
-            else:
-                for name in _bound(statement):
-                    self.variables[name] = None
+            inner = _code_of_magic(statement)
+            if inner is not None:
+                self.add(inner)
+                continue
+            if cut_off_at is None or statement.lineno < cut_off_at:
+                for made in _imports(statement):
+                    self.imports[ast.unparse(made)] = None
+            for name in _bound(statement):
+                self.variables[name] = None
 
     def forget_variables(self) -> list[str]:
         """The names that are gone with the processes that held them."""
         gone = list(self.variables)
         self.variables.clear()
         return gone
+
+
+def _imports(statement: ast.stmt) -> list[ast.stmt]:
+    """The imports that a top-level statement makes: itself, or those inside `if`, `try`, `with`."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [statement]
+    if not isinstance(statement, ast.If | ast.Try | ast.With):
+        return []
+    inside = [node for node in ast.iter_child_nodes(statement) if isinstance(node, ast.stmt)]
+    for handler in getattr(statement, "handlers", []):
+        inside += handler.body
+    return [made for node in inside for made in _imports(node)]
+
+
+def _code_of_magic(statement: ast.stmt) -> str | None:
+    """The code that `%time`, `%%time` and the like run in the namespace of the cell."""
+    match statement:
+        case ast.Expr(
+            value=ast.Call(
+                func=ast.Attribute(attr="run_line_magic" | "run_cell_magic"),
+                args=[ast.Constant(value="time" | "prun" | "capture"), *texts],
+            )
+        ) if texts and isinstance(texts[-1], ast.Constant):
+            return str(texts[-1].value)
+    return None
 
 
 class _Bound(ast.NodeVisitor):

@@ -8,10 +8,15 @@ import time
 from IPython import get_ipython
 from IPython.display import clear_output, display
 
+from parlab.cluster.ending import errors_by_rank
 from parlab.cluster.replies import Replies
-from parlab.cluster.report import by_value, labelled, ranks_text
+from parlab.cluster.report import labelled
+from parlab.cluster.stop_button import StopButton
+from parlab.wording import by_value, ranks_text
 
 OUTPUT_SECONDS = 10.0
+# A browser that is sent thousands of pictures stops answering.
+SHOWN_DISPLAYS = 100
 
 
 class Progress:
@@ -30,13 +35,17 @@ class Progress:
         tested = os.environ.get("IPP_NONINTERACTIVE") or "PYTEST_CURRENT_TEST" in os.environ
         self.watched = hasattr(get_ipython(), "kernel") and not tested
 
-    def __call__(self, replies: Replies) -> None:
+    def __call__(self, replies: Replies, note: str = "") -> None:
+        """Show how far the cell is: which ranks run, which failed, and `note`."""
         seconds = time.monotonic() - self.start
         if seconds < self.AFTER_SECONDS or not self.watched:
             return
-        running = ranks_text(replies.running() or [0])
+        lines = [f"{seconds:.0f} s of {self.timeout:g} s, {ranks_text(replies.running() or [0])}"]
+        lines[0] += f"  {replies.last_line()[:100]}"
+        for rank, (message, _) in errors_by_rank(replies, {}).items():
+            lines.append(f"{ranks_text([rank])} failed: {message.splitlines()[0][:100]}")
         clear_output(wait=True)
-        print(f"{seconds:.0f} s of {self.timeout:g} s, {running}  {replies.last_line()[:100]}")
+        print("\n".join([*lines, note] if note else lines))
         self.shown = True
 
     def clear(self) -> None:
@@ -44,14 +53,24 @@ class Progress:
             clear_output()
 
 
-def show(replies: Replies, world_size: int) -> None:
-    """Print and display the outputs of a rank cell that has ended."""
-    metadata = replies.outputs(OUTPUT_SECONDS)
+def printed(replies: Replies, stop: StopButton) -> dict[int, dict]:
+    """The outputs of a cell that has ended, by rank.
+
+    Output comes on another way than answers, and may be later: it is waited for.
+    """
+    replies.on_output(stop.notify)
+    stop.wait_for(replies.has_all_output, OUTPUT_SECONDS)
+    return replies.outputs()
+
+
+def show(metadata: dict[int, dict], world_size: int) -> None:
+    """Print and display the outputs of a rank cell."""
     for stream, file in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         texts = {rank: meta[stream] for rank, meta in metadata.items() if meta[stream]}
         for group, text in by_value(texts):
             print(labelled(text, group, world_size), file=file)
-    for position in range(max((len(meta["outputs"]) for meta in metadata.values()), default=0)):
+    displayed = max((len(meta["outputs"]) for meta in metadata.values()), default=0)
+    for position in range(min(displayed, SHOWN_DISPLAYS)):
         _show_data(
             {
                 rank: meta["outputs"][position]
@@ -60,6 +79,8 @@ def show(replies: Replies, world_size: int) -> None:
             },
             world_size,
         )
+    if displayed > SHOWN_DISPLAYS:
+        print(f"… {displayed - SHOWN_DISPLAYS:,} more displays of this cell left out …")
     _show_data(
         {rank: meta["execute_result"] for rank, meta in metadata.items() if meta["execute_result"]},
         world_size,

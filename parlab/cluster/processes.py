@@ -1,24 +1,40 @@
 """Starts and ends the processes of one set of ranks: ipyparallel's controller, mpiexec, engines."""
 
 import contextlib
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ipyparallel as ipp
 import psutil
+from ipyparallel.cluster.launcher import BatchSystemLauncher, LauncherError
+from ipyparallel.error import EngineError
 from traitlets.config import Config
 
 from parlab import mpirun
+from parlab.cluster.batch_job import BatchJob
+from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
+from parlab.cluster.folders import make_folder
+from parlab.cluster.forks import close_in_children
+from parlab.cluster.report import exit_text
+from parlab.engine import supervisor
+from parlab.profiles.slurm import SlurmRanks
+from parlab.terminal import without_escapes
 
 GRACE_SECONDS = 1.0
+POLL_SECONDS = 0.2
+# A client asks which engines there are as it connects, and is told of those that come later; on a
+# busy machine some come between the two, and it never hears of them. Another one asks again.
+CLIENT_SECONDS = 3.0
 HERE = Path(__file__).parent
 
 CONTROLLER_ARGS = [
@@ -32,94 +48,202 @@ CONTROLLER_ARGS = [
 ENGINE_ARGS = ["--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
 
 
+@contextlib.contextmanager
+def _born_deaf() -> Iterator[None]:
+    """Processes that are started within do not hear SIGINT.
+
+    They get a session of their own, out of reach of the stop button, but only a moment after they
+    were made: until then they are in the kernel's. Engines listen to it again as they start.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Processes:
     """One controller and one set of engines; ends with `kill`, or with the notebook's kernel."""
 
-    def __init__(self, n: int, profile: str | None, channel_address: str) -> None:
+    def __init__(
+        self,
+        n: int,
+        profile: str | None,
+        channel: Channel,
+        environment: Mapping[str, str],
+        ended: threading.Event,
+    ) -> None:
+        """For `n` engines that connect to `channel`; where `ended` is set, `start` gives up.
+
+        `environment` is added to that of the engines.
+        """
         self.n = n
+        self.profile = profile
+        self._channel = channel
+        self._environment = environment
+        self._ended = ended
+        self.folder = make_folder(profile)
+        self.batch: BatchJob | None = None  # where the ranks are one
         # A profile (Slurm, SSH) has launchers of its own, and engines on other nodes.
-        # Here, everything is written to a folder that goes with the ranks.
-        self.folder = Path(tempfile.mkdtemp(prefix="parlab-"))
-        if profile:
-            where = {"profile": profile, "controller_ip": "*"}
-        else:
-            where = {"profile_dir": str(self.folder), "engines": "mpi"}
-            # Engines start beside the controller, and wait for its file.
-            where["send_engines_connection_env"] = False
+        # Others start beside the controller, and wait for its file.
+        here = {"engines": "mpi", "send_engines_connection_env": False}
         self.cluster = ipp.Cluster(
             n=n,
+            profile_dir=str(self.folder),
             load_profile=bool(profile),
             delay=0,
             controller_args=CONTROLLER_ARGS,
             cluster_file="",
             log_level=logging.CRITICAL,
-            **where,
+            **({"controller_ip": "*"} if profile else here),
         )
         self.cluster.shutdown_atexit = False
+        # In a copy: ipyparallel's own is that of the whole notebook, and of its next cluster.
+        self.cluster.update_config(self._launcher_config())
+        with _born_deaf():
+            self.cleanup = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(HERE / "cleanup.py"), str(self.folder)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # the stop button signals the kernel's process group
+            )
+        close_in_children(self.cleanup.stdin)
+
+    def _launcher_config(self) -> Config:
         engines = self.cluster.engine_launcher_class.__name__
         local = Config()
         local[engines].engine_cmd = [
-            *(sys.executable, "-I", "-S", str(HERE / "supervisor.py")),
-            *(sys.executable, "-m", "parlab.rank.engine"),
+            *(sys.executable, "-I", "-S", supervisor.__file__),
+            # Files of the working folder, which may be named as Python's own, are for cells.
+            *(sys.executable, "-P", "-m", "parlab.engine"),
         ]
         local[engines].engine_args = ENGINE_ARGS
-        local[engines].environment = {
-            **mpirun.environment(None if profile else n),
-            **self.cluster.config[engines].get("environment", {}),
-            "PARLAB_CHANNEL": channel_address,
+        if issubclass(self.cluster.engine_launcher_class, BatchSystemLauncher):
+            local[engines].batch_file_name = str(self.folder / "job.sh")
+            local[engines].output_file = str(self.folder / "job.log")
+        controller = self.cluster.controller_launcher_class.__name__
+        local[controller].environment = {
+            "PYTHONSAFEPATH": "1",
+            **self.cluster.config[controller].get("environment", {}),
         }
-        if not profile:
+        local[engines].environment = {
+            **mpirun.environment(None if self.profile else self.n),
+            **self.cluster.config[engines].get("environment", {}),
+            "PARLAB_CHANNEL": self._channel.address,
+            **self._environment,
+        }
+        if not self.profile:
             file = f"security/ipcontroller-{self.cluster.cluster_id}-engine.json"
             local[engines].environment["PARLAB_CONNECTION_FILE"] = str(self.folder / file)
             local[engines].mpi_cmd = [mpirun.mpiexec()]
             local[engines].mpi_args = mpirun.MPI_ARGS
-        # In a copy: ipyparallel's own is that of the whole notebook, and of its next cluster.
-        self.cluster.update_config(local)
-        self.reaper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(HERE / "reaper.py"), str(self.folder)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # the stop button signals the kernel's process group
-        )
+        return local
 
     def start(self, timeout: float = 120.0) -> ipp.Client:
-        """Start everything and wait for all ranks. Raises ClusterError after `timeout` seconds."""
-        try:
+        """Start everything and wait for all ranks; whoever calls it calls `kill` in any case.
+
+        Raises ClusterError after `timeout` seconds, or once it is clear that they do not come. Time
+        in a queue does not count.
+        """
+        with _born_deaf():
             self.cluster.start_controller_sync()
             self._guard(self.cluster.controller)
-            self.cluster.start_engines_sync(self.n)
+            try:
+                self.cluster.start_engines_sync(self.n)
+            except LauncherError as error:
+                raise ClusterError(str(error)) from None
             self._guard(self.cluster.engine_set)
-            client = self.cluster.connect_client_sync()
-            self._wait_for_engines(client, timeout)
-        except BaseException:
-            self.kill()
-            raise
-        return client
-
-    def _wait_for_engines(self, client: ipp.Client, timeout: float) -> None:
+        if isinstance(self.cluster.engine_set, SlurmRanks):
+            self.batch = BatchJob(self.cluster.engine_set)
         deadline = time.monotonic() + timeout
         while True:
-            with contextlib.suppress(TimeoutError):
-                client.wait_for_engines(self.n, timeout=0.5, interactive=False)
-                return
-            ended = self.cluster.engine_set.state == "after"
-            if ended or time.monotonic() > deadline:
-                output = self.cluster.engine_set.get_output()[-2000:].strip()
-                raise ClusterError(
-                    f"{len(client.ids)} of {self.n} ranks started"
-                    + ("; mpiexec ended" if ended else f" within {timeout:.0f} s")
-                    + "; `parlab doctor` says what this machine lacks."
-                    + (f"\n{output}" if output else "")
-                )
+            client = self._connect()
+            try:
+                if self._all_come(client, CLIENT_SECONDS):
+                    return client
+                if self.batch and self.batch.waits:
+                    deadline = time.monotonic() + timeout
+                if time.monotonic() > deadline:
+                    raise self._failure(client, f"within {timeout:.0f} s")
+            except BaseException:
+                client.close()
+                raise
+            client.close()
+
+    def _connect(self) -> ipp.Client:
+        try:
+            return self.cluster.connect_client_sync()
+        except (RuntimeError, TimeoutError) as error:
+            raise ClusterError(f"ipyparallel's controller: {error}{self.printed()}") from None
+
+    def _all_come(self, client: ipp.Client, seconds: float) -> bool:
+        """Whether all engines are there within so many seconds."""
+        there = client.wait_for_engines(self.n, block=False, interactive=False)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.check()
+            self._check_job()
+            # ipyparallel tells of it in the event loop of the thread that started it: this one.
+            if self._has_ended(self.cluster.engine_set):
+                raise self._failure(client, "before mpiexec ended")
+            try:
+                there.result(POLL_SECONDS)
+                return True
+            except TimeoutError:
+                continue
+            except EngineError:
+                raise self._failure(client, "before mpiexec ended") from None
+        return False
+
+    def _check_job(self) -> None:
+        if self.batch and (job := self.batch.look()) and job.has_ended:
+            raise ClusterError(f"{job}, before all ranks had started{self.printed()}")
+
+    def check(self) -> None:
+        """Raise ClusterError where a rank ended, or the start was given up."""
+        if self._ended.is_set():
+            raise ClusterError("the ranks were ended while they started")
+        if deaths := self._channel.deaths():
+            rank, status = next(iter(deaths.items()))
+            raise ClusterError(
+                f"rank {rank} ended as it started: {exit_text(status)}.{self.printed()}"
+            )
+
+    @staticmethod
+    def _has_ended(launcher: Any) -> bool:
+        """Whether the launcher's process on this machine has ended; no where there is none."""
+        process = getattr(launcher, "process", None)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process is not None and process.status() == psutil.STATUS_ZOMBIE
+        return True
+
+    def _failure(self, client: ipp.Client, when: str) -> ClusterError:
+        return ClusterError(
+            f"{len(client.ids)} of {self.n} ranks started {when}; `parlab doctor` says what this "
+            f"machine lacks.{self.printed()}"
+        )
+
+    def printed(self) -> str:
+        """What mpiexec and ranks printed last, below a line end; else what the controller did.
+
+        Empty where none of them did.
+        """
+        for launcher in (self.cluster.engine_set, self.cluster.controller):
+            with contextlib.suppress(Exception):  # a launcher of batch jobs may keep none
+                launcher._output = None  # what was read before
+                if text := without_escapes(launcher.get_output(remove=False))[-2000:].strip():
+                    return f"\n{text}"
+        return ""
 
     def _guard(self, launcher: object) -> None:
-        pid = getattr(launcher, "pid", None)
-        if pid and pid > 0:
-            self._tell_reaper("+", pid)
+        if isinstance(launcher, BatchSystemLauncher):
+            self._list_for_cleanup("+", [*launcher.delete_command, launcher.job_id])
+        elif (pid := getattr(launcher, "pid", None)) and pid > 0:
+            self._list_for_cleanup("+", pid)
 
-    def _tell_reaper(self, sign: str, pid: int) -> None:
+    def _list_for_cleanup(self, sign: str, entry: int | list[str]) -> None:
         with contextlib.suppress(OSError):
-            self.reaper.stdin.write(f"{sign}{pid}\n".encode())
-            self.reaper.stdin.flush()
+            self.cleanup.stdin.write(f"{sign}{json.dumps(entry)}\n".encode())
+            self.cleanup.stdin.flush()
 
     def kill(self) -> None:
         """End controller and mpiexec; the ranks' supervisors have ended the ranks.
@@ -134,15 +258,18 @@ class Processes:
                 with contextlib.suppress(psutil.TimeoutExpired):
                     launcher.process.wait(GRACE_SECONDS)
                 self._signal(launcher, signal.SIGKILL)
-                self._tell_reaper("-", launcher.pid)
-            else:  # a batch job
+                self._list_for_cleanup("-", launcher.pid)
+            elif isinstance(launcher, BatchSystemLauncher):  # whose job the cleanup cancels
+                if self.batch and not self.batch.waits:
+                    self.batch.look_at_end(GRACE_SECONDS)
+            else:
                 with contextlib.suppress(Exception):
                     self.cluster.stop_engines_sync()
         self.cluster.controller = None
         self.cluster.engines.clear()
         with contextlib.suppress(OSError):
-            self.reaper.stdin.close()
-        self.reaper.wait()
+            self.cleanup.stdin.close()
+        self.cleanup.wait()
 
     @staticmethod
     def _signal(launcher: Any, number: int) -> None:

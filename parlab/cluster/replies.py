@@ -1,16 +1,19 @@
 """What each rank answered to one cell, and what it printed and displayed."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from ipyparallel import AsyncResult
 
+from parlab.cluster.channel import Channel
+
 
 class Replies:
     """The futures of one cell's ranks, by rank."""
 
-    def __init__(self, ranks: list[int], result: AsyncResult) -> None:
+    def __init__(self, ranks: list[int], result: AsyncResult, channel: Channel) -> None:
+        self._channel = channel
+        self.result = result
         # AsyncResult tells of the whole cell only; its children tell of each rank.
         self._futures = dict(zip(ranks, result._children, strict=True))
         self._printed: dict[int, int] = {}
@@ -23,6 +26,11 @@ class Replies:
     def running(self) -> list[int]:
         """The ranks that have not answered."""
         return [rank for rank, future in self._futures.items() if not future.done()]
+
+    def will_not_come(self) -> bool:
+        """Whether ranks that have not answered never will: one ended, or all were replaced."""
+        ended = self._channel.is_closed or bool(self._channel.deaths())
+        return ended and bool(self.running())
 
     def errors(self) -> dict[int, Exception]:
         """What each rank raised that has answered, and raised."""
@@ -46,19 +54,20 @@ class Replies:
             for rank in self.running()
         }
 
-    def outputs(self, timeout: float) -> dict[int, dict[str, Any]]:
-        """Each rank's `stdout`, `stderr`, `outputs` and `execute_result`.
-
-        Output comes on another way than answers, and may be later: it is waited for, `timeout`
-        seconds in all. A rank that died never says that its output is complete.
-        """
-        until = time.monotonic() + timeout
+    def on_output(self, call: Callable[[], None]) -> None:
+        """Call this whenever the output of a rank that has answered is complete."""
         for future in self._futures.values():
-            if future.done():
-                try:
-                    future.output.result(max(0.0, until - time.monotonic()))
-                except TimeoutError:
-                    break
+            future.output.add_done_callback(lambda _: call())
+
+    def has_all_output(self) -> bool:
+        """Whether the output of each rank that has answered is complete.
+
+        One that died never says that it is.
+        """
+        return all(f.output.done() for f in self._futures.values() if f.done())
+
+    def outputs(self) -> dict[int, dict[str, Any]]:
+        """Each rank's `stdout`, `stderr`, `outputs` and `execute_result`, so far."""
         failed = self.errors()
         found = {rank: dict(future.output.metadata) for rank, future in self._futures.items()}
         for rank, printed in self._printed.items():

@@ -1,41 +1,14 @@
-"""Texts about ranks: who agrees, what they printed, how a cell ended."""
+"""Texts of a rank cell: what ranks printed, where they are, how they ended."""
 
-import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+from parlab.terminal import without_escapes
+from parlab.wording import by_value, ranks_text
 
 # A cell that prints more than this, for one rank, is cut in the notebook: a browser that is sent
 # tens of megabytes stops answering.
 SHOWN_START, SHOWN_END = 60_000, 10_000
-
-
-def ranks_text(ranks: Iterable[int], world_size: int | None = None) -> str:
-    """`rank 2`, `ranks 0, 1, 3`, `ranks 0-5`, or `all ranks` when there are `world_size`."""
-    ranks = sorted(ranks)
-    if world_size is not None and len(ranks) == world_size:
-        return "all ranks" if world_size > 1 else "rank 0"
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = []
-    for run in runs:
-        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(rank) for rank in run]
-    return "ranks " + ", ".join(parts)
-
-
-def by_value(values: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    """Ranks with equal values together, in the order of each group's first rank."""
-    groups: dict[str, list[int]] = {}
-    for rank in sorted(values):
-        groups.setdefault(values[rank], []).append(rank)
-    return [(ranks, value) for value, ranks in groups.items()]
 
 
 def labelled(text: str, ranks: list[int], world_size: int) -> str:
@@ -69,7 +42,7 @@ def failures(errors: Mapping[int, tuple[str, str]], world_size: int) -> list[str
     blocks = by_value({rank: "\n".join(error) for rank, error in errors.items()})
     lines = []
     for ranks, text in blocks:
-        message, *frames = _ANSI.sub("", text).rstrip("\n").splitlines() or [""]
+        message, *frames = without_escapes(text).rstrip("\n").splitlines() or [""]
         lines.append(f"{ranks_text(ranks, world_size)}: {message}")
         lines += frames
     return lines

@@ -1,145 +1,163 @@
-"""The ranks of one notebook: started, replaced when they cannot be freed, stopped."""
+"""The ranks of one notebook: a set that is replaced when it cannot be freed, and what it held."""
 
-import contextlib
 import threading
-import weakref
 from collections.abc import Callable
 
 import ipyparallel as ipp
 
-from parlab.cluster.channel import Channel, Link
-from parlab.cluster.errors import ClusterError, RankError
+from parlab.cluster.channel import Channel
+from parlab.cluster.ending import died_text, lost_job_text, replaced_text
+from parlab.cluster.errors import ClusterError, RankInterrupted
 from parlab.cluster.locations import Cells
 from parlab.cluster.names import Names
-from parlab.cluster.processes import Processes
+from parlab.cluster.rank_set import RankSet
 from parlab.cluster.replies import Replies
+from parlab.cluster.stop_button import StopButton
+from parlab.costs.networks import Network
+from parlab.network.naming import rank_environment
 
+Notify = Callable[[str], None]
 
-def _begin(imports: list[str]) -> None:
-    """First call on each rank: errors told by the learner's lines; imports made again."""
-    from IPython import get_ipython
-
-    from parlab.rank.errors import install
-
-    shell = get_ipython()
-    install(shell)
-    for statement in imports:
-        with contextlib.suppress(Exception):  # it failed in the lab as well
-            exec(statement, shell.user_ns)
-
-
-def _recover() -> dict[str, object]:
-    from IPython import get_ipython
-
-    from parlab.rank.recovery import recover
-
-    return recover(get_ipython().user_ns)
+STARTING = (
+    "Interrupted while fresh ranks were starting. They go on starting: run the cell again, or "
+    "`cluster.stop()`."
+)
 
 
 class Session:
-    """A set of `n` ranks and all that the notebook knows of them."""
+    """A set of `n` ranks, which starts in the background, and all that the notebook knows of it."""
 
-    def __init__(self, n: int, profile: str | None) -> None:
+    def __init__(self, n: int, profile: str | None, network: Network | None = None) -> None:
         self.n = n
         self.profile = profile
+        self.network = network  # that `group` emulates
         self.cells = Cells()
         self.names = Names()
-        self.events: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+        self.on_change: list[Callable[[], None]] = []  # called from any thread when a rank ends
         self.last: Replies | None = None  # of the last cell
-        self.lost: set[str] = set()  # variables that hold a communicator that ended
-        self.stopped = False
-        self._restarting: threading.Thread | None = None
-        self._failure: BaseException | None = None
-        self._start([])
-
-    def _start(self, imports: list[str]) -> None:
-        self.channel = Channel(self._on_death, everywhere=self.profile is not None)
-        self._processes = Processes(self.n, self.profile, self.channel.address)
+        self.background: list[Replies] = []  # of cells that nobody waits for
+        self._ending: list[threading.Thread] = []
+        self._ranks: RankSet | None = None
+        self._failure: ClusterError | None = None  # why there are none, told by `ready`
         try:
-            self.client: ipp.Client = self._processes.start()
-            self.view = self.client[:]
-            self.view.block = True
-            self.view.apply_async(_begin, imports).get(60)
-        except BaseException:
-            self.channel.close()
-            self._end(*self._detach())
-            raise
+            self._ranks = self._fresh([])
+        except ClusterError as error:
+            self._failure = error
 
-    def _on_death(self, link: Link) -> None:
-        for event in list(self.events):
-            event.set()
+    def _fresh(self, imports: list[str]) -> RankSet:
+        environment = rank_environment(self.network) if self.network else {}
+        return RankSet(self.n, self.profile, environment, imports, self._changed)
 
-    def _detach(self) -> tuple[Processes, ipp.Client | None]:
-        return self._processes, self.__dict__.pop("client", None)
+    def _changed(self) -> None:
+        for call in list(self.on_change):
+            call()
 
-    @staticmethod
-    def _end(processes: Processes, client: ipp.Client | None) -> None:
-        processes.kill()
-        if client is not None:
-            with contextlib.suppress(Exception):
-                client.close()
+    @property
+    def ranks(self) -> RankSet:
+        """The set of ranks. Raises ClusterError where it was stopped."""
+        if self._ranks is None:
+            raise ClusterError("the ranks were stopped: run cluster.start() again")
+        return self._ranks
 
-    def recover(self, timeout: float) -> dict[str, object] | None:
-        """Renew what a release broke, on all ranks; None when that fails in `timeout` seconds."""
-        result = self.view.apply_async(_recover)
-        with contextlib.suppress(Exception):
-            replies = result.get(timeout)
-            return {
-                "lost": sorted({name for reply in replies for name in reply["lost"]}),
-                "torch": any(reply["torch"] for reply in replies),
-            }
-        return None
+    def send(self, code: str, ranks: list[int]) -> Replies:
+        """Start `code` on these ranks, without waiting."""
+        self.cells.add(code)
+        result = self.client[ranks].execute(code, silent=False, block=False)
+        return Replies(ranks, result, self.channel)
+
+    @property
+    def channel(self) -> Channel:
+        """The connections to the ranks' supervisors."""
+        return self.ranks.channel
+
+    @property
+    def client(self) -> ipp.Client:
+        """ipyparallel's client; engine i is rank i."""
+        return self.ranks.client
+
+    @property
+    def view(self) -> ipp.DirectView:
+        """ipyparallel's view on all ranks, which waits for results."""
+        view = self.client[:]
+        view.block = True
+        return view
+
+    def replace_lost(self) -> str:
+        """Fresh ranks in the place of those that are lost; what to tell of it.
+
+        Not where the batch job that they were is over: whoever ended it did not want another.
+        """
+        if job := self.ranks.lost_job():
+            self._ranks = None
+            gone = self.names.forget_variables()
+            self.background.clear()
+            return lost_job_text(job, gone)
+        return replaced_text(self.replace())
 
     def replace(self) -> list[str]:
-        """End the ranks now and start fresh ones in the background.
+        """End the ranks now and start fresh ones, both in the background.
 
         Returns the names that are gone. What the labs' cells imported is imported again.
         """
-        gone = self.names.forget_variables()
-        imports = list(self.names.imports)
-        self.channel.close()
-        ending = threading.Thread(target=self._end, args=self._detach(), name="parlab-end")
+        # The ranks may be in the midst of anything: that takes a second, and nobody waits for it.
+        ending = threading.Thread(target=self.ranks.end, name="parlab-end")
         ending.start()
-
-        def start() -> None:
-            try:
-                self._start(imports)
-            except BaseException as error:  # told by the next cell
-                self._failure = error
-            ending.join()
-
-        self._restarting = threading.Thread(target=start, name="parlab-restart")
-        self._restarting.start()
+        self._ending = [*(thread for thread in self._ending if thread.is_alive()), ending]
+        gone = self.names.forget_variables()
+        self.background.clear()
+        self._ranks = None
+        self._ranks = self._fresh(list(self.names.imports))
         return gone
 
-    def ready(self, tell: Callable[[str], None] = lambda text: None) -> None:
-        """Wait until ranks are there; replace them if one died since the last cell."""
-        if self.stopped:
-            raise ClusterError("the ranks were stopped: run cluster.start() again")
-        if self._restarting is None and (deaths := self.channel.deaths()):
-            from parlab.cluster.ending import died_text
+    def ready(self, notify: Notify = lambda text: None) -> None:
+        """Wait until ranks are there; replace them if one died since the last cell.
 
-            tell(died_text(deaths, self.channel, self.cells, self.n))
-            self.replace()
-        if self._restarting is not None:
-            self._restarting.join()
-            self._restarting = None
+        Raises:
+            ClusterError: they did not start, or were stopped.
+            RankInterrupted: stop was pressed meanwhile; the ranks go on starting.
+        """
         if self._failure is not None:
-            error, self._failure = self._failure, None
-            self.stopped = True
-            raise (
-                error
-                if isinstance(error, RankError)
-                else ClusterError(f"the ranks did not start again ({error}): run cluster.start()")
-            )
+            failure, self._failure = self._failure, None
+            raise failure
+        ranks = self.ranks
+        if ranks.is_there and (deaths := ranks.channel.deaths()):
+            text = died_text(deaths, ranks.channel, self.cells, self.n)
+            notify(f"{text}\n{self.replace_lost()}")
+        try:
+            self._wait(notify)
+        except ClusterError:
+            self._ranks = None
+            raise
+        except RankInterrupted:
+            raise
+        except Exception as error:
+            self._ranks = None
+            raise ClusterError(f"the ranks did not start ({error}): run cluster.start()") from error
+
+    def _wait(self, notify: Notify) -> None:
+        told = None
+        with StopButton() as stop:
+            self.on_change.append(stop.notify)
+            try:
+                while not self.ranks.has_started:
+                    job = self.ranks.waiting_job
+                    if stop.presses and job:
+                        self.stop()
+                        raise RankInterrupted(f"Interrupted. {job}; it is cancelled.")
+                    if stop.presses:
+                        raise RankInterrupted(STARTING)
+                    if job and job != told:
+                        notify(f"{job}. It waits for nodes; the stop button cancels it.")
+                        told = job
+                    stop.wait_for_change(1.0)
+            finally:
+                self.on_change.remove(stop.notify)
+        self.ranks.client  # noqa: B018, raises what went wrong
 
     def stop(self) -> None:
         """End the ranks; idempotent."""
-        if self.stopped:
-            return
-        self.stopped = True
-        if self._restarting is not None:
-            self._restarting.join()
-        if self._failure is None:
-            self.channel.close()
-            self._end(*self._detach())
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.end()
+        for thread in self._ending:
+            thread.join()

@@ -1,7 +1,11 @@
 """Closed forms for what training costs: bytes, seconds and FLOP, before anything runs.
 
-collectives     messages and collectives in the α–β model
+collectives     messages and collectives in the α–β model, algorithm by algorithm
+algorithms      the fastest algorithm of each collective at each size, with a cost for each call
+networks        nodes with fast links inside and slower ones between
 data_parallel   a training step on many ranks: traffic, time, efficiency
+zero            ZeRO's stages: bytes by kind, traffic, prefetch, offload
+tensor_parallel a layer on several ranks: activations, traffic, time
 
 Sizes are in bytes, times in seconds, as floats: a formula is not rounded to whole messages.
 """

@@ -29,10 +29,20 @@ class Link:
     beta: float
     gamma: float = 0.0
 
+    @classmethod
+    def of(cls, alpha: float, bandwidth: float) -> "Link":
+        """A link of `alpha` seconds a message and `bandwidth` bytes a second.
+
+        Raises ValueError for a bandwidth that is not above 0.
+        """
+        if not bandwidth > 0:
+            raise ValueError(f"a link's bandwidth is in bytes a second, above 0, not {bandwidth!r}")
+        return cls(alpha, 1 / bandwidth)
+
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that a very large message reaches."""
-        return 1 / self.beta
+        """Bytes a second that a very large message reaches; infinite where β is 0."""
+        return 1 / self.beta if self.beta else float("inf")
 
     @property
     def half_size(self) -> float:
@@ -193,9 +203,22 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * _share(n),
     "reduce_scatter": _share,
     "all_gather": _share,
+    "all_to_all": _share,
+    "scatter": _share,
+    "gather": _share,
     "broadcast": lambda n: 1.0,
     "reduce": lambda n: 1.0,
 }
+
+
+def ring_bytes(collective: str, size: float, n: int) -> float:
+    """Bytes that each rank sends where `size` bytes of data go around a ring of n ranks.
+
+    `size` is the whole data, as in `bus_bandwidth`, which raises for the same names.
+    """
+    if collective not in BUS_FACTORS:
+        raise ValueError(f"no bus factor for {collective!r}: choose from {', '.join(BUS_FACTORS)}")
+    return BUS_FACTORS[collective](n) * size
 
 
 def algorithm_bandwidth(size: float, seconds: float) -> float:
@@ -209,6 +232,4 @@ def bus_bandwidth(collective: str, size: float, seconds: float, n: int) -> float
     `size` is the whole data: all n chunks together for an all-gather or reduce-scatter. Raises
     ValueError for a collective that is not in `BUS_FACTORS`.
     """
-    if collective not in BUS_FACTORS:
-        raise ValueError(f"no bus factor for {collective!r}: choose from {', '.join(BUS_FACTORS)}")
-    return algorithm_bandwidth(size, seconds) * BUS_FACTORS[collective](n)
+    return ring_bytes(collective, algorithm_bandwidth(size, seconds), n)

@@ -1,4 +1,4 @@
-"""What the machine itself has: cores, memory, GPUs, and programs that pip does not install."""
+"""What the machine itself has: cores, memory, GPUs."""
 
 import os
 import shutil
@@ -14,7 +14,6 @@ LAB_RANKS = 4
 GIB = 2**30
 ENOUGH_MEMORY = 4 * GIB  # four ranks, each with torch loaded, and a browser
 ENOUGH_SHARED_MEMORY = GIB // 4
-CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PROGRAM_TIMEOUT = 10  # seconds
 
 
@@ -102,41 +101,3 @@ def _nvidia_smi() -> str:
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"
     return "; ".join(ran.stdout.splitlines()) if ran.returncode == 0 else ""
-
-
-def find_chromium() -> str | None:
-    """Path of the system's Chromium or Chrome, which the browser tests drive."""
-    return next((path for name in CHROMIUM_NAMES if (path := shutil.which(name))), None)
-
-
-def chromium() -> Finding:
-    path = find_chromium()
-    if path:
-        return Finding("ok", path, "`make test` opens the book and JupyterLab in it.")
-    return Finding(
-        "note",
-        "not found",
-        "`make test` needs it, the labs do not; on Debian or Ubuntu: `apt-get install chromium`.",
-    )
-
-
-def bubblewrap() -> Finding:
-    program = shutil.which("bwrap")
-    if program is None:
-        return Finding(
-            "note",
-            "not found",
-            "Graders need it, the labs do not; on Debian or Ubuntu: `apt-get install bubblewrap`.",
-        )
-    # What the grader's sandbox is made of; --disable-userns came with bubblewrap 0.8.
-    alone = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
-    alone += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp", "true"]
-    ran = subprocess.run(alone, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT)
-    if ran.returncode == 0:
-        return Finding("ok", program, "Graders can run submissions apart from the machine.")
-    said = ran.stderr.strip() or f"it ended with {ran.returncode}"
-    return Finding(
-        "note",
-        f"{program} cannot make a sandbox ({said})",
-        "Only graders need it (0.8 or newer); labs run.",
-    )

@@ -11,7 +11,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from parlab.doctor.finding import Finding
-from parlab.venv import ROOT, VENV
+from parlab.files import ROOT
+from parlab.venv import VENV
 
 SHOWN = 5  # names; more of them say no more
 

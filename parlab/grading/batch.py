@@ -10,7 +10,7 @@ from parlab.grading.results import SubmissionResult
 from parlab.grading.store import Store
 from parlab.grading.submissions import Submission
 
-Done = Callable[[SubmissionResult, bool], None]  # the result, and whether it was there already
+Progress = Callable[[SubmissionResult, bool], None]  # the result; whether it was there already
 
 
 def grade_all(
@@ -20,7 +20,7 @@ def grade_all(
     *,
     jobs: int = 1,
     force: bool = False,
-    done: Done = lambda result, stored: None,
+    done: Progress = lambda result, stored: None,
 ) -> list[SubmissionResult]:
     """The results, in the order of `submissions`; each is stored as soon as it is there.
 
@@ -51,10 +51,26 @@ def stored_result(store: Store, grader: Grader, submission: Submission) -> Submi
     return replace(result, path=str(submission.path or ""), submitted=submission.submitted)
 
 
+def kept_result(store: Store, grader: Grader, submission: Submission) -> SubmissionResult | None:
+    """What a submission got that is not to be graded now, whatever has changed since then.
+
+    Where it may no longer hold, a note says so.
+    """
+    result = store.load(submission.student)
+    if result is None or stored_result(store, grader, submission) is not None:
+        return stored_result(store, grader, submission)
+    key = grader.key_of(submission)
+    changed = [what for what in key if result.key.get(what) != key[what]]
+    note = f"graded before, and since then changed: {', '.join(changed)}. Grade without --only"
+    return replace(result, notes=[*result.notes, note])
+
+
 def _prove_once(grader: Grader, store: Store, jobs: int, force: bool) -> None:
-    if force or not store.proved(grader.key):
-        prove(grader, jobs)
-        store.save_proof(grader.key)
+    found = None if force else store.proof(grader.key)
+    if found is None:
+        found = prove(grader, jobs)
+        store.save_proof(grader.key, found)
+    grader.worthless = found
 
 
 def _grade(

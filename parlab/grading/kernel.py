@@ -13,7 +13,6 @@ cell that runs is dropped.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -28,8 +27,10 @@ from jupyter_client.manager import KernelManager
 from nbval.kernel import RunningKernel
 
 from parlab.grading import sandbox
-from parlab.grading.rebuilding import HELPER
-from parlab.grading.warden import die_with_parent
+from parlab.grading.building import OWN
+from parlab.grading.limiter import die_with_parent
+from parlab.grading.syscalls import seccomp_filter
+from parlab.terminal import without_escapes
 
 RUN, EVENTS, ENDED = "run.json", "events.jsonl", "ended.json"
 START_SECONDS = 60
@@ -39,7 +40,6 @@ POLL_MILLISECONDS = 200
 OUTPUT_CHARACTERS = 200_000  # kept of a cell
 MESSAGE_BYTES = 64 * 2**20  # a longer message is refused before it is read
 BROKEN_MESSAGES = 100  # unreadable ones, after which the kernel is ended
-ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b.?")
 
 
 class KernelGone(Exception):
@@ -89,11 +89,12 @@ class WatchedKernel(RunningKernel):
         program = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         if self.run["sandbox"] == "none":
             return program
-        warden = Path(__file__).with_name("warden.py")
-        parent = str(os.getpid())
+        limiter = Path(__file__).with_name("limiter.py")
+        calls = self.folder / "calls.bpf"
+        calls.write_bytes(seccomp_filter())
         limits = [str(self.run[name]) for name in ("memory", "processes", "disk")]
-        start = [sys.executable, "-I", "-S", str(warden), str(self.folder / ENDED), str(door)]
-        return [*start, parent, *limits, *sandbox.command(door, program)]
+        start = [sys.executable, "-I", "-S", str(limiter), str(self.folder / ENDED), str(door)]
+        return [*start, str(os.getpid()), str(calls), *limits, *sandbox.command(door, program)]
 
     def tell(self, **event: Any) -> None:
         line = json.dumps(event).encode() + b"\n"
@@ -238,7 +239,7 @@ class WatchedKernel(RunningKernel):
             self.km.shutdown_kernel(now=True)
 
     def why_ended(self) -> str:
-        """What the warden says, who writes it before it ends itself."""
+        """What the limiter says, which writes it before it ends itself."""
         try:
             ended = json.loads((self.folder / ENDED).read_text())
         except (OSError, ValueError):
@@ -266,7 +267,7 @@ def _message(msg_id: str, kind: str, **content: Any) -> dict:
 
 
 def _plain(text: Any) -> str:
-    return ANSI.sub("", str(text)).encode("utf-8", "replace").decode()
+    return without_escapes(str(text)).encode("utf-8", "replace").decode()
 
 
 # The plugin
@@ -289,7 +290,7 @@ def pytest_runtest_teardown(item: Any) -> None:
     kernel = item.parent.kernel
     if kernel is not None and kernel.cell:
         # What the student's own cells show is nobody's to read, and there may be thousands.
-        own = item.cell.id.startswith(HELPER)
+        own = item.cell.id.startswith(OWN)
         told = {"outcome": kernel.cell["outcome"]} if own else kernel.cell
         kernel.tell(event="end", cell=item.cell.id, **told)
         kernel.cell = {}

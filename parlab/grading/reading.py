@@ -2,7 +2,10 @@
 
 import json
 import os
+import resource
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,27 @@ import nbformat
 from nbformat import NotebookNode, v4
 
 from parlab.authoring.notebooks import OWN
+from parlab.files import ROOT
 
 MAX_BYTES = 50 * 2**20
 MAX_CELLS = 2000
 MAX_CODE = 2**19  # characters; Python's parser takes a thousand times their memory
 MAX_OLD = 5 * 2**20  # of a notebook in an old format, all of which is converted
 CONFLICT = "<<<<<<< "
+SMALL = 4 * 2**20  # what is not larger cannot cost much to read
+READER_MEMORY = 2**29  # of the process that reads what is larger
+READER_SECONDS = 60
+# jsonschema would load a grammar for URLs, which no notebook needs, in 1.5 s.
+_READER = (
+    "import sys; sys.modules['rfc3987_syntax'] = None; "
+    "from parlab.grading.reading import main; main()"
+)
+
+
+def origin(notebook: NotebookNode) -> dict[str, Any]:
+    """What a copy of a lab says of itself: {"lab": …, "derived": fingerprint}; {} for none."""
+    own = notebook.metadata.get(OWN)
+    return dict(own) if isinstance(own, dict) else {}
 
 
 class NotReadable(ValueError):
@@ -43,6 +61,40 @@ def read_bytes(path: Path) -> bytes:
             return file.read(MAX_BYTES)
     except OSError as error:
         raise NotGiven(f"it cannot be read: {error.strerror}") from None
+
+
+def read_notebook(path: Path) -> NotebookNode:
+    """The notebook in a file, as `parse` gives it. Raises NotGiven and NotReadable.
+
+    A large file is read in a process of its own, which is ended where it takes too much: of the
+    same size, one file costs hundred times what another does.
+    """
+    data = read_bytes(path)
+    return parse(data) if len(data) <= SMALL else _parse_elsewhere(data)
+
+
+def _parse_elsewhere(data: bytes) -> NotebookNode:
+    size = f"the file has {len(data) / 2**20:.0f} MiB"
+    too_much = NotReadable(f"{size}, and takes too much to read: clear the outputs")
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-P", "-c", _READER],
+            input=data,
+            capture_output=True,
+            timeout=READER_SECONDS,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            preexec_fn=_limit_memory,
+        )
+        answer = json.loads(ran.stdout)
+    except (subprocess.TimeoutExpired, ValueError):  # without an answer, it was ended
+        raise too_much from None
+    if "problem" in answer:
+        raise NotReadable(answer["problem"])
+    return nbformat.from_dict(answer["notebook"])
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (READER_MEMORY, READER_MEMORY))
 
 
 def parse(data: bytes) -> NotebookNode:
@@ -128,3 +180,12 @@ def _cell(cell: Any, number: int) -> NotebookNode:
 
 def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\r\n", "\n")
+
+
+def main() -> None:
+    """Read a notebook from stdin; write it, or what is wrong with it, to stdout as JSON."""
+    try:
+        answer = {"notebook": parse(sys.stdin.buffer.read())}
+    except NotReadable as error:
+        answer = {"problem": str(error)}
+    json.dump(answer, sys.stdout)

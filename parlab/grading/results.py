@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Status(StrEnum):
+class GradeStatus(StrEnum):
     """How it went, of an exercise or of a whole submission."""
 
     PASSED = "passed"  # all points
@@ -31,14 +31,16 @@ class ExerciseResult:
         message: for the student, plain text, perhaps many lines: what the check said, with the
             lines where ranks were stuck; "" where all is right. Never the text of a hidden check.
         notes: for the instructor only: what to look at by eye.
+        parts: how the points came about, for the student: of the check, of the further one.
     """
 
     key: str
-    status: Status
+    status: GradeStatus
     points: float | None
     of: float
     message: str = ""
     notes: list[str] = field(default_factory=list)
+    parts: str = ""
 
 
 @dataclass
@@ -55,14 +57,14 @@ class SubmissionResult:
         notes: for the instructor only.
         submitted: when, ISO 8601 with offset; "" where unknown.
         seconds: that the run took.
-        key: fingerprints {"submission", "master", "grader", "options"}; a result counts as long
+        key: fingerprints {"submission", "lab", "grader", "options"}; a result counts as long
             as all of them are the same.
     """
 
     student: str
     lab: str
     path: str
-    status: Status
+    status: GradeStatus
     exercises: list[ExerciseResult]
     message: str = ""
     notes: list[str] = field(default_factory=list)
@@ -87,16 +89,16 @@ class SubmissionResult:
     def from_json(cls, data: dict[str, Any]) -> "SubmissionResult":
         """Raises TypeError, KeyError or ValueError where `data` is something else."""
         exercises = [
-            ExerciseResult(**{**exercise, "status": Status(exercise["status"])})
+            ExerciseResult(**{**exercise, "status": GradeStatus(exercise["status"])})
             for exercise in data["exercises"]
         ]
-        return cls(**{**data, "status": Status(data["status"]), "exercises": exercises})
+        return cls(**{**data, "status": GradeStatus(data["status"]), "exercises": exercises})
 
 
-def by_points(exercises: list[ExerciseResult]) -> Status:
+def by_points(exercises: list[ExerciseResult]) -> GradeStatus:
     """The status of a submission that ran."""
     if any(e.points is None for e in exercises):
-        return Status.GRADER_ERROR
+        return GradeStatus.GRADER_ERROR
     if all(e.points == e.of for e in exercises):
-        return Status.PASSED
-    return Status.PARTIAL if any(e.points for e in exercises) else Status.FAILED
+        return GradeStatus.PASSED
+    return GradeStatus.PARTIAL if any(e.points for e in exercises) else GradeStatus.FAILED

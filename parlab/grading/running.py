@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,8 @@ import nbformat
 import psutil
 from nbformat import NotebookNode
 
+from parlab.files import ROOT
 from parlab.grading.kernel import EVENTS, RUN
-from parlab.venv import ROOT
 
 PREFIX = "parlab-grade-"
 POLL_SECONDS = 0.1
@@ -43,7 +44,7 @@ class Limits:
     cell_seconds: float = 120.0
     seconds: float = 900.0
     memory: int = 8 * 2**30
-    processes: int = 512
+    processes: int = 1024  # and threads
     disk: int = 64 * 2**20
 
 
@@ -64,7 +65,7 @@ class CellRun:
 
 
 @dataclass
-class Run:
+class NotebookRun:
     """What happened in a notebook.
 
     Attributes:
@@ -89,7 +90,7 @@ def run(
     sandbox: str,
     started: Started = lambda cell: None,
     stop: threading.Event | None = None,
-) -> Run:
+) -> NotebookRun:
     """Run the notebook's cells; whatever is in them, this returns, and nothing is left running.
 
     Args:
@@ -118,7 +119,7 @@ def _follow(
     limits: Limits,
     started: Started,
     stop: threading.Event,
-) -> Run:
+) -> NotebookRun:
     with open(folder / "pytest.log", "wb") as log:
         process = subprocess.Popen(
             _command(folder, limits),
@@ -173,7 +174,7 @@ class _Events:
     def __init__(self, path: Path, notebook: NotebookNode, started: Started) -> None:
         self.path, self.started = path, started
         self.position = 0
-        self.result = Run({cell.id: CellRun() for cell in notebook.cells})
+        self.result = NotebookRun({cell.id: CellRun() for cell in notebook.cells})
         self.running: str | None = None
 
     def read(self) -> None:
@@ -211,7 +212,7 @@ class _Events:
         if self.running:
             self.result.cells[self.running] = CellRun(outcome, evalue=why)
 
-    def run(self) -> Run:
+    def run(self) -> NotebookRun:
         return self.result
 
 
@@ -234,12 +235,19 @@ def _short_folder() -> str | None:
     return usual if len(usual) < DOOR_CHARACTERS - 40 else "/tmp"
 
 
-def remove_leftovers() -> None:
-    """Folders of graders that were killed."""
-    for folder in Path(_short_folder() or tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def remove_leftovers(temporary: Path | None = None) -> None:
+    """Folders of this user's graders that were killed; what others put there is theirs."""
+    temporary = temporary or Path(_short_folder() or tempfile.gettempdir())
+    for folder in temporary.glob(f"{PREFIX}*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        if pid.isdigit() and not psutil.pid_exists(int(pid)) and _is_own(folder):
             _remove(folder)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether it is a folder of this user's, and no link to one: only the owner could swap it."""
+    found = os.lstat(path)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _remove(folder: Path) -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from parlab import doctor
-from parlab.venv import ROOT
+from parlab.files import ROOT
 
 MIB = 2**20
 # Folders in memory: their sizes are the disk that a submission has.

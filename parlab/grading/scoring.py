@@ -6,11 +6,14 @@ points count when the hidden check's values, which are compared here, outside, a
 
 import re
 
-from parlab.grading.comparing import share_right
-from parlab.grading.master import Exercise, Master
-from parlab.grading.rebuilding import HELPER, Rebuilt
-from parlab.grading.results import ExerciseResult, Status
-from parlab.grading.running import CellRun, Run
+from parlab.grading.building import OWN
+from parlab.grading.cells import used_names
+from parlab.grading.comparing import NOWHERE, right_at, share_right
+from parlab.grading.doing_nothing import Worthless
+from parlab.grading.lab import Exercise, GradedLab
+from parlab.grading.matching import Matched
+from parlab.grading.results import ExerciseResult, GradeStatus
+from parlab.grading.running import CellRun, NotebookRun
 
 MESSAGE_CHARACTERS = 20_000
 WITHHELD = "(a line of a hidden check, withheld)"
@@ -18,33 +21,51 @@ WITHHELD = "(a line of a hidden check, withheld)"
 _SAID_BY = re.compile(r"^\[ranks? [\d, -]+\]\s?", re.MULTILINE)
 
 
-def score(master: Master, rebuilt: Rebuilt, run: Run) -> list[ExerciseResult]:
-    """The exercises' results, in the lab's order."""
-    if reason := broken(master, rebuilt, run):
-        return not_graded(master, reason)
-    return [_score(e, rebuilt, run, master.hidden_lines) for e in master.exercises]
+def score(
+    lab: GradedLab, matched: Matched, run: NotebookRun, worthless: Worthless | None = None
+) -> list[ExerciseResult]:
+    """The exercises' results, in the lab's order.
+
+    `worthless` are the places of hidden values that earn nothing.
+    """
+    if reason := broken(lab, matched, run):
+        return not_graded(lab, reason)
+    results = [score_exercise(e, matched, run, lab.hidden_lines, worthless) for e in lab.exercises]
+    _tell_causes(lab, matched, results)
+    return results
 
 
-def score_one(master: Master, exercise: Exercise, rebuilt: Rebuilt, run: Run) -> ExerciseResult:
-    """The result of the only exercise whose checks ran."""
-    if reason := broken(master, rebuilt, run):
-        return _ungraded(exercise, reason)
-    return _score(exercise, rebuilt, run, master.hidden_lines)
+def _tell_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
+    """Say where an exercise that is not right builds on others that are not."""
+    sources = {cell.id: cell.source for cell in lab.cells}
+    failed = {r.key for r in results if r.status != GradeStatus.PASSED}
+    for exercise, result in zip(lab.exercises, results, strict=True):
+        if result.status in (GradeStatus.PASSED, GradeStatus.MISSING):
+            continue
+        checks = [sources[cell] for cell in (*exercise.checks, *exercise.hidden)]
+        used = frozenset().union(*map(used_names, [matched.answers[exercise.key] or "", *checks]))
+        causes = [e.key for e in lab.exercises if e.key in failed and e is not exercise]
+        causes = [e.key for e in lab.exercises if e.key in causes and e.names & used]
+        if causes:
+            result.message += (
+                f"\nIt builds on {', '.join(causes)}, which is not right: begin there."
+            )
+            result.notes.append(f"it may have failed because of {', '.join(causes)}")
 
 
-def not_graded(master: Master, reason: str) -> list[ExerciseResult]:
-    return [_ungraded(e, reason) for e in master.exercises]
+def not_graded(lab: GradedLab, reason: str) -> list[ExerciseResult]:
+    return [_ungraded(e, reason) for e in lab.exercises]
 
 
 def _ungraded(exercise: Exercise, reason: str) -> ExerciseResult:
-    return ExerciseResult(exercise.key, Status.GRADER_ERROR, None, exercise.of, notes=[reason])
+    return ExerciseResult(exercise.key, GradeStatus.GRADER_ERROR, None, exercise.of, notes=[reason])
 
 
-def zero(master: Master, status: Status, message: str = "") -> list[ExerciseResult]:
-    return [ExerciseResult(e.key, status, 0.0, e.of, message) for e in master.exercises]
+def zero(lab: GradedLab, status: GradeStatus, message: str = "") -> list[ExerciseResult]:
+    return [ExerciseResult(e.key, status, 0.0, e.of, message) for e in lab.exercises]
 
 
-def broken(master: Master, rebuilt: Rebuilt, run: Run) -> str:
+def broken(lab: GradedLab, matched: Matched, run: NotebookRun) -> str:
     """Why this run says nothing of the student; "" when it does.
 
     The lab's own cells run as they are until the first of the student's: where one of those
@@ -52,33 +73,43 @@ def broken(master: Master, rebuilt: Rebuilt, run: Run) -> str:
     """
     if run.broken:
         return run.broken
-    if rebuilt.before_start:
+    if matched.before_start:
         return ""
-    answers = {e.cell for e in master.exercises}
+    answers = {e.cell for e in lab.exercises}
     for cell, ran in run.cells.items():
-        if cell in answers or cell.startswith(HELPER):
+        if cell in answers or cell.startswith(OWN):
             return ""
         if ran.outcome != "ok":
             return f"the lab's own cell {cell} failed ({ran.outcome}): {ran.ename} {ran.evalue}"
     return ""
 
 
-def _score(
-    exercise: Exercise, rebuilt: Rebuilt, run: Run, secrets: frozenset[str]
+def score_exercise(
+    exercise: Exercise,
+    matched: Matched,
+    run: NotebookRun,
+    secrets: frozenset[str] = frozenset(),
+    worthless: Worthless | None = None,
 ) -> ExerciseResult:
-    """`secrets` are lines of hidden checks: code can put them into an error that is shown."""
+    """The result of one exercise.
+
+    `secrets` are lines of hidden checks: code can put them into an error that is shown.
+    `worthless` are the places of hidden values that earn nothing.
+    """
     checks = [run.cells[cell] for cell in exercise.checks]
     passed = [_passed(exercise, ran) for ran in checks]
     points_of = list(exercise.checks.values())
     got = sum(points for points, ok in zip(points_of, passed, strict=True) if ok)
-    hidden, notes = _hidden(exercise, run)
+    all_right, hidden, notes = _hidden(exercise, run, worthless or {})
     worth = exercise.of - sum(points_of)
-    points = round((got if hidden == 1 else 0.0) + worth * hidden, 2)
+    points = round((got if all_right else 0.0) + worth * hidden, 2)
     answer = run.cells[exercise.cell]
-    status = _status(exercise, rebuilt, run, points)
-    if got and hidden < 1:
+    status = _status(exercise, matched, run, points)
+    if got and not all_right:
         notes.append("the check passed, and the hidden check's values are wrong: look at the code")
     result = ExerciseResult(exercise.key, status, points, exercise.of, notes=notes)
+    if status not in (GradeStatus.PASSED, GradeStatus.MISSING):
+        result.parts = _parts(got, exercise.of - worth, worth * hidden, worth, all_right)
     message = _message(exercise, status, answer, checks, passed, hidden, run)
     result.message = "\n".join(
         WITHHELD if any(line in said for line in secrets) else said for said in message.split("\n")
@@ -92,53 +123,63 @@ def _passed(exercise: Exercise, ran: CellRun) -> bool:
     return ran.outcome == "ok" and f"✓ {exercise.key}: " in said
 
 
-def _hidden(exercise: Exercise, run: Run) -> tuple[float, list[str]]:
-    """The share of hidden points, and what the instructor should know."""
-    points, notes = 0.0, []
+def _hidden(
+    exercise: Exercise, run: NotebookRun, worthless: Worthless
+) -> tuple[bool, float, list[str]]:
+    """Whether all hidden values are right, the share of points, and notes for the instructor.
+
+    Nothing is right where nothing was compared: what a check printed is no proof.
+    """
+    points, notes, all_right = 0.0, [], bool(exercise.hidden)
     for cell, (worth, expected) in exercise.hidden.items():
-        shown = run.cells[cell].json
-        if len(shown) > 1:
-            notes.append(f"{cell} displayed {len(shown)} results where the lab displays one")
-        elif len(shown) == 1 and run.cells[cell].outcome == "ok":
-            right, total = share_right(expected, shown[0])
-            points += worth * right / total
+        shown = run.cells[cell].json if run.cells[cell].outcome == "ok" else []
+        if len(run.cells[cell].json) > 1:
+            displayed = len(run.cells[cell].json)
+            notes.append(f"{cell} displayed {displayed} results where the lab displays one")
+            shown = []
+        got = shown[0] if shown else None
+        right, total = share_right(expected, got, worthless.get(cell, NOWHERE))
+        points += worth * right / total if total else 0.0
+        all_right &= all(right_at(expected, got).values())
     worth = sum(worth for worth, _ in exercise.hidden.values())
-    return (points / worth if worth else 1.0), notes
+    return all_right, (points / worth if worth else 0.0), notes
 
 
-def _status(exercise: Exercise, rebuilt: Rebuilt, run: Run, points: float) -> Status:
+def _status(exercise: Exercise, matched: Matched, run: NotebookRun, points: float) -> GradeStatus:
     if points >= exercise.of:
-        return Status.PASSED
+        return GradeStatus.PASSED
     cells = [run.cells[c] for c in (exercise.cell, *exercise.checks, *exercise.hidden)]
     outcomes = [ran.outcome for ran in cells]
-    for outcome in (Status.DIED, Status.TIMEOUT):
+    for outcome in (GradeStatus.DIED, GradeStatus.TIMEOUT):
         if outcome in outcomes:
             return outcome
-    if not rebuilt.given(exercise.key) and not points:
-        return Status.MISSING
-    if outcomes[0] == Status.NOT_REACHED or all(o == Status.NOT_REACHED for o in outcomes[1:]):
-        return Status.NOT_REACHED
+    if not matched.given(exercise.key) and not points:
+        return GradeStatus.MISSING
+    if outcomes[0] == GradeStatus.NOT_REACHED or all(
+        o == GradeStatus.NOT_REACHED for o in outcomes[1:]
+    ):
+        return GradeStatus.NOT_REACHED
     if points:
-        return Status.PARTIAL
-    return Status.ERROR if outcomes[0] == Status.ERROR else Status.FAILED
+        return GradeStatus.PARTIAL
+    return GradeStatus.ERROR if outcomes[0] == GradeStatus.ERROR else GradeStatus.FAILED
 
 
 def _message(
     exercise: Exercise,
-    status: Status,
+    status: GradeStatus,
     answer: CellRun,
     checks: list[CellRun],
     passed: list[bool],
     hidden: float,
-    run: Run,
+    run: NotebookRun,
 ) -> str:
     """What the student reads. Of the hidden check only how much of it was right."""
-    if status == Status.PASSED:
+    if status == GradeStatus.PASSED:
         return ""
     lines = []
-    if status == Status.NOT_REACHED:
+    if status == GradeStatus.NOT_REACHED:
         lines.append(f"Not reached: {run.ended}" if run.ended else "Not reached.")
-    elif status == Status.MISSING:
+    elif status == GradeStatus.MISSING:
         lines.append("Not done.")
     else:
         if answer.outcome != "ok":
@@ -147,6 +188,18 @@ def _message(
         if exercise.hidden and hidden < 1:
             lines.append(f"Of the values of a further check, {_percent(hidden)} are right.")
     return "\n".join(line for line in lines if line)[:MESSAGE_CHARACTERS]
+
+
+def _parts(visible: float, of: float, hidden: float, of_hidden: float, all_right: bool) -> str:
+    """How the points of an exercise came about."""
+    text = f"check {_of(visible if all_right else 0.0, of)}, further check {_of(hidden, of_hidden)}"
+    if visible and not all_right:
+        text += "; the check's points count once all values of the further one are right"
+    return text
+
+
+def _of(points: float, of: float) -> str:
+    return f"{round(points, 2):g} of {of:g}"
 
 
 def _percent(share: float) -> str:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from parlab.files import write_atomically
+from parlab.grading.doing_nothing import Worthless
 from parlab.grading.names import file_name
-from parlab.grading.reports.files import write_atomically
 from parlab.grading.results import SubmissionResult
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Busy(ValueError):
@@ -39,8 +40,8 @@ class Store:
     def path(self, student: str) -> Path:
         return self.results / file_name(student) / "result.json"
 
-    def load(self, student: str, key: dict[str, str]) -> SubmissionResult | None:
-        """The stored result, where it is whole and still holds for this key."""
+    def load(self, student: str, key: dict[str, str] | None = None) -> SubmissionResult | None:
+        """The stored result, where it is whole, and still holds for `key` where that is given."""
         try:
             data = json.loads(self.path(student).read_text())
             if data.pop("format") != FORMAT:
@@ -48,18 +49,26 @@ class Store:
             result = SubmissionResult.from_json(data)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return result if result.key == key and result.student == student else None
+        holds = key is None or result.key == key
+        return result if holds and result.student == student else None
 
     def save(self, result: SubmissionResult) -> None:
         path = self.path(result.student)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps({"format": FORMAT} | result.to_json(), indent=1) + "\n")
 
-    def proved(self, key: dict[str, str]) -> bool:
-        """Whether the lab has proved itself under this key."""
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads((self.results / "proof.json").read_text()) == key
-        return False
+    def proof(self, key: dict[str, str]) -> Worthless | None:
+        """What the lab's proof under this key found; None where it has not proved itself."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads((self.results / "proof.json").read_text())
+            if data["key"] == key:
+                return {
+                    check: frozenset(tuple(place) for place in places)
+                    for check, places in data["worthless"].items()
+                }
+        return None
 
-    def save_proof(self, key: dict[str, str]) -> None:
-        write_atomically(self.results / "proof.json", json.dumps(key) + "\n")
+    def save_proof(self, key: dict[str, str], found: Worthless) -> None:
+        places = {check: sorted(places, key=str) for check, places in found.items()}
+        text = json.dumps({"key": key, "worthless": places})
+        write_atomically(self.results / "proof.json", text + "\n")

@@ -24,7 +24,7 @@ Between the ranks other numbers of bytes travel, and how many depends on the alg
 all-reduce of S bytes on a ring of N ranks moves 2(N−1)/N · S a rank (`parlab.costs`). To see
 those, watch an algorithm that is built from messages. Python objects count as long as their
 pickle is. Calls that raise are not entered; nor are messages to or from `MPI.PROC_NULL`, matched
-probes, persistent requests, and one-sided communication.
+probes, and one-sided communication. A persistent request counts each time it is started.
 """
 
 from parlab.ledger.calls import Call

@@ -12,6 +12,8 @@ COLLECTIVES = (
     "broadcast",
     "exscan",
     "gather",
+    "neighbor_all_gather",
+    "neighbor_all_to_all",
     "reduce",
     "reduce_scatter",
     "scan",
@@ -22,7 +24,7 @@ OPS = tuple(dict.fromkeys((*SENDS, *RECEIVES, *COLLECTIVES)))
 
 @dataclass
 class Call:
-    """One call on this rank. Ranks are those of the communicator or group it was made on.
+    """One call on this rank. Ranks are those of the communicator that was watched, or of the group.
 
     Attributes:
         api: its name where it was made: `Send`, `allreduce` (mpi4py), `c10d.allreduce` (torch).

@@ -1,22 +1,23 @@
 """The ledger: what is in it, and how calls get there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
 from mpi4py import MPI
 
-from parlab.ledger.calls import OPS, RECEIVES, SENDS, Call
-from parlab.ledger.watched import WatchedComm, WatchedRequest
+from parlab.costs.collectives import ring_bytes
+from parlab.ledger.calls import COLLECTIVES, OPS, RECEIVES, SENDS, Call
+from parlab.ledger.entries import Entries
+from parlab.ledger.watched import WatchedComm
 
 
-class Ledger:
+class Ledger(Entries):
     """The calls of this rank; see `parlab.ledger` for use and for what bytes mean."""
 
     def __init__(self) -> None:
-        self._calls: list[Call] = []
-        self._under_way: list[WatchedRequest] = []
+        super().__init__()
         self._recordings: list[AbstractContextManager] = []
 
     def watch(self, comm: MPI.Intracomm) -> MPI.Intracomm:
@@ -43,30 +44,6 @@ class Ledger:
     ) -> None:
         self._recordings.pop().__exit__(kind, error, traceback)
 
-    def enter(self, call: Call) -> None:
-        """Add a call."""
-        self._calls.append(call)
-
-    def follow(self, request: WatchedRequest) -> None:
-        """Keep an eye on a request until its call is complete."""
-        self._under_way.append(request)
-
-    def settle(self) -> None:
-        """Note the end of calls that completed where nobody saw it, as in `Request.Waitall`."""
-        if self._under_way:
-            self._under_way = [request for request in self._under_way if not request.settled()]
-
-    @property
-    def calls(self) -> list[Call]:
-        """All calls so far, in the order in which they were made."""
-        self.settle()
-        return list(self._calls)
-
-    def clear(self) -> None:
-        """Forget the calls so far."""
-        self._calls.clear()
-        self._under_way.clear()
-
     def sends(self) -> list[Call]:
         """The calls that sent a message to one rank."""
         return [call for call in self.calls if call.op in SENDS]
@@ -86,6 +63,14 @@ class Ledger:
     def bytes_received(self, op: str | None = None) -> int:
         """Bytes that this rank got, in all calls or in those of one op."""
         return sum(call.bytes_received for call in self._of(op))
+
+    def ring_bytes(self) -> float:
+        """Bytes that this rank sends where every collective goes around a ring, which sends least.
+
+        Messages count as they are, and a barrier for nothing. Raises ValueError for an op that has
+        no such bound (see `bus_bandwidth`).
+        """
+        return ring_bytes_sent(self.calls)
 
     def _of(self, op: str | None) -> list[Call]:
         if op is not None and op not in OPS:
@@ -108,3 +93,13 @@ class Ledger:
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in rows
         )
+
+
+def ring_bytes_sent(calls: Sequence[Call]) -> float:
+    """Bytes of one rank's `calls`, as `Ledger.ring_bytes` counts them."""
+    return sum(
+        ring_bytes(call.op, call.bytes, call.size)
+        if call.op in COLLECTIVES and call.op != "barrier"
+        else call.bytes_sent
+        for call in calls
+    )

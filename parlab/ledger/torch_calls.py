@@ -1,5 +1,5 @@
 """Enters the calls of torch.distributed: those that pass through torch's dispatcher, which is how
-C++ and libraries make them, and those on a `parlab.rank.mpi_group.MPIGroup`, which do not."""
+C++ and libraries make them, and those on a `parlab.torch_mpi.group.MPIGroup`, which do not."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parlab.ledger.calls import Call, one_sided
-from parlab.rank.observers import observers
+from parlab.torch_mpi.observers import observers
 
 Enter = Callable[[Call], None]
 
@@ -87,11 +87,7 @@ def recording(enter: Enter) -> Iterator[None]:
     ) -> None:
         if getattr(_inside, "operation", False):
             return
-        named = dict(zip(_parameters(type(group), name), args, strict=False))
-        opts = named.get("opts")
-        if opts is not None and hasattr(opts, "rootRank"):
-            named["root_rank"] = opts.rootRank
-        enter(_call(name, _KINDS[name], named, result, group, start, end))
+        enter(group_call(group, name, args, result, start, end))
 
     observers.append(observe)
     try:
@@ -99,6 +95,22 @@ def recording(enter: Enter) -> Iterator[None]:
             yield
     finally:
         observers.remove(observe)
+
+
+def group_call(
+    group: Any,
+    name: str,
+    args: tuple[Any, ...],
+    result: Any,
+    start: float,
+    end: float | None,
+) -> Call:
+    """The entry for a method of an MPIGroup, called with `args`."""
+    named = dict(zip(_parameters(type(group), name), args, strict=False))
+    opts = named.get("opts")
+    if opts is not None and hasattr(opts, "rootRank"):
+        named["root_rank"] = opts.rootRank
+    return _call(name, _KINDS[name], named, result, group, start, end)
 
 
 class _Recorder(TorchDispatchMode):
@@ -156,7 +168,7 @@ def _call(
     result: Any,
     group: Any,
     start: float,
-    end: float,
+    end: float | None,
 ) -> Call:
     root = named.get("root_rank")
     if kind.op == "broadcast" and root is None:

@@ -6,15 +6,15 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
 from parlab.ledger.calls import Call
+from parlab.ledger.entries import Entries
+from parlab.ledger.persistent import MAKERS, maker
+from parlab.ledger.probed import WatchedMessage
 from parlab.ledger.traffic import traffic
-
-if TYPE_CHECKING:
-    from parlab.ledger.ledger import Ledger
 
 _POINT_TO_POINT = {
     "send": ["Send", "Bsend", "Ssend", "Rsend", "send", "bsend", "ssend"],
@@ -32,22 +32,31 @@ _COLLECTIVES = {
     "broadcast": ["Bcast"],
     "exscan": ["Exscan"],
     "gather": ["Gather", "Gatherv"],
+    "neighbor_all_gather": ["Neighbor_allgather", "Neighbor_allgatherv"],
+    "neighbor_all_to_all": ["Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"],
     "reduce": ["Reduce"],
     "reduce_scatter": ["Reduce_scatter", "Reduce_scatter_block"],
     "scan": ["Scan"],
     "scatter": ["Scatter", "Scatterv"],
 }
-_MAKERS = ["Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_group"]
+_MAKERS = [
+    *("Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_group"),
+    *("Create_cart", "Create_graph", "Create_dist_graph", "Create_dist_graph_adjacent"),
+]
 
 
 class WatchedRequest(MPI.Request):
     """A request that notes in its call when it was complete, and what came."""
 
-    def __new__(cls, request: MPI.Request, call: Call) -> "WatchedRequest":
+    def __new__(
+        cls, request: MPI.Request, call: Call, number: Callable[[int], int | None]
+    ) -> "WatchedRequest":
         return super().__new__(cls, request)
 
-    def __init__(self, request: MPI.Request, call: Call) -> None:
-        self._call = call
+    def __init__(
+        self, request: MPI.Request, call: Call, number: Callable[[int], int | None]
+    ) -> None:
+        self._call, self._number = call, number
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         status = status or MPI.Status()
@@ -80,7 +89,7 @@ class WatchedRequest(MPI.Request):
             return
         self._call.end = time.perf_counter()
         if self._call.op == "irecv":
-            note_arrival(self._call, status)
+            note_arrival(self._call, status, self._number)
 
     def settled(self) -> bool:
         """Whether the call is complete; notes its end where that happened out of sight."""
@@ -90,22 +99,47 @@ class WatchedRequest(MPI.Request):
 
 
 class WatchedComm(MPI.Intracomm):
-    """`comm` under another name: the same handle, each call entered in `ledger`.
+    """`comm` under another name: the same handle, each call entered in `entries`.
 
     Its calls are made on `comm` itself, so that it lives on where the handle of `comm` is renewed
-    in place.
+    in place. Communicators made from it are watched too; in their entries, ranks are `origin`'s.
     """
 
-    def __new__(cls, comm: MPI.Intracomm | None = None, ledger: Any = None) -> "WatchedComm":
-        return super().__new__(cls, comm)
+    def __new__(
+        cls,
+        comm: MPI.Intracomm | None = None,
+        entries: Any = None,
+        origin: MPI.Intracomm | None = None,
+    ) -> "WatchedComm":
+        # By name: the class of one with a topology lies between.
+        return MPI.Intracomm.__new__(cls, comm)
 
-    def __init__(self, comm: MPI.Intracomm, ledger: "Ledger") -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, entries: Entries, origin: MPI.Intracomm | None = None
+    ) -> None:
         self._watched = comm
-        self._ledger = ledger
+        self._entries = entries
+        self._origin = origin or comm
+        self._made: list[MPI.Intracomm] = []  # from this one
+        self._numbers: list[int] | None = None  # of this one's ranks in `origin`
+        if origin is not None:
+            members = comm.group
+            self._numbers = members.Translate_ranks(range(members.size), origin.group)
+
+    def number(self, rank: int | None) -> int | None:
+        """A rank of this communicator, by its number in the one that was watched first."""
+        return rank if rank is None or self._numbers is None else self._numbers[rank]
 
     def Is_revoked(self) -> bool:
         self._renew()
         return super().Is_revoked()
+
+    def Revoke(self) -> None:
+        """Revoke it and the communicators made from it, in which its ranks may be waiting too."""
+        for made in self._made:
+            if made != MPI.COMM_NULL:
+                made.Revoke()
+        self._watched.Revoke()
 
     def Free(self) -> None:
         self._watched.Free()
@@ -116,23 +150,23 @@ class WatchedComm(MPI.Intracomm):
             ctypes.c_void_p.from_address(MPI._addressof(self)).value = self._watched.handle
 
 
-def note_arrival(call: Call, status: MPI.Status) -> None:
+def note_arrival(call: Call, status: MPI.Status, number: Callable[[int], int | None]) -> None:
     """Enter what a receive got: from whom, how much, and the tag."""
-    call.source = status.Get_source()
+    call.source = number(status.Get_source())
     call.bytes_received = status.Get_count(MPI.BYTE)
     if call.op != "sendrecv":
         call.tag = status.Get_tag()
 
 
 def _recorded(name: str, op: str) -> Callable[..., Any]:
-    method = getattr(MPI.Intracomm, name)
+    method = getattr(MPI.Topocomm, name)
     signature = inspect.signature(method)
     takes_status = "status" in signature.parameters
 
     @functools.wraps(method)
     def call(self: WatchedComm, *args: Any, **kwargs: Any) -> Any:
         self._renew()
-        self._ledger.settle()
+        self._entries.settle()
         bound = signature.bind(self._watched, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
@@ -141,27 +175,28 @@ def _recorded(name: str, op: str) -> Callable[..., Any]:
         start = time.perf_counter()
         result = method(*bound.args, **bound.kwargs)
         end = time.perf_counter()
-        entry = _entry(self._watched, name, op, given, result, start, end)
+        entry = _entry(self, name, op, given, result, start, end)
         if entry is not None:
-            self._ledger.enter(entry)
+            self._entries.enter(entry)
             if isinstance(result, MPI.Request):
                 entry.end = None
-                result = WatchedRequest(result, entry)
-                self._ledger.follow(result)
+                result = WatchedRequest(result, entry, self.number)
+                self._entries.follow(result.settled)
         return result
 
     return call
 
 
 def _entry(
-    comm: MPI.Intracomm,
+    watched: WatchedComm,
     name: str,
     op: str,
     given: dict[str, Any],
     result: Any,
     start: float,
-    end: float,
+    end: float | None,
 ) -> Call | None:
+    comm = watched._watched
     to, source = given.get("dest"), given.get("source")
     if MPI.PROC_NULL in (to, source):
         to, source = (None if rank == MPI.PROC_NULL else rank for rank in (to, source))
@@ -177,15 +212,15 @@ def _entry(
         size=comm.size,
         start=start,
         end=end,
-        to=to,
-        source=None if source == MPI.ANY_SOURCE else source,
-        root=given.get("root"),
+        to=watched.number(to),
+        source=None if source == MPI.ANY_SOURCE else watched.number(source),
+        root=watched.number(given.get("root")),
         tag=_tag(given),
         thread=threading.current_thread().name,
     )
     status = given.get("status")
     if status is not None and source is not None:
-        note_arrival(entry, status)
+        note_arrival(entry, status, watched.number)
     return entry
 
 
@@ -200,14 +235,36 @@ def _maker(name: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def make(self: WatchedComm, *args: Any, **kwargs: Any) -> MPI.Comm:
         made = method(self._watched, *args, **kwargs)
-        return made if made == MPI.COMM_NULL else WatchedComm(made, self._ledger)
+        if made == MPI.COMM_NULL:
+            return made
+        # One with a topology keeps its methods: `Shift`, `Get_coords`.
+        kind = type(self)
+        if not issubclass(kind, type(made)):
+            kind = type(f"Watched{type(made).__name__}", (kind, type(made)), {})
+        watched = kind(made, self._entries, self._origin)
+        self._made.append(watched)
+        return watched
 
     return make
 
 
+def _prober(name: str) -> Callable[..., Any]:
+    method = getattr(MPI.Intracomm, name)
+
+    @functools.wraps(method)
+    def probe(self: WatchedComm, *args: Any, **kwargs: Any) -> MPI.Message | None:
+        self._renew()
+        self._entries.settle()
+        found = method(self._watched, *args, **kwargs)
+        nobody = found is None or found in (MPI.MESSAGE_NULL, MPI.MESSAGE_NO_PROC)
+        return found if nobody else WatchedMessage(found, self)
+
+    return probe
+
+
 def _collective_names(names: list[str]) -> list[str]:
     every = [form for name in names for form in (name, f"I{name.lower()}", name.lower())]
-    return [name for name in every if hasattr(MPI.Intracomm, name)]
+    return [name for name in every if hasattr(MPI.Topocomm, name)]
 
 
 for _op, _names in _POINT_TO_POINT.items():
@@ -218,3 +275,9 @@ for _op, _names in _COLLECTIVES.items():
         setattr(WatchedComm, _name, _recorded(_name, _op))
 for _name in _MAKERS:
     setattr(WatchedComm, _name, _maker(_name))
+for _name in ("Mprobe", "mprobe", "Improbe", "improbe"):
+    setattr(WatchedComm, _name, _prober(_name))
+_PERSISTENT = MAKERS | {f"{name}_init": op for op, names in _COLLECTIVES.items() for name in names}
+for _name, _op in _PERSISTENT.items():
+    _enter = functools.partial(_entry, start=0.0, end=None)
+    setattr(WatchedComm, _name, maker(_name, _op, _enter))

@@ -5,7 +5,8 @@
     comm        mpi4py communicator over all ranks (the object behind `MPI.COMM_WORLD` too)
     device      torch.device of this rank: its own GPU, or the CPU
     group       torch.distributed process group to pass as `group=`: over MPI on the CPU, where
-                that is many times faster than Gloo, and the default group (NCCL) on GPUs
+                that is many times faster than Gloo, and the default group (NCCL) on GPUs; where
+                the ranks were started on an emulated network, a group on that (`parlab.network`)
 
 The first use of `comm` starts MPI; the first use of `group` starts torch.distributed and is
 collective: every rank must reach it. The same import works in a rank cell (`%%px`) and in a
@@ -39,13 +40,24 @@ def __getattr__(name: str) -> Any:
 
         values = {"device": this_device()}
     elif name == "group":
-        from parlab.rank.torch_groups import start
-
         try:
-            values = {"group": start()}
+            values = {"group": _start_group()}
         except AttributeError as error:  # `import` takes it for a missing name, and tries again
             raise RuntimeError(f"torch.distributed did not start: {error}") from error
     else:
         raise AttributeError(f"module 'parlab.rank' has no attribute {name!r}")
     globals().update(values)
     return values[name]
+
+
+def _start_group() -> "dist.ProcessGroup":
+    """The labs' `group`; for ranks that were started on an emulated network, one on that."""
+    from parlab.network.naming import network_of_rank
+
+    if network := network_of_rank():
+        from parlab.network.making import emulated_group
+
+        return emulated_group(network)
+    from parlab.rank.torch_groups import start
+
+    return start()

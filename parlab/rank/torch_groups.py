@@ -12,24 +12,27 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from parlab.rank import devices, mpi_group
+from parlab.rank import devices
 from parlab.rank.world import comm, new_communicator
+from parlab.torch_mpi.group import MPIGroup, register
 
 # Long: the deadline of a rank cell ends a stuck call far sooner, and a slow one must not fail.
 TIMEOUT = timedelta(minutes=30)
+
+# Called on all ranks after torch.distributed was started anew: who made groups makes them known.
+started_anew: list[Callable[[], None]] = []
 
 _sockets: set[int] = set()  # inodes of the sockets that Gloo and its store opened
 _state: dict[str, Any] = {"group": None, "store": None, "closed": False}
 
 
 def start() -> dist.ProcessGroup:
-    """Start torch.distributed over all ranks and return the labs' `group`. Collective.
+    """Start torch.distributed over all ranks; the default group on GPUs, else one over mpi4py.
 
-    The default group is NCCL where every rank has a GPU of its own, else Gloo. `group` is the
-    default group on GPUs, and a group over mpi4py on the CPU.
+    The default group is NCCL where every rank has a GPU of its own, else Gloo. Collective.
     """
     if _state["group"] is None:
-        _state["mpi_group"] = mpi_group.MPIGroup(new_communicator())
+        _state["mpi_group"] = MPIGroup(new_communicator())
         _track_sockets()
         _connect()
         atexit.register(_end)
@@ -70,7 +73,7 @@ def _connect() -> None:
     if device.type == "cuda":
         _state["group"] = dist.group.WORLD
     else:
-        mpi_group.register(_state["mpi_group"])
+        register(_state["mpi_group"])
         _state["group"] = dist.new_group(backend="mpi4py")
     _state["closed"] = False
 
@@ -121,7 +124,7 @@ def _track_sockets() -> None:
 
 
 def close() -> None:
-    """Make every call that waits in Gloo or NCCL fail now. Called from the release thread."""
+    """Make every call that waits in Gloo or NCCL fail now. Called from the freeing thread."""
     if _state["group"] is None and not _sockets:
         return
     _state["closed"] = True
@@ -137,14 +140,21 @@ def close() -> None:
         distributed_c10d._abort_process_group()
 
 
+def is_gone() -> bool:
+    """Whether the lab destroyed the default group, and with it all others."""
+    return _state["group"] is not None and not dist.is_initialized()
+
+
 def renew() -> bool:
-    """Start torch.distributed anew if any rank closed it; says whether. Collective."""
+    """Start torch.distributed anew if any rank closed or destroyed it; says whether. Collective."""
     started = _state["group"] is not None
-    if not comm.allreduce(int(_state["closed"] and started)):
+    if not comm.allreduce(int((_state["closed"] and started) or is_gone())):
         return False
     with contextlib.suppress(Exception):  # what is left of it is in no state to be tidy
         dist.destroy_process_group()
     _state["store"] = None
     _sockets.clear()
     _connect()
+    for make_known in started_anew:
+        make_known()
     return True

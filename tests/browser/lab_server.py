@@ -16,15 +16,17 @@ from tests.conftest import wait_until
 
 @dataclass(frozen=True)
 class LabServer:
+    """`root` is the folder that it serves, `private` that of its own files."""
+
+    root: Path
+    private: Path
     url: str
     token: str
-    process: psutil.Process
 
 
 @contextmanager
 def lab_server(folder: Path, private: Path) -> Iterator[LabServer]:
-    """JupyterLab on `folder`, with the course's settings; `private` takes its own files."""
-    private.mkdir()
+    """JupyterLab on `folder`, with the course's settings; its own files go to `private`."""
     places = {
         "JUPYTER_CONFIG_DIR": "config",
         "JUPYTER_RUNTIME_DIR": "runtime",
@@ -44,13 +46,20 @@ def lab_server(folder: Path, private: Path) -> Iterator[LabServer]:
         )
         assert started.poll() is None, (private / "log").read_text()
         info = _serving(runtime)
-        yield LabServer(info["url"], info["token"], process)
+        yield LabServer(folder, private, info["url"], info["token"])
     finally:
         family = [*process.children(recursive=True), process]
         started.terminate()
         try:
+            # The server itself has then closed its door. Now and then it waits at the end of Python
+            # for a thread of anyio that nobody told to end (one of four, by py-spy).
             wait_until(
-                lambda: not any(alive(p) for p in family), 60, "JupyterLab and its ranks end"
+                lambda: (
+                    not any(alive(p) for p in family[:-1])
+                    and not (alive(process) and _listens(process))
+                ),
+                60,
+                "JupyterLab's door is closed, and its ranks end",
             )
         finally:
             for left in family:
@@ -65,6 +74,12 @@ def alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _listens(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any(c.status == psutil.CONN_LISTEN for c in process.net_connections("tcp"))
+    return False
 
 
 def _serving(runtime: Path) -> dict[str, str]:

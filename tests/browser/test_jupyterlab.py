@@ -1,22 +1,22 @@
 """The labs where learners do them: in JupyterLab, in a browser."""
 
-import ast
 import json
-import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
 from playwright.sync_api import Browser, expect
 
-from parlab.book import ROOT
-from tests.browser.lab_server import lab_server
+from parlab.answers.references import lab_of
+from parlab.files import ROOT
+from tests.browser.lab_server import LabServer
 from tests.browser.lab_window import LabWindow
 
 LAB = "02_data_parallel"
-# Its first exercise, and a mistake that people make there.
+# Its first exercise, a mistake that people make there, and what the check says of it.
 EXERCISE = "sharded_sampler"
-MISTAKE = ROOT / "tests" / "wrong_answers" / "data_parallel" / EXERCISE / "same_shard.py"
+RIGHT, WRONG = "batch[rank::world_size]", "batch[::world_size]"
+MESSAGE = "ranks 0 and 1 train on the same share"
 
 
 def cells(notebook: Path) -> list[dict]:
@@ -38,19 +38,16 @@ def source(cell: dict) -> str:
 
 @pytest.mark.timeout(900)
 def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
-    chromium: Browser, tmp_path: Path
+    chromium: Browser, jupyterlab: LabServer
 ) -> None:
-    folder = tmp_path / "labs"
-    shutil.copytree(ROOT / "labs", folder)
-    lab = cells(folder / f"{LAB}.ipynb")
+    lab = cells(jupyterlab.root / "labs" / f"{LAB}.ipynb")
     exercise, check = of(EXERCISE, "exercise", lab), of(EXERCISE, "check", lab)
     before = [cell for cell in lab[: lab.index(exercise)] if cell["cell_type"] == "code"]
     solution = of(EXERCISE, "exercise", cells(ROOT / "solutions" / f"{LAB}.ipynb"))
-    mistake = MISTAKE.read_text()
-    message = (ast.get_docstring(ast.parse(mistake)) or "").splitlines()[0]
+    assert RIGHT in source(solution)
 
-    with lab_server(folder, tmp_path / "jupyter") as server, chromium.new_context() as context:
-        window = LabWindow(context.new_page(), server, f"{LAB}.ipynb")
+    with chromium.new_context() as context:
+        window = LabWindow(context.new_page(), jupyterlab, f"labs/{LAB}.ipynb")
         for cell in before:
             printed = window.run(cell["id"])
             assert "Traceback" not in printed, printed
@@ -58,21 +55,25 @@ def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
         window.run(exercise["id"])
         assert "not done yet" in window.run(check["id"])
 
-        window.write(exercise["id"], f"%%px\n{mistake}")
+        window.write(exercise["id"], source(solution).replace(RIGHT, WRONG))
         window.run(exercise["id"])
-        assert message in window.run(check["id"])
-        expect(window.shown().filter(has_text=message).first).to_be_visible()
+        assert MESSAGE in window.run(check["id"])
+        expect(window.shown().filter(has_text=MESSAGE).first).to_be_visible()
 
         window.write(exercise["id"], source(solution))
         window.run(exercise["id"])
         assert f"✓ {EXERCISE}" in window.run(check["id"])
         expect(window.shown().filter(has_text=f"✓ {EXERCISE}").first).to_be_visible()
+        done = f"1 of {len(lab_of(EXERCISE).lab.keys)} done"
+        expect(window.shown().filter(has_text=done).first).to_be_visible()
+        started = window.run(before[0]["id"])  # as after a restart
+        assert f"{done}: ✓ A sampler that shards, ○" in started
 
 
 @pytest.mark.timeout(600)
-def test_interactive_figures_show_without_a_network(chromium: Browser, tmp_path: Path) -> None:
-    folder = tmp_path / "work"
-    folder.mkdir()
+def test_interactive_figures_show_without_a_network(
+    chromium: Browser, jupyterlab: LabServer
+) -> None:
     text = """\
 from parlab import plots
 figure = plots.figure("Ranks wait", x="ranks", y="time (s)")
@@ -82,12 +83,12 @@ plots.show(figure)"""
         cells=[nbformat.v4.new_code_cell(text, id="figure")],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
-    nbformat.write(notebook, folder / "figure.ipynb")
+    nbformat.write(notebook, jupyterlab.root / "figure.ipynb")
     asked: list[str] = []
-    with lab_server(folder, tmp_path / "jupyter") as server, chromium.new_context() as context:
+    with chromium.new_context() as context:
         page = context.new_page()
         page.on("request", lambda request: asked.append(request.url))
-        window = LabWindow(page, server, "figure.ipynb")
+        window = LabWindow(page, jupyterlab, "figure.ipynb")
         window.run("figure")
         expect(page.locator(".js-plotly-plot .scatterlayer .trace").first).to_be_visible()
         expect(page.locator(".js-plotly-plot .gtitle", has_text="Ranks wait")).to_be_visible()
@@ -96,5 +97,5 @@ plots.show(figure)"""
         )
         expect(page.locator("body[data-jp-theme-light=false]")).to_be_attached()
         expect(page.locator(".js-plotly-plot .svg-container")).to_have_css("height", "400px")
-    local = (server.url, "data:", "blob:")
+    local = (jupyterlab.url, "data:", "blob:")
     assert [address for address in asked if not address.startswith(local)] == []

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from parlab.grading.master import Master
-from tests.grading.small_lab import Copy
-
-POINTS = {"ring_shift": 3, "ring_all_gather": 4, "ring_reduce_scatter": 4, "ring_all_reduce": 3}
-ALL = sum(POINTS.values())
+from parlab.grading.lab import GradedLab
+from parlab.grading.results import SubmissionResult
+from tests.grading.copies import Copy
 
 Build = Callable[[Copy, Path], None]
 
@@ -35,38 +34,51 @@ class Case:
     notes: str = ""
     student: str = ""
 
-    def write(self, folder: Path, master: Master) -> None:
+    def write(self, folder: Path, lab: GradedLab) -> None:
         """Make the submission in the class's folder: what `build` made, or else the copy."""
-        copy = Copy(master)
+        copy = Copy(lab)
         path = folder / f"{self.student}.ipynb"
         before = set(folder.iterdir())
         self.build(copy, path)
         if set(folder.iterdir()) == before:
             path.write_text(copy.text(), encoding="utf-8")
 
-
-CASES: list[Case] = []
-
-
-def case(
-    status: str,
-    points: float | None,
-    *,
-    says: str = "",
-    notes: str = "",
-    student: str = "",
-    **exercises: str,
-) -> Callable[[Build], Build]:
-    """A function that changes a solved copy, or writes something else to the path, as a case."""
-
-    def register(build: Build) -> Build:
-        name = build.__name__
-        CASES.append(Case(name, build, status, points, exercises, says, notes, student or name))
-        return build
-
-    return register
+    def verify(self, result: SubmissionResult) -> None:
+        """Whether the result is what the case must get."""
+        assert (result.status, result.points) == (self.status, self.points), result
+        statuses = {e.key: str(e.status) for e in result.exercises if e.status != "passed"}
+        if self.status in ("passed", "partial") or self.exercises:
+            assert statuses == self.exercises, result
+        message = "\n".join([result.message, *(e.message for e in result.exercises)])
+        notes = "\n".join([*result.notes, *(n for e in result.exercises for n in e.notes)])
+        assert self.says in message, result
+        assert self.notes in notes, result
+        assert "show_values" not in message and "tolist()" not in message, "a hidden check's text"
 
 
-def without(*keys: str) -> int:
-    """The points of all other exercises."""
-    return ALL - sum(POINTS[key] for key in keys)
+class Cases(list[Case]):
+    """The cases of a file, for a lab whose exercises have these points."""
+
+    def __init__(self, **points: int) -> None:
+        super().__init__()
+        self.points = points
+
+    @property
+    def all(self) -> int:
+        return sum(self.points.values())
+
+    def without(self, *keys: str) -> int:
+        """The points of all other exercises."""
+        return self.all - sum(self.points[key] for key in keys)
+
+    def __call__(self, status: str, points: float | None, **expected: Any) -> Callable:
+        """A decorator: the function changes a solved copy, or writes something to the path."""
+        known = {name: expected.pop(name, "") for name in ("says", "notes", "student")}
+
+        def register(build: Build) -> Build:
+            name = build.__name__
+            known["student"] = known["student"] or name
+            self.append(Case(name, build, status, points, expected, **known))
+            return build
+
+        return register

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import nbformat
 
-from tests.grading.cases import ALL, case, without
-from tests.grading.small_lab import Copy
+from tests.grading.cases import Cases
+from tests.grading.copies import Copy
+
+case = Cases(add=3, total=4, mean=3)
 
 
-@case("passed", ALL, student="-Zoë [2] müller (copy)")
+@case("passed", case.all, student="-Zoë [2] müller (copy)")
 def right(copy: Copy, path: Path) -> None:
     """All solved, by a student whose name a shell would not like."""
 
 
-@case("partial", without("ring_reduce_scatter", "ring_all_reduce"),
-      ring_reduce_scatter="missing", ring_all_reduce="missing")  # fmt: skip
+@case("partial", case.without("total", "mean"), total="missing", mean="missing")
 def half_done(copy: Copy, path: Path) -> None:
-    copy.stub("ring_reduce_scatter").stub("ring_all_reduce")
+    copy.stub("total").stub("mean")
 
 
-@case("failed", 0, says="Not done", ring_shift="missing", ring_all_gather="missing",
-      ring_reduce_scatter="missing", ring_all_reduce="missing")  # fmt: skip
+@case("failed", 0, says="Not done", add="missing", total="missing", mean="missing")
 def untouched(copy: Copy, path: Path) -> None:
-    for exercise in copy.master.exercises:
+    for exercise in copy.lab.exercises:
         copy.stub(exercise.key)
 
 
@@ -53,7 +53,7 @@ def binary(copy: Copy, path: Path) -> None:
     path.write_bytes(bytes(range(256)) * 10)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def byte_order_mark(copy: Copy, path: Path) -> None:
     path.write_text(copy.text(), encoding="utf-8-sig")
 
@@ -64,7 +64,7 @@ def merge_conflict(copy: Copy, path: Path) -> None:
     path.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n")
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def format_3(copy: Copy, path: Path) -> None:
     """What an old editor saves: other names for everything, and no ids."""
     path.write_text(json.dumps(nbformat.convert(copy.notebook, 3)))
@@ -81,7 +81,7 @@ def no_cells(copy: Copy, path: Path) -> None:
     copy.notebook.cells = []
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def no_metadata(copy: Copy, path: Path) -> None:
     """Neither metadata nor ids, anywhere: exercises are known by what they define."""
     notebook = json.loads(copy.text())
@@ -92,9 +92,9 @@ def no_metadata(copy: Copy, path: Path) -> None:
     path.write_text(json.dumps(notebook))
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def lone_surrogates(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", copy.reference("ring_shift") + "\n# SURROGATE")
+    copy.answer("add", copy.reference("add") + "\n# SURROGATE")
     path.write_text(copy.text().replace("SURROGATE", "\\ud800 \\udfff"))
 
 
@@ -107,7 +107,7 @@ def large(copy: Copy, path: Path) -> None:
 @case("error", 0, says="its code has")
 def much_code(copy: Copy, path: Path) -> None:
     """A parser takes a thousand times its memory, and nobody wrote it by hand."""
-    copy.insert("x\n" * 2**20, before="exercise-ring_shift")
+    copy.insert("x\n" * 2**20, before="exercise-add")
 
 
 @case("error", 0, says="nested")
@@ -121,11 +121,11 @@ def dangling_link(copy: Copy, path: Path) -> None:
 
 
 @case("grader_error", None, notes="link")
-def link_to_the_master(copy: Copy, path: Path) -> None:
-    path.symlink_to(copy.master.path)
+def link_to_the_solution(copy: Copy, path: Path) -> None:
+    path.symlink_to(copy.lab.path)
 
 
-@case("passed", ALL, student=".ipynb")
+@case("passed", case.all, student=".ipynb")
 def folder_named_ipynb(copy: Copy, path: Path) -> None:
     folder = path.with_name(".ipynb")
     folder.mkdir()
@@ -151,21 +151,49 @@ def handed_in_twice(copy: Copy, path: Path) -> None:
     """A file and a folder of the same student."""
     path.write_text(copy.text())
     path.with_suffix("").mkdir()
-    (path.with_suffix("") / "01_small.ipynb").write_text(copy.text())
+    (path.with_suffix("") / "01_plain.ipynb").write_text(copy.text())
 
 
-@case("missing", 0, says="no notebook")
+@case("missing", 0, says="holds nothing")
 def empty_folder(copy: Copy, path: Path) -> None:
     path.with_suffix("").mkdir()
 
 
-@case("error", 0, says="not lab 01_small")
+@case("passed", case.all)
+def as_handed_out(copy: Copy, path: Path) -> None:
+    """The handout's own layout, with the lab in its folder."""
+    folder = path.with_suffix("") / "labs"
+    folder.mkdir(parents=True)
+    (folder / "01_plain.ipynb").write_text(copy.text())
+    (folder / "START.md").touch()
+
+
+@case("grader_error", None, notes="no notebook is among what was handed in: answer.py")
+def something_else(copy: Copy, path: Path) -> None:
+    path.with_suffix("").mkdir()
+    (path.with_suffix("") / "answer.py").write_text("def add(a, b): return a + b")
+
+
+@case("error", 0, says="not lab 01_plain")
 def wrong_lab(copy: Copy, path: Path) -> None:
     other = nbformat.v4.new_notebook(metadata={"parlab": {"lab": "02_data_parallel"}})
     other.cells = [nbformat.v4.new_code_cell("def sharded_sampler(): pass")]
     path.write_text(nbformat.writes(other))
 
 
-@case("passed", ALL, notes="another release")
+@case("passed", case.all, notes="another release")
 def old_release(copy: Copy, path: Path) -> None:
     copy.notebook.metadata.parlab.derived = "0123456789abcdef"
+
+
+@case("passed", case.all)
+def many_pictures(copy: Copy, path: Path) -> None:
+    """Larger than what is read in the grader's own process, and all right."""
+    stored = nbformat.v4.new_output("display_data", {"image/png": "x" * 5 * 2**20})
+    copy.cell("exercise-add").outputs = [stored]
+
+
+@case("error", 0, says="takes too much to read")
+def costly(copy: Copy, path: Path) -> None:
+    """Millions of small values: a small file, as files go, and gigabytes once it is read."""
+    path.write_text('{"nbformat": 4, "cells": [' + "{}," * (8 * 2**20) + "{}]}")

@@ -2,30 +2,19 @@
 
 from pathlib import Path
 
-from tests.grading.cases import ALL, case
-from tests.grading.small_lab import Copy
+from tests.grading.cases import Cases
+from tests.grading.copies import Copy
+
+case = Cases(ring_shift=3, ring_all_gather=4, ring_reduce_scatter=4, ring_all_reduce=3)
 
 FIRST = "exercise-ring_shift"
 
 
 def wrong(copy: Copy, attack: str) -> None:
     """No exercise is solved, and each fails on its own; `attack` runs before the first."""
-    for exercise in copy.master.exercises:
+    for exercise in copy.lab.exercises:
         copy.answer(exercise.key, f"%%px\ndef {exercise.key}(x, comm):\n    return 1 / 0\n")
     copy.insert(attack, before=FIRST)
-
-
-@case("failed", 0)
-def patched_tracebacks(copy: Copy, path: Path) -> None:
-    wrong(
-        copy,
-        """\
-shell = get_ipython()
-nothing = lambda *args, **kwargs: None
-shell.showtraceback = shell._showtraceback = shell.showsyntaxerror = nothing
-type(shell).showtraceback = type(shell)._showtraceback = nothing
-""",
-    )
 
 
 @case("failed", 0)
@@ -41,20 +30,6 @@ def harmless(lines):
             return [f"print('✓ {key}: verified')\\n"]
     return lines
 get_ipython().input_transformers_cleanup.insert(0, harmless)
-""",
-    )
-
-
-@case("failed", 0)
-def ast_transformer(copy: Copy, path: Path) -> None:
-    wrong(
-        copy,
-        """\
-import ast
-class Harmless(ast.NodeTransformer):
-    def visit_Module(self, node):
-        return ast.parse("print('✓ ring_shift: verified')")
-get_ipython().ast_transformers.append(Harmless())
 """,
     )
 
@@ -93,10 +68,11 @@ def patched_failures(copy: Copy, path: Path) -> None:
         copy,
         """\
 %%px
-from parlab.checks.base import Check
-Check.fail = lambda self, problem: None
+from parlab.checks.check import Check
+from parlab.checks.trial import Trial
+Check.fail = Trial.fail = lambda self, finding: None
 Check.agree = lambda self, *args, **kwargs: None
-Check.call = lambda self, *args, **kwargs: None
+Trial.require = lambda self, *requirements: None
 """,
     )
 
@@ -113,22 +89,11 @@ from parlab.checks import mpi as check
 def guesses(**values):
     for guess in (None, 0, [[20, 21, 22], [0, 1, 2], [10, 11, 12]]):
         display(JSON({"received": guess, "x": guess, "chunk": guess, "mean": "2.0000"}))
-check.show_values = guesses
+if guesses:
+    check.show_values = guesses
 """,
     )
     copy.answer("ring_shift", "%%px\ndef ring_shift(x, comm):\n    return x\n")
-
-
-@case("failed", 0)
-def forged_display_elsewhere(copy: Copy, path: Path) -> None:
-    """The right values, displayed before they are asked for."""
-    wrong(
-        copy,
-        """\
-from IPython.display import JSON, display
-display(JSON({"received": [[20, 21, 22], [0, 1, 2], [10, 11, 12]]}))
-""",
-    )
 
 
 @case("failed", 0)
@@ -150,20 +115,6 @@ kernel.session.send = forged
     )
 
 
-@case("failed", 0, says="")
-def malformed_messages(copy: Copy, path: Path) -> None:
-    wrong(
-        copy,
-        """\
-import zmq
-kernel = get_ipython().kernel
-socket = kernel.iopub_thread.socket
-for junk in ([b"x"], [b"", b"", b""], [b"a", b"<IDS|MSG>", b"", b"{", b"[", b"]", b"\\xff"]) * 20:
-    kernel.iopub_thread.schedule(lambda junk=junk: socket.send_multipart(junk))
-""",
-    )
-
-
 @case("failed", 0)
 def deep_results(copy: Copy, path: Path) -> None:
     """Values that take a reader's stack away."""
@@ -177,7 +128,8 @@ def deep(**values):
     data = {"received": None}
     for _ in range(900): data = {"received": [data]}
     display({"application/json": data, "text/plain": "x"}, raw=True)
-check.show_values = deep
+if deep:
+    check.show_values = deep
 """,
     )
 
@@ -195,16 +147,16 @@ def wins_with(copy: Copy, look: str) -> None:
 
 
 @case("failed", 0)
-def reads_the_master(copy: Copy, path: Path) -> None:
+def reads_the_solution(copy: Copy, path: Path) -> None:
     """Solutions, other submissions, the grader's files, wherever they lie."""
-    course = copy.master.path.parents[1]
+    course = copy.lab.path.parents[1]
     wins_with(
         copy,
         f"""\
 places = [{str(course)!r}, {str(path.parent)!r}, os.getcwd(), "/proc/1/root", "/proc/1/cwd", "/"]
 for place in places:
     for folder, below, files in os.walk(place):
-        if folder in ("/proc", "/sys", "/proc/1/root/proc", "/proc/1/root/sys"):
+        if folder.removeprefix("/proc/1/root") in ("/proc", "/sys", "/usr"):
             below.clear()
         if not folder.removeprefix("/proc/1/root").startswith(sys.prefix):
             found += [f"{{folder}}/{{file}}" for file in files if file.endswith(".ipynb")]
@@ -226,7 +178,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         text = open(f"/proc/{pid}/cmdline").read() + open(f"/proc/{pid}/environ").read()
     except OSError:
         continue
-    found += [text for word in ("pytest", "PARLAB_TEST_SECRET", "warden") if word in text]
+    found += [text for word in ("pytest", "PARLAB_TEST_SECRET", "limiter") if word in text]
 for address in (("1.1.1.1", 53), ("10.0.0.1", 80)):
     try:
         found.append(socket.create_connection(address, timeout=2))
@@ -305,6 +257,6 @@ get_ipython().input_transformers_cleanup.insert(0, remember)
     copy.answer("ring_all_reduce", f"%%px\n{telling}")
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def harmless_neighbour(copy: Copy, path: Path) -> None:
     """Graded among all of them."""

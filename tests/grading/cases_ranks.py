@@ -1,9 +1,12 @@
 """What goes wrong on ranks. The other exercises are right."""
 
+import os
 from pathlib import Path
 
-from tests.grading.cases import case, without
-from tests.grading.small_lab import Copy
+from tests.grading.cases import Cases
+from tests.grading.copies import Copy
+
+case = Cases(ring_shift=3, ring_all_gather=4, ring_reduce_scatter=4, ring_all_reduce=3)
 
 
 @case("partial", 3, says="the ranks were stopped", ring_all_gather="error",
@@ -12,25 +15,25 @@ def stops_the_cluster(copy: Copy, path: Path) -> None:
     copy.insert("cluster.stop()", before="exercise-ring_all_gather")
 
 
-@case("partial", without("ring_shift"), says="died", ring_shift="error")
+@case("partial", case.without("ring_shift"), says="died", ring_shift="error")
 def rank_exits(copy: Copy, path: Path) -> None:
     """Ranks are replaced, and the cells after it define what they define on the new ones."""
     copy.answer("ring_shift", "%%px\nimport os\nif rank == 1:\n    os._exit(3)\n")
 
 
-@case("partial", without("ring_shift"), says="Stopped after 3 s", ring_shift="error")
+@case("partial", case.without("ring_shift"), says="Stopped after 3 s", ring_shift="error")
 def rank_hangs(copy: Copy, path: Path) -> None:
     copy.answer("ring_shift", "%%px --timeout 3\nwhile rank == 1:\n    pass\n")
 
 
-@case("partial", without("ring_shift"), says="rank 1", ring_shift="failed")
+@case("partial", case.without("ring_shift"), says="rank 1", ring_shift="failed")
 def one_rank_raises(copy: Copy, path: Path) -> None:
     raises = "    if comm.rank == 1:\n        raise KeyError('rank 1 has no such thing')\n"
     head, _, body = copy.reference("ring_shift").partition('left one."""\n')
     copy.answer("ring_shift", f'{head}left one."""\n{raises}{body}')
 
 
-@case("partial", without("ring_shift"), says="does not end", ring_shift="failed")
+@case("partial", case.without("ring_shift"), says="does not end", ring_shift="failed")
 def deadlocked(copy: Copy, path: Path) -> None:
     copy.answer(
         "ring_shift",
@@ -38,10 +41,38 @@ def deadlocked(copy: Copy, path: Path) -> None:
     )
 
 
-@case("partial", without("ring_all_reduce"), says="ranks", ring_all_reduce="failed")
+@case("partial", case.without("ring_all_reduce"), says="ranks", ring_all_reduce="failed")
 def collective_mismatched(copy: Copy, path: Path) -> None:
     copy.answer(
         "ring_all_reduce",
         "%%px\ndef ring_all_reduce(x, comm):\n"
         "    comm.allreduce(1) if comm.rank else comm.bcast(1)\n",
     )
+
+
+@case("passed", case.all)
+def fresh_ranks(copy: Copy, path: Path) -> None:
+    """Ranks of the student's own, then a copy of the lab's imports, and a helper behind it."""
+    [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
+    helper = "%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n"
+    for source in ("cluster.start(3)", imports, helper):
+        copy.insert(source, before="exercise-ring_shift")
+    source = copy.reference("ring_shift").replace("dest=right", "dest=right_of(comm)")
+    copy.answer("ring_shift", source)
+
+
+@case("passed", case.all, student="-Zoë [2] müller (copy)")
+def right(copy: Copy, path: Path) -> None:
+    """All solved, by a student whose name a shell would not like."""
+
+
+@case("partial", case.without("ring_reduce_scatter", "ring_all_reduce"),
+      ring_reduce_scatter="missing", ring_all_reduce="missing")  # fmt: skip
+def half_done(copy: Copy, path: Path) -> None:
+    copy.stub("ring_reduce_scatter").stub("ring_all_reduce")
+
+
+@case("grader_error", None, notes="no ordinary file")
+def pipe(copy: Copy, path: Path) -> None:
+    """A pipe: who opens it waits for ever."""
+    os.mkfifo(path)

@@ -2,29 +2,27 @@
 
 from pathlib import Path
 
-from tests.grading.cases import ALL, case, without
-from tests.grading.small_lab import Copy
+from tests.grading.cases import Cases
+from tests.grading.copies import Copy
 
-FIRST = "exercise-ring_shift"
-SECOND = "exercise-ring_all_gather"
-AFTER_THE_FIRST = {
-    "ring_all_gather": "not_reached",
-    "ring_reduce_scatter": "not_reached",
-    "ring_all_reduce": "not_reached",
-}
+case = Cases(add=3, total=4, mean=3)
+
+FIRST = "exercise-add"
+SECOND = "exercise-total"
+AFTER_THE_FIRST = {"total": "not_reached", "mean": "not_reached"}
 
 
-@case("partial", without("ring_shift"), says="SyntaxError", ring_shift="error")
+@case("partial", case.without("add"), says="SyntaxError", add="error")
 def syntax_error(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", "%%px\ndef ring_shift(x, comm)\n    return x\n")
+    copy.answer("add", "def add(a, b)\n    return a + b\n")
 
 
-@case("partial", without("ring_shift"), says="no_such_package", ring_shift="error")
+@case("partial", case.without("add"), says="no_such_package", add="error")
 def missing_package(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", "%%px\nimport no_such_package\n" + copy.reference("ring_shift")[5:])
+    copy.answer("add", "import no_such_package\n" + copy.reference("add"))
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def sys_exit(copy: Copy, path: Path) -> None:
     """In a notebook it ends the cell, and nothing else."""
     copy.insert("import sys\nsys.exit(3)", before=FIRST)
@@ -52,7 +50,7 @@ def segfault(copy: Copy, path: Path) -> None:
     copy.insert("import ctypes\nctypes.string_at(0)", before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def endless_loop(copy: Copy, path: Path) -> None:
     """It takes its time-out, is interrupted, and the rest goes on."""
     copy.insert("while True:\n    pass", before=SECOND)
@@ -67,17 +65,17 @@ def endless_and_deaf(copy: Copy, path: Path) -> None:
     copy.insert(deaf, before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def sleeps(copy: Copy, path: Path) -> None:
     copy.insert("import time\ntime.sleep(10**6)", before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def prints_for_ever(copy: Copy, path: Path) -> None:
     copy.insert("while True:\n    print('x' * 1000)", before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def prints_one_long_line(copy: Copy, path: Path) -> None:
     copy.insert("print('x' * 20_000_000)", before=SECOND)
 
@@ -93,7 +91,7 @@ def fork_bomb(copy: Copy, path: Path) -> None:
     copy.insert("import os\nwhile True:\n    os.fork()", before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def fills_the_disk(copy: Copy, path: Path) -> None:
     """The disk that it fills is its own, and small."""
     fill = (
@@ -141,14 +139,14 @@ def writes_without_a_name(copy: Copy, path: Path) -> None:
     copy.insert(f"{IN_THE_DOOR}{write}\nfile.flush()\ntime.sleep(60)", before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def litters_the_door(copy: Copy, path: Path) -> None:
     """Names and kinds of files that whoever cleans up could stumble over."""
     litter = (
         "os.mkfifo('pipe')\nos.symlink('/etc', 'link')\nos.mkdir('new\\nline')\n"
         "os.chmod('new\\nline', 0o500)\nos.unlink('kernel.json')\nos.mkdir('kernel.json')\n"
     )
-    copy.insert(IN_THE_DOOR + litter, before="check-ring_all_reduce")
+    copy.insert(IN_THE_DOOR + litter, before="check-mean")
 
 
 @case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
@@ -183,57 +181,25 @@ def sends_endlessly(copy: Copy, path: Path) -> None:
     copy.insert(flood, before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def asks_for_input(copy: Copy, path: Path) -> None:
     copy.insert("name = input('who are you? ')", before=SECOND)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def warns(copy: Copy, path: Path) -> None:
-    noisy = "%%px\nimport sys, warnings\nwarnings.warn('careful')\nprint('oh', file=sys.stderr)\n"
-    copy.answer("ring_shift", noisy + copy.reference("ring_shift")[5:])
+    noisy = "import sys, warnings\nwarnings.warn('careful')\nprint('oh', file=sys.stderr)\n"
+    copy.answer("add", noisy + copy.reference("add"))
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def late_thread(copy: Copy, path: Path) -> None:
     """It prints into whatever cell runs then, and raises."""
     late = (
         "import threading, time\n"
         "def chatter():\n"
-        "    for _ in range(200): print('✓ ring_shift: from a thread'); time.sleep(0.02)\n"
+        "    for _ in range(200): print('✓ add: from a thread'); time.sleep(0.02)\n"
         "    raise RuntimeError('late')\n"
         "threading.Thread(target=chatter, daemon=True).start()"
     )
     copy.insert(late, before=FIRST)
-
-
-def _returns(expression: str) -> str:
-    return f"%%px\ndef ring_shift(x, comm):\n    return {expression}\n"
-
-
-@case("partial", without("ring_shift"), ring_shift="failed")
-def not_a_number(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", _returns("np.full(x.shape, np.nan)"))
-
-
-@case("partial", without("ring_shift"), says="shape", ring_shift="failed")
-def wrong_shape(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", _returns("np.zeros((2, 2), dtype=x.dtype)"))
-
-
-@case("partial", without("ring_shift"), ring_shift="failed")
-def complex_numbers(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", _returns("x + 1j"))
-
-
-@case("partial", without("ring_shift"), ring_shift="failed")
-def equal_to_all(copy: Copy, path: Path) -> None:
-    """An array that says of itself that it equals any other."""
-    liar = (
-        "%%px\nclass Liar(np.ndarray):\n"
-        "    def __eq__(self, other): return np.ones(self.shape, bool)\n"
-        "    def __ne__(self, other): return np.zeros(self.shape, bool)\n"
-        "    __hash__ = None\n"
-        "def ring_shift(x, comm):\n    return x.copy().view(Liar)\n"
-    )
-    copy.answer("ring_shift", liar)

@@ -6,157 +6,146 @@ from pathlib import Path
 
 import nbformat
 
-from tests.grading.cases import ALL, case, without
-from tests.grading.small_lab import Copy
+from tests.grading.cases import Cases
+from tests.grading.copies import Copy
 
-NOTHING = "%%px\ndef ring_shift(x, comm):\n    return x\n"
+case = Cases(add=3, total=4, mean=3)
+
+NOTHING = "%%px\ndef add(a, b):\n    return a\n"
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def checks_deleted(copy: Copy, path: Path) -> None:
     copy.notebook.cells = [c for c in copy.cells if not c.id.startswith("check-")]
 
 
-@case("partial", without("ring_shift"), notes="was changed", ring_shift="failed")
+@case("partial", case.without("add"), notes="was changed", add="failed")
 def checks_edited(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", NOTHING)
-    copy.cell("check-ring_shift").source = "%%px\nprint('✓ ring_shift: of course')"
+    copy.answer("add", NOTHING)
+    copy.cell("check-add").source = "%%px\nprint('✓ add: of course')"
 
 
-@case("partial", without("ring_shift"), ring_shift="failed")
+@case("partial", case.without("add"), add="failed")
 def checks_as_text(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", NOTHING)
+    copy.answer("add", NOTHING)
     for cell in copy.cells:
         if cell.id.startswith("check-"):
             cell.cell_type = "markdown"
             cell.pop("outputs", None), cell.pop("execution_count", None)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def checks_duplicated(copy: Copy, path: Path) -> None:
     for cell in [c for c in copy.cells if c.id.startswith("check-")]:
         copy.cells.insert(copy.cells.index(cell), nbformat.v4.new_code_cell(cell.source))
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def reordered(copy: Copy, path: Path) -> None:
     copy.cells.reverse()
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def exercise_split(copy: Copy, path: Path) -> None:
     """In JupyterLab the first half keeps the id, and the second has none of the metadata."""
-    head = "%%px\ndef shifted(comm):\n    return (comm.rank + 1) % comm.size\n"
-    rest = (
-        "%%px\ndef ring_shift(x, comm):\n    received = np.empty_like(x)\n"
-        "    left = (comm.rank - 1) % comm.size\n"
-        "    comm.Sendrecv(x, dest=shifted(comm), recvbuf=received, source=left)\n"
-        "    return received\n"
-    )
-    copy.answer("ring_shift", head).insert(rest, before="check-ring_shift")
+    head = "%%px\ndef plus(a, b):\n    return a + b\n"
+    rest = "%%px\ndef add(a, b):\n    return plus(a, b)\n"
+    copy.answer("add", head).insert(rest, before="check-add")
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def exercise_duplicated(copy: Copy, path: Path) -> None:
     """A first try, and below it the second, in a copy of the cell: the last definition holds."""
-    copy.answer("ring_shift", NOTHING)
-    second = copying.deepcopy(copy.cell("exercise-ring_shift"))
-    second.id, second.source = "made-by-an-editor", copy.reference("ring_shift")
-    copy.cells.insert(copy.cells.index(copy.cell("check-ring_shift")), second)
+    copy.answer("add", NOTHING)
+    second = copying.deepcopy(copy.cell("exercise-add"))
+    second.id, second.source = "made-by-an-editor", copy.reference("add")
+    copy.cells.insert(copy.cells.index(copy.cell("check-add")), second)
 
 
-@case("partial", without("ring_shift"), says="Not done", ring_shift="missing")
+@case("partial", case.without("add"), says="Not done", add="missing")
 def exercise_deleted(copy: Copy, path: Path) -> None:
-    copy.cells.remove(copy.cell("exercise-ring_shift"))
+    copy.cells.remove(copy.cell("exercise-add"))
 
 
-@case("partial", without("ring_shift"), ring_shift="missing")
+@case("partial", case.without("add"), add="missing")
 def exercise_as_text(copy: Copy, path: Path) -> None:
-    cell = copy.cell("exercise-ring_shift")
+    cell = copy.cell("exercise-add")
     at = copy.cells.index(cell)
     copy.cells[at] = nbformat.v4.new_markdown_cell(cell.source, id=cell.id)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def ids_lost(copy: Copy, path: Path) -> None:
     for number, cell in enumerate(copy.cells):
         cell.id = f"cell-{number}"
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def ids_shuffled(copy: Copy, path: Path) -> None:
     """An editor that numbers all cells anew, and keeps no metadata."""
     for number, cell in enumerate(copy.cells):
         cell.id, cell.metadata = f"{number}", {}
 
 
-@case("passed", ALL, notes="was changed")
+USES_A_HELPER = "%%px\ndef add(a, b):\n    return plus(a, b)\n"
+HELPER = "%%px\ndef plus(a, b):\n    return a + b\n"
+
+
+@case("passed", case.all, says="ran in its place", notes="was changed")
 def imports_in_the_labs_cell(copy: Copy, path: Path) -> None:
     """What a student adds to a cell of the lab's own is there when it is called."""
-    [cell] = [c for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
-    cell.source += (
-        "\n\nimport operator as op\n\ndef wrapped(n, size):\n    return op.mod(n, size)\n"
-    )
-    source = copy.reference("ring_shift").replace(
-        "(comm.rank + 1) % comm.size", "wrapped(comm.rank + 1, comm.size)"
-    )
-    assert "wrapped" in source
-    copy.answer("ring_shift", source)
+    [cell] = [c for c in copy.cells if c.source.startswith("%%px\nimport json")]
+    cell.source += "\n\nimport operator as op\n\ndef plus(a, b):\n    return op.add(a, b)\n"
+    copy.answer("add", USES_A_HELPER)
 
 
-@case("passed", ALL)
-def fresh_ranks(copy: Copy, path: Path) -> None:
-    """Ranks of the student's own, then a copy of the lab's imports, and a helper behind it."""
-    [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
-    helper = "%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n"
-    for source in ("cluster.start(3)", imports, helper):
-        copy.insert(source, before="exercise-ring_shift")
-    source = copy.reference("ring_shift").replace("dest=right", "dest=right_of(comm)")
-    copy.answer("ring_shift", source)
+@case("passed", case.all)
+def lab_begun_again(copy: Copy, path: Path) -> None:
+    """The lab's start and imports again, as the student's own cells, and a helper behind them."""
+    [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport json")]
+    for source in ("cluster.start(3)", imports, HELPER):
+        copy.insert(source, before="exercise-add")
+    copy.answer("add", USES_A_HELPER)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def check_with_more(copy: Copy, path: Path) -> None:
     """A try of the student's own, in whose cell a later exercise finds what it needs."""
-    copy.insert("%%px\none = 1\ncheck.ring_shift(ring_shift)", before="exercise-ring_all_gather")
-    source = copy.reference("ring_all_gather")
-    copy.answer("ring_all_gather", source.replace("range(size - 1)", "range(size - 1 * one)"))
-    assert "1 * one" in copy.cell("exercise-ring_all_gather").source
+    copy.insert("%%px\none = 1\ncheck.add(add)", before="exercise-total")
+    source = copy.reference("total").replace("result = 0", "result = one - 1")
+    assert "one - 1" in source
+    copy.answer("total", source)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def own_helpers(copy: Copy, path: Path) -> None:
     """A function in a cell of the student's own, which an exercise calls."""
-    copy.insert("%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n",
-                before="exercise-ring_shift")  # fmt: skip
-    source = copy.reference("ring_shift").replace("dest=right", "dest=right_of(comm)")
-    assert "right_of" in source
-    copy.answer("ring_shift", source)
+    copy.insert(HELPER, before="exercise-add").answer("add", USES_A_HELPER)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def unknown_kernel(copy: Copy, path: Path) -> None:
     copy.notebook.metadata.kernelspec = {"name": "julia-1.9", "display_name": "Julia"}
 
 
-@case("partial", without("ring_shift"), ring_shift="failed")
+@case("partial", case.without("add"), add="failed")
 def told_to_skip(copy: Copy, path: Path) -> None:
-    copy.answer("ring_shift", "# NBVAL_SKIP\n# NBVAL_RAISES_EXCEPTION\n" + NOTHING)
+    copy.answer("add", "# NBVAL_SKIP\n# NBVAL_RAISES_EXCEPTION\n" + NOTHING)
     for cell in copy.cells:
         cell.metadata["tags"] = ["nbval-skip", "raises-exception", *cell.metadata.get("tags", [])]
 
 
-@case("partial", without("ring_shift"), ring_shift="failed")
+@case("partial", case.without("add"), add="failed")
 def outputs_pasted(copy: Copy, path: Path) -> None:
     """The outputs of the solution, check marks and all, beside code that does nothing."""
-    copy.answer("ring_shift", NOTHING)
-    stored = {c.id: c for c in copy.master.notebook.cells}
+    copy.answer("add", NOTHING)
+    stored = {c.id: c for c in copy.lab.solution.cells}
     for cell in copy.cells:
         if cell.cell_type == "code":
             cell.outputs = copying.deepcopy(stored[cell.id].outputs)
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def files_beside(copy: Copy, path: Path) -> None:
     """Files that pytest, or Python in this folder, would obey."""
     folder = path.with_suffix("")
@@ -168,7 +157,7 @@ def files_beside(copy: Copy, path: Path) -> None:
         (folder / f"{name}.py").write_text("raise SystemExit('obeyed')")
 
 
-@case("passed", ALL)
+@case("passed", case.all)
 def old_text_as_list(copy: Copy, path: Path) -> None:
     """Sources as lists of lines, as most editors write them, and unknown metadata everywhere."""
     notebook = json.loads(copy.text())
@@ -177,3 +166,177 @@ def old_text_as_list(copy: Copy, path: Path) -> None:
         if not isinstance(cell["source"], list):
             cell["source"] = cell["source"].splitlines(keepends=True)
     path.write_text(json.dumps(notebook))
+
+
+# Right answers at other places than where they were asked for
+
+
+@case("passed", case.all)
+def merged_with_its_check(copy: Copy, path: Path) -> None:
+    """Shift+M: one cell, with the id of the first."""
+    merge(copy, "exercise-add", "check-add")
+
+
+@case("passed", case.all)
+def merged_with_the_next_exercise(copy: Copy, path: Path) -> None:
+    merge(copy, "exercise-add", "check-add", "exercise-total", "check-total")
+
+
+@case("passed", case.all)
+def merged_with_the_labs_imports(copy: Copy, path: Path) -> None:
+    [imports] = [c for c in copy.cells if c.source.startswith("%%px\nimport json")]
+    merge(copy, imports.id, "exercise-add")
+
+
+def merge(copy: Copy, *ids: str) -> None:
+    first, *rest = [copy.cell(cell_id) for cell_id in ids]
+    first.source = "\n\n".join(cell.source for cell in (first, *rest))
+    for cell in rest:
+        copy.cells.remove(cell)
+
+
+@case("passed", case.all)
+def all_functions_in_the_first_cell(copy: Copy, path: Path) -> None:
+    """And the others' cells as they were handed out, or deleted."""
+    keys = ("add", "total", "mean")
+    both = "\n\n".join(copy.reference(key).removeprefix("%%px\n") for key in keys)
+    copy.answer("add", f"%%px\n{both}").stub("total")
+    copy.cells.remove(copy.cell("exercise-mean"))
+
+
+@case("passed", case.all)
+def all_functions_in_the_last_cell(copy: Copy, path: Path) -> None:
+    keys = ("add", "total", "mean")
+    both = "\n\n".join(copy.reference(key).removeprefix("%%px\n") for key in keys)
+    for key in keys:
+        copy.stub(key)
+    copy.cells.append(nbformat.v4.new_code_cell(f"%%px\n{both}"))
+
+
+@case("passed", case.all, says="is a check, and was changed")
+def helper_in_the_checks_cell(copy: Copy, path: Path) -> None:
+    copy.answer("add", USES_A_HELPER)
+    copy.cell("check-add").source = f"{HELPER}\ncheck.add(add)"
+
+
+@case("passed", case.all)
+def answer_in_the_checks_cell(copy: Copy, path: Path) -> None:
+    copy.stub("add")
+    copy.cell("check-add").source = f"{copy.reference('add')}\ncheck.add(add)"
+
+
+@case("passed", case.all)
+def helper_with_a_checks_id(copy: Copy, path: Path) -> None:
+    """The check was overwritten by what the exercise needs."""
+    copy.answer("add", USES_A_HELPER)
+    copy.cell("check-add").source = HELPER
+
+
+@case("passed", case.all)
+def lambda_without_ids(copy: Copy, path: Path) -> None:
+    copy.answer("add", "%%px\nadd = lambda a, b: a + b")
+    ids_shuffled(copy, path)
+
+
+@case("passed", case.all)
+def alias_without_ids(copy: Copy, path: Path) -> None:
+    copy.answer("add", "%%px\nadd = plus").insert(HELPER, before="exercise-add")
+    ids_shuffled(copy, path)
+
+
+@case("passed", case.all)
+def check_with_a_shell_line(copy: Copy, path: Path) -> None:
+    """A later answer needs what a cell with a check call and a shell line sets."""
+    copy.insert("!true\none = 1\ncheck.add(add)", before="exercise-total")
+    copy.answer("total", copy.reference("total").replace("result = 0", "result = one - 1"))
+
+
+@case("passed", case.all)
+def check_in_the_exercises_cell(copy: Copy, path: Path) -> None:
+    copy.answer("add", f"{copy.reference('add')}\n\ncheck.add(\n    add,\n)\nprint('mine')")
+
+
+@case("passed", case.all)
+def a_file_of_its_own(copy: Copy, path: Path) -> None:
+    """%%writefile defines nothing in the notebook."""
+    copy.insert("%%writefile /dev/null\ndef add(a, b):\n    return 0", before="check-add")
+
+
+@case("partial", case.without("add"), says="SyntaxError", add="error")
+def broken_answer_beside_a_draft(copy: Copy, path: Path) -> None:
+    """The exercise's own cell counts, and its error is what the student reads."""
+    copy.insert("%%px\ndef add(a, b):\n    return b\n", before="exercise-add")
+    copy.answer("add", "%%px\ndef add(a, b)\n    return a + b\n")
+
+
+# Values of the wrong kind
+
+
+def returns(copy: Copy, expression: str) -> None:
+    copy.answer("add", f"%%px\ndef add(a, b):\n    return {expression}\n")
+
+
+@case("partial", case.without("add"), add="failed")
+def not_a_number(copy: Copy, path: Path) -> None:
+    returns(copy, "float('nan')")
+
+
+@case("partial", case.without("add"), add="failed")
+def wrong_shape(copy: Copy, path: Path) -> None:
+    returns(copy, "[[a + b]]")
+
+
+@case("partial", case.without("add"), add="failed")
+def complex_numbers(copy: Copy, path: Path) -> None:
+    returns(copy, "a + b + 1j")
+
+
+@case("partial", case.without("add"), add="failed", notes="the check passed")
+def equal_to_all(copy: Copy, path: Path) -> None:
+    """A value that says of itself that it equals any other."""
+    copy.answer(
+        "add",
+        "%%px\nclass Liar(int):\n    def __eq__(self, other): return True\n"
+        "    def __hash__(self): return 0\n"
+        "def add(a, b):\n    return Liar(0)\n",
+    )
+
+
+# The lab's own values
+
+
+@case("partial", case.without("add"), add="failed", notes="assigns to show_units")
+def assigns_to_what_the_lab_imports(copy: Copy, path: Path) -> None:
+    """The hidden check speaks through `show_units`; a value of one's own would be shown."""
+    copy.insert("%%px\nshow_units = lambda number: '26 bytes'", before="exercise-add")
+    copy.answer("add", "%%px\ndef add(a, b):\n    return 1\n")
+
+
+@case("passed", case.all, notes="assigns to show_units")
+def assigns_without_gain(copy: Copy, path: Path) -> None:
+    """What the notebook breaks is whole again before each check."""
+    copy.insert("%%px\nshow_units = None", before="exercise-add")
+
+
+@case("passed", case.all, notes="assigns to show_units.fine")
+def assigns_an_attribute(copy: Copy, path: Path) -> None:
+    copy.insert("%%px\nshow_units.fine = 1\none = 1", before="exercise-add")
+    copy.answer("add", copy.reference("add").replace("a + b", "a + b * one"))
+
+
+@case("passed", case.all, says="says cluster.start(2)")
+def other_ranks(copy: Copy, path: Path) -> None:
+    """The last hidden check shows how many ranks there are."""
+    copy.insert("cluster.start(2)", before="exercise-add")
+
+
+@case("passed", case.all)
+def local_names(copy: Copy, path: Path) -> None:
+    """A local variable, or a parameter, is nobody else's."""
+    copy.answer("add", "%%px\ndef add(a, b):\n    show_units = a\n    return show_units + b\n")
+
+
+@case("partial", 3, says="It builds on total, which is not right", notes="because of total",
+      total="error", mean="failed")  # fmt: skip
+def builds_on_what_is_wrong(copy: Copy, path: Path) -> None:
+    copy.answer("total", "%%px\ndef total(values)\n    return sum(values)\n")

@@ -1,5 +1,6 @@
-"""The grader itself: bad input, interruptions, a full disk, a master that does not prove itself."""
+"""The grader itself: bad input, interruptions, a full disk, a lab that does not prove itself."""
 
+import csv
 import json
 import os
 import shutil
@@ -12,44 +13,49 @@ import nbformat
 import psutil
 import pytest
 
-from parlab.grading.master import Master
+from parlab.grading.building import build
+from parlab.grading.lab import GradedLab, find_lab
+from parlab.grading.matching import match
+from parlab.grading.reading import parse
 from parlab.grading.running import Limits, run
+from parlab.grading.scoring import score
 from tests.conftest import wait_until
-from tests.grading.small_lab import Copy, make_course
+from tests.grading.copies import Copy
+from tests.grading.plain_lab import make_course
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("bubblewrap")]
 SECONDS = 600
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Master:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> GradedLab:
     return make_course(tmp_path_factory.mktemp("course"))
 
 
 @pytest.fixture(scope="module")
-def proved(master: Master, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def proved(lab: GradedLab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An output folder in which the lab has proved itself, and nobody is graded."""
     folder = tmp_path_factory.mktemp("proved") / "class"
     folder.mkdir()
     (folder / "nobody.ipynb").write_text("{}")
-    assert graded(command(master, folder, "--jobs", "2")).returncode == 0
+    assert graded(command(lab, folder, "--jobs", "2")).returncode == 0
     [result] = (folder.parent / "out").glob("results/nobody")
     shutil.rmtree(result)
     return folder.parent / "out"
 
 
 @pytest.fixture
-def handed_in(master: Master, tmp_path: Path) -> Path:
+def handed_in(lab: GradedLab, tmp_path: Path) -> Path:
     folder = tmp_path / "class"
     folder.mkdir()
-    (folder / "ada.ipynb").write_text(Copy(master).text())
-    (folder / "bob.ipynb").write_text(Copy(master).stub("ring_all_reduce").text())
+    (folder / "ada.ipynb").write_text(Copy(lab).text())
+    (folder / "bob.ipynb").write_text(Copy(lab).stub("mean").text())
     (folder / "cy.ipynb").write_text("{}")
     return folder
 
 
-def command(master: Path | Master, folder: Path, *more: str) -> list[str]:
-    path = master.path if isinstance(master, Master) else master
+def command(lab: Path | GradedLab, folder: Path, *more: str) -> list[str]:
+    path = lab.path if isinstance(lab, GradedLab) else lab
     start = [sys.executable, "-m", "parlab.cli", "grade", str(path), str(folder)]
     return [*start, "--out", str(folder.parent / "out"), *more]
 
@@ -74,15 +80,18 @@ def stored(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (["grade", "99_none", ".", "--out", "out"], "no lab '99_none'"),
-        (["grade", "gone/01_small.ipynb", ".", "--out", "out"], "does not exist"),
-        (["grade", "01_mpi", "nowhere", "--out", "out"], "nowhere does not exist"),
-        (["grade", "01_mpi", ".", "--out", "out", "--sandbox", "maybe"], "auto, bwrap or none"),
-        (["grade", "01_mpi", ".", "--out", "out", "--late-policy", "some"], "late"),
-        (["grade", "01_mpi", ".", "--out", "out", "--due", "tomorrow"], "tomorrow"),
-        (["grade", "01_mpi", ".", "--out", "out", "--roster", "gone.csv"], "gone.csv"),
-        (["grade", "01_mpi", ".", "--out", "out", "--only", "nobody"], "nobody"),
-        (["grade", "01_mpi", ".", "--out", "out", "--jobs", "0"], "jobs"),
+        (["grade", "99_none", ".", "--out", "../out"], "no lab '99_none'"),
+        (["grade", "gone/01_plain.ipynb", ".", "--out", "../out"], "does not exist"),
+        (["grade", "01_mpi", "nowhere", "--out", "../out"], "nowhere does not exist"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--sandbox", "maybe"], "auto, bwrap or none"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--late-policy", "some"], "late"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--due", "tomorrow"], "tomorrow"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--roster", "gone.csv"], "gone.csv"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--only", "nobody"], "nobody"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--jobs", "0"], "jobs"),
+        (["grade", "01_mpi", ".", "--out", "./grades"], "is inside"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--memory", "inf"], "memory"),
+        (["grade", "01_mpi", ".", "--out", "../out", "--isolate"], "No such option"),
         (["grade", "01_mpi"], "Missing argument"),
         (["grade", "01_mpi", "."], "--out"),
     ],
@@ -90,54 +99,56 @@ def stored(folder: Path) -> set[str]:
 def test_bad_input_ends_with_2_and_says_what_to_do(
     asked: list[str], says: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "ada.ipynb").write_text("{}")
-    ended = graded([sys.executable, "-m", "parlab.cli", *asked], cwd=tmp_path)
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (folder / "ada.ipynb").write_text("{}")
+    ended = graded([sys.executable, "-m", "parlab.cli", *asked], cwd=folder)
     assert ended.returncode == 2, ended.stderr
     assert says in ended.stderr and "Traceback" not in ended.stderr
 
 
-def test_without_bubblewrap_nothing_runs(master: Master, handed_in: Path, tmp_path: Path) -> None:
+def test_without_bubblewrap_nothing_runs(lab: GradedLab, handed_in: Path, tmp_path: Path) -> None:
     env = os.environ | {"PATH": str(tmp_path)}
-    ended = graded(command(master, handed_in), env=env)
+    ended = graded(command(lab, handed_in), env=env)
     assert ended.returncode == 2
     assert "apt-get install bubblewrap" in ended.stderr and "--sandbox none" in ended.stderr
     assert stored(handed_in) == set()
 
 
-def test_a_master_that_does_not_prove_itself(master: Master, handed_in: Path) -> None:
+def test_a_lab_that_does_not_prove_itself(lab: GradedLab, handed_in: Path) -> None:
     """The stored values of a hidden check are not what the reference gives."""
     course = handed_in.parent / "other"
-    shutil.copytree(master.path.parents[1], course)
-    path = course / "solutions" / master.path.name
+    shutil.copytree(lab.path.parents[1], course)
+    path = course / "solutions" / lab.path.name
     notebook = nbformat.read(path, 4)
-    [cell] = [c for c in notebook.cells if c.id == "hidden-check-ring_shift"]
+    [cell] = [c for c in notebook.cells if c.id == "hidden-check-add"]
     for output in cell.outputs:
         if "application/json" in output.get("data", {}):
-            output.data["application/json"]["received"][0][0] = 77
+            output.data["application/json"]["sums"][0] = 77
     nbformat.write(notebook, path)
     ended = graded(command(path, handed_in, "--jobs", "2"))
     assert ended.returncode == 3, ended.stderr
-    assert "the reference, ring_shift" in ended.stderr and "nothing was graded" in ended.stderr
+    assert "the reference, add" in ended.stderr and "nothing was graded" in ended.stderr
     assert stored(handed_in) == set()
 
 
-def test_stubs_that_earn_points_are_no_proof(master: Master, handed_in: Path) -> None:
+def test_stubs_that_earn_points_are_no_proof(lab: GradedLab, handed_in: Path) -> None:
     course = handed_in.parent / "other"
-    shutil.copytree(master.path.parents[1], course)
-    path = course / "labs" / master.path.name
-    lab = nbformat.read(path, 4)
-    [stub] = [c for c in lab.cells if c.id == "exercise-ring_shift"]
-    [solved] = [c for c in master.cells if c.id == "exercise-ring_shift"]
+    shutil.copytree(lab.path.parents[1], course)
+    path = course / "labs" / lab.path.name
+    handed_out = nbformat.read(path, 4)
+    [stub] = [c for c in handed_out.cells if c.id == "exercise-add"]
+    [solved] = [c for c in lab.cells if c.id == "exercise-add"]
     stub.source = solved.source
-    nbformat.write(lab, path)
+    nbformat.write(handed_out, path)
     ended = graded(command(course / "solutions" / path.name, handed_in, "--jobs", "2"))
-    assert ended.returncode == 3 and "the stub, ring_shift: 3" in ended.stderr, ended.stderr
+    assert ended.returncode == 3 and "the stub, add: 3" in ended.stderr, ended.stderr
 
 
-def test_ctrl_c_keeps_what_was_graded(master: Master, handed_in: Path, proved: Path) -> None:
+def test_ctrl_c_keeps_what_was_graded(lab: GradedLab, handed_in: Path, proved: Path) -> None:
     shutil.copytree(proved, handed_in.parent / "out")
     grader = subprocess.Popen(
-        command(master, handed_in), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(lab, handed_in), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     wait_until(lambda: len(stored(handed_in)) == 1, SECONDS, "one is graded")
     below = psutil.Process(grader.pid).children(recursive=True)
@@ -146,18 +157,18 @@ def test_ctrl_c_keeps_what_was_graded(master: Master, handed_in: Path, proved: P
     assert grader.returncode == 130 and "goes on from there" in said
     assert [p for p in below if p.is_running()] == []
     before = stored(handed_in)
-    again = graded(command(master, handed_in))
+    again = graded(command(lab, handed_in))
     assert again.returncode == 0, again.stderr
     assert "(graded before)" in again.stderr and before < stored(handed_in)
-    assert results(handed_in) == {"ada": 14, "bob": 11, "cy": 0}
+    assert results(handed_in) == {"ada": 10, "bob": 7, "cy": 0}
 
 
-def test_two_graders_on_one_folder(master: Master, handed_in: Path) -> None:
-    first = subprocess.Popen(command(master, handed_in), stderr=subprocess.DEVNULL)
+def test_two_graders_on_one_folder(lab: GradedLab, handed_in: Path) -> None:
+    first = subprocess.Popen(command(lab, handed_in), stderr=subprocess.DEVNULL)
     try:
         lock = handed_in.parent / "out" / ".lock"
         wait_until(lambda: lock.exists() and _is_locked(lock), 60, "the first one works")
-        second = graded(command(master, handed_in))
+        second = graded(command(lab, handed_in))
         assert second.returncode == 2 and "another grader works" in second.stderr
     finally:
         first.terminate()
@@ -175,7 +186,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def test_a_full_disk_loses_nothing(master: Master, handed_in: Path, tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Path) -> None:
     """The output folder is on a disk of 64 kB, which is full after the first result."""
     out, kept = tmp_path / "small", tmp_path / "kept"
     out.mkdir()
@@ -184,7 +195,7 @@ def test_a_full_disk_loses_nothing(master: Master, handed_in: Path, tmp_path: Pa
         f'head -c 52k /dev/zero > {out}/ballast; "$@"; code=$?; cp -a {out}/. {kept}; exit $code'
     )
     disk = ["bwrap", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(out)]
-    asked = command(master, handed_in, "--jobs", "2")
+    asked = command(lab, handed_in, "--jobs", "2")
     asked[asked.index("--out") + 1] = str(out)
     ended = graded([*disk, "--", "sh", "-c", inner, "sh", *asked])
     assert ended.returncode == 1, ended.stderr
@@ -193,10 +204,10 @@ def test_a_full_disk_loses_nothing(master: Master, handed_in: Path, tmp_path: Pa
     assert len(whole) == 1, "one result was stored, and it is whole"
 
 
-def test_a_master_that_changes_is_told_and_regrades(master: Master, handed_in: Path) -> None:
+def test_a_lab_that_changes_is_told_and_regrades(lab: GradedLab, handed_in: Path) -> None:
     course = handed_in.parent / "other"
-    shutil.copytree(master.path.parents[1], course)
-    path = course / "solutions" / master.path.name
+    shutil.copytree(lab.path.parents[1], course)
+    path = course / "solutions" / lab.path.name
     for name in ("bob", "cy"):
         (handed_in / f"{name}.ipynb").unlink()
     grader = subprocess.Popen(
@@ -205,50 +216,82 @@ def test_a_master_that_changes_is_told_and_regrades(master: Master, handed_in: P
     proof = handed_in.parent / "out" / "results" / "proof.json"
     wait_until(proof.exists, SECONDS, "the lab has proved itself")
     notebook = nbformat.read(path, 4)
-    [check] = [c for c in notebook.cells if c.id == "check-ring_shift"]
+    [check] = [c for c in notebook.cells if c.id == "check-add"]
     check.metadata.points = 5
     nbformat.write(notebook, path)
     _, said = grader.communicate(timeout=SECONDS)
     assert grader.returncode == 0 and "changed while it graded" in said
-    assert results(handed_in) == {"ada": 14}
+    assert results(handed_in) == {"ada": 10}
     assert graded(command(path, handed_in, "--jobs", "2")).returncode == 0
-    assert results(handed_in) == {"ada": 17}
+    assert results(handed_in) == {"ada": 13}
 
 
-def test_isolate_makes_a_mistake_cost_once(master: Master, handed_in: Path, proved: Path) -> None:
-    """The last exercise is right, and builds on one that is not."""
+def test_only_one_again_keeps_all_others_in_the_reports(
+    lab: GradedLab, handed_in: Path, proved: Path
+) -> None:
+    """Whatever option has changed since; and who handed in nothing is still told."""
     shutil.copytree(proved, handed_in.parent / "out")
-    copy = Copy(master).answer(
-        "ring_all_gather", "%%px\ndef ring_all_gather(x, comm):\n    raise KeyError('mine')\n"
-    )
-    for path in handed_in.iterdir():
-        path.unlink()
-    (handed_in / "dee.ipynb").write_text(copy.text())
-    assert graded(command(master, handed_in, "--jobs", "2")).returncode == 0
-    assert results(handed_in) == {"dee": 7}
-    assert graded(command(master, handed_in, "--jobs", "2", "--isolate")).returncode == 0
-    assert results(handed_in) == {"dee": 10}
+    for name in ("ada", "bob", "cy", "dee"):
+        (handed_in / f"{name}.ipynb").write_text("{}")
+    roster = handed_in.parent / "roster.csv"
+    roster.write_text("student\nada\nabsent\n")
+    asked = command(lab, handed_in, "--roster", str(roster), "--jobs", "2")
+    assert graded(asked).returncode == 0
+    assert rows(handed_in) == {"ada", "bob", "cy", "dee", "absent"}
+    (handed_in / "new.ipynb").write_text("{}")
+    ended = graded([*asked, "--only", "ada", "--cell-timeout", "99"])
+    assert ended.returncode == 0 and "1 submissions are still to be graded" in ended.stdout
+    assert rows(handed_in) == {"ada", "bob", "cy", "dee", "absent"}
+    summary = (handed_in.parent / "out" / "summary.html").read_text()
+    assert summary.count("since then changed: options") == 3
+
+
+def rows(folder: Path) -> set[str]:
+    text = (folder.parent / "out" / "grades.csv").read_text(encoding="utf-8-sig")
+    return {row["student"] for row in csv.DictReader(text.splitlines())}
+
+
+def test_a_wrong_correction_is_told_before_anything_runs(lab: GradedLab, handed_in: Path) -> None:
+    out = handed_in.parent / "out"
+    out.mkdir()
+    for line, says in (("eve,add,1", "no submission of a student 'eve'"), ("ada,sum,1", "'sum'")):
+        (out / "corrections.csv").write_text(f"student,exercise,points\n{line}\n")
+        ended = graded(command(lab, handed_in))
+        assert ended.returncode == 2 and says in ended.stderr and "line 2" in ended.stderr
+        assert stored(handed_in) == set()
+
+
+def test_a_lab_whose_points_are_no_number_says_where(lab: GradedLab, tmp_path: Path) -> None:
+    course = tmp_path / "other"
+    shutil.copytree(lab.path.parents[1], course)
+    path = course / "solutions" / lab.path.name
+    notebook = nbformat.read(path, 4)
+    [check] = [c for c in notebook.cells if c.id == "check-add"]
+    check.metadata.points = "two"
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match=r"01_plain\.ipynb: the check check-add: .* not 'two'"):
+        find_lab(str(path))
 
 
 def test_corrections_by_hand_survive_regrading(
-    master: Master, handed_in: Path, proved: Path
+    lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
     shutil.copytree(proved, handed_in.parent / "out")
     (handed_in / "ada.ipynb").unlink()
     (handed_in / "bob.ipynb").unlink()
-    assert graded(command(master, handed_in)).returncode == 0
+    assert graded(command(lab, handed_in)).returncode == 0
     out = handed_in.parent / "out"
     with open(out / "corrections.csv", "a") as file:
-        file.write("cy,ring_shift,2,came by mail\n")
+        file.write("cy,add,2,came by mail\n")
     for more in ([], ["--force"]):
-        assert graded(command(master, handed_in, *more)).returncode == 0
+        assert graded(command(lab, handed_in, *more)).returncode == 0
         text = (out / "grades.csv").read_text(encoding="utf-8-sig")
         assert '"cy","","2"' in text, text
     assert results(handed_in) == {"cy": 0}, "a result holds what the grader found"
 
 
 def test_the_time_of_a_stored_result_is_the_files(
-    master: Master, handed_in: Path, proved: Path
+    lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
     """Copied again with its true time, a file that was graded as late no longer is."""
     shutil.copytree(proved, handed_in.parent / "out")
@@ -256,7 +299,7 @@ def test_the_time_of_a_stored_result_is_the_files(
     (handed_in / "bob.ipynb").unlink()
     late = []
     for _ in range(2):
-        ended = graded(command(master, handed_in, "--due", "2001-01-01"))
+        ended = graded(command(lab, handed_in, "--due", "2001-01-01"))
         assert ended.returncode == 0, ended.stderr
         grades = handed_in.parent / "out" / "grades.csv"
         late.append(" late" in grades.read_text(encoding="utf-8-sig").split("\n", 1)[1])
@@ -264,22 +307,19 @@ def test_the_time_of_a_stored_result_is_the_files(
     assert late == [True, False]
 
 
-def test_what_the_machine_lacks_is_no_zero(master: Master) -> None:
+def test_what_the_machine_lacks_is_no_zero(lab: GradedLab) -> None:
     """The lab's own first cell fails, as with too few devices: the student is not to blame."""
-    from parlab.grading.reading import parse
-    from parlab.grading.rebuilding import rebuild
-    from parlab.grading.scoring import score
-
-    rebuilt = rebuild(master, parse(Copy(master).text().encode()))
-    rebuilt.notebook.cells[0].source = "raise RuntimeError('this lab needs 2 GPUs; there are 0')"
-    ran = run(rebuilt.notebook, Limits(cell_seconds=60, seconds=300), "bwrap")
-    scored = score(master, rebuilt, ran)
-    assert [(e.status, e.points) for e in scored] == [("grader_error", None)] * 4
+    matched = match(lab, parse(Copy(lab).text().encode()))
+    notebook = build(lab, matched)
+    notebook.cells[0].source = "raise RuntimeError('this lab needs 2 GPUs; there are 0')"
+    ran = run(notebook, Limits(cell_seconds=60, seconds=300), "bwrap")
+    scored = score(lab, matched, ran)
+    assert [(e.status, e.points) for e in scored] == [("grader_error", None)] * 3
     assert "needs 2 GPUs" in scored[0].notes[0]
 
 
-def test_without_a_sandbox_where_the_user_says_so(master: Master, handed_in: Path) -> None:
+def test_without_a_sandbox_where_the_user_says_so(lab: GradedLab, handed_in: Path) -> None:
     (handed_in / "ada.ipynb").unlink()
-    ended = graded(command(master, handed_in, "--sandbox", "none", "--jobs", "2"))
+    ended = graded(command(lab, handed_in, "--sandbox", "none", "--jobs", "2"))
     assert ended.returncode == 0, ended.stderr
-    assert results(handed_in) == {"bob": 11, "cy": 0}
+    assert results(handed_in) == {"bob": 7, "cy": 0}

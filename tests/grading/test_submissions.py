@@ -19,7 +19,7 @@ def make(root: Path, *names: str) -> Path:
 
 
 def students(root: Path, *paths: str) -> dict[str, str]:
-    found = find_submissions([root / path for path in paths] or [root], LAB)
+    found = find_submissions([root / path for path in paths] or [root], LAB).submissions
     return {s.student: str(s.path.relative_to(root)) if s.path else s.problem for s in found}
 
 
@@ -36,6 +36,13 @@ def students(root: Path, *paths: str) -> dict[str, str]:
         (["ada.ipynb", "bob/x.ipynb"], [], {"ada": "ada.ipynb", "bob": "bob/x.ipynb"}),
         (["a.ipynb", "._a.ipynb", "x.txt", ".ipynb_checkpoints/b.ipynb"], [], {"a": "a.ipynb"}),
         (["ada.ipynb/x.ipynb", "b.ipynb"], [], {"ada.ipynb": "ada.ipynb/x.ipynb", "b": "b.ipynb"}),
+        (["ada/labs/01_mpi.ipynb"], [], {"ada": "ada/labs/01_mpi.ipynb"}),
+        (["ada/labs/01_mpi.ipynb"], ["ada"], {"ada": "ada/labs/01_mpi.ipynb"}),
+        (["ada/repo/labs/01_mpi.ipynb", "ada/repo/labs/02_x.ipynb", "ada/repo/.git/x.ipynb"], [],
+         {"ada": "ada/repo/labs/01_mpi.ipynb"}),
+        (["a/01_mpi.ipynb.txt", "b/X.IPYNB", "c.ipynb.json", "D.Ipynb"], [],
+         {"a": "a/01_mpi.ipynb.txt", "b": "b/X.IPYNB", "c": "c.ipynb.json", "D": "D.Ipynb"}),
+        (["a/x.ipynb", "a/.ipynb_checkpoints/x.ipynb", "a/.venv/y.ipynb"], [], {"a": "a/x.ipynb"}),
     ],
 )  # fmt: skip
 def test_students(files: list[str], given: list[str], expected: dict, tmp_path: Path) -> None:
@@ -51,16 +58,39 @@ def test_accents_are_composed(tmp_path: Path) -> None:
     [
         (["ada/x.ipynb", "ada/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: x.ipynb"),
         (["ada.ipynb", "ada/01_mpi.ipynb"], "ada", "which of these counts: "),
-        (["ada/notes.txt", "bob/x.ipynb"], "ada", "the folder holds no notebook"),
-        (["ada/labs/01_mpi.ipynb", "bob/x.ipynb"], "ada", "its notebook is in a folder of its own"),
+        (["ada/notes.txt", "bob/x.ipynb"], "ada", "no notebook is among what was handed in: notes"),
+        (["ada/a/x.ipynb", "ada/b/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: a"),
+        (["ada/a/01_mpi.ipynb", "ada/01_mpi.ipynb", "b/x.ipynb"], "ada", "which notebook counts"),
+        (["ada/lab.zip", "bob/x.ipynb"], "ada", "lab.zip is an archive: unpack it"),
+        (["ada.zip", "bob.ipynb"], "ada", "ada.zip is an archive: unpack it"),
+        (["ada.zip"], "ada", "ada.zip is an archive: unpack it"),
+        (["ada/x.py", "bob/y.py"], "ada", "no notebook is among what was handed in: x.py"),
     ],
 )  # fmt: skip
 def test_what_is_not_clear_is_told(files: list, student: str, problem: str, tmp_path: Path) -> None:
     assert students(make(tmp_path, *files))[student].startswith(problem)
 
 
+def test_what_is_no_submission_is_listed(tmp_path: Path) -> None:
+    root = make(tmp_path, "a.ipynb", "b.ipynb", "c.pdf", "notes.txt", ".DS_Store")
+    found = find_submissions([root], LAB)
+    assert [path.name for path in found.ignored] == ["c.pdf", "notes.txt"]
+
+
+def test_a_linked_folder_is_told(tmp_path: Path) -> None:
+    """Whatever it leads to: what is not understood is not "nothing was handed in"."""
+    root = make(tmp_path / "class", "a/x.ipynb")
+    make(tmp_path / "elsewhere", "01_mpi.ipynb")
+    (root / "b").symlink_to(tmp_path / "elsewhere")
+    (root / "c").mkdir()
+    (root / "c" / "labs").symlink_to(tmp_path / "elsewhere")
+    found = {s.student: s for s in find_submissions([root], LAB).submissions}
+    assert found["b"].given and "is a link" in found["b"].problem
+    assert found["c"].given and "labs" in found["c"].problem
+
+
 def test_a_time_beyond_the_calendar_is_unknown(tmp_path: Path, monkeypatch) -> None:
-    [found] = find_submissions([make(tmp_path, "ada.ipynb")], LAB)
+    [found] = find_submissions([make(tmp_path, "ada.ipynb")], LAB).submissions
     assert found.submitted
     monkeypatch.setattr("os.lstat", lambda path: SimpleNamespace(st_mtime=1e15))
     assert found.submitted == ""

@@ -1,26 +1,21 @@
-"""Checks of lab 02, data parallelism: one function an exercise.
+"""Checks of lab 02, data parallelism: one module an exercise.
 
-sampler        who trains on what
-state          the same model on every rank
-gradients      the weighted sum, per parameter
-flat           gradients that are views into one buffer
-flat_step      a step with one message
-training       the learning curve of one rank, on any number of them
-buckets        which gradients travel together
-overlap        when they leave
-accumulation   several backward passes, one synchronisation
+models: the awkward models that they train. sums: what ranks may have instead of a weighted sum.
 """
 
-from parlab.checks.base import show_values
-from parlab.checks.data_parallel.accumulation import accumulate
-from parlab.checks.data_parallel.buckets import assign_buckets
-from parlab.checks.data_parallel.flat import flat_gradients
+from parlab.checks.agreement import show_values
+from parlab.checks.data_parallel.accumulate import accumulate
+from parlab.checks.data_parallel.all_reduce_gradients import all_reduce_gradients
+from parlab.checks.data_parallel.assign_buckets import assign_buckets
+from parlab.checks.data_parallel.broadcast_state import broadcast_state
+from parlab.checks.data_parallel.bucketed_data_parallel import bucketed_data_parallel
+from parlab.checks.data_parallel.flat_gradients import flat_gradients
 from parlab.checks.data_parallel.flat_step import flat_step
-from parlab.checks.data_parallel.gradients import all_reduce_gradients
-from parlab.checks.data_parallel.overlap import bucketed_data_parallel
-from parlab.checks.data_parallel.sampler import sharded_sampler
-from parlab.checks.data_parallel.state import broadcast_state
-from parlab.checks.data_parallel.training import train
+from parlab.checks.data_parallel.hidden import late_group
+from parlab.checks.data_parallel.predict_messages import predict_messages
+from parlab.checks.data_parallel.predict_no_sync import predict_no_sync
+from parlab.checks.data_parallel.sharded_sampler import sharded_sampler
+from parlab.checks.data_parallel.train import train
 
 __all__ = [
     "accumulate",
@@ -30,6 +25,9 @@ __all__ = [
     "bucketed_data_parallel",
     "flat_gradients",
     "flat_step",
+    "late_group",
+    "predict_messages",
+    "predict_no_sync",
     "sharded_sampler",
     "show_values",
     "train",

@@ -1,25 +1,38 @@
-"""Checks of lab 01, message passing: one function an exercise.
+"""Checks of lab 01, message passing: one function an exercise, in a file of its name.
 
-point_to_point  a message there and back; the α–β model fitted to it; everybody sends at once
-broadcast       one rank's data on all ranks, in as few rounds as can be
-ring            reduce-scatter, all-gather, and the all-reduce that they make
-
-Each runs the learner's function through `Trial`: on communicators of its own, of several sizes
-and orders of ranks, where no message is sent before its receiver has come.
+Each runs the learner's function in trials: on communicators of their own, of several sizes and
+orders of ranks, where no message is sent before its receiver has come.
 """
 
-from parlab.checks.base import show_values
-from parlab.checks.mpi.broadcast import binomial_broadcast
-from parlab.checks.mpi.point_to_point import fit_alpha_beta, ping_pong, ring_shift
-from parlab.checks.mpi.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from parlab.checks.agreement import show_values
+from parlab.checks.mpi.binomial_broadcast import binomial_broadcast
+from parlab.checks.mpi.fit_alpha_beta import fit_alpha_beta
+from parlab.checks.mpi.hidden import no_messages, received, sent, turned, within_rounds
+from parlab.checks.mpi.late_answers import late_answers
+from parlab.checks.mpi.ping_pong import is_median, ping_pong
+from parlab.checks.mpi.predict_broadcast import predict_broadcast
+from parlab.checks.mpi.predict_ring import predict_ring
+from parlab.checks.mpi.ring_all_gather import ring_all_gather
+from parlab.checks.mpi.ring_all_reduce import ring_all_reduce
+from parlab.checks.mpi.ring_reduce_scatter import ring_reduce_scatter
+from parlab.checks.mpi.ring_shift import ring_shift
 
 __all__ = [
     "binomial_broadcast",
     "fit_alpha_beta",
+    "is_median",
+    "late_answers",
+    "no_messages",
     "ping_pong",
+    "predict_broadcast",
+    "predict_ring",
+    "received",
     "ring_all_gather",
     "ring_all_reduce",
     "ring_reduce_scatter",
     "ring_shift",
+    "sent",
     "show_values",
+    "turned",
+    "within_rounds",
 ]

@@ -1,0 +1,84 @@
+"""Records steps of lab 02's class with buckets of each size on an emulated network, for chapter 02.
+
+    python -m benchmarks.recordings.buckets
+
+Writes `book/measurements/buckets.json`. The times are emulated. Of many steps the fastest counts: a
+machine that is busy makes one late, and never early.
+"""
+
+import json
+import os
+import sys
+import time
+from datetime import date
+
+from benchmarks import machine
+from parlab import mpirun
+from parlab.files import ROOT, write_atomically
+from parlab.network import Link, Network, Stage, emulated_group
+
+COMMAND = "python -m benchmarks.recordings.buckets"
+FILE = ROOT / "book" / "measurements" / "buckets.json"
+RANKS, STEPS = 4, 20
+LAYERS, WIDTH, LAYER_SECONDS = 24, 160, 5e-3
+BUCKETS = [24, 12, 8, 6, 4, 3, 2, 1]  # how many, all equal
+NETWORK = Network(2, 2, Link.of(0.2e-3, 100e6), Link.of(1e-3, 20e6), call=2e-3)
+
+
+def measure(machine_text: str) -> None:
+    """On all ranks: measure, and write the file from rank 0."""
+    import torch
+    from torch import nn
+
+    from parlab.authoring.definitions import definitions
+    from parlab.rank import comm
+
+    group = emulated_group(NETWORK)
+    make_parallel = definitions("02_data_parallel")["BucketedDataParallel"]
+    gradient_bytes = LAYERS * 4 * WIDTH * WIDTH
+    fastest = []
+    for buckets in BUCKETS:
+        layers = [nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
+        model = nn.Sequential(*(Stage(layer, 0, LAYER_SECONDS) for layer in layers))
+        parallel = make_parallel(model, group, bucket_bytes=gradient_bytes // buckets)
+        assert len(parallel.buckets) == buckets
+        seconds = []
+        for _ in range(STEPS):
+            loss = parallel(torch.zeros(1, WIDTH)).sum()
+            comm.Barrier()
+            start = time.perf_counter()
+            loss.backward()
+            parallel.finish()
+            seconds.append(max(comm.allgather(time.perf_counter() - start)))
+        fastest.append(float(f"{min(seconds):.4g}"))
+    if comm.rank != 0:
+        return
+    record = {
+        "what": f"emulated: from the start of a backward pass until all gradients are summed, by "
+        f"the class of lab 02; the fastest of {STEPS} steps",
+        "machine": machine_text,
+        "load": os.getloadavg()[0],
+        "date": date.today().isoformat(),
+        "command": COMMAND,
+        "network": NETWORK.as_dict(),
+        "backward": LAYERS * LAYER_SECONDS,
+        "gradient_bytes": gradient_bytes,
+        "buckets": BUCKETS,
+        "seconds": fastest,
+    }
+    write_atomically(FILE, json.dumps(record, indent=2) + "\n")
+    told = ", ".join(f"{n}: {1e3 * t:.0f} ms" for n, t in zip(BUCKETS, fastest, strict=True))
+    print(f"{FILE.name}: emulated, by number of buckets: {told}")
+
+
+def main() -> int:
+    """Start the ranks."""
+    program = ["-m", "benchmarks.recordings.buckets", machine.description()]
+    return mpirun.run(RANKS, *program).returncode
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        measure(sys.argv[1])
+    else:
+        sys.exit(main())

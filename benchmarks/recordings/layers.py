@@ -1,0 +1,105 @@
+"""Records a layer's passes with its ranks on one node and on several, emulated, for chapter 04.
+
+    python -m benchmarks.recordings.layers
+
+Writes `book/measurements/layers.json`. The times are emulated: f and g are those of lab 04, their
+messages are real, and a half of a layer takes a set time, divided by the number of ranks. Of many
+passes the fastest counts: a machine that is busy makes one late, and never early.
+"""
+
+import json
+import os
+import sys
+import time
+from datetime import date
+from typing import TYPE_CHECKING
+
+from benchmarks import machine
+from parlab import mpirun
+from parlab.files import ROOT, write_atomically
+from parlab.network import Link, Network, Stage, emulated_group, sub_group
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+COMMAND = "python -m benchmarks.recordings.layers"
+FILE = ROOT / "book" / "measurements" / "layers.json"
+RANKS, PASSES = 4, 15
+NUMBERS = 131_072  # of an activation, in float32
+FORWARD = 24e-3  # of a whole layer on one rank; backward takes twice as long
+INSIDE, BETWEEN = Link.of(0.2e-3, 400e6), Link.of(1e-3, 50e6)
+# Ranks that share the layer, and on how many nodes they are.
+PLACES = {"one node": [(1, 1), (2, 1), (4, 1)], "a node each": [(1, 1), (2, 2), (4, 4)]}
+
+
+def network(nodes: int) -> Network:
+    """All ranks on so many nodes."""
+    return Network(nodes, RANKS // nodes, INSIDE, BETWEEN)
+
+
+def fastest(group: "dist.ProcessGroup", ranks: int) -> float:
+    """Seconds of the forward and backward pass of a layer on the ranks of `group`."""
+    import torch
+    from torch import nn
+
+    from parlab.authoring.definitions import definitions
+    from parlab.rank import comm
+
+    f, g = definitions("04_tensor_parallel")["f_and_g"](group)
+    part = FORWARD / 2 / ranks
+    halves = [Stage(nn.Identity(), part, 2 * part) for _ in range(2)]
+    seconds = []
+    for _ in range(PASSES):
+        x = torch.ones(NUMBERS, requires_grad=True)
+        comm.Barrier()
+        start = time.perf_counter()
+        if comm.rank < ranks:
+            y = x
+            for half in halves:
+                y = g(half(f(y)))
+            y.sum().backward()
+        seconds.append(max(comm.allgather(time.perf_counter() - start)))
+    return float(f"{min(seconds):.4g}")
+
+
+def measure(machine_text: str) -> None:
+    """On all ranks: measure, and write the file from rank 0."""
+    from parlab.rank import comm
+
+    record = {
+        "what": "emulated: forward and backward pass of a layer between the f and the g of lab 04; "
+        f"the fastest of {PASSES}",
+        "machine": machine_text,
+        "load": os.getloadavg()[0],
+        "date": date.today().isoformat(),
+        "command": COMMAND,
+        "inside": [INSIDE.alpha, INSIDE.bandwidth],
+        "between": [BETWEEN.alpha, BETWEEN.bandwidth],
+        "numbers": NUMBERS,
+        "forward": FORWARD,
+        "seconds": {},
+    }
+    for name, places in PLACES.items():
+        seconds = {}
+        for ranks, nodes in places:
+            # With two ranks on two nodes each: ranks 0 and 1 are to be on different ones.
+            whole = emulated_group(network(RANKS if nodes > 1 else 1))
+            group = whole if ranks == RANKS else sub_group(whole, list(range(ranks)))
+            seconds[str(ranks)] = fastest(group, ranks)
+        record["seconds"][name] = seconds
+    if comm.rank == 0:
+        write_atomically(FILE, json.dumps(record, indent=2) + "\n")
+        print(f"{FILE.name}: {record['seconds']}")
+
+
+def main() -> int:
+    """Start the ranks."""
+    program = ["-m", "benchmarks.recordings.layers", machine.description()]
+    return mpirun.run(RANKS, *program).returncode
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        measure(sys.argv[1])
+    else:
+        sys.exit(main())

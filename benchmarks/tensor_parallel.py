@@ -1,0 +1,133 @@
+"""Lab 04's parallel blocks against PyTorch's parallelize_module: a whole training step.
+
+Both sides have the same GPT from the same start, whose blocks are shared by the ranks while the
+embeddings are whole, the same samples on all ranks, and a fused Adam; they reach the same losses
+and send the same bytes. Both run on Gloo.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import Pair, benchmark
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLES, HIDDEN_SIZE, HEADS = 8, 128, 4
+
+
+class Trainer:
+    """A GPT from a fixed start, whose blocks `share` cuts; `step()` trains once."""
+
+    def __init__(self) -> None:
+        import torch
+
+        from parlab import models
+        from parlab.data import text
+
+        config = models.GPTConfig(hidden_size=HIDDEN_SIZE, heads=HEADS)
+        length = config.sequence_length + 1
+        windows = torch.from_numpy(text("train", SAMPLES * length).astype("int64"))
+        batch = windows.view(SAMPLES, length)
+        self.tokens, self.targets = batch[:, :-1], batch[:, 1:]
+        torch.manual_seed(0)
+        self.model = models.GPT(config)
+        for block in self.model.blocks:
+            self.share(block)
+        # Fused operations take DTensors, or ordinary tensors, and not both.
+        kinds: dict[type, list[torch.nn.Parameter]] = {}
+        for parameter in self.model.parameters():
+            kinds.setdefault(type(parameter.data), []).append(parameter)
+        self.optimizers = [torch.optim.Adam(p, lr=1e-3, fused=True) for p in kinds.values()]
+
+    def share(self, block: Any) -> None:
+        """Leave this rank's share in a block."""
+        raise NotImplementedError
+
+    def loss(self) -> "torch.Tensor":
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(self.model(self.tokens).flatten(0, 1), self.targets.flatten())
+
+    def step(self) -> float:
+        """Train once; returns the loss before it."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss = self.loss()
+        loss.backward()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return loss.item()
+
+    def timed(self) -> None:
+        """A step for the clock: a number that it returned would be taken for seconds."""
+        self.step()
+
+    def sent(self) -> float:
+        """Bytes that this rank sends in a step, on rings."""
+        from parlab.ledger import Ledger
+
+        ledger = Ledger()
+        with ledger:
+            self.step()
+        return ledger.ring_bytes()
+
+
+class Ours(Trainer):
+    """The blocks as the lab's reference cuts them."""
+
+    def share(self, block: Any) -> None:
+        import torch.distributed as dist
+
+        from parlab.authoring.definitions import definitions
+        from parlab.rank import group  # starts torch.distributed
+
+        assert group.size() == dist.get_world_size()
+        definitions("04_tensor_parallel")["parallel_block"](block, dist.group.WORLD)
+
+
+class Library(Trainer):
+    """The same plan in PyTorch's words."""
+
+    def share(self, block: Any) -> None:
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
+
+        from parlab.rank import world_size
+
+        sections = block.attention.sections
+        for parameter in block.attention.qkv.parameters():
+            parts = [section.chunk(world_size) for section in parameter.data.split(sections)]
+            parameter.data = torch.cat([p[r] for r in range(world_size) for p in parts])
+        plan = {
+            "attention.qkv": ColwiseParallel(),
+            "attention.out": RowwiseParallel(),
+            "mlp.0": ColwiseParallel(),
+            "mlp.2": RowwiseParallel(),
+        }
+        parallelize_module(block, init_device_mesh("cpu", (world_size,)), plan)
+        block.attention.heads //= world_size
+        block.attention.key_value_heads //= world_size
+
+
+@benchmark(
+    peer="parallelize_module, on Gloo",
+    work=f"tensor-parallel training step: GPT of 2 blocks of {HIDDEN_SIZE}, {SAMPLES} samples of "
+    "64 bytes, 2 ranks, fused Adam",
+    target=1.0,
+    ranks=2,
+    rounds=30,
+    calls=2,
+)
+def tensor_parallel_step() -> Pair:
+    """Both sides, once three steps have given them the same losses, and one the same bytes."""
+    ours, theirs = Ours(), Library()
+    for _ in range(3):
+        assert abs(ours.step() - theirs.step()) < 1e-3, "the two sides train differently"
+    sent = ours.sent(), theirs.sent()
+    assert sent[0] <= sent[1], f"ours sends {sent[0]} bytes, theirs {sent[1]}"
+    return Pair(ours.timed, theirs.timed)

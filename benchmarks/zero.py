@@ -1,0 +1,200 @@
+"""Lab 03's stages of ZeRO against PyTorch's: a whole training step, and what each side holds.
+
+Both sides have the same MLP from the same start, 64 MNIST images a rank, cross-entropy and a fused
+Adam, reach the same losses, and ours holds no more bytes than the library's. Both run on Gloo.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import Pair, benchmark
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+IMAGES_PER_RANK = 64
+HIDDEN_SIZE = 512
+# Fused Adam counts its steps in a number of its own for each tensor, of which the sides have
+# different numbers; and shards are padded.
+SLACK = 1.02
+
+
+class Trainer:
+    """A model from a fixed start and this rank's images; `step()` trains once."""
+
+    def __init__(self) -> None:
+        import torch
+
+        from parlab import models
+        from parlab.data import mnist
+        from parlab.rank import rank, world_size
+
+        self.world_size = world_size
+        images, labels = mnist("train", IMAGES_PER_RANK * world_size)
+        self.images = torch.from_numpy(images[rank::world_size])
+        self.labels = torch.from_numpy(labels[rank::world_size])
+        torch.manual_seed(0)
+        self.model = models.mlp(HIDDEN_SIZE)
+
+    def loss(self, model: "nn.Module") -> "torch.Tensor":
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(model(self.images), self.labels)
+
+    def step(self) -> float:
+        """Train once; returns this rank's loss before it."""
+        raise NotImplementedError
+
+    def timed(self) -> None:
+        """A step for the clock: a number that it returned would be taken for seconds."""
+        self.step()
+
+    def held(self) -> int:
+        """Bytes of model states on this rank."""
+        raise NotImplementedError
+
+
+def adam(parameters: Any) -> "torch.optim.Optimizer":
+    import torch
+
+    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
+
+
+class Ours(Trainer):
+    """A stage as the lab's reference has it."""
+
+    def __init__(self, name: str) -> None:
+        import torch.distributed as dist
+
+        from parlab.authoring.definitions import definitions
+        from parlab.rank import group  # starts torch.distributed
+
+        assert group.size() == dist.get_world_size()
+        super().__init__()
+        layers = self.model if name == "Stage1" else list(self.model)
+        self.stage = definitions("03_zero")[name](layers, adam, dist.group.WORLD)
+
+    def step(self) -> float:
+        self.stage.zero_grad()
+        loss = self.loss(self.model)
+        (loss / self.world_size).backward()
+        self.stage.finish()
+        self.stage.step()
+        return loss.item()
+
+    def held(self) -> int:
+        from parlab import memory
+
+        tensors = [*self.model.parameters(), *self.stage.shards]
+        return (
+            memory.tensor_bytes(t.detach() for t in tensors)
+            + memory.tensor_bytes(t.grad for t in tensors if t.grad is not None)
+            + memory.optimizer_bytes(self.stage.optimizer)
+        )
+
+
+class Library(Trainer):
+    """What a library made of `self.model`: `self.parallel`, with an optimizer."""
+
+    optimizer: Any
+    parallel: Any
+
+    def step(self) -> float:
+        # Kept until the next step, as ours are: what is held counts them.
+        self.optimizer.zero_grad()
+        loss = self.loss(self.parallel)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def held(self) -> int:
+        from parlab import memory
+
+        return memory.model_states(self.model, self.optimizer).total
+
+
+class ZeroRedundancy(Library):
+    """DistributedDataParallel with ZeroRedundancyOptimizer."""
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        from torch.nn.parallel import DistributedDataParallel
+
+        super().__init__()
+        self.parallel = DistributedDataParallel(self.model, process_group=dist.group.WORLD)
+        self.optimizer = ZeroRedundancyOptimizer(
+            self.model.parameters(), torch.optim.Adam, lr=1e-3, fused=True
+        )
+
+
+class FullySharded(Library):
+    """FSDP2, layer by layer."""
+
+    def __init__(self, reshard: bool) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__()
+        mesh = init_device_mesh("cpu", (self.world_size,))
+        for layer in [*(m for m in self.model if list(m.parameters())), self.model]:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+        self.parallel, self.optimizer = self.model, adam(self.model.parameters())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One benchmark: a class of the lab's against the library's."""
+
+    ours: str
+    peer: str
+
+
+COMPARISONS = (
+    Comparison("Stage1", "ZeroRedundancyOptimizer with DDP"),
+    Comparison("Stage2", "fully_shard, kept after forward"),
+    Comparison("Stage3", "fully_shard"),
+    Comparison("Prefetching", "fully_shard"),
+)
+
+
+def _library(peer: str) -> Library:
+    if peer.startswith("Zero"):
+        return ZeroRedundancy()
+    return FullySharded(reshard=peer == "fully_shard")
+
+
+def _set_up(comparison: Comparison) -> Pair:
+    """Both sides, once three steps have given them the same losses."""
+    from parlab.rank import comm
+
+    ours, theirs = Ours(comparison.ours), _library(comparison.peer)
+    for _ in range(3):
+        assert abs(ours.step() - theirs.step()) < 1e-3, "the two sides train differently"
+    if comparison.ours != "Stage2":  # its peer frees whole parameters after the backward pass
+        # Of the rank that holds most: ZeroRedundancyOptimizer deals out whole tensors, unevenly.
+        both = [max(comm.allgather(side.held())) for side in (ours, theirs)]
+        assert both[0] <= SLACK * both[1], f"ours holds {both[0]} bytes, theirs {both[1]}"
+    return Pair(ours.timed, theirs.timed)
+
+
+def _register(comparison: Comparison) -> None:
+    def set_up() -> Pair:
+        return _set_up(comparison)
+
+    set_up.__name__ = f"zero_{comparison.ours.lower()}_step"
+    benchmark(
+        peer=f"{comparison.peer}, on Gloo",
+        work=f"{comparison.ours} training step: MLP of {HIDDEN_SIZE}, {IMAGES_PER_RANK} images on "
+        "each of 2 ranks, fused Adam",
+        target=1.0,
+        ranks=2,
+        rounds=30,
+        calls=4,
+    )(set_up)
+
+
+for _comparison in COMPARISONS:
+    _register(_comparison)

@@ -1,0 +1,105 @@
+"""ZeRO's stage 3 with PyTorch's FSDP2: a small GPT on any number of ranks.
+
+Needs torch, and the course for its model and data.
+
+    torchrun --nproc-per-node 4 examples/03_zero.py          # one machine
+    srun torchrun --nnodes 2 --nproc-per-node 4 \\
+        --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/03_zero.py
+
+A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--keep` leaves parameters whole
+from the forward pass to the backward pass; `--offload` puts shards and optimizer on the host;
+`--replicas N` shards inside groups of ranks, N copies of the model in all (hybrid sharding).
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+from torch.nn.utils import clip_grad_norm_
+
+from parlab import memory, models
+from parlab.data import text
+
+
+def start_ranks() -> torch.device:
+    """Join the process group that torchrun prepared; this rank's device."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # before NCCL looks
+        # The host's shards are gathered from there: their norm needs a backend for the CPU.
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(1)  # or the ranks fight over the cores
+        dist.init_process_group("gloo")
+    return device
+
+
+def make_mesh(device: torch.device, replicas: int) -> DeviceMesh:
+    """All ranks in a row; or a row for each replica."""
+    world_size = dist.get_world_size()
+    if world_size % replicas:
+        raise SystemExit(f"--replicas divides the {world_size} ranks")
+    if replicas == 1:
+        return init_device_mesh(device.type, (world_size,))
+    shape = (replicas, world_size // replicas)
+    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--global-batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--keep", action="store_true", help="whole until the backward pass")
+    parser.add_argument("--offload", action="store_true", help="shards and optimizer on the host")
+    parser.add_argument("--replicas", type=int, default=1, help="copies of the model in all")
+    asked = parser.parse_args()
+
+    device = start_ranks()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if asked.global_batch % world_size:
+        raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
+    mesh = make_mesh(device, asked.replicas)
+
+    torch.manual_seed(0)  # every rank makes the same model, and keeps its shards
+    model = models.GPT().to(device)
+    policy = (
+        CPUOffloadPolicy(pin_memory=device.type == "cuda") if asked.offload else OffloadPolicy()
+    )
+    settings = {"mesh": mesh, "reshard_after_forward": not asked.keep, "offload_policy": policy}
+    for block in model.blocks:
+        fully_shard(block, **settings)
+    fully_shard(model, **settings)  # the rest: embeddings, the tied output layer, the last norm
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: of shards
+
+    length = models.GPTConfig().sequence_length + 1
+    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
+    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    for step, batch in enumerate(batches):
+        mine = batch[rank::world_size].to(device)
+        optimizer.zero_grad()
+        scores = model(mine[:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+        loss.backward()  # FSDP reduce-scatters the gradients' mean meanwhile
+        clip_grad_norm_(model.parameters(), 1.0)  # the norm of the whole gradient
+        optimizer.step()
+        if step % 10 == 9:
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)  # of all ranks, or each prints its own shard's loss
+            if rank == 0:
+                print(f"step {step + 1}: loss {mean.item() / world_size:.3f}")
+
+    held = memory.model_states(model, optimizer)  # of DTensors, this rank's part
+    whole = 16 * models.parameter_count(model)
+    if rank == 0:
+        print(f"rank 0 holds {held.total:,} bytes of {whole:,}: 1/{whole / held.total:.1f}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Tensor parallelism with PyTorch's parallelize_module: a small GPT on any number of ranks.
+
+Needs torch, and the course for its model and data.
+
+    torchrun --nproc-per-node 4 examples/04_tensor_parallel.py          # one machine
+    srun torchrun --nnodes 2 --nproc-per-node 4 \\
+        --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/04_tensor_parallel.py \\
+        --tensor-parallel 4
+
+A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--tensor-parallel N` shares
+each layer among N neighbouring ranks (all, by default), which should be those of a node; the rest
+is data parallelism: each such group has its part of the batch.
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from parlab import models
+from parlab.data import text
+
+PLAN = {
+    "attention.qkv": ColwiseParallel(),
+    "attention.out": RowwiseParallel(),
+    "mlp.0": ColwiseParallel(),
+    "mlp.2": RowwiseParallel(),
+}
+
+
+def start_ranks() -> torch.device:
+    """Join the process group that torchrun prepared; this rank's device."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # before NCCL looks
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(1)  # or the ranks fight over the cores
+        dist.init_process_group("gloo")
+    return device
+
+
+def by_rank(tensor: torch.Tensor, sections: list[int], ranks: int) -> torch.Tensor:
+    """The rows of a fused Q, K, V, all of rank 0's first: ColwiseParallel cuts it as one."""
+    parts = [section.chunk(ranks) for section in tensor.split(sections)]
+    return torch.cat([part[r] for r in range(ranks) for part in parts])
+
+
+def share(block: models.Block, mesh: DeviceMesh) -> None:
+    """Leave this rank's heads and hidden numbers in a block."""
+    attention, ranks = block.attention, mesh.size()
+    for parameter in attention.qkv.parameters():
+        parameter.data = by_rank(parameter.data, attention.sections, ranks)
+    parallelize_module(block, mesh, PLAN)
+    attention.heads //= ranks
+    attention.key_value_heads //= ranks
+
+
+def average(model: nn.Module, mesh: DeviceMesh) -> None:
+    """The mean gradient over the replicas: every rank with those that hold the same part."""
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+        dist.all_reduce(local, group=mesh.get_group())
+        local /= mesh.size()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tensor-parallel", type=int, help="ranks that share a layer")
+    asked = parser.parse_args()
+
+    device = start_ranks()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    ranks = asked.tensor_parallel or world_size
+    replicas, left = divmod(world_size, ranks)
+    if left or asked.global_batch % replicas:
+        raise SystemExit(
+            f"--tensor-parallel divides the {world_size} ranks, and what is left the batch"
+        )
+    config = models.GPTConfig(heads=8)
+    if config.heads % ranks:
+        raise SystemExit(f"--tensor-parallel divides the {config.heads} heads")
+    # Neighbours share layers: torchrun numbers the ranks of a node one after the other.
+    mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "tensor"))
+    replica = mesh["data"].get_local_rank()
+
+    torch.manual_seed(0)  # every rank makes the same model, and keeps its share
+    model = models.GPT(config).to(device)
+    for block in model.blocks:
+        share(block, mesh["tensor"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)  # of shares
+
+    length = config.sequence_length + 1
+    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
+    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    for step, batch in enumerate(batches):
+        mine = batch[replica::replicas].to(device)  # all ranks of a layer have the same samples
+        optimizer.zero_grad()
+        scores = model(mine[:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+        loss.backward()
+        average(model, mesh["data"])
+        optimizer.step()
+        if step % 10 == 9:
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            if rank == 0:
+                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}")
+
+    held = sum(
+        (p.to_local() if hasattr(p, "to_local") else p).numel() for p in model.blocks.parameters()
+    )
+    whole = models.parameter_count(models.GPT(config).blocks)
+    if rank == 0:
+        print(f"rank 0 holds {held:,} of the blocks' {whole:,} parameters: 1/{whole / held:.2f}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Finds the answers that are kept as tests, and one from a file of one's own."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from parlab.answers.answers import Answer, Answers
+from parlab.answers.references import function_name, labs, reference, topic_of
+
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "answers"
+
+
+def exercises() -> list[tuple[str, str]]:
+    """(topic, exercise) of every exercise in the sources, in the course's order."""
+    return [(one.lab.topic, key) for one in labs() for key in one.lab.keys]
+
+
+def answers_to(exercise: str) -> list[Answer]:
+    """The wrong and right answers kept for an exercise, in order.
+
+    Raises:
+        FileNotFoundError: there is no file of them.
+        ValueError: the file's `answers` are another exercise's, or missing.
+    """
+    path = FOLDER / topic_of(exercise) / f"{exercise}.py"
+    if not path.exists():
+        raise FileNotFoundError(f"no answers are kept for {exercise}: write {path}")
+    answers = getattr(_module(path), "answers", None)
+    if not isinstance(answers, Answers) or answers.exercise != exercise:
+        raise ValueError(f'{path} must define answers = Answers("{exercise}")')
+    return answers.all
+
+
+def reference_answer(exercise: str) -> Answer:
+    """The reference, as an answer."""
+    return Answer(exercise, "reference", lambda: reference(exercise), wrong=False)
+
+
+def answer_in(path: Path, exercise: str) -> Answer:
+    """The function that a file of one's own defines for an exercise."""
+    return Answer(exercise, path.stem, lambda: getattr(_module(path), function_name(exercise)))
+
+
+def _module(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"answers_{path.stem}", path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

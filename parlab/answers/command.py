@@ -1,0 +1,77 @@
+"""`parlab try`: what the check of an exercise says of answers to it."""
+
+import difflib
+import sys
+from pathlib import Path
+
+from parlab.answers.collected import answers_to, exercises
+from parlab.answers.ranks import REFERENCE, Verdict, run
+
+
+def main(exercise: str, wanted: list[str], every: bool, world_size: int) -> int:
+    """Print the verdicts; 0 where each answer got what it must get, 2 for a bad request."""
+    try:
+        names = _names(exercise, wanted, every)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"parlab try: {error}", file=sys.stderr)
+        return 2
+    expected = _expected(exercise)
+    good = True
+    for verdict in run(world_size, [(exercise, name) for name in names]):
+        as_it_must = _is_as_expected(verdict, expected)
+        good = good and as_it_must
+        mark = "" if as_it_must else "   ← not what it must get"
+        print(f"{verdict.answer} ({verdict.seconds:.1f} s){mark}\n  ", end="")
+        print(verdict.text.replace("\n", "\n  "))
+    return 0 if good else 1
+
+
+def _names(exercise: str, wanted: list[str], every: bool) -> list[str]:
+    known = [key for _, key in exercises()]
+    if exercise not in known:
+        close = difflib.get_close_matches(exercise, known, n=1)
+        raise ValueError(
+            f"no exercise {exercise!r}"
+            + (f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(known)}")
+        )
+    if every:
+        return [REFERENCE, *(answer.name for answer in answers_to(exercise))]
+    return [name for given in wanted or [REFERENCE] for name in _meant(exercise, given)]
+
+
+def _meant(exercise: str, given: str) -> list[str]:
+    """The answers that one word on the command line stands for."""
+    if given == REFERENCE:
+        return [given]
+    if given.endswith(".py"):
+        if not Path(given).exists():
+            raise FileNotFoundError(f"there is no file {given}")
+        return [str(Path(given).resolve())]
+    kept = answers_to(exercise)
+    names = [answer.name for answer in kept if given in (answer.name, answer.mistake)]
+    if not names:
+        listed = "\n".join(
+            f"  {answer.name}" + (f" [{answer.mistake}]" if answer.mistake else "")
+            for answer in kept
+        )
+        raise ValueError(f"{exercise} has no answer and no mistake {given!r}; it has:\n{listed}")
+    return names
+
+
+def _expected(exercise: str) -> dict[str, tuple[bool, str | None, str]]:
+    """Whether each kept answer passes, under which mistake it is rejected, and what is said."""
+    try:
+        kept = answers_to(exercise)
+    except FileNotFoundError:
+        kept = []
+    found: dict[str, tuple[bool, str | None, str]] = {
+        answer.name: (not answer.wrong, answer.mistake, answer.says) for answer in kept
+    }
+    return found | {REFERENCE: (True, None, "")}
+
+
+def _is_as_expected(verdict: Verdict, expected: dict[str, tuple[bool, str | None, str]]) -> bool:
+    if verdict.answer not in expected:
+        return True  # a file of one's own
+    passed, mistake, says = expected[verdict.answer]
+    return (verdict.passed, verdict.mistake) == (passed, mistake) and says in verdict.text

@@ -1,0 +1,154 @@
+"""Exercise `sequence_parallel_gpt`."""
+
+import torch
+from torch import Tensor
+
+from parlab.checks.check import Check, check_of
+from parlab.checks.compare import same
+from parlab.checks.mistakes import Finding, Mistakes, evidence
+from parlab.checks.tensor_parallel import gpt, layers
+from parlab.checks.tensor_parallel.layers import ACTIVATION_SLACK, Passed, Share
+from parlab.checks.trial import Trial
+from parlab.costs import tensor_parallel as costs
+
+MISTAKES = Mistakes(
+    shards_summed=(
+        "the gradient of {name} is summed over the ranks: each rank has another part of that "
+        "weight, and the sum mixes them. finish() sums what is whole on every rank"
+    ),
+    averaged=(
+        "the gradient of {name} is 1/{ranks} of what is right: the ranks' parts of the sequence "
+        "are added, and not averaged"
+    ),
+    positions=(
+        "every rank adds the positions from 0 on: rank r has the r-th part of the sequence, and "
+        "its positions"
+    ),
+    all_reduced=(
+        "the {which} pass has an all-reduce of {got} bytes: sequence parallelism gathers and "
+        "scatters instead"
+    ),
+    keeps_whole=(
+        "{got} bytes of activations are kept where {right} are expected: something between the "
+        "products has the whole sequence"
+    ),
+    too_much_finished="finish() sends {got} bytes where the whole parameters have {right}",
+    **{key: gpt.MISTAKES.texts[key] for key in ("untied", "partial_gradient")},
+    **layers.texts("not_refused"),
+)
+WHERE = (
+    "finish() adds up the gradients of what is whole on every rank and saw a part of the sequence"
+)
+
+
+@check_of(MISTAKES)
+def sequence_parallel_gpt(check: Check) -> str:
+    """Check shares, scores, gradients after finish(), traffic and what is kept."""
+    for number, trial in enumerate(check.trials()):
+        for grouped in (False, True) if number == 0 else (bool(number % 2),):
+            told = "grouped queries" if grouped else "as many keys as heads"
+            trial.situation = f"{trial.size} ranks, {told}"
+            _one(trial, gpt.Case(trial, grouped=grouped, shorter=grouped))
+        trial.situation = f"{trial.size} ranks"
+        config = gpt.config_for(trial, False)
+        model = layers.seeded(1, lambda config=config: gpt.models.GPT(config))
+        tokens = torch.zeros(1, 2 * trial.size + 1, dtype=torch.int64)
+        layers.refusal(
+            trial,
+            lambda model=model, tokens=tokens: check.function(model, trial.group)(tokens),
+            f"{2 * trial.size + 1} tokens",
+        )
+    return (
+        "scores and gradients of the serial GPT; no all-reduce but in finish(); a rank keeps its "
+        f"part of the sequence, on 1 to {check.world_size} ranks"
+    )
+
+
+def _one(trial: Trial, case: gpt.Case) -> None:
+    passed = gpt.run(
+        trial, case, lambda model: trial.check.function(model, trial.group), finish=True
+    )
+    everyone = trial.gather(passed)
+    whole = sum(
+        case.right.gradients[name].nbytes for name, share in case.shares.items() if share is None
+    )
+    shifted = first_positions(case, trial)
+    trial.require(
+        lambda: None if passed.tied else MISTAKES.untied(),
+        lambda: layers.holds_its_share(passed, case.right, case.shares, trial),
+        lambda: layers.untouched(passed, "`tokens`"),
+        lambda: (
+            MISTAKES.positions()
+            if trial.size > 1 and same(passed.output, shifted, layers.TOLERANCE)
+            else None
+        ),
+        lambda: gpt.scores_are(passed, case.right, trial),
+        lambda: gpt.gradients_are(
+            passed, case, everyone, trial, WHERE, lambda *one: known(*one, case, trial)
+        ),
+        lambda: traffic(passed, case, whole, trial),
+        lambda: kept(passed, case, trial),
+    )
+
+
+def first_positions(case: gpt.Case, trial: Trial) -> Tensor:
+    """The scores that come out where every rank adds the first positions to its part."""
+    model = case.serial()
+    part = case.tokens.shape[1] // trial.size
+    with torch.no_grad():
+        first = model.positions.weight[:part].repeat(trial.size, 1)
+        model.positions.weight[: len(first)] = first
+        return Share(-1).of(model(case.tokens), max(trial.rank, 0), trial.size)
+
+
+def known(name: str, got: Tensor, own: Tensor, case: gpt.Case, trial: Trial) -> Finding | None:
+    n, share, whole = trial.size, case.shares[name], case.right.gradients[name]
+    if n == 1 or got.shape != own.shape:
+        return None
+    if share is not None:
+        total = sum(share.of(whole, r, n) for r in range(n))
+        if same(got, total, layers.TOLERANCE):
+            return MISTAKES.shards_summed(name=name)
+    if same(got * n, own, layers.TOLERANCE):
+        return MISTAKES.averaged(name=name, ranks=n)
+    return None
+
+
+def traffic(passed: Passed, case: gpt.Case, whole: int, trial: Trial) -> Finding | None:
+    """Gathers and reduce-scatters of (batch, seq, h); at the end, sums of whole parameters."""
+    if trial.size == 1:
+        return None
+    reduces = [call for call in passed.backward if call.op == "all_reduce"]
+    for which, calls in (("forward", passed.forward), ("backward", reduces)):
+        for call in calls:
+            if call.op == "all_reduce" and call.bytes > max(whole, case.hidden_bytes - 1):
+                return MISTAKES.all_reduced(which=which, got=call.bytes)
+    if any(call.op == "all_reduce" for call in passed.forward):
+        got = layers.total([c for c in passed.forward if c.op == "all_reduce"])
+        return MISTAKES.all_reduced(which="forward", got=got)
+    got = layers.total(reduces)
+    if got > whole:
+        return MISTAKES.too_much_finished(got=got, right=whole)
+    both = 2 * gpt.LAYERS + 1
+    # Forward: a gather for each product cut by columns, a scatter for each by rows, the embedding's
+    # too. Backward each of them once more, and the gathers again.
+    limits = {"forward": 2 * both * case.hidden_bytes, "backward": 3 * both * case.hidden_bytes}
+    for which, calls in (("forward", passed.forward), ("backward", passed.backward)):
+        sent = layers.total([call for call in calls if call.op != "all_reduce"])
+        if sent > 1.02 * limits[which]:
+            return evidence(f"the {which} pass sends {sent} bytes where {limits[which]} are enough")
+    return None
+
+
+def kept(passed: Passed, case: gpt.Case, trial: Trial) -> Finding | None:
+    """Activations of the blocks, of the last norm and the output layer; and the tokens."""
+    sequence, hidden = case.tokens.shape[1], case.config.hidden_size
+    blocks = gpt.LAYERS * costs.block_in_numbers(2, sequence, hidden, trial.size, 8)[
+        "sequence_parallel"
+    ]  # fmt: skip
+    ends = 8 * 2 * sequence * (3 * hidden) / trial.size + 64 * 2 * sequence
+    small = gpt.LAYERS * 8 * 2 * sequence * (4 / trial.size + case.config.heads / trial.size)
+    right = blocks + ends + small
+    if trial.size > 1 and passed.kept > ACTIVATION_SLACK * right:
+        return MISTAKES.keeps_whole(got=passed.kept, right=round(right))
+    return None

@@ -1,0 +1,30 @@
+"""Checks of lab 03, ZeRO: one module an exercise.
+
+models: the awkward models that they train. training: steps of a stage, and of a serial loop.
+"""
+
+from parlab.checks.agreement import show_values
+from parlab.checks.zero.clip_shards import clip_shards
+from parlab.checks.zero.flat_shard import flat_shard
+from parlab.checks.zero.memory_by_kind import memory_by_kind
+from parlab.checks.zero.offloaded_adam import offloaded_adam
+from parlab.checks.zero.predict_stages import predict_stages
+from parlab.checks.zero.predict_traffic import predict_traffic
+from parlab.checks.zero.prefetch import prefetch
+from parlab.checks.zero.stage_1 import stage_1
+from parlab.checks.zero.stage_2 import stage_2
+from parlab.checks.zero.stage_3 import stage_3
+
+__all__ = [
+    "clip_shards",
+    "flat_shard",
+    "memory_by_kind",
+    "offloaded_adam",
+    "predict_stages",
+    "predict_traffic",
+    "prefetch",
+    "show_values",
+    "stage_1",
+    "stage_2",
+    "stage_3",
+]

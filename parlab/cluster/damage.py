@@ -1,0 +1,63 @@
+"""What a cell broke that the labs need, and its mend before the next cell."""
+
+from parlab.cluster.ending import replaced_text
+from parlab.cluster.errors import RankDied, RankError
+from parlab.cluster.execution import Execution
+from parlab.cluster.freeing import Freeing
+from parlab.cluster.outcome import Ending, Outcome
+from parlab.cluster.stop_button import StopButton
+from parlab.engine import DAMAGE
+from parlab.wording import ranks_text
+
+# Of each kind: what the cell did, and what was done about it.
+BROKEN = {
+    "comm": ("freed or revoked `comm`, or what belongs to it", "It is as good as new."),
+    "torch": (
+        "destroyed the default process group",
+        "It was made again, and `group`; objects made on them (DDP models, meshes) have to be "
+        "made again.",
+    ),
+}
+FINALIZED = (
+    "called MPI.Finalize, after which no process can use MPI again. Ranks end by themselves; "
+    "leave it out."
+)
+
+
+def mend(execution: Execution, outputs: dict[int, dict], error: RankError | None) -> None:
+    """Renew what the cell broke, on all ranks, and tell of it.
+
+    Raises RankDied where the ranks have to be replaced; with the cell's own `error`, if it has one.
+    """
+    broken = {rank: said for rank, meta in outputs.items() if (said := meta["data"].get(DAMAGE))}
+    if not broken:
+        return
+    session = execution.session
+    kinds = sorted(set(broken.values()))
+    finalized = [rank for rank, kind in broken.items() if kind == "mpi"]
+    if finalized:
+        reason = f"{ranks_text(finalized, session.n).capitalize()} {FINALIZED}"
+    elif hindered := _renew(execution):
+        reason = f"This cell {_done(kinds)}. {hindered}"
+    else:
+        print("\n".join(f"This cell {done}. {mended}" for done, mended in map(BROKEN.get, kinds)))
+        return
+    text = [reason, replaced_text(session.replace())]
+    raise RankDied("\n".join([str(error), *text] if error else text))
+
+
+def _done(kinds: list[str]) -> str:
+    return ", and ".join(BROKEN[kind][0] for kind in kinds)
+
+
+def _renew(execution: Execution) -> str:
+    """Renew communicators and groups on all ranks; why that was not possible, or nothing."""
+    with StopButton() as stop:
+        freeing = Freeing(execution.session, execution.replies, stop, lambda *_: None)
+        # A rank busy with a cell that nobody waits for is not there to renew anything.
+        if busy := freeing.background():
+            who = ranks_text(busy, execution.session.n)
+            return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."
+        if freeing.recover(Outcome(Ending.FINISHED)):
+            return ""
+    return "The ranks could not renew it."

@@ -1,0 +1,137 @@
+"""One rank cell: sent, and watched until it ends or has to be ended."""
+
+import time
+from collections.abc import Callable
+
+from parlab.cluster.freeing import Freeing
+from parlab.cluster.import_time import ImportTime
+from parlab.cluster.locations import cell_line, in_torch, is_importing, where
+from parlab.cluster.outcome import Ending, Outcome
+from parlab.cluster.session import Session
+from parlab.cluster.stop_button import StopButton
+
+# A rank that raised may have left others waiting for it: they get this long to end by themselves.
+GRACE_SECONDS = 1.0
+
+
+class Execution:
+    """The run of `code` on ranks `targets` of `session`, at most `timeout` seconds.
+
+    Time that ranks spend in importing modules does not count.
+    """
+
+    def __init__(
+        self, session: Session, code: str, targets: list[int], timeout: float, stop: StopButton
+    ) -> None:
+        self.session = session
+        self._stop = stop
+        self.code = code
+        self.targets = targets
+        self.timeout = timeout
+
+    def run(self, progress: Callable[..., None] = lambda replies, note="": None) -> Outcome:
+        """Wait for the cell, whatever happens to it; call `progress(replies, note)` about once
+        a second."""
+        self._progress = progress
+        self.session.on_change.append(self._stop.notify)
+        try:
+            self._start()
+            outcome = Outcome(self._wait())
+            stacks = self._locate(outcome)
+            self._note_names(stacks)
+            if outcome.ending is not Ending.FINISHED:
+                self._finish(outcome, stacks)
+            return outcome
+        finally:
+            self.session.on_change.remove(self._stop.notify)
+
+    def _start(self) -> None:
+        self._imports = ImportTime(self.session.channel)
+        self._end = time.monotonic() + self.timeout
+        self.replies = self.session.send(self.code, self.targets)
+        self.replies.on_each(self._stop.notify)
+
+    def _next_change(self, until: float) -> None:
+        """Wait for something to happen, at most until then, and for a second."""
+        if not self._stop.wait_for_change(min(until - time.monotonic(), 1.0)):
+            self._progress(self.replies)
+
+    def _is_late(self) -> bool:
+        """Whether the deadline has passed; it waits for imports."""
+        if time.monotonic() < self._end + self._imports.seconds:
+            return False
+        return not self._imports.goes_on(self.replies.running())
+
+    def _wait(self) -> Ending:
+        """Why to wait no longer."""
+        grace_ends = None
+        while self.replies.running():
+            if self._stop.presses:
+                return Ending.INTERRUPTED
+            if self.session.channel.deaths():
+                return Ending.DIED
+            if self._is_late():
+                return Ending.DEADLINE
+            if grace_ends is None and self.replies.errors():
+                grace_ends = time.monotonic() + GRACE_SECONDS
+            if grace_ends is not None and time.monotonic() >= grace_ends:
+                return Ending.FAILED
+            deadline = self._end + self._imports.seconds
+            self._next_change(min(grace_ends or deadline, deadline))
+        return Ending.FINISHED
+
+    def _note_names(self, stacks: dict[int, str]) -> None:
+        cells = self.session.cells
+        lines = [cell_line(stack, cells) for stack in stacks.values() if is_importing(stack)]
+        cut_off_at = min((line for line in lines if line is not None), default=None)
+        self.session.names.add(self.code, cut_off_at)
+
+    def _finish(self, outcome: Outcome, stacks: dict[int, str]) -> None:
+        """Free what still runs; note in `outcome` what came of it."""
+        if outcome.ending is not Ending.DIED:
+            self._free(outcome, stacks)
+        outcome.deaths = self.session.channel.deaths()
+        outcome.intact = outcome.intact and not outcome.deaths
+
+    def _free(self, outcome: Outcome, stacks: dict[int, str]) -> None:
+        freeing = Freeing(self.session, self.replies, self._stop, self._progress)
+        freeing.in_torch = any(map(in_torch, stacks.values()))
+        if outcome.ending is Ending.FAILED:
+            _ = freeing.from_calls() or self._wait_for_others()
+        else:
+            self.replies.ended_early()
+            freeing.from_calls()
+        # All ranks together renew what was revoked, also those that are busy with another cell.
+        outcome.background = self._places(self.session.channel.stacks(freeing.background()))
+        free = freeing.from_all()
+        outcome.freed = True
+        outcome.not_free = freeing.running()
+        outcome.intact = free and freeing.recover(outcome)
+
+    def _wait_for_others(self) -> bool:
+        """A rank failed, and those that wait for it are free: let those that compute go on.
+
+        Says whether all have ended, before the deadline and before stop was pressed.
+        """
+        while self.replies.running():
+            if self._stop.presses or self.session.channel.deaths() or self._is_late():
+                return False
+            self._next_change(self._end + self._imports.seconds)
+        return True
+
+    def _locate(self, outcome: Outcome) -> dict[int, str]:
+        """Note where each rank is that runs; returns their stacks."""
+        running = self.replies.running()
+        if not running:
+            return {}
+        stacks = {rank: "" for rank in running} | self.session.channel.stacks(running)
+        outcome.stuck = self._places(stacks)
+        return stacks
+
+    def _places(self, stacks: dict[int, str]) -> dict[int, str]:
+        """The line of a cell for each stack."""
+        return {
+            rank: where(stack, self.session.cells)
+            or ("between two lines" if stack else "gives no sign (stuck in C code)")
+            for rank, stack in stacks.items()
+        }

@@ -1,0 +1,38 @@
+"""How long ranks import modules in a cell: that does not count against the cell's deadline.
+
+A first `import torch` takes two seconds on an idle machine and a minute on a busy one, and a rank
+that is stopped inside an import is lost. So the deadline waits for imports, as far as
+`LIMIT_SECONDS`: one that takes longer hangs.
+"""
+
+import time
+
+from parlab.cluster.channel import Channel
+from parlab.cluster.locations import is_importing
+
+LIMIT_SECONDS = 300.0
+ANSWER_SECONDS = 0.3
+
+
+class ImportTime:
+    """Looks, when the deadline has come, whether ranks are importing: the cell's time starts anew.
+
+    Not before: asking a rank for its stack interrupts it anywhere, and a healthy cell is left
+    alone. Imports mostly stand first in a cell, so what went before was imports, too.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._started = time.monotonic()
+        self._importing = False  # at the last look
+        self.seconds = 0.0  # that do not count
+
+    def goes_on(self, ranks: list[int]) -> bool:
+        """Whether one of `ranks` imports, or did at the last look: the time up to now is off."""
+        before = self._importing
+        stacks = self._channel.stacks(ranks, ANSWER_SECONDS)
+        self._importing = any(map(is_importing, stacks.values()))
+        if not (self._importing or before):
+            return False
+        self.seconds = time.monotonic() - self._started
+        return self.seconds < LIMIT_SECONDS

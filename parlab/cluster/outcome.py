@@ -1,0 +1,33 @@
+"""How a rank cell ended."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Ending(Enum):
+    """Why the kernel stopped waiting for a cell."""
+
+    FINISHED = "finished"
+    FAILED = "a rank failed and left others waiting"
+    DEADLINE = "the deadline passed"
+    DIED = "a rank died"
+    INTERRUPTED = "the user stopped the cell"
+
+
+@dataclass
+class Outcome:
+    """How a rank cell ended."""
+
+    ending: Ending
+    # Ranks that were still running when the kernel stopped waiting, and the line each was at.
+    stuck: dict[int, str] = field(default_factory=dict)
+    deaths: dict[int, int] = field(default_factory=dict)
+    freed: bool = False  # ranks that waited or computed were made to stop
+    intact: bool = True  # False: the ranks must be replaced
+    # Ranks that were busy with a cell nobody waits for, and the line: it was ended as well.
+    background: dict[int, str] = field(default_factory=dict)
+    not_free: list[int] = field(default_factory=list)  # ranks that did not stop
+    # By rank, the modules whose import was cut off: the ranks must be replaced.
+    cut_off: dict[int, list[str]] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)  # variables whose communicator ended
+    torch_is_new: bool = False

@@ -1,0 +1,179 @@
+"""One set of ranks, from its start to its end: processes, and the connections to them."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import ipyparallel as ipp
+
+from parlab.cluster import nodes
+from parlab.cluster.channel import Channel
+from parlab.cluster.errors import ClusterError
+from parlab.cluster.import_time import LIMIT_SECONDS
+from parlab.cluster.processes import Processes
+from parlab.profiles.slurm import Job
+
+POLL_SECONDS = 0.2
+MESSAGE_SECONDS = 60.0  # for first messages between nodes
+
+
+def _begin(imports: list[str]) -> tuple[int, int]:
+    """First call on each rank: errors shown by the learner's lines; imports made again.
+
+    Returns the rank's number and the size of its world.
+    """
+    from IPython import get_ipython
+
+    from parlab.engine import damage, interrupts, tracebacks
+    from parlab.rank.world import comm
+
+    shell = get_ipython()
+    shell.autoawait = False  # a cell with `await` would never be said to have ended
+    tracebacks.install(shell)
+    interrupts.install(shell.kernel)
+    damage.install(shell)
+    for statement in imports:
+        try:
+            exec(statement, shell.user_ns)
+        except Exception:  # it failed in the lab as well
+            continue
+    return comm.rank, comm.size
+
+
+class RankSet:
+    """`n` ranks that start in the background; `on_change` is called when they are there, or end."""
+
+    def __init__(
+        self,
+        n: int,
+        profile: str | None,
+        environment: Mapping[str, str],
+        imports: list[str],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.n = n
+        self.channel = Channel(lambda process: on_change(), everywhere=profile is not None)
+        self.generation = 0  # how often the ranks were freed
+        self.description = ""  # of the nodes of a profile
+        self._profile = profile
+        self._ended = threading.Event()
+        self._imports = imports
+        try:
+            self._processes = Processes(n, profile, self.channel, environment, self._ended)
+        except BaseException:
+            self.channel.close()
+            raise
+        self._client: Future[ipp.Client] = Future()
+        self._client.add_done_callback(lambda _: on_change())
+        self._starting = threading.Thread(target=self._start, name="parlab-start", daemon=True)
+        self._starting.start()
+
+    def _start(self) -> None:
+        client = None
+        try:
+            client = self._processes.start()
+            late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
+            self._check_world(self._answers(client, LIMIT_SECONDS, late, _begin, self._imports))
+            if self._profile:
+                self._look_at_nodes(client)
+        except BaseException as error:
+            self.channel.close()
+            self._end_processes(client)
+            self._client.set_exception(error)
+        else:
+            self._client.set_result(client)
+
+    def _answers(
+        self,
+        client: ipp.Client,
+        seconds: float,
+        late: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+    ) -> list[Any]:
+        """What `function` returns on each rank. Raises ClusterError(late) after `seconds`."""
+        answers = client[:].apply_async(function, *arguments)
+        for _ in range(int(seconds / POLL_SECONDS)):
+            self._processes.check()
+            with contextlib.suppress(TimeoutError):
+                return answers.get(POLL_SECONDS)
+        raise ClusterError(late)
+
+    def _check_world(self, found: list[tuple[int, int]]) -> None:
+        """Whether the engines, in the order of their numbers, are the ranks of one world."""
+        if found == [(rank, self.n) for rank in range(self.n)]:
+            return
+        sizes = sorted({size for _, size in found})
+        raise ClusterError(
+            f"asked for {self.n} ranks of one MPI world; there came {len(found)} processes, in "
+            f"worlds of {' and '.join(map(str, sizes))}. A profile must start all ranks by one "
+            "`mpiexec`, the one beside this Python: see the profile's launcher."
+        )
+
+    def _look_at_nodes(self, client: ipp.Client) -> None:
+        hosts = [self.channel.ranks[rank].host for rank in range(self.n)]
+        late = (
+            f"the ranks are there, on {', '.join(dict.fromkeys(hosts))}, but a message from each "
+            f"to the next did not arrive within {MESSAGE_SECONDS:.0f} s. A firewall, or a network "
+            "that does not lead from node to node? `parlab profile … --interface` takes another."
+        )
+        links = self._answers(client, MESSAGE_SECONDS, late, nodes.links)
+        self.description = nodes.description(hosts, nodes.interfaces(hosts, links))
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the start is over, well or not; `on_change` is called then."""
+        return self._client.done()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the ranks have started well."""
+        return self._client.done() and self._client.exception() is None
+
+    @property
+    def client(self) -> ipp.Client:
+        """ipyparallel's client; engine i is rank i. Waits for the start; raises what went wrong."""
+        return self._client.result()
+
+    @property
+    def waiting_job(self) -> Job | None:
+        """The batch job that the ranks are, where it still waits for nodes."""
+        batch = self._processes.batch
+        return batch.last if batch and batch.waits else None
+
+    def lost_job(self) -> str:
+        """What to tell where the batch job that the ranks are is over, which ends them; else empty.
+
+        A job is not over because a rank died: somebody cancelled it, or its time was up.
+        """
+        batch = self._processes.batch
+        if not (batch and (job := batch.look_now()) and job.is_over):
+            return ""
+        self.channel.close()  # supervisors that live on would hold it up
+        text = f"{batch.look_at_end()}{self._processes.printed()}"
+        self.end()
+        return text
+
+    @property
+    def processes(self) -> Processes:
+        return self._processes
+
+    def end(self) -> None:
+        """End the ranks, whether they are there, still start, or have ended."""
+        self._ended.set()
+        self.channel.close()
+        self._starting.join()
+        if self.is_there:
+            self._end_processes(self._client.result())
+
+    def _end_processes(self, client: ipp.Client | None) -> None:
+        self._processes.kill()
+        if client is not None:
+            with contextlib.suppress(Exception):
+                client.close()
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> ipp.AsyncResult:
+        """`function(*arguments)` on every rank, without waiting."""
+        return self.client[:].apply_async(function, *arguments)

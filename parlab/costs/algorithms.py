@@ -1,0 +1,142 @@
+"""The algorithms that there are for each collective, and which one is fastest when.
+
+    best("all_reduce", 25e6, 64, link, call=10e-6)    # Choice(algorithm=…, seconds=…)
+
+No algorithm is the best at every size: trees have few rounds, rings send few bytes. Libraries
+choose by size, and so does `best`, in the α–β model of `parlab.costs.collectives`.
+
+Sizes are the whole data in bytes: of an all-gather, reduce-scatter, gather or scatter, all n chunks
+together; of an all-to-all, all that one rank sends.
+
+Formulas as in `collectives`; Bruck: Bruck, Ho, Kipnis, Upfal and Weathersby, *Efficient algorithms
+for all-to-all communications in multiport message-passing systems*, 1997, as in Thakur et al.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from parlab.costs.collectives import (
+    Cost,
+    Link,
+    binomial_broadcast,
+    binomial_reduce,
+    ceil_log2,
+    halving_doubling_all_reduce,
+    recursive_doubling_all_reduce,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    scatter_all_gather_broadcast,
+    tree_all_reduce,
+)
+
+
+def bruck_all_gather(size: float, n: int) -> Cost:
+    """Every rank passes on all that it has, twice as much in each round, for any n."""
+    return Cost(ceil_log2(n), ring_all_gather(size, n).bytes)
+
+
+def recursive_halving_reduce_scatter(size: float, n: int) -> Cost:
+    """All ranks exchange half, a quarter, … with a partner and add.
+
+    Where n is no power of two, the ranks beyond the last one first send all their data to a
+    partner, and at the end get their chunk back: two more rounds.
+    """
+    folded = 2 ** (n.bit_length() - 1)
+    share = (folded - 1) / folded * size
+    cost = Cost(ceil_log2(folded), share, share)
+    return cost if n == folded else cost + Cost(2, size + size / n, size)
+
+
+def binomial_scatter(size: float, n: int) -> Cost:
+    """The root sends half of the chunks to one rank, which passes on half of them, and so on."""
+    return Cost(ceil_log2(n), (n - 1) / n * size)
+
+
+def binomial_gather(size: float, n: int) -> Cost:
+    """The binomial scatter run backwards."""
+    return binomial_scatter(size, n)
+
+
+def scatter_bruck_broadcast(size: float, n: int) -> Cost:
+    """A binomial scatter of chunks and Bruck's all-gather."""
+    return binomial_scatter(size, n) + bruck_all_gather(size, n)
+
+
+def halving_gather_reduce(size: float, n: int) -> Cost:
+    """A reduce-scatter by recursive halving, and a binomial gather (Thakur et al., 4.4)."""
+    return recursive_halving_reduce_scatter(size, n) + binomial_gather(size, n)
+
+
+def pairwise_all_to_all(size: float, n: int) -> Cost:
+    """n − 1 rounds, in each of which every rank exchanges one chunk with one other rank."""
+    return Cost(n - 1, (n - 1) / n * size)
+
+
+def bruck_all_to_all(size: float, n: int) -> Cost:
+    """⌈log₂ n⌉ rounds: a chunk travels as many hops as the distance it goes has binary ones."""
+    hops = sum(distance.bit_count() for distance in range(n))
+    return Cost(ceil_log2(n), hops * size / n)
+
+
+def dissemination_barrier(size: float, n: int) -> Cost:
+    """Every rank tells one that is 1, 2, 4, … away that it and all it heard of are there."""
+    return Cost(ceil_log2(n), 0.0)
+
+
+Algorithm = Callable[[float, int], Cost]
+
+# By collective, then by name; where two are equally fast, the first is chosen.
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {
+    "all_reduce": {
+        "recursive doubling": recursive_doubling_all_reduce,
+        "halving and doubling": halving_doubling_all_reduce,
+        "ring": ring_all_reduce,
+        "tree": tree_all_reduce,
+    },
+    "reduce_scatter": {
+        "recursive halving": recursive_halving_reduce_scatter,
+        "ring": ring_reduce_scatter,
+    },
+    "all_gather": {"Bruck": bruck_all_gather, "ring": ring_all_gather},
+    "broadcast": {
+        "binomial tree": binomial_broadcast,
+        "scatter and Bruck": scatter_bruck_broadcast,
+        "scatter and ring": scatter_all_gather_broadcast,
+    },
+    "reduce": {"binomial tree": binomial_reduce, "halving and gather": halving_gather_reduce},
+    "gather": {"binomial tree": binomial_gather},
+    "scatter": {"binomial tree": binomial_scatter},
+    "all_to_all": {"Bruck": bruck_all_to_all, "pairwise": pairwise_all_to_all},
+    "barrier": {"dissemination": dissemination_barrier},
+}
+
+
+class Choice(NamedTuple):
+    """An algorithm by its name, and how long the collective takes with it (s)."""
+
+    algorithm: str
+    seconds: float
+
+
+def candidates(collective: str, size: float, n: int, link: Link) -> list[Choice]:
+    """Every algorithm for `size` bytes on n ranks, each pair of which has a `link` of its own.
+
+    Raises ValueError for a collective that is not in `ALGORITHMS`.
+    """
+    if collective not in ALGORITHMS:
+        raise ValueError(f"no collective {collective!r}: choose from {', '.join(ALGORITHMS)}")
+    return [
+        Choice(name, algorithm(size, n).seconds(link))
+        for name, algorithm in ALGORITHMS[collective].items()
+    ]
+
+
+def best(collective: str, size: float, n: int, link: Link, call: float = 0.0) -> Choice:
+    """The fastest algorithm for `size` bytes on n ranks; its seconds, with `call` once.
+
+    `call` is what every call costs besides its messages (s): to launch it, to look after it.
+    Raises ValueError for a collective that is not in `ALGORITHMS`.
+    """
+    fastest = min(candidates(collective, size, n, link), key=lambda choice: choice.seconds)
+    return fastest._replace(seconds=call + fastest.seconds)

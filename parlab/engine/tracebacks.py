@@ -1,0 +1,72 @@
+"""Errors of a rank cell, told by the lines that the learner wrote."""
+
+import linecache
+from pathlib import PurePath
+from types import TracebackType
+from typing import Any
+
+SHOWN_FRAMES = 8  # a recursion without end has a thousand
+
+
+def install(shell: Any) -> None:
+    """Show errors of cells in `shell` by `frames`.
+
+    That is clearer than IPython's own text, and much quicker: IPython parses each file in the
+    traceback, which for torch takes seconds.
+    """
+    shell.InteractiveTB.structured_traceback = _structured_traceback
+    shell.SyntaxTB.structured_traceback = _structured_traceback
+
+
+def _structured_traceback(
+    kind: type[BaseException], error: BaseException, tb: Any = None, *args: Any, **kwargs: Any
+) -> list[str]:
+    if isinstance(error, SyntaxError):
+        return syntax_error(error)
+    if _while_shown(tb):
+        return [f"{kind.__name__}: {error}", *frames(tb)]
+    return frames(tb)
+
+
+def _while_shown(tb: TracebackType | None) -> bool:
+    """Whether IPython met the error as it made a text of a result: its reply does not name it."""
+    return tb is not None and PurePath(tb.tb_frame.f_code.co_filename).name == "formatters.py"
+
+
+def syntax_error(error: SyntaxError) -> list[str]:
+    """The message, the line, and a mark below the place."""
+    lines = [f"{type(error).__name__}: {error.msg}"]
+    if "'await' outside" in str(error.msg):
+        lines[0] += ": ranks run no event loop; put it into a function, and run it with asyncio.run"
+    if error.text:
+        text = error.text.rstrip()
+        lines.append(f"  line {error.lineno}: {text}")
+        column = len(f"  line {error.lineno}: ") + max(0, (error.offset or 1) - 1)
+        lines.append(" " * column + "^")
+    return lines
+
+
+def is_cell(file: str) -> bool:
+    """Whether code of this file was typed in a cell."""
+    # IPython keeps the source of a cell under a temporary folder named for the process.
+    return PurePath(file).parent.name.startswith("ipykernel_")
+
+
+def frames(tb: TracebackType | None) -> list[str]:
+    """The learner's lines, innermost first; then where in a library the error was raised."""
+    lines, raised_in = [], None
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if is_cell(code.co_filename):
+            source = linecache.getline(code.co_filename, tb.tb_lineno).strip()
+            function = "" if code.co_name == "<module>" else f" of {code.co_name}"
+            lines.append(f"  line {tb.tb_lineno}{function}: {source}")
+            raised_in = None
+        elif lines:
+            name = "/".join(PurePath(code.co_filename).parts[-3:])
+            raised_in = f"  raised in {name}, line {tb.tb_lineno}, {code.co_name}"
+        tb = tb.tb_next
+    lines.reverse()
+    if len(lines) > SHOWN_FRAMES:
+        lines[SHOWN_FRAMES:] = [f"  … {len(lines) - SHOWN_FRAMES} more calls"]
+    return lines + ([raised_in] if raised_in else [])

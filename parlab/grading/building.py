@@ -1,0 +1,46 @@
+"""Builds the notebook that runs for a submission: the lab's cells, with the student's answers."""
+
+from nbformat import NotebookNode, v4
+
+from parlab.grading.cells import without_nbval
+from parlab.grading.lab import GradedLab, is_check
+from parlab.grading.matching import Matched
+
+OWN = "own-"  # how the ids of the student's own cells start
+
+
+def build(lab: GradedLab, matched: Matched) -> NotebookNode:
+    """Code cells without outputs, in the lab's order, with the lab's ids for the lab's cells.
+
+    An exercise without an answer has its stub. Cells of the student's own come where they were.
+    """
+    answers = {e.cell: matched.answers[e.key] for e in lab.exercises}
+    stubs = {e.cell: lab.stub_of(e) for e in lab.exercises}
+    notebook = v4.new_notebook()
+    own_cells = 0
+
+    def add_own(sources: list[str]) -> None:
+        nonlocal own_cells
+        for source in sources:
+            notebook.cells.append(_code(source, f"{OWN}{own_cells}"))
+            own_cells += 1
+
+    waiting = matched.after.get(None, [])
+    for cell in lab.cells:
+        if "hidden-check" not in cell.metadata.get("tags", []):
+            # The student's copy has no hidden checks: they come directly after the visible ones.
+            add_own(waiting)
+            waiting = []
+        add_own(matched.before.get(cell.id, []))
+        if is_check(cell):
+            add_own(matched.restoring)
+        answer = answers.get(cell.id)
+        source = stubs.get(cell.id, cell.source) if answer is None else answer
+        notebook.cells.append(_code(source, cell.id))
+        waiting = waiting + matched.after.get(cell.id, [])
+    add_own(waiting)
+    return notebook
+
+
+def _code(source: str, cell_id: str) -> NotebookNode:
+    return v4.new_code_cell(without_nbval(source), id=cell_id)

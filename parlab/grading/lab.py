@@ -1,0 +1,153 @@
+"""A lab as the grader knows it: the instructor's executed solution, and what was handed out."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from parlab.authoring.notebooks import digest, read
+from parlab.files import ROOT, numbered
+from parlab.grading.cells import defined_names
+from parlab.grading.comparing import share_right
+from parlab.labs import meant
+
+TELLING = 12  # characters, of a line that tells what a hidden check does
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: its cell, and the cells that say whether it is right.
+
+    Attributes:
+        key: its name everywhere.
+        names: the functions and classes that the reference defines.
+        checks: points of each visible check, by cell id.
+        hidden: (points, expected values) of each hidden check, by cell id.
+    """
+
+    key: str
+    cell: str
+    names: frozenset[str]
+    checks: dict[str, float] = field(default_factory=dict)
+    hidden: dict[str, tuple[float, Any]] = field(default_factory=dict)
+
+    @property
+    def of(self) -> float:
+        return sum(self.checks.values()) + sum(points for points, _ in self.hidden.values())
+
+
+@dataclass(frozen=True)
+class GradedLab:
+    """A lab that submissions are graded by; read once, so that a whole batch meets the same one.
+
+    Attributes:
+        name: `01_mpi`.
+        path: of the executed solution.
+        solution: the executed solution.
+        handed_out: the lab as students got it.
+    """
+
+    name: str
+    path: Path
+    solution: NotebookNode
+    handed_out: NotebookNode
+
+    @cached_property
+    def digest(self) -> str:
+        return digest([self.solution, self.handed_out])
+
+    @cached_property
+    def exercises(self) -> list[Exercise]:
+        """In the lab's order."""
+        found: dict[str, Exercise] = {}
+        for cell in self.cells:
+            key, tags = cell.metadata.get("exercise"), cell.metadata.get("tags", [])
+            if "exercise" in tags:
+                found[key] = Exercise(key, cell.id, defined_names(cell.source))
+            elif "check" in tags and key in found:
+                found[key].checks[cell.id] = self._points(cell)
+            elif "hidden-check" in tags and key in found:
+                found[key].hidden[cell.id] = (self._points(cell), self._expected(cell))
+        return [e for e in found.values() if e.of]
+
+    @cached_property
+    def cells(self) -> list[NotebookNode]:
+        """The code cells to run.
+
+        What comes after the last check grades nothing, and a cell that fails on purpose defines
+        nothing: a lab's deadlocks would be waited for once a student.
+        """
+        code = [c for c in self.solution.cells if c.cell_type == "code" and not _shows_error(c)]
+        checks = [i for i, cell in enumerate(code) if is_check(cell)]
+        return code[: checks[-1] + 1] if checks else []
+
+    @cached_property
+    def hidden_lines(self) -> frozenset[str]:
+        """The lines of hidden checks that tell something, and that no student was given."""
+        hidden = [c.source for c in self.cells if "hidden-check" in c.metadata.get("tags", [])]
+        lines = {line.strip() for source in hidden for line in source.split("\n")}
+        given = {line.strip() for cell in self.handed_out.cells for line in cell.source.split("\n")}
+        return frozenset(line for line in lines - given if len(line) >= TELLING)
+
+    def stub_of(self, exercise: Exercise) -> str:
+        """The source of the exercise's cell as it was handed out."""
+        return next((c.source for c in self.handed_out.cells if c.id == exercise.cell), "")
+
+    def _points(self, cell: NotebookNode) -> float:
+        points = cell.metadata.get("points", 0)
+        if isinstance(points, bool) or not isinstance(points, int | float) or points < 0:
+            where = f"{self.path.name}: the check {cell.id}"
+            raise ValueError(f"{where}: points is a number, 0 or more, not {points!r}")
+        return float(points)
+
+    def _expected(self, cell: NotebookNode) -> Any:
+        shown = [o.data["application/json"] for o in cell.outputs if _is_json(o)]
+        if len(shown) != 1:
+            raise ValueError(
+                f"{self.path.name}: the hidden check {cell.id} has {len(shown)} stored results "
+                "where one is needed: run `make notebooks`"
+            )
+        if share_right(shown[0], shown[0])[1] == 0:
+            raise ValueError(f"{self.path.name}: the hidden check {cell.id} shows no values")
+        return shown[0]
+
+
+def find_lab(lab: str, root: Path = ROOT) -> GradedLab:
+    """The lab that is meant by `01_mpi`, `01`, `mpi`, or by the path of an executed solution.
+
+    Raises ValueError where there is none, or where it cannot grade.
+    """
+    path = Path(lab)
+    if path.suffix != ".ipynb":
+        known = {path.stem: path for path in numbered(root / "solutions", ".ipynb")}
+        path = known[meant(lab, list(known))]
+    elif not path.is_file():
+        raise ValueError(f"{path} does not exist: LAB is a lab's name, or its executed solution")
+    given = path.resolve().parents[1] / "labs" / path.name
+    solution, handed_out = read(path), read(given)
+    if solution is None or handed_out is None:
+        raise ValueError(f"{given} is missing: run `make notebooks`")
+    found = GradedLab(path.stem, path.resolve(), solution, handed_out)
+    if not found.exercises:
+        raise ValueError(f"{path.name} has no check with points: there is nothing to grade")
+    for exercise in found.exercises:
+        if not exercise.hidden or not all(points for points, _ in exercise.hidden.values()):
+            raise ValueError(
+                f"{path.name}: exercise {exercise.key} needs a hidden check, each with points: "
+                "what a check prints, a submission can print as well"
+            )
+    return found
+
+
+def _shows_error(cell: NotebookNode) -> bool:
+    return "raises-exception" in cell.metadata.get("tags", [])
+
+
+def is_check(cell: NotebookNode) -> bool:
+    return bool({"check", "hidden-check"} & set(cell.metadata.get("tags", [])))
+
+
+def _is_json(output: NotebookNode) -> bool:
+    return "application/json" in output.get("data", {})

@@ -1,0 +1,200 @@
+"""The parent of one sandbox: ends it when it takes too much, or when the grader goes.
+
+    python limiter.py ENDED FOLDER PARENT FILTER MEMORY PROCESSES DISK COMMAND…
+
+Runs COMMAND, which is bubblewrap's, with the system calls that are in the file FILTER. When its
+processes together hold more than MEMORY bytes, are more than PROCESSES (their threads count as
+well), or have written more than DISK bytes into FOLDER, kills them all. It writes to the file
+ENDED, as JSON, which limit that was ("" for none), and what was last written to stderr.
+
+It stands outside of the sandbox, which cannot reach it, and imports nothing but Python's own: to
+start in some 20 ms. It ends when process PARENT ends.
+
+Control groups would do it, where the grader may make some; in a container or for an ordinary user
+it mostly may not.
+"""
+
+import contextlib
+import ctypes
+import errno
+import json
+import math
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from typing import BinaryIO
+
+POLL_SECONDS = 0.2
+FILE_BYTES = 2**30  # of one file
+OPEN_FILES = 1024  # of one process
+PR_SET_PDEATHSIG = 1
+KEYCTL = {"x86_64": 250, "aarch64": 219}
+KEYCTL_JOIN_SESSION_KEYRING = 1
+FIRST_TO_GO = "1000"  # when the machine has no memory
+SAID_BYTES = 4000
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask for SIGKILL when process `parent` ends, however it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def with_low_priority() -> None:
+    """In the child, before the sandbox: last to run, within limits, with a keyring of its own."""
+    os.nice(5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
+    # The open files of all of them are looked through at each poll.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    # The keys of whoever grades are in the keyring of the session: this one gets its own.
+    if number := KEYCTL.get(os.uname().machine):
+        ctypes.CDLL(None).syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None)
+
+
+def family(pid: int) -> list[int]:
+    """`pid` and all that descend from it."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat") as file:
+                # pid (name) state parent …; a name may hold anything.
+                parent = int(file.read().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def first_to_go(pids: list[int]) -> None:
+    """Have the system end them first when it has no memory; who put that back has it again."""
+    for pid in pids:
+        path = f"/proc/{pid}/oom_score_adj"
+        with contextlib.suppress(OSError), open(path) as file:
+            if file.read().strip() != FIRST_TO_GO:
+                with open(path, "w") as changed:
+                    changed.write(FIRST_TO_GO)
+
+
+def memory_and_threads(pids: list[int]) -> tuple[int, int]:
+    """Bytes that they hold, without the files that they share with the machine; and threads.
+
+    Memory that several of them share counts for each.
+    """
+    held = threads = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+            for line in file:
+                if line.startswith(("RssAnon:", "RssShmem:")):
+                    held += int(line.split()[1]) * 1024
+                elif line.startswith("Threads:"):
+                    threads += int(line.split()[1])
+    return held, threads
+
+
+def disk(folder: str) -> float:
+    """Bytes in the files below `folder`; names count as well, so that empty files add up.
+
+    Endless where something is hidden: below a path that is too long, or without permission.
+    """
+    total = 0
+    waiting = [folder]
+    while waiting:
+        path = waiting.pop()
+        try:
+            for name in os.listdir(path):
+                found = os.lstat(f"{path}/{name}")
+                total += 512 + found.st_blocks * 512
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(f"{path}/{name}")
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # removed just now
+                return math.inf
+    return total
+
+
+def unnamed(pids: list[int]) -> dict[int, int]:
+    """Bytes, by device, in files that they hold open and that have no name, or none any more."""
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    file = os.stat(f"/proc/{pid}/fd/{name}")
+                    if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
+    held: dict[int, int] = {}
+    for (device, _), size in found.items():
+        held[device] = held.get(device, 0) + size
+    return held
+
+
+def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
+    """What it takes too much of, in words; "" when all is well."""
+    most_memory, most_processes, most_disk = limits
+    pids = family(child)
+    first_to_go(pids)
+    held_memory, threads = memory_and_threads(pids)
+    if max(threads, len(pids)) > most_processes:
+        return f"it started more than {most_processes} processes and threads"
+    held = unnamed(pids)
+    on_disk = held.pop(os.stat(folder).st_dev, 0)
+    if held_memory + sum(held.values()) > most_memory:
+        return f"it held more than {most_memory / 2**30:.1f} GiB of memory"
+    if disk(folder) + on_disk > most_disk:
+        return f"it wrote more than {most_disk / 2**20:.0f} MiB beside the kernel's sockets"
+    return ""
+
+
+def filtered(calls: BinaryIO) -> list[str]:
+    """bubblewrap's options for the filter; none where the file is empty."""
+    return ["--seccomp", str(calls.fileno())] if os.fstat(calls.fileno()).st_size else []
+
+
+def start(command: list[str], calls: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env={},  # the first process in the sandbox would show the grader's to all others
+        preexec_fn=with_low_priority,
+        pass_fds=(calls,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def main(ended: str, folder: str, *rest: str) -> int:
+    limits = (int(rest[2]), int(rest[3]), int(rest[4]))
+    die_with_parent(int(rest[0]))
+    program, *arguments = rest[5:]
+    with open(rest[1], "rb") as calls:
+        child = start([program, *filtered(calls), *arguments], calls.fileno())
+    said = bytearray()
+
+    def listen() -> None:
+        # To the end, or what it writes would block it; only the tail is kept.
+        while more := os.read(child.stderr.fileno(), 65536):
+            said.extend(more)
+            del said[:-SAID_BYTES]
+
+    threading.Thread(target=listen, daemon=True).start()
+    reason = ""
+    while child.poll() is None and not reason:
+        reason = excess(child.pid, folder, limits)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(POLL_SECONDS)
+    child.kill()
+    status = child.wait()
+    with open(ended, "w") as file:
+        json.dump({"limit": reason, "said": said.decode(errors="replace")}, file)
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,267 @@
+"""Finds what of a submission belongs to which exercise, by what its cells define.
+
+An answer is found by its cell's id, else by the exercise key in the cell's metadata, else by the
+names that the exercise asks for, wherever they are defined: editors lose ids, some lose metadata,
+and cells are split, merged, and moved.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from nbformat import NotebookNode
+
+from parlab.grading import lab_values
+from parlab.grading.cells import (
+    added_definitions,
+    bound_names,
+    has_code,
+    pieces,
+    same_code,
+    statements,
+    without_calls,
+)
+from parlab.grading.lab import Exercise, GradedLab, is_check
+from parlab.grading.reading import origin
+
+CHECKS = "check"  # under this name a lab imports its checks
+
+
+class WrongLab(ValueError):
+    """The notebook is of another lab; the text is for the student."""
+
+
+@dataclass
+class Matched:
+    """What a student wrote, by where it runs.
+
+    Attributes:
+        answers: the source for each exercise's cell; None where there is none.
+        untouched: keys whose answer is the stub as handed out.
+        after: cells of the student's own by the lab's cell that they follow; None: first of all.
+        before: cells of the student's own by the check that they come before.
+        restoring: cells that give the lab's own names their values again, before each check; none
+            where the student assigned nothing of the lab's.
+        left_out: what of the student's code does not run, in sentences, for the student too.
+        notes: for the instructor.
+    """
+
+    answers: dict[str, str | None]
+    untouched: set[str] = field(default_factory=set)
+    after: dict[str | None, list[str]] = field(default_factory=dict)
+    before: dict[str, list[str]] = field(default_factory=dict)
+    restoring: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def given(self, key: str) -> bool:
+        """Whether the student wrote something for the exercise."""
+        return self.answers[key] is not None and key not in self.untouched
+
+    @property
+    def before_start(self) -> bool:
+        """Whether a cell of the student's comes before all of the lab's."""
+        return bool(self.after.get(None))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One cell of a submission, or one of those that were merged into it."""
+
+    number: int  # of the notebook's cell, from 1
+    source: str
+    id: str  # "" for all but the first piece of a cell
+    key: str  # the exercise that its metadata name; "" for none
+    is_code: bool
+
+
+def match(lab: GradedLab, submitted: NotebookNode) -> Matched:
+    """What runs of a submission, and where. Raises WrongLab."""
+    _same_lab(lab, submitted)
+    matched = Matched({})
+    matcher = _Matcher(lab, _with_the_labs_values(_pieces(submitted), lab, matched))
+    matched.answers = {e.key: matcher.answer(e) for e in lab.exercises}
+    for exercise in lab.exercises:
+        if same_code(matched.answers[exercise.key] or "", lab.stub_of(exercise)):
+            matched.untouched.add(exercise.key)
+        if matched.answers[exercise.key] is None:
+            matched.notes.append(f"{exercise.key}: there is no code cell for it")
+    if origin(submitted).get("derived") not in (None, origin(lab.handed_out).get("derived")):
+        matched.notes.append("from another release of the lab")
+    matcher.place_own_cells(matched)
+    return matched
+
+
+def _pieces(submitted: NotebookNode) -> list[Piece]:
+    found = []
+    for number, cell in enumerate(submitted.cells, 1):
+        is_code = cell.cell_type == "code"
+        key = cell.metadata.get("exercise") if "exercise" in cell.metadata.get("tags", []) else ""
+        for index, source in enumerate(pieces(cell.source) if is_code else [cell.source]):
+            first = index == 0
+            found.append(Piece(number, source, cell.id * first, (key or "") * first, is_code))
+    return found
+
+
+def _with_the_labs_values(found: list[Piece], lab: GradedLab, matched: Matched) -> list[Piece]:
+    """The pieces without what they set of the lab's, and with as many ranks as the lab asks for."""
+    known, wanted = lab_values.imports(lab), lab_values.start_of(lab)
+    kept = []
+    for piece in found:
+        if not piece.is_code:
+            kept.append(piece)
+            continue
+        if assigned := lab_values.assigned(piece.source, known):
+            matched.notes.append(f"cell {piece.number} assigns to {', '.join(assigned)}")
+        source = lab_values.without_attributes_assigned(piece.source, known)
+        source, others = lab_values.with_start(source, wanted)
+        matched.left_out += [
+            f"Cell {piece.number} of your notebook says {other}; the lab says {wanted}, which ran."
+            for other in others
+        ]
+        kept.append(replace(piece, source=source))
+    if matched.notes:
+        matched.restoring = lab_values.restoring_cells(lab)
+    return kept
+
+
+class _Matcher:
+    """Which cell of the lab each piece of a submission is."""
+
+    def __init__(self, lab: GradedLab, submitted: list[Piece]) -> None:
+        self.lab = lab
+        self.pieces = submitted
+        self.by_id = {cell.id: cell for cell in lab.solution.cells}
+        self.exercise_cells = {e.cell for e in lab.exercises}
+        self.answering: dict[int, str] = {}  # index of a piece → the exercise's cell
+        self.lab_cell: dict[int, str] = {}  # index of a piece → the lab's cell that it is
+        for index, piece in enumerate(self.pieces):
+            if piece.id in self.by_id and piece.id not in self.lab_cell.values():
+                self.lab_cell[index] = piece.id
+        self._find_copies()
+
+    def _find_copies(self) -> None:
+        """Cells without a known id that are the lab's to the letter; of exercises, the stub.
+
+        A second copy of a cell that grades nothing is the student's own: it may have to run.
+        """
+        given = {c.source.strip(): c.id for c in self.lab.handed_out.cells}
+        graded = {c.id for c in self.lab.cells if is_check(c)} | self.exercise_cells
+        for index, piece in enumerate(self.pieces):
+            cell = given.get(piece.source.strip())
+            if cell is None or index in self.lab_cell:
+                continue
+            if cell in graded or cell not in self.lab_cell.values():
+                self.lab_cell[index] = cell
+
+    def answer(self, exercise: Exercise) -> str | None:
+        """The student's source for it; None where no cell is one."""
+        own = self._own_cell(exercise)
+        index = own if own is not None and self._answers(own, exercise) else None
+        if index is None:
+            index = self._defining(exercise)
+        if index is None:
+            index = own
+        if index is None:
+            return None
+        self.answering.setdefault(index, exercise.cell)
+        if self.lab_cell.get(index) == exercise.cell:
+            self.answering[index] = exercise.cell
+        return without_calls(self.pieces[index].source, CHECKS)
+
+    def _own_cell(self, exercise: Exercise) -> int | None:
+        """The code cell with the exercise's id, else with its key, else a copy of its stub."""
+        ways = (
+            lambda i, p: p.id == exercise.cell,
+            lambda i, p: p.key == exercise.key and i not in self.lab_cell,
+            lambda i, p: self.lab_cell.get(i) == exercise.cell,
+            lambda i, p: (
+                i not in self.lab_cell and f"exercise {exercise.key}: not done yet" in p.source
+            ),
+        )
+        for way in ways:
+            for index, piece in enumerate(self.pieces):
+                if piece.is_code and way(index, piece):
+                    return index
+        return None
+
+    def _answers(self, index: int, exercise: Exercise) -> bool:
+        """Whether a cell is an answer by itself: changed, and it defines what is asked for.
+
+        What is not Python defines nothing, and its error is what the student should read.
+        """
+        source = self.pieces[index].source
+        if same_code(source, self.lab.stub_of(exercise)):
+            return False
+        broken = has_code(source) and not statements(source)
+        return broken or exercise.names <= bound_names(source)
+
+    def _defining(self, exercise: Exercise) -> int | None:
+        """The last cell anywhere that defines all that the exercise asks for."""
+        given = {cell.source.strip() for cell in self.lab.handed_out.cells}
+        found = None
+        for index, piece in enumerate(self.pieces):
+            names = bound_names(piece.source) if piece.is_code else frozenset()
+            if exercise.names and exercise.names <= names and piece.source.strip() not in given:
+                found = index
+        return found
+
+    def place_own_cells(self, matched: Matched) -> None:
+        """Fill in what else runs: all that the student wrote beside the answers."""
+        runs = {cell.id for cell in self.lab.cells}
+        after: str | None = None
+        for index, piece in enumerate(self.pieces):
+            cell = self.answering.get(index) or self.lab_cell.get(index)
+            if index not in self.answering:
+                self._place(piece, self.lab_cell.get(index), after, matched)
+            after = cell if cell in runs else after
+
+    def _place(self, piece: Piece, cell: str | None, after: str | None, matched: Matched) -> None:
+        if cell is None or cell in self.exercise_cells:
+            source = without_calls(piece.source, CHECKS)
+            is_stub = cell is not None and same_code(piece.source, self._given(cell))
+            if piece.is_code and not is_stub and has_code(source):
+                matched.after.setdefault(after, []).append(source)
+            return
+        given = self._given(cell)
+        if self.by_id[cell].cell_type != "code":
+            return
+        if same_code(piece.source, given) and piece.is_code:
+            return
+        matched.notes.append(f"cell {cell} was changed; the lab's own ran in its place")
+        if not piece.is_code:
+            return
+        if is_check(self.by_id[cell]):
+            source = without_calls(piece.source, CHECKS)
+            if has_code(source):
+                matched.before.setdefault(cell, []).append(source)
+            matched.left_out.append(
+                f"Cell {piece.number} of your notebook is a check, and was changed: it ran as it "
+                "was handed out, after what else you wrote there."
+            )
+            return
+        if added := added_definitions(piece.source, given):
+            matched.after.setdefault(cell, []).append(added)
+        matched.left_out.append(
+            f"Cell {piece.number} of your notebook is the lab's, and was changed: the lab's own "
+            "ran in its place, with the imports, functions and classes that you added to it."
+        )
+
+    def _given(self, cell: str) -> str:
+        """The source of the lab's cell as it was handed out."""
+        found = next((c.source for c in self.lab.handed_out.cells if c.id == cell), None)
+        return self.by_id[cell].source if found is None else found
+
+
+def _same_lab(lab: GradedLab, submitted: NotebookNode) -> None:
+    name = origin(submitted).get("lab")
+    known = {e.cell for e in lab.exercises} | {e.key for e in lab.exercises}
+    names = {name for e in lab.exercises for name in e.names}
+    is_ours = any(
+        cell.id in known
+        or cell.metadata.get("exercise") in known
+        or bool(names & bound_names(cell.source))
+        for cell in submitted.cells
+    )
+    if is_ours:
+        return
+    of = f"it is lab {name}" if isinstance(name, str) else "none of the lab's exercises is in it"
+    raise WrongLab(f"this is not lab {lab.name}: {of}")

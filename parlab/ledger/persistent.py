@@ -1,0 +1,107 @@
+"""Persistent requests (`Send_init`, `Allreduce_init`): an entry each time they are started."""
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from mpi4py import MPI
+
+from parlab.ledger.calls import Call
+from parlab.ledger.entries import Entries
+
+# The op of each start of a message, by the name of the method that makes the request.
+MAKERS = {
+    "Send_init": "isend",
+    "Bsend_init": "isend",
+    "Ssend_init": "isend",
+    "Rsend_init": "isend",
+    "Recv_init": "irecv",
+}
+
+
+class Prequest(MPI.Prequest):
+    """mpi4py's own, of which `MPI.Prequest.Startall` tells each request that it is started."""
+
+    @classmethod
+    def Startall(cls, requests: list[MPI.Prequest]) -> None:
+        for request in requests:
+            if isinstance(request, WatchedPrequest):
+                request.begin()
+        super().Startall(requests)
+
+
+MPI.Prequest = Prequest  # else a start by the class would go past the requests
+
+
+class WatchedPrequest(Prequest):
+    """A persistent request that enters a copy of `call` whenever it is started.
+
+    Seen are its start, alone or by `Startall`, its `Wait` and `Test`, and its end in `Waitall`
+    and its like.
+    """
+
+    def __new__(cls, request: MPI.Prequest, call: Call, entries: Entries) -> "WatchedPrequest":
+        return super().__new__(cls, request)
+
+    def __init__(self, request: MPI.Prequest, call: Call, entries: Entries) -> None:
+        self._pattern, self._entries = call, entries
+        self._call: Call | None = None
+
+    def Start(self) -> None:
+        self.begin()
+        super().Start()
+
+    def begin(self) -> None:
+        """Enter a start; the one before has ended by now, in sight or not."""
+        if self._call is not None:
+            self._call.end = time.perf_counter()
+        self._call = replace(self._pattern, start=time.perf_counter(), end=None)
+        self._entries.enter(self._call)
+        self._entries.follow(self._settled)
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        status = status or MPI.Status()
+        super().Wait(status)
+        self._complete(status)
+        return True
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        status = status or MPI.Status()
+        done = super().Test(status)
+        if done:
+            self._complete(status)
+        return done
+
+    def _complete(self, status: MPI.Status) -> None:
+        call, self._call = self._call, None
+        if call is None:
+            return
+        call.end = time.perf_counter()
+        if call.op == "irecv" and status.Get_source() != MPI.ANY_SOURCE:
+            call.source, call.tag = status.Get_source(), status.Get_tag()
+            call.bytes_received = status.Get_count(MPI.BYTE)
+
+    def _settled(self) -> bool:
+        """Notes the end of a start where MPI has done with it and nobody waited for this one."""
+        call, status = self._call, MPI.Status()
+        if call is not None and self.Get_status(status):
+            self._complete(status)
+        return self._call is not call or call is None
+
+
+def maker(name: str, op: str, entry: Callable[..., Call | None]) -> Callable[..., Any]:
+    """The method `name` of a watched communicator; `entry` makes what each start enters."""
+    method = getattr(MPI.Topocomm, name)
+    signature = inspect.signature(method)
+
+    def make(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
+        request = method(self._watched, *args, **kwargs)
+        bound = signature.bind(self._watched, *args, **kwargs)
+        bound.apply_defaults()
+        call = entry(self, name, op, bound.arguments, request)
+        return request if call is None else WatchedPrequest(request, call, self._entries)
+
+    make.__name__ = name
+    return make

@@ -1,0 +1,110 @@
+"""A layer whose forward and backward pass take a set time, asleep."""
+
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from parlab.network.clock import now, sleep_until
+
+
+class Stage(nn.Module):
+    """`module`, made to last: `forward` and `backward` seconds for its passes.
+
+    It computes what `module` computes, and its parameters are `module`'s. What the module itself
+    takes is part of both times: keep it shorter. The gradients of its parameters are complete at
+    the end of its backward pass. The rank sleeps, so that many of them can be timed on few cores.
+    Where the system wakes it late, the next stage of the same backward pass makes up for that: the
+    pass takes the sum of its stages, and no stage is late for all before it.
+
+    Raises ValueError for a time that is negative.
+    """
+
+    def __init__(self, module: nn.Module, forward: float, backward: float) -> None:
+        super().__init__()
+        for name, seconds in {"forward": forward, "backward": backward}.items():
+            if not seconds >= 0:
+                raise ValueError(f"Stage: {name} takes 0 s or more, not {seconds!r}")
+        self.module = module
+        self.forward_seconds, self.backward_seconds = forward, backward
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        end = now() + self.forward_seconds
+        # The backward pass comes to `_Begin`, goes through the module, and comes, with all of its
+        # gradients, to `_End`, which keeps them until the time is over.
+        backward = _Backward(self.backward_seconds)
+        parameters = dict(self.module.named_parameters())
+        tensors = _ended([*inputs, *parameters.values()], backward)
+        given, weights = tensors[: len(inputs)], tensors[len(inputs) :]
+        named = dict(zip(parameters, weights, strict=True))
+        output = _Begin.apply(functional_call(self.module, named, given), backward)
+        sleep_until(end)
+        return output
+
+    def extra_repr(self) -> str:
+        return f"forward {self.forward_seconds} s, backward {self.backward_seconds} s, both set"
+
+
+class _Backward:
+    """A stage's backward pass, of `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._end = seconds, 0.0
+
+    def begin(self) -> None:
+        """From now on, or from when it would have begun had this thread been woken in time."""
+        self._end = now() + self._seconds
+        if _last.backward_pass == torch._C._current_graph_task_id():
+            self._end -= _last.late
+            _last.late = 0.0
+
+    def end(self) -> None:
+        """Sleep until it is over."""
+        _last.late = sleep_until(self._end)
+        _last.backward_pass = torch._C._current_graph_task_id()
+
+
+class _Last(threading.local):
+    """Of the stage that this thread did last: how late it woke, and in which backward pass."""
+
+    late, backward_pass = 0.0, -1
+
+
+_last = _Last()
+
+
+def _ended(tensors: list[torch.Tensor], backward: _Backward) -> tuple[torch.Tensor, ...]:
+    """The same tensors, whose gradients come when the backward pass is over."""
+    wanted = iter(_End.apply(backward, *(t for t in tensors if t.requires_grad)))
+    return tuple(next(wanted) if t.requires_grad else t for t in tensors)
+
+
+class _Begin(torch.autograd.Function):
+    """The identity, at which the backward pass begins."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, backward: _Backward) -> torch.Tensor:
+        ctx.stage = backward
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.stage.begin()
+        return gradient, None
+
+
+class _End(torch.autograd.Function):
+    """The identity, at which the backward pass ends."""
+
+    @staticmethod
+    def forward(ctx: Any, backward: _Backward, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.stage = backward
+        ctx.set_materialize_grads(False)  # a weight that is not used gets no gradient
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        ctx.stage.end()
+        return None, *gradients

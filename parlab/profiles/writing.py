@@ -1,0 +1,140 @@
+"""Writes the ipyparallel profiles: what `parlab profile` does."""
+
+import re
+from pathlib import Path
+
+from IPython.paths import get_ipython_dir
+
+# As `sbatch` takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, …
+TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+HOST = re.compile(r"([A-Za-z0-9][\w.-]*):([1-9]\d*)")
+# Which network interface each library takes for messages between nodes.
+INTERFACE_VARIABLES = ("OMPI_MCA_btl_tcp_if_include", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+HEAD = '''"""Read by `cluster.start(…, profile="{name}")`. Written by `parlab profile`: edit it."""
+
+c = get_config()  # noqa: F821, ipyparallel's
+
+c.Cluster.engine_launcher_class = "{launcher}"
+c.Cluster.controller_ip = "*"  # the ranks connect to the notebook from other machines
+'''
+SLURM = '''
+# The batch job: {{n}} is the number of ranks. What your site needs, as `module load`, comes before
+# `exec`.
+c.SlurmRanks.batch_template = """#!/bin/bash
+#SBATCH --job-name=parlab
+#SBATCH --export=ALL
+#SBATCH --output={{output_file}}
+#SBATCH --ntasks={{n}}
+{options}exec {{mpiexec}} -n {{n}} {{program_and_args}}
+"""
+'''
+SSH = """
+c.SshRanks.hosts = {hosts}
+c.SshRanks.ssh_command = {ssh_command!r}
+"""
+ENVIRONMENT = """
+# The network interface for messages between nodes: of MPI, Gloo and NCCL.
+c.{launcher}.environment = {environment}
+"""
+
+
+def write_slurm(
+    name: str,
+    *,
+    partition: str = "",
+    account: str = "",
+    time: str = "",
+    nodes: int | None = None,
+    ranks_per_node: int | None = None,
+    cpus_per_rank: int | None = None,
+    gpus_per_node: int | None = None,
+    interface: str = "",
+    sbatch: list[str] | None = None,
+    force: bool = False,
+) -> Path:
+    """Write the profile `name` for Slurm; its file. `sbatch` has options that stand in no other.
+
+    Raises ValueError where an option cannot be right, or the profile is there and `force` is not.
+    """
+    if time and not TIME.fullmatch(time):
+        raise ValueError(f"--time {time}: Slurm takes minutes, hours:minutes:seconds or days-hours")
+    for option in sbatch or []:
+        if not option.startswith("-"):
+            raise ValueError(f"--sbatch {option}: an option of sbatch, as --sbatch=--qos=long")
+    given = {
+        "partition": partition,
+        "account": account,
+        "time": time,
+        "nodes": nodes,
+        "ntasks-per-node": ranks_per_node,
+        "cpus-per-task": cpus_per_rank,
+        # Not for each task: what mpiexec starts on a node is one task, and all its ranks are in it.
+        "gpus-per-node": gpus_per_node,
+    }
+    options = [f"--{key}={_word(key, value)}" for key, value in given.items() if value]
+    lines = [f"#SBATCH {_line(option)}\n" for option in [*options, *(sbatch or [])]]
+    return _write(name, "slurm.SlurmRanks", SLURM.format(options="".join(lines)), interface, force)
+
+
+def write_ssh(
+    name: str,
+    hosts: list[str],
+    *,
+    ssh_command: str = "ssh -o BatchMode=yes",
+    interface: str = "",
+    force: bool = False,
+) -> Path:
+    """Write the profile `name` for machines that ssh reaches, as `name:ranks`; its file.
+
+    Raises ValueError where a host is written otherwise, or twice, or as `write_slurm` does.
+    """
+    ranks_on(hosts)
+    if not ssh_command.strip():
+        raise ValueError('--ssh: the command that logs in, as "ssh -p 2222"')
+    text = SSH.format(hosts=hosts, ssh_command=ssh_command)
+    return _write(name, "ssh.SshRanks", text, interface, force)
+
+
+def ranks_on(hosts: list[str]) -> int:
+    """How many ranks there are on all of them. Raises ValueError as `write_ssh` does."""
+    counts: dict[str, int] = {}
+    for host in hosts:
+        read = HOST.fullmatch(host)
+        if read is None:
+            raise ValueError(f"{host}: a machine and its number of ranks, as gpu01:4")
+        if read[1] in counts:
+            raise ValueError(f"{read[1]} is there twice")
+        counts[read[1]] = int(read[2])
+    return sum(counts.values())
+
+
+def _word(key: str, value: object) -> str:
+    if re.search(r"\s", str(value)):
+        raise ValueError(f"--{key} {value}: one word, without spaces")
+    return str(value)
+
+
+def _line(text: str) -> str:
+    """`text` as it stands in a template, which is text in three quotes itself."""
+    if re.search(r'[\n\\"]', text):
+        raise ValueError(f'{text!r}: one line, without \\ and "')
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _write(name: str, launcher: str, text: str, interface: str, force: bool) -> Path:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"--name {name}: letters, digits, and . _ - between them")
+    file = Path(get_ipython_dir()) / f"profile_{name}" / "ipcluster_config.py"
+    if file.exists() and not force:
+        raise ValueError(f"{file} is there already: --force overwrites it, --name takes another")
+    text = HEAD.format(name=name, launcher=f"parlab.profiles.{launcher}") + text
+    if interface:
+        if not NAME.fullmatch(interface):
+            raise ValueError(f"--interface {interface}: the name of one, as `ip address` shows it")
+        environment = dict.fromkeys(INTERFACE_VARIABLES, interface)
+        text += ENVIRONMENT.format(launcher=launcher.rpartition(".")[2], environment=environment)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file

@@ -1,0 +1,117 @@
+"""Which exercises of the labs are done: kept beside the labs, across restarts.
+
+A check that passes calls `record(key)`. JupyterLab's start page shows `table()`, and a lab, when
+its ranks start, `line()`. Each exercise that was passed is an empty file in `.progress`, so that
+labs at work side by side never overwrite each other; to forget one, delete its file.
+
+Nothing is kept where no start page lies beside the notebooks: graders and tests run elsewhere.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from parlab.reference import in_place
+
+FOLDER = ".progress"
+START_PAGE = "START.md"
+
+_HEADING = re.compile(r"^## (?:\d+\. )?(.+)$", re.MULTILINE)
+_NAME = re.compile(r"\d\d_\w+")
+_TITLE = re.compile(r"^# Lab (\d+): (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A notebook: its `title`, its exercises' headings by key, in order, and the keys done."""
+
+    path: Path
+    title: str
+    exercises: dict[str, str]
+    done: frozenset[str]
+
+    @property
+    def count(self) -> str:
+        """How much is done: `3 of 7`."""
+        return f"{len(self.done)} of {len(self.exercises)}"
+
+    @property
+    def marked(self) -> str:
+        """All exercises, each with a mark: `✓ Ping-pong, ○ A deadlock`."""
+        return ", ".join(
+            f"{'✓' if key in self.done else '○'} {heading}"
+            for key, heading in self.exercises.items()
+        )
+
+
+def record(key: str, folder: Path | None = None) -> str | None:
+    """Note that the check of exercise `key` has passed; returns `3 of 7 done in lab 01_mpi`.
+
+    `folder` is where the labs are, by default the process's own folder. Returns None, and keeps
+    nothing, where no lab there has this exercise, where the reference is in place of the learner's
+    code, or where it cannot write. Of the ranks, one calls this.
+    """
+    folder = folder or Path.cwd()
+    if in_place(key) or key not in {known for lab in labs(folder) for known in lab.exercises}:
+        return None
+    try:
+        (folder / FOLDER).mkdir(exist_ok=True)
+        (folder / FOLDER / key).touch()
+    except OSError:  # a read-only folder is no reason for a check to fail
+        return None
+    lab = next(lab for lab in labs(folder) if key in lab.exercises)
+    return f"{lab.count} done in lab {lab.path.stem}"
+
+
+def labs(folder: Path) -> list[Lab]:
+    """The labs in `folder`, by name, without copies of them; none where it has no start page."""
+    if not (folder / START_PAGE).is_file():
+        return []
+    try:
+        passed = {path.name for path in (folder / FOLDER).iterdir()}
+    except OSError:  # nothing is done yet
+        passed = set()
+    paths = (path for path in sorted(folder.glob("*.ipynb")) if _NAME.fullmatch(path.stem))
+    read = (_read(path, passed) for path in paths)
+    return [lab for lab in read if lab is not None]
+
+
+def line(folder: Path | None = None) -> str | None:
+    """What is done in the lab that this kernel runs, in a line; None where that is not known.
+
+    JupyterLab tells a kernel the name of its notebook.
+    """
+    name = Path(os.environ.get("JPY_SESSION_NAME", "")).name
+    for lab in labs(folder or Path.cwd()):
+        if lab.path.name == name:
+            return f"{lab.count} done: {lab.marked}"
+    return None
+
+
+def table(folder: Path) -> str:
+    """What is done in all labs of `folder`, as a table in Markdown."""
+    rows = [
+        f"| [{lab.title}]({lab.path.name}) | {lab.count} | {lab.marked} |" for lab in labs(folder)
+    ]
+    return "\n".join(["| Lab | Done | Exercises |", "|---|---|---|", *rows])
+
+
+def _read(path: Path, passed: set[str]) -> Lab | None:
+    """The lab in a notebook; None for a notebook without exercises, or one being written."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    title, heading, exercises = path.stem, "", {}
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            if named := _TITLE.search(text):
+                title = f"{named[1]} {named[2]}"
+            heading = (_HEADING.findall(text) or [heading])[-1]
+        elif "check" in cell["metadata"].get("tags", []):
+            key = cell["metadata"].get("exercise", "")
+            exercises[key] = heading or key
+    return Lab(path, title, exercises, frozenset(passed & set(exercises))) if exercises else None

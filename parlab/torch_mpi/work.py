@@ -1,0 +1,146 @@
+"""What an operation of the mpi4py group returns: `wait`, `is_completed`, `get_future`."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+NO_TIMEOUT = timedelta(0)
+_POLL_SECONDS = 0.0002
+
+
+class CompletedWork(dist.Work):
+    """An operation that was complete when its call returned."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        pass
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future:
+        """A future that is done, with the list of tensors as its value."""
+        future: torch.futures.Future = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
+
+
+class PointToPointWork(dist.Work):
+    """Messages under way: what `isend` and `irecv` return.
+
+    `comm` is the communicator it runs on. The tensor's memory is kept until the end.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        requests: list[MPI.Request],
+        tensor: torch.Tensor,
+        on_arrival: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.comm = comm
+        self._requests = requests
+        self._tensor = tensor
+        self._on_arrival = on_arrival
+        self._status = MPI.Status()
+        self._error: MPI.Exception | None = None
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Block until the memory may be used again.
+
+        Raises RuntimeError after `timeout` (none by default), MPI.Exception when MPI does.
+        """
+        if self._error is not None:
+            raise self._error
+        if timeout > NO_TIMEOUT:
+            self._wait_until(time.monotonic() + timeout.total_seconds(), timeout)
+        while self._requests:
+            # Blocked in MPI and not in Python, so that revoking the communicator ends it.
+            self._attempt(self._requests[0].Wait)
+            self._requests.pop(0)
+        self._arrived()
+        return True
+
+    def _wait_until(self, deadline: float, timeout: timedelta) -> None:
+        while not self.is_completed():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no matching send or receive within {timeout}")
+            time.sleep(_POLL_SECONDS)
+
+    def is_completed(self) -> bool:
+        while self._requests:
+            if not self._attempt(self._requests[0].Test):
+                return False
+            self._requests.pop(0)
+        self._arrived()
+        return True
+
+    def _attempt(self, test: Callable[[MPI.Status], bool]) -> bool:
+        try:
+            return test(self._status)
+        except MPI.Exception as error:
+            self._requests.clear()
+            self._error = error
+            raise
+
+    def _arrived(self) -> None:
+        if self._on_arrival is not None:
+            finish, self._on_arrival = self._on_arrival, None
+            finish()
+
+    def has_ended(self) -> bool:
+        """Whether MPI has done with the memory, well or not."""
+        try:
+            return self.is_completed()
+        except MPI.Exception:  # the one who waits gets it
+            return True
+
+    def is_success(self) -> bool:
+        return self.has_ended() and self._error is None
+
+    def exception(self) -> MPI.Exception | None:
+        return self._error
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return [self._tensor]
+
+    def get_future(self) -> torch.futures.Future:
+        """Waits for the transfer: MPI has no thread that could complete a future later."""
+        future: torch.futures.Future = torch.futures.Future()
+        try:
+            future.set_result(self.result())
+        except MPI.Exception as error:
+            future.set_exception(error)
+        return future
+
+    def source_rank(self) -> int:
+        """The rank, in the group, that the tensor came from. For receives, after `wait`."""
+        return self._status.Get_source()
+
+    def _source_rank(self) -> Any:  # torch.distributed.recv asks for it by this name
+        return self.source_rank()

@@ -1,0 +1,183 @@
+"""Answers to `accumulate`."""
+
+from contextlib import ExitStack, nullcontext
+
+import torch
+import torch.nn.functional as F
+
+from parlab.answers import Answers
+
+answers = Answers("accumulate")
+
+LAST = "nullcontext() if last else parallel.no_sync()"
+WEIGHT = " * (len(inputs) / total)"
+FINISH = "    parallel.finish()\n"
+SUM = "weighted_loss += loss.item()"
+OWN = "sum(len(x) for x, _ in micro_batches)"
+
+answers.edit("no_sync_forgotten", "no_sync_forgotten", (LAST, "nullcontext()"))
+answers.edit(
+    "not_the_last", "the_other_way_round", (LAST, "nullcontext() if i == 0 else parallel.no_sync()")
+)
+answers.edit(
+    "no_sync_forgotten",
+    "only_the_last_in_no_sync",
+    (LAST, "parallel.no_sync() if last else nullcontext()"),
+)
+answers.edit("never_synchronised", "all_in_no_sync", (LAST, "parallel.no_sync()"))
+answers.edit(
+    "not_the_last", "one_too_early", ("len(micro_batches) - 1", "max(len(micro_batches) - 2, 0)")
+)
+answers.edit("not_finished", "not_finished", (FINISH, ""))
+answers.edit(
+    "ranks_left",
+    "nothing_to_do",
+    (
+        "    weighted_loss = 0.0\n",
+        "    weighted_loss = 0.0\n    if not micro_batches: return 0.0\n",
+    ),
+)
+answers.edit(
+    "ranks_left", "finished_each_time", (FINISH, ""), (SUM, SUM + "\n        parallel.finish()")
+)
+answers.edit("finished_often", "finished_twice", (FINISH, FINISH + FINISH))
+answers.edit(
+    "finished_early",
+    "finished_first",
+    (FINISH, ""),
+    ("    weighted_loss = 0.0\n", "    weighted_loss = 0.0\n" + FINISH),
+)
+answers.edit("unweighted", "unweighted", (WEIGHT, ""))
+answers.edit(
+    "equal_micro_batches",
+    "equal_micro_batches",
+    (WEIGHT, f" * ({OWN} / total / len(micro_batches))"),
+)
+answers.edit("mean_of_each_rank", "one_over_k", (WEIGHT, " / len(micro_batches)"))
+answers.edit(
+    "mean_of_means",
+    "one_over_k_and_ranks",
+    (WEIGHT, " / len(micro_batches) / parallel.group.size()"),
+)
+answers.edit("own_total", "own_total", (WEIGHT, f" * (len(inputs) / {OWN})"))
+answers.edit(
+    "zeroed",
+    "zeroed",
+    (
+        "            loss.backward()",
+        "            parallel.zero_grad()\n            loss.backward()",
+    ),
+)
+answers.edit("returns_none", "no_return", ("return weighted_loss", "pass"))
+answers.edit("wrong_type", "a_tensor", (SUM, "weighted_loss += loss.detach()"))
+answers.edit(
+    "argument_changed",
+    "popped",
+    (
+        "enumerate(micro_batches)",
+        "enumerate([micro_batches.pop(0) for _ in range(len(micro_batches))])",
+    ),
+    ("last = i == len(micro_batches) - 1", "last = i == 3 - parallel.group.rank() - 1"),
+)
+answers.edit(None, "loss_of_the_last", (SUM, "weighted_loss = loss.item()"), says="add up to")
+answers.edit(
+    None,
+    "loss_of_means",
+    (SUM, "weighted_loss += loss.item() * total / len(inputs)"),
+    says="add up to",
+)
+answers.edit(
+    None, "elements_not_samples", (WEIGHT, " * (len(inputs) / (total - 1))"), says="the gradient of"
+)
+
+
+@answers.wrong("passes")
+def one_backward_pass_at_the_end(parallel, micro_batches, total):
+    losses = [F.cross_entropy(parallel(x), y) * (len(x) / total) for x, y in micro_batches]
+    if losses:
+        sum(losses).backward()
+    parallel.finish()
+    return sum(loss.item() for loss in losses)
+
+
+@answers.wrong("passes")
+def one_large_batch(parallel, micro_batches, total):
+    part = 0.0
+    if micro_batches:
+        inputs, targets = (torch.cat(tensors) for tensors in zip(*micro_batches, strict=True))
+        loss = F.cross_entropy(parallel(inputs), targets) * (len(inputs) / total)
+        loss.backward()
+        part = loss.item()
+    parallel.finish()
+    return part
+
+
+@answers.right
+def all_but_the_last_first(parallel, micro_batches, total):
+    def backward(inputs, targets):
+        loss = F.cross_entropy(parallel(inputs), targets, reduction="sum") / total
+        loss.backward()
+        return loss.item()
+
+    part = 0.0
+    with parallel.no_sync():
+        for batch in micro_batches[:-1]:
+            part += backward(*batch)
+    for batch in micro_batches[-1:]:
+        part += backward(*batch)
+    parallel.finish()
+    return part
+
+
+@answers.right
+def with_an_exit_stack(parallel, micro_batches, total):
+    part = 0
+    for left, (inputs, targets) in zip(
+        range(len(micro_batches), 0, -1), micro_batches, strict=True
+    ):
+        with ExitStack() as stack:
+            if left > 1:
+                stack.enter_context(parallel.no_sync())
+            loss = F.cross_entropy(parallel(inputs), targets)
+            (loss * inputs.shape[0] / total).backward()
+        part += float(loss) * inputs.shape[0] / total
+    parallel.finish()
+    return part
+
+
+@answers.right
+def only_backward_in_no_sync(parallel, micro_batches, total):
+    parts = []
+    for i, (inputs, targets) in enumerate(micro_batches, start=1):
+        loss = F.cross_entropy(parallel(inputs), targets) * len(targets) / total
+        with parallel.no_sync() if i < len(micro_batches) else nullcontext():
+            loss.backward()
+        parts.append(loss.item())
+    parallel.finish()
+    return sum(parts)
+
+
+@answers.right
+def last_one_first_in_the_list(parallel, micro_batches, total):
+    part = 0.0
+    for i in range(len(micro_batches) - 1, -1, -1):
+        inputs, targets = micro_batches[i]
+        with parallel.no_sync() if i else nullcontext():
+            loss = len(inputs) / total * F.cross_entropy(parallel(inputs), targets)
+            loss.backward()
+            part += loss.item()
+    parallel.finish()
+    return part
+
+
+@answers.right
+def through_the_inner_model(parallel, micro_batches, total):
+    part = 0.0
+    for number, (inputs, targets) in enumerate(micro_batches):
+        parallel.synchronise = number == len(micro_batches) - 1
+        loss = F.cross_entropy(parallel.model(inputs), targets) * (len(inputs) / total)
+        loss.backward()
+        part += loss.item()
+    parallel.synchronise = True
+    parallel.finish()
+    return part

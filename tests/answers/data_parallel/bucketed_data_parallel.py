@@ -1,0 +1,200 @@
+"""Answers to `bucketed_data_parallel`."""
+
+import torch.distributed as dist
+
+from parlab.answers import Answers
+
+answers = Answers("bucketed_data_parallel")
+Reference = answers.reference()
+
+START = "dist.all_reduce(buffer, group=self.group, async_op=True)"
+COUNT = "self.missing[i] -= 1"
+TURN = "while self.started < len(self.buckets) and self.missing[self.started] == 0:"
+LEFT = "        while self.started < len(self.buckets):\n            self.start_next()\n"
+WAIT = "        for work in self.works:\n            work.wait()\n"
+RESTART = WAIT + "        self.restart()\n"
+
+answers.edit("left_out", "unused_left_out", (LEFT, ""))
+answers.edit(
+    "too_early",
+    "at_the_first_gradient",
+    (
+        "self.missing[self.started] == 0",
+        "self.missing[self.started] < len(self.buckets[self.started])",
+    ),
+)
+answers.edit("no_overlap", "all_in_finish", (TURN, "while False:"))
+answers.edit("no_overlap", "if_for_while", (TURN, TURN.replace("while", "if")))
+answers.edit("no_wait", "not_awaited", (WAIT, ""))
+answers.edit("not_awaited", "last_awaited_only", (WAIT, "        self.works[-1].wait()\n"))
+answers.edit("no_restart", "no_restart", (RESTART, WAIT))
+answers.edit(
+    "no_restart",
+    "handles_kept",
+    (
+        RESTART,
+        WAIT + "        kept = self.works\n        self.restart()\n        self.works = kept\n",
+    ),
+)
+answers.edit(
+    "one_by_one",
+    "one_by_one",
+    (
+        LEFT,
+        LEFT + "            self.works.pop().wait()\n",
+    ),
+)
+answers.edit("raises", "without_async", (START, START.replace(", async_op=True", "")))
+answers.edit(
+    "default_group",
+    "default_group",
+    ("dist.all_reduce(buffer, group=self.group,", "dist.all_reduce(buffer,"),
+)
+answers.edit(
+    "divided_again",
+    "averaged",
+    (WAIT, WAIT + "        for buffer in self.buffers:\n            buffer /= self.group.size()\n"),
+)
+answers.edit(
+    "largest", "largest", (START, START.replace("buffer,", "buffer, op=dist.ReduceOp.MAX,"))
+)
+answers.edit(
+    "wrong_buffer",
+    "always_the_first",
+    ("buffer = self.buffers[self.started]", "buffer = self.buffers[0]"),
+)
+answers.edit(
+    None,
+    "counts_up_by_two",
+    ("        self.started += 1\n", "        self.started += 2\n"),
+    says="2 all-reduces for 4 buckets",
+)
+
+
+class _Wrong(Reference):
+    def start(self, i):
+        self.works.append(dist.all_reduce(self.buffers[i], group=self.group, async_op=True))
+
+
+@answers.wrong("as_they_come")
+class AsTheyCome(_Wrong):
+    def restart(self):
+        super().restart()
+        self.sent = set()
+
+    def gradient_ready(self, i):
+        if self.synchronise:
+            self.missing[i] -= 1
+            if self.missing[i] == 0:
+                self.sent.add(i)
+                self.start(i)
+
+    def finish(self):
+        for i in range(len(self.buckets)):
+            if i not in self.sent:
+                self.start(i)
+        for work in self.works:
+            work.wait()
+        self.restart()
+
+
+@answers.wrong("blocking")
+class Blocking(Reference):
+    def start_next(self):
+        dist.all_reduce(self.buffers[self.started], group=self.group)
+        self.started += 1
+
+
+@answers.wrong("blocking")
+class WaitsAtOnce(Reference):
+    def start_next(self):
+        super().start_next()
+        self.works[-1].wait()
+
+
+@answers.wrong("for_each_gradient")
+class WholeBucketEachTime(_Wrong):
+    def gradient_ready(self, i):
+        self.start(i)
+
+
+@answers.wrong("too_late")
+class OneBucketBehind(Reference):
+    def gradient_ready(self, i):
+        if not self.synchronise:
+            return
+        before = [m == 0 for m in self.missing]
+        self.missing[i] -= 1
+        while self.started < len(self.buckets) and before[self.started]:
+            self.start_next()
+        if not any(self.missing):
+            while self.started < len(self.buckets):
+                self.start_next()
+
+
+@answers.wrong(None, says="no_sync")
+class SendsInNoSync(Reference):
+    def gradient_ready(self, i):
+        synchronise, self.synchronise = self.synchronise, True
+        super().gradient_ready(i)
+        self.synchronise = synchronise
+
+
+@answers.right
+class ForLoopInFinish(Reference):
+    def finish(self):
+        for _ in range(self.started, len(self.buckets)):
+            self.start_next()
+        while self.works:
+            self.works.pop(0).wait()
+        self.restart()
+
+
+@answers.right
+class WaitsForTheLastFirst(Reference):
+    def finish(self):
+        while self.started != len(self.buckets):
+            self.start_next()
+        for work in reversed(self.works):
+            work.wait()
+        self.restart()
+
+
+@answers.right
+class StartsInAHelper(_Wrong):
+    def gradient_ready(self, i):
+        if self.synchronise:
+            self.missing[i] = self.missing[i] - 1
+            self.start_complete()
+
+    def start_complete(self):
+        for bucket in range(self.started, len(self.buckets)):
+            if self.missing[bucket]:
+                return
+            self.start(bucket)
+            self.started = bucket + 1
+
+
+@answers.right
+class CountsReadyOnes(Reference):
+    def restart(self):
+        super().restart()
+        self.ready = [0] * len(self.buckets)
+
+    def gradient_ready(self, i):
+        if self.synchronise:
+            self.ready[i] += 1
+            while self.started < len(self.buckets) and self.ready[self.started] == len(
+                self.buckets[self.started]
+            ):
+                self.start_next()
+
+
+@answers.right
+class SumNamed(Reference):
+    def start_next(self):
+        handle = dist.all_reduce(
+            self.buffers[self.started], dist.ReduceOp.SUM, self.group, async_op=True
+        )
+        self.works += [handle]
+        self.started += 1

@@ -1,0 +1,208 @@
+"""Answers to `flat_gradients`."""
+
+import torch
+from torch.nn.utils import parameters_to_vector
+
+from parlab.answers import Answers
+
+answers = Answers("flat_gradients")
+
+TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
+FLAT = "trainable[0].new_zeros(sum(sizes))"
+VIEW = "part.view_as(parameter)"
+
+
+def trainable_of(model):
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+answers.edit(
+    "weight_itself",
+    "flattened_weights",  # a single contiguous tensor is flattened into a view of itself
+    (FLAT, "torch._utils._flatten_dense_tensors([p.detach() for p in trainable]).zero_()"),
+)
+answers.edit("copy", "cloned_views", (VIEW, VIEW + ".clone()"))
+answers.edit(
+    "wrong_dtype",
+    "float32",
+    (FLAT, "torch.zeros(sum(sizes))"),
+    (VIEW, VIEW + ".to(parameter.dtype)"),
+)
+answers.edit(
+    "tied_twice",
+    "tied_twice",
+    (
+        TRAINABLE,
+        "[p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]",
+    ),
+)
+answers.edit(
+    "frozen_in",
+    "with_frozen",
+    (TRAINABLE, "list(model.parameters())"),
+    ("        parameter.grad", "        if parameter.requires_grad: parameter.grad"),
+)
+answers.edit(
+    "frozen_gradient",
+    "frozen_apart",
+    (
+        "    return flat",
+        "    model.frozen.weight.grad = torch.zeros_like(model.frozen.weight)\n    return flat",
+    ),
+)
+answers.edit("not_zeros", "ones", ("new_zeros", "new_ones"))
+answers.edit(
+    "not_zeros", "not_a_number", ("new_zeros(sum(sizes))", "new_full((sum(sizes),), float('nan'))")
+)
+answers.edit("returns_none", "no_return", ("return flat", "pass"))
+answers.edit("wrong_shape", "two_dimensions", ("return flat", "return flat[None]"))
+answers.edit(
+    "wrong_shape",
+    "one_place_more",
+    ("sum(sizes))", "sum(sizes) + 1)"),
+    ("flat.split(sizes)", "flat[1:].split(sizes)"),
+)
+answers.edit(
+    "other_device",
+    "on_the_default_device",
+    (FLAT, "torch.zeros(sum(sizes), dtype=trainable[0].dtype)"),
+)
+answers.edit("raises", "asks_the_second", (FLAT, "trainable[1].new_zeros(sum(sizes))"))
+answers.edit(
+    "new_name",
+    "registers_a_buffer",
+    ("    return flat", "    model.register_buffer('flat', flat)\n    return flat"),
+)
+answers.edit("wrong_type", "the_views", ("return flat", "return list(flat.split(sizes))"))
+answers.edit(
+    "no_gradient",
+    "only_where_there_is_one",
+    ("        parameter.grad", "        if parameter is not model.unused: parameter.grad"),
+)
+answers.edit(
+    None,
+    "requires_grad",
+    ("return flat", "return flat.requires_grad_()"),
+    says="requires a gradient",
+)
+
+
+@answers.wrong("copy")
+def concatenated(model):
+    for parameter in trainable_of(model):
+        parameter.grad = torch.zeros_like(parameter)
+    return torch.cat([parameter.grad.flatten() for parameter in trainable_of(model)])
+
+
+@answers.wrong("overlap")
+def offset_never_moves(model):
+    trainable = trainable_of(model)
+    flat = trainable[0].new_zeros(sum(p.numel() for p in trainable))
+    for parameter in trainable:
+        parameter.grad = flat[: parameter.numel()].view_as(parameter)
+    return flat
+
+
+@answers.wrong("not_zeros")
+def what_was_there(model):
+    trainable = trainable_of(model)
+    old = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable]
+    flat = parameters_to_vector(old)
+    for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    return flat
+
+
+@answers.wrong("unused_left_out")
+def where_a_gradient_is(model):
+    trainable = [p for p in trainable_of(model) if p is not model.unused]
+    flat = trainable[0].new_zeros(sum(p.numel() for p in trainable))
+    model.unused.grad = torch.zeros_like(model.unused)
+    for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    return flat
+
+
+@answers.wrong("same_buffer")
+def kept_on_the_model(model):
+    if not hasattr(model, "kept"):
+        model.kept = [answers.reference()(model)]
+    model.kept[0].zero_()
+    return model.kept[0]
+
+
+@answers.wrong("other_device")
+def buffer_of_its_own(model):
+    flat = answers.reference()(model)
+    own = torch.zeros(len(flat), dtype=flat.dtype)
+    return own if own.device.type == "meta" else flat
+
+
+@answers.wrong("leaves_the_buffer")
+def put_back_by_a_hook(model):
+    flat = answers.reference()(model)
+    for parameter in trainable_of(model):
+        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", p.grad.clone()))
+    return flat
+
+
+@answers.right
+def last_layer_first(model):
+    trainable = trainable_of(model)[::-1]
+    flat = torch.zeros(
+        sum(p.numel() for p in trainable), dtype=trainable[0].dtype, device=trainable[0].device
+    )
+    offset = 0
+    for parameter in trainable:
+        end = offset + parameter.numel()
+        parameter.grad = flat[offset:end].reshape(parameter.shape)
+        offset = end
+    return flat
+
+
+@answers.right
+def narrow_and_unflatten(model):
+    trainable = trainable_of(model)
+    flat = torch.cat([torch.zeros_like(p).flatten() for p in trainable])
+    start = 0
+    for parameter in trainable:
+        parameter.grad = flat.narrow(0, start, parameter.numel()).view(parameter.size())
+        start += parameter.numel()
+    return flat
+
+
+@answers.right
+def old_gradients_dropped_first(model):
+    model.zero_grad(set_to_none=True)
+    return answers.reference()(model)
+
+
+@answers.right
+def with_as_strided(model):
+    trainable = trainable_of(model)
+    flat = trainable[-1].detach().new_zeros((sum(p.numel() for p in trainable),))
+    offset = 0
+    for parameter in trainable:
+        shape, stride = parameter.shape, parameter.stride()
+        parameter.grad = flat.as_strided(shape, stride, offset)
+        offset += parameter.numel()
+    return flat
+
+
+@answers.right
+def zeroed_at_the_end(model):
+    trainable = trainable_of(model)
+    flat = torch.empty_like(parameters_to_vector(trainable)).detach()
+    for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
+        parameter.grad = part.view(*parameter.shape)
+    return flat.zero_()
+
+
+@answers.right
+def offsets_in_a_tensor(model):
+    trainable = trainable_of(model)
+    ends = torch.tensor([p.numel() for p in trainable]).cumsum(0)
+    flat = trainable[0].new_zeros(int(ends[-1]))
+    for parameter, end in zip(trainable, ends.tolist(), strict=True):
+        parameter.grad = flat[end - parameter.numel() : end].view_as(parameter)
+    return flat

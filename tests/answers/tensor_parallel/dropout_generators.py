@@ -1,0 +1,95 @@
+"""Answers to `dropout_generators`."""
+
+import random
+
+import torch
+import torch.distributed as dist
+
+from parlab.answers import Answers
+
+answers = Answers("dropout_generators")
+
+APART = "manual_seed((seed + 1) * 2**20 + group.rank())"
+
+answers.edit("same_mask_everywhere", "one_seed", (APART, "manual_seed(seed + 1000)"))
+answers.edit(
+    "apart_is_together", "rank_0_is_both", (APART, "manual_seed(seed + 10**7 * group.rank())")
+)
+answers.edit(
+    "together_differs",
+    "rank_in_both",
+    ("manual_seed(seed)", "manual_seed(seed + 10**7 * group.rank())"),
+)
+answers.edit(
+    "neighbouring_seeds", "seed_plus_rank", (APART, "manual_seed(seed + 10**7 + group.rank())")
+)
+answers.edit("seed_ignored", "fixed_seed", ("manual_seed(seed)", "manual_seed(1234)"))
+answers.edit("seed_ignored", "fixed_apart", (APART, "manual_seed(2**30 + group.rank())"))
+answers.edit("one_generator", "one", ("return together, apart", "return together, together"))
+answers.edit(
+    "not_repeatable",
+    "fresh",
+    (
+        "apart = torch.Generator(device)." + APART,
+        "apart = torch.Generator(device)\n    apart.seed()",
+    ),
+)
+answers.edit(
+    "global_generator",
+    "global",
+    (
+        "return together, apart",
+        "torch.manual_seed(seed)\n    return together, torch.default_generator",
+    ),
+)
+answers.edit("returns_none", "no_return", ("return together, apart", "together, apart"))
+
+
+@answers.right
+def from_a_hash(seed, group, device):
+    together, apart = torch.Generator(device), torch.Generator(device)
+    together.manual_seed(seed)
+    apart.manual_seed(random.Random(f"{seed}, {group.rank()}").getrandbits(63))
+    return together, apart
+
+
+@answers.right
+def drawn_from_together(seed, group, device):
+    """A generator gives the ranks their seeds."""
+    source = torch.Generator().manual_seed(seed)
+    seeds = torch.randint(2**62, (group.size(),), generator=source)
+    return (
+        torch.Generator(device).manual_seed(seed),
+        torch.Generator(device).manual_seed(seeds[group.rank()].item()),
+    )
+
+
+@answers.right
+def broadcast(seed, group, device):
+    """Rank 0 tells all ranks the seeds."""
+    seeds = torch.tensor([seed * 1_000_003 + r for r in range(group.size() + 1)])
+    dist.broadcast(seeds, group_src=0, group=group)
+    made = [torch.Generator(device) for _ in range(2)]
+    made[0].manual_seed(seeds[-1].item())
+    made[1].manual_seed(seeds[group.rank()].item())
+    return made
+
+
+@answers.right
+def strided_seeds(seed, group, device):
+    one = torch.Generator(device)
+    one.manual_seed(seed * 4096)
+    other = torch.Generator(device)
+    other.manual_seed(seed * 4096 + 1 + group.rank())
+    return one, other
+
+
+@answers.right
+def state_copied(seed, group, device):
+    """Skips ahead in one stream, another distance for each rank."""
+    together = torch.Generator(device).manual_seed(2 * seed)
+    apart = torch.Generator(device)
+    apart.manual_seed(2 * seed + 1)
+    for _ in range(group.rank()):
+        torch.rand(100_003, generator=apart)
+    return together, apart

@@ -1,0 +1,54 @@
+"""Answers to `predict_layer`."""
+
+from types import MappingProxyType
+
+from parlab.answers import Answers
+from parlab.costs import tensor_parallel as costs
+
+answers = Answers("predict_layer")
+
+answers.edit("forward_only", "forward_alone", ('"all_reduces": 4', '"all_reduces": 2'))
+answers.edit("one_part", "one_in_all", ('"all_reduces": 4', '"all_reduces": 1'))
+answers.edit("elements", "numbers", ("size = 4 * batch", "size = batch"))
+answers.edit("elements", "weights_in_numbers", ("share * 4 * 12", "share * 12"))
+answers.edit("mlp_width", "hidden_numbers", ('"bytes": size', '"bytes": 4 * size'))
+answers.edit("shard", "own_share", ('"bytes": size', '"bytes": size / world_size'))
+answers.edit("one_way", "one_half", ("4 * 2 * share * size", "4 * share * size"))
+answers.edit("whole", "keeps_nothing", ("4 * 2 * share * size", "4 * 2 * size"))
+answers.edit("whole", "all_weights", ('"weights": share * 4', '"weights": 4'))
+answers.edit("one_all_reduce", "one_of_them", ("4 * 2 * share * size", "2 * share * size"))
+answers.edit(None, "eight_h_squared", ("12 * hidden**2", "8 * hidden**2"))
+answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
+
+
+@answers.right
+def from_the_costs(batch, sequence, hidden, world_size):
+    return costs.layer_in_numbers(batch, sequence, hidden, world_size, 4)
+
+
+@answers.right
+def by_halves(batch, sequence, hidden, world_size):
+    size = batch * sequence * hidden * 4
+    half = size - size / world_size
+    weights = 48 * hidden * hidden
+    return {
+        "all_reduces": 2 + 2,
+        "bytes": size,
+        "sent": 8 * half,
+        "weights": weights - weights / world_size,
+    }
+
+
+@answers.right
+def read_only(*sizes):
+    return MappingProxyType(answers.reference()(*sizes))
+
+
+@answers.right
+def rounded(*sizes):
+    return {name: round(value) for name, value in answers.reference()(*sizes).items()}
+
+
+@answers.right
+def with_more(*sizes):
+    return {"gathers": 0, **answers.reference()(*sizes)}

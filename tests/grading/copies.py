@@ -1,0 +1,46 @@
+"""A student's copy of a lab, to be changed and handed in."""
+
+import nbformat
+from nbformat import NotebookNode
+
+from parlab.grading.lab import GradedLab
+
+
+class Copy:
+    """A copy of what was handed out; with `solved`, the reference's answers are in it."""
+
+    def __init__(self, lab: GradedLab, solved: bool = True) -> None:
+        self.lab = lab
+        self.notebook: NotebookNode = nbformat.reads(nbformat.writes(lab.handed_out), as_version=4)
+        if solved:
+            for exercise in lab.exercises:
+                self.answer(exercise.key, self.reference(exercise.key))
+
+    @property
+    def cells(self) -> list[NotebookNode]:
+        return self.notebook.cells
+
+    def reference(self, key: str) -> str:
+        [cell] = [c for c in self.lab.cells if c.id == f"exercise-{key}"]
+        return cell.source
+
+    def cell(self, cell_id: str) -> NotebookNode:
+        [cell] = [c for c in self.cells if c.id == cell_id]
+        return cell
+
+    def answer(self, key: str, source: str) -> "Copy":
+        self.cell(f"exercise-{key}").source = source
+        return self
+
+    def stub(self, key: str) -> "Copy":
+        [cell] = [c for c in self.lab.handed_out.cells if c.id == f"exercise-{key}"]
+        return self.answer(key, cell.source)
+
+    def insert(self, source: str, before: str) -> "Copy":
+        """A cell of the student's own before cell `before`."""
+        at = self.cells.index(self.cell(before))
+        self.cells.insert(at, nbformat.v4.new_code_cell(source))
+        return self
+
+    def text(self) -> str:
+        return nbformat.writes(self.notebook)

@@ -1,0 +1,83 @@
+"""A lab without ranks, with real kernels or in this process; in both the real grader grades it."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from nbformat import NotebookNode, v4
+
+from parlab.authoring import notebooks
+from parlab.authoring.source import read_lab
+from parlab.grading.grader import Grader
+from parlab.grading.lab import GradedLab
+from parlab.grading.running import CellRun, Limits, NotebookRun
+from tests.grading import small_lab
+
+SOURCE = Path(__file__).with_name("01_plain.py")
+
+
+def make_course(root: Path) -> GradedLab:
+    """The lab as ordinary cells, for a kernel: `%%px` is for those who have ranks."""
+    root.mkdir(exist_ok=True)
+    source = root / SOURCE.name
+    lines = SOURCE.read_text().splitlines(keepends=True)
+    source.write_text("".join(line for line in lines if not line.startswith("# %%px")))
+    return small_lab.make_course(root / "course", source)
+
+
+def in_process_lab() -> GradedLab:
+    """The lab with its rank cells, which `InProcess` runs without ranks."""
+    lab = read_lab(SOURCE)
+    solution, handed_out = notebooks.solution_notebook(lab), notebooks.lab_notebook(lab)
+    code = [cell for cell in solution.cells if cell.cell_type == "code"]
+    for cell in code:
+        cell.outputs = []
+    ran = run_in_process(v4.new_notebook(cells=code)).cells
+    for cell in code:
+        data = [{"application/json": value} for value in ran[cell.id].json]
+        cell.outputs = [v4.new_output("display_data", data=d) for d in data]
+    return GradedLab(lab.name, SOURCE, solution, handed_out)
+
+
+class InProcess(Grader):
+    """The real grader; only the cells run in this process: for code that is trusted."""
+
+    def __init__(self, lab: GradedLab) -> None:
+        super().__init__(lab, Limits(), "none", stop=threading.Event())
+        self.ran: NotebookNode | None = None
+
+    def run(self, student: str, notebook: NotebookNode) -> NotebookRun:
+        self.ran = notebook
+        return run_in_process(notebook)
+
+
+def run_in_process(notebook: NotebookNode) -> NotebookRun:
+    """What happens in the cells, in a shell of IPython's own; a rank cell is an ordinary one."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(history_manager=None)
+    shell.register_magic_function(lambda line, cell: _ran(shell, cell), "cell", "px")
+    cells = {}
+    try:
+        for cell in notebook.cells:
+            with capture_output() as captured:
+                result = shell.run_cell(cell.source)
+            cells[cell.id] = _cell_run(result, captured)
+    finally:
+        InteractiveShell.clear_instance()
+    return NotebookRun(cells)
+
+
+def _ran(shell: InteractiveShell, cell: str) -> None:
+    result = shell.run_cell(cell)
+    if error := result.error_before_exec or result.error_in_exec:
+        raise error
+
+
+def _cell_run(result: Any, captured: Any) -> CellRun:
+    error = result.error_before_exec or result.error_in_exec
+    values = [o.data["application/json"] for o in captured.outputs if "application/json" in o.data]
+    if error is None:
+        return CellRun("ok", text=captured.stdout, json=values)
+    return CellRun("error", type(error).__name__, str(error), text=captured.stdout, json=values)

@@ -1,0 +1,66 @@
+"""What earns nothing: answers that return None, or their argument."""
+
+import pytest
+
+from parlab.grading.building import build
+from parlab.grading.comparing import right_at
+from parlab.grading.doing_nothing import answers
+from parlab.grading.matching import match
+from parlab.grading.proof import ProofFailed, prove
+from parlab.grading.scoring import score
+from tests.grading.copies import Copy
+from tests.grading.plain_lab import InProcess, in_process_lab
+
+STUB = '''\
+%%px
+class Sampler:
+    def __init__(self, data, rank):
+        raise NotImplementedError("exercise sampler: not done yet")
+
+    def __len__(self):
+        raise NotImplementedError("exercise sampler: not done yet")
+
+
+def shift(x, comm):
+    """Send `x` on."""
+    if comm.size > 1:
+        raise NotImplementedError("exercise sampler: not done yet")
+    return x
+'''
+
+
+def test_answers_are_made_of_the_stub() -> None:
+    none, first = answers(STUB)
+    assert none.count("return None") == 3 and "raise" not in first
+    assert first.count("return None") == 2 and first.count("return x") == 2
+    assert none.count("\n") == STUB.count("\n")
+    assert answers("def shift(x, comm):\n    return x\n") == []
+
+
+@pytest.mark.parametrize("body", ["return None", "return values"])
+def test_the_values_that_doing_nothing_shows_earn_nothing(body: str) -> None:
+    """How many numbers there are is told whatever the answer is."""
+    grader = InProcess(in_process_lab())
+    hidden = "hidden-check-total"
+    worthless = prove(grader, jobs=1)
+    assert worthless[hidden] == {("count",)}
+    copy = Copy(grader.lab).answer("total", f"%%px\ndef total(values):\n    {body}\n")
+    matched = match(grader.lab, copy.notebook)
+    ran = grader.run("student", build(grader.lab, matched))
+    [(_, expected)] = next(e for e in grader.lab.exercises if e.key == "total").hidden.values()
+    [shown] = ran.cells[hidden].json
+    assert any(right_at(expected, shown).values()), "a value is right without an answer"
+    total = next(e for e in score(grader.lab, matched, ran, worthless) if e.key == "total")
+    assert total.points == 0
+
+
+def test_a_lab_that_pays_for_doing_nothing_is_refused() -> None:
+    lab = in_process_lab()
+    for cell in lab.solution.cells:
+        if cell.id == "hidden-check-total":
+            cell.source = "%%px\ncheck.show_values(of_one=total(7))"
+            cell.outputs[0].data["application/json"] = {"of_one": 7}
+        if cell.id == "exercise-total":
+            cell.source = "%%px\ndef total(values):\n    return sum(values) if values != 7 else 7\n"
+    with pytest.raises(ProofFailed, match="total: an answer that does nothing shows all values"):
+        prove(InProcess(lab), jobs=1)

@@ -1,0 +1,45 @@
+"""Cells that do not end, take too much, or attack their kernel: real kernels, without ranks."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from parlab.grading.results import SubmissionResult
+from tests.grading import cases_kernel, cases_running
+from tests.grading.cases import Case
+from tests.grading.plain_lab import make_course
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("bubblewrap")]
+CASES = [*cases_running.case, *cases_kernel.case]
+# An honest cell of this lab takes milliseconds, an honest submission 200 MB.
+LIMITS = ["--cell-timeout", "6", "--timeout", "120", "--memory", "1"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SubmissionResult]:
+    root = tmp_path_factory.mktemp("running")
+    lab = make_course(root / "lab")
+    folder, out = root / "class", root / "out"
+    folder.mkdir()
+    for case in CASES:
+        case.write(folder, lab)
+    # Many of them wait for a limit: more of them than cores.
+    asked = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "4", *LIMITS]
+    ended = subprocess.run(
+        [sys.executable, "-m", "parlab.cli", *asked], capture_output=True, text=True, timeout=800
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = {}
+    for path in out.glob("results/*/result.json"):
+        data = json.loads(path.read_text())
+        data.pop("format")
+        result = SubmissionResult.from_json(data)
+        found[result.student] = result
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_submission(results: dict[str, SubmissionResult], case: Case) -> None:
+    case.verify(results[case.student])

@@ -1,0 +1,61 @@
+"""Points from what happened in the cells, without a kernel."""
+
+import pytest
+
+from parlab.grading.lab import Exercise
+from parlab.grading.matching import Matched
+from parlab.grading.running import CellRun, NotebookRun
+from parlab.grading.scoring import score_exercise
+
+LINE = "✓ add: two numbers"
+EXPECTED = {"sum": [3, 5]}
+
+
+def exercise(**hidden: tuple[float, dict]) -> Exercise:
+    return Exercise("add", "exercise-add", frozenset({"add"}), {"check-add": 3.0}, hidden)
+
+
+def scored(one: Exercise, line: str, shown: dict[str, list]) -> tuple[str, float | None]:
+    """Status and points where the check printed `line`, and hidden checks displayed `shown`."""
+    cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=line)}
+    cells |= {cell: CellRun("ok", json=values) for cell, values in shown.items()}
+    result = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells))
+    return str(result.status), result.points
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "expected"),
+    [
+        (LINE, [EXPECTED], ("passed", 4)),
+        ("", [EXPECTED], ("partial", 1)),
+        (LINE, [{"sum": [3, 6]}], ("partial", 0.5)),
+        (LINE, [{}], ("failed", 0)),
+        (LINE, [], ("failed", 0)),
+        (LINE, [EXPECTED, EXPECTED], ("failed", 0)),
+    ],
+)
+def test_a_visible_check_counts_where_all_hidden_values_are_right(
+    line: str, shown: list, expected: tuple[str, float]
+) -> None:
+    assert scored(exercise(hidden=(1.0, EXPECTED)), line, {"hidden": shown}) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "parts"),
+    [
+        (LINE, EXPECTED, ""),
+        ("", EXPECTED, "check 0 of 3, further check 1 of 1"),
+        (LINE, {"sum": [3, 6]}, "check 0 of 3, further check 0.5 of 1; the check's points count"),
+    ],
+)
+def test_how_the_points_came_about_is_told(line: str, shown: dict, parts: str) -> None:
+    one = exercise(hidden=(1.0, EXPECTED))
+    cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=line)}
+    cells["hidden"] = CellRun("ok", json=[shown])
+    result = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells))
+    assert result.parts.startswith(parts) and bool(result.parts) == bool(parts)
+
+
+def test_a_printed_line_alone_is_worth_nothing() -> None:
+    """Code can print what a check prints: without values to compare it proves nothing."""
+    assert scored(exercise(), LINE, {}) == ("failed", 0)

@@ -1,0 +1,48 @@
+"""Files and notebooks of every kind, from the file to the score; the cells run in this process."""
+
+from pathlib import Path
+
+import pytest
+
+from parlab.grading.building import build
+from parlab.grading.lab import GradedLab
+from parlab.grading.matching import match
+from parlab.grading.submissions import find_submissions
+from tests.grading import cases_files, cases_structure
+from tests.grading.cases import Case
+from tests.grading.copies import Copy
+from tests.grading.plain_lab import InProcess, in_process_lab
+
+
+@pytest.fixture(scope="module")
+def grader() -> InProcess:
+    return InProcess(in_process_lab())
+
+
+@pytest.mark.parametrize(
+    "case", [*cases_files.case, *cases_structure.case], ids=lambda case: case.name
+)
+def test_submission(case: Case, grader: InProcess, tmp_path: Path) -> None:
+    case.write(tmp_path, grader.lab)
+    [submission] = find_submissions([tmp_path], grader.lab.name).submissions
+    case.verify(grader.grade(submission))
+
+
+def test_no_reference_runs_beside_a_students_code(grader: InProcess) -> None:
+    """What runs in the student's process can be read there."""
+    copy = Copy(grader.lab)
+    for exercise in grader.lab.exercises:
+        copy.answer(exercise.key, f"%%px\ndef {exercise.key}(*args):\n    return 1 / 0\n")
+    copy.cells.remove(copy.cell("exercise-mean"))
+    grader.run("student", build(grader.lab, match(grader.lab, copy.notebook)))
+    ran = "\n".join(cell.source for cell in grader.ran.cells)
+    secret = [line for line in reference_lines(grader.lab) if line in ran]
+    assert secret == []
+
+
+def reference_lines(lab: GradedLab) -> set[str]:
+    """The lines of the reference's answers that nobody was given."""
+    given = "\n".join(cell.source for cell in lab.handed_out.cells)
+    cells = {exercise.cell for exercise in lab.exercises}
+    lines = {line for c in lab.cells if c.id in cells for line in c.source.split("\n")}
+    return {line for line in lines if line.strip() and line not in given}

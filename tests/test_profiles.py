@@ -1,0 +1,100 @@
+"""What `parlab profile` writes, and what it refuses; that ranks start so: test_slurm, test_ssh."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traitlets.config.loader import PyFileConfigLoader
+
+from parlab.profiles.writing import ranks_on, write_slurm, write_ssh
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    return tmp_path
+
+
+def settings(file: Path) -> Any:
+    return PyFileConfigLoader(file.name, str(file.parent)).load_config()
+
+
+def test_options_stand_in_the_batch_script(home: Path) -> None:
+    file = write_slurm(
+        "gpus", partition="gpu", account="course", time="1-12", nodes=2, ranks_per_node=4,
+        cpus_per_rank=6, gpus_per_node=4, interface="ib0", sbatch=["--constraint=a100&{80}"],
+    )  # fmt: skip
+    assert file == home / "profile_gpus" / "ipcluster_config.py"
+    launcher = settings(file).SlurmRanks
+    script = launcher.batch_template.splitlines()
+    assert script[:5] == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=parlab",
+        "#SBATCH --export=ALL",
+        "#SBATCH --output={output_file}",
+        "#SBATCH --ntasks={n}",
+    ]
+    assert set(script[5:-1]) == {
+        "#SBATCH --partition=gpu",
+        "#SBATCH --account=course",
+        "#SBATCH --time=1-12",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --cpus-per-task=6",
+        "#SBATCH --gpus-per-node=4",
+        "#SBATCH --constraint=a100&{{80}}",  # ipyparallel fills in what stands in single braces
+    }
+    assert script[-1] == "exec {mpiexec} -n {n} {program_and_args}"
+    assert launcher.environment["OMPI_MCA_btl_tcp_if_include"] == "ib0"
+
+
+def test_a_profile_is_overwritten_only_when_asked() -> None:
+    file = write_slurm("slurm")
+    before = file.read_text()
+    with pytest.raises(ValueError, match="is there already: --force overwrites it"):
+        write_slurm("slurm", partition="other")
+    assert file.read_text() == before
+    write_slurm("slurm", partition="other", force=True)
+    assert "--partition=other" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "../slurm"}, "--name ../slurm: letters"),
+        ({"name": ""}, "--name : letters"),
+        ({"time": "two hours"}, "--time two hours: Slurm takes minutes"),
+        ({"partition": "gpu long"}, "--partition gpu long: one word"),
+        ({"account": "me\n#SBATCH --nodes=99"}, "one word"),
+        ({"interface": "eth0;reboot"}, "--interface eth0;reboot: the name of one"),
+        ({"sbatch": ["qos=long"]}, "--sbatch qos=long: an option of sbatch"),
+        ({"sbatch": ["--comment=a\nb"]}, "one line"),
+        ({"sbatch": ['--comment="""']}, "one line"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_and_nothing_written(
+    given: dict[str, Any], told: str, home: Path
+) -> None:
+    with pytest.raises(ValueError) as refused:
+        write_slurm(**{"name": "slurm"} | given)
+    assert told in str(refused.value)
+    assert list(home.iterdir()) == []
+
+
+def test_hosts_stand_in_the_profile_as_they_were_given() -> None:
+    hosts = ["gpu01:4", "10.0.0.2:2"]
+    file = write_ssh("ssh", hosts, ssh_command="ssh -p '2222'")
+    assert settings(file).SshRanks.hosts == hosts
+    assert settings(file).SshRanks.ssh_command == "ssh -p '2222'"
+    assert ranks_on(hosts) == 6
+
+
+@pytest.mark.parametrize("host", ["gpu01", "gpu01:0", "gpu01:x", "-oProxyCommand=x:1", "a b:1"])
+def test_a_host_without_its_ranks_is_refused(host: str) -> None:
+    with pytest.raises(ValueError, match="a machine and its number of ranks"):
+        write_ssh("ssh", ["gpu02:1", host])
+
+
+def test_a_host_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="gpu01 is there twice"):
+        write_ssh("ssh", ["gpu01:1", "gpu01:2"])
