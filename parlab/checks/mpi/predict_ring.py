@@ -88,8 +88,10 @@ def measure(trial: Trial) -> Numbers:
 def ring(x: np.ndarray, comm: MPI.Intracomm) -> None:
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for step in range(2 * (comm.size - 1)):
-        outgoing = x[chunk(len(x), comm.rank - step, comm.size)]
-        comm.Sendrecv(outgoing, right, recvbuf=np.empty_like(outgoing), source=left)
+        outgoing, incoming = (
+            x[chunk(len(x), rank - step, comm.size)] for rank in (comm.rank, comm.rank - 1)
+        )
+        comm.Sendrecv(outgoing, right, recvbuf=np.empty_like(incoming), source=left)
 
 
 def tree_to_rank_0(comm: MPI.Intracomm) -> None:
