@@ -1,0 +1,48 @@
+"""Whether a schedule has every action once, on the rank that has the stage."""
+
+from collections import Counter
+
+from parlab.pipeline.actions import Action, Schedule, backward, forward, text
+
+
+class Incomplete(ValueError):
+    """A schedule lacks an action, has it twice, or has it on the wrong rank."""
+
+
+def sizes(schedule: Schedule) -> tuple[int, int, int]:
+    """Ranks p, stages on each rank v, and micro-batches m of a complete schedule.
+
+    v and m are those of the highest stage and micro-batch that occur.
+
+    Raises Incomplete, with the first action that is missing, doubled, misplaced, or none.
+    """
+    ranks, actions = len(schedule), [action for actions in schedule for action in actions]
+    if not actions:
+        raise Incomplete("the schedule has no action")
+    for rank, own in enumerate(schedule):
+        for action in own:
+            _check(action, rank, ranks)
+    chunks = max(action.stage for action in actions) // ranks + 1
+    micro_batches = max(action.micro_batch for action in actions) + 1
+    count = Counter(map(tuple, actions))
+    for stage in range(ranks * chunks):
+        for micro_batch in range(micro_batches):
+            for action in (forward(stage, micro_batch), backward(stage, micro_batch)):
+                if count[action] != 1:
+                    name, rank = text(action, ranks if chunks == 1 else None), stage % ranks
+                    how = f"is there {count[action]} times" if count[action] else "is missing"
+                    raise Incomplete(f"{name} of rank {rank} {how}")
+    return ranks, chunks, micro_batches
+
+
+def _check(action: Action, rank: int, ranks: int) -> None:
+    try:
+        kind, stage, micro_batch = action
+    except (TypeError, ValueError):
+        raise Incomplete(f"rank {rank} has {action!r}, which is no action") from None
+    numbers = isinstance(stage, int) and isinstance(micro_batch, int)
+    if kind not in ("forward", "backward") or not numbers or min(stage, micro_batch) < 0:
+        raise Incomplete(f"rank {rank} has {action!r}, which is no action")
+    if stage % ranks != rank:
+        name = text(Action(*action))
+        raise Incomplete(f"{name} is on rank {rank}, and stage {stage} is on rank {stage % ranks}")
