@@ -6,6 +6,7 @@ networks        nodes with fast links inside and slower ones between
 data_parallel   a training step on many ranks: traffic, time, efficiency
 zero            ZeRO's stages: bytes by kind, traffic, prefetch, offload
 tensor_parallel a layer on several ranks: activations, traffic, time
+pipeline_parallel stages on several ranks: idle time, activations, messages
 
 Sizes are in bytes, times in seconds, as floats: a formula is not rounded to whole messages.
 """
