@@ -73,11 +73,11 @@ class Worker:
 
     def next(self) -> Action | None:
         """What this rank waits for and does next; None at the end."""
+        if len(self.todo["weights"]) > (self.later if self.todo["backward"] else 0):
+            return self.todo["weights"][0]
         ahead = self.done["forward"] - self.done["backward"]
         if self.todo["forward"] and ahead < self.ahead:
             return self.todo["forward"][0]
-        if len(self.todo["weights"]) > (self.later if self.todo["backward"] else 0):
-            return self.todo["weights"][0]
         return self.todo["backward"][0] if self.todo["backward"] else None
 
     def begin(self, action: Action) -> None:
