@@ -1,0 +1,245 @@
+"""Pictures of pipeline parallelism: what each rank does when, for any schedule."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from parlab.pipeline import Span, bubble, live, simulate
+from parlab.plots.interactive import figure as interactive_figure
+from parlab.plots.look import NEUTRAL, Style, style
+from parlab.plots.pipeline_policies import schedule
+from parlab.plots.still import hatched, subplots
+
+# Two tones around the colour of computing, and a third with dots; all carry their micro-batch.
+PASSES = {
+    "forward": Style("forward", "#5596d2"),
+    "backward": Style("backward", "#33699f"),
+    "weights": Style("backward, for weights", "#7d8fb3", hatch="..."),
+}
+PANELS = ("gpipe", "1f1b", "interleaved")
+_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "inter-<br>leaved"}
+_PANEL, _GAP = 8.0, 2.6  # height of a panel, whatever its number of ranks; room for its text
+_AWAY = 100.0  # where nobody looks
+_IDLE = "rgba(139,146,156,0.22)"
+# Of a cell: idle; forward and backward, each with a second tone so that neighbours stay apart.
+_TONES = (_IDLE, "#5596d2", "#4582bd", "#33699f", "#2f5f91")
+
+_IDEAL = {"color": style("reference").colour, "dash": "dot", "width": 2}
+
+
+def gantt(title: str, panels: Mapping[str, Sequence[Span]], unit: float = 1.0) -> Figure:
+    """What each rank does when, a panel for each name, all on the same axis of time.
+
+    Numbers are micro-batches; a rank's second stage has a prime, and a paler colour, and so on.
+    `unit` is what the axis counts in: the time of a forward pass, where spans count in others.
+    """
+    ranks = {name: 1 + max(span.rank for span in spans) for name, spans in panels.items()}
+    height = 1.1 + sum(0.34 * n + 0.45 for n in ranks.values())
+    figure, axes = subplots(
+        title, len(panels), 1, figsize=(9.0, height), sharex=True, squeeze=False,
+        height_ratios=list(ranks.values()),
+    )  # fmt: skip
+    longest = max(span.end for spans in panels.values() for span in spans) / unit
+    for part, (name, spans) in zip(axes[:, 0], panels.items(), strict=True):
+        _panel(part, spans, ranks[name], unit)
+        if name:
+            part.set_title(name, fontsize="medium", color=NEUTRAL)
+        part.set(xlim=(0, longest), ylim=(ranks[name] - 0.5, -0.5))
+        part.set_yticks(range(ranks[name]), [f"rank {rank}" for rank in range(ranks[name])])
+    axes[-1, 0].set_xlabel("time (forward passes)")
+    kinds = dict.fromkeys(span.action.kind for spans in panels.values() for span in spans)
+    patches = [Patch(**hatched(PASSES[kind])) for kind in PASSES if kind in kinds]
+    patches.append(Patch(facecolor=style("idle").colour, alpha=0.22, label="idle"))
+    figure.legend(
+        handles=patches, loc="outside lower right", ncols=len(patches), frameon=False,
+        labelcolor=NEUTRAL,
+    )  # fmt: skip
+    plt.close(figure)  # the cell shows what it returns, and would show it twice
+    return figure
+
+
+def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float) -> None:
+    end = max(span.end for span in spans) / unit
+    chunks = 1 + max(span.action.stage for span in spans) // ranks
+    for rank in range(ranks):
+        axes.add_patch(
+            Rectangle((0, rank - 0.4), end, 0.8, color=style("idle").colour, alpha=0.22, lw=0)
+        )
+    for span in spans:
+        look, chunk = PASSES[span.action.kind], span.action.stage // ranks
+        start, width = span.start / unit, (span.end - span.start) / unit
+        pale = 0.5 * chunk / max(chunks - 1, 1)
+        axes.add_patch(
+            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=_mixed(look.colour, pale),
+                      hatch=look.hatch, edgecolor="white", lw=0.8)
+        )  # fmt: skip
+        plate = {"boxstyle": "round,pad=0.08", "facecolor": look.colour, "lw": 0}
+        axes.text(
+            start + width / 2, span.rank, f"{span.action.micro_batch}{'′' * chunk}", ha="center",
+            va="center", color="#0f1f30" if pale else "white", fontsize=9,
+            bbox=plate if look.hatch else None,
+        )  # fmt: skip
+
+
+def _mixed(colour: str, white: float) -> tuple[float, ...]:
+    """A colour with a share of white in it; opaque, so that no grey shows through."""
+    return tuple(channel + (1 - channel) * white for channel in to_rgb(colour))
+
+
+def schedule_explorer(
+    title: str,
+    ranks: Sequence[int],
+    micro_batches: Sequence[int],
+    chunks: Sequence[int],
+    active: tuple[int, int, int] = (0, 0, 0),
+) -> go.Figure:
+    """GPipe, 1F1B and interleaved 1F1B for any p, m and v, each with its bubble in numbers.
+
+    Three sliders, each with a property of the traces to itself, or one would undo what another did:
+    p whether a trace is visible, m its place from left to right, v its place from top to bottom, on
+    the plot or beyond it. Time is a share of what GPipe takes. `active` are the places at which the
+    sliders begin.
+    """
+    rows = len(PANELS) * (_PANEL + _GAP)
+    figure = interactive_figure(
+        title, x="time, over that of GPipe", height=760, legend_traceorder="normal",
+        xaxis={"range": [0, 1.001], "tickformat": ".0%", "showgrid": False},
+        yaxis={
+            "range": [rows, -0.2], "showgrid": False, "zeroline": False, "ticks": "",
+            "tickvals": [_top(panel) + _PANEL / 2 for panel in PANELS],
+            "ticktext": [_NAMES[panel] for panel in PANELS],
+        },
+    )  # fmt: skip
+    for look in (PASSES["forward"], PASSES["backward"], Style("idle", _IDLE)):  # the legend's
+        figure.add_bar(x=[None], y=[None], name=look.label, marker_color=look.colour)
+    figure.add_scatter(x=[None], y=[None], mode="lines", line=_IDEAL, name="without a bubble")
+    always = len(figure.data)
+    parts = [part for p in ranks for m in micro_batches for part in _parts(p, m, chunks)]
+    first = (ranks[active[0]], micro_batches[active[1]], chunks[active[2]])
+    for part in parts:
+        trace = part.trace
+        trace.visible = part.p == first[0]
+        trace.x0 = _left(part, first[1])
+        trace.update(_down(part, first[2]))
+        figure.add_trace(trace)
+    indices = list(range(always, always + len(parts)))
+
+    def step(label: int, change: dict[str, list[Any]]) -> dict[str, Any]:
+        return {"label": f"{label}", "method": "restyle", "args": [change, indices]}
+
+    by_ranks = [step(p, {"visible": [part.p == p for part in parts]}) for p in ranks]
+    by_micro_batches = [step(m, {"x0": [_left(part, m) for part in parts]}) for m in micro_batches]
+    by_chunks = [
+        step(v, {name: [_down(part, v).get(name) for part in parts] for name in ("y0", "y")})
+        for v in chunks
+    ]
+    figure.update_layout(
+        sliders=[
+            {
+                "active": place,
+                "steps": steps,
+                "currentvalue": {"prefix": label, "xanchor": "left"},
+                "pad": {"t": top},
+            }
+            for place, steps, label, top in zip(
+                active,
+                (by_ranks, by_micro_batches, by_chunks),
+                ("ranks p: ", "micro-batches m: ", "interleaved stages on a rank v: "),
+                (64, 156, 248),
+                strict=True,
+            )
+        ]
+    )
+    return figure
+
+
+@dataclass
+class Part:
+    """A trace of the explorer: of which p, m and v (None: of all), and where it is when seen."""
+
+    trace: Any
+    p: int
+    m: int
+    v: int | None
+    x0: float
+    y: float
+    height: float = 0.0  # of a line from y downwards
+
+
+def _left(part: Part, m: int) -> float:
+    return part.x0 if part.m == m else part.x0 + _AWAY
+
+
+def _down(part: Part, v: int) -> dict[str, Any]:
+    """The vertical place, in the property that this kind of trace has for it."""
+    y = part.y if part.v in (None, v) else part.y + _AWAY
+    if part.trace.type == "heatmap":
+        return {"y0": y}
+    return {"y": [y, y + part.height] if part.height else [y]}
+
+
+def _top(panel: str) -> float:
+    return _GAP * 0.8 + PANELS.index(panel) * (_PANEL + _GAP)
+
+
+def _parts(p: int, m: int, chunks: Sequence[int]) -> Iterator[Part]:
+    """All of one p and m: the panels with their numbers, and where an ideal step would end."""
+    total = 3.0 * (m + p - 1)
+    for panel in PANELS:
+        for v in chunks if panel == "interleaved" else [None]:
+            of = {"p": p, "m": m, "v": v}
+            try:
+                spans = simulate(schedule(panel, p, m, v or 1))
+            except ValueError:
+                told = f"takes m = {p}, {2 * p}, {3 * p} …"
+            else:
+                width = 1 / (total * (v or 1))
+                yield Part(
+                    _heatmap(spans, p, width), **of, x0=width / 2, y=_top(panel) + _PANEL / p / 2
+                )
+                held = max(live(spans))
+                told = f"bubble {bubble(spans):.1%}, holds {held:g}"
+            yield Part(
+                go.Scatter(
+                    text=[told], mode="text", textposition="middle right", showlegend=False,
+                    hoverinfo="skip",
+                ),
+                **of, x0=0.0, y=_top(panel) - _GAP * 0.3,
+            )  # fmt: skip
+    ideal = go.Scatter(
+        dx=1e-9, mode="lines", showlegend=False, hoverinfo="skip", line=_IDEAL,
+    )  # fmt: skip
+    yield Part(ideal, p, m, None, m / (m + p - 1), 0.4, len(PANELS) * (_PANEL + _GAP))
+
+
+def _heatmap(spans: Sequence[Span], ranks: int, width: float) -> go.Heatmap:
+    """A cell a rank and unit of time, in the tone of what is done then; `width` is that unit's."""
+    units = round(max(span.end for span in spans))
+    tones = np.zeros((ranks, units), np.int8)
+    numbers = np.full((ranks, units), "", object)
+    for span in spans:
+        start, end, (kind, _, micro_batch) = round(span.start), round(span.end), span.action
+        tones[span.rank, start:end] = (1 if kind == "forward" else 3) + micro_batch % 2
+        numbers[span.rank, start] = f"{micro_batch}"
+    return go.Heatmap(
+        z=tones,
+        text=numbers.tolist(),
+        dx=width,
+        dy=_PANEL / ranks,
+        zmin=0,
+        zmax=len(_TONES) - 1,
+        colorscale=[(i / (len(_TONES) - 1), tone) for i, tone in enumerate(_TONES)],
+        showscale=False,
+        ygap=1.5,
+        texttemplate="%{text}",
+        textfont={"color": "white"},
+        hoverinfo="skip",
+    )
