@@ -46,7 +46,18 @@ def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
     assert "All ranks stopped inside the import of `waiting`" in ran.message
     assert "`held`" in ran.message, "it says what is gone"
     ran = notebook.run("%%px\nprint(comm.allreduce(1), 'json' in globals(), 'csv' in globals())")
-    assert ran.text == "[all ranks] 4 True False\n", ran.message
+    assert ran.text.endswith("[all ranks] 4 True False\n"), ran.text + ran.message
+
+
+def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path) -> None:
+    (folder / "beside_the_lab.py").touch()
+    assert notebook.run("%%px\nimport beside_the_lab, colorsys").status == "ok"
+    told = (
+        "`import beside_the_lab, colorsys` (ModuleNotFoundError: No module named 'beside_the_lab')"
+    )
+    assert told in notebook.run("cluster.restart()").text
+    ran = notebook.run("%%px\nprint('colorsys' in globals())")
+    assert ran.text == "[all ranks] False\n", "it is told once"
 
 
 def test_ranks_that_wait_for_one_that_imports_wait_on(notebook: Notebook, folder: Path) -> None:

@@ -270,15 +270,28 @@ def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
         kernel.run("os.chdir(before)")
 
 
-def test_a_folder_for_temporary_files_that_takes_none_is_told() -> None:
-    """In /proc nobody can make a file, not even root. (Open MPI's own message has 40 lines.)"""
-    program = "from parlab import cluster; cluster.start(1)"
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        # In /proc nobody can make a file, not even root. (Open MPI's own message has 40 lines.)
+        ("TMPDIR", "/proc", ["nothing can be written into TMPDIR, /proc"]),
+        (
+            "OMPI_MCA_btl",
+            "none_such",
+            ["ended as it started: exit status", "error occurred in MPI_"],
+        ),
+        ("PRTE_MCA_rmaps", "none_such", ["before mpiexec ended", "Component: none_such", "doctor"]),
+    ],
+    ids=["no space", "no MPI", "no launcher"],
+)
+def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[str]) -> None:
+    program = "from parlab import cluster; cluster.start(2)"
     ran = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"TMPDIR": "/proc"},
+        env=os.environ | {variable: value},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert ran.returncode != 0
-    assert "nothing can be written into TMPDIR, /proc" in ran.stderr
+    assert all(text in ran.stderr for text in told), ran.stderr

@@ -19,10 +19,10 @@ POLL_SECONDS = 0.2
 MESSAGE_SECONDS = 60.0  # for first messages between nodes
 
 
-def _begin(imports: list[str]) -> tuple[int, int]:
+def _begin(imports: list[str]) -> tuple[int, int, list[str]]:
     """First call on each rank: errors shown by the learner's lines; imports made again.
 
-    Returns the rank's number and the size of its world.
+    Returns the rank's number, the size of its world, and which imports failed, with the error.
     """
     from IPython import get_ipython
 
@@ -34,12 +34,13 @@ def _begin(imports: list[str]) -> tuple[int, int]:
     tracebacks.install(shell)
     interrupts.install(shell.kernel)
     damage.install(shell)
+    failed = []
     for statement in imports:
         try:
             exec(statement, shell.user_ns)
-        except Exception:  # it failed in the lab as well
-            continue
-    return comm.rank, comm.size
+        except Exception as error:  # in the lab as well, or its folder was put on `sys.path` there
+            failed.append(f"`{statement}` ({type(error).__name__}: {error})")
+    return comm.rank, comm.size, failed
 
 
 class RankSet:
@@ -57,6 +58,7 @@ class RankSet:
         self.channel = Channel(lambda process: on_change(), everywhere=profile is not None)
         self.generation = 0  # how often the ranks were freed
         self.description = ""  # of the nodes of a profile
+        self.failed_imports: list[str] = []  # each with its error
         self._profile = profile
         self._ended = threading.Event()
         self._imports = imports
@@ -75,7 +77,9 @@ class RankSet:
         try:
             client = self._processes.start()
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
-            self._check_world(self._answers(client, LIMIT_SECONDS, late, _begin, self._imports))
+            begun = self._answers(client, LIMIT_SECONDS, late, _begin, self._imports)
+            self._check_world([(rank, size) for rank, size, _ in begun])
+            self.failed_imports = list(dict.fromkeys(text for *_, failed in begun for text in failed))
             if self._profile:
                 self._look_at_nodes(client)
         except BaseException as error:

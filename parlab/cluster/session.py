@@ -153,6 +153,9 @@ class Session:
             finally:
                 self.on_change.remove(stop.notify)
         self.ranks.client  # noqa: B018, raises what went wrong
+        failed, self.ranks.failed_imports = self.ranks.failed_imports, []
+        if failed:
+            notify(f"Could not be imported again: {', '.join(failed)}")
 
     def stop(self) -> None:
         """End the ranks; idempotent."""
