@@ -1,7 +1,13 @@
 """What a check makes of how a learner's function ended on each rank."""
 
+import time
+
+import pytest
+
 from parlab.checks.endings import unfinished
-from parlab.checks.watchdog import Ended, agreed
+from parlab.checks.watchdog import Ended, agreed, run_watched
+from parlab.ledger import Ledger
+from tests.ranks import World, on_ranks
 
 
 def said(stub: str) -> str | None:
@@ -31,3 +37,26 @@ def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it
 def test_a_slow_rank_is_not_stuck() -> None:
     slow = {0: Ended("returned", line="line 1: train()"), 1: Ended("returned")}
     assert agreed(slow) == slow
+
+
+def how_it_ends(world: World, seconds: float, messages: bool) -> str:
+    """Messages to and fro for so long, or none; four seconds are given, since a busy machine may
+    stop both for more than one."""
+    ledger = Ledger()
+    comm = ledger.watch(world.comm.Dup())
+    end = time.monotonic() + seconds
+
+    def function() -> None:
+        while comm.bcast(time.monotonic() < end):
+            comm.barrier() if messages else comm.recv(source=world.rank)
+
+    return run_watched(function, (), comm, 4.0, lambda: ledger.made).kind
+
+
+@pytest.mark.parametrize(
+    ("seconds", "messages", "kind"),
+    [(6.0, True, "returned"), (1e9, True, "stuck"), (1e9, False, "stuck")],
+    ids=["slow", "endless", "waiting"],
+)
+def test_a_call_that_sends_has_longer(seconds: float, messages: bool, kind: str) -> None:
+    assert on_ranks(2, how_it_ends, seconds, messages) == [kind, kind]

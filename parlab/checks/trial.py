@@ -115,7 +115,9 @@ class Trial:
         seconds = STUCK_SECONDS if seconds is None else seconds
         self.ledger.clear()
         ended = (
-            run_watched(function, arguments, self.comm, seconds) if self.comm is not None else None
+            run_watched(function, arguments, self.comm, seconds, lambda: self.ledger.made)
+            if self.comm is not None
+            else None
         )
         # An array in the result may be large, and is this rank's alone.
         mine = (self.rank, ended.without_value()) if ended else None

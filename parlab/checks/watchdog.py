@@ -10,6 +10,7 @@ import linecache
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from mpi4py import MPI
 from parlab.checks.refusal import refusal
 
 LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
+PATIENCE = 3  # how many times the seconds of a call that waits are those of one that goes on
 
 _LIBRARIES = (
     str(Path(__file__).resolve().parents[1]),
@@ -54,8 +56,13 @@ def run_watched(
     arguments: tuple[Any, ...],
     comm: MPI.Intracomm,
     seconds: float,
+    messages: Callable[[], int] = lambda: 0,
 ) -> Ended:
-    """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`."""
+    """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`.
+
+    A call that communicates meanwhile, as the number of its `messages` says, is not stuck but slow,
+    as on a busy machine: it has `PATIENCE` times as long.
+    """
     caller = threading.get_ident()
     places: list[str] = []
     done = threading.Event()
@@ -63,10 +70,14 @@ def run_watched(
     def watch() -> None:
         # Twice: a rank may be freed by another's watchdog before the second look, and a call that
         # is freed may end quietly, so that its rank is somewhere else by then.
-        for _ in range(2):
+        looks, latest, sent = 0, time.monotonic() + (PATIENCE - 0.5) * seconds, 0
+        while looks < 2:
             if done.wait(seconds / 2):
                 return
             places.append(_place_of_frame(sys._current_frames().get(caller)))
+            before, sent = sent, messages()
+            goes_on = looks == 1 and sent > before and time.monotonic() < latest
+            looks += not goes_on
         if not done.wait(LOOK_SECONDS):
             _revoke(comm)
 

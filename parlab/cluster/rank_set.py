@@ -79,7 +79,8 @@ class RankSet:
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
             begun = self._answers(client, LIMIT_SECONDS, late, _begin, self._imports)
             self._check_world([(rank, size) for rank, size, _ in begun])
-            self.failed_imports = list(dict.fromkeys(text for *_, failed in begun for text in failed))
+            failed = [text for *_, texts in begun for text in texts]
+            self.failed_imports = list(dict.fromkeys(failed))
             if self._profile:
                 self._look_at_nodes(client)
         except BaseException as error:

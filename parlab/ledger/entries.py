@@ -26,6 +26,11 @@ class Entries:
             self._under_way = [settled for settled in self._under_way if not settled()]
 
     @property
+    def made(self) -> int:
+        """Number of calls so far; other threads may ask."""
+        return len(self._calls)
+
+    @property
     def calls(self) -> list[Call]:
         """All calls so far, in the order in which they were made."""
         self.settle()
