@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d
 
 from parlab.checks.refusal import FREED_BEFORE_WAIT, NO_MEMORY, REFUSED
 from parlab.ledger import Call, Ledger
+from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.ledger.torch_calls import group_call
 from parlab.torch_mpi.buffers import dense, message, pieces
 from parlab.torch_mpi.group import BACKEND, MPIGroup
@@ -54,6 +55,9 @@ OLD_NAMES = {
 }
 
 
+MESSAGES = (*SENDS, *RECEIVES)
+
+
 @dataclass(frozen=True)
 class Event:
     """Something that happened on this rank.
@@ -84,8 +88,10 @@ class LateWork(dist.Work):
         call: Call,
         tensors: Iterable[torch.Tensor],
         do: Callable,
+        arrived: Callable[[], bool],
     ) -> None:
         super().__init__()
+        self._arrived = arrived
         self._group, self._number, self._call, self._do = group, number, call, do
         self._tensors = list(tensors)
         self.done = False
@@ -94,6 +100,10 @@ class LateWork(dist.Work):
         self._group.note("wait", self._number)
         self._group.complete(self)
         return True
+
+    @property
+    def op(self) -> str:
+        return self._call.op
 
     def carry_out(self) -> None:
         self.done = True
@@ -104,6 +114,8 @@ class LateWork(dist.Work):
         self._call.end = time.perf_counter()
 
     def is_completed(self) -> bool:
+        if not self.done and not self._arrived():
+            return False
         self._group.complete(self)
         return True
 
@@ -158,8 +170,17 @@ class RecordingGroup(MPIGroup):
         taken, self.events, self._started = self.events, [], 0
         return taken
 
-    def start(self, name: str, arguments: tuple[Any, ...], do: Callable[[], dist.Work]) -> LateWork:
-        """Enter an operation; `do` carries it out when it is waited for."""
+    def start(
+        self,
+        name: str,
+        arguments: tuple[Any, ...],
+        do: Callable[[], dist.Work],
+        arrived: Callable[[], bool] = lambda: True,
+    ) -> LateWork:
+        """Enter an operation; `do` carries it out when it is waited for.
+
+        `arrived` says whether a message is at its end, for those who ask instead of waiting.
+        """
         call = group_call(self, name, arguments, None, time.perf_counter(), None)
         tensors = list(_tensors(arguments))
         for tensor in tensors:
@@ -169,21 +190,31 @@ class RecordingGroup(MPIGroup):
         number, self._started = self._started, self._started + 1
         address = tensors[0].data_ptr() if tensors else 0
         self.events.append(Event("start", number, call.op, call.bytes, address))
-        work = LateWork(self, number, call, tensors, do)
+        work = LateWork(self, number, call, tensors, do, arrived)
         self._pending.append(work)
         return work
 
     def complete(self, work: LateWork) -> None:
-        """Carry out `work`, after what was started before it: on all ranks in the same order."""
+        """Carry out `work`: a collective after those started before it, as on all ranks.
+
+        A message goes alone: what was sent before it may be under way still.
+        """
+        if work.op in MESSAGES:
+            if not work.done:
+                self._pending.remove(work)
+                work.carry_out()
+            return
         while not work.done:
-            self._pending.pop(0).carry_out()
+            first = next(one for one in self._pending if one.op not in MESSAGES)
+            self._pending.remove(first)
+            first.carry_out()
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> LateWork:
         # It leaves at once, unbuffered: only its end is late.
         working = dense(*tensors)
         requests = [self.comm.Issend(message(piece), dst, tag) for piece in pieces(working)]
         work = self._keep(PointToPointWork(self.comm, requests, working))
-        return self.start("send", (tensors, dst, tag), lambda: work)
+        return self.start("send", (tensors, dst, tag), lambda: work, work.is_completed)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> LateWork:
         (tensor,) = tensors
@@ -195,7 +226,7 @@ class RecordingGroup(MPIGroup):
             tensor.copy_(arrived)
             return work
 
-        return self.start("recv", (tensors, src, tag), land)
+        return self.start("recv", (tensors, src, tag), land, work.is_completed)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -10,7 +10,8 @@ passes and one for backward passes:
     live(spans)      # [1.0, 1.0] micro-batches held at most, on each rank
 
 actions: the actions and their short text. complete: is every action there once? simulate: times,
-deadlocks, the bubble and the activations held.
+deadlocks, the bubble and the activations held. With torch, and imported by themselves: stages
+(what a rank has of a model) and recorded (a picture's spans from a run).
 """
 
 from parlab.pipeline.actions import Action, Schedule, backward, forward, text, texts

@@ -1,0 +1,71 @@
+"""Writes down when a rank's stages compute, as a pipeline runs them.
+
+record(share, timeline, ranks, micro_batches)    # from here on
+pipeline.step(inputs, targets)
+spans = timeline.gather()    # "F0", "B0", … of all ranks: parlab.timeline.draw
+"""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parlab.pipeline.actions import backward, forward, text
+from parlab.pipeline.stages import Share
+from parlab.timeline import Timeline
+
+
+class Recorded(nn.Module):
+    """`stage`, number `number` of the model on `ranks`, with its passes on `timeline`.
+
+    Micro-batches are numbered as they come, from 0 again after each `micro_batches`.
+    """
+
+    def __init__(
+        self, stage: nn.Module, number: int, ranks: int, micro_batches: int, timeline: Timeline
+    ) -> None:
+        super().__init__()
+        self.stage = stage
+        self._number, self._ranks, self._timeline = number, ranks, timeline
+        self._micro_batches, self._came = micro_batches, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        micro_batch = self._came % self._micro_batches
+        start = time.perf_counter()
+        y = self.stage(x)
+        self._add(text(forward(self._number, micro_batch), self._ranks), start)
+        self._came += 1
+        return _Begin.apply(y, self, micro_batch)
+
+    def begin(self, micro_batch: int) -> None:
+        """The backward pass of a micro-batch begins; torch calls at its end."""
+        start = time.perf_counter()
+
+        def end() -> None:
+            self._add(text(backward(self._number, micro_batch), self._ranks), start)
+
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+
+    def _add(self, name: str, start: float) -> None:
+        self._timeline.add(name, "compute", start, time.perf_counter())
+
+
+class _Begin(torch.autograd.Function):
+    """The identity, at which a stage's backward pass begins."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, stage: Recorded, micro_batch: int) -> Tensor:
+        ctx.stage, ctx.micro_batch = stage, micro_batch
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        ctx.stage.begin(ctx.micro_batch)
+        return gradient, None, None
+
+
+def record(share: Share, timeline: Timeline, ranks: int, micro_batches: int) -> None:
+    """Put each of the rank's stages into one that writes down its passes."""
+    for number, stage in share.own.items():
+        share.own[number] = Recorded(stage, number, ranks, micro_batches, timeline)

@@ -1,0 +1,104 @@
+"""What a rank of a pipeline has of the model: its stages, and the sizes of what comes to them."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from parlab import models
+from parlab.pipeline.actions import Action
+
+
+@dataclass
+class Share:
+    """This rank's stages of a model that is cut into `count` = p·v; stage s is on rank s % p.
+
+    Attributes:
+        count: stages of the whole model.
+        own: this rank's stages by number.
+        inputs: for each stage one sample of its input; only shapes and dtypes matter.
+        device: where this rank computes.
+    """
+
+    count: int
+    own: dict[int, nn.Module]
+    inputs: list[Tensor]
+    device: torch.device
+
+    def room(self, action: Action, samples: int) -> Tensor:
+        """An empty tensor for what `action` needs from another stage, for so many samples.
+
+        A forward pass needs the stage's input; a backward pass the gradient of its output, which
+        is of the shape and dtype of the next stage's input.
+        """
+        one = self.inputs[action.stage + (action.kind == "backward")]
+        return torch.empty(samples, *one.shape[1:], dtype=one.dtype, device=self.device)
+
+    def number(self, action: Action) -> int:
+        """A number of this action alone, among those of the model's stages: 0, 1, 2, …"""
+        place = action.micro_batch * self.count + action.stage
+        return 2 * place + (action.kind == "backward")
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of this rank's stages, in order; a parameter of two layers is there once."""
+        return list(nn.ModuleList(self.own[stage] for stage in sorted(self.own)).parameters())
+
+
+def share_of(
+    stages: Sequence[nn.Module],
+    sample: Tensor,
+    rank: int,
+    ranks: int,
+    device: torch.device | str = "cpu",
+) -> Share:
+    """What `rank` has of a model's `stages`; `sample` (1, …) is any input of one sample.
+
+    The sizes between stages are found by running copies of the stages, in evaluation mode: what
+    they count or draw stays as it is.
+
+    Raises ValueError where `ranks` do not have equally many stages.
+    """
+    if len(stages) % ranks:
+        raise ValueError(f"{len(stages)} stages do not divide over {ranks} ranks")
+    inputs = [sample]
+    with torch.no_grad():
+        for stage in stages[:-1]:
+            inputs.append(copy.deepcopy(stage).eval()(inputs[-1]))
+    own = {stage: stages[stage] for stage in range(rank, len(stages), ranks)}
+    return Share(len(stages), own, inputs, torch.device(device))
+
+
+class Embedding(nn.Module):
+    """The first layer of a GPT: tokens (batch, seq) int64 → (batch, seq, hidden)."""
+
+    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens, self.positions = tokens, positions
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        return self.tokens(tokens_BS) + self.positions.weight[: tokens_BS.shape[1]]
+
+
+class Output(nn.Module):
+    """The last layer of a GPT: (batch, seq, hidden) → scores (batch, seq, vocab)."""
+
+    def __init__(self, norm: nn.LayerNorm, unembed: nn.Linear) -> None:
+        super().__init__()
+        self.norm, self.unembed = norm, unembed
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return self.unembed(self.norm(x_BSH))
+
+
+def layers_of(model: models.GPT) -> list[nn.Module]:
+    """The GPT's layers in a row: embedding, blocks, output. They are the model's own.
+
+    The embedding's `tokens.weight` and the output's `unembed.weight` are one parameter.
+    """
+    return [
+        Embedding(model.tokens, model.positions),
+        *model.blocks,
+        Output(model.norm, model.unembed),
+    ]
