@@ -1169,3 +1169,213 @@ for column, (name, losses) in zip(axes, curves.items(), strict=True):
     column.set(title=name, xlabel="step")
 axes[0].set_ylabel("loss")
 legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# # With remote calls
+#
+# There is another way to write the naive split: one rank runs the loop, and *calls* the stages of the others. A remote
+# reference (`RRef`) stands for an object on another rank; distributed autograd follows the calls and sends the
+# gradients back; its optimizer steps where the parameters are. PyTorch has all of it in `torch.distributed.rpc`, with a
+# store and a port of its own.
+#
+# **Predict**: what does a step take, over your naive split? Who computes when?
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 90
+import os
+import socket
+
+import torch.distributed.autograd as dist_autograd
+from torch.distributed import rpc
+from torch.distributed.optim import DistributedOptimizer
+
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    address = comm.bcast(("127.0.0.1", free.getsockname()[1]))
+on_one_machine = len(set(comm.allgather(socket.gethostname()))) == 1
+called_layers = split_model([layer.cpu() for layer in mnist_layers()], world_size)
+
+
+class Remote:
+    """A stage on the rank that made it, for others to call."""
+
+    def __init__(self, number):
+        self.stage = called_layers[number]
+
+    def forward(self, x):
+        return self.stage(x)
+
+    def parameters(self):
+        return [rpc.RRef(p) for p in self.stage.parameters()]
+
+
+def called_losses(batches):
+    stages = [rpc.remote(f"rank{r}", Remote, (r,)) for r in range(world_size)]
+    owned = [p for stage in stages for p in stage.rpc_sync().parameters()]
+    optimizer = DistributedOptimizer(torch.optim.SGD, owned, lr=0.05)
+    losses, took = [], []
+    for x, y in batches:
+        start = time.perf_counter()
+        with dist_autograd.context() as context:
+            for stage in stages:
+                x = stage.rpc_sync().forward(x)
+            loss = F.cross_entropy(x, y)
+            dist_autograd.backward(context, [loss])
+            optimizer.step(context)
+        took.append(time.perf_counter() - start)
+        losses.append(loss.item())
+    return losses, statistics.median(took[2:])
+
+
+def naive_losses(batches):
+    stages = split_model([layer.cpu() for layer in mnist_layers()], world_size)
+    share = share_of(stages, batches[0][0][:1], rank, world_size)
+    optimizer, losses, took = torch.optim.SGD(share.parameters(), lr=0.05), [], []
+    for x, y in batches:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        loss = naive_step(share, x, y, F.cross_entropy, dist.group.WORLD)
+        optimizer.step()
+        losses.append(comm.bcast(loss, root=world_size - 1))
+        took.append(time.perf_counter() - start)
+    return losses, statistics.median(took[2:])
+
+
+on_cpu = [(x.cpu(), y.cpu()) for x, y in image_batches]
+called = None
+if on_one_machine and device.type == "cpu":
+    naive, naive_seconds = naive_losses(on_cpu)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"tcp://{address[0]}:{address[1]}", rpc_timeout=60
+    )
+    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    if rank == 0:
+        called, called_seconds = called_losses(on_cpu)
+    rpc.shutdown()
+    if rank == 0:
+        print(f"same losses as the naive split: {gap(called, naive) < 1e-3}")
+        print(
+            f"a step takes {called_seconds / naive_seconds:.1f} times as long as naive_step on Gloo"
+        )
+elif rank == 0:
+    print("not run: this cell is for CPU ranks on one machine")
+
+# %% [markdown]
+# It is short, and it is naive: the loop waits in each call. To fill the time it would have to make calls for many
+# micro-batches at once, and say in which order each rank takes them. That is a schedule, and then the ranks may as well have
+# it from the start and run it without a caller.
+#
+# # Against the library
+#
+# `torch.distributed.pipelining` has `ScheduleGPipe`, `Schedule1F1B` and `ScheduleInterleaved1F1B`. A `PipelineStage` is
+# one stage of one rank; a schedule runs the steps. The same MNIST model, cut in the same places, on the default
+# group (Gloo on CPUs, NCCL on GPUs); and yours on `group` besides.
+
+# %%
+# %%px --timeout 110
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+
+LIBRARY = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
+even_batches = [(x[:240], y[:240]) for x, y in image_batches]  # the library wants equal pieces
+
+
+class LibraryPipeline:
+    """The library's schedule of that name, with the `step` of yours."""
+
+    def __init__(self, name, share, micro_batches):
+        rows = 240 // micro_batches
+        self.stages = []
+        for number, stage in share.own.items():
+            shape = (rows, *share.inputs[number].shape[1:])
+            sample = torch.zeros(shape, device=device)
+            made = PipelineStage(stage, number, share.count, device, input_args=(sample,),
+                                 output_args=(stage(sample).detach(),))  # fmt: skip
+            self.stages.append(made)
+        several = name == "interleaved"
+        self.schedule = LIBRARY[name](
+            self.stages if several else self.stages[0], micro_batches, loss_fn=F.cross_entropy
+        )
+
+    def step(self, inputs, targets):
+        arguments = (inputs,) if rank == 0 else ()
+        losses = []
+        last = {"target": targets, "losses": losses} if rank == world_size - 1 else {}
+        self.schedule.step(*arguments, **last)
+        return torch.stack(losses).mean().item() if losses else None
+
+
+def contestants(name):
+    """A step of the library and of yours, each with a model and an optimizer of its own."""
+    chunks, made = 2 if name == "interleaved" else 1, {}
+    for who, on in {"library": None, "ours": dist.group.WORLD, "ours on group": group}.items():
+        stages = split_model(mnist_layers(), world_size * chunks)
+        share = share_of(stages, images[:1], rank, world_size, device)
+        if who == "library":
+            runner = LibraryPipeline(name, share, micro_batches)
+        else:
+            runner = Pipeline(share, schedules[name], F.cross_entropy, on)
+        made[who] = runner, torch.optim.SGD(share.parameters(), lr=0.05)
+    return made
+
+
+def one_step(runner, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = runner.step(x, y)
+    optimizer.step()
+    return comm.bcast(loss, root=world_size - 1)
+
+
+ratios, library_runs = {}, world_size > 1
+for name in LIBRARY if library_runs else ():
+    made, spent = contestants(name), {}
+    learned = {
+        who: [one_step(*pair, *batch) for batch in even_batches[:6]] for who, pair in made.items()
+    }
+    for batch in even_batches[:8]:
+        for who, pair in made.items():
+            comm.Barrier()
+            start = time.perf_counter()
+            one_step(*pair, *batch)
+            spent.setdefault(who, []).append(max(comm.allgather(time.perf_counter() - start)))
+    ratios[name] = {
+        who: statistics.median(times[1:]) / statistics.median(spent["library"][1:])
+        for who, times in spent.items() if who != "library"
+    }  # fmt: skip
+    same = max(gap(learned["library"], learned[who]) for who in ratios[name]) < 1e-3
+    if rank == 0:
+        print(f"{name}: the library's losses, step by step: {same}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("A training step, over that of torch.distributed.pipelining")
+rows = [(f"{name}, {who}", ratio) for name, both in ratios.items() for who, ratio in both.items()]
+for row, (_, ratio) in enumerate(rows[::-1]):
+    axes.barh(row, ratio, height=0.6, **plots.hatched("reference"))
+axes.axvline(1, color=plots.NEUTRAL, linewidth=1)
+ticks = axes.set_yticks(range(len(rows)), [name for name, _ in rows[::-1]])
+axes.set_xlabel("time over the library's on the default group")
+print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
+
+# %% [markdown]
+# What to look for:
+#
+# - **The same losses, the same messages.** A schedule is a schedule; the library has its own as lists of actions, too.
+# - **What is left is overhead.** Stages this small take less time than their messages. A pipeline pays where a stage takes
+#   much longer than its output takes to travel: the chapter computes from which size.
+# - **The library wants equal micro-batches.** Yours takes what there is.
+#
+# # Going further
+#
+# - Receive ahead: post the `irecv` of the next action before you compute this one. On which link does it win?
+# - Split the backward pass: gradients of inputs first, of weights when there is nothing else to do. The bubble shrinks to
+#   what the chapter calls zero bubble. `torch.autograd.grad` gives you the first half.
+# - Cut by time, not by layers: measure what each takes, and let `split_model` balance the sum.
+# - Throw the activations away and compute them again in the backward pass (`torch.utils.checkpoint`). What does a rank hold
+#   then, and what has to be kept of dropout?
+# - Two pipelines side by side with data parallelism: which ranks average which gradients, and when can they begin?

@@ -1,6 +1,7 @@
 """A model cut into stages, run by a learner's function: what was seen, and what is right."""
 
 import copy
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -270,7 +271,14 @@ def run(trial: Trial, case: Case, start: Start, steps: int = 1) -> list[Seen]:
             )
         return seen
 
+    _import_all()
     return trial.run_function(stepped, seconds=SECONDS) or []
+
+
+@functools.cache
+def _import_all() -> None:
+    """What torch imports at the first backward pass from a gradient: not in the learner's time."""
+    torch.zeros(1, requires_grad=True).mul(1).backward(torch.zeros(1))
 
 
 # Requirements on one step
