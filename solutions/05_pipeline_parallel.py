@@ -1184,7 +1184,9 @@ legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 # %%px --timeout 90
 import os
 import socket
+import warnings
 
+warnings.simplefilter("ignore")  # parts of this are written in TorchScript, which is to be retired
 import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 from torch.distributed.optim import DistributedOptimizer
@@ -1260,6 +1262,7 @@ if on_one_machine and device.type == "cpu":
         )
 elif rank == 0:
     print("not run: this cell is for CPU ranks on one machine")
+warnings.resetwarnings()
 
 # %% [markdown]
 # It is short, and it is naive: the loop waits in each call. To fill the time it would have to make calls for many
@@ -1289,14 +1292,9 @@ class LibraryPipeline:
     """The library's schedule of that name, with the `step` of yours."""
 
     def __init__(self, name, share, micro_batches):
-        rows = 240 // micro_batches
-        self.stages = []
-        for number, stage in share.own.items():
-            shape = (rows, *share.inputs[number].shape[1:])
-            sample = torch.zeros(shape, device=device)
-            made = PipelineStage(stage, number, share.count, device, input_args=(sample,),
-                                 output_args=(stage(sample).detach(),))  # fmt: skip
-            self.stages.append(made)
+        self.stages = [
+            PipelineStage(stage, number, share.count, device) for number, stage in share.own.items()
+        ]
         several = name == "interleaved"
         self.schedule = LIBRARY[name](
             self.stages if several else self.stages[0], micro_batches, loss_fn=F.cross_entropy

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.endings import ending
-from parlab.checks.mistakes import COMMON, Finding, Mistakes
+from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
 from parlab.checks.trial import Trial
 from parlab.checks.watchdog import Ended
@@ -38,7 +38,6 @@ MISTAKES = Mistakes(
         "rank {rank} takes part, which has no copy: it calls {op}. Two ranks exchange one message "
         "each, and all others go on"
     ),
-    sent_to_nobody="rank {rank} sends something though there is one copy: nothing is to be done",
     sent_more="rank {rank} sends {got} bytes where {right} are enough: its gradient, once",
 )
 
@@ -120,7 +119,7 @@ def takes_part(trial: Trial, first: int, last: int) -> Finding | None:
     if not calls:
         return None
     if first == last:
-        return MISTAKES.sent_to_nobody(rank=trial.rank)
+        return evidence(f"there is one copy, and nothing to do: it calls {calls[0].op}")
     if trial.rank not in (first, last):
         return MISTAKES.others_take_part(rank=trial.rank, op=calls[0].op)
     return None

@@ -1,0 +1,97 @@
+"""Answers to `gpipe`."""
+
+from parlab.answers import Answers
+from parlab.pipeline import Action, backward, forward
+
+answers = Answers("gpipe")
+reference = answers.reference()
+
+answers.edit(
+    "incomplete", "no_backward", ("        + [backward(r, i) for i in range(micro_batches)]\n", "")
+)
+answers.edit(
+    "incomplete",
+    "one_less",
+    (
+        "[backward(r, i) for i in range(micro_batches)]",
+        "[backward(r, i) for i in range(micro_batches - 1)]",
+    ),
+)
+answers.edit("incomplete", "stage_0_everywhere", ("[forward(r, i) for", "[forward(0, i) for"))
+answers.edit("returns_none", "no_return", ("    return [", "    x = ["))
+
+
+@answers.wrong("backward_too_soon")
+def by_turns(ranks, micro_batches):
+    return [
+        [a for i in range(micro_batches) for a in (forward(r, i), backward(r, i))]
+        for r in range(ranks)
+    ]
+
+
+@answers.wrong("backward_too_soon")
+def one_f_one_b(ranks, micro_batches):
+    return answers.reference("one_f_one_b")(ranks, micro_batches)
+
+
+@answers.wrong("larger_bubble")
+def other_order_on_the_last(ranks, micro_batches):
+    """The last rank takes the micro-batches from the end."""
+    schedule = reference(ranks, micro_batches)
+    own = schedule[-1]
+    own[:micro_batches] = own[:micro_batches][::-1]
+    return schedule
+
+
+@answers.wrong("one_list")
+def by_micro_batch(ranks, micro_batches):
+    return [
+        [forward(r, i) for r in range(ranks)] + [backward(r, i) for r in reversed(range(ranks))]
+        for i in range(micro_batches)
+    ]
+
+
+@answers.wrong("wrong_type")
+def pairs(ranks, micro_batches):
+    return [[tuple(action) for action in own] for own in reference(ranks, micro_batches)]
+
+
+@answers.right
+def backward_from_the_last(ranks, micro_batches):
+    """As the paper's picture: the last micro-batch comes back first."""
+    pieces = range(micro_batches)
+    return [
+        [*(forward(r, i) for i in pieces), *(backward(r, i) for i in reversed(pieces))]
+        for r in range(ranks)
+    ]
+
+
+@answers.right
+def all_from_the_last(ranks, micro_batches):
+    pieces = range(micro_batches)[::-1]
+    return [
+        [*(forward(r, i) for i in pieces), *(backward(r, i) for i in pieces)] for r in range(ranks)
+    ]
+
+
+@answers.right
+def by_hand(ranks, micro_batches):
+    schedule = []
+    for rank in range(ranks):
+        schedule.append([])
+        for kind in ("forward", "backward"):
+            for i in range(micro_batches):
+                schedule[rank].append(Action(kind, rank, i))
+    return schedule
+
+
+@answers.right
+def tuples_of_actions(ranks, micro_batches):
+    return tuple(tuple(own) for own in reference(ranks, micro_batches))
+
+
+@answers.right
+def shuffled_alike(ranks, micro_batches):
+    """Any order of the micro-batches, the same on all ranks."""
+    order = sorted(range(micro_batches), key=lambda i: (i * 7919) % 101)
+    return [[forward(r, i) for i in order] + [backward(r, i) for i in order] for r in range(ranks)]

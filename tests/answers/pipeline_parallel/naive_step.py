@@ -1,0 +1,188 @@
+"""Answers to `naive_step`."""
+
+import torch
+import torch.distributed as dist
+
+from parlab.answers import Answers
+from parlab.pipeline import backward, forward
+
+answers = Answers("naive_step")
+reference = answers.reference()
+Mailbox = answers.reference("mailbox")
+
+RECEIVED = "mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()"
+BACKWARD = "y.backward(mailbox.receive(backward(stage, 0), len(inputs)))"
+
+answers.edit("raises", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", "")))
+answers.edit(
+    None,
+    "gradients_not_sent",
+    ("        mailbox.send(backward(stage - 1, 0), x.grad)", "        pass"),
+)
+answers.edit(
+    "wrong_start",
+    "ones",
+    (BACKWARD, "mailbox.receive(backward(stage, 0), len(inputs))\n        y.sum().backward()"),
+)
+answers.edit(
+    "recomputed",
+    "again",
+    ("        " + BACKWARD, "        y = share.own[stage](x)\n        " + BACKWARD),
+)
+answers.edit(
+    "loss_everywhere",
+    "all_return",
+    ("return y.item() if stage == last else None", "return y.sum().item()"),
+)
+answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
+answers.edit(None, "a_tensor", ("return y.item()", "return y.detach()"))
+answers.edit(
+    None,
+    "output_for_input",
+    ("backward(stage - 1, 0), x.grad", "backward(stage - 1, 0), x.detach()"),
+)
+
+
+@answers.wrong("no_boundary_gradient")
+def last_stage_alone(share, inputs, targets, loss_of, group):
+    """Only the last stage learns."""
+    stage, last, mailbox = group.rank(), share.count - 1, Mailbox(share, group)
+    x = inputs if stage == 0 else mailbox.receive(forward(stage, 0), len(inputs))
+    y = share.own[stage](x)
+    if stage < last:
+        mailbox.send(forward(stage + 1, 0), y)
+        mailbox.finish()
+        return None
+    loss = loss_of(y, targets)
+    loss.backward()
+    return loss.item()
+
+
+@answers.wrong("weights_updated")
+def steps(share, inputs, targets, loss_of, group):
+    loss = reference(share, inputs, targets, loss_of, group)
+    torch.optim.SGD(share.parameters(), lr=0.1).step()
+    return loss
+
+
+@answers.wrong("sent_more")
+def twice_over(share, inputs, targets, loss_of, group):
+    """The whole step again, for good measure."""
+    loss = reference(share, inputs, targets, loss_of, group)
+    stage, mailbox = group.rank(), Mailbox(share, group)
+    if stage < share.count - 1:
+        mailbox.send(forward(stage + 1, 1), torch.zeros_like(share.room(backward(stage, 0), 1)))
+    if stage > 0:
+        mailbox.receive(forward(stage, 1), 1)
+    mailbox.finish()
+    return loss
+
+
+@answers.wrong(None)
+def loss_told_to_all(share, inputs, targets, loss_of, group):
+    loss = reference(share, inputs, targets, loss_of, group)
+    told = torch.tensor([loss or 0.0])
+    dist.all_reduce(told, group=group)
+    return loss
+
+
+@answers.wrong(None)
+def gradients_shared(share, inputs, targets, loss_of, group):
+    """As in data parallelism: other ranks have other parameters."""
+    loss = reference(share, inputs, targets, loss_of, group)
+    for parameter in share.parameters():
+        parameter.grad /= group.size()
+    return loss
+
+
+@answers.right
+def by_autograd_grad(share, inputs, targets, loss_of, group):
+    stage, mailbox = group.rank(), Mailbox(share, group)
+    first, last = stage == 0, stage == share.count - 1
+    parameters = share.parameters()
+    x = inputs if first else mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()
+    y = share.own[stage](x)
+    gradient = None
+    if last:
+        y = loss_of(y, targets)
+    else:
+        mailbox.send(forward(stage + 1, 0), y)
+        gradient = mailbox.receive(backward(stage, 0), len(inputs))
+    wanted = parameters if first else [*parameters, x]
+    found = torch.autograd.grad(y, wanted, gradient)
+    for parameter, one in zip(parameters, found, strict=False):
+        parameter.grad = one
+    if not first:
+        mailbox.send(backward(stage - 1, 0), found[-1])
+    mailbox.finish()
+    return float(y) if last else None
+
+
+@answers.right
+def without_a_mailbox(share, inputs, targets, loss_of, group):
+    """Blocking messages are no danger where one rank works at a time."""
+    stage, last = group.rank(), share.count - 1
+    x = inputs
+    if stage:
+        x = share.room(forward(stage, 0), len(inputs))
+        dist.recv(x, group=group, group_src=stage - 1)
+        x.requires_grad_(True)
+    y = share.own[stage](x)
+    loss = None
+    if stage < last:
+        dist.send(y.detach(), group=group, group_dst=stage + 1)
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, group=group, group_src=stage + 1)
+        torch.autograd.backward([y], [gradient])
+    else:
+        loss = loss_of(y, targets)
+        loss.backward()
+        loss = loss.item()
+    if stage:
+        dist.send(x.grad, group=group, group_dst=stage - 1)
+    return loss
+
+
+@answers.right
+def one_line_of_backward(share, inputs, targets, loss_of, group):
+    """The loss of an inner stage is its output times the gradient."""
+    stage, mailbox = group.rank(), Mailbox(share, group)
+    x = inputs.clone()
+    if stage:
+        x = mailbox.receive(forward(stage, 0), len(inputs)).clone().requires_grad_()
+    y = share.own[stage](x)
+    if stage + 1 < share.count:
+        mailbox.send(forward(stage + 1, 0), y.detach())
+        loss = (y * mailbox.receive(backward(stage, 0), len(inputs))).sum()
+    else:
+        loss = loss_of(y, targets)
+    loss.backward()
+    if stage:
+        mailbox.send(backward(stage - 1, 0), x.grad)
+    mailbox.finish()
+    return loss.item() if stage + 1 == share.count else None
+
+
+@answers.right
+def hook_sends(share, inputs, targets, loss_of, group):
+    """The gradient goes out from a hook."""
+    stage, mailbox = group.rank(), Mailbox(share, group)
+    x = inputs
+    if stage:
+        x = mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()
+        x.register_hook(lambda g: mailbox.send(backward(stage - 1, 0), g))
+    y = share.own[stage](x)
+    if stage == share.count - 1:
+        y = loss_of(y, targets)
+        y.backward()
+    else:
+        mailbox.send(forward(stage + 1, 0), y)
+        y.backward(mailbox.receive(backward(stage, 0), len(inputs)))
+    mailbox.finish()
+    return y.item() if stage == share.count - 1 else None
+
+
+@answers.right
+def as_a_pipeline(share, inputs, targets, loss_of, group):
+    schedule = [[forward(r, 0), backward(r, 0)] for r in range(group.size())]
+    return answers.reference("pipeline")(share, schedule, loss_of, group).step(inputs, targets)
