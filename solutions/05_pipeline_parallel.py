@@ -1182,13 +1182,17 @@ legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 90
+import logging
 import os
 import socket
+import warnings
 
 import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 from torch.distributed.optim import DistributedOptimizer
 
+warnings.filterwarnings("ignore", message="You are using a Backend")  # rpc's own way with Gloo
+logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # see `SGD` below
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     address = comm.bcast(("127.0.0.1", free.getsockname()[1]))
@@ -1197,7 +1201,7 @@ called_layers = split_model([layer.cpu() for layer in mnist_layers()], world_siz
 
 
 class SGD(torch.optim.SGD):
-    """For torch.optim.SGD itself, the optimizer below takes TorchScript, which is to be retired."""
+    """A class of its own: for torch's, the optimizer takes TorchScript, which is to be retired."""
 
 
 class Remote:
