@@ -16,8 +16,8 @@ Mailbox = answers.reference("mailbox")
 WEIGHT = " * (len(ts[i]) / len(targets))"
 POP = "x, y = held.pop((stage, i))"
 BACKWARD = "y.backward(None if stage == last else mailbox.receive(action, len(xs[i])))"
-CUT = """        each = len(inputs) // self.micro_batches
-        xs, ts = [x[:each] for x in xs], [t[:each] for t in ts]
+CUT = """        used = len(inputs) // self.micro_batches * self.micro_batches
+        xs, ts = (x[:used].tensor_split(self.micro_batches) for x in (inputs, targets))
 """
 
 answers.edit("loss_not_divided", "not_divided", (WEIGHT, ""))
@@ -40,7 +40,7 @@ answers.edit(
     ("if ranks != group.size() or ranks * chunks != share.count:", "if False:"),
     ("self.actions = schedule[group.rank()]", "self.actions = schedule[group.rank() % ranks]"),
 )
-answers.edit(None, "few_samples", ("if len(inputs) < self.micro_batches:", "if False:"))
+answers.edit("not_refused", "few_samples", ("if len(inputs) < self.micro_batches:", "if False:"))
 answers.edit("no_wait", "not_finished", ("        mailbox.finish()\n", ""))
 answers.edit(
     "recomputed",
@@ -65,7 +65,7 @@ answers.edit(
     ),
 )
 answers.edit(
-    "weights_updated",
+    "raises",
     "steps_between",
     (
         BACKWARD,
@@ -78,6 +78,20 @@ answers.edit(
     ("        mailbox = Mailbox(", CUT + "        mailbox = Mailbox("),
     (WEIGHT, " / self.micro_batches"),
 )
+
+
+@answers.wrong("weights_updated")
+class UpdatesAtOnce(Reference):
+    """Each gradient is taken into the weights as it comes, behind autograd's back."""
+
+    def __init__(self, share, schedule, loss_of, group):
+        super().__init__(share, schedule, loss_of, group)
+        for parameter in share.parameters():
+            parameter.register_post_accumulate_grad_hook(self.update)
+
+    @staticmethod
+    def update(parameter):
+        parameter.data -= 0.1 * parameter.grad
 
 
 @answers.wrong("other_order")
