@@ -355,7 +355,7 @@ check.show_values(five=naive_values(5), one=naive_values(1))
 # %%px --timeout 60
 from parlab.network import Link, Network, Stage, emulated_group, sub_group
 
-FORWARD, BACKWARD = 15e-3, 30e-3  # seconds of a pass of one micro-batch through one stage
+FORWARD, BACKWARD = 30e-3, 60e-3  # seconds of a pass of one micro-batch through one stage
 link = Link.of(alpha=20e-6, bandwidth=1e9)
 network = Network(nodes=world_size, ranks_per_node=1, inside=link, between=link)
 emulated = emulated_group(network)
@@ -742,7 +742,7 @@ check.show_values(
 
 # %%
 # %%px --timeout 60
-PIECES = 8
+PIECES = 6
 
 
 def timed_run(schedule, group):
@@ -787,7 +787,7 @@ drawn, axes = draw(with_idle(turns_spans), "1F1B: the same bubble, and a backwar
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 90
-COUNTS = (1, 2, 4, 8)
+COUNTS = (1, 2, 4)
 bubbles = []  # (ranks, schedule, m, measured, formula)
 for ranks in sorted({min(2, world_size), world_size}):
     part = emulated if ranks == world_size else sub_group(emulated, range(ranks))
