@@ -662,7 +662,7 @@ check.show_values(rows=embedded())
 # The output layer, cut by columns, leaves each rank with the scores of its own part of the vocabulary. Gathering
 # them would send $V$ numbers for each token. The loss of a token needs three:
 #
-# $$ \ell = \log \sum_v e^{x_v - m} + m - x_\text{target}, \qquad m = \max_v x_v $$
+# $$ \ell = \log \sum_v e^{x_v - \hat x} + \hat x - x_\text{target}, \qquad \hat x = \max_v x_v $$
 #
 # The maximum, the sum, and the target's score: each rank finds its part, and the ranks combine
 # them. Three all-reduces of one number a token.
@@ -679,8 +679,8 @@ check.show_values(rows=embedded())
 #
 # <details><summary>Hint 1</summary>
 #
-# The maximum needs no gradient (`scores.detach()`, and `dist.all_reduce(m, dist.ReduceOp.MAX, group)`):
-# any m gives the same loss. The two sums do need one: g adds up, and knows the way back.
+# The maximum needs no gradient (`scores.detach()`, and `dist.all_reduce(highest, dist.ReduceOp.MAX, group)`):
+# any number in its place gives the same loss. The two sums do need one: g adds up, and knows the way back.
 # </details>
 # <details><summary>Hint 2</summary>
 #

@@ -86,3 +86,19 @@ def test_the_blocks_are_shared_by_two_ranks_which_see_the_same_loss() -> None:
         assert held == pytest.approx(ranks, rel=0.02)  # norms and some biases are whole
     assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
     assert losses[2] == pytest.approx(losses[1], abs=1e-3)
+
+
+@pytest.mark.timeout(DEADLINE + 60)
+def test_the_stages_learn_on_two_ranks_as_one_rank_does() -> None:
+    runs = [(1, "1f1b"), (2, "1f1b"), (2, "interleaved")]
+    losses = {}
+    for ranks, schedule in runs:
+        printed = torchrun(ranks, "05_pipeline_parallel", "--steps=20", f"--schedule={schedule}")
+        losses[ranks, schedule] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks, schedule]) == 2, printed  # rank 0 alone prints
+        held, whole = map(int, re.findall(r"holds (\d+) of (\d+)", printed.replace(",", ""))[0])
+        assert held == whole if ranks == 1 else 0.25 < held / whole < 0.6
+    alone = losses[1, "1f1b"]
+    assert alone[1] < alone[0] < 5.55  # a guess among 256 bytes costs ln 256
+    for run, found in losses.items():
+        assert found == pytest.approx(alone, abs=1e-3), run

@@ -18,11 +18,11 @@ from parlab.plots.look import NEUTRAL, Style, style
 from parlab.plots.pipeline_policies import schedule
 from parlab.plots.still import hatched, subplots
 
-# Two tones around the colour of computing, and a third with dots; all carry their micro-batch.
+# Three tones around the colour of computing; all carry the number of their micro-batch.
 PASSES = {
     "forward": Style("forward", "#5596d2"),
     "backward": Style("backward", "#33699f"),
-    "weights": Style("backward, for weights", "#7d8fb3", hatch="..."),
+    "weights": Style("backward, for weights", "#9fb3d6"),
 }
 PANELS = ("gpipe", "1f1b", "interleaved")
 _NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "inter-<br>leaved"}
@@ -76,16 +76,15 @@ def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float) -> None:
     for span in spans:
         look, chunk = PASSES[span.action.kind], span.action.stage // ranks
         start, width = span.start / unit, (span.end - span.start) / unit
-        pale = 0.5 * chunk / max(chunks - 1, 1)
+        white = 0.5 * chunk / max(chunks - 1, 1)
+        pale = white > 0 or span.action.kind == "weights"
         axes.add_patch(
-            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=_mixed(look.colour, pale),
-                      hatch=look.hatch, edgecolor="white", lw=0.8)
+            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=_mixed(look.colour, white),
+                      edgecolor="white", lw=0.8)
         )  # fmt: skip
-        plate = {"boxstyle": "round,pad=0.08", "facecolor": look.colour, "lw": 0}
         axes.text(
             start + width / 2, span.rank, f"{span.action.micro_batch}{'′' * chunk}", ha="center",
             va="center", color="#0f1f30" if pale else "white", fontsize=9,
-            bbox=plate if look.hatch else None,
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ CHAPTERS = [
     "book/02_data_parallel.html",
     "book/03_zero.html",
     "book/04_tensor_parallel.html",
+    "book/05_pipeline_parallel.html",
 ]
 
 

@@ -1,0 +1,194 @@
+"""Records steps of lab 05's pipelines, emulated, and what they hold, for chapter 05.
+
+    python -m benchmarks.recordings.bubbles
+
+Writes `book/measurements/bubbles.json`. Schedules and their execution are those of the lab; the
+messages are real, and a pass of a stage takes a set time. Of many steps the fastest counts: a
+machine that is busy makes one late, and never early. Bytes held are of real stages, a small GPT's,
+and do not depend on the machine.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import machine
+from parlab import mpirun
+from parlab.files import ROOT, write_atomically
+from parlab.network import Link, Network, emulated_group, sub_group
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+COMMAND = "python -m benchmarks.recordings.bubbles"
+FILE = ROOT / "book" / "measurements" / "bubbles.json"
+RANKS, STEPS = 4, 8
+FORWARD, BACKWARD = 20e-3, 40e-3  # of a rank's whole share and one micro-batch
+LINK = Link.of(20e-6, 1e9)
+MICRO_BATCHES = [1, 2, 4, 8, 16]
+# A batch in pieces: what a pass of the whole takes on a rank, and what each pass costs besides, as
+# a share of that.
+WHOLE, FIXED, PIECES = 72e-3, 0.03, [1, 2, 3, 6, 10, 12, 24, 40]
+HELD_FOR = [4, 8, 16]
+
+
+@functools.cache
+def lab() -> dict[str, Any]:
+    """The functions and classes of the lab's reference."""
+    from parlab.authoring.definitions import definitions
+
+    return definitions("05_pipeline_parallel")
+
+
+def schedules() -> dict[str, tuple[int, Callable[[int, int], Any]]]:
+    """By name: stages on each rank, and the lab's schedule for ranks and micro-batches."""
+    return {
+        "GPipe": (1, lab()["gpipe"]),
+        "1F1B": (1, lab()["one_f_one_b"]),
+        "interleaved": (2, lambda ranks, m: lab()["interleaved"](ranks, m, 2)),
+    }
+
+
+def fastest(
+    schedule: Any, ranks: int, chunks: int, forward: float, group: "dist.ProcessGroup"
+) -> float:
+    """Seconds of a step on stages of a set duration, until the last of `group` is done."""
+    import torch
+    from torch import nn
+
+    from parlab.network import Stage
+    from parlab.pipeline import sizes
+    from parlab.pipeline.stages import share_of
+    from parlab.rank import comm
+
+    member, m, seconds = comm.rank < ranks, sizes(schedule)[2], []
+    inputs, targets = torch.ones(m, 8), torch.zeros(m, 8)
+    if member:
+        layers = [nn.Linear(8, 8) for _ in range(ranks * chunks)]
+        share = share_of(layers, torch.zeros(1, 8), comm.rank, ranks)
+        for number, stage in share.own.items():
+            share.own[number] = Stage(stage, forward / chunks, 2 * forward / chunks)
+        pipeline = lab()["Pipeline"](share, schedule, lambda y, t: (y - t).square().mean(), group)
+    for _ in range(STEPS):
+        comm.Barrier()
+        start = time.perf_counter()
+        if member:
+            pipeline.step(inputs, targets)
+        seconds.append(max(comm.allgather(time.perf_counter() - start)))
+    return float(f"{min(seconds):.4g}")
+
+
+def bubbles(whole: "dist.ProcessGroup") -> list[dict[str, Any]]:
+    """Seconds of a step for 2 and 4 ranks, each schedule, each number of micro-batches."""
+    rows = []
+    for ranks in (2, RANKS):
+        group = whole if ranks == RANKS else sub_group(whole, list(range(ranks)))
+        for name, (chunks, make) in schedules().items():
+            for m in MICRO_BATCHES:
+                if chunks > 1 and m % ranks:
+                    continue
+                seconds = fastest(make(ranks, m), ranks, chunks, FORWARD, group)
+                rows.append(
+                    {"schedule": name, "ranks": ranks, "micro_batches": m, "chunks": chunks,
+                     "seconds": seconds}
+                )  # fmt: skip
+    return rows
+
+
+def pieces(whole: "dist.ProcessGroup") -> dict[str, float]:
+    """Seconds of a step of one batch on two ranks, in more and more pieces."""
+    group = sub_group(whole, [0, 1])
+    gpipe = schedules()["GPipe"][1]
+    return {str(m): fastest(gpipe(2, m), 2, 1, WHOLE * (FIXED + 1 / m), group) for m in PIECES}
+
+
+def held(group: "dist.ProcessGroup") -> dict[str, dict[str, list[int]]]:
+    """Bytes that tensors of each rank take at the peak of a step, above what is there before it.
+
+    Of a GPT of embedding, blocks and output, for micro-batches of equal size; "one" is GPipe with
+    a single micro-batch.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    from parlab import memory, models
+    from parlab.data import text
+    from parlab.pipeline.stages import layers_of, share_of
+    from parlab.rank import comm
+
+    samples = 8
+    config = models.GPTConfig(hidden_size=32, sequence_length=32, layers=2 * RANKS - 2)
+    length = config.sequence_length + 1
+    windows = torch.from_numpy(text("train", samples * max(HELD_FOR) * length).astype("int64"))
+    windows = windows.view(-1, length)
+
+    def peak(make: Callable[[int, int], Any], chunks: int, m: int) -> int:
+        torch.manual_seed(0)
+        stages = lab()["split_model"](layers_of(models.GPT(config)), RANKS * chunks)
+        tokens, targets = windows[: samples * m, :-1], windows[: samples * m, 1:]
+        share = share_of(stages, tokens[:1], comm.rank, RANKS)
+        pipeline = lab()["Pipeline"](
+            share,
+            make(RANKS, m),
+            lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten()),
+            group,
+        )
+        pipeline.step(tokens, targets)  # gradients are there from here on
+        with memory.Peak(torch.device("cpu")) as counted:
+            pipeline.step(tokens, targets)
+        return counted.bytes
+
+    def of_all(make: Callable[[int, int], Any], chunks: int, m: int) -> list[int]:
+        return comm.allgather(peak(make, chunks, m))
+
+    found = {"one": {"1": of_all(schedules()["GPipe"][1], 1, 1)}}
+    for name, (chunks, make) in schedules().items():
+        found[name] = {str(m): of_all(make, chunks, m) for m in HELD_FOR}
+    return found
+
+
+def measure(machine_text: str) -> None:
+    """On all ranks: measure, and write the file from rank 0."""
+    from parlab.rank import comm, group
+
+    whole = emulated_group(Network(RANKS, 1, LINK, LINK))
+    record = {
+        "what": "emulated: steps of lab 05's pipelines, whose passes take a set time, the fastest "
+        f"of {STEPS}; and bytes of tensors at the peak of a step of a small GPT, by rank",
+        "machine": machine_text,
+        "load": os.getloadavg()[0],
+        "date": date.today().isoformat(),
+        "command": COMMAND,
+        "link": [LINK.alpha, LINK.bandwidth],
+        "forward": FORWARD,
+        "backward": BACKWARD,
+        "whole": WHOLE,
+        "fixed": FIXED,
+        "bubbles": bubbles(whole),
+        "pieces": pieces(whole),
+        "held": held(group),
+    }
+    if comm.rank == 0:
+        write_atomically(FILE, json.dumps(record, indent=2) + "\n")
+        print(f"{FILE.name}: {record['pieces']}, {record['held']}")
+        for row in record["bubbles"]:
+            ideal = row["micro_batches"] * (FORWARD + BACKWARD)
+            print(row, f"bubble {row['seconds'] / ideal - 1:.3f}")
+
+
+def main() -> int:
+    """Start the ranks."""
+    program = ["-m", "benchmarks.recordings.bubbles", machine.description()]
+    return mpirun.run(RANKS, *program).returncode
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        measure(sys.argv[1])
+    else:
+        sys.exit(main())

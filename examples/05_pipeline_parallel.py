@@ -1,0 +1,156 @@
+"""Pipeline parallelism with torch.distributed.pipelining: a small GPT on any number of ranks.
+
+Needs torch, and the course for its model and data.
+
+    torchrun --nproc-per-node 4 examples/05_pipeline_parallel.py          # one machine
+    srun torchrun --nnodes 2 --nproc-per-node 4 \\
+        --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/05_pipeline_parallel.py \\
+        --pipeline-parallel 4
+
+A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--pipeline-parallel N` puts N
+ranks in a row (all, by default); the rest is data parallelism: each such row has its part of the
+batch. `--schedule` is gpipe, 1f1b, or interleaved, which has two stages on each rank.
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+
+from parlab import models
+from parlab.data import text
+from parlab.pipeline.stages import layers_of
+
+SCHEDULES = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved": ScheduleInterleaved1F1B,
+}
+
+
+def start_ranks() -> torch.device:
+    """Join the process group that torchrun prepared; this rank's device."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # before NCCL looks
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(1)  # or the ranks fight over the cores
+        dist.init_process_group("gloo")
+    return device
+
+
+def stages_of(layers: list[nn.Module], count: int) -> list[nn.Sequential]:
+    """The layers, cut into `count` stages of even length."""
+    borders = [len(layers) * i // count for i in range(count + 1)]
+    return [nn.Sequential(*layers[borders[i] : borders[i + 1]]) for i in range(count)]
+
+
+def token_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean over a micro-batch; the schedule divides by the number of micro-batches."""
+    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def ends_of(rows: torch.Tensor) -> dist.ProcessGroup | None:
+    """The group of a row's first and last rank, which both have the tied weight.
+
+    None in a row of one rank, and on ranks in the middle. All ranks make all groups.
+    """
+    mine = None
+    for row in rows.tolist():
+        if len(row) > 1:
+            group = dist.new_group([row[0], row[-1]])
+            mine = group if dist.get_rank() in (row[0], row[-1]) else mine
+    return mine
+
+
+def average(parameters: list[nn.Parameter], mesh: DeviceMesh) -> None:
+    """The mean gradient over the replicas: every rank with those that have the same stages."""
+    for parameter in parameters:
+        dist.all_reduce(parameter.grad, group=mesh.get_group())
+        parameter.grad /= mesh.size()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--micro-batches", type=int, default=4)
+    parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--pipeline-parallel", type=int, help="ranks in a row")
+    asked = parser.parse_args()
+
+    device = start_ranks()
+    world_size = dist.get_world_size()
+    ranks = asked.pipeline_parallel or world_size
+    replicas, left = divmod(world_size, ranks)
+    if left or asked.global_batch % (replicas * asked.micro_batches):
+        raise SystemExit(
+            f"--pipeline-parallel divides the {world_size} ranks, and what is left the batch, in "
+            f"{asked.micro_batches} micro-batches each"
+        )
+    mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "pipeline"))
+    rank, replica = mesh["pipeline"].get_local_rank(), mesh["data"].get_local_rank()
+    first, last = rank == 0, rank == ranks - 1
+
+    torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
+    model = models.GPT(models.GPTConfig(layers=4))
+    count = ranks * (2 if asked.schedule == "interleaved" else 1)
+    layers = layers_of(model)
+    if count > len(layers):
+        raise SystemExit(f"{len(layers)} layers do not make {count} stages")
+    own = {i: s.to(device) for i, s in enumerate(stages_of(layers, count)) if i % ranks == rank}
+    group = mesh["pipeline"].get_group()
+    stages = [PipelineStage(module, i, count, device, group=group) for i, module in own.items()]
+    make = SCHEDULES[asked.schedule]
+    schedule = make(
+        stages if asked.schedule == "interleaved" else stages[0],
+        n_microbatches=asked.micro_batches,
+        loss_fn=token_loss,
+    )
+    parameters = list(nn.ModuleList(own.values()).parameters())
+    tied = layers[0].tokens.weight if first else layers[-1].unembed.weight if last else None
+    ends = ends_of(mesh.mesh)
+    optimizer = torch.optim.AdamW(parameters, lr=3e-3)
+
+    length = model.config.sequence_length + 1
+    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
+    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    for step, batch in enumerate(batches):
+        mine = batch[replica::replicas].to(device)  # all ranks of a row have the same samples
+        losses: list[torch.Tensor] = []
+        optimizer.zero_grad()
+        inputs = (mine[:, :-1].contiguous(),) if first else ()
+        outputs = {"target": mine[:, 1:], "losses": losses} if last else {}
+        schedule.step(*inputs, **outputs, return_outputs=False)
+        if ends is not None:
+            dist.all_reduce(tied.grad, group=ends)  # each end has a part of it
+        average(parameters, mesh["data"])
+        optimizer.step()
+        if step % 10 == 9:
+            mean = torch.stack(losses).mean().detach() if last else torch.zeros((), device=device)
+            dist.all_reduce(mean)
+            if dist.get_rank() == 0:
+                print(f"step {step + 1}: loss {mean.item() / replicas:.4f}")
+
+    held = sum(parameter.numel() for parameter in parameters)
+    whole = models.parameter_count(model)
+    if dist.get_rank() == 0:
+        print(f"rank 0 holds {held:,} of {whole:,} parameters, in {len(own)} of {count} stages")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
