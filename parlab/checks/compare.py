@@ -83,6 +83,8 @@ def first_difference(
     if isinstance(got[index].item(), float) and not math.isfinite(got[index]):
         return COMMON.not_a_number(name=name, index=at, got=one, right=other)
     where = f"{name} at index {at}" if index else name
+    if one == other:  # to six digits
+        one, other = repr(got[index].item()), repr(right[index].item())
     count = f" ({len(wrong)} of {right.size} differ)" if right.size > 1 else ""
     return evidence(f"{where} is {one} where {other} is right{count}")
 

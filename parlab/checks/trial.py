@@ -77,6 +77,7 @@ class Trial:
         if self._group is None and self._comm is not None:
             from parlab.checks.groups import RecordingGroup  # torch: lab 01 does without
 
+            self.check.takes_group = True
             self._group = RecordingGroup(self._comm, self.ranks, self.ledger)
         return self._group
 
@@ -169,7 +170,7 @@ class Trial:
         if not names:
             return ""
         name = min(names)
-        right = (_LAB_NAMES if self._group is None else _GROUP_NAMES)[name]
+        right = (_GROUP_NAMES if self.check.takes_group else _LAB_NAMES)[name]
         return (
             f"\nThe function reads the global `{name}`: use {right}, since the ranks "
             "it is given need not be all of them, nor in the same order"

@@ -25,7 +25,8 @@ class CheckFailed(AssertionError):
 class Judge:
     """Judges `function`, which a learner wrote for exercise `key`, on all ranks together.
 
-    `draw` is a random generator in the same state on all ranks, `world_size` the lab's.
+    `draw` is a random generator in the same state on all ranks, `world_size` the lab's;
+    `takes_group` says whether a trial on this rank has made a process group for it.
     """
 
     def __init__(self, key: str, function: Callable[..., Any]) -> None:
@@ -33,6 +34,7 @@ class Judge:
         comm = private_communicator()
         self.rank, self.world_size = comm.rank, comm.size
         self.draw = Random(fresh_seed())
+        self.takes_group = False
 
     def fail(self, finding: Finding) -> None:
         """Raise CheckFailed; every rank must call this, with the same finding."""

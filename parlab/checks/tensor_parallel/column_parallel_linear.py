@@ -9,6 +9,7 @@ from parlab.checks.mistakes import Finding, Mistakes, evidence
 from parlab.checks.tensor_parallel import layers
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
+from parlab.checks.untouched import unchanged
 
 MISTAKES = Mistakes(
     rows_split=(
@@ -16,7 +17,7 @@ MISTAKES = Mistakes(
         "(outputs, inputs), so columns of the matrix are the first dimension"
     ),
     fused_as_one=(
-        "weight has the {rank}-th part of all outputs together: `sections` are several matrices "
+        "{name} has the {rank}-th part of all outputs together: `sections` are several matrices "
         "side by side, and each is to be cut by itself"
     ),
     output_gathered=(
@@ -29,6 +30,9 @@ MISTAKES = Mistakes(
         "whole_weights",
         "weights_gathered",
         "not_own_memory",
+        "memory_of_serial",
+        "strided",
+        "sends_more",
         "kept_whole",
         "not_refused",
         "sent_before_refusing",
@@ -81,7 +85,7 @@ def _one(
         return seeded(seed, lambda: nn.Linear(inputs, outputs, bias=bias))
 
     right = layers.serially(serial(), x, lambda y: (y * weights).sum())
-    given = [sections] if sections else []
+    given = [list(sections)] if sections else []
 
     def cut(linear: nn.Module) -> nn.Module:
         return trial.check.function(linear, trial.group, *given)
@@ -96,17 +100,14 @@ def _one(
         lambda: instead(passed, right, rows, trial),
         lambda: layers.holds_its_share(passed, right, shares, trial),
         lambda: layers.untouched(passed),
-        lambda: (
-            layers.sends(passed.forward, 0, "forward", passed_bytes(right))
-            if trial.size > 1
-            else None
-        ),
+        lambda: unchanged("`sections`", given, [sections] if sections else []),
+        lambda: layers.sends(passed.forward, 0, trial.size, "forward", passed_bytes(right)),
         lambda: output_is(passed, right, share, trial),
         lambda: layers.gradient_is(
             passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
         ),
         lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(passed.backward, 2 * x.nbytes, "backward"),
+        lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
 
 
@@ -120,19 +121,20 @@ def passed_bytes(right: Right) -> int:
 
 
 def instead(passed: Passed, right: Right, rows: Share, trial: Trial) -> Finding | None:
-    """The weight, where a wrong cut is known."""
-    got, whole = passed.parameters.get("weight"), right.parameters["weight"]
-    if got is None or trial.size == 1:
+    """The parameters, where a wrong cut is known."""
+    if trial.size == 1:
         return None
-    if got.shape == (whole.shape[0], whole.shape[1] // trial.size):
-        return MISTAKES.rows_split(got=tuple(got.shape))
-    as_one = Share(0).of(whole, trial.rank, trial.size)
-    if (
-        rows.sections
-        and same(got, as_one)
-        and not same(got, rows.of(whole, trial.rank, trial.size))
-    ):
-        return MISTAKES.fused_as_one(rank=trial.rank)
+    for name, whole in right.parameters.items():
+        got, own = passed.parameters.get(name), rows.of(whole, trial.rank, trial.size)
+        if got is None or same(got, own):
+            continue
+        if name == "weight" and got.shape == (whole.shape[0], whole.shape[1] // trial.size):
+            return MISTAKES.rows_split(got=tuple(got.shape))
+        if rows.sections and same(got, Share(0).of(whole, trial.rank, trial.size)):
+            return MISTAKES.fused_as_one(name=name, rank=trial.rank)
+        parts = whole.split(list(rows.sections) or [len(whole)])
+        if same(got, torch.cat([part[trial.rank :: trial.size] for part in parts])):
+            return MISTAKES.strided(name=name, which="outputs")
     return None
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.tensor_parallel import layers
 from parlab.checks.tensor_parallel.layers import SECONDS, random
 from parlab.checks.trial import Trial
 from parlab.ledger import Call
@@ -26,7 +27,12 @@ MISTAKES = Mistakes(
         "g's backward adds up the ranks' gradients: every rank has that of the whole output "
         "already, and gets {ranks} times as much"
     ),
+    overwritten=(
+        "g's result changes at the next call: what it returns belongs to the caller, so give each "
+        "call memory of its own"
+    ),
     averaged="{name} is the mean over the ranks where their sum is right",
+    **layers.texts("sends_more"),
 )
 
 
@@ -55,6 +61,9 @@ def f_and_g(check: Check) -> str:
             trial.situation = f"{trial.size} ranks, shape {shape}, {dtype}"
             _f(trial, shape, strided, dtype)
             _g(trial, shape, strided, dtype)
+        trial.situation = f"{trial.size} ranks, called twice"
+        both = trial.run_function(_twice, trial, random(trial.draw, 3), seconds=SECONDS)
+        trial.require(lambda: None if same(*both) else MISTAKES.overwritten())
         trial.situation = f"{trial.size} ranks, finite differences"
         w = [random(trial.draw, 4) for _ in range(trial.size)][max(trial.rank, 0)]
         x = random(trial.draw, 4)
@@ -119,7 +128,7 @@ def _f(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
             else COMMON.argument_changed(name="the gradient given to f's backward")
         ),
         gradient,
-        lambda: once(seen.backward, total.nbytes, "f's backward"),
+        lambda: layers.sends(seen.backward, total.nbytes, trial.size, "backward"),
     )
 
 
@@ -150,7 +159,7 @@ def _g(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
     trial.require(
         lambda: None if same(seen.input_after, mine) else COMMON.argument_changed(name="g's input"),
         output,
-        lambda: once(seen.forward, total.nbytes, "g's forward"),
+        lambda: layers.sends(seen.forward, total.nbytes, trial.size, "forward"),
         lambda: (
             None
             if same(seen.given_after, gradient)
@@ -165,12 +174,13 @@ def _g(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
     )
 
 
-def once(calls: list[Call], size: int, name: str) -> Finding | None:
-    """No more than an all-reduce of the tensor, or its two halves, padded."""
-    handed = sum(call.bytes for call in calls)
-    if handed > 2 * size + sum(16 * call.size for call in calls):
-        return evidence(f"{name} sends {handed} bytes where an all-reduce of {size} is enough")
-    return None
+def _twice(trial: Trial, x: Tensor) -> tuple[Tensor, Tensor]:
+    """g's result as it was returned, and after another call."""
+    _, g = trial.check.function(trial.group)
+    got = g(x)
+    before = got.clone()
+    g(x + 1)
+    return got, before
 
 
 def _gradcheck(trial: Trial, x: Tensor, w: Tensor) -> str:

@@ -3,6 +3,7 @@
 import copy
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +17,9 @@ from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
 from parlab.checks.trial import Trial
+from parlab.costs.collectives import ring_bytes
 from parlab.ledger import Call
+from parlab.ledger.ledger import ring_bytes_sent
 
 # A busy machine takes long to bring ranks together: passes of a check need milliseconds.
 SECONDS = 20.0
@@ -47,6 +50,15 @@ MISTAKES = Mistakes(
         "{name} is a view that keeps {got} bytes in memory where {right} are its own: the whole "
         "layer is still there. Copy the part"
     ),
+    memory_of_serial=(
+        "{name} lies in the memory of the layer that was given: an optimizer's step would change "
+        "both. Make a copy"
+    ),
+    strided=(
+        "{name} has every N-th of the layer's {which}: rank r has the r-th of N parts, each in one "
+        "piece"
+    ),
+    sends_more="the {which} pass sends {got} bytes, and {enough}",
     kept_whole="the serial layer is still in memory after it was cut: something refers to it",
     not_refused=(
         "it accepts {what}: what {ranks} ranks cannot share evenly is to be refused, with a "
@@ -73,6 +85,7 @@ class Passed:
     backward: list[Call]
     kept: int  # bytes of activations
     memory: dict[str, int]  # bytes behind each parameter
+    shared: list[str]  # parameters in memory of the serial layer, where that was to be left alone
     held_back: bool  # whether the serial layer outlived the cut
     serial_changed: bool  # whether the serial layer has other values than before
     unchanged: bool  # whether the input is what it was
@@ -100,6 +113,7 @@ def passes(
     whole = serial()
     inside = [weakref.ref(p) for p in whole.parameters()]
     before = [p.detach().clone() for p in whole.parameters()]
+    places = {p.untyped_storage().data_ptr() for p in whole.parameters()}
     module = cut(whole)
     if not isinstance(module, nn.Module):
         raise ValueError(f"it returns {told(module)}, and no module")
@@ -109,7 +123,15 @@ def passes(
         )
     in_place = module is whole
     after = list(whole.parameters())
-    serial_changed = leave and not in_place and not all(map(same, after, before))
+    left_alone = leave and not in_place
+    serial_changed = left_alone and not (
+        all(map(same, after, before)) and all(p.requires_grad for p in after)
+    )
+    shared = [
+        name
+        for name, p in module.named_parameters()
+        if left_alone and p.untyped_storage().data_ptr() in places
+    ]
     del after
     del whole
     held_back = not in_place and _alive(inside, module)
@@ -132,6 +154,7 @@ def passes(
         calls[middle:],
         saved.bytes,
         {name: memory.tensor_bytes([p.detach()]) for name, p in named.items()},
+        shared,
         held_back,
         serial_changed,
         same(given, x),
@@ -238,6 +261,8 @@ def holds_its_share(passed: Passed, right: Right, shares: Shares, trial: Trial) 
             return MISTAKES.not_own_memory(
                 name=name, got=size, right=passed.parameters[name].nbytes
             )
+    if passed.shared:
+        return MISTAKES.memory_of_serial(name=passed.shared[0])
     if passed.serial_changed:
         return COMMON.argument_changed(name="the serial layer")
     return MISTAKES.kept_whole() if passed.held_back else None
@@ -304,16 +329,39 @@ def total(calls: Sequence[Call]) -> int:
     return sum(call.bytes for call in calls)
 
 
-def sends(calls: Sequence[Call], right: int, which: str, weights: int = 0) -> Finding | None:
-    """Whether a pass sends no more than `right` bytes; `weights` are those of the parameters."""
-    got = total(calls)
-    # An all-reduce in its two halves is padded.
-    if got <= right + (sum(16 * call.size for call in calls) if right else 0):
+def sends_too_much(calls: Sequence[Call], size: int, ranks: int, times: int = 1) -> bool:
+    """Whether calls send more than all-reduces of `size` bytes, so many `times`, on a ring.
+
+    Such an all-reduce may be made of others: its two halves, or messages. Those are padded where a
+    tensor does not divide, and a library's all-reduce is not.
+    """
+    if ranks == 1:
+        return False
+    built = not any(call.op == "all_reduce" for call in calls)
+    padding = 16 * ranks * times if built and size else 0
+    enough = times * ring_bytes("all_reduce", size, ranks)
+    return ring_bytes_sent(calls) > enough + padding + 0.5  # of a byte: halves are rounded
+
+
+def told_calls(calls: Sequence[Call]) -> str:
+    """What was sent, in words, the same calls counted."""
+    counted = Counter(f"{call.op} of {call.bytes}" for call in calls)
+    return ", ".join(f"{n} × {one}" if n > 1 else one for one, n in counted.items())
+
+
+def sends(
+    calls: Sequence[Call], size: int, ranks: int, which: str, weights: int = 0
+) -> Finding | None:
+    """Whether a pass sends no more than one all-reduce of `size` bytes; nothing where it is 0.
+
+    `weights` are the bytes of the parameters, where they might travel.
+    """
+    if not sends_too_much(calls, size, ranks):
         return None
     if weights and any(call.op == "all_gather" and call.bytes >= weights for call in calls):
-        return MISTAKES.weights_gathered(got=got, which=which)
-    told = ", ".join(f"{call.op} of {call.bytes}" for call in calls)
-    return evidence(f"the {which} pass sends {got} bytes where {right} are enough: {told}")
+        return MISTAKES.weights_gathered(got=total(calls), which=which)
+    enough = f"one all-reduce of {size} bytes is enough" if size else "nothing is to be sent"
+    return MISTAKES.sends_more(which=which, got=told_calls(calls), enough=enough)
 
 
 def refusal(trial: Trial, attempt: Callable[[], Any], what: str) -> None:

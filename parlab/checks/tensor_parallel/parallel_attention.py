@@ -18,11 +18,20 @@ MISTAKES = Mistakes(
         "part of the queries, of the keys and of the values are right. `attention.sections` says "
         "where they are"
     ),
+    wrong_count=(
+        "`attention.{name}` is {got} where {right} is right on this rank: its forward pass splits "
+        "the outputs of qkv by that"
+    ),
     changed_before_refusing=(
         "it refuses, but `attention` has changed before that: look at the number of heads first"
     ),
     **layers.texts(
-        "no_reduce_backward", "reduced_again", "not_summed", "whole_weights", "not_refused"
+        "no_reduce_backward",
+        "reduced_again",
+        "not_summed",
+        "whole_weights",
+        "not_refused",
+        "sends_more",
     ),
 )
 
@@ -67,6 +76,9 @@ def _one(trial: Trial, config: models.GPTConfig) -> None:
         "out.bias": None,
     }
 
+    attention = serial()
+    cut = trial.run(attention, trial.group)
+    trial.require(lambda: counts(cut, attention, config, trial.size))
     passed = trial.run_function(
         _passes, trial, serial, x, lambda y: (y * weights).sum(), seconds=layers.SECONDS
     )
@@ -80,9 +92,26 @@ def _one(trial: Trial, config: models.GPTConfig) -> None:
             passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
         ),
         lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(passed.forward, 2 * x.nbytes, "forward"),
-        lambda: layers.sends(passed.backward, 2 * x.nbytes, "backward"),
+        lambda: layers.sends(passed.forward, x.nbytes, trial.size, "forward"),
+        lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
+
+
+def counts(
+    cut: object, attention: nn.Module, config: models.GPTConfig, ranks: int
+) -> Finding | None:
+    """Whether the attention's numbers are this rank's, where it has been changed in place."""
+    if cut is not attention:
+        return None  # which `passes` tells
+    key_value_heads = config.key_value_heads or config.heads
+    for name, right in (
+        ("heads", config.heads // ranks),
+        ("key_value_heads", key_value_heads // ranks),
+        ("head_size", config.hidden_size // config.heads),
+    ):
+        if (got := getattr(attention, name)) != right:
+            return MISTAKES.wrong_count(name=name, got=got, right=right)
+    return None
 
 
 def _passes(

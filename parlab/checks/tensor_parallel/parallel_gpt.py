@@ -8,8 +8,8 @@ from parlab.ledger import Call
 
 MISTAKES = Mistakes(
     too_many_messages=(
-        "the {which} pass sends {got} bytes where {right} are enough: one all-reduce for each "
-        "attention, each MLP, and for the {end}"
+        "the {which} pass sends {got} bytes, and {times} all-reduces of {right} are enough: one "
+        "for each attention, each MLP, and for the {end}"
     ),
     **gpt.MISTAKES.texts,
     **layers.texts("whole_weights", "reduced_again"),
@@ -39,20 +39,23 @@ def _one(trial: Trial, case: gpt.Case) -> None:
         trial, case, lambda model: trial.check.function(model, trial.group), in_place=True
     )
     everyone = trial.gather(passed)
-    right = (2 * gpt.LAYERS + 1) * case.hidden_bytes
     trial.require(
         lambda: None if passed.tied else MISTAKES.untied(),
         lambda: layers.holds_its_share(passed, case.right, case.shares, trial),
         lambda: layers.untouched(passed, "`tokens`"),
         lambda: gpt.scores_are(passed, case.right, trial),
         lambda: gpt.gradients_are(passed, case, everyone, trial, WHERE),
-        lambda: traffic(passed.forward, right, "forward", "embedding"),
-        lambda: traffic(passed.backward, right, "backward", "output layer"),
+        lambda: traffic(passed.forward, case, trial, "forward", "embedding"),
+        lambda: traffic(passed.backward, case, trial, "backward", "output layer"),
     )
 
 
-def traffic(calls: list[Call], right: int, which: str, end: str) -> Finding | None:
-    got = layers.total(calls)
-    if got > 1.02 * right:
-        return MISTAKES.too_many_messages(which=which, got=got, right=right, end=end)
+def traffic(
+    calls: list[Call], case: gpt.Case, trial: Trial, which: str, end: str
+) -> Finding | None:
+    size, times = case.hidden_bytes, 2 * gpt.LAYERS + 1
+    if layers.sends_too_much(calls, size, trial.size, times):
+        return MISTAKES.too_many_messages(
+            which=which, got=layers.told_calls(calls), times=times, right=size, end=end
+        )
     return None

@@ -8,8 +8,6 @@ from parlab.checks.mistakes import Finding, Mistakes
 from parlab.checks.tensor_parallel import layers
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
-from parlab.costs.collectives import ring_bytes
-from parlab.ledger.ledger import ring_bytes_sent
 
 SHARES = {"0.weight": Share(0), "0.bias": Share(0), "2.weight": Share(1), "2.bias": None}
 
@@ -19,11 +17,16 @@ MISTAKES = Mistakes(
         "part of a sum. Columns first, then rows"
     ),
     gathered_between=(
-        "the forward pass sends {got}: columns, then rows, need one all-reduce at the end and "
-        "nothing between"
+        "the forward pass sends {got} bytes: columns, then rows, need one all-reduce at the end "
+        "and nothing between"
     ),
     **layers.texts(
-        "no_reduce_backward", "not_summed", "whole_weights", "kept_whole", "not_refused"
+        "no_reduce_backward",
+        "not_summed",
+        "whole_weights",
+        "kept_whole",
+        "not_refused",
+        "sends_more",
     ),
 )
 
@@ -88,7 +91,7 @@ def _one(trial: Trial, activation: type[nn.Module]) -> None:
             passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
         ),
         lambda: layers.gradients_are(passed, right, SHARES, everyone, trial),
-        lambda: layers.sends(passed.backward, 2 * x.nbytes, "backward"),
+        lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
 
 
@@ -100,12 +103,8 @@ def instead(passed: Passed, right: Right) -> Finding | None:
 
 
 def between(passed: Passed, right: Right, trial: Trial) -> Finding | None:
-    # An all-reduce in its two halves, which are padded, sends no more than a whole one.
-    enough = ring_bytes("all_reduce", right.output.nbytes, trial.size)
-    padding = sum(16 * call.size for call in passed.forward)
-    if trial.size > 1 and ring_bytes_sent(passed.forward) > enough + padding:
-        told = ", ".join(f"{call.op} of {call.bytes} bytes" for call in passed.forward)
-        return MISTAKES.gathered_between(got=told)
+    if layers.sends_too_much(passed.forward, right.output.nbytes, trial.size):
+        return MISTAKES.gathered_between(got=layers.told_calls(passed.forward))
     return None
 
 

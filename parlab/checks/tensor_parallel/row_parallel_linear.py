@@ -18,6 +18,7 @@ MISTAKES = Mistakes(
         "the output has the bias {ranks} times: every rank added it before the sum. Add it once, "
         "after g"
     ),
+    averaged="the output is the mean of the ranks' parts where their sum is right",
     no_bias="the output lacks the bias",
     bias_gradient=(
         "the bias's gradient is {got} of what is right on this rank: a bias that goes into the sum "
@@ -28,6 +29,9 @@ MISTAKES = Mistakes(
         "not_summed",
         "whole_weights",
         "not_own_memory",
+        "memory_of_serial",
+        "strided",
+        "sends_more",
         "kept_whole",
         "not_refused",
     ),
@@ -82,7 +86,7 @@ def _one(trial: Trial, bias: bool, shape: tuple[int, ...]) -> None:
         lambda: layers.holds_its_share(passed, right, shares, trial),
         lambda: layers.untouched(passed),
         lambda: output_is(passed, right, everyone, trial),
-        lambda: layers.sends(passed.forward, 2 * size, "forward", x.nbytes),
+        lambda: layers.sends(passed.forward, size, trial.size, "forward"),
         lambda: bias_gradient(passed, right, trial) if bias else None,
         lambda: layers.gradient_is(
             passed.input_gradient,
@@ -92,7 +96,7 @@ def _one(trial: Trial, bias: bool, shape: tuple[int, ...]) -> None:
             whole=False,
         ),
         lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(passed.backward, 0, "backward") if trial.size > 1 else None,
+        lambda: layers.sends(passed.backward, 0, trial.size, "backward"),
     )
 
 
@@ -105,6 +109,10 @@ def instead(passed: Passed, right: Right, trial: Trial) -> Finding | None:
         whole.shape[1] // trial.size,
     ):
         return MISTAKES.columns_split(got=tuple(got.shape))
+    if same(got, whole[:, trial.rank :: trial.size]) and not same(
+        got, Share(1).of(whole, trial.rank, trial.size)
+    ):
+        return MISTAKES.strided(name="weight", which="inputs")
     return None
 
 
@@ -116,6 +124,10 @@ def output_is(passed: Passed, right: Right, everyone: list[Passed], trial: Trial
                 return MISTAKES.bias_on_every_rank(ranks=trial.size)
             if same(got, right.output - bias, layers.TOLERANCE):
                 return MISTAKES.no_bias()
+        shift = bias if bias is not None else 0.0
+        product = right.output - shift
+        if same(got, product / trial.size + shift, layers.TOLERANCE):
+            return MISTAKES.averaged()
         spare = (trial.size - 1) * bias if bias is not None else 0.0
         parts = sum(p.output for p in everyone)
         if not same(got, right.output, layers.TOLERANCE) and (

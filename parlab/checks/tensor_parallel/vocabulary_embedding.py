@@ -24,12 +24,18 @@ MISTAKES = Mistakes(
         "weight's gradient at row {row} is {got}: that row was looked up for a token of another "
         "rank, and must not learn from it"
     ),
+    kept_from_before=(
+        "called again with other tokens, the layer gives other rows than a new one: something is "
+        "kept of the first call"
+    ),
     own_reduce="`reduce` was given, and {got}: it is what adds up the ranks' parts, once",
     **layers.texts(
         "not_summed",
         "whole_weights",
         "weights_gathered",
         "not_own_memory",
+        "memory_of_serial",
+        "sends_more",
         "kept_whole",
         "not_refused",
     ),
@@ -95,13 +101,15 @@ def _one(trial: Trial, one_rank: bool) -> None:
         lambda: layers.gradients_are(passed, right, shares, everyone, trial),
         lambda: layers.sends(
             passed.forward,
-            2 * weights.nbytes,
+            weights.nbytes,
+            trial.size,
             "forward",
             right.parameters["weight"].nbytes,
         ),
-        lambda: layers.sends(passed.backward, 0, "backward") if trial.size > 1 else None,
+        lambda: layers.sends(passed.backward, 0, trial.size, "backward"),
     )
     _other_reduce(trial, serial, tokens, right)
+    _again(trial, serial, tokens)
 
 
 def instead(passed: Passed, right: Right, trial: Trial) -> Finding | None:
@@ -173,3 +181,19 @@ def _other_reduce(trial: Trial, serial, tokens: Tensor, right: Right) -> None:  
         return None
 
     trial.require(used)
+
+
+def _again(trial: Trial, serial, tokens: Tensor) -> None:  # type: ignore[no-untyped-def]
+    """What the same layer gives for other tokens of the same shape."""
+    others = tokens.flip(0, 1)
+
+    def run() -> Tensor:
+        layer = trial.check.function(serial(), trial.group)
+        layer(tokens)
+        return layer(others).detach()
+
+    got = trial.run_function(run, seconds=layers.SECONDS)
+    right = serial()(others).detach()
+    trial.require(
+        lambda: None if same(got, right, layers.TOLERANCE) else MISTAKES.kept_from_before()
+    )

@@ -42,11 +42,53 @@ answers.edit(
     "bias_forgotten",
     ("None if linear.bias is None else own(linear.bias)", "own(linear.bias)"),
 )
-answers.edit(None, "own_part_backward", ("f, _ = f_and_g", "_, f = f_and_g"))
+answers.edit("sends_more", "own_part_backward", ("f, _ = f_and_g", "_, f = f_and_g"))
 answers.edit(
-    None,
+    "strided",
     "every_nth",
     (PART, "torch.cat([p[group.rank() :: group.size()] for p in parts])"),
+)
+answers.edit(
+    "fused_as_one",
+    "bias_as_one",
+    (
+        "else own(linear.bias)",
+        "else nn.Parameter(linear.bias.detach().chunk(group.size())[group.rank()].clone())",
+    ),
+)
+answers.edit(
+    "memory_of_serial",
+    "alone_the_layer_itself",
+    (
+        "self.weight = own(linear.weight)",
+        "self.weight = own(linear.weight)\n"
+        "        if group.size() == 1:\n            self.weight = linear.weight",
+    ),
+)
+answers.edit(
+    "argument_changed",
+    "linear_frozen",
+    (
+        "self.weight = own(linear.weight)",
+        "self.weight = own(linear.weight)\n        linear.weight.requires_grad_(False)",
+    ),
+)
+answers.edit(
+    "argument_changed",
+    "sections_divided",
+    (
+        "        self.weight = own(linear.weight)\n"
+        "        self.bias = None if linear.bias is None else own(linear.bias)\n",
+        "        self.weight = own(linear.weight)\n"
+        "        self.bias = None if linear.bias is None else own(linear.bias)\n"
+        "        for i in range(len(sections)):\n"
+        "            sections[i] //= group.size()\n",
+    ),
+)
+answers.edit(
+    "sends_more",
+    "asks_the_others",
+    (LINEAR, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + LINEAR),
 )
 answers.edit(None, "wrong_error", ("raise ValueError(", "raise RuntimeError("))
 

@@ -34,6 +34,37 @@ answers.edit(
         "        dist.all_reduce(total, group=ctx.over)\n        return total, None\n",
     ),
 )
+answers.edit(
+    "sends_more",
+    "f_counts_the_ranks",
+    (
+        F_BACKWARD,
+        F_BACKWARD + "        dist.all_reduce(torch.ones(1), group=ctx.group)\n",
+    ),
+)
+answers.edit(
+    "overwritten",
+    "one_buffer",
+    (
+        G_FORWARD,
+        "        total = ReduceFromRanks.__dict__.get(str(x.shape))\n"
+        "        if total is None or total.dtype != x.dtype:\n"
+        "            total = torch.empty(x.shape, dtype=x.dtype)\n"
+        "            setattr(ReduceFromRanks, str(x.shape), total)\n"
+        "        total.copy_(x)\n"
+        "        dist.all_reduce(total, group=group)\n"
+        "        total = total.detach()\n",
+    ),
+)
+answers.edit(
+    None,
+    "in_half_the_digits",
+    (
+        G_FORWARD,
+        G_FORWARD.replace("x.clone(", "x.float().clone(") + "        total = total.to(x.dtype)\n",
+    ),
+    says="is right (15 of 15 differ)",
+)
 answers.edit("averaged", "mean", (F_BACKWARD, F_BACKWARD + "        total /= ctx.group.size()\n"))
 answers.edit(
     "averaged", "mean_of_outputs", (G_FORWARD, G_FORWARD + "        total /= group.size()\n")
@@ -66,6 +97,44 @@ answers.edit(
     "barrier_first",
     (F_FORWARD, "        dist.barrier(group=group)\n" + F_FORWARD),
 )
+
+
+class _Halves(torch.autograd.Function):
+    """An all-reduce in its two halves, one way or the other."""
+
+    @staticmethod
+    def forward(ctx, x, group, back):
+        ctx.group, ctx.back = group, back
+        return x.view_as(x) if back else _in_halves(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _in_halves(gradient, ctx.group) if ctx.back else gradient, None, None
+
+
+def _in_halves(x, group):
+    flat = torch.nn.functional.pad(x.reshape(-1), (0, -x.numel() % group.size()))
+    own = flat.new_empty(flat.numel() // group.size())
+    dist.reduce_scatter_single(own, flat.contiguous(), group=group)
+    whole = torch.empty_like(flat)
+    dist.all_gather_single(whole, own, group=group)
+    return whole[: x.numel()].view(x.shape)
+
+
+@answers.right
+def two_halves(group):
+    return (
+        lambda x: _Halves.apply(x, group, True),
+        lambda x: _Halves.apply(x, group, False),
+    )
+
+
+@answers.right
+def nothing_alone(group):
+    """A group of one sends nothing."""
+    if group.size() == 1:
+        return (lambda x: x.view_as(x), lambda x: x.view_as(x))
+    return two_halves(group)
 
 
 @answers.right

@@ -35,6 +35,24 @@ answers.edit(
 )
 
 
+answers.edit(
+    "gathered_between",
+    "asks_between",
+    (RETURN, RETURN.replace("activation,", "_Asks(activation, group),")),
+    (
+        "def parallel_mlp(",
+        "class _Asks(nn.Module):\n"
+        "    def __init__(self, activation, group):\n"
+        "        super().__init__()\n"
+        "        self.activation, self.group = activation, group\n\n"
+        "    def forward(self, x):\n"
+        "        dist.all_reduce(x.detach().flatten()[:1].clone(), group=self.group)\n"
+        "        return self.activation(x)\n\n\n"
+        "def parallel_mlp(",
+    ),
+)
+
+
 class _Cut(Row):
     """A layer by rows that takes its part of a whole input itself."""
 
@@ -55,6 +73,16 @@ class _Gathered(Column):
         dist.all_gather(parts, own.detach().contiguous(), group=self.group)
         parts[self.group.rank()] = own
         return torch.cat(parts, dim=-1)
+
+
+@answers.wrong("sends_more")
+def asks_backward(mlp, group, column=Column, row=Row):
+    first, activation, second = mlp
+    new = nn.Sequential(column(first, group), activation, row(second, group))
+    weight = new[0].weight
+    if weight is not None:
+        weight.register_hook(lambda _: dist.all_reduce(torch.ones(1), group=group))
+    return new
 
 
 class _All(nn.Module):

@@ -41,9 +41,34 @@ answers.edit(
 )
 answers.edit("not_summed", "f_for_g", ("_, g = f_and_g", "g, _ = f_and_g"))
 answers.edit(
-    None,
+    "strided",
     "every_nth",
     (OWN, "linear.weight.detach()[:, group.rank() :: group.size()]"),
+)
+answers.edit(
+    "memory_of_serial",
+    "bias_of_the_layer",
+    ("nn.Parameter(linear.bias.detach().clone())", "linear.bias"),
+)
+answers.edit("memory_of_serial", "contiguous_on_one_rank", ("own.clone()", "own.contiguous()"))
+answers.edit(
+    "averaged",
+    "mean_of_parts",
+    ("y = g(F.linear(x, self.weight))", "y = g(F.linear(x, self.weight)) / self.group.size()"),
+)
+answers.edit(
+    "sends_more",
+    "summed_twice",
+    (
+        "y = g(F.linear(x, self.weight))",
+        "y = g(F.linear(x, self.weight))\n"
+        "        y = y / 2 + g(y.detach()) / self.group.size() / 2",
+    ),
+)
+answers.edit(
+    "sends_more",
+    "asks_the_others",
+    ("_, g = f_and_g", "dist.all_reduce(torch.ones(1), group=self.group)\n        _, g = f_and_g"),
 )
 
 
