@@ -67,7 +67,8 @@ from parlab.reference import use_reference
 # - The sum is over all ranks of `group`.
 # - What comes in stays as it is: the tensor that f or g is given, and the gradient.
 # - Any shape and any float dtype. A tensor's memory need not be in the order of its indices
-#   (`x.transpose(1, 2)`); `dist.all_reduce` wants it so.
+#   (`x.transpose(1, 2)`), and on each rank it may be in another one; Gloo and NCCL add up memory as it
+#   lies. Hand the all-reduce a contiguous copy.
 # - Only this: an f that does nothing forward sends nothing there either.
 #
 # **Predict**: the loss is the sum of `g(f(x) * w)`, with another `w` on each rank. What is the
@@ -444,7 +445,7 @@ for name, make_optimizer in optimizers.items():
 # **Predict in numbers**, in float32, for a batch of `batch` samples with `sequence` tokens and a layer
 # of size `hidden`, forward and backward together:
 #
-# - `all_reduces`: how many of them a layer makes;
+# - `all_reduces`: how many of them a layer makes (on one rank, the same or none);
 # - `bytes`: what one of them reduces, the bytes that each rank hands in;
 # - `sent`: the bytes that a rank sends for the layer in all, where each all-reduce goes around a ring;
 # - `weights`: the bytes that it would take, instead, to gather the layer's 12h² weights once (the
@@ -475,9 +476,10 @@ check.predict_layer(predict_layer)
 
 # %% tags=["hidden-check"] exercise="predict_layer" points=1
 # %%px --timeout 20
+five, alone = predict_layer(3, 50, 40, 5), predict_layer(1, 10, 20, 1)
 check.show_values(
-    **{name: round(value) for name, value in predict_layer(3, 50, 40, 5).items()},
-    alone=[round(value) for value in predict_layer(1, 10, 20, 1).values()],
+    all_reduces=round(five["all_reduces"]),
+    **{name: [round(p[name]) for p in (five, alone)] for name in ("bytes", "sent", "weights")},
 )
 
 # %% [markdown]
@@ -672,7 +674,8 @@ check.show_values(rows=embedded())
 # - The gradient of `scores` is that of the whole softmax, this rank's part of it.
 # - Scores may be large, ±1000: subtract the maximum, and *the same* on all ranks, or the ranks' sums do not
 #   belong together. Over all of the vocabulary: one rank's scores may be far below another's.
-# - Nothing of the size of the vocabulary is sent, forward or backward.
+# - Forward, no more than three collectives, and nothing of the size of the vocabulary in them; backward,
+#   nothing is sent.
 #
 # **Predict**: 8,192 tokens and a vocabulary of 51,200 in float32. How many bytes does an all-gather
 # of the logits hand to each rank, and how many do three all-reduces?
@@ -715,9 +718,10 @@ check.vocabulary_cross_entropy(vocabulary_cross_entropy)
 
 # %% tags=["hidden-check"] exercise="vocabulary_cross_entropy" points=1
 # %%px --timeout 20
-def entropy(scale):
+def entropy(scale, low=0.0):
     torch.manual_seed(3)
     whole = (torch.randn(2, 3, 3 * n, dtype=torch.float64) * scale).to(device)
+    whole[1, 2] -= low  # one token far below the others
     scores = whole.chunk(n, dim=-1)[rank].clone().requires_grad_()
     targets = torch.tensor([[0, 1, 2], [3 * n - 1, 3 * n - 2, n]], device=device)
     loss = vocabulary_cross_entropy(scores, targets, group)
@@ -725,7 +729,7 @@ def entropy(scale):
     return [f"{loss.item():.6f}", [f"{value:.6f}" for value in scores.grad.flatten().tolist()]]
 
 
-check.show_values(small=entropy(1.0), large=entropy(500.0))
+check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950.0))
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -742,8 +746,11 @@ check.show_values(small=entropy(1.0), large=entropy(500.0))
 # draws for its own part), they must draw different ones, or the parts are tied to each other. So a rank needs two generators.
 #
 # - `together`: the same numbers on all ranks. `apart`: others on each rank, and not those of `together`.
-# - Both follow from `seed` alone, so that a run can be repeated. Another seed gives other numbers, on
-#   all ranks: rank 1 of this run draws `apart` nothing that rank 0 draws in the run with the next seed.
+# - Both follow from `seed` and the rank's number in `group` alone, so that a run can be repeated. Another
+#   seed gives other numbers, on all ranks: rank 1 of this run draws `apart` nothing that rank 0 draws in
+#   the run with the next seed. Seeds are small, and 0 is one of them.
+# - No stream is the further course of another: each generator has a seed of its own. On a CPU torch takes
+#   the lowest 32 bits of a seed and leaves the others.
 # - `torch.Generator(device)`, seeded; leave torch's global generator alone.
 #
 # **Predict**: with the same mask on all four shards of the hidden numbers, p = 0.5: how large is the
@@ -753,8 +760,8 @@ check.show_values(small=entropy(1.0), large=entropy(500.0))
 # `torch.Generator(device).manual_seed(number)` returns the generator.
 # </details>
 # <details><summary>Hint 2</summary>
-# Which numbers? `together` can take the seed. `apart` needs one for each rank, far from those that
-# other seeds lead to.
+# Which numbers? `together` can take the seed. `apart` needs one for each pair of seed and rank, that no
+# other pair and no `together` has, in 32 bits: count the pairs, and begin high up.
 # </details>
 
 
@@ -766,8 +773,8 @@ def dropout_generators(
     """Generators on `device`: `together`, alike on all ranks; `apart`, another on each rank."""
     # BEGIN SOLUTION
     together = torch.Generator(device).manual_seed(seed)
-    # Far away, or a run with the seed after this one would draw what a neighbour draws here.
-    apart = torch.Generator(device).manual_seed((seed + 1) * 2**20 + group.rank())
+    # In the upper half of 32 bits, a number for each seed and rank: no other run draws it.
+    apart = torch.Generator(device).manual_seed(2**31 + seed * group.size() + group.rank())
     return together, apart
     # END SOLUTION
 
@@ -787,7 +794,7 @@ def streams(seed):
     return [[a == b for b in every] for a in every]
 
 
-check.show_values(alike=streams(40))
+check.show_values(alike=streams(40), zero=streams(0))
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -878,7 +885,8 @@ def gpt_values(parallel):
         loss.backward()
         if hasattr(model, "finish"):
             model.finish()
-    norms = {name: f"{p.grad.norm().item():.6f}" for name, p in model.named_parameters()}
+    named = sorted(dict(model.named_parameters(remove_duplicate=False)).items())
+    norms = {name: f"{p.grad.norm().item():.6f}" for name, p in named if name != "unembed.weight"}
     return [f"{loss.item():.6f}", norms], ledger
 
 
@@ -1214,9 +1222,12 @@ check.predict_activations(predict_activations)
 
 # %% tags=["hidden-check"] exercise="predict_activations" points=1
 # %%px --timeout 20
+eight, alone = predict_activations(3, 50, 40, 8), predict_activations(1, 10, 20, 1)
 check.show_values(
-    **{name: round(value) for name, value in predict_activations(3, 50, 40, 8).items()},
-    alone=[round(value) for value in predict_activations(1, 10, 20, 1).values()],
+    **{
+        name: [round(p[name]) for p in (eight, alone)]
+        for name in ("serial", "tensor_parallel", "sequence_parallel")
+    },
 )
 
 # %% [markdown]

@@ -84,14 +84,14 @@ def _one(
     def serial() -> nn.Module:
         return seeded(seed, lambda: nn.Linear(inputs, outputs, bias=bias))
 
-    right = layers.serially(serial(), x, lambda y: (y * weights).sum())
+    right = layers.serially(serial(), x, layers.weighing(weights))
     given = [list(sections)] if sections else []
 
     def cut(linear: nn.Module) -> nn.Module:
         return trial.check.function(linear, trial.group, *given)
 
     passed = trial.run_function(
-        passes, trial, serial, cut, x, lambda y: weighed(y, mine), seconds=layers.SECONDS
+        passes, trial, serial, cut, x, layers.weighing(mine), seconds=layers.SECONDS
     )
     rows = Share(0, tuple(sections or ()))
     shares = {"weight": rows, "bias": rows}
@@ -109,11 +109,6 @@ def _one(
         lambda: layers.gradients_are(passed, right, shares, everyone, trial),
         lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
-
-
-def weighed(y: torch.Tensor, mine: torch.Tensor) -> torch.Tensor:
-    """The loss; where the output is none that can be weighed, its sum."""
-    return (y * mine).sum() if y.shape == mine.shape else y.sum()
 
 
 def passed_bytes(right: Right) -> int:

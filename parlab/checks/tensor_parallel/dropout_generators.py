@@ -1,5 +1,6 @@
 """Exercise `dropout_generators`."""
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -8,6 +9,10 @@ from parlab.checks.check import Check, check_of
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.trial import Trial
 from parlab.checks.untouched import generators
+
+DRAWS = (
+    256  # enough to meet a stream that starts a little later; 53 bits each do not meet by chance
+)
 
 MISTAKES = Mistakes(
     same_mask_everywhere=(
@@ -19,6 +24,19 @@ MISTAKES = Mistakes(
         "drift apart"
     ),
     apart_is_together="`apart` of rank {rank} draws what `together` draws: they are to differ",
+    low_bits=(
+        "the seeds {one} and {other} lead to the same numbers: of a seed, torch's generator on the "
+        "CPU takes the lowest 32 bits alone. Keep seeds below 2**32"
+    ),
+    one_stream=(
+        "`apart` of rank {rank} comes to numbers that {whose} has drawn: a generator that starts "
+        "elsewhere in the same stream meets it. Give each a seed of its own"
+    ),
+    of_process=(
+        "ranks numbered in reverse: rank {rank} draws other numbers from `{name}` for the same "
+        "seed. They follow from the seed and from the rank's number in `group`, and from nothing "
+        "that changes with the process (the lab's `rank`, `hash` of a string)"
+    ),
     one_generator="both are one generator: what one of them draws moves the other",
     not_repeatable="the same seed gives other numbers at a second call: a run cannot be repeated",
     seed_ignored="`{name}` draws the same numbers for seeds {seed} and {other}",
@@ -32,21 +50,30 @@ MISTAKES = Mistakes(
 @check_of(MISTAKES)
 def dropout_generators(check: Check) -> str:
     """Check who draws what, for a seed and the next, twice."""
-    for trial in check.trials():
-        seed = trial.draw.randrange(1, 10**6)
+    first: list[Any] = []
+    any_seed = check.draw.randrange(1, 10**6)
+    for number, trial in enumerate(check.trials()):
+        seed = (any_seed, any_seed, 0)[number] if number < 3 else trial.draw.randrange(1, 10**6)
         trial.situation = f"{trial.size} ranks, seeds {seed} and {seed + 1}"
         device = torch.device("cpu")
         with generators() as watched:
             made = [trial.run(s, trial.group, device) for s in (seed, seed, seed + 1)]
         trial.require(watched.moved, lambda: form(made))
+        seeds = [[one.initial_seed() for one in pair] for pair in made] if trial.here else None
         drawn = [draws(pair) for pair in made] if trial.here else None
         everyone = trial.gather(drawn)
+        every_seed = trial.gather(seeds)
         trial.require(
             lambda: None if made[0][0] is not made[0][1] else MISTAKES.one_generator(),
             lambda: None if drawn[0] == drawn[1] else MISTAKES.not_repeatable(),
             lambda: alike(everyone, trial),
+            lambda: low_bits(everyone, every_seed),
             lambda: apart(everyone, seed),
+            lambda: streams(everyone),
         )
+        if number == 1 and trial.size == len(first):
+            trial.require(lambda: of_process(first, everyone))
+        first = first or everyone
     return (
         "one alike on all ranks, one of each rank's own, from the seed alone, on 1 to "
         f"{check.world_size} ranks"
@@ -68,13 +95,44 @@ def form(made: list[Any]) -> Finding | None:
 
 def draws(pair: Any) -> list[list[float]]:
     """The first numbers of both; in turn, so that one generator in two places is seen as well."""
-    return [torch.rand(8, generator=one).tolist() for one in pair]
+    return [torch.randint(2**53, (DRAWS,), generator=one).tolist() for one in pair]
 
 
 def alike(everyone: list[Any], trial: Trial) -> Finding | None:
     for rank, drawn in enumerate(everyone):
         if drawn[0][0] != everyone[0][0][0]:
             return MISTAKES.together_differs(rank=rank)
+    return None
+
+
+def low_bits(everyone: list[Any], seeds: list[Any]) -> Finding | None:
+    """Whether two generators with different seeds draw alike."""
+    found: dict[tuple[int, ...], int] = {}
+    for drawn, given in zip(everyone, seeds, strict=True):
+        for numbers, seed in zip(chain(*drawn), chain(*given), strict=True):
+            other = found.setdefault(tuple(numbers), seed)
+            if other != seed and (other - seed) % 2**32 == 0:
+                return MISTAKES.low_bits(one=other, other=seed)
+    return None
+
+
+def streams(everyone: list[Any]) -> Finding | None:
+    """Whether `apart` comes to numbers of `together`, or of another rank's `apart`, later on."""
+    seen = {number: "`together`" for number in everyone[0][0][0]}
+    for rank, drawn in enumerate(everyone):
+        for number in drawn[0][1]:
+            if number in seen:
+                return MISTAKES.one_stream(rank=rank, whose=seen[number])
+        seen |= {number: f"`apart` of rank {rank}" for number in drawn[0][1]}
+    return None
+
+
+def of_process(first: list[Any], now: list[Any]) -> Finding | None:
+    """Whether each rank draws what the rank of its number drew, in another process."""
+    for rank, (one, other) in enumerate(zip(first, now, strict=True)):
+        for place, name in enumerate(("together", "apart")):
+            if one[0][place] != other[0][place]:
+                return MISTAKES.of_process(rank=rank, name=name)
     return None
 
 

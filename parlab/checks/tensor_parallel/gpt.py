@@ -109,16 +109,13 @@ def run(
     """A forward and a backward pass; what is cut `in_place` is to be returned as well."""
     mine = Share(-1).of(case.weights, max(trial.rank, 0), trial.size)
 
-    def weigh(y: Tensor) -> Tensor:
-        return (y * mine).sum() if y.shape == mine.shape else y.sum()
-
     def passed() -> Passed | Finding:
         return passes(
             trial,
             case.serial,
             cut,
             case.tokens,
-            weigh,
+            layers.weighing(mine),
             finish=finish,
             in_place=in_place,
             leave=False,

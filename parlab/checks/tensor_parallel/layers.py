@@ -83,6 +83,7 @@ class Passed:
     gradients: dict[str, Tensor | None]
     forward: list[Call]
     backward: list[Call]
+    finished: list[Call]  # of the module's own finish()
     kept: int  # bytes of activations
     memory: dict[str, int]  # bytes behind each parameter
     shared: list[str]  # parameters in memory of the serial layer, where that was to be left alone
@@ -113,6 +114,7 @@ def passes(
     whole = serial()
     inside = [weakref.ref(p) for p in whole.parameters()]
     before = [p.detach().clone() for p in whole.parameters()]
+    names = [name for name, _ in whole.named_parameters()]
     places = {p.untyped_storage().data_ptr() for p in whole.parameters()}
     module = cut(whole)
     if not isinstance(module, nn.Module):
@@ -141,17 +143,19 @@ def passes(
         output = module(given.view_as(given))  # no leaf: to write into it would be allowed
     middle = len(trial.ledger.calls)
     weigh(output).backward()
+    end = len(trial.ledger.calls)
     if finish:
         module.finish()
     calls = trial.ledger.calls
-    named = dict(module.named_parameters())
+    named = named_as(module, names)
     return Passed(
         output.detach().clone(),
         None if given.grad is None else given.grad.clone(),
         {name: p.detach().clone() for name, p in named.items()},
         {name: None if p.grad is None else p.grad.clone() for name, p in named.items()},
         calls[start:middle],
-        calls[middle:],
+        calls[middle:end],
+        calls[end:],
         saved.bytes,
         {name: memory.tensor_bytes([p.detach()]) for name, p in named.items()},
         shared,
@@ -173,6 +177,14 @@ def _alive(refs: list[weakref.ref], module: nn.Module) -> bool:
     if any_left():
         gc.collect()  # which takes long
     return any_left()
+
+
+def named_as(module: nn.Module, names: Sequence[str]) -> dict[str, nn.Parameter]:
+    """Parameters by name; a tied one by that of its names which is among `names`."""
+    every = list(module.named_parameters(remove_duplicate=False))
+    first = {id(p): name for name, p in reversed(every)}
+    known = {id(p): name for name, p in reversed(every) if name in names}
+    return {known.get(i, name): dict(every)[name] for i, name in first.items()}
 
 
 def told(value: object) -> str:
@@ -202,6 +214,11 @@ def serially(module: nn.Module, x: Tensor, weigh: Callable[[Tensor], Tensor]) ->
         {name: p.detach() for name, p in named.items()},
         {name: p.grad if p.grad is not None else torch.zeros_like(p) for name, p in named.items()},
     )
+
+
+def weighing(weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """A loss: the output's sum with `weights`; its plain sum where its shape is another."""
+    return lambda y: (y * weights).sum() if y.shape == weights.shape else y.sum()
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _one(trial: Trial, config: models.GPTConfig) -> None:
 
     whole = serial()
     sections = tuple(whole.sections)
-    right = layers.serially(whole, x, lambda y: (y * weights).sum())
+    right = layers.serially(whole, x, layers.weighing(weights))
     shares = {
         "qkv.weight": Share(0, sections),
         "qkv.bias": Share(0, sections),
@@ -80,7 +80,7 @@ def _one(trial: Trial, config: models.GPTConfig) -> None:
     cut = trial.run(attention, trial.group)
     trial.require(lambda: counts(cut, attention, config, trial.size))
     passed = trial.run_function(
-        _passes, trial, serial, x, lambda y: (y * weights).sum(), seconds=layers.SECONDS
+        _passes, trial, serial, x, layers.weighing(weights), seconds=layers.SECONDS
     )
     everyone = trial.gather(passed)
     trial.require(
@@ -101,8 +101,10 @@ def counts(
     cut: object, attention: nn.Module, config: models.GPTConfig, ranks: int
 ) -> Finding | None:
     """Whether the attention's numbers are this rank's, where it has been changed in place."""
-    if cut is not attention:
-        return None  # which `passes` tells
+    whole = sum(models.Attention(config).sections)
+    # What else is wrong then is told of the passes.
+    if cut is not attention or len(attention.qkv.weight) == whole > whole // ranks:
+        return None
     key_value_heads = config.key_value_heads or config.heads
     for name, right in (
         ("heads", config.heads // ranks),

@@ -1,5 +1,10 @@
 """Exercise `parallel_gpt`."""
 
+from collections.abc import Callable
+
+from torch import nn
+
+from parlab import models
 from parlab.checks.check import Check, check_of
 from parlab.checks.mistakes import Finding, Mistakes
 from parlab.checks.tensor_parallel import gpt, layers
@@ -10,6 +15,13 @@ MISTAKES = Mistakes(
     too_many_messages=(
         "the {which} pass sends {got} bytes, and {times} all-reduces of {right} are enough: one "
         "for each attention, each MLP, and for the {end}"
+    ),
+    block_not_returned=(
+        "`parallel_block` returns {got}: it changes the block that it is given, and returns it"
+    ),
+    block_classes=(
+        "`parallel_block` is given two other classes, and makes {got} of its two pairs of layers "
+        "with them: attention and MLP get both, `column` and `row`"
     ),
     **gpt.MISTAKES.texts,
     **layers.texts("whole_weights", "reduced_again"),
@@ -28,9 +40,37 @@ def parallel_gpt(check: Check) -> str:
             told = "grouped queries" if grouped else "as many keys as heads"
             trial.situation = f"{trial.size} ranks, {told}"
             _one(trial, gpt.Case(trial, grouped=grouped, shorter=grouped))
+        if number == 0:
+            _block(trial)
     return (
         "this rank's share of every weight, scores and gradient of the serial GPT, and one "
         f"all-reduce each way for each attention and MLP, on 1 to {check.world_size} ranks"
+    )
+
+
+def _block(trial: Trial) -> None:
+    """What stands beside `parallel_gpt` in its cell: part C cuts blocks with other classes."""
+    parallel_block = getattr(trial.check.function, "__globals__", {}).get("parallel_block")
+    if parallel_block is None:
+        return
+    block = models.Block(gpt.config_for(trial, False))
+    made: list[str] = []
+
+    def noted(name: str) -> Callable[..., nn.Module]:
+        def make(linear: nn.Linear, group: object, *more: object, **named: object) -> nn.Module:
+            made.append(name)
+            return nn.Identity()
+
+        return make
+
+    got = trial.run_function(parallel_block, block, trial.group, noted("column"), noted("row"))
+    trial.require(
+        lambda: None if got is block else MISTAKES.block_not_returned(got=layers.told(got)),
+        lambda: (
+            None
+            if sorted(made) == ["column", "column", "row", "row"]
+            else MISTAKES.block_classes(got=min(made.count("column"), made.count("row")))
+        ),
     )
 
 

@@ -70,14 +70,14 @@ def _one(trial: Trial, activation: type[nn.Module]) -> None:
             ),
         )
 
-    right = layers.serially(serial(), x, lambda y: (y * weights).sum())
+    right = layers.serially(serial(), x, layers.weighing(weights))
     passed = trial.run_function(
         passes,
         trial,
         serial,
         lambda mlp: trial.check.function(mlp, trial.group),
         x,
-        lambda y: (y * weights).sum(),
+        layers.weighing(weights),
         seconds=layers.SECONDS,
     )
     everyone = trial.gather(passed)

@@ -26,6 +26,13 @@ MISTAKES = Mistakes(
     not_cut="{name}: that is what one rank keeps of the serial block",
     elements="{name}: that counts numbers. A float32 takes 4 bytes",
     sixteen_bit="{name}: that has 2 bytes for each number. A float32 takes 4",
+    hidden_once=(
+        "{name}: what the MLP keeps at 4h is two things: the input of the GELU, and its output, "
+        "which the second layer takes"
+    ),
+    hidden_as_h=(
+        "{name}: the input of the GELU and its output are 4h wide, and count four times each"
+    ),
     attention_kept=(
         "{name}: Q, K and V are three, and attention's output is one: that many numbers are left "
         "out or counted twice"
@@ -79,6 +86,10 @@ def misconception(
     once = right["serial"] / 16
     if is_number(predicted["serial"], 15 * once) or is_number(predicted["serial"], 17 * once):
         return MISTAKES.attention_kept(name="serial")
+    if is_number(predicted["serial"], 12 * once):
+        return MISTAKES.hidden_once(name="serial")
+    if is_number(predicted["serial"], 10 * once):
+        return MISTAKES.hidden_as_h(name="serial")
     if ranks == 1:
         return None
     if is_number(predicted["tensor_parallel"], 16 * once / ranks):

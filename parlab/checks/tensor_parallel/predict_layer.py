@@ -1,5 +1,7 @@
 """Exercise `predict_layer`."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.distributed as dist
 
@@ -29,6 +31,15 @@ MISTAKES = Mistakes(
         "(N−1)/N of the data in each"
     ),
     whole="{name}: on a ring a rank sends (N−1)/N of the data: it keeps its own part",
+    sixteen_bit="{name}: that has 2 bytes for each number. A float32 takes 4",
+    handed_in=("sent: that is what ranks hand in. On a ring a rank sends 2(N−1)/N of it"),
+    mlp_width_sent=(
+        "sent: the 4h hidden numbers of the MLP stay where they are. All four all-reduces are of "
+        "the layer's size h"
+    ),
+    gathered_twice=(
+        "weights: that goes around the ring twice, as an all-reduce. A gather goes around once"
+    ),
     one_all_reduce="sent: that is one all-reduce. A layer makes several",
 )
 
@@ -51,6 +62,9 @@ def _compare(trial: Trial, sizes: tuple[int, int, int, int], right: dict[str, fl
     batch, sequence, hidden, ranks = sizes
     trial.situation = f"batch {batch}, sequence {sequence}, hidden {hidden}, N = {ranks}"
     predicted = trial.run(*sizes)
+    # On one rank an all-reduce has nothing to do: who leaves it out makes none.
+    if ranks == 1 and isinstance(predicted, Mapping) and predicted.get("all_reduces") == 0:
+        right = right | {"all_reduces": 0}
     trial.require(
         lambda: form(predicted, right),
         lambda: misconception(predicted, right, ranks),
@@ -89,6 +103,8 @@ def misconception(
             and not (name == "sent" and predicted["bytes"] == right["bytes"])
         ):
             return MISTAKES.elements(name=name)
+    if ranks != 2 and is_number(predicted["bytes"], right["bytes"] / 2):
+        return MISTAKES.sixteen_bit(name="bytes")
     if is_number(predicted["bytes"], 4 * right["bytes"]):
         return MISTAKES.mlp_width()
     if ranks > 1 and is_number(predicted["bytes"], right["bytes"] / ranks):
@@ -98,6 +114,12 @@ def misconception(
     for name in ("sent", "weights"):
         if is_number(predicted[name], right[name] * ranks / (ranks - 1)):
             return MISTAKES.whole(name=name)
+    if is_number(predicted["sent"], 4 * right["bytes"]):
+        return MISTAKES.handed_in()
+    if is_number(predicted["sent"], 2.5 * right["sent"]):
+        return MISTAKES.mlp_width_sent()
+    if is_number(predicted["weights"], 2 * right["weights"]):
+        return MISTAKES.gathered_twice()
     if is_number(predicted["sent"], right["sent"] / 2):
         return MISTAKES.one_way()
     if is_number(predicted["sent"], right["sent"] / 4):

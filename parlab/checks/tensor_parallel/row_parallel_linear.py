@@ -68,14 +68,14 @@ def _one(trial: Trial, bias: bool, shape: tuple[int, ...]) -> None:
     def serial() -> nn.Module:
         return seeded(seed, lambda: nn.Linear(inputs, outputs, bias=bias))
 
-    right = layers.serially(serial(), x, lambda y: (y * weights).sum())
+    right = layers.serially(serial(), x, layers.weighing(weights))
     passed = trial.run_function(
         passes,
         trial,
         serial,
         lambda linear: trial.check.function(linear, trial.group),
         mine,
-        lambda y: (y * weights).sum(),
+        layers.weighing(weights),
         seconds=layers.SECONDS,
     )
     shares = {"weight": Share(1), "bias": None}

@@ -13,7 +13,9 @@ from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.tensor_parallel import layers
 from parlab.checks.tensor_parallel.layers import SECONDS, Share, random
 from parlab.checks.trial import Trial
+from parlab.costs.collectives import ring_bytes
 from parlab.ledger import Call
+from parlab.ledger.ledger import ring_bytes_sent
 
 TOLERANCE = 1e-9
 
@@ -39,8 +41,17 @@ MISTAKES = Mistakes(
         "was with all of it"
     ),
     keeps_whole=(
-        "{got} bytes are kept for the backward pass, beside the weight, where the shard has "
-        "{right}: gather again in the backward pass"
+        "{got} bytes are kept for the backward pass where the shard has {right}, and the weight is "
+        "there anyway: save these two as they came, and gather again in the backward pass"
+    ),
+    not_gathered_again=(
+        "gather_linear's backward sends {got} bytes, which is no gather and reduce-scatter of "
+        "{right}: the whole input was kept, out of autograd's sight (an attribute of `ctx`?). Keep "
+        "the shard, and gather again"
+    ),
+    weights_summed=(
+        "the gradient of `{name}` is summed over the ranks: each rank has a weight of its own, and "
+        "has seen all of the sequence"
     ),
     all_reduced=(
         "{which} uses an all-reduce, which gives every rank all of the sequence: of that it needs "
@@ -206,15 +217,26 @@ def _gather(trial: Trial, dtype: torch.dtype, bias: bool) -> None:
                 return evidence(f"gather_linear gives no gradient for {name}")
             if n > 1 and same(got, alone, close):
                 return MISTAKES.weight_of_own_part(name=name)
+            of_all = sum(one[0 if name == "weight" else 1].grad for one in weights)
+            if n > 1 and same(got, of_all, close):
+                return MISTAKES.weights_summed(name=name)
             if (found := equal(got, expected.grad, f"{name}'s gradient", close)) is not None:
                 return found
         return None
 
     def kept() -> Finding | None:
-        # The weight is kept by its name; what is saved of it may be a view of the caller's.
-        spare = weight.nbytes + (shift.nbytes if shift is not None else 0)
-        if n > 1 and seen.kept - spare > 1.5 * shard.nbytes and seen.kept >= whole.nbytes:
-            return MISTAKES.keeps_whole(got=seen.kept - spare, right=shard.nbytes)
+        # The weight itself is not counted; whether there is a bias may be known by saving it.
+        own = seen.kept - (shift.nbytes if shift is not None else 0)
+        if n > 1 and own > 1.2 * shard.nbytes:
+            return MISTAKES.keeps_whole(got=own, right=shard.nbytes)
+        return None
+
+    def gathered_again() -> Finding | None:
+        got = ring_bytes_sent(seen.backward)
+        if got < 2 * ring_bytes("all_gather", whole.nbytes, n) - 1:
+            return MISTAKES.not_gathered_again(
+                got=layers.told_calls(seen.backward) or 0, right=whole.nbytes
+            )
         return None
 
     trial.require(
@@ -224,6 +246,7 @@ def _gather(trial: Trial, dtype: torch.dtype, bias: bool) -> None:
         of_x,
         of_weights,
         kept,
+        gathered_again,
         lambda: calls_are(seen.backward, 2 * whole.nbytes, "gather_linear's backward"),
     )
 

@@ -1,10 +1,12 @@
 """Exercise `sequence_parallel_gpt`."""
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from parlab.checks.check import Check, check_of
-from parlab.checks.compare import same
+from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes, evidence
 from parlab.checks.tensor_parallel import gpt, layers
 from parlab.checks.tensor_parallel.layers import ACTIVATION_SLACK, Passed, Share
@@ -32,6 +34,14 @@ MISTAKES = Mistakes(
         "{got} bytes of activations are kept where {right} are expected: something between the "
         "products has the whole sequence"
     ),
+    whole_sequence=(
+        "`{name}` works on {got} where {right} is right: between the products a rank has its part "
+        "of the sequence"
+    ),
+    none_filled=(
+        "{name} took no part and had no gradient, and finish() has given it one: leave out "
+        "parameters whose `.grad` is None"
+    ),
     too_much_finished="finish() sends {got} bytes where the whole parameters have {right}",
     **{key: gpt.MISTAKES.texts[key] for key in ("untied", "partial_gradient")},
     **layers.texts("not_refused"),
@@ -49,6 +59,8 @@ def sequence_parallel_gpt(check: Check) -> str:
             told = "grouped queries" if grouped else "as many keys as heads"
             trial.situation = f"{trial.size} ranks, {told}"
             _one(trial, gpt.Case(trial, grouped=grouped, shorter=grouped))
+        trial.situation = f"{trial.size} ranks, two passes of a model"
+        _twice(trial, gpt.Case(trial, grouped=False))
         trial.situation = f"{trial.size} ranks"
         config = gpt.config_for(trial, False)
         model = layers.seeded(1, lambda config=config: gpt.models.GPT(config))
@@ -65,8 +77,12 @@ def sequence_parallel_gpt(check: Check) -> str:
 
 
 def _one(trial: Trial, case: gpt.Case) -> None:
+    shapes: list[tuple[str, tuple[int, ...]]] = []
     passed = gpt.run(
-        trial, case, lambda model: trial.check.function(model, trial.group), finish=True
+        trial,
+        case,
+        lambda model: watched(trial.check.function(model, trial.group), shapes),
+        finish=True,
     )
     everyone = trial.gather(passed)
     whole = sum(
@@ -86,9 +102,72 @@ def _one(trial: Trial, case: gpt.Case) -> None:
         lambda: gpt.gradients_are(
             passed, case, everyone, trial, WHERE, lambda *one: known(*one, case, trial)
         ),
+        lambda: on_parts(shapes, case, trial),
         lambda: traffic(passed, case, whole, trial),
         lambda: kept(passed, case, trial),
     )
+
+
+def watched(model: nn.Module, shapes: list[tuple[str, tuple[int, ...]]]) -> nn.Module:
+    """Notes what blocks and last norm are given."""
+
+    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _, given: shapes.append((name, tuple(given[0].shape)))
+
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        if name == "norm" or name.rpartition(".")[0] == "blocks":
+            module.register_forward_pre_hook(note(name))
+    return model
+
+
+def on_parts(
+    shapes: list[tuple[str, tuple[int, ...]]], case: gpt.Case, trial: Trial
+) -> Finding | None:
+    batch, sequence = case.tokens.shape
+    right = (batch, sequence // trial.size, case.config.hidden_size)
+    for name, got in shapes:
+        if got != right:
+            return MISTAKES.whole_sequence(name=name, got=got, right=right)
+    return None
+
+
+FROZEN = ("positions.weight", "norm.bias")
+
+
+def _twice(trial: Trial, case: gpt.Case) -> None:
+    """Two passes of one model; in the second, some parameters take no part."""
+
+    def run() -> list[dict[str, Tensor | None]]:
+        whole = case.serial()
+        names = [name for name, _ in whole.named_parameters()]
+        model = trial.check.function(whole, trial.group)
+        seen = []
+        for frozen in ((), FROZEN):
+            model.zero_grad(set_to_none=True)
+            named = layers.named_as(model, names)
+            for name in frozen:
+                named[name].requires_grad_(False)
+            mine = Share(-1).of(case.weights, trial.rank, trial.size)
+            layers.weighing(mine)(model(case.tokens)).backward()
+            model.finish()
+            seen.append({n: None if p.grad is None else p.grad.clone() for n, p in named.items()})
+        return seen
+
+    both = trial.run_function(run, seconds=layers.SECONDS)
+
+    def again() -> Finding | None:
+        first, second = both
+        for name, right in first.items():
+            if name in FROZEN:
+                if second[name] is not None:
+                    return MISTAKES.none_filled(name=name)
+            elif found := equal(
+                second[name], right, f"the gradient of {name}, at a second pass", layers.TOLERANCE
+            ):
+                return found
+        return None
+
+    trial.require(again)
 
 
 def first_positions(case: gpt.Case, trial: Trial) -> Tensor:
@@ -118,24 +197,17 @@ def traffic(passed: Passed, case: gpt.Case, whole: int, trial: Trial) -> Finding
     """Gathers and reduce-scatters of (batch, seq, h); at the end, sums of whole parameters."""
     if trial.size == 1:
         return None
-    reduces = [call for call in passed.backward if call.op == "all_reduce"]
-    for which, calls in (("forward", passed.forward), ("backward", reduces)):
-        for call in calls:
-            if call.op == "all_reduce" and call.bytes > max(whole, case.hidden_bytes - 1):
-                return MISTAKES.all_reduced(which=which, got=call.bytes)
-    if any(call.op == "all_reduce" for call in passed.forward):
-        got = layers.total([c for c in passed.forward if c.op == "all_reduce"])
-        return MISTAKES.all_reduced(which="forward", got=got)
-    got = layers.total(reduces)
-    if got > whole:
-        return MISTAKES.too_much_finished(got=got, right=whole)
+    for which, calls in (("forward", passed.forward), ("backward", passed.backward)):
+        if reduces := [call for call in calls if call.op == "all_reduce"]:
+            return MISTAKES.all_reduced(which=which, got=layers.total(reduces))
+    if layers.sends_too_much(passed.finished, whole, trial.size):
+        return MISTAKES.too_much_finished(got=layers.total(passed.finished), right=whole)
     both = 2 * gpt.LAYERS + 1
     # Forward: a gather for each product cut by columns, a scatter for each by rows, the embedding's
     # too. Backward each of them once more, and the gathers again.
     limits = {"forward": 2 * both * case.hidden_bytes, "backward": 3 * both * case.hidden_bytes}
     for which, calls in (("forward", passed.forward), ("backward", passed.backward)):
-        sent = layers.total([call for call in calls if call.op != "all_reduce"])
-        if sent > 1.02 * limits[which]:
+        if (sent := layers.total(calls)) > limits[which]:
             return evidence(f"the {which} pass sends {sent} bytes where {limits[which]} are enough")
     return None
 

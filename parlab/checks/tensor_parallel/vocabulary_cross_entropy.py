@@ -1,5 +1,6 @@
 """Exercise `vocabulary_cross_entropy`."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,13 +11,32 @@ from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers
 from parlab.checks.tensor_parallel.layers import SECONDS, random
 from parlab.checks.trial import Trial
+from parlab.ledger import Call
 
 MISTAKES = Mistakes(
     logits_gathered=(
         "{got} bytes of collectives for {tokens} tokens, with {vocabulary} scores each: the scores "
         "travel. Three numbers a token are enough: the maximum, the sum, the target's score"
+    ),
+    sent_backward=(
+        "the backward pass sends {got} bytes: every rank has all that its part of the gradient "
+        "needs, the sum over the ranks and the maximum"
+    ),
+    too_many_calls=(
+        "{got} collectives: three numbers a token are enough, the maximum, the sum and the "
+        "target's score"
+    ),
+    max_of_all_tokens=(
+        "the loss is {got} where {right} is right, with a token whose scores lie far below those "
+        "of the others: e to the power of its scores, less the maximum of all tokens, is 0. Each "
+        "token has a maximum of its own"
+    ),
+    underflow=(
+        "the loss is {got} where {right} is right, for scores of some {scale}: the sum of e^(x − m)"
+        " is 0 for a token, so what is subtracted there is more than its largest score"
     ),
     max_not_shared=(
         "every rank subtracts the maximum of its own scores: the sums of different ranks then do "
@@ -57,16 +77,23 @@ class Seen:
     gradient: Tensor | None
     scores_after: Tensor
     targets_after: Tensor
+    forward: list[Call]
+    backward: list[Call]
 
 
 @check_of(MISTAKES)
 def vocabulary_cross_entropy(check: Check) -> str:
     """Check loss, gradient and bytes: small and large scores, and one rank far below another."""
     for trial in check.trials():
-        cases = {"small": 1.0, "large": 400.0, "one rank far below": 3.0}
+        cases = {
+            "small": 1.0,
+            "large": 400.0,
+            "one rank far below": 3.0,
+            "one token far below": 3.0,
+        }
         for number, (name, scale) in enumerate(cases.items()):
             trial.situation = f"{trial.size} ranks, {name} scores"
-            _one(trial, name, scale, (2, 3) if number != 2 else (4,))
+            _one(trial, name, scale, (2, 3) if number < 2 else (4,))
     return (
         "loss and gradient of the whole softmax, for scores from −1000 to 1000; a few numbers a "
         f"token are sent, on 1 to {check.world_size} ranks"
@@ -75,13 +102,16 @@ def vocabulary_cross_entropy(check: Check) -> str:
 
 def _run(trial: Trial, scores: Tensor, targets: Tensor) -> Seen:
     leaf = scores.clone().requires_grad_()
+    start = len(trial.ledger.calls)
     targets = targets.clone()
     loss = trial.check.function(leaf.view_as(leaf), targets, trial.group)
+    middle = len(trial.ledger.calls)
     gradient = None
     if isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad:
         (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
     loss = loss.detach() if isinstance(loss, Tensor) else loss
-    return Seen(loss, gradient, leaf.detach(), targets)
+    calls = trial.ledger.calls
+    return Seen(loss, gradient, leaf.detach(), targets, calls[start:middle], calls[middle:])
 
 
 def _one(trial: Trial, name: str, scale: float, shape: tuple[int, ...]) -> None:
@@ -91,7 +121,10 @@ def _one(trial: Trial, name: str, scale: float, shape: tuple[int, ...]) -> None:
     whole = scale * random(trial.draw, *shape, vocabulary)
     if name.startswith("one"):  # e^(x − m) of the other ranks is 0 then
         low = trial.draw.randrange(n)
-        whole[..., low * part : (low + 1) * part] -= 900
+        if name == "one rank far below":
+            whole[..., low * part : (low + 1) * part] -= 900
+        else:
+            whole.view(-1, vocabulary)[low % 4] -= 900
     elif name == "large":
         whole = whole.clamp(-1000, 1000)
     tokens = whole[..., 0].numel()
@@ -110,9 +143,10 @@ def _one(trial: Trial, name: str, scale: float, shape: tuple[int, ...]) -> None:
         lambda: (
             None if same(seen.targets_after, targets) else COMMON.argument_changed(name="`targets`")
         ),
-        lambda: sent(trial, tokens, vocabulary),
+        lambda: sent(seen, tokens, vocabulary, trial.size),
         lambda: loss_is(seen.loss, right.detach(), whole, targets, trial, scale),
         lambda: gradient_is(seen.gradient, own, whole, targets, trial),
+        lambda: few_calls(seen, n),
     )
 
 
@@ -128,11 +162,22 @@ def form(loss: object) -> Finding | None:
     return None
 
 
-def sent(trial: Trial, tokens: int, vocabulary: int) -> Finding | None:
-    """Some numbers of 8 bytes for each token and rank, and no part of the scores."""
-    got = sum(call.bytes for call in trial.calls[trial.rank])
-    if trial.size > 1 and got > 8 * tokens * 6 * trial.size:
+def sent(seen: Seen, tokens: int, vocabulary: int, ranks: int) -> Finding | None:
+    """Some numbers of 8 bytes for each token and rank, no part of the scores."""
+    if ranks == 1:
+        return None
+    got = sum(call.bytes for call in seen.forward)
+    if got > 8 * tokens * 6 * ranks:
         return MISTAKES.logits_gathered(got=got, tokens=tokens, vocabulary=vocabulary)
+    return None
+
+
+def few_calls(seen: Seen, ranks: int) -> Finding | None:
+    """Three collectives forward, and none backward."""
+    if ranks > 1 and seen.backward:
+        return MISTAKES.sent_backward(got=layers.told_calls(seen.backward))
+    if ranks > 1 and len(seen.forward) > 3:
+        return MISTAKES.too_many_calls(got=len(seen.forward))
     return None
 
 
@@ -142,10 +187,15 @@ def loss_is(
     if same(got, right, TOLERANCE):
         return equal(got, right, "the loss", TOLERANCE)
     n = trial.size
+    shown = {"got": got.item(), "right": f"{right.item():.4g}"}
+    scale_seen = f"{whole.abs().max().item():.0f}"
+    highest_of_all = whole.amax()
+    if not got.isfinite() and not (whole - highest_of_all).exp().sum(-1).all() and scale < 10:
+        return MISTAKES.max_of_all_tokens(**shown)
+    if got == -math.inf:
+        return MISTAKES.underflow(**shown, scale=scale_seen)
     if not got.isfinite():
-        return MISTAKES.overflow(
-            got=got.item(), right=f"{right.item():.4g}", scale=f"{whole.abs().max().item():.0f}"
-        )
+        return MISTAKES.overflow(**shown, scale=scale_seen)
     if same(got, right * targets.numel(), TOLERANCE):
         return MISTAKES.summed_over_tokens()
     if n == 1:

@@ -77,17 +77,14 @@ def _one(trial: Trial, one_rank: bool) -> None:
     def serial() -> nn.Module:
         return seeded(seed, lambda: nn.Embedding(vocabulary, hidden))
 
-    def weigh(y: Tensor) -> Tensor:
-        return (y * weights).sum()
-
-    right = layers.serially(serial(), tokens, weigh)
+    right = layers.serially(serial(), tokens, layers.weighing(weights))
     passed = trial.run_function(
         passes,
         trial,
         serial,
         lambda embedding: trial.check.function(embedding, trial.group),
         tokens,
-        weigh,
+        layers.weighing(weights),
         seconds=layers.SECONDS,
     )
     shares = {"weight": Share(0)}

@@ -9,7 +9,7 @@ from parlab.answers import Answers
 
 answers = Answers("dropout_generators")
 
-APART = "manual_seed((seed + 1) * 2**20 + group.rank())"
+APART = "manual_seed(2**31 + seed * group.size() + group.rank())"
 
 answers.edit("same_mask_everywhere", "one_seed", (APART, "manual_seed(seed + 1000)"))
 answers.edit(
@@ -42,7 +42,27 @@ answers.edit(
         "torch.manual_seed(seed)\n    return together, torch.default_generator",
     ),
 )
+answers.edit("low_bits", "above_32_bits", (APART, "manual_seed(seed + (1 + group.rank()) * 2**32)"))
+answers.edit("same_mask_everywhere", "times", (APART, "manual_seed(seed * (5 + group.rank()))"))
+answers.edit(
+    "one_stream",
+    "further_in_one_stream",
+    (APART, "manual_seed(seed)\n    torch.rand(20 * (1 + group.rank()), generator=apart)"),
+)
+answers.edit(
+    "of_process",
+    "hash_of_a_string",
+    (APART, 'manual_seed(hash(f"{seed} apart {group.rank()}") % 2**31)'),
+)
 answers.edit("returns_none", "no_return", ("return together, apart", "together, apart"))
+
+
+@answers.wrong("of_process")
+def rank_of_the_lab(seed, group, device):
+    from parlab.rank import rank
+
+    together = torch.Generator(device).manual_seed(seed)
+    return together, torch.Generator(device).manual_seed(2**31 + seed * 4096 + rank)
 
 
 @answers.right

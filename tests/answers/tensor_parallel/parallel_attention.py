@@ -56,7 +56,26 @@ answers.edit(
         "    attention.heads //=",
     ),
 )
-answers.edit("raises", "heads_not_changed", (HEADS, ""))
+answers.edit("wrong_count", "heads_not_changed", (HEADS, ""))
+answers.edit(
+    "wrong_count", "head_size_divided", (KEYS, KEYS + KEYS.replace("key_value_heads", "head_size"))
+)
+answers.edit(
+    "sends_more",
+    "asks_the_others",
+    (
+        HEADS,
+        HEADS + "    attention.register_forward_pre_hook(\n"
+        "        lambda *_: dist.all_reduce(torch.ones(1), group=group)\n"
+        "    )\n",
+    ),
+)
+answers.edit(
+    "raises",
+    "size_of_the_lab",
+    (TEST, TEST.replace("group.size()", "world_size")),
+    says="use group.size()",
+)
 answers.edit("raises", "no_return", ("    return attention\n", ""), says="it returns None")
 answers.edit(
     "raises",

@@ -49,6 +49,39 @@ answers.edit(
 )
 
 
+answers.edit("block_not_returned", "block_without_return", ("    return block\n", ""))
+answers.edit(
+    "block_classes",
+    "attention_without_classes",
+    (
+        "parallel_attention(block.attention, group, column, row)",
+        "parallel_attention(block.attention, group)",
+    ),
+)
+answers.edit(
+    "too_many_messages",
+    "asks_forward",
+    (
+        "    return model\n",
+        "    model.register_forward_pre_hook(\n"
+        "        lambda *_: dist.all_reduce(torch.zeros(1), group=group)\n"
+        "    )\n"
+        "    return model\n",
+    ),
+)
+answers.edit(
+    "too_many_messages",
+    "asks_backward",
+    (
+        "    return model\n",
+        "    model.norm.weight.register_hook(\n"
+        "        lambda _: dist.all_reduce(torch.zeros(1), group=group)\n"
+        "    )\n"
+        "    return model\n",
+    ),
+)
+
+
 class _WithoutF(Column):
     def forward(self, x):
         return F.linear(x, self.weight, self.bias)

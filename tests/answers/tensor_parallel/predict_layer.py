@@ -17,6 +17,15 @@ answers.edit("one_way", "one_half", ("4 * 2 * share * size", "4 * share * size")
 answers.edit("whole", "keeps_nothing", ("4 * 2 * share * size", "4 * 2 * size"))
 answers.edit("whole", "all_weights", ('"weights": share * 4', '"weights": 4'))
 answers.edit("one_all_reduce", "one_of_them", ("4 * 2 * share * size", "2 * share * size"))
+answers.edit(
+    "sixteen_bit",
+    "sixteen_bit",
+    ("size = 4 * batch", "size = 2 * batch"),
+    ("share * 4 * 12", "share * 2 * 12"),
+)
+answers.edit("handed_in", "sent_as_handed_in", ("4 * 2 * share * size", "4 * size"))
+answers.edit("mlp_width_sent", "hidden_numbers_sent", ("4 * 2 * share", "(2 + 8) * 2 * share"))
+answers.edit("gathered_twice", "weights_reduced", ("share * 4 * 12", "2 * share * 4 * 12"))
 answers.edit(None, "eight_h_squared", ("12 * hidden**2", "8 * hidden**2"))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 
@@ -52,3 +61,15 @@ def rounded(*sizes):
 @answers.right
 def with_more(*sizes):
     return {"gathers": 0, **answers.reference()(*sizes)}
+
+
+@answers.right
+def nothing_alone(batch, sequence, hidden, world_size):
+    """One rank makes no all-reduce; in another order."""
+    size = 4 * batch * sequence * hidden
+    return {
+        "weights": 48 * hidden**2 * (1 - 1 / world_size),
+        "sent": 8 * size * (1 - 1 / world_size),
+        "bytes": float(size),
+        "all_reduces": 4 * (world_size > 1),
+    }

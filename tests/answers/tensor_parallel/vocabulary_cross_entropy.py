@@ -45,6 +45,30 @@ answers.edit(
         "own",
     ),
 )
+answers.edit(
+    "max_of_all_tokens", "one_maximum", ("amax(dim=-1)", "amax().expand(scores.shape[:-1]).clone()")
+)
+answers.edit("underflow", "maxima_added_up", ("dist.ReduceOp.MAX", "dist.ReduceOp.SUM"))
+answers.edit(
+    "too_many_calls",
+    "loss_averaged",
+    (
+        RETURN,
+        RETURN.replace("return ", "loss = ") + "\n"
+        "    mean = loss.detach().clone()\n"
+        "    dist.all_reduce(mean, group=group)\n"
+        "    return loss + (mean / group.size() - loss.detach())",
+    ),
+)
+answers.edit(
+    "sent_backward",
+    "asks_backward",
+    (
+        RETURN,
+        "scores.register_hook(lambda g: dist.all_reduce(g.clone()[..., :1], group=group) or g)\n"
+        "    " + RETURN,
+    ),
+)
 answers.edit("summed_over_tokens", "summed", (".mean()", ".sum()"))
 answers.edit("wrong_shape", "token_by_token", (".mean()", ""))
 answers.edit(

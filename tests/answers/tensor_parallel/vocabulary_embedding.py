@@ -25,6 +25,31 @@ answers.edit("not_summed", "without_g", ("return self.reduce(rows_BSH)", "return
 answers.edit("strided", "strided", (OWN, "embedding.weight.detach()[group.rank() :: group.size()]"))
 answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
 answers.edit(
+    "memory_of_serial",
+    "alone_the_table_itself",
+    ("own.clone()", "own.clone() if group.size() > 1 else own"),
+)
+answers.edit(
+    "kept_from_before",
+    "mask_of_the_first_call",
+    (
+        "        rows_BSH =",
+        '        self.inside_BS = getattr(self, "inside_BS", inside_BS)\n'
+        "        inside_BS = inside_BS & self.inside_BS\n"
+        "        rows_BSH =",
+    ),
+)
+answers.edit(
+    "sends_more",
+    "asks_the_others",
+    (
+        "        return self.reduce(rows_BSH)",
+        '        if self.reduce.__name__ == "<lambda>":\n'
+        "            dist.all_reduce(rows_BSH.detach()[:1, :1].clone(), group=self.group)\n"
+        "        return self.reduce(rows_BSH)",
+    ),
+)
+answers.edit(
     "not_refused", "not_refused", ("if embedding.num_embeddings % group.size():", "if False:")
 )
 answers.edit(
