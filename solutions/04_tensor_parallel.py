@@ -333,8 +333,8 @@ check.show_values(
 # second wants from it. Between them is a function of single numbers, which each rank applies to its
 # own. Nothing is sent between the two.
 #
-# `mlp` is `nn.Sequential(first, activation, second)`. Return the same on this rank's share, an
-# `nn.Sequential` of three as well, so that parameters keep their names (`"0.weight"`, …). The two
+# `mlp` is `nn.Sequential(first, activation, second)`, and nobody uses it afterwards. Return the same on this
+# rank's share, an `nn.Sequential` of three as well, so that parameters keep their names (`"0.weight"`, …). The two
 # classes are arguments, since part C brings others.
 #
 # **Predict**: the other way round, rows and then columns. How many all-reduces (or gathers) would
@@ -1243,7 +1243,8 @@ check.show_values(
 #   V/N), as before.
 # - A parameter that is **whole on every rank** but saw only a part of the sequence has only a part of its gradient:
 #   norms, the biases after `scatter`, the positions. `finish()`, called after each backward pass, sums those gradients
-#   over the ranks, and no others. A parameter whose `.grad` is None is left out, on all ranks alike.
+#   over the ranks, and no others. A parameter whose `.grad` is None is left out, on all ranks alike: one that
+#   is frozen, say. Before the next backward pass the gradients are set to None again.
 # - A sequence that N does not divide is refused with a `ValueError`.
 # - Parameters have the names that they have in `models.GPT`; the output layer is the embedding, still.
 #

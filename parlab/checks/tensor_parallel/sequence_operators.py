@@ -45,9 +45,8 @@ MISTAKES = Mistakes(
         "there anyway: save these two as they came, and gather again in the backward pass"
     ),
     not_gathered_again=(
-        "gather_linear's backward sends {got} bytes, which is no gather and reduce-scatter of "
-        "{right}: the whole input was kept, out of autograd's sight (an attribute of `ctx`?). Keep "
-        "the shard, and gather again"
+        "gather_linear's backward sends {got} bytes, and does not gather the input again: so it "
+        "was kept whole, out of autograd's sight (an attribute of `ctx`?). Keep the shard alone"
     ),
     weights_summed=(
         "the gradient of `{name}` is summed over the ranks: each rank has a weight of its own, and "
@@ -234,9 +233,7 @@ def _gather(trial: Trial, dtype: torch.dtype, bias: bool) -> None:
     def gathered_again() -> Finding | None:
         got = ring_bytes_sent(seen.backward)
         if got < 2 * ring_bytes("all_gather", whole.nbytes, n) - 1:
-            return MISTAKES.not_gathered_again(
-                got=layers.told_calls(seen.backward) or 0, right=whole.nbytes
-            )
+            return MISTAKES.not_gathered_again(got=layers.told_calls(seen.backward) or 0)
         return None
 
     trial.require(

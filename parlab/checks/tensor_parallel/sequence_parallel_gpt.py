@@ -28,7 +28,7 @@ MISTAKES = Mistakes(
     ),
     all_reduced=(
         "the {which} pass has an all-reduce of {got} bytes: sequence parallelism gathers and "
-        "scatters instead"
+        "scatters instead, and gradients of whole parameters are summed by finish()"
     ),
     keeps_whole=(
         "{got} bytes of activations are kept where {right} are expected: something between the "
@@ -59,7 +59,7 @@ def sequence_parallel_gpt(check: Check) -> str:
             told = "grouped queries" if grouped else "as many keys as heads"
             trial.situation = f"{trial.size} ranks, {told}"
             _one(trial, gpt.Case(trial, grouped=grouped, shorter=grouped))
-        trial.situation = f"{trial.size} ranks, two passes of a model"
+        trial.situation = f"{trial.size} ranks, two passes of a model, {' and '.join(FROZEN)} frozen in the second"
         _twice(trial, gpt.Case(trial, grouped=False))
         trial.situation = f"{trial.size} ranks"
         config = gpt.config_for(trial, False)

@@ -16,6 +16,24 @@ SAVE = "ctx.save_for_backward(x, weight)"
 FORWARD = "return F.linear(gathered(x, group), weight, bias)"
 
 answers.edit(
+    "not_gathered_again",
+    "whole_on_ctx",
+    (FORWARD, "ctx.whole = gathered(x, group)\n        return F.linear(ctx.whole, weight, bias)"),
+    ("whole = gathered(x, ctx.group)", "whole = ctx.whole"),
+)
+answers.edit("keeps_whole", "weight_copied", (SAVE, "ctx.save_for_backward(x, weight.clone())"))
+answers.edit(
+    "weights_summed",
+    "weight_reduced",
+    (
+        WEIGHT,
+        WEIGHT + "\n"
+        "        parts = [torch.empty_like(of_weight) for _ in range(ctx.group.size())]\n"
+        "        dist.all_gather(parts, of_weight, group=ctx.group)\n"
+        "        of_weight = sum(parts)",
+    ),
+)
+answers.edit(
     "scatter_not_summed",
     "sliced",
     (

@@ -68,6 +68,103 @@ answers.edit(
 )
 
 
+answers.edit(
+    "none_filled",
+    "zeros_for_none",
+    (
+        "            if parameter.grad is not None:\n",
+        "            if parameter.grad is None:\n"
+        "                parameter.grad = torch.zeros_like(parameter)\n"
+        "            if True:\n",
+    ),
+)
+answers.edit(
+    "raises",
+    "none_is_sent",
+    ("            if parameter.grad is not None:\n", "            if True:\n"),
+    says="frozen in the second",
+)
+answers.edit(
+    "too_much_finished",
+    "asks_the_others",
+    (FOR, "        dist.all_reduce(torch.zeros(1), group=self.group)\n" + FOR),
+)
+
+
+class _Gather(torch.autograd.Function):
+    """All of the sequence."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(group.size())]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, dim=1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        parts = [part.contiguous() for part in gradient.chunk(ctx.group.size(), dim=1)]
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, parts, group=ctx.group)
+        return own, None
+
+
+@answers.wrong("whole_sequence")
+class NormOfAll(Reference):
+    """The last norm works on all of the sequence, on every rank."""
+
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        self.norm.register_forward_pre_hook(lambda m, given: (_Gather.apply(given[0], group),))
+        self.unembed.forward = lambda x: x @ self.unembed.weight.T
+
+
+@answers.wrong("all_reduced")
+class SummedByHooks(Reference):
+    """finish() finds nothing to do."""
+
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        whole = [self.positions.weight]
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                whole += module.parameters()
+            elif isinstance(module, answers.reference("row_parallel_linear")):
+                whole.append(module.bias)
+        for parameter in whole:
+            parameter.register_post_accumulate_grad_hook(
+                lambda p: dist.all_reduce(p.grad, group=group)
+            )
+
+    def finish(self):
+        pass
+
+
+@answers.right
+class OutputFirst(Reference):
+    """The tied weight is found under the other of its names first; gradients travel as one."""
+
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        tokens = self.tokens
+        del self.tokens
+        self.tokens = tokens
+
+    def finish(self):
+        whole = [self.positions.weight]
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                whole += module.parameters()
+            elif isinstance(module, answers.reference("row_parallel_linear")):
+                whole.append(module.bias)
+        gradients = [p.grad for p in whole if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat, group=self.group)
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
 @answers.wrong("too_much_finished")
 class SummedTwice(Reference):
     """Each gradient travels twice, and is halved."""
@@ -212,5 +309,6 @@ class FromTheEnd(Reference):
         shared = ("positions.weight", "norm.weight", "norm.bias")
         inner = ("norm_1.weight", "norm_1.bias", "norm_2.weight", "norm_2.bias")
         for name, p in reversed(list(self.named_parameters())):
-            if name in shared or name.endswith((*inner, "attention.out.bias", "mlp.2.bias")):
+            mine = name.endswith((*inner, "attention.out.bias", "mlp.2.bias"))
+            if (name in shared or mine) and p.grad is not None:
                 dist.all_reduce(p.grad, group=self.group)
