@@ -59,7 +59,10 @@ def sequence_parallel_gpt(check: Check) -> str:
             told = "grouped queries" if grouped else "as many keys as heads"
             trial.situation = f"{trial.size} ranks, {told}"
             _one(trial, gpt.Case(trial, grouped=grouped, shorter=grouped))
-        trial.situation = f"{trial.size} ranks, two passes of a model, {' and '.join(FROZEN)} frozen in the second"
+        frozen = " and ".join(FROZEN)
+        trial.situation = (
+            f"{trial.size} ranks, two passes of a model, {frozen} frozen in the second"
+        )
         _twice(trial, gpt.Case(trial, grouped=False))
         trial.situation = f"{trial.size} ranks"
         config = gpt.config_for(trial, False)
