@@ -35,7 +35,7 @@ MISTAKES = Mistakes(
         "token has a maximum of its own"
     ),
     underflow=(
-        "the loss is {got} where {right} is right, for scores of some {scale}: the sum of e^(x − m)"
+        "the loss is {got} where {right} is right, for scores of some {scale}: the sum of e^(x − maximum)"
         " is 0 for a token, so what is subtracted there is more than its largest score"
     ),
     max_not_shared=(
