@@ -35,8 +35,8 @@ MISTAKES = Mistakes(
         "token has a maximum of its own"
     ),
     underflow=(
-        "the loss is {got} where {right} is right, for scores of some {scale}: the sum of e^(x − maximum)"
-        " is 0 for a token, so what is subtracted there is more than its largest score"
+        "the loss is {got} where {right} is right, for scores of some {scale}: for some token "
+        "the sum of e^(x − maximum) is 0: what is subtracted there is more than its largest score"
     ),
     max_not_shared=(
         "every rank subtracts the maximum of its own scores: the sums of different ranks then do "
