@@ -10,6 +10,7 @@ MISTAKES = Mistakes(
     **runs.texts_of(
         "weights_updated",
         "no_boundary_gradient",
+        "gradients_not_sent",
         "wrong_start",
         "recomputed",
         "loss_everywhere",

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.compare import equal, same
+from parlab.checks.endings import ending
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
 from parlab.checks.trial import Trial
+from parlab.checks.watchdog import Ended
 from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.pipeline import Action, Schedule, backward, forward, sizes, text, texts
 from parlab.pipeline.stages import Share, share_of
@@ -49,6 +51,10 @@ MISTAKES = Mistakes(
     no_boundary_gradient=(
         "{name} is None on rank {rank}: its stage got no gradient. The gradient of the activation "
         "that came in has to go back to where it came from"
+    ),
+    gradients_not_sent=(
+        "the last rank is done, and all others wait for gradients: after its backward pass a rank "
+        "sends `x.grad`, of the activation that came in, back to where that came from"
     ),
     wrong_start=(
         "{name} is what the stage gives where its output's gradient is all ones: the backward pass "
@@ -272,7 +278,16 @@ def run(trial: Trial, case: Case, start: Start, steps: int = 1) -> list[Seen]:
         return seen
 
     _import_all()
-    return trial.run_function(stepped, seconds=SECONDS) or []
+    return trial.run_function(stepped, seconds=SECONDS, explain=no_gradients_come) or []
+
+
+def no_gradients_come(endings: dict[int, Ended]) -> Finding | None:
+    """The last rank has done all its passes, so every activation came; and all others wait."""
+    *others, last = (endings[rank].kind for rank in sorted(endings))
+    if last != "returned" or not others or any(kind != "stuck" for kind in others):
+        return None
+    found, told = MISTAKES.gradients_not_sent(), ending(endings)
+    return Finding(f"{found.text}\n{told.text}" if told else found.text, found.mistake)
 
 
 @functools.cache

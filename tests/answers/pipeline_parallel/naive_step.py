@@ -15,7 +15,7 @@ BACKWARD = "y.backward(mailbox.receive(backward(stage, 0), len(inputs)))"
 
 answers.edit("raises", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", "")))
 answers.edit(
-    None,
+    "gradients_not_sent",
     "gradients_not_sent",
     ("        mailbox.send(backward(stage - 1, 0), x.grad)", "        pass"),
 )
@@ -35,7 +35,7 @@ answers.edit(
     ("return y.item() if stage == last else None", "return y.sum().item()"),
 )
 answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
-answers.edit(None, "a_tensor", ("return y.item()", "return y.detach()"))
+answers.edit("wrong_type", "a_tensor", ("return y.item()", "return y.detach()"))
 answers.edit(
     None,
     "output_for_input",
