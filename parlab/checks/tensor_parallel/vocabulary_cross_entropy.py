@@ -145,7 +145,7 @@ def _one(trial: Trial, name: str, scale: float, shape: tuple[int, ...]) -> None:
         ),
         lambda: sent(seen, tokens, vocabulary, trial.size),
         lambda: loss_is(seen.loss, right.detach(), whole, targets, trial, scale),
-        lambda: gradient_is(seen.gradient, own, whole, targets, trial),
+        lambda: gradient_is(seen, own, whole, targets, trial),
         lambda: few_calls(seen, n),
     )
 
@@ -237,9 +237,9 @@ def loss_is(
 
 
 def gradient_is(
-    got: Tensor | None, right: Tensor, whole: Tensor, targets: Tensor, trial: Trial
+    seen: Seen, right: Tensor, whole: Tensor, targets: Tensor, trial: Trial
 ) -> Finding | None:
-    n = trial.size
+    n, got = trial.size, seen.gradient
     if got is None:
         return MISTAKES.no_gradient()
     if same(got, right, TOLERANCE):
@@ -251,6 +251,8 @@ def gradient_is(
         return MISTAKES.half_gradient(which="the sum")
     if same(got, right - softmax, TOLERANCE):
         return MISTAKES.half_gradient(which="the targets' scores")
+    if n > 1 and seen.backward:
+        return MISTAKES.sent_backward(got=layers.told_calls(seen.backward))
     if got.shape != right.shape:
         return evidence(f"the gradient of `scores` has shape {tuple(got.shape)}")
     return equal(got, right, "the gradient of `scores`", TOLERANCE)

@@ -69,6 +69,14 @@ answers.edit(
         "    " + RETURN,
     ),
 )
+answers.edit(
+    "sent_backward",
+    "f_before",
+    (
+        "    highest = scores",
+        "    scores = f_and_g(group)[0](scores)\n    highest = scores",
+    ),
+)
 answers.edit("summed_over_tokens", "summed", (".mean()", ".sum()"))
 answers.edit("wrong_shape", "token_by_token", (".mean()", ""))
 answers.edit(
