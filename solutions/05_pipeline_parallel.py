@@ -383,7 +383,9 @@ spans = timeline.gather()
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = draw(with_idle(spans), "The naive split: one rank computes, the others wait")
+drawn, axes = draw(
+    with_idle(spans), "The naive split: one rank computes, the others wait", "emulated time (ms)"
+)
 
 # %% [markdown]
 # # Part B: schedules
@@ -775,11 +777,19 @@ turns_spans = timed_run(one_f_one_b(world_size, PIECES), emulated)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = draw(with_idle(gpipe_spans), "GPipe: all forward passes, then all backward passes")
+drawn, axes = draw(
+    with_idle(gpipe_spans),
+    "GPipe: all forward passes, then all backward passes",
+    "emulated time (ms)",
+)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = draw(with_idle(turns_spans), "1F1B: the same bubble, and a backward pass at once")
+drawn, axes = draw(
+    with_idle(turns_spans),
+    "1F1B: the same bubble, and a backward pass at once",
+    "emulated time (ms)",
+)
 
 # %% [markdown]
 # The bubble, measured beside the formula, on two ranks and on all of them, for several m. (Each of the
@@ -991,7 +1001,11 @@ if rank == 0 and world_size > 1:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = draw(with_idle(spans), "Interleaved: the last rank begins sooner, and all end sooner")
+drawn, axes = draw(
+    with_idle(spans),
+    "Interleaved: the last rank begins sooner, and all end sooner",
+    "emulated time (ms)",
+)
 
 # %% [markdown]
 # # Part C: the same curve
