@@ -1,6 +1,7 @@
 """Checks of lab 04, tensor parallelism: one module an exercise.
 
 layers: passes of a learner's layer beside those of the serial one; who holds which part.
+requirements: what is asked of any of them.
 gpt: the same for the whole model.
 """
 

@@ -6,7 +6,8 @@ from torch import nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers, requirements
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
 from parlab.checks.untouched import unchanged
@@ -24,7 +25,7 @@ MISTAKES = Mistakes(
         "the output has all {got} outputs on this rank: each keeps its own, and nobody asks for "
         "the rest"
     ),
-    **layers.texts(
+    **requirements.texts(
         "no_reduce_backward",
         "reduced_again",
         "whole_weights",
@@ -58,7 +59,7 @@ def column_parallel_linear(check: Check) -> str:
         for outputs, sections in [(3 * n + 1, None), (4 * n, [2 * n + 1, 2 * n - 1])]:
             linear = nn.Linear(3, outputs)
             given = [sections] if sections else []
-            layers.refusal(
+            requirements.refusal(
                 trial,
                 lambda linear=linear, given=given: check.function(linear, trial.group, *given),
                 f"{outputs} outputs in sections of {sections}"
@@ -98,16 +99,16 @@ def _one(
     everyone = trial.gather(passed)
     trial.require(
         lambda: instead(passed, right, rows, trial),
-        lambda: layers.holds_its_share(passed, right, shares, trial),
-        lambda: layers.untouched(passed),
+        lambda: requirements.holds_its_share(passed, right, shares, trial),
+        lambda: requirements.untouched(passed),
         lambda: unchanged("`sections`", given, [sections] if sections else []),
-        lambda: layers.sends(passed.forward, 0, trial.size, "forward", passed_bytes(right)),
+        lambda: requirements.sends(passed.forward, 0, trial.size, "forward", passed_bytes(right)),
         lambda: output_is(passed, right, share, trial),
-        lambda: layers.gradient_is(
+        lambda: requirements.gradient_is(
             passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
         ),
-        lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
+        lambda: requirements.gradients_are(passed, right, shares, everyone, trial),
+        lambda: requirements.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
 
 
@@ -139,4 +140,4 @@ def output_is(passed: Passed, right: Right, share: Share, trial: Trial) -> Findi
     own = share.of(right.output, trial.rank, trial.size)
     if passed.output.shape == right.output.shape != own.shape:
         return MISTAKES.output_gathered(got=passed.output.shape[-1])
-    return equal(passed.output, own, "the output", layers.TOLERANCE)
+    return equal(passed.output, own, "the output", TOLERANCE)

@@ -9,7 +9,7 @@ from torch import Tensor
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.tensor_parallel import requirements
 from parlab.checks.tensor_parallel.layers import SECONDS, random
 from parlab.checks.trial import Trial
 from parlab.ledger import Call
@@ -32,7 +32,7 @@ MISTAKES = Mistakes(
         "call memory of its own"
     ),
     averaged="{name} is the mean over the ranks where their sum is right",
-    **layers.texts("sends_more"),
+    **requirements.texts("sends_more"),
 )
 
 
@@ -128,7 +128,7 @@ def _f(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
             else COMMON.argument_changed(name="the gradient given to f's backward")
         ),
         gradient,
-        lambda: layers.sends(seen.backward, total.nbytes, trial.size, "backward"),
+        lambda: requirements.sends(seen.backward, total.nbytes, trial.size, "backward"),
     )
 
 
@@ -159,7 +159,7 @@ def _g(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
     trial.require(
         lambda: None if same(seen.input_after, mine) else COMMON.argument_changed(name="g's input"),
         output,
-        lambda: layers.sends(seen.forward, total.nbytes, trial.size, "forward"),
+        lambda: requirements.sends(seen.forward, total.nbytes, trial.size, "forward"),
         lambda: (
             None
             if same(seen.given_after, gradient)

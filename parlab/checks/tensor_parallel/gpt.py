@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from parlab import models
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers, requirements
 from parlab.checks.tensor_parallel.layers import (
     Passed,
     Right,
@@ -128,7 +129,7 @@ def scores_are(passed: Passed, right: Right, trial: Trial) -> Finding | None:
     own = Share(-1).of(right.output, trial.rank, trial.size)
     if passed.output.shape == right.output.shape != own.shape:
         return MISTAKES.scores_gathered(got=passed.output.shape[-1])
-    return equal(passed.output, own, "the scores", layers.TOLERANCE)
+    return equal(passed.output, own, "the scores", TOLERANCE)
 
 
 def gradients_are(
@@ -139,7 +140,7 @@ def gradients_are(
     where: str,
     known: Callable[[str, Tensor, Tensor], Finding | None] | None = None,
 ) -> Finding | None:
-    """As `layers.gradients_are`; of a whole parameter with a part of its gradient, say `where`.
+    """As of any layer; of a whole parameter with a part of its gradient, say `where`.
 
     `known` may name a mistake from a gradient's name, what it is and what is right.
     """
@@ -150,14 +151,14 @@ def gradients_are(
         got = passed.gradients[name]
         if got is None:
             return evidence(f"the gradient of {name} is None")
-        if same(got, own, layers.TOLERANCE):
+        if same(got, own, TOLERANCE):
             continue
         of_all = [one.gradients[name] for one in everyone]
-        if share is None and layers.are_parts(of_all, whole):
+        if share is None and requirements.are_parts(of_all, whole):
             return MISTAKES.partial_gradient(name=name, where=where)
         if known is not None and (found := known(name, got, own)) is not None:
             return found
-        wrong.append(partial(layers.gradient_is, got, own, of_all, name, whole=share is None))
+        wrong.append(partial(requirements.gradient_is, got, own, of_all, name, whole=share is None))
     # What follows from a wrong gradient is wrong as well, and says less.
     found = [one() for one in wrong]
     return next((f for f in found if f and f.mistake), next(iter(found), None))

@@ -8,7 +8,8 @@ from parlab import models
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers, requirements
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
 
@@ -25,7 +26,7 @@ MISTAKES = Mistakes(
     changed_before_refusing=(
         "it refuses, but `attention` has changed before that: look at the number of heads first"
     ),
-    **layers.texts(
+    **requirements.texts(
         "no_reduce_backward",
         "reduced_again",
         "not_summed",
@@ -51,7 +52,7 @@ def parallel_attention(check: Check) -> str:
         for heads, key_value_heads in [(n + 1, None), (2 * n, 1), (2 * n, 2 if n > 2 else 1)]:
             _refused(trial, heads, key_value_heads)
         config = models.GPTConfig(hidden_size=2 * n, heads=n)
-        layers.uses_classes(trial, models.Attention(config))
+        requirements.uses_classes(trial, models.Attention(config))
     return (
         "each rank has whole heads, and the keys that they read; output and gradients are the "
         f"serial ones, with one all-reduce each way, on 1 to {check.world_size} ranks"
@@ -85,15 +86,15 @@ def _one(trial: Trial, config: models.GPTConfig) -> None:
     everyone = trial.gather(passed)
     trial.require(
         lambda: instead(passed, right, sections, trial),
-        lambda: layers.holds_its_share(passed, right, shares, trial),
-        lambda: layers.untouched(passed),
+        lambda: requirements.holds_its_share(passed, right, shares, trial),
+        lambda: requirements.untouched(passed),
         lambda: output_is(passed, right, everyone, trial),
-        lambda: layers.gradient_is(
+        lambda: requirements.gradient_is(
             passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
         ),
-        lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(passed.forward, x.nbytes, trial.size, "forward"),
-        lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
+        lambda: requirements.gradients_are(passed, right, shares, everyone, trial),
+        lambda: requirements.sends(passed.forward, x.nbytes, trial.size, "forward"),
+        lambda: requirements.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
 
 
@@ -144,13 +145,13 @@ def instead(
 
 
 def output_is(passed: Passed, right: Right, everyone: list[Passed], trial: Trial) -> Finding | None:
-    same_here = same(passed.output, right.output, layers.TOLERANCE)
+    same_here = same(passed.output, right.output, TOLERANCE)
     bias = right.parameters["out.bias"]
     if trial.size > 1 and not same_here:
         parts = sum(p.output for p in everyone) - (trial.size - 1) * bias
-        if same(parts, right.output, layers.TOLERANCE):
+        if same(parts, right.output, TOLERANCE):
             return MISTAKES.not_summed(name="the output")
-    return equal(passed.output, right.output, "the output", layers.TOLERANCE)
+    return equal(passed.output, right.output, "the output", TOLERANCE)
 
 
 def _refused(trial: Trial, heads: int, key_value_heads: int | None) -> None:
@@ -162,7 +163,7 @@ def _refused(trial: Trial, heads: int, key_value_heads: int | None) -> None:
     config = models.GPTConfig(hidden_size=heads * n, heads=heads, key_value_heads=key_value_heads)
     attention = models.Attention(config)
     before = (attention.heads, attention.key_value_heads, attention.qkv, attention.out)
-    layers.refusal(
+    requirements.refusal(
         trial,
         lambda: trial.check.function(attention, trial.group),
         f"{heads} heads with {key_value_heads or heads} heads of keys and values",

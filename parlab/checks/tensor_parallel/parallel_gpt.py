@@ -7,7 +7,7 @@ from torch import nn
 from parlab import models
 from parlab.checks.check import Check, check_of
 from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.tensor_parallel import gpt, layers
+from parlab.checks.tensor_parallel import gpt, layers, requirements
 from parlab.checks.trial import Trial
 from parlab.ledger import Call
 
@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
         "with them: attention and MLP get both, `column` and `row`"
     ),
     **gpt.MISTAKES.texts,
-    **layers.texts("whole_weights", "reduced_again"),
+    **requirements.texts("whole_weights", "reduced_again"),
 )
 WHERE = (
     "Gradients become whole where an f is passed: is there one before every product cut by "
@@ -81,8 +81,8 @@ def _one(trial: Trial, case: gpt.Case) -> None:
     everyone = trial.gather(passed)
     trial.require(
         lambda: None if passed.tied else MISTAKES.untied(),
-        lambda: layers.holds_its_share(passed, case.right, case.shares, trial),
-        lambda: layers.untouched(passed, "`tokens`"),
+        lambda: requirements.holds_its_share(passed, case.right, case.shares, trial),
+        lambda: requirements.untouched(passed, "`tokens`"),
         lambda: gpt.scores_are(passed, case.right, trial),
         lambda: gpt.gradients_are(passed, case, everyone, trial, WHERE),
         lambda: traffic(passed.forward, case, trial, "forward", "embedding"),
@@ -94,8 +94,8 @@ def traffic(
     calls: list[Call], case: gpt.Case, trial: Trial, which: str, end: str
 ) -> Finding | None:
     size, times = case.hidden_bytes, 2 * gpt.LAYERS + 1
-    if layers.sends_too_much(calls, size, trial.size, times):
+    if requirements.sends_too_much(calls, size, trial.size, times):
         return MISTAKES.too_many_messages(
-            which=which, got=layers.told_calls(calls), times=times, right=size, end=end
+            which=which, got=requirements.told_calls(calls), times=times, right=size, end=end
         )
     return None

@@ -5,7 +5,8 @@ from torch import nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers, requirements
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
 
@@ -20,7 +21,7 @@ MISTAKES = Mistakes(
         "the forward pass sends {got} bytes: columns, then rows, need one all-reduce at the end "
         "and nothing between"
     ),
-    **layers.texts(
+    **requirements.texts(
         "no_reduce_backward",
         "not_summed",
         "whole_weights",
@@ -42,14 +43,14 @@ def parallel_mlp(check: Check) -> str:
         mlp = nn.Sequential(
             nn.Linear(2, 2 * trial.size + 1), nn.ReLU(), nn.Linear(2 * trial.size + 1, 2)
         )
-        layers.refusal(
+        requirements.refusal(
             trial,
             lambda mlp=mlp: check.function(mlp, trial.group),
             f"{2 * trial.size + 1} hidden numbers",
         )
         n = trial.size
         mlp = nn.Sequential(nn.Linear(2, n), nn.ReLU(), nn.Linear(n, 2))
-        layers.uses_classes(trial, mlp)
+        requirements.uses_classes(trial, mlp)
     return (
         "the serial MLP's output and gradients, with one all-reduce forward and one backward, on 1 "
         f"to {check.world_size} ranks"
@@ -83,15 +84,15 @@ def _one(trial: Trial, activation: type[nn.Module]) -> None:
     everyone = trial.gather(passed)
     trial.require(
         lambda: instead(passed, right),
-        lambda: layers.holds_its_share(passed, right, SHARES, trial),
-        lambda: layers.untouched(passed),
+        lambda: requirements.holds_its_share(passed, right, SHARES, trial),
+        lambda: requirements.untouched(passed),
         lambda: between(passed, right, trial),
         lambda: output_is(passed, right, everyone, trial),
-        lambda: layers.gradient_is(
+        lambda: requirements.gradient_is(
             passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
         ),
-        lambda: layers.gradients_are(passed, right, SHARES, everyone, trial),
-        lambda: layers.sends(passed.backward, x.nbytes, trial.size, "backward"),
+        lambda: requirements.gradients_are(passed, right, SHARES, everyone, trial),
+        lambda: requirements.sends(passed.backward, x.nbytes, trial.size, "backward"),
     )
 
 
@@ -103,15 +104,15 @@ def instead(passed: Passed, right: Right) -> Finding | None:
 
 
 def between(passed: Passed, right: Right, trial: Trial) -> Finding | None:
-    if layers.sends_too_much(passed.forward, right.output.nbytes, trial.size):
-        return MISTAKES.gathered_between(got=layers.told_calls(passed.forward))
+    if requirements.sends_too_much(passed.forward, right.output.nbytes, trial.size):
+        return MISTAKES.gathered_between(got=requirements.told_calls(passed.forward))
     return None
 
 
 def output_is(passed: Passed, right: Right, everyone: list[Passed], trial: Trial) -> Finding | None:
-    same_here = same(passed.output, right.output, layers.TOLERANCE)
+    same_here = same(passed.output, right.output, TOLERANCE)
     bias = right.parameters["2.bias"]
     parts = sum(p.output for p in everyone) - (trial.size - 1) * bias
-    if not same_here and trial.size > 1 and same(parts, right.output, layers.TOLERANCE):
+    if not same_here and trial.size > 1 and same(parts, right.output, TOLERANCE):
         return MISTAKES.not_summed(name="the output")
-    return equal(passed.output, right.output, "the output", layers.TOLERANCE)
+    return equal(passed.output, right.output, "the output", TOLERANCE)

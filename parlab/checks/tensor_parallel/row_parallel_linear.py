@@ -5,7 +5,8 @@ from torch import nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers, requirements
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
 
@@ -24,7 +25,7 @@ MISTAKES = Mistakes(
         "the bias's gradient is {got} of what is right on this rank: a bias that goes into the sum "
         "on one rank, or divided, gets a part. Add it whole after the sum, on every rank"
     ),
-    **layers.texts(
+    **requirements.texts(
         "reduced_again",
         "not_summed",
         "whole_weights",
@@ -47,7 +48,7 @@ def row_parallel_linear(check: Check) -> str:
             _one(trial, bias, shape)
         trial.situation = f"{trial.size} ranks"
         linear = nn.Linear(2 * trial.size + 1, 3)
-        layers.refusal(
+        requirements.refusal(
             trial,
             lambda linear=linear: check.function(linear, trial.group),
             f"{linear.in_features} inputs",
@@ -83,20 +84,20 @@ def _one(trial: Trial, bias: bool, shape: tuple[int, ...]) -> None:
     size = right.output.nbytes
     trial.require(
         lambda: instead(passed, right, trial),
-        lambda: layers.holds_its_share(passed, right, shares, trial),
-        lambda: layers.untouched(passed),
+        lambda: requirements.holds_its_share(passed, right, shares, trial),
+        lambda: requirements.untouched(passed),
         lambda: output_is(passed, right, everyone, trial),
-        lambda: layers.sends(passed.forward, size, trial.size, "forward"),
+        lambda: requirements.sends(passed.forward, size, trial.size, "forward"),
         lambda: bias_gradient(passed, right, trial) if bias else None,
-        lambda: layers.gradient_is(
+        lambda: requirements.gradient_is(
             passed.input_gradient,
             Share(-1).of(right.input_gradient, trial.rank, trial.size),
             [p.input_gradient for p in everyone],
             "x",
             whole=False,
         ),
-        lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(passed.backward, 0, trial.size, "backward"),
+        lambda: requirements.gradients_are(passed, right, shares, everyone, trial),
+        lambda: requirements.sends(passed.backward, 0, trial.size, "backward"),
     )
 
 
@@ -120,22 +121,21 @@ def output_is(passed: Passed, right: Right, everyone: list[Passed], trial: Trial
     got, bias = passed.output, right.parameters.get("bias")
     if trial.size > 1 and got.shape == right.output.shape:
         if bias is not None:
-            if same(got, right.output + (trial.size - 1) * bias, layers.TOLERANCE):
+            if same(got, right.output + (trial.size - 1) * bias, TOLERANCE):
                 return MISTAKES.bias_on_every_rank(ranks=trial.size)
-            if same(got, right.output - bias, layers.TOLERANCE):
+            if same(got, right.output - bias, TOLERANCE):
                 return MISTAKES.no_bias()
         shift = bias if bias is not None else 0.0
         product = right.output - shift
-        if same(got, product / trial.size + shift, layers.TOLERANCE):
+        if same(got, product / trial.size + shift, TOLERANCE):
             return MISTAKES.averaged()
         spare = (trial.size - 1) * bias if bias is not None else 0.0
         parts = sum(p.output for p in everyone)
-        if not same(got, right.output, layers.TOLERANCE) and (
-            same(parts, right.output, layers.TOLERANCE)
-            or same(parts, right.output + spare, layers.TOLERANCE)
+        if not same(got, right.output, TOLERANCE) and (
+            same(parts, right.output, TOLERANCE) or same(parts, right.output + spare, TOLERANCE)
         ):
             return MISTAKES.not_summed(name="the output")
-    return equal(got, right.output, "the output", layers.TOLERANCE)
+    return equal(got, right.output, "the output", TOLERANCE)
 
 
 def bias_gradient(passed: Passed, right: Right, trial: Trial) -> Finding | None:
@@ -145,6 +145,6 @@ def bias_gradient(passed: Passed, right: Right, trial: Trial) -> Finding | None:
         return None
     if got is None or not got.any():
         return MISTAKES.bias_gradient(got="none")
-    if same(got * trial.size, whole, layers.TOLERANCE):
+    if same(got * trial.size, whole, TOLERANCE):
         return MISTAKES.bias_gradient(got=f"1/{trial.size}")
     return None

@@ -10,7 +10,7 @@ from parlab import memory
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.tensor_parallel import requirements
 from parlab.checks.tensor_parallel.layers import SECONDS, Share, random
 from parlab.checks.trial import Trial
 from parlab.costs.collectives import ring_bytes
@@ -56,7 +56,7 @@ MISTAKES = Mistakes(
         "{which} uses an all-reduce, which gives every rank all of the sequence: of that it needs "
         "its part, and a reduce-scatter sends half as much"
     ),
-    **layers.texts("not_refused"),
+    **requirements.texts("not_refused"),
 )
 
 
@@ -83,7 +83,7 @@ def sequence_operators(check: Check) -> str:
                 trial.situation = f"{trial.size} ranks, {dtype}, {'a' if bias else 'no'} bias"
                 _gather(trial, dtype, bias)
         trial.situation = f"{trial.size} ranks"
-        layers.refusal(
+        requirements.refusal(
             trial,
             lambda: check.function(trial.group)[1](torch.ones(2, 2 * trial.size + 1, 3)),
             f"{2 * trial.size + 1} tokens",
@@ -233,7 +233,7 @@ def _gather(trial: Trial, dtype: torch.dtype, bias: bool) -> None:
     def gathered_again() -> Finding | None:
         got = ring_bytes_sent(seen.backward)
         if got < 2 * ring_bytes("all_gather", whole.nbytes, n) - 1:
-            return MISTAKES.not_gathered_again(got=layers.told_calls(seen.backward) or 0)
+            return MISTAKES.not_gathered_again(got=requirements.told_calls(seen.backward) or 0)
         return None
 
     trial.require(
@@ -251,7 +251,7 @@ def _gather(trial: Trial, dtype: torch.dtype, bias: bool) -> None:
 def calls_are(calls: list[Call], right: int, which: str) -> Finding | None:
     if any(call.op == "all_reduce" and call.size > 1 for call in calls):
         return MISTAKES.all_reduced(which=which)
-    got = layers.total(calls)
+    got = requirements.total(calls)
     if got > right:
         return evidence(f"{which} sends {got} bytes where {right} are enough")
     return None

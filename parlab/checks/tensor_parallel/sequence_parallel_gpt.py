@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.tensor_parallel import gpt, layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import gpt, layers, requirements
 from parlab.checks.tensor_parallel.layers import ACTIVATION_SLACK, Passed, Share
 from parlab.checks.trial import Trial
 from parlab.costs import tensor_parallel as costs
@@ -44,7 +45,7 @@ MISTAKES = Mistakes(
     ),
     too_much_finished="finish() sends {got} bytes where the whole parameters have {right}",
     **{key: gpt.MISTAKES.texts[key] for key in ("untied", "partial_gradient")},
-    **layers.texts("not_refused"),
+    **requirements.texts("not_refused"),
 )
 WHERE = (
     "finish() adds up the gradients of what is whole on every rank and saw a part of the sequence"
@@ -68,7 +69,7 @@ def sequence_parallel_gpt(check: Check) -> str:
         config = gpt.config_for(trial, False)
         model = layers.seeded(1, lambda config=config: gpt.models.GPT(config))
         tokens = torch.zeros(1, 2 * trial.size + 1, dtype=torch.int64)
-        layers.refusal(
+        requirements.refusal(
             trial,
             lambda model=model, tokens=tokens: check.function(model, trial.group)(tokens),
             f"{2 * trial.size + 1} tokens",
@@ -94,11 +95,11 @@ def _one(trial: Trial, case: gpt.Case) -> None:
     shifted = first_positions(case, trial)
     trial.require(
         lambda: None if passed.tied else MISTAKES.untied(),
-        lambda: layers.holds_its_share(passed, case.right, case.shares, trial),
-        lambda: layers.untouched(passed, "`tokens`"),
+        lambda: requirements.holds_its_share(passed, case.right, case.shares, trial),
+        lambda: requirements.untouched(passed, "`tokens`"),
         lambda: (
             MISTAKES.positions()
-            if trial.size > 1 and same(passed.output, shifted, layers.TOLERANCE)
+            if trial.size > 1 and same(passed.output, shifted, TOLERANCE)
             else None
         ),
         lambda: gpt.scores_are(passed, case.right, trial),
@@ -165,7 +166,7 @@ def _twice(trial: Trial, case: gpt.Case) -> None:
                 if second[name] is not None:
                     return MISTAKES.none_filled(name=name)
             elif found := equal(
-                second[name], right, f"the gradient of {name}, at a second pass", layers.TOLERANCE
+                second[name], right, f"the gradient of {name}, at a second pass", TOLERANCE
             ):
                 return found
         return None
@@ -189,9 +190,9 @@ def known(name: str, got: Tensor, own: Tensor, case: gpt.Case, trial: Trial) -> 
         return None
     if share is not None:
         total = sum(share.of(whole, r, n) for r in range(n))
-        if same(got, total, layers.TOLERANCE):
+        if same(got, total, TOLERANCE):
             return MISTAKES.shards_summed(name=name)
-    if same(got * n, own, layers.TOLERANCE):
+    if same(got * n, own, TOLERANCE):
         return MISTAKES.averaged(name=name, ranks=n)
     return None
 
@@ -202,15 +203,15 @@ def traffic(passed: Passed, case: gpt.Case, whole: int, trial: Trial) -> Finding
         return None
     for which, calls in (("forward", passed.forward), ("backward", passed.backward)):
         if reduces := [call for call in calls if call.op == "all_reduce"]:
-            return MISTAKES.all_reduced(which=which, got=layers.total(reduces))
-    if layers.sends_too_much(passed.finished, whole, trial.size):
-        return MISTAKES.too_much_finished(got=layers.total(passed.finished), right=whole)
+            return MISTAKES.all_reduced(which=which, got=requirements.total(reduces))
+    if requirements.sends_too_much(passed.finished, whole, trial.size):
+        return MISTAKES.too_much_finished(got=requirements.total(passed.finished), right=whole)
     both = 2 * gpt.LAYERS + 1
     # Forward: a gather for each product cut by columns, a scatter for each by rows, the embedding's
     # too. Backward each of them once more, and the gathers again.
     limits = {"forward": 2 * both * case.hidden_bytes, "backward": 3 * both * case.hidden_bytes}
     for which, calls in (("forward", passed.forward), ("backward", passed.backward)):
-        if (sent := layers.total(calls)) > limits[which]:
+        if (sent := requirements.total(calls)) > limits[which]:
             return evidence(f"the {which} pass sends {sent} bytes where {limits[which]} are enough")
     return None
 

@@ -11,7 +11,7 @@ from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.tensor_parallel import requirements
 from parlab.checks.tensor_parallel.layers import SECONDS, random
 from parlab.checks.trial import Trial
 from parlab.ledger import Call
@@ -175,7 +175,7 @@ def sent(seen: Seen, tokens: int, vocabulary: int, ranks: int) -> Finding | None
 def few_calls(seen: Seen, ranks: int) -> Finding | None:
     """Three collectives forward, and none backward."""
     if ranks > 1 and seen.backward:
-        return MISTAKES.sent_backward(got=layers.told_calls(seen.backward))
+        return MISTAKES.sent_backward(got=requirements.told_calls(seen.backward))
     if ranks > 1 and len(seen.forward) > 3:
         return MISTAKES.too_many_calls(got=len(seen.forward))
     return None
@@ -252,7 +252,7 @@ def gradient_is(
     if same(got, right - softmax, TOLERANCE):
         return MISTAKES.half_gradient(which="the targets' scores")
     if n > 1 and seen.backward:
-        return MISTAKES.sent_backward(got=layers.told_calls(seen.backward))
+        return MISTAKES.sent_backward(got=requirements.told_calls(seen.backward))
     if got.shape != right.shape:
         return evidence(f"the gradient of `scores` has shape {tuple(got.shape)}")
     return equal(got, right, "the gradient of `scores`", TOLERANCE)

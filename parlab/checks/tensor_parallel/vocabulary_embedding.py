@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.tensor_parallel import layers
+from parlab.checks.models import TOLERANCE
+from parlab.checks.tensor_parallel import layers, requirements
 from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
 from parlab.checks.trial import Trial
 
@@ -21,7 +22,7 @@ MISTAKES = Mistakes(
         "has whole rows"
     ),
     trace=(
-        "weight's gradient at row {row} is {got}: that row was looked up for a token of another "
+        "weight's gradient at row {row} has a {got}: that row was looked up for a token of another "
         "rank, and must not learn from it"
     ),
     kept_from_before=(
@@ -29,7 +30,7 @@ MISTAKES = Mistakes(
         "kept of the first call"
     ),
     own_reduce="`reduce` was given, and {got}: it is what adds up the ranks' parts, once",
-    **layers.texts(
+    **requirements.texts(
         "not_summed",
         "whole_weights",
         "weights_gathered",
@@ -52,7 +53,7 @@ def vocabulary_embedding(check: Check) -> str:
             _one(trial, one_rank)
         trial.situation = f"{trial.size} ranks"
         embedding = nn.Embedding(4 * trial.size + 1, 3)
-        layers.refusal(
+        requirements.refusal(
             trial,
             lambda embedding=embedding: check.function(embedding, trial.group),
             f"a vocabulary of {embedding.num_embeddings}",
@@ -91,19 +92,19 @@ def _one(trial: Trial, one_rank: bool) -> None:
     everyone = trial.gather(passed)
     trial.require(
         lambda: instead(passed, right, trial),
-        lambda: layers.holds_its_share(passed, right, shares, trial),
-        lambda: layers.untouched(passed, "`tokens`"),
+        lambda: requirements.holds_its_share(passed, right, shares, trial),
+        lambda: requirements.untouched(passed, "`tokens`"),
         lambda: output_is(passed, right, everyone, tokens, trial),
-        lambda: learned(passed, right, tokens, trial),
-        lambda: layers.gradients_are(passed, right, shares, everyone, trial),
-        lambda: layers.sends(
+        lambda: learned(passed, right, tokens, weights, trial),
+        lambda: requirements.gradients_are(passed, right, shares, everyone, trial),
+        lambda: requirements.sends(
             passed.forward,
             weights.nbytes,
             trial.size,
             "forward",
             right.parameters["weight"].nbytes,
         ),
-        lambda: layers.sends(passed.backward, 0, trial.size, "backward"),
+        lambda: requirements.sends(passed.backward, 0, trial.size, "backward"),
     )
     _other_reduce(trial, serial, tokens, right)
     _again(trial, serial, tokens)
@@ -122,7 +123,7 @@ def output_is(
     passed: Passed, right: Right, everyone: list[Passed], tokens: Tensor, trial: Trial
 ) -> Finding | None:
     got, size = passed.output, trial.size
-    if size > 1 and not same(got, right.output, layers.TOLERANCE):
+    if size > 1 and not same(got, right.output, TOLERANCE):
         parts = right.parameters["weight"].chunk(size)
         count = len(parts[0])
         local = [tokens - r * count for r in range(size)]
@@ -132,24 +133,36 @@ def output_is(
             [one * there for one, there in zip(local, inside, strict=True)],
             [one % count for one in local],
         ):
-            if same(got, sum(p[i] for p, i in zip(parts, index, strict=True)), layers.TOLERANCE):
+            if same(got, sum(p[i] for p, i in zip(parts, index, strict=True)), TOLERANCE):
                 return MISTAKES.not_masked()
-        if same(sum(p.output for p in everyone), right.output, layers.TOLERANCE):
+        if same(sum(p.output for p in everyone), right.output, TOLERANCE):
             return MISTAKES.not_summed(name="the output")
-    return equal(got, right.output, "the output", layers.TOLERANCE)
+    return equal(got, right.output, "the output", TOLERANCE)
 
 
-def learned(passed: Passed, right: Right, tokens: Tensor, trial: Trial) -> Finding | None:
-    """Whether rows that no token of this rank has asked for got no gradient."""
+def learned(
+    passed: Passed, right: Right, tokens: Tensor, weights: Tensor, trial: Trial
+) -> Finding | None:
+    """Whether rows learn from this rank's tokens alone; `weights` are the output's."""
     gradient = passed.gradients["weight"]
     if gradient is None or gradient.shape != passed.parameters["weight"].shape:
         return None
-    first = trial.rank * len(gradient)
-    for row in range(len(gradient)):
-        if not (tokens == first + row).any() and gradient[row].any():
-            value = f"{gradient[row][gradient[row] != 0][0].item():.4g}"
-            return MISTAKES.trace(row=row, got=value)
-    return None
+    count = len(gradient)
+    local = (tokens - trial.rank * count).flatten()
+    inside = (local >= 0) & (local < count)
+    looked_up = torch.zeros(count, dtype=torch.bool)
+    looked_up[local[inside]] = True
+    wrong = gradient.ne(0).any(dim=1) & ~looked_up
+    # A row that its own tokens asked for as well: known by what the others add to it.
+    own = right.gradients["weight"].chunk(trial.size)[trial.rank]
+    for row_of in (local.clamp(0, count - 1), local % count, local * inside):
+        every = torch.zeros_like(own).index_add_(0, row_of, weights.flatten(0, 1))
+        if same(gradient, every, TOLERANCE) and not same(every, own, TOLERANCE):
+            wrong |= (every - own).abs().amax(dim=1) > TOLERANCE
+    if not wrong.any():
+        return None
+    row = int(wrong.nonzero()[0])
+    return MISTAKES.trace(row=row, got=f"{gradient[row].abs().max().item():.4g}")
 
 
 def _other_reduce(trial: Trial, serial, tokens: Tensor, right: Right) -> None:  # type: ignore[no-untyped-def]
@@ -169,11 +182,11 @@ def _other_reduce(trial: Trial, serial, tokens: Tensor, right: Right) -> None:  
     def used() -> Finding | None:
         if len(seen) != 1:
             return MISTAKES.own_reduce(got=f"called {len(seen)} times")
-        if not same(got, 3 * seen[0], layers.TOLERANCE):
+        if not same(got, 3 * seen[0], TOLERANCE):
             return MISTAKES.own_reduce(got="its result is not what comes out")
         if trial.size > 1 and trial.calls[trial.rank]:
             return MISTAKES.own_reduce(got="something else was sent as well")
-        if not same(sum(one[0] for one in rows), right.output, layers.TOLERANCE):
+        if not same(sum(one[0] for one in rows), right.output, TOLERANCE):
             return evidence("what the ranks give to `reduce` does not add up to the rows")
         return None
 
@@ -191,6 +204,4 @@ def _again(trial: Trial, serial, tokens: Tensor) -> None:  # type: ignore[no-unt
 
     got = trial.run_function(run, seconds=layers.SECONDS)
     right = serial()(others).detach()
-    trial.require(
-        lambda: None if same(got, right, layers.TOLERANCE) else MISTAKES.kept_from_before()
-    )
+    trial.require(lambda: None if same(got, right, TOLERANCE) else MISTAKES.kept_from_before())
