@@ -162,11 +162,16 @@ def _round(
 def waiting(endings: dict[int, Ended]) -> Finding | None:
     """All ranks wait on a line that sends."""
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
-    sending = [e for e in stuck if "send(" in e.line and "isend(" not in e.line]
+    sending = [e for e in stuck if _waits_to_send(e.line)]
     if len(stuck) < len(endings) or not sending:
         return None
     found, told = MISTAKES.blocking_send(), ending(endings)
     return Finding(f"{found.text}\n{told.text}" if told else found.text, found.mistake)
+
+
+def _waits_to_send(line: str) -> bool:
+    """Whether a rank waits at a blocking send, or for one that it has begun in `send`."""
+    return ("send(" in line and "isend(" not in line) or (" of send: " in line and ".wait(" in line)
 
 
 def comes(seen: Seen, sent: dict[Action, Tensor]) -> Finding | None:

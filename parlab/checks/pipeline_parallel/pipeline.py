@@ -86,12 +86,18 @@ def _refusals(trial: Trial) -> None:
     lacking[0].remove(forward(0, 1))
     other_ranks = schedules.forward_first(p + 1, 1, 3)
     other_stages = schedules.forward_first(p, 2, 3)
-    for what, schedule in {
+    refused = {
         "a schedule with a deadlock": swapped,
         "a schedule without F1 of rank 0": lacking,
         f"a schedule for {p + 1} ranks on {p}": other_ranks,
         "a schedule for two stages a rank, where a rank has one": other_stages,
-    }.items():
+    }
+    if p > 1:
+        # As many stages as there are, all on one rank.
+        refused[f"a schedule for 1 rank with {p} stages, on {p} ranks"] = schedules.forward_first(
+            1, p, 3
+        )
+    for what, schedule in refused.items():
         _refused(
             trial,
             lambda schedule=schedule: _start(trial, schedule)(case.share()),

@@ -23,6 +23,11 @@ MISTAKES = Mistakes(
         "interleaved: that is GPipe's. With v stages a rank each is v times shorter, and so is "
         "what a rank waits for at the beginning"
     ),
+    all_stages=(
+        "interleaved: a rank waits for the p − 1 ranks before it, a short stage each. It does not "
+        "wait for its own later stages: it works on them"
+    ),
+    no_micro_batch="enough: where nothing idles one micro-batch is enough, and a step has one",
     not_whole="enough: that is no smallest m. It is where the bubble is a tenth, or just below",
 )
 
@@ -39,7 +44,7 @@ def predict_bubble(check: Check) -> str:
             predicted = trial.run(ranks, micro_batches, chunks)
             trial.require(
                 lambda: form(predicted, right),
-                lambda: misconception(predicted, right, ranks, micro_batches),
+                lambda: misconception(predicted, right, ranks, micro_batches, chunks),
                 lambda: first_wrong(predicted, right),
             )
     return "(p − 1)/m, which interleaving divides by v; ten times p − 1 micro-batches for a tenth"
@@ -55,8 +60,15 @@ def played(ranks: int, micro_batches: int, chunks: int) -> dict[str, float]:
 
 
 def misconception(
-    predicted: dict[str, float], right: dict[str, float], ranks: int, micro_batches: int
+    predicted: dict[str, float],
+    right: dict[str, float],
+    ranks: int,
+    micro_batches: int,
+    chunks: int,
 ) -> Finding | None:
+    pieces = micro_batches * chunks  # of which each takes a v-th of the time
+    if is_number(predicted["enough"], 0):
+        return MISTAKES.no_micro_batch()
     if ranks == 1:
         return None
     for name in ("naive", "gpipe", "interleaved"):
@@ -69,9 +81,13 @@ def misconception(
             return MISTAKES.ranks_for_gaps(name=name)
         if name == "interleaved" and is_number(got, right["gpipe"]):
             return MISTAKES.not_shorter()
+        if name == "interleaved" and is_number(got, value + (chunks - 1) * ranks / pieces):
+            return MISTAKES.all_stages()
         if is_number(got, 2 * value):
             return MISTAKES.twice(name=name)
     got = predicted["enough"]
+    if is_number(got, 10 * ranks):
+        return MISTAKES.ranks_for_gaps(name="enough")
     if is_number(got, right["enough"] - 1) or is_number(got, right["enough"] + 1):
         return None if is_number(got, right["enough"]) else MISTAKES.not_whole()
     return None

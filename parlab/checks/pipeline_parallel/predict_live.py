@@ -15,6 +15,10 @@ MISTAKES = Mistakes(
         "one_f_one_b: that is what rank 0 holds. The nearer a rank is to the end, the sooner its "
         "gradients come"
     ),
+    from_the_start=(
+        "one_f_one_b: that counts the ranks up to this one. It waits for those after it: from "
+        "there its gradients come"
+    ),
     one_less=(
         "one_f_one_b: that is the warm-up alone. The forward pass of the first pair comes before a "
         "backward pass frees anything"
@@ -22,6 +26,10 @@ MISTAKES = Mistakes(
     few_forgotten="one_f_one_b: nobody holds more micro-batches than there are",
     forward_alone="messages: the gradients travel as well, one for each activation",
     stages_for_gaps="messages: between n stages the model is cut n − 1 times",
+    way_back_forgotten=(
+        "messages: that is p − 1 cuts for each of the v rounds. Between two rounds the last rank "
+        "hands on to the first"
+    ),
     chunks_forgotten=(
         "messages: with v stages a rank the model is cut p·v − 1 times, and every cut lies between "
         "two ranks"
@@ -34,7 +42,7 @@ def predict_live(check: Check) -> str:
     """Compare with schedules that are played and counted."""
     with check.trial() as trial:
         pick = trial.draw.randrange
-        sizes = [(4, 8, 2, 1), (6, 2, 3, 0), (8, 20, 1, 0)]
+        sizes = [(4, 8, 2, 2), (6, 2, 3, 0), (8, 20, 1, 0)]
         sizes += [(p := pick(2, 8), pick(2, 16), pick(1, 4), pick(p)) for _ in range(3)]
         for ranks, micro_batches, chunks, rank in sizes:
             trial.situation = f"p = {ranks}, m = {micro_batches}, v = {chunks}, rank {rank}"
@@ -86,6 +94,8 @@ def misconception(
             return MISTAKES.as_on_rank_0()
         if is_number(got, micro_batches):
             return MISTAKES.grows_with_m()
+        if is_number(got, min(rank + 1, micro_batches)):
+            return MISTAKES.from_the_start()
         if is_number(got, min(ranks - rank - 1, micro_batches)):
             return MISTAKES.one_less()
     got, cuts = predicted["messages"], ranks * chunks - 1
@@ -94,6 +104,8 @@ def misconception(
             return MISTAKES.forward_alone()
         if is_number(got, 2 * micro_batches * (ranks - 1)):
             return MISTAKES.chunks_forgotten()
+        if is_number(got, 2 * micro_batches * chunks * (ranks - 1)):
+            return MISTAKES.way_back_forgotten()
         if is_number(got, 2 * micro_batches * (cuts + 1)):
             return MISTAKES.stages_for_gaps()
     return None

@@ -166,9 +166,15 @@ class Notes:
     def __init__(self, case: Case) -> None:
         self._inputs = case.stage_inputs()
         self.did: list[Action] = []
-        self.saved = self.held = 0
+        self.saved = self.held = self.inputs = 0
         self.most_saved: list[int] = []  # at each forward pass, with its own
         self.most_held: list[int] = []
+        self.most_inputs: list[int] = []  # of those that came from another rank
+
+    def came(self, stage: int, x: Tensor, alone: bool) -> None:
+        if stage > 0 and not alone:
+            self.inputs += 1
+            weakref.finalize(x.untyped_storage(), self.freed, "inputs").atexit = False
 
     def which(self, stage: int, x: Tensor) -> int:
         """The micro-batch that came to a stage; −1 for none that is known."""
@@ -182,16 +188,18 @@ class Notes:
 class Noted(nn.Module):
     """A stage that writes down its passes, and how many micro-batches are held as it starts one."""
 
-    def __init__(self, stage: nn.Module, number: int, notes: Notes) -> None:
+    def __init__(self, stage: nn.Module, number: int, notes: Notes, alone: bool) -> None:
         super().__init__()
-        self.stage, self.number, self.notes = stage, number, notes
+        self.stage, self.number, self.notes, self.alone = stage, number, notes, alone
 
     def forward(self, x: Tensor) -> Tensor:
         i = self.notes.which(self.number, x)
         self.notes.did.append(forward(self.number, i))
+        self.notes.came(self.number, x, self.alone)
         y = _Note.apply(self.stage(x), self.number, i, self.notes)
         self.notes.most_saved.append(self.notes.saved)
         self.notes.most_held.append(self.notes.held)
+        self.notes.most_inputs.append(self.notes.inputs)
         return y
 
 
@@ -229,6 +237,7 @@ class Seen:
     did: list[Action]
     saved: list[int]
     held: list[int]
+    inputs: list[int]
     arguments: list[Tensor]
 
 
@@ -255,12 +264,12 @@ def run(trial: Trial, case: Case, start: Start, steps: int = 1) -> list[Seen]:
         parameters = share.parameters()
         before = [p.detach().clone() for p in parameters]
         for number, stage in share.own.items():
-            share.own[number] = Noted(stage, number, notes)
+            share.own[number] = Noted(stage, number, notes, trial.size == 1)
         step = start(share)
         for _ in range(steps):
             for parameter in parameters:
                 parameter.grad = None
-            notes.did, notes.most_saved, notes.most_held = [], [], []
+            notes.did, notes.most_saved, notes.most_held, notes.most_inputs = [], [], [], []
             arguments = given()
             loss = step(*arguments)
             seen.append(
@@ -272,6 +281,7 @@ def run(trial: Trial, case: Case, start: Start, steps: int = 1) -> list[Seen]:
                     notes.did,
                     notes.most_saved,
                     notes.most_held,
+                    notes.most_inputs,
                     list(arguments),
                 )
             )
@@ -308,6 +318,11 @@ def weights_stay(seen: Seen) -> Finding | None:
 
 def arguments_stay(case: Case, seen: Seen) -> Finding | None:
     inputs, targets = seen.arguments
+    if inputs.requires_grad:
+        return evidence(
+            "`inputs` requires a gradient after the step, and belongs to the caller: nobody needs "
+            "the first stage's, and tokens are whole numbers, which have none"
+        )
     if case.trial.rank == 0 and not same(inputs, case.inputs):
         return COMMON.argument_changed(name="`inputs`")
     if case.trial.rank == case.trial.size - 1 and not same(targets, case.targets):
@@ -359,9 +374,10 @@ def freed(case: Case, seen: Seen) -> Finding | None:
     for got, most in zip(seen.saved, right, strict=False):
         if got > most:
             return MISTAKES.graph_kept(rank=case.trial.rank, got=got, right=most)
-    for got, most in zip(seen.held, right, strict=False):
-        if got > most + LOOSE_ENDS:
-            return MISTAKES.never_freed(rank=case.trial.rank, got=got, right=most)
+    for what in (seen.held, seen.inputs):
+        for got, most in zip(what, right, strict=False):
+            if got > most + LOOSE_ENDS:
+                return MISTAKES.never_freed(rank=case.trial.rank, got=got, right=most)
     return None
 
 

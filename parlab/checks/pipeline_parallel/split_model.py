@@ -17,6 +17,10 @@ MISTAKES = Mistakes(
         "layer {index} is a copy: what an optimizer was given, or a tied weight, would be another "
         "one. Take the layers themselves"
     ),
+    taken_apart=(
+        "layer {index}, an nn.Sequential itself, is taken apart: it is one layer of the model, and "
+        "counts as one"
+    ),
     layers_missing="{count} layers are in no stage: the last is layer {index}",
     strided=(
         "stage 0 has layers {got}: that deals the layers out one by one. A stage has layers that "
@@ -43,6 +47,8 @@ def split_model(check: Check) -> str:
         for count, stages in [(6, 3), (9, 4), (11, 4), (7, 6), (5, 5), (3, 1), (1, 1), *drawn]:
             trial.situation = f"{count} layers, {stages} stages"
             _one(trial, [nn.Linear(1, 1) for _ in range(count)], stages)
+        trial.situation = "3 layers that are nn.Sequential, 2 stages"
+        _one(trial, [nn.Sequential(nn.Linear(1, 1), nn.Tanh()) for _ in range(3)], 2)
         trial.situation = "the layers of a GPT, 2 stages"
         with torch.random.fork_rng(devices=[]):
             gpt = models.GPT(models.GPTConfig(hidden_size=8, heads=2, layers=3))
@@ -76,6 +82,11 @@ def stages_are(got: Any, layers: list[nn.Module], stages: int) -> Finding | None
     numbers = {id(layer): index for index, layer in enumerate(layers)}
     places = [[numbers.get(id(layer)) for layer in stage] for stage in got]
     flat = [index for stage in places for index in stage]
+    inside = {id(part) for stage in got for part in stage}
+    for index, layer in enumerate(layers):
+        parts = [id(part) for part in layer] if isinstance(layer, nn.Sequential) else []
+        if index not in flat and inside.issuperset(parts) and parts:
+            return MISTAKES.taken_apart(index=index)
     if None in flat:
         return MISTAKES.copied(index=flat.index(None))
     if sorted(flat) == list(range(len(layers))) != flat:

@@ -1,6 +1,7 @@
 """Exercise `sum_tied`."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,10 @@ MISTAKES = Mistakes(
     both_send_first=(
         "both ranks wait until the other receives, and neither comes to it: `dist.isend` returns "
         "at once"
+    ),
+    none_left_out=(
+        "rank {rank} has no gradient and goes on, and the other end waits for it: a copy whose "
+        "`.grad` is None counts as zeros, and these are sent"
     ),
     others_take_part=(
         "rank {rank} takes part, which has no copy: it calls {op}. Two ranks exchange one message "
@@ -89,7 +94,7 @@ def _one(trial: Trial, first: int, last: int, empty: int | None) -> None:
             return None
         return Seen(weight.grad, weight.detach())
 
-    seen = trial.run_function(run, seconds=SECONDS, explain=waiting)
+    seen = trial.run_function(run, seconds=SECONDS, explain=partial(waiting, empty))
     everyone = trial.gather(seen)
     if empty is not None:
         parts[empty] = torch.zeros_like(start)
@@ -106,11 +111,18 @@ def _one(trial: Trial, first: int, last: int, empty: int | None) -> None:
     )
 
 
-def waiting(endings: dict[int, Ended]) -> Finding | None:
+def waiting(empty: int | None, endings: dict[int, Ended]) -> Finding | None:
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
+    told = ending(endings)
+    if told and len(stuck) == 1 and empty is not None and endings[empty].kind == "returned":
+        return _with(MISTAKES.none_left_out(rank=empty), told)
     if len(stuck) != 2 or not all("send(" in e.line and "isend(" not in e.line for e in stuck):
         return None
-    found, told = MISTAKES.both_send_first(), ending(endings)
+    return _with(MISTAKES.both_send_first(), told)
+
+
+def _with(found: Finding, told: Finding | None) -> Finding:
+    """What was found, and on which lines ranks wait."""
     return Finding(f"{found.text}\n{told.text}" if told else found.text, found.mistake)
 
 

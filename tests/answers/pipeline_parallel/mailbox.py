@@ -13,6 +13,7 @@ SEND = "self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag
 answers.edit(
     "blocking_send", "waits", (SEND, "dist.send(tensor, group=self.group, group_dst=to, tag=tag)")
 )
+answers.edit("blocking_send", "waits_at_once", (SEND, SEND + "\n            self.sends[-1].wait()"))
 answers.edit(
     "keeps_graph", "not_detached", ("tensor, to = tensor.detach(), ", "tensor, to = tensor, ")
 )

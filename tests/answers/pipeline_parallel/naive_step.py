@@ -34,6 +34,12 @@ answers.edit(
     "all_return",
     ("return y.item() if stage == last else None", "return y.sum().item()"),
 )
+answers.edit(
+    None,
+    "gradient_of_the_batch",
+    ("    x = inputs\n", "    x = inputs.requires_grad_()\n"),
+    says="belongs to the caller",
+)
 answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
 answers.edit("wrong_type", "a_tensor", ("return y.item()", "return y.detach()"))
 answers.edit(

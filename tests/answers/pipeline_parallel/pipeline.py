@@ -40,6 +40,20 @@ answers.edit(
     ("if ranks != group.size() or ranks * chunks != share.count:", "if False:"),
     ("self.actions = schedule[group.rank()]", "self.actions = schedule[group.rank() % ranks]"),
 )
+answers.edit(
+    "not_refused",
+    "stages_alone_compared",
+    (
+        "if ranks != group.size() or ranks * chunks != share.count:",
+        "if ranks * chunks != share.count:",
+    ),
+)
+answers.edit(
+    "never_freed",
+    "inputs_kept",
+    ("held, losses = {}, []", "held, losses, came = {}, [], []"),
+    (POP, POP + "\n                came.append(x)"),
+)
 answers.edit("not_refused", "few_samples", ("if len(inputs) < self.micro_batches:", "if False:"))
 answers.edit("no_wait", "not_finished", ("        mailbox.finish()\n", ""))
 answers.edit(

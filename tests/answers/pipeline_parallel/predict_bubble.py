@@ -24,6 +24,18 @@ answers.edit("not_shorter", "as_gpipe", (INTERLEAVED, '"interleaved": (ranks - 1
 answers.edit(
     "not_whole", "one_more", ("max(1, 10 * (ranks - 1))", "10 * (ranks - 1) + 1"), says="enough"
 )
+answers.edit(
+    "ranks_for_gaps",
+    "ten_p",
+    ("max(1, 10 * (ranks - 1))", "10 * ranks"),
+    says="enough",
+)
+answers.edit("no_micro_batch", "none_alone", ("max(1, 10 * (ranks - 1))", "10 * (ranks - 1)"))
+answers.edit(
+    "all_stages",
+    "own_stages_too",
+    (INTERLEAVED, '"interleaved": (ranks * chunks - 1) / (chunks * micro_batches)'),
+)
 answers.edit(None, "four_p", ("max(1, 10 * (ranks - 1))", "4 * ranks"))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 answers.edit(None, "none_missing", ('        "naive": ranks - 1,\n', ""))

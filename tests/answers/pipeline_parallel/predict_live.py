@@ -17,6 +17,8 @@ answers.edit("few_forgotten", "more_than_there_are", (LIVE, "ranks - rank"))
 answers.edit("forward_alone", "activations", (MESSAGES, "micro_batches * (ranks * chunks - 1)"))
 answers.edit("stages_for_gaps", "each_stage", (MESSAGES, "2 * micro_batches * ranks * chunks"))
 answers.edit("chunks_forgotten", "one_stage", (MESSAGES, "2 * micro_batches * (ranks - 1)"))
+answers.edit("from_the_start", "rank_plus_one", (LIVE, "min(rank + 1, micro_batches)"))
+answers.edit("way_back_forgotten", "rounds", (MESSAGES, "2 * micro_batches * chunks * (ranks - 1)"))
 answers.edit(None, "gpipe_on_rank", ('"gpipe": micro_batches', '"gpipe": micro_batches - rank'))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 

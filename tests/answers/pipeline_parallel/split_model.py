@@ -28,6 +28,19 @@ answers.edit(
 )
 
 
+@answers.wrong("taken_apart")
+def flattened(layers, stages):
+    """Layers that are rows of layers themselves lose their border."""
+    return [
+        nn.Sequential(*(p for layer in stage for p in _parts(layer)))
+        for stage in reference(layers, stages)
+    ]
+
+
+def _parts(layer):
+    return layer if isinstance(layer, nn.Sequential) else [layer]
+
+
 @answers.wrong("copied")
 def copies(layers, stages):
     return reference(copy.deepcopy(layers), stages)

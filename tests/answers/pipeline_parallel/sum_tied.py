@@ -33,6 +33,13 @@ answers.edit(
 )
 
 
+@answers.wrong("none_left_out")
+def nothing_to_send(weight, first, last, group):
+    """A rank without a gradient has nothing to say."""
+    if weight is not None and weight.grad is not None:
+        reference(weight, first, last, group)
+
+
 @answers.wrong("others_take_part")
 def all_reduced(weight, first, last, group):
     if first == last:
