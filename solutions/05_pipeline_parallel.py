@@ -108,9 +108,11 @@ def cut_sizes(layers, stages):
         return "refused"
 
 
+rows = [nn.Sequential(nn.Linear(1, 1), nn.Tanh()) for _ in range(3)]
 check.show_values(
-    even=cut_sizes(6, 3), odd=cut_sizes(11, 4), all=cut_sizes(5, 5), many=cut_sizes(4, 5)
-)
+    even=cut_sizes(6, 3), odd=cut_sizes(11, 4), all=cut_sizes(5, 5), many=cut_sizes(4, 5),
+    rows=[len(stage) for stage in split_model(rows, 2)],
+)  # fmt: skip
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
