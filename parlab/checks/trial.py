@@ -114,6 +114,9 @@ class Trial:
         mistake from how the ranks ended, and returns it, or None.
         """
         seconds = STUCK_SECONDS if seconds is None else seconds
+        # A function that fails at once revokes the communicator: by then all ranks are through with
+        # whatever the check itself sends on it.
+        gather(None)
         self.ledger.clear()
         ended = (
             run_watched(function, arguments, self.comm, seconds, lambda: self.ledger.made)

@@ -85,6 +85,11 @@ class Execution:
         lines = [cell_line(stack, cells) for stack in stacks.values() if is_importing(stack)]
         cut_off_at = min((line for line in lines if line is not None), default=None)
         self.session.names.add(self.code, cut_off_at)
+        self.session.names.missing.update(
+            str(error.evalue)
+            for error in self.replies.errors().values()
+            if getattr(error, "ename", "") in ("ImportError", "ModuleNotFoundError")
+        )
 
     def _finish(self, outcome: Outcome, stacks: dict[int, str]) -> None:
         """Free what still runs; note in `outcome` what came of it."""

@@ -12,6 +12,7 @@ class Names:
 
     imports: dict[str, None] = field(default_factory=dict)  # statements, in order
     variables: dict[str, None] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)  # what import errors said in the lab's own cells
 
     def add(self, code: str, cut_off_at: int | None = None) -> None:
         """Note a cell that ran on the ranks; one that Python cannot parse adds nothing.
@@ -33,6 +34,18 @@ class Names:
                     self.imports[ast.unparse(made)] = None
             for name in _bound(statement):
                 self.variables[name] = None
+
+    def forget_imports(self, failed: list[tuple[str, str, str]]) -> list[str]:
+        """Forget imports that failed as they were made again; what to tell of them.
+
+        Each is a statement with its error's kind and text. One that failed in the lab as well, with
+        the same error, is known.
+        """
+        for statement, _, _ in failed:
+            self.imports.pop(statement, None)
+        return [
+            f"`{one}` ({kind}: {text})" for one, kind, text in failed if text not in self.missing
+        ]
 
     def forget_variables(self) -> list[str]:
         """The names that are gone with the processes that held them."""

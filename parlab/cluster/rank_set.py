@@ -19,10 +19,11 @@ POLL_SECONDS = 0.2
 MESSAGE_SECONDS = 60.0  # for first messages between nodes
 
 
-def _begin(imports: list[str]) -> tuple[int, int, list[str]]:
+def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     """First call on each rank: errors shown by the learner's lines; imports made again.
 
-    Returns the rank's number, the size of its world, and which imports failed, with the error.
+    Returns the rank's number, the size of its world, and which imports failed: the statement, the
+    error's kind and its text.
     """
     from IPython import get_ipython
 
@@ -39,7 +40,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[str]]:
         try:
             exec(statement, shell.user_ns)
         except Exception as error:  # in the lab as well, or its folder was put on `sys.path` there
-            failed.append(f"`{statement}` ({type(error).__name__}: {error})")
+            failed.append((statement, type(error).__name__, str(error)))
     return comm.rank, comm.size, failed
 
 
@@ -58,7 +59,7 @@ class RankSet:
         self.channel = Channel(lambda process: on_change(), everywhere=profile is not None)
         self.generation = 0  # how often the ranks were freed
         self.description = ""  # of the nodes of a profile
-        self.failed_imports: list[str] = []  # each with its error
+        self.failed_imports: list[tuple[str, str, str]] = []  # statement, kind of error, text
         self._profile = profile
         self._ended = threading.Event()
         self._imports = imports
@@ -79,7 +80,7 @@ class RankSet:
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
             begun = self._answers(client, LIMIT_SECONDS, late, _begin, self._imports)
             self._check_world([(rank, size) for rank, size, _ in begun])
-            failed = [text for *_, texts in begun for text in texts]
+            failed = [one for *_, of_rank in begun for one in of_rank]
             self.failed_imports = list(dict.fromkeys(failed))
             if self._profile:
                 self._look_at_nodes(client)

@@ -154,8 +154,8 @@ class Session:
                 self.on_change.remove(stop.notify)
         self.ranks.client  # noqa: B018, raises what went wrong
         failed, self.ranks.failed_imports = self.ranks.failed_imports, []
-        if failed:
-            notify(f"Could not be imported again: {', '.join(failed)}")
+        for told in self.names.forget_imports(failed):
+            notify(f"Could not be imported again: {told}")
 
     def stop(self) -> None:
         """End the ranks; idempotent."""

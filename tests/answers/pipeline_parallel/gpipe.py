@@ -43,6 +43,12 @@ def other_order_on_the_last(ranks, micro_batches):
     return schedule
 
 
+@answers.wrong("other_size")
+def counted_from_one(ranks, micro_batches):
+    """`range(1, m)`: one micro-batch is left out, on all ranks alike."""
+    return reference(ranks, micro_batches - 1)
+
+
 @answers.wrong("one_list")
 def by_micro_batch(ranks, micro_batches):
     return [
