@@ -104,6 +104,52 @@ answers.edit(
 )
 
 
+answers.edit(
+    "wrong_start",
+    "starts_from_ones",
+    (
+        BACKWARD,
+        "if stage < last:\n                    mailbox.receive(action, len(xs[i]))\n"
+        "                y.sum().backward()",
+    ),
+)
+answers.edit(
+    "no_boundary_gradient",
+    "last_stage_alone",
+    (BACKWARD, "if stage == last:\n                    y.backward()"),
+    (
+        "                    mailbox.send(backward(stage - 1, i), x.grad)",
+        "                    pass",
+    ),
+)
+
+
+@answers.wrong("sent_more")
+class SendsOneMore(Reference):
+    """An activation that nobody asked for, at the end of each step."""
+
+    def step(self, inputs, targets):
+        loss = super().step(inputs, targets)
+        stage, mailbox = self.group.rank(), Mailbox(self.share, self.group)
+        if stage < self.group.size() - 1:
+            room = self.share.room(backward(stage, 0), 1)
+            mailbox.send(forward(stage + 1, self.micro_batches), torch.zeros_like(room))
+        if stage > 0:
+            mailbox.receive(forward(stage, self.micro_batches), 1)
+        mailbox.finish()
+        return loss
+
+
+@answers.wrong("sent_before_refusing")
+class AgreesFirst(Reference):
+    """The ranks meet before any of them refuses."""
+
+    def step(self, inputs, targets):
+        if len(inputs) < self.micro_batches:
+            dist.barrier(group=self.group)
+        return super().step(inputs, targets)
+
+
 @answers.wrong("weights_updated")
 class UpdatesAtOnce(Reference):
     """Each gradient is taken into the weights as it comes, behind autograd's back."""
