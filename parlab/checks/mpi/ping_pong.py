@@ -18,11 +18,11 @@ from parlab.ledger.calls import RECEIVES, SENDS
 # middle: the median is far from every other trip, and from every mean, by a factor that a busy
 # machine does not bring about.
 FAST, SLOW, SLOWEST = 0.008, 0.09, 0.2
-MIDDLE = {"odd": [0.03], "even": [0.03, 0.07]}
+MIDDLE = {"odd": [0.02], "even": [0.02, 0.07]}
 # How far above the truth a result may be, and how near another quantity's value it has to be to be
 # called that. A busy machine delays what lies between the clock and the message: that adds to what
 # the clock says. It delays the ledger as well, which may see an answer later than the function.
-MOST, LEAST, NEAR = 0.4, 0.15, 0.05
+MOST, LEAST, NEAR = 0.4, 0.25, 0.05
 
 MISTAKES = Mistakes(
     others_play="rank {rank} sends or receives: only ranks 0 and 1 play",
