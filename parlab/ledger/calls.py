@@ -35,6 +35,7 @@ class Call:
         start: when the call was made (seconds, `time.perf_counter`).
         end: when it was complete: a non-blocking mpi4py call's when a wait or test said so, or
             at the next call after that; None before. A torch call's, when the call returned.
+        end_seen: False where it was complete out of sight, as in `Request.Waitall`: `end` is late.
         to: the rank sent to.
         source: the rank received from; None while it is any.
         root: the root of a collective that has one.
@@ -54,6 +55,7 @@ class Call:
     root: int | None = None
     tag: int | None = None
     thread: str = "MainThread"
+    end_seen: bool = True
 
     @property
     def bytes(self) -> int:

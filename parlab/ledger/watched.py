@@ -95,6 +95,7 @@ class WatchedRequest(MPI.Request):
         """Whether the call is complete; notes its end where that happened out of sight."""
         if self._call.end is None and self == MPI.REQUEST_NULL:
             self._call.end = time.perf_counter()
+            self._call.end_seen = False
         return self._call.end is not None
 
 
