@@ -1,0 +1,113 @@
+"""Mixed precision with torch.amp: a small GPT with DDP and autocast, in bf16 or fp16.
+
+Needs torch, and the course for its model and data.
+
+    torchrun --nproc-per-node 4 examples/06_mixed_precision.py          # one machine
+    srun torchrun --nnodes 2 --nproc-per-node 4 \\
+        --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/06_mixed_precision.py
+
+A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--precision` is fp32, bf16, or
+fp16, which needs a GradScaler. `--reduce-16` sends gradients in 16 bits too: they are cast, divided
+by the number of ranks, and then added.
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
+
+from parlab import models
+from parlab.data import text
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+
+
+def start_ranks() -> torch.device:
+    """Join the process group that torchrun prepared; this rank's device."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)  # before NCCL looks
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(1)  # or the ranks fight over the cores
+        dist.init_process_group("gloo")
+    return device
+
+
+def same_on_all_ranks(value: float, device: torch.device) -> bool:
+    """Whether all ranks have this number: the scale, for one."""
+    ends = torch.tensor([value, -value], dtype=torch.float64, device=device)
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    return ends[0].item() == -ends[1].item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
+    parser.add_argument("--initial-scale", type=float, default=2.0**16)
+    parser.add_argument("--reduce-16", action="store_true", help="send 16-bit gradients")
+    asked = parser.parse_args()
+
+    device = start_ranks()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if asked.global_batch % world_size:
+        raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
+    if asked.reduce_16 and asked.precision == "fp32":
+        raise SystemExit("--reduce-16 goes with --precision bf16 or fp16")
+    if asked.reduce_16 and asked.precision == "bf16" and dist.get_backend() != "nccl":
+        raise SystemExit("DDP reduces in bf16 on NCCL alone: leave --reduce-16 out, or take fp16")
+    dtype = PRECISIONS[asked.precision]
+
+    torch.manual_seed(0)
+    model = models.GPT().to(device)  # in fp32: these are the master weights
+    parallel = DistributedDataParallel(model)
+    if asked.reduce_16:
+        parallel.register_comm_hook(None, HOOKS[asked.precision])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    # Of no effect unless enabled: bf16 has the exponents of fp32.
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=asked.initial_scale, enabled=dtype == torch.float16
+    )
+
+    length = model.config.sequence_length + 1
+    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
+    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    skipped = 0
+    for step, batch in enumerate(batches):
+        mine = batch[rank::world_size].to(device)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            scores = parallel(mine[:, :-1])
+            loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+        scaler.scale(loss).backward()  # DDP all-reduces: one rank's infinity is everybody's
+        scaler.unscale_(optimizer)  # before the norm is taken
+        clip_grad_norm_(model.parameters(), 1.0)
+        before = scaler.get_scale()
+        scaler.step(optimizer)  # unless a gradient is infinite
+        scaler.update()
+        skipped += scaler.get_scale() < before
+        if step % 10 == 9:
+            mean = loss.detach().clone()
+            dist.all_reduce(mean)
+            if rank == 0:
+                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}")
+
+    agreed = same_on_all_ranks(scaler.get_scale(), device)
+    if rank == 0:
+        scale = f"{scaler.get_scale():g}{'' if agreed else ', not the same on all ranks'}"
+        print(f"{asked.precision}: {skipped} of {asked.steps} steps skipped, scale {scale}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

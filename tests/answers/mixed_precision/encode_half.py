@@ -1,0 +1,160 @@
+"""Answers to `encode_half`."""
+
+import bisect
+import math
+import struct
+from fractions import Fraction
+
+import numpy as np
+
+from parlab.answers import Answers
+from parlab.checks.mixed_precision.halves import value
+
+answers = Answers("encode_half")
+REFERENCE = answers.reference()
+
+SIGN = "sign = 0x8000 if math.copysign(1.0, value) < 0 else 0"
+SIZE = "size = abs(value)"
+NAN = "return sign | 0x7E00"
+OVERFLOW = "if size >= 65520:"
+STEP = "step = max(math.frexp(size)[1] - 11, -24) if size else -24"
+ROUND = "steps = round(math.ldexp(size, -step))"
+RETURN = "return sign | (step + 24) * 1024 + steps"
+
+answers.edit("truncated", "cut_off", (ROUND, ROUND.replace("round(", "int(")))
+answers.edit("ties_away", "as_in_school", (ROUND, "steps = int(math.ldexp(size, -step) + 0.5)"))
+answers.edit(
+    "ties_down", "ties_to_zero", (ROUND, "steps = math.ceil(math.ldexp(size, -step) - 0.5)")
+)
+answers.edit(
+    "carry_lost",
+    "mantissa_masked",
+    (RETURN, "hidden = 1024 if steps >= 1024 else 0\n    "
+             "return sign | (step + 24) * 1024 + hidden + steps % 1024"),
+)  # fmt: skip
+answers.edit(
+    "subnormals_flushed",
+    "no_subnormals",
+    (ROUND, "if size < 2**-14:\n        return sign\n    " + ROUND),
+)
+answers.edit(
+    "saturated",
+    "largest_half",
+    (OVERFLOW + "\n        return sign | 0x7C00", OVERFLOW + "\n        return sign | 0x7BFF"),
+    (NAN, "return sign | 0x7E00 if math.isnan(size) else 0"),
+)
+answers.edit("overflows_early", "above_the_largest", (OVERFLOW, "if size > 65504:"))
+answers.edit("zero_unsigned", "compared", (SIGN, "sign = 0x8000 if value < 0 else 0"),
+             (RETURN, "return (sign if steps else 0) | (step + 24) * 1024 + steps"))  # fmt: skip
+answers.edit("sign_lost", "no_sign", (SIGN, "sign = 0"))
+answers.edit("nan_lost", "nan_is_infinite", (NAN, "return sign | 0x7C00"))
+answers.edit(
+    "rounded_twice",
+    "eleven_digits_first",
+    (SIZE, SIZE + "\n    if 0 < size < 65520:\n        fraction, n = math.frexp(size)\n"
+           "        size = math.ldexp(round(fraction * 2048), n - 11)"),
+)  # fmt: skip
+answers.edit(None, "minus_the_highest_bit", (SIGN, SIGN.replace("0x8000", "-0x8000")))
+answers.edit("returns_none", "no_return", (RETURN, "pass"))
+answers.edit("wrong_type", "a_float", (ROUND, "steps = math.floor(math.ldexp(size, -step)) * 1.0"),
+             (RETURN, "return sign + (step + 24) * 1024 + steps"))  # fmt: skip
+
+
+@answers.wrong("rounded_twice")
+def through_float32(value):
+    if math.isfinite(value):
+        fraction, exponent = math.frexp(value)
+        value = math.copysign(math.ldexp(round(fraction * 2**24), exponent - 24), value)
+    return REFERENCE(value)
+
+
+@answers.wrong("converted_by_library")
+def numpy_does_it(value):
+    with np.errstate(over="ignore"):
+        return int(np.float16(value).view(np.uint16))
+
+
+@answers.wrong("converted_by_library")
+def struct_does_it(value):
+    return int.from_bytes(struct.pack("<e", value), "little") if abs(value) < 65520 else 0x7C00
+
+
+HALVES = [value(bits) for bits in range(0x7C00)]
+
+
+@answers.right
+def by_search(value):
+    """The two halves around it, and which is nearer."""
+    sign = 0x8000 * (math.copysign(1, value) < 0)
+    size = abs(value)
+    if math.isnan(size):
+        return 0x7C01
+    if size >= 65520:
+        return sign + 0x7C00
+    above = bisect.bisect_left(HALVES, size)
+    if above == 0:
+        return sign
+    below = above - 1
+    if above == 0x7C00:
+        return sign + below
+    middle = (HALVES[below] + HALVES[above]) / 2
+    if size == middle:
+        return sign + above if above % 2 == 0 else sign + below
+    return sign + (above if size > middle else below)
+
+
+@answers.right
+def by_fractions(value):
+    """Exact, and rounded by Python: a Fraction too goes to the nearest integer, ties to even."""
+    sign = 0x8000 if str(value)[0] == "-" else 0
+    if value != value:
+        return 0xFFFF
+    size = abs(value)
+    if size >= 2**16:
+        return sign | 0x7C00
+    step = 0
+    while size >= 2 ** (step - 13):
+        step += 1
+    return sign | step * 1024 + round(Fraction(size) * 2**24 / 2**step)
+
+
+@answers.right
+def parts_apart(value):
+    """Exponent and mantissa apart, with each carry by hand."""
+    sign = 1 if math.copysign(1.0, value) == -1.0 else 0
+    if math.isnan(value):
+        return sign << 15 | 31 << 10 | 1
+    if math.isinf(value):
+        return sign << 15 | 31 << 10
+    size = abs(value)
+    if size < 2.0**-14:
+        exponent, mantissa = 0, round(size * 2.0**24)
+    else:
+        power = math.floor(math.log2(size))
+        power -= size < 2.0**power
+        exponent, mantissa = power + 15, round((size / 2.0**power - 1) * 1024)
+    if mantissa == 1024:
+        exponent, mantissa = exponent + 1, 0
+    if exponent >= 31:
+        exponent, mantissa = 31, 0
+    return sign << 15 | exponent << 10 | mantissa
+
+
+@answers.right
+def by_adding(value):
+    """A sum in float64 rounds, beside a number so large that its gaps are those of halves."""
+    sign = 0x8000 if str(value)[0] == "-" else 0
+    size = abs(value)
+    if not size < 65520:
+        return sign | 0x7C00 | (size != size)
+    step = math.ldexp(1.0, max(math.frexp(size)[1] - 11, -24) if size else -24)
+    shift = step * 2.0**52
+    rounded = (size + shift) - shift
+    return sign | bisect.bisect_left(HALVES, rounded)
+
+
+@answers.right
+def negative_first(value):
+    if value < 0 or (value == 0 and math.copysign(1, value) < 0):
+        return 0x8000 | REFERENCE(-value)
+    return REFERENCE(value) & 0x7FFF
