@@ -21,6 +21,11 @@ class Table:
 
 
 _SOURCES = {
+    "gpu_datasheets": (
+        "NVIDIA's A100 architecture paper and the data sheets of H100 and H200, as each row's "
+        "citation says: peak FLOP/s of plain FP32 and of dense BF16 on tensor cores",
+        "nvidia2020a100",
+    ),
     "zero_table1": (
         "Rajbhandari et al., ZeRO (arXiv 1910.02054), Table 1: GB of model states a device",
         "rajbhandari2020zero",

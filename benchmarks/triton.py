@@ -1,0 +1,351 @@
+"""Lab 07's kernels against PyTorch's, and against what a GPU can copy. They need a GPU.
+
+Written without one: until a record says otherwise, none of these has run.
+
+A kernel that does little with each number is as fast as memory. So its peers are the library's
+function, and a copy of as many bytes as the kernel has to move, half of them read and half written:
+the inverse of that ratio is the kernel's share of the device's own copy rate.
+
+Numbers are random, since zeros take less power and run faster. Calls go through several sets of
+buffers, which together are larger than the second-level cache. Time is that between two events on
+the GPU, which first sleeps: the host is ahead, and what it takes for a call shows only where the
+library or the lab's function waits for the GPU.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import Pair, benchmark
+
+if TYPE_CHECKING:
+    import torch
+
+CACHES = 4  # the buffers of a benchmark are so many times the second-level cache
+SAMPLE_SECONDS = 10e-3
+BYTES_PER_SECOND, FLOP_PER_SECOND = 4e12, 5e14  # likely ones, which say how many calls to time
+SLEEP_CYCLES = 40_000_000  # some 20 ms
+COPY = "a copy of as many bytes"
+ADAM_SIZES = {"1M": 10**6, "10M": 10**7, "100M": 10**8, "1G": 10**9}
+SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
+# GPT-2's 148 tensors (Radford et al. 2019): embeddings, 12 layers of 12 tensors, a last LayerNorm.
+LAYER = (768, 768, 2304 * 768, 2304, 768 * 768, 768, 768, 768, 3072 * 768, 3072, 768 * 3072, 768)
+GPT2 = (50257 * 768, 1024 * 768, *12 * LAYER, 768, 768)
+LAB_TILE = 32
+SMALL = 3001  # numbers, in a rehearsal
+
+
+@functools.cache
+def lab() -> dict[str, Any]:
+    """The functions of the lab's reference."""
+    import parlab.kernels  # noqa: F401 - before the first kernel
+    from parlab.files import ROOT
+    from parlab.gpu_check.functions import functions
+
+    return functions(ROOT / "solutions" / "07_triton.ipynb")
+
+
+def device(small: bool) -> "torch.device":
+    import torch
+
+    return torch.device("cpu" if small else "cuda")
+
+
+def randoms(count: int, small: bool, dtype: str = "float32") -> "torch.Tensor":
+    """Normal random numbers."""
+    import torch
+
+    return torch.randn(count, device=device(small), dtype=getattr(torch, dtype))
+
+
+def sets(make: Callable[[], Callable[[], Any]], size: int, small: bool) -> list[Callable[[], Any]]:
+    """Calls on as many sets of buffers, of `size` bytes each, as outgrow the cache."""
+    if small:
+        return [make()]
+    import torch
+
+    cache = torch.cuda.get_device_properties(0).L2_cache_size
+    return [make() for _ in range(max(1, math.ceil(CACHES * cache / size)))]
+
+
+def timed(
+    calls: list[Callable[[], Any]], seconds: float, small: bool
+) -> Callable[[], float | None]:
+    """A function that makes the calls in turn, and returns the seconds of one, on the GPU.
+
+    `seconds` is what one is likely to take. A rehearsal makes each once, and measures nothing.
+    """
+    if small:
+
+        def once() -> None:
+            for call in calls:
+                call()
+
+        return once
+
+    def sample() -> float:
+        import torch
+
+        count = max(len(calls), min(math.ceil(SAMPLE_SECONDS / seconds), 200))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(SLEEP_CYCLES)
+        start.record()
+        for call in itertools.islice(itertools.cycle(calls), count):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / count
+
+    return sample
+
+
+def same(got: "torch.Tensor", right: "torch.Tensor", tolerance: float) -> None:
+    import torch
+
+    torch.testing.assert_close(got, right, rtol=tolerance, atol=tolerance)
+
+
+def copying(size: int, small: bool) -> list[Callable[[], Any]]:
+    """Copies that read size/2 bytes and write as many."""
+
+    def make() -> Callable[[], Any]:
+        import torch
+
+        source = randoms(size // 8, small)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    return sets(make, size, small)
+
+
+def pair(
+    ours: Callable[[], Callable[[], Any]],
+    theirs: Callable[[], Callable[[], Any]] | None,
+    size: int,
+    small: bool,
+    flop: float = 0.0,
+) -> Pair:
+    """Both, timed; each of the two makes a call on new buffers. Without `theirs`, a copy.
+
+    Args:
+        size: bytes that a call has to move.
+        flop: what it computes, where that takes longer.
+    """
+    peer = copying(size, small) if theirs is None else sets(theirs, size, small)
+    seconds = max(size / BYTES_PER_SECOND, flop / FLOP_PER_SECOND)
+    return Pair(timed(sets(ours, size, small), seconds, small), timed(peer, seconds, small))
+
+
+def register(
+    name: str, peer: str, work: str, target: float | None, set_up: Callable[[bool], Pair]
+) -> None:
+    def function(small: bool = False) -> Pair:
+        return set_up(small)
+
+    function.__name__ = name
+    benchmark(peer=peer, work=work, target=target, ranks=0, gpu=True)(function)
+
+
+# A sum
+
+
+def vector_add(count: int, copy: bool, small: bool) -> Pair:
+    import torch
+
+    count = SMALL if small else count
+    x, y = randoms(count, small), randoms(count, small)
+    same(lab()["vector_add"](x, y), x + y, 0.0)
+
+    def call(add: Callable[..., Any]) -> Callable[[], Callable[[], Any]]:
+        def make() -> Callable[[], Any]:
+            a, b = randoms(count, small), randoms(count, small)
+            return lambda: add(a, b)
+
+        return make
+
+    theirs = None if copy else call(torch.add)
+    return pair(call(lab()["vector_add"]), theirs, 12 * count, small)
+
+
+for _copy, _peer, _target in ((False, "torch.add", 1.05), (True, COPY, None)):
+    register(
+        f"add_100M_{'copy' if _copy else 'torch'}",
+        _peer,
+        "sum of two vectors of 100 M float32",
+        _target,
+        functools.partial(vector_add, 10**8, _copy),
+    )
+
+
+# Softmax
+
+
+def softmax(columns: int, peer: str, small: bool) -> Pair:
+    import torch
+
+    rows, columns = (7, min(columns, 130)) if small else (2**27 // columns, columns)
+    x = randoms(rows * columns, small).view(rows, columns)
+    same(lab()["softmax"](x), x.softmax(1), 1e-6)
+
+    def five(x: torch.Tensor) -> torch.Tensor:
+        powers = (x - x.amax(1, keepdim=True)).exp()
+        return powers / powers.sum(1, keepdim=True)
+
+    def call(function: Callable[..., Any]) -> Callable[[], Callable[[], Any]]:
+        def make() -> Callable[[], Any]:
+            own = randoms(rows * columns, small).view(rows, columns)
+            return lambda: function(own)
+
+        return make
+
+    functions = {
+        "eager": five,
+        "torch": functools.partial(torch.softmax, dim=1),
+        "compiled": five if small else torch.compile(five),
+        "copy": None,
+    }
+    function = functions[peer]
+    if function is not None:
+        same(function(x), x.softmax(1), 1e-6)
+    theirs = None if function is None else call(function)
+    return pair(call(lab()["softmax"]), theirs, 8 * rows * columns, small)
+
+
+SOFTMAX_PEERS = {
+    "eager": ("the lab's five operations", 1.0),
+    "torch": ("torch.softmax", 1.0),
+    "compiled": ("torch.compile of the five operations", 1.0),
+    "copy": (COPY, 1 / 0.9),
+}
+for _columns, (_name, (_peer, _target)) in itertools.product(
+    (1024, 4096, 16384), SOFTMAX_PEERS.items()
+):
+    register(
+        f"softmax_{_columns // 1024}K_{_name}",
+        _peer,
+        f"softmax of {2**27 // _columns:,} rows of {_columns:,} float32",
+        _target,
+        functools.partial(softmax, _columns, _name),
+    )
+
+
+# Adam
+
+
+def adam(counts: tuple[int, ...], copy: bool, small: bool) -> Pair:
+    """A step for tensors of these sizes: one tensor by `adam_step`, several by `adam_group`."""
+    import torch
+
+    if small:
+        counts = tuple(min(count, SMALL // len(counts) + 1) for count in counts)
+
+    def ours(parameters: list[torch.Tensor]) -> Callable[[], Any]:
+        gradients = [parameter.grad for parameter in parameters]
+        tensors = [parameter.detach() for parameter in parameters]
+        moments = [[torch.zeros_like(t) for t in tensors] for _ in range(2)]
+        step, settings = itertools.count(1), (*SETTINGS.values(), 0.0, False)
+
+        def one() -> None:
+            (p,), (g,), ((m,), (v,)) = tensors, gradients, moments
+            lab()["adam_step"](p, g, m, v, next(step), *settings)
+
+        def several() -> None:
+            steps = [next(step)] * len(tensors)
+            lab()["adam_group"](tensors, gradients, *moments, steps, *settings)
+
+        return one if len(tensors) == 1 else several
+
+    def theirs(parameters: list[torch.Tensor]) -> Callable[[], Any]:
+        return torch.optim.Adam(parameters, fused=True, **SETTINGS).step
+
+    def made() -> list[torch.Tensor]:
+        parameters = [randoms(count, small).requires_grad_() for count in counts]
+        for parameter in parameters:
+            parameter.grad = randoms(parameter.numel(), small)
+        return parameters
+
+    compared = made()
+    copies = [parameter.detach().clone().requires_grad_() for parameter in compared]
+    for parameter, copied in zip(compared, copies, strict=True):
+        copied.grad = parameter.grad
+    step, right = ours(compared), theirs(copies)
+    for _ in range(3):
+        step()
+        right()
+    for parameter, copied in zip(compared, copies, strict=True):
+        same(parameter.detach(), copied.detach(), 1e-5)
+    del compared, copies, step, right
+    size = 28 * sum(counts)
+    return pair(lambda: ours(made()), None if copy else lambda: theirs(made()), size, small)
+
+
+for _name, _count in ADAM_SIZES.items():
+    _work = f"a step of Adam, {_name} parameters in one float32 tensor"
+    _set_up = functools.partial(adam, (_count,))
+    register(
+        *(f"adam_{_name}_fused", "torch.optim.Adam(fused=True)", _work, 1.0),
+        functools.partial(_set_up, False),
+    )
+    _target = 1 / 0.92 if _name == "100M" else None
+    register(f"adam_{_name}_copy", COPY, _work, _target, functools.partial(_set_up, True))
+_work = f"a step of Adam for the {len(GPT2)} float32 tensors of GPT-2, in one launch"
+for _copy, _peer in ((False, "torch.optim.Adam(fused=True)"), (True, COPY)):
+    register(
+        f"adam_gpt2_{'copy' if _copy else 'fused'}",
+        _peer,
+        _work,
+        None,
+        functools.partial(adam, GPT2, _copy),
+    )
+
+
+# A product
+
+
+def matmul(size: int, tile: int, small: bool) -> Pair:
+    """The lab's own launch for tiles of 32; else its kernel, with more warps for larger tiles."""
+    import torch
+    import triton
+
+    as_in_lab = tile == LAB_TILE
+    size, tile = (70, LAB_TILE) if small else (size, tile)
+    dtype, tolerance = ("float32", 1e-4) if small else ("bfloat16", 2e-2)
+
+    def operands() -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = (randoms(size * size, small, dtype).view(size, size) for _ in range(2))
+        return a, b / size**0.5
+
+    def large(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        c = torch.empty_like(a)
+        sizes, strides = (size, size, size), (*a.stride(), *b.stride())
+        lab()["matmul_kernel"][(triton.cdiv(size, tile) ** 2,)](
+            *(a, b, c, *sizes, *strides), GROUP=8, TILE=tile, num_warps=8, num_stages=3
+        )
+        return c
+
+    ours = lab()["matmul"] if as_in_lab else large
+    a, b = operands()
+    same(ours(a, b), a @ b, tolerance)
+
+    def call(function: Callable[..., Any]) -> Callable[[], Callable[[], Any]]:
+        def make() -> Callable[[], Any]:
+            own = operands()
+            return lambda: function(*own)
+
+        return make
+
+    moved = 3 * a.nbytes
+    return pair(call(ours), call(torch.matmul), moved, small, flop=2.0 * size**3)
+
+
+for _size, _tile in itertools.product((4096, 8192), (LAB_TILE, 128)):
+    register(
+        f"matmul_{_size}_tiles_{_tile}",
+        "cuBLAS (torch.matmul)",
+        f"product of two {_size} × {_size} matrices of bfloat16, in tiles of {_tile}"
+        + (", as the lab launches it" if _tile == LAB_TILE else ", with 8 warps"),
+        None if _tile == LAB_TILE else 1 / 0.9,
+        functools.partial(matmul, _size, _tile),
+    )

@@ -1,0 +1,93 @@
+"""What Triton's compiler makes of a kernel, for a GPU that need not be there.
+
+    made = compiled(add_kernel, {"x_ptr": "*fp32", "n": "i32"}, {"BLOCK": 1024}, capability=90)
+    made.instructions["ld.global"], made.shared_bytes
+
+Compiling needs no GPU, only running does: Triton brings its assembler along.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# An instruction of PTX: perhaps a label of a predicate, then the operation with its modifiers.
+_INSTRUCTION = re.compile(r"^\s+(?:@!?%\w+ )?([a-z]\w*(?:[.:]+\w+)*)(?=[\s;])", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as PTX, NVIDIA's assembly language, and what a program of it takes."""
+
+    ptx: str
+    registers: int  # of each thread, 4 bytes each
+    spilled_bytes: int  # of each thread: what found no register, and lies in memory
+    shared_bytes: int
+    tensor_memory_columns: int
+    instructions: Counter[str]  # by the whole name, as "ld.global.v4.b32"
+
+    def count(self, prefix: str) -> int:
+        """How many instructions there are whose names begin like this."""
+        return sum(n for name, n in self.instructions.items() if name.startswith(prefix))
+
+
+def compiled(
+    kernel: Any,
+    types: Mapping[str, str],
+    constants: Mapping[str, int],
+    capability: int,
+    warps: int = 4,
+    stages: int = 3,
+    odd: Collection[str] = (),
+) -> Compiled:
+    """Compile a `triton.jit` function for NVIDIA's compute capability (90 for 9.0, an H100).
+
+    `types` says what each argument is ("*fp32" is a pointer to float32), `constants` the values of
+    those that are `tl.constexpr`. Addresses and sizes are promised to be multiples of 16, as Triton
+    sees for itself when it is given them, save those that are named `odd`. Raises TypeError for a
+    kernel that is interpreted, and Triton's CompilationError.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if not isinstance(kernel, triton.JITFunction):
+        raise TypeError(
+            f"{kernel.fn.__name__} is interpreted, since TRITON_INTERPRET was set when it was "
+            "decorated: compile it in a process without that"
+        )
+    names = [parameter.name for parameter in kernel.params]
+    signature = {name: types.get(name, "constexpr") for name in names}
+    multiples = {
+        (names.index(name),): [["tt.divisibility", 16]] for name in types if name not in odd
+    }
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, values, multiples)
+    options = {"num_warps": warps, "num_stages": stages}
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    ptx = made.asm["ptx"]
+    registers, spilled = _resources(made.asm["cubin"], triton.knobs.nvidia.cuobjdump.path)
+    return Compiled(
+        ptx=ptx,
+        registers=registers,
+        spilled_bytes=spilled,
+        shared_bytes=made.metadata.shared,
+        tensor_memory_columns=getattr(made.metadata, "tmem_size", None) or 0,
+        instructions=Counter(_INSTRUCTION.findall(ptx)),
+    )
+
+
+def _resources(program: bytes, cuobjdump: str) -> tuple[int, int]:
+    """Registers and bytes of stack for each thread of an assembled kernel."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(program)
+        file.flush()
+        command = [cuobjdump, "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
+    if found is None:
+        raise RuntimeError(f"cuobjdump does not say what registers the kernel uses:\n{said}")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,288 @@
+"""Pictures of kernels: programs over a vector, sectors of a load, order of tiles, rooflines."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from parlab.costs import kernels as costs
+from parlab.costs.kernels import Device, Tile, Traffic
+from parlab.plots.interactive import figure as interactive_figure
+from parlab.plots.look import NEUTRAL, SERIES, Style, line, series, style
+from parlab.plots.still import hatched, subplots
+from parlab.plots.two_sliders import add_two_sliders
+
+_TEXT = {"color": NEUTRAL, "fontsize": 12}
+_INSIDE = {"color": "white", "fontsize": 9}
+_USED = style("compute")
+_MASKED = Style("masked", "#8b929c", hatch="///")
+_STAGES = {"communication": "tile copied", "compute": "tiles multiplied"}
+_LOADED = Style("loaded, not asked for", "#e2a76f", hatch="...")
+_ASKED = Style("asked for", "#b4540a")
+
+
+def device(title: str) -> Figure:
+    """Programs on multiprocessors, each with its registers and shared memory; L2; the memory."""
+    figure, axes = subplots(title, figsize=(7.2, 3.7))
+    for place in range(4):
+        left = 0.2 + place * 2.45
+        _box(axes, left, 2.5, 2.2, 2.2, "idle", "")
+        axes.text(left + 1.1, 4.46, "multiprocessor", ha="center", va="center", **_TEXT)
+        for half in (0, 1):
+            _box(axes, left + 0.12 + half, 3.55, 0.93, 0.66, "compute", "program")
+        _box(axes, left + 0.12, 2.62, 1.93, 0.8, "parameters", "registers,\nshared memory")
+    _box(axes, 0.2, 1.35, 9.55, 0.75, "activations", "L2 cache: shared by all")
+    _box(axes, 0.2, 0.1, 9.55, 0.85, "communication", "memory: tensors live here")
+    for place in range(4):
+        x = 1.3 + place * 2.45
+        _arrow(axes, x, 2.1, 2.5)
+        _arrow(axes, x, 0.95, 1.35)
+    axes.set(xlim=(0, 9.95), ylim=(0, 4.8))
+    _bare(axes)
+    return _finished(figure)
+
+
+def grid(title: str, numbers: int, block: int) -> Figure:
+    """A vector of so many numbers, the programs that share it, and what the last one masks."""
+    programs = costs.programs(numbers, block)
+    figure, axes = subplots(title, figsize=(7.2, 2.2))
+    for place in range(programs * block):
+        look = hatched(_USED if place < numbers else _MASKED)
+        axes.add_patch(Rectangle((place + 0.06, 0), 0.88, 0.8, **look))
+        if place < numbers:
+            axes.text(place + 0.5, 0.4, f"{place}", ha="center", va="center", **_INSIDE)
+    for program in range(programs):
+        first = program * block
+        axes.plot([first + 0.1, first + block - 0.1], [1.05, 1.05], color=NEUTRAL, lw=1.5)
+        axes.text(first + block / 2, 1.2, f"program {program}", ha="center", **_TEXT)
+    axes.set(xlim=(-0.2, programs * block + 0.2), ylim=(-0.1, 1.65))
+    _bare(axes)
+    handles = [
+        Patch(**hatched(_USED, "loaded and stored")),
+        Patch(**hatched(_MASKED, "beyond the end: masked")),
+    ]
+    _legend(figure, handles)
+    return _finished(figure)
+
+
+def warp_loads(title: str, loads: Mapping[str, tuple[int, int]], element_bytes: int = 4) -> Figure:
+    """The sectors that a warp touches, a row for each load: its stride, and its first address."""
+    figure, axes = subplots(title, figsize=(7.2, 0.6 * len(loads) + 1.4))
+    last = max(
+        start + (costs.WARP - 1) * stride * element_bytes for stride, start in loads.values()
+    )
+    count = last // costs.SECTOR_BYTES + 1
+    for row, (stride, start) in enumerate(loads.values()):
+        for sector in range(count):
+            axes.add_patch(
+                Rectangle((sector, row - 0.3), 1, 0.6, fill=False, ec=NEUTRAL, lw=0.4, alpha=0.6)
+            )
+        for sector in costs.sectors_touched(stride, element_bytes, start):
+            axes.add_patch(Rectangle((sector, row - 0.3), 1, 0.6, **hatched(_LOADED)))
+        wide = element_bytes / costs.SECTOR_BYTES
+        for lane in range(costs.WARP):
+            left = (start + lane * stride * element_bytes) / costs.SECTOR_BYTES
+            axes.add_patch(Rectangle((left, row - 0.3), wide, 0.6, **hatched(_ASKED)))
+        touched = costs.sectors(stride, element_bytes, start)
+        share = 100 * costs.load_efficiency(stride, element_bytes, start)
+        axes.text(count + 0.4, row, f"{touched}, {share:.3g}%", va="center", **_TEXT)
+    axes.set(xlim=(-0.2, count + 6.4), ylim=(len(loads) - 0.5, -0.6))
+    axes.set_yticks(range(len(loads)), loads)
+    _bare(axes, ticks=True)
+    _legend(figure, [Patch(**hatched(look)) for look in (_ASKED, _LOADED)])
+    return _finished(figure)
+
+
+def orders(title: str, size: int, count: int, taken: Mapping[str, Sequence[Tile]]) -> Figure:
+    """The first tiles of a result in each order, and the bands of A and B that they need."""
+    figure, panels = subplots(title, 1, len(taken), figsize=(7.2, 4.3))
+    for axes, (name, tiles) in zip(panels, taken.items(), strict=True):
+        first = list(tiles[:count])
+        rows, columns = {i for i, _ in first}, {j for _, j in first}
+        gap = size + 1
+        for i in range(size):
+            for j in range(size):
+                _cell(axes, j, gap + i, "parameters" if i in rows else None)
+                _cell(axes, gap + j, i, "activations" if j in columns else None)
+                _cell(axes, gap + j, gap + i, "compute" if (i, j) in first else None)
+        for number, (i, j) in enumerate(first):
+            axes.text(
+                gap + j + 0.5, gap + i + 0.5, f"{number}", ha="center", va="center", **_INSIDE
+            )  # fmt: skip
+        axes.text(size / 2, gap - 0.3, "A", ha="center", **_TEXT)
+        axes.text(gap - 0.3, size / 2, "B", ha="right", va="center", **_TEXT)
+        loaded = costs.blocks_loaded(first, size)
+        axes.set_title(f"{name}: {loaded} blocks", fontsize=13, color=NEUTRAL)
+        axes.set(xlim=(-0.2, 2 * size + 1.2), ylim=(2 * size + 1.2, -0.4), aspect="equal")
+        _bare(axes)
+    return _finished(figure)
+
+
+def stages(title: str, steps: int, load: float, compute: float, counts: Sequence[int]) -> Figure:
+    """A loop's copies and products over time, a row for each buffer and one for the products."""
+    rows = sum(counts) + len(counts)
+    figure, axes = subplots(title, figsize=(7.2, 0.36 * rows + 1.5))
+    labels, row, end = [], 0, 0.0
+    for count in counts:
+        loads, computes = costs.staged(steps, load, compute, count)
+        for buffer in range(count):
+            _spans(axes, row + buffer, loads, range(buffer, steps, count), "communication")
+            labels.append(f"buffer {buffer}")
+        _spans(axes, row + count, computes, range(steps), "compute")
+        labels.append(f"{count} stage{'s' * (count > 1)}")
+        row += count + 1
+        axes.axhline(row - 0.5, color=NEUTRAL, lw=0.5, alpha=0.5)
+        end = max(end, computes[-1][1])
+    axes.set(xlim=(0, 1.01 * end), ylim=(rows - 0.5, -0.5))
+    axes.set_yticks(range(rows), labels)
+    _bare(axes, ticks=True)
+    handles = [Patch(**hatched(role, name) | {"hatch": ""}) for role, name in _STAGES.items()]
+    _legend(figure, handles)
+    return _finished(figure)
+
+
+def _spans(
+    axes: Axes, row: int, spans: Sequence[costs.Span], which: Iterable[int], role: str
+) -> None:
+    for step in which:
+        start, end = spans[step]
+        look = hatched(role) | {"hatch": ""}
+        axes.add_patch(Rectangle((start + 0.04, row - 0.36), end - start - 0.08, 0.72, **look))
+        axes.text((start + end) / 2, row, f"{step}", ha="center", va="center", **_INSIDE)
+
+
+def roofline(
+    title: str,
+    roofs: Mapping[str, Sequence[Device]],
+    kernels: Mapping[str, Sequence[tuple[str, Traffic, int]]],
+    labels: tuple[str, str],
+    active: tuple[int, int] = (0, 0),
+) -> go.Figure:
+    """The ceilings of a device, and kernels under them, for a device and a size to choose.
+
+    `roofs` has the devices to choose from, each with one or more ceilings (its arithmetic in
+    several formats); `kernels` has, by size, what is drawn: a name, its traffic, and which of the
+    ceilings it is under. A kernel stands where the roofline lets it get at most.
+    """
+    figure = interactive_figure(
+        title, x="FLOP for each byte moved", y="FLOP a second at most", height=640,
+        xaxis={"type": "log", "range": [-1.6, 4.2], "exponentformat": "power"},
+        yaxis={"type": "log", "range": [10.8, 15.4], "exponentformat": "power"},
+        margin_t=110,  # a legend of several lines, on a phone
+    )  # fmt: skip
+
+    def drawn(devices: Sequence[Device], points: Sequence[tuple[str, Traffic, int]]) -> list:
+        return [
+            *(_roof(of, place) for place, of in enumerate(devices)),
+            *(
+                _point(name, moved, devices[which], place)
+                for place, (name, moved, which) in enumerate(points)
+            ),
+        ]
+
+    traces = {
+        (device_name, size): drawn(devices, points)
+        for device_name, devices in roofs.items()
+        for size, points in kernels.items()
+    }
+    add_two_sliders(figure, labels, traces, active)
+    return figure
+
+
+def _roof(of: Device, place: int) -> go.Scatter:
+    ends = [10**-1.6, of.ridge, 10**4.2]
+    look = (style("model"), style("idle"))[place % 2]
+    return go.Scatter(
+        x=ends, y=[of.attainable(x) for x in ends], mode="lines",
+        name=f"{of.name}: ridge at {of.ridge:.0f}", hoverinfo="skip",
+        line={"color": look.colour, "dash": ("solid", "dash")[place % 2], "width": 2.5},
+    )  # fmt: skip
+
+
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
+
+
+def _point(name: str, moved: Traffic, under: Device, place: int) -> go.Scatter:
+    reached = under.attainable(moved.intensity)
+    look = SERIES[place % len(SERIES)]
+    return go.Scatter(
+        x=[moved.intensity], y=[reached], mode="markers", name=name,
+        marker={"color": look.colour, "symbol": _SYMBOLS[place % len(_SYMBOLS)], "size": 13},
+        hovertemplate=f"{moved.intensity:.3g} FLOP a byte,<br>{reached / 1e12:.3g} TFLOP/s at most",
+    )  # fmt: skip
+
+
+def measured_roofline(
+    title: str, roof: Device, found: Mapping[str, tuple[Traffic, float]], x_range: tuple, y_range
+) -> go.Figure:
+    """Measured ceilings, and kernels where they were measured; times in seconds.
+
+    The ranges of the axes are powers of ten.
+    """
+    figure = interactive_figure(
+        title, x="FLOP for each byte moved", y="FLOP a second", height=520,
+        xaxis={"type": "log", "range": x_range}, yaxis={"type": "log", "range": y_range},
+        margin_t=110,
+    )  # fmt: skip
+    ends = [10 ** x_range[0], roof.ridge, 10 ** x_range[1]]
+    figure.add_scatter(
+        x=ends, y=[roof.attainable(x) for x in ends], mode="lines", hoverinfo="skip",
+        name=f"ceilings: ridge at {roof.ridge:.1f}", line={"color": NEUTRAL, "width": 2.5},
+    )  # fmt: skip
+    for place, (name, (moved, seconds)) in enumerate(found.items()):
+        look = line(series(place, name))
+        look["marker"] |= {"symbol": _SYMBOLS[place % len(_SYMBOLS)], "size": 12}
+        figure.add_scatter(
+            x=[moved.intensity], y=[moved.flop / seconds], mode="markers", name=name,
+            marker=look["marker"], hovertemplate="%{x:.3g} FLOP a byte<br>%{y:.3g} FLOP/s",
+        )  # fmt: skip
+    return figure
+
+
+def _cell(axes: Axes, x: float, y: float, role: str | None) -> None:
+    if role is None:
+        look = {"fill": False, "ec": NEUTRAL, "lw": 0.4, "alpha": 0.6}
+    else:
+        look = {"facecolor": style(role).colour, "lw": 0}
+    axes.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, **look))
+
+
+def _box(axes: Axes, x: float, y: float, width: float, height: float, role: str, text: str) -> None:
+    colour = style(role).colour
+    axes.add_patch(
+        Rectangle(
+            (x, y), width, height, facecolor=colour, alpha=0.18 if role == "idle" else 1, lw=0
+        )
+    )
+    axes.text(
+        x + width / 2, y + height / 2, text, ha="center", va="center", color="white", fontsize=11
+    )
+
+
+def _arrow(axes: Axes, x: float, low: float, high: float) -> None:
+    look = {"arrowstyle": "<->", "color": NEUTRAL, "lw": 1.2}
+    axes.annotate("", (x, high), (x, low), arrowprops=look | {"shrinkA": 0, "shrinkB": 0})
+
+
+def _bare(axes: Axes, ticks: bool = False) -> None:
+    axes.set_xticks([])
+    if not ticks:
+        axes.set_yticks([])
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _legend(figure: Figure, handles: Sequence[Patch]) -> None:
+    figure.legend(
+        handles=list(handles), loc="outside lower right", ncols=len(handles), frameon=False,
+        labelcolor=NEUTRAL, fontsize=12,
+    )  # fmt: skip
+
+
+def _finished(figure: Figure) -> Figure:
+    plt.close(figure)  # the cell shows what it returns, and would show it twice
+    return figure

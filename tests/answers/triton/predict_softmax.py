@@ -1,0 +1,56 @@
+"""Answers to `predict_softmax`."""
+
+from types import MappingProxyType
+
+from parlab.answers import Answers
+
+answers = Answers("predict_softmax")
+
+READS = "reads = 5 * matrix + 2 * column"
+WRITES = "writes = 3 * matrix + 2 * column"
+SUM = '"eager": reads + writes'
+FUSED = '"fused": 2 * matrix'
+PROGRAMS = "triton.cdiv(rows * columns, 1024)"
+MATRIX = "matrix, column = rows * columns * size, rows * size"
+
+answers.edit("elements", "numbers", (MATRIX, "matrix, column = rows * columns, rows"))
+answers.edit("reads_alone", "reads", (SUM, '"eager": reads'))
+answers.edit("writes_alone", "writes", (SUM, '"eager": writes'))
+answers.edit("each_once", "two_each", (SUM, '"eager": 10 * matrix'))
+answers.edit("columns_left_out", "matrices", (SUM, '"eager": 8 * matrix'))
+answers.edit("not_fused", "as_eager", (FUSED, '"fused": reads + writes'))
+answers.edit("once", "one_way", (FUSED, '"fused": matrix'))
+answers.edit("rounded_down", "floor", (PROGRAMS, "rows * columns // 1024"))
+answers.edit("program_per_row", "rows", (PROGRAMS, "rows"))
+answers.edit(None, "twice", (FUSED, '"fused": 4 * matrix'))
+answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
+
+
+@answers.right
+def by_operation(rows, columns, size):
+    matrix, column = rows * columns, rows
+    moved = [matrix + column, 2 * matrix + column, 2 * matrix, matrix + column, 2 * matrix + column]
+    programs = (rows * columns + 1023) // 1024
+    return {"programs": programs, "fused": size * 2 * matrix, "eager": size * sum(moved)}
+
+
+@answers.right
+def rounded(rows, columns, size):
+    return {k: float(round(v)) for k, v in answers.reference()(rows, columns, size).items()}
+
+
+@answers.right
+def read_only(rows, columns, size):
+    return MappingProxyType(answers.reference()(rows, columns, size))
+
+
+@answers.right
+def with_more(rows, columns, size):
+    return answers.reference()(rows, columns, size) | {"ratio": 4}
+
+
+@answers.right
+def a_little_more(rows, columns, size):
+    found = dict(answers.reference()(rows, columns, size))
+    found["eager"] *= 1.004
+    return found
