@@ -1,6 +1,6 @@
 # `make lab` and `make test` are all that a fresh machine needs: each sets .venv up first.
 
-.PHONY: test book notebooks grade bench mutants lock
+.PHONY: test book notebooks grade bench gpu-check mutants lock
 
 include common.mk # help, setup, lab, doctor, clean
 
@@ -26,6 +26,10 @@ grade: setup ## grade a class (LAB=01_mpi SUBMISSIONS=class/ OUT=grades ARGS="--
 
 bench: setup ## measure reference against library; writes _build/bench.json
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# Not after `setup`: a node may have torch, and no way to fetch anything else.
+gpu-check: ## all that wants a GPU, with this node's own torch; writes _build/gpu-check.json
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m parlab.gpu_check $(ARGS)
 
 mutants: setup ## change the references a little: do the checks notice? (ARGS="ring_shift")
 	@$(BIN)/python -m parlab.mutation $(ARGS)
