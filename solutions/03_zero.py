@@ -78,8 +78,10 @@ from parlab.timeline import Timeline, draw
 # step of Adam? And of SGD without momentum?
 #
 # <details><summary>Hint 1</summary>
+#
 # `model.parameters()` gives each parameter once, tied or not.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `optimizer.state.values()` are dicts by parameter; among their values, `isinstance(value,
@@ -201,6 +203,7 @@ check.show_values(
 #
 # `-(-a // b)` is a / b rounded up. `list(dict.fromkeys(parameters))` has each once, in order.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `parameters[0].new_zeros(n)` has the right dtype and device. `flat.split([*sizes, padding])` gives
@@ -292,6 +295,7 @@ check.show_values(
 #
 # `nn.Parameter(shard)` shares the shard's memory. `self.gradient.chunk(n)[r]` is a view.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `dist.reduce_scatter_single(self.shard.grad, self.gradient, group=self.group)`, and
@@ -418,8 +422,10 @@ check.show_values(
 # whole gradient then?
 #
 # <details><summary>Hint 1</summary>
+#
 # Norms do not add up. Their squares do.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `squares = gradient[:used].square().sum()`, an all-reduce of it, a square root.
@@ -497,6 +503,7 @@ check.show_values(
 #
 # `torch.zeros_like(unit.flat)` is a buffer of the right size. Copy each gradient to its place.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `part = torch.empty_like(unit.shard)`, `dist.reduce_scatter_single(part, whole, group=self.group)`,
@@ -694,6 +701,7 @@ check.show_values(
 #
 # `unit.flat.untyped_storage().resize_(unit.flat.nbytes)`; then as in stage 2's `step()`.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `before_forward` and `before_backward` gather, `after_forward` frees, and so does `reduce`, after
@@ -963,8 +971,10 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # layers, without prefetch and with it? And if gathering took 10 ms?
 #
 # <details><summary>Hint 1</summary>
+#
 # Three lines: start mine (nothing happens if it is under way), wait for mine, start the next.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `self.start(unit)`, `unit.work.wait()`, `self.start(following(unit, self.units))`. For the backward
@@ -1184,6 +1194,7 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # `for start in range(0, n, self.piece): part = slice(start, start + self.piece)`; a slice of a tensor
 # is a view, and in-place operations on it write to the file.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `mean.lerp_(gradient, 1 - beta_1)`; `square.mul_(beta_2).addcmul_(gradient, gradient, value=1 -

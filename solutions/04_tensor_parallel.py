@@ -78,6 +78,7 @@ from parlab.reference import use_reference
 #
 # `total = x.clone(memory_format=torch.contiguous_format)`, and an all-reduce of that.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # What `forward` puts into `ctx` (as `ctx.group = group`), `backward` finds there. `backward` returns
@@ -142,9 +143,10 @@ check.f_and_g(f_and_g)
 def through(size):
     f, g = f_and_g(group)
     x = torch.arange(float(size), device=device, requires_grad=True)
-    y = g(f(x) * (rank + 1)).square() + f(x)
+    part = f(x) * (rank + 1)
+    y = g(part).square() + f(x)
     (y * torch.arange(size, device=device)).sum().backward()
-    return [y.tolist(), x.grad.tolist()]
+    return [part.tolist(), y.tolist(), x.grad.tolist()]
 
 
 check.show_values(small=through(3), one=through(1), none=through(0))
@@ -182,6 +184,7 @@ check.show_values(small=through(3), one=through(1), none=through(0))
 # `tensor.split(sections)` gives the sections, `section.chunk(n)[r]` a rank's part of one, and
 # `torch.cat` lays parts one after the other, in new memory.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `f, _ = f_and_g(self.group)` and `F.linear(f(x), self.weight, self.bias)`.
@@ -239,15 +242,34 @@ def passed(layer, x):
     x.requires_grad_()
     y = layer(x)
     (y * torch.arange(1.0, y.shape[-1] + 1, device=device)).sum().backward()
-    gradients = [p.grad.flatten().tolist() for p in layer.parameters()]
+    gradients = {name: p.grad.flatten().tolist() for name, p in layer.named_parameters()}
     return [y.tolist(), x.grad.tolist(), gradients]
 
 
-n = world_size
+def refused(make):
+    """Whether it is refused as the lab asks for."""
+    try:
+        make()
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
+def column_refused(*sections):
+    layer = counted(1, sum(sections))
+    return refused(lambda: ColumnParallelLinear(layer, group, list(sections)))
+
+
 check.show_values(
-    plain=passed(ColumnParallelLinear(counted(2, n), group), torch.ones(3, 2, device=device)),
+    first=column_refused(2 * world_size + 1, world_size),
+    last=column_refused(world_size, 2 * world_size + 1),
+    plain=passed(
+        ColumnParallelLinear(counted(2, world_size), group), torch.ones(3, 2, device=device)
+    ),
     sections=passed(
-        ColumnParallelLinear(counted(1, 4 * n, bias=False), group, [n, 2 * n, n]),
+        ColumnParallelLinear(
+            counted(1, 4 * world_size, bias=False), group, [world_size, 2 * world_size, world_size]
+        ),
         torch.ones(1, 2, 1, device=device),
     ),
 )
@@ -277,7 +299,9 @@ check.show_values(
 #
 # `linear.weight.detach().chunk(n, dim=1)[r].clone()`: a chunk along dimension 1 is a view.
 # </details>
+#
 # <details><summary>Hint 2</summary>
+#
 # The product without the bias; g; then the bias, once.
 # </details>
 
@@ -310,12 +334,24 @@ class RowParallelLinear(nn.Module):
 # %%px
 check.row_parallel_linear(RowParallelLinear)
 
+
 # %% tags=["hidden-check"] exercise="row_parallel_linear" points=1
 # %%px --timeout 20
+def row_alone():
+    """A layer of which the serial one is lost."""
+    linear = counted(2 * world_size, 3)
+    layer = RowParallelLinear(linear, group)
+    for parameter in linear.parameters():
+        parameter.data.zero_()
+    return layer
+
+
 check.show_values(
-    bias=passed(RowParallelLinear(counted(2 * n, 3), group), torch.ones(2, 2, device=device)),
+    refused=refused(lambda: RowParallelLinear(counted(world_size + 1, 2), group)),
+    bias=passed(row_alone(), torch.ones(2, 2, device=device)),
     none=passed(
-        RowParallelLinear(counted(n, 1, bias=False), group), torch.ones(1, 2, 1, device=device)
+        RowParallelLinear(counted(world_size, 1, bias=False), group),
+        torch.ones(1, 2, 1, device=device),
     ),
 )
 
@@ -341,8 +377,10 @@ check.show_values(
 # that take forward, and what would the activation see?
 #
 # <details><summary>Hint 1</summary>
+#
 # `first, activation, second = mlp` unpacks it.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `nn.Sequential(column(first, group), activation, row(second, group))`.
@@ -372,10 +410,11 @@ check.parallel_mlp(parallel_mlp)
 # %% tags=["hidden-check"] exercise="parallel_mlp" points=1
 # %%px --timeout 20
 def mlp_values():
-    mlp = nn.Sequential(counted(2, 2 * n), nn.ReLU(), counted(2 * n, 2))
+    mlp = nn.Sequential(counted(2, 2 * world_size), nn.ReLU(), counted(2 * world_size, 2))
     ledger = Ledger()
     with ledger:
-        values = passed(parallel_mlp(mlp, group), torch.ones(3, 2, device=device) / 8)
+        x = torch.tensor([[2.0, -1.0], [-2.0, 0.75], [0.125, 0.125]], device=device)
+        values = passed(parallel_mlp(mlp, group), x)  # hidden numbers of both signs
     return [values, ledger.count("all_reduce") <= 2, ledger.bytes_sent() <= 2 * 3 * 2 * 4]
 
 
@@ -510,6 +549,7 @@ check.show_values(
 # `column(attention.qkv, group, attention.sections)`, before the number of heads is changed:
 # `sections` is computed from it.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # Then `attention.out`, by rows; then `attention.heads //= n` and `attention.key_value_heads //= n`.
@@ -547,23 +587,29 @@ check.parallel_attention(parallel_attention)
 
 # %% tags=["hidden-check"] exercise="parallel_attention" points=1
 # %%px --timeout 20
-def attended(heads, key_value_heads):
-    config = models.GPTConfig(hidden_size=2 * heads, heads=heads, key_value_heads=key_value_heads)
+def attended(heads, key_value_heads, head_size=2):
+    hidden = head_size * heads
+    config = models.GPTConfig(hidden_size=hidden, heads=heads, key_value_heads=key_value_heads)
     torch.manual_seed(5)
     attention = models.Attention(config).double().to(device)
     torch.manual_seed(6)
-    x = torch.randn(2, 3, 2 * heads, dtype=torch.float64).to(device).requires_grad_()
+    x = torch.randn(2, 3, hidden, dtype=torch.float64).to(device).requires_grad_()
     try:
         y = parallel_attention(attention, group)(x)
     except ValueError:
-        return "refused"
+        return ["refused", type(attention.qkv).__name__]
     y.square().sum().backward()
     shown = [*y[0, 2, :4].tolist(), *x.grad[1, 0, :4].tolist()]
     return [f"{value:.5f}" for value in shown]
 
 
 check.show_values(
-    plain=attended(2 * n, None), grouped=attended(4 * n, 2 * n), few=attended(2 * n + 1, 1)
+    plain=attended(2 * world_size, None),
+    grouped=attended(4 * world_size, 2 * world_size),
+    few=attended(2 * world_size + 1, 1),
+    # Sizes divide, heads do not.
+    halves=attended(world_size + 1, world_size + 1, world_size),
+    half_keys=attended(2 * world_size, 1, world_size),
 )
 
 # %% [markdown]
@@ -597,6 +643,7 @@ check.show_values(
 # `local = tokens - first`; `inside = (local >= 0) & (local < V // N)`. Look up `local` where it is
 # inside and 0 elsewhere; then put zeros into the rows of the others.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `rows = F.embedding(local * inside, self.weight) * inside.unsqueeze(-1)`; then `reduce(rows)`.
@@ -640,15 +687,24 @@ check.vocabulary_embedding(VocabularyEmbedding)
 # %% tags=["hidden-check"] exercise="vocabulary_embedding" points=1
 # %%px --timeout 20
 def embedded():
-    embedding = nn.Embedding(3 * n, 2, device=device)
-    embedding.weight.data = torch.arange(6.0 * n, device=device).view(3 * n, 2) + 1
+    embedding = nn.Embedding(3 * world_size, 2, device=device)
+    embedding.weight.data = (
+        torch.arange(6.0 * world_size, device=device).view(3 * world_size, 2) + 1
+    )
     layer = VocabularyEmbedding(embedding, group)
-    rows = layer(torch.tensor([[0, 3 * n - 1, 2], [0, 1, 3 * n - 1]], device=device))
+    embedding.weight.data.zero_()  # the serial one is lost
+    last = 3 * world_size - 1
+    rows = layer(torch.tensor([[0, last, 2], [0, min(3, last), last]], device=device))
     (rows * torch.arange(1.0, 7, device=device).view(3, 2)).sum().backward()
     return [rows.tolist(), layer.weight.tolist(), layer.weight.grad.tolist()]
 
 
-check.show_values(rows=embedded())
+check.show_values(
+    rows=embedded(),
+    refused=refused(
+        lambda: VocabularyEmbedding(nn.Embedding(world_size + 1, 2, device=device), group)
+    ),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -685,6 +741,7 @@ check.show_values(rows=embedded())
 # The maximum needs no gradient (`scores.detach()`, and `dist.all_reduce(highest, dist.ReduceOp.MAX, group)`):
 # any number in its place gives the same loss. The two sums do need one: g adds up, and knows the way back.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # As in the embedding, `local` and `inside` say whether a token's target is this rank's. Then
@@ -720,13 +777,17 @@ check.vocabulary_cross_entropy(vocabulary_cross_entropy)
 # %%px --timeout 20
 def entropy(scale, low=0.0):
     torch.manual_seed(3)
-    whole = (torch.randn(2, 3, 3 * n, dtype=torch.float64) * scale).to(device)
-    whole[1, 2] -= low  # one token far below the others
-    scores = whole.chunk(n, dim=-1)[rank].clone().requires_grad_()
-    targets = torch.tensor([[0, 1, 2], [3 * n - 1, 3 * n - 2, n]], device=device)
-    loss = vocabulary_cross_entropy(scores, targets, group)
-    loss.backward()
-    return [f"{loss.item():.6f}", [f"{value:.6f}" for value in scores.grad.flatten().tolist()]]
+    whole = torch.randn(2, world_size + 1, 3 * world_size, dtype=torch.float64) * scale
+    whole[1, -1] -= low  # one token far below the others
+    scores = whole.to(device).chunk(world_size, dim=-1)[rank].clone().requires_grad_()
+    # The first and the last token of each rank's part, and one within.
+    targets = torch.tensor([[*range(r, 3 * world_size, 3), 1] for r in (0, 2)], device=device)
+    ledger = Ledger()
+    with ledger:
+        loss = vocabulary_cross_entropy(scores, targets, group)
+        loss.backward()
+    gradient = [f"{value:.6f}" for value in scores.grad.flatten().tolist()]
+    return [f"{loss.item():.6f}", gradient, ledger.count() <= 3]
 
 
 check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950.0))
@@ -748,7 +809,8 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 # - `together`: the same numbers on all ranks. `apart`: others on each rank, and not those of `together`.
 # - Both follow from `seed` and the rank's number in `group` alone, so that a run can be repeated. Another
 #   seed gives other numbers, on all ranks: rank 1 of this run draws `apart` nothing that rank 0 draws in
-#   the run with the next seed. Seeds are small, and 0 is one of them.
+#   the run with the next seed, and nothing that `together` draws in any other run. Seeds are small, and
+#   0 is one of them.
 # - No stream is the further course of another: each generator has a seed of its own. On a CPU torch takes
 #   the lowest 32 bits of a seed and leaves the others.
 # - `torch.Generator(device)`, seeded; leave torch's global generator alone.
@@ -757,9 +819,12 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 # variance of the number of hidden numbers that are kept, over what it should be?
 #
 # <details><summary>Hint 1</summary>
+#
 # `torch.Generator(device).manual_seed(number)` returns the generator.
 # </details>
+#
 # <details><summary>Hint 2</summary>
+#
 # Which numbers? `together` can take the seed. `apart` needs one for each pair of seed and rank, that no
 # other pair and no `together` has, in 32 bits: count the pairs, and begin high up.
 # </details>
@@ -794,7 +859,21 @@ def streams(seed):
     return [[a == b for b in every] for a in every]
 
 
-check.show_values(alike=streams(40), zero=streams(0))
+def distinct():
+    """How many streams the runs of a hundred seeds have."""
+    made = [g for seed in range(100) for g in dropout_generators(seed, group, device)]
+    begin = [torch.rand(2, generator=g, device=device).tolist() for g in made]
+    return len({tuple(one) for begins in comm.allgather(begin) for one in begins})
+
+
+def moved():
+    """Whether torch's global generator is another than before."""
+    before = torch.get_rng_state()
+    dropout_generators(7, group, device)
+    return not torch.equal(before, torch.get_rng_state())
+
+
+check.show_values(moved=moved(), distinct=distinct(), alike=streams(40), zero=streams(0))
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -824,6 +903,7 @@ check.show_values(alike=streams(40), zero=streams(0))
 # In a block: `block.attention = parallel_attention(block.attention, …)`, and so the MLP. `model.blocks`
 # is a list; a block is changed in place.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `model.unembed` is a linear layer without a bias, cut by columns: the column-parallel layer has the
@@ -867,13 +947,18 @@ check.parallel_gpt(parallel_gpt)
 # %% tags=["hidden-check"] exercise="parallel_gpt" points=2
 # %%px --timeout 30
 def small_gpt():
-    """A GPT in float64 that every rank can have a share of, and tokens."""
+    """A GPT in float64 that every rank can have a share of, and fewer tokens than it takes."""
     config = models.GPTConfig(
-        vocab_size=3 * n, sequence_length=2 * n, hidden_size=4 * n, layers=2, heads=2 * n
+        vocab_size=3 * world_size,
+        sequence_length=3 * world_size,
+        hidden_size=4 * world_size,
+        layers=2,
+        heads=2 * world_size,
     )
     torch.manual_seed(9)
     model = models.GPT(config).double().to(device)
-    tokens = torch.randint(3 * n, (2, 2 * n + 1)).to(device)
+    model.blocks[0].norm_1.bias.requires_grad_(False)
+    tokens = torch.randint(3 * world_size, (2, 2 * world_size + 1)).to(device)
     return model, tokens[:, :-1], tokens[:, 1:]
 
 
@@ -886,12 +971,22 @@ def gpt_values(parallel):
         if hasattr(model, "finish"):
             model.finish()
     named = sorted(dict(model.named_parameters(remove_duplicate=False)).items())
-    norms = {name: f"{p.grad.norm().item():.6f}" for name, p in named if name != "unembed.weight"}
+    norms = {name: f"{p.grad.norm().item():.6f}" for name, p in named if p.grad is not None}
+    norms.pop("unembed.weight", None)
     return [f"{loss.item():.6f}", norms], ledger
 
 
+def block_layers():
+    """Whether a block comes back, and of which of two other classes its layers are."""
+    column, row = (type(name, (nn.Identity,), {}) for name in ("Column", "Row"))
+    block = small_gpt()[0].blocks[0]
+    same = parallel_block(block, group, column, row) is block
+    layers = [block.attention.qkv, block.attention.out, block.mlp[0], block.mlp[2]]
+    return [same, [type(layer).__name__ for layer in layers]]
+
+
 values, ledger = gpt_values(parallel_gpt)
-check.show_values(values=values, calls=ledger.count() <= 4 * 2 + 1 + 1 + 3)
+check.show_values(values=values, block=block_layers(), calls=ledger.count() <= 4 * 2 + 1 + 1 + 3)
 
 # %% [markdown]
 # Now train it, on one rank and on all. The configuration grows with the number of ranks, so that
@@ -1081,6 +1176,7 @@ for name, network in networks.items():
 # the weight: `gradient.flatten(0, 1).T @ whole.flatten(0, 1)`. Of the bias: the sum over all but the
 # last dimension.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `backward` returns one value for each argument of `forward` after `ctx`; None for the group, and for
@@ -1093,7 +1189,7 @@ for name, network in networks.items():
 def gathered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """All ranks' (batch, part, …) one after the other along the sequence; no gradient."""
     parts = x.new_empty(group.size(), *x.shape)
-    dist.all_gather_single(parts, x.contiguous(), group=group)
+    dist.all_gather_single(parts.flatten(0, 1), x.contiguous(), group=group)
     return parts.movedim(0, 1).flatten(1, 2)
 
 
@@ -1101,7 +1197,7 @@ def scattered(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """This rank's part of the sequence of the ranks' summed (batch, seq, …); no gradient."""
     parts = x.unflatten(1, (group.size(), -1)).movedim(1, 0).contiguous()
     own = torch.empty_like(parts[0])
-    dist.reduce_scatter_single(own, parts, group=group)
+    dist.reduce_scatter_single(own, parts.flatten(0, 1), group=group)
     return own
 
 
@@ -1173,7 +1269,12 @@ def sequence_values(bias):
     return [whole.tolist(), own.tolist(), x.grad.tolist(), gradients]
 
 
-check.show_values(with_bias=sequence_values(True), without=sequence_values(False))
+uneven = torch.ones(2, world_size + 1, 3, device=device)
+check.show_values(
+    refused=refused(lambda: sequence_operators(group)[1](uneven)),
+    with_bias=sequence_values(True),
+    without=sequence_values(False),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -1256,6 +1357,7 @@ check.show_values(
 # The blocks: `parallel_block(block, group, SequenceColumnLinear, SequenceRowLinear)`. For `tokens`,
 # `positions`, `norm` and `unembed` do as in exercise 10, with the new classes.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # Which parameters are whole? Those of every `nn.LayerNorm`, the `bias` of every `SequenceRowLinear`,
@@ -1407,7 +1509,7 @@ axes.bar(
     [size / 1e6 for size in kept.values()],
     **plots.hatched("activations"),
 )
-label = axes.set_ylabel("MB of activations of one block, rank 0")
+label = axes.set_ylabel("MB kept, rank 0")
 
 # %% [markdown]
 # # Against the library

@@ -69,9 +69,12 @@ from parlab.timeline import Timeline, draw, with_idle
 # **Predict**: nine layers on four ranks. Which layers has rank 1?
 #
 # <details><summary>Hint 1</summary>
+#
 # `divmod(len(layers), stages)` gives the layers of every stage, and how many stages have one more.
 # </details>
+#
 # <details><summary>Hint 2</summary>
+#
 # Go through the stages with the number of layers that are given out already.
 # </details>
 
@@ -111,7 +114,7 @@ def cut_sizes(layers, stages):
 rows = [nn.Sequential(nn.Linear(1, 1), nn.Tanh()) for _ in range(3)]
 check.show_values(
     even=cut_sizes(6, 3), odd=cut_sizes(11, 4), all=cut_sizes(5, 5), many=cut_sizes(4, 5),
-    rows=[len(stage) for stage in split_model(rows, 2)],
+    whole=cut_sizes(3, 1), none=cut_sizes(3, 0), rows=[len(stage) for stage in split_model(rows, 2)],
 )  # fmt: skip
 
 # %% [markdown]
@@ -128,6 +131,7 @@ check.show_values(
 # | `share.own` | this rank's stages, by number: `{2: Sequential(…)}` |
 # | `share.room(action, samples)` | an empty tensor of the size of what an action needs from another stage |
 # | `share.number(action)` | a number that no other action has |
+# | `share.parameters()` | the parameters of this rank's stages, for its optimizer |
 #
 # Receivers must know the size of what comes. `share_of` finds it before training, from one sample.
 #
@@ -142,14 +146,16 @@ check.show_values(
 #
 # - `send(action, tensor)`: to the rank that has `action.stage`. It **does not wait** for the receiver:
 #   two neighbours may send to each other before either receives. What is under way does not keep the
-#   autograd graph of `tensor` alive.
+#   autograd graph of `tensor` alive. `tensor` may be a view that is not contiguous; the libraries send
+#   contiguous memory alone.
 # - `receive(action, samples)`: what was sent to `action`, of so many samples; waits until it is there. The result
 #   has no gradient and requires none.
 # - Tensors may be received in **another order** than they were sent.
 # - Both stages may be on this rank: then nothing goes through `group`. Nothing else is sent than the
 #   tensors, each once.
 # - `finish()` waits until all that was sent has left. It comes at the end of a step, and a mailbox may
-#   be used again after it.
+#   be used again after it. What has left and what was received it lets go of: it keeps no tensor then.
+# - Each mailbox has its own tensors: another one on this rank knows nothing of them.
 #
 # **Predict**: p = 2 with two stages each. Rank 0 sends two activations of micro-batch 3 to rank 1, for
 # stage 1 and for stage 3. How does rank 1 tell them apart?
@@ -159,6 +165,7 @@ check.show_values(
 # `dist.isend(tensor, group=group, group_dst=…, tag=…)` returns a handle at once; keep it for
 # `finish()`. A tag tells messages apart: `share.number(action)` is one.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `dist.recv(room, group=group, group_src=…, tag=…)`. From where? A forward pass gets its tensor from
@@ -185,7 +192,7 @@ class Mailbox:
         if to == self.group.rank():
             self.own[action] = tensor
         else:
-            tag = self.share.number(action)
+            tensor, tag = tensor.contiguous(), self.share.number(action)
             self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag=tag))
         # END SOLUTION
 
@@ -216,29 +223,34 @@ check.mailbox(Mailbox)
 
 # %% tags=["hidden-check"] exercise="mailbox" points=1
 # %%px --timeout 20
-def around(stages_a_rank):
+def around(stages_a_rank, group):
     """What each action of one micro-batch gets; sent in order, received in reverse."""
-    count = world_size * stages_a_rank
+    ranks, count = group.size(), group.size() * stages_a_rank
     stages = [nn.Linear(i + 1, i + 2) for i in range(count)]
-    share = share_of(stages, torch.zeros(1, 1), rank, world_size, device)
-    mailbox, actions = Mailbox(share, group), []
+    share = share_of(stages, torch.zeros(1, 1), group.rank(), ranks, device)
+    mailbox, ledger, actions = Mailbox(share, group), Ledger(), []
     for stage in range(count):
         if stage + 1 < count:
             actions.append(backward(stage, 1))
         if stage:
             actions.append(forward(stage, 1))
-    for number, action in enumerate(actions):
-        source = action.stage + (1 if action.kind == "backward" else -1)
-        if source in share.own:
-            room = share.room(action, 2)
-            mailbox.send(action, torch.full_like(room, float(number)))
-    got = [mailbox.receive(action, 2).tolist() for action in actions[::-1]
-           if action.stage in share.own]  # fmt: skip
-    mailbox.finish()
-    return got
+    with ledger, memory.LiveStorages() as storages:
+        for number, action in enumerate(actions):
+            source = action.stage + (1 if action.kind == "backward" else -1)
+            if source in share.own:
+                numbers = torch.arange(2.0 * share.room(action, 1).numel(), device=device) + number
+                mailbox.send(action, numbers.view(-1, 2).t().requires_grad_())
+        numbers = None
+        got = [mailbox.receive(action, 2) for action in actions[::-1] if action.stage in share.own]
+        mailbox.finish()
+        shown = [[x.requires_grad, x.tolist()] for x in got]
+        got = None
+    return [shown, ledger.bytes_sent(), storages.live]
 
 
-check.show_values(one=around(1), two=around(2))
+alone = dist.new_group([rank], use_local_synchronization=True)
+check.show_values(one=around(1, group), two=around(2, group), alone=around(3, alone))
+dist.destroy_process_group(alone)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -253,12 +265,19 @@ check.show_values(one=around(1), two=around(2))
 #
 # The whole batch goes through the stages, and its gradients come back. Each rank has one stage.
 #
-# - The batch is micro-batch 0, the only one. Only the first stage's rank has the right `inputs`, only the last one's the right
-#   `targets`; on other ranks these have as many samples, and other numbers.
-# - The last rank computes `loss_of(scores, targets)`, a tensor of shape (), and returns it as a float; all others return None.
+# - The batch is micro-batch 0, the only one. Only the first stage's rank has the right `inputs`, only the last one's
+#   the right `targets`; on other ranks these have as many samples, and other numbers.
+# - The last rank computes `loss_of(scores, targets)`, a tensor of shape (), and returns it as a float; all others
+#   return None.
 # - Afterwards each parameter of this rank has its gradient in `.grad`, that of the whole model's loss. (Before
-#   the step it is None: `zero_grad` is the caller's.) Weights stay as they are.
-# - Each stage computes **once**; between ranks only activations and their gradients travel, and all have arrived at the end.
+#   the step it is None: `zero_grad` is the caller's.) Weights stay as they are, and stages in the mode, training or
+#   evaluation, in which they are.
+# - Parameters may be *frozen* (`requires_grad=False`), all of a stage's too: these have no gradient and stay frozen.
+#   Of the gradients between stages, all are sent nevertheless: what a stage gets does not depend on what another one
+#   trains.
+# - `inputs` may be tokens, whole numbers: they have no gradient, and nobody needs the one of the first stage's inputs.
+# - Each stage computes **once**; between ranks only activations and their gradients travel, and all have arrived at
+#   the end.
 #
 # Autograd knows nothing of other ranks: what you receive is a leaf. Ask for its gradient, and send it back.
 #
@@ -269,6 +288,7 @@ check.show_values(one=around(1), two=around(2))
 # `x = mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()`; after the backward pass
 # `x.grad` is what the stage before needs.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `y.backward(gradient)` goes on from a gradient that came from elsewhere. The last stage needs none: its
@@ -293,12 +313,14 @@ def naive_step(
     if stage > 0:
         x = mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()
     y = share.own[stage](x)
+    gradient = None
     if stage == last:
         y = loss_of(y, targets)
-        y.backward()
     else:
         mailbox.send(forward(stage + 1, 0), y)
-        y.backward(mailbox.receive(backward(stage, 0), len(inputs)))
+        gradient = mailbox.receive(backward(stage, 0), len(inputs))
+    if y.requires_grad:  # a first stage that is frozen has no way back
+        y.backward(gradient)
     if stage > 0:
         mailbox.send(backward(stage - 1, 0), x.grad)
     mailbox.finish()
@@ -326,23 +348,28 @@ def counting_layers(count):
 
 
 def squares(y, targets):
-    return (y - targets).square().mean()
+    return (y - 2 * targets).square().mean()
 
 
 def shown(loss, share):
-    gradients = [p.grad.flatten()[:3].tolist() for p in share.parameters()]
-    return [loss and f"{loss:.8f}", [[f"{value:.8f}" for value in g] for g in gradients]]
+    kept = [[] if p.grad is None else p.grad.flatten()[:3].tolist() for p in share.parameters()]
+    number = f"{loss:.8f}" if isinstance(loss, float) else str(type(loss))
+    return [number, [[f"{value:.8f}" for value in gradient] for gradient in kept]]
 
 
-def naive_values(samples):
+def naive_values(samples, frozen=()):
     layers = counting_layers(2 * world_size + 1)
     x = torch.arange(2.0 * samples, dtype=torch.float64, device=device).view(samples, 2) / 7
     targets = torch.ones(samples, layers[-1][0].out_features, dtype=torch.float64, device=device)
     share = share_of(split_model(layers, world_size), x[:1], rank, world_size, device)
+    for stage in share.own.keys() & set(frozen):
+        share.own[stage].requires_grad_(False)
     return shown(naive_step(share, x, targets, squares, group), share)
 
 
-check.show_values(five=naive_values(5), one=naive_values(1))
+check.show_values(
+    five=naive_values(5), one=naive_values(1), frozen=naive_values(4, range(world_size - 1))
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -447,8 +474,8 @@ check.show_values(
 # nothing: it can be drawn, counted, and searched for deadlocks before anything is sent.
 # `simulate(schedule)` plays it, `bubble` and `live` say what came out.
 #
-# GPipe: every rank does all its forward passes, then all its backward passes. One stage a rank; each micro-batch once forward and once
-# backward.
+# GPipe: every rank does all its forward passes, then all its backward passes. One stage a rank; each micro-batch once
+# forward and once backward.
 #
 # - The bubble is (p − 1)/m.
 # - Any p and m from 1 on. A list of p lists of `Action`s.
@@ -456,9 +483,12 @@ check.show_values(
 # **Predict**: of how many micro-batches does a rank hold the activations at the end of its forward passes?
 #
 # <details><summary>Hint 1</summary>
+#
 # All ranks do the same, each with its own stage r.
 # </details>
+#
 # <details><summary>Hint 2</summary>
+#
 # `[forward(r, i) for i in range(micro_batches)]`
 # </details>
 
@@ -516,6 +546,7 @@ check.show_values(five=facts(gpipe(5, 3)), alone=facts(gpipe(1, 2)), one=facts(g
 # The last rank has no warm-up: its first forward pass is followed by its first backward pass. The rank
 # before has to give one micro-batch away first.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `warm_up = min(p - r - 1, m)`: the actions are `F[:warm_up]`, then pairs of `F[warm_up + i]` and
@@ -610,36 +641,45 @@ check.show_values(
 #
 # Now the schedule is run, whichever it is: any number of stages a rank, any order that is no deadlock.
 #
-# `__init__` takes the rank's `share`, the `schedule` of all ranks, `loss_of`, and the `group`. It refuses a schedule with
-# a deadlock, or one that is not complete: `simulate(schedule)` raises for both. It refuses one for other numbers of ranks
-# or stages than those of `group` and `share` with a `ValueError`. Nothing is sent by it.
+# `__init__` takes the rank's `share`, the `schedule` of all ranks, `loss_of`, and the `group`. It refuses a schedule
+# with a deadlock, or one that is not complete: `simulate(schedule)` raises for both. It refuses one for other numbers
+# of ranks or stages than those of `group` and `share` with a `ValueError`. Nothing is sent by it.
 #
 # `step(inputs, targets)`:
 #
 # - Does this rank's actions, **in the schedule's order**, each once: no stage computes a forward pass again. (Dropout
 #   would draw again, and BatchNorm count the batch twice.)
-# - The batch is cut into m micro-batches, with `tensor_split(m)`: their sizes may differ by one. All ranks cut alike. Fewer
-#   samples than m are refused with a `ValueError`. As before, `inputs` count on the first stage's rank and `targets` on
-#   the last one's; elsewhere, their number of samples does.
-# - `loss_of` gives the *mean* loss of the samples that it gets. The step's loss is the mean over all samples
-#   of the batch: **each micro-batch counts by its share of the samples**. The rank of the last stage returns it as a float, all others None.
-# - Afterwards `.grad` is the gradient of that loss, summed over the micro-batches. (Before the step it is None.) The weights stay as they are: they change between steps, not between micro-batches.
-# - A backward pass **frees** what its forward pass kept: then the rank holds nothing of that micro-batch but what is still on its way to another rank.
-# - Stages on one rank hand over directly. Only activations and their gradients are sent, each once, and all have arrived at the end.
+# - The batch is cut into m micro-batches, with `tensor_split(m)`: their sizes may differ by one. All ranks cut alike.
+#   Fewer samples than m are refused with a `ValueError`. As before, `inputs` count on the first stage's rank and
+#   `targets` on the last one's; elsewhere, their number of samples does.
+# - `loss_of` gives the *mean* loss of the samples that it gets. The step's loss is the mean over all samples of the
+#   batch: **each micro-batch counts by its share of the samples**. The rank of the last stage returns it as a float,
+#   all others None.
+# - Afterwards `.grad` is the gradient of that loss, summed over the micro-batches. (Before the step it is None.) The
+#   weights stay as they are: they change between steps, not between micro-batches. As before, a stage stays in its
+#   mode, its parameters may be frozen, and `inputs` may be tokens.
+# - A backward pass **frees** what its forward pass kept: then the rank holds nothing of that micro-batch but what is
+#   still on its way to another rank.
+# - Stages on one rank hand over directly. Only activations and their gradients are sent, each once, and all have
+#   arrived at the end.
 #
 # **Predict**: the loss is not divided by m, and SGD steps by it. What does the curve look like? And with Adam?
 #
 # <details><summary>Hint 1</summary>
 #
-# `held[stage, micro_batch] = x, y` after a forward pass; `x, y = held.pop((stage, micro_batch))` before the backward pass. `inputs.tensor_split(m)` are views: they cost nothing.
+# `held[stage, micro_batch] = x, y` after a forward pass; `x, y = held.pop((stage, micro_batch))` before the backward
+# pass. `inputs.tensor_split(m)` are views: they cost nothing.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `y = loss_of(y, targets_i) * (len(targets_i) / len(targets))` in the last stage. `sizes(schedule)` gives p, v and m.
 # </details>
+#
 # <details><summary>Hint 3</summary>
 #
-# `naive_step` is the pattern: what it does before `y.backward(…)` is the forward action, the rest is the backward action.
+# `naive_step` is the pattern: what it does before `y.backward(…)` is the forward action, the rest is the backward
+# action.
 # </details>
 
 
@@ -689,7 +729,9 @@ class Pipeline:
                 held[stage, i] = x, y
             else:
                 x, y = held.pop((stage, i))
-                y.backward(None if stage == last else mailbox.receive(action, len(xs[i])))
+                gradient = None if stage == last else mailbox.receive(action, len(xs[i]))
+                if y.requires_grad:
+                    y.backward(gradient)
                 if stage > 0:
                     mailbox.send(backward(stage - 1, i), x.grad)
         mailbox.finish()
@@ -717,11 +759,13 @@ def in_rounds(ranks, chunks, micro_batches):
     return schedule
 
 
-def pipeline_values(chunks, micro_batches, samples):
+def pipeline_values(chunks, micro_batches, samples, frozen=()):
     layers = counting_layers(2 * world_size + 1)
     x = torch.arange(2.0 * samples, dtype=torch.float64, device=device).view(samples, 2) / 9
     targets = torch.ones(samples, layers[-1][0].out_features, dtype=torch.float64, device=device)
     share = share_of(split_model(layers, world_size * chunks), x[:1], rank, world_size, device)
+    for stage in share.own.keys() & set(frozen):
+        share.own[stage].requires_grad_(False)
     pipeline = Pipeline(share, in_rounds(world_size, chunks, micro_batches), squares, group)
     try:
         return shown(pipeline.step(x, targets), share)
@@ -729,11 +773,28 @@ def pipeline_values(chunks, micro_batches, samples):
         return "refused"
 
 
+def refuses(schedule):
+    stages = split_model(counting_layers(world_size), world_size)
+    sample = torch.zeros(1, 2, dtype=torch.float64, device=device)
+    try:
+        Pipeline(share_of(stages, sample, rank, world_size, device), schedule, squares, group)
+    except ValueError:
+        return True
+    return False
+
+
 check.show_values(
     even=pipeline_values(1, 3, 9),
     odd=pipeline_values(2, 5, 13),
     one=pipeline_values(2, 1, 1),
     few=pipeline_values(1, 4, 3),
+    frozen=pipeline_values(1, 2, 5, range(world_size - 1)),
+    refused=[
+        refuses([own[::-1] for own in in_rounds(world_size, 1, 3)]),
+        refuses(in_rounds(2 * world_size, 1, 3)),
+        refuses(in_rounds(world_size, 2, 3)),
+        refuses(in_rounds(1, world_size, 3)) or world_size == 1,
+    ],
 )
 
 # %% [markdown]
@@ -915,12 +976,15 @@ print(f"{100 * gain:.0f} % faster than the naive split")
 # *Difficulty 5/5, 20 minutes.*
 #
 # The bubble is the time that it takes until every rank has something to do. Give each rank v short stages instead of
-# a long one, stage s to rank s % p: the first micro-batch comes to the last rank v times sooner, and the bubble is v times smaller.
+# a long one, stage s to rank s % p: the first micro-batch comes to the last rank v times sooner, and the bubble is v
+# times smaller.
 #
-# Each rank counts its forward passes k = 0, 1, 2, …, m·v − 1, and goes through them like this: p micro-batches through
-# its first stage, the same p through its second, …, through its v-th; then the next p micro-batches. The backward passes are in the same order of micro-batches, but
-# go through its stages **from the last to the first**. Warm-up on rank r, for v > 1: 2 (p − r − 1) + (v − 1) p forward passes, or all where these are fewer. (With v = 1 it is that of 1F1B, p − r − 1.) Then one forward
-# and one backward pass by turns; then the backward passes that are left.
+# Each rank counts its forward passes k = 0, 1, 2, …, m·v − 1, and goes through them like this: p micro-batches
+# through its first stage, the same p through its second, …, through its v-th; then the next p micro-batches. The
+# backward passes are in the same order of micro-batches, but go through its stages **from the last to the first**.
+# Warm-up on rank r, for v > 1: 2 (p − r − 1) + (v − 1) p forward passes, or all where these are fewer. (With v = 1 it
+# is that of 1F1B, p − r − 1.) Then one forward and one backward pass by turns; then the backward passes that are
+# left.
 #
 # - The bubble is (p − 1)/(v m).
 # - A rank never holds more than its warm-up and one forward pass more.
@@ -931,9 +995,10 @@ print(f"{100 * gain:.0f} % faster than the naive split")
 #
 # <details><summary>Hint 1</summary>
 #
-# Of the k-th forward pass: the micro-batches' group is `k // (p * v)`, its place in the group `k % p`, and the rank's stage
-# `k // p % v`, which is stage `r + p * (k // p % v)` of the model.
+# Of the k-th forward pass: the micro-batches' group is `k // (p * v)`, its place in the group `k % p`, and the rank's
+# stage `k // p % v`, which is stage `r + p * (k // p % v)` of the model.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # Backward the same, with `v - 1 - k // p % v`. The rest is `one_f_one_b` with longer lists.
@@ -991,8 +1056,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Messages: v times as many, since every stage is a place where the model is cut. And activations: rank 0 holds more than with
-# 1F1B.
+# Messages: v times as many, since every stage is a place where the model is cut. And activations: rank 0 holds more
+# than with 1F1B.
 # </details>
 
 # %% tags=["nbval-ignore-output"]
@@ -1022,18 +1087,21 @@ drawn, axes = draw(
 #
 # - `weight` is this rank's copy on ranks `first` and `last` of `group`, and None on all others.
 # - Afterwards both copies' `.grad` is the sum, the same numbers on both. A copy whose `.grad` is None counts as zeros.
-# - The two ranks send each other one message; nobody else sends or waits. `weight` itself stays as it is.
+# - The two ranks send each other one message; nobody else sends or waits. `weight` itself stays as it is, and what is
+#   on its way does not change before `wait()` on its handle returns.
 # - With `first == last` the weight is one parameter, and autograd has summed it already: nothing to do.
 #
 # **Predict**: somebody adds the gradient on the last rank only. What happens to the two copies?
 #
 # <details><summary>Hint 1</summary>
+#
 # Each of the two sends its own and receives the other's. If both wait to send first, nobody receives.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
-# `work = dist.isend(weight.grad, group=group, group_dst=other)`, then `dist.recv(theirs, group=group, group_src=other)`, then `work.wait()`, and only then the sum:
-# what is on its way must not change.
+# `work = dist.isend(weight.grad, group=group, group_dst=other)`, then
+# `dist.recv(theirs, group=group, group_src=other)`, then `work.wait()`, and only then the sum.
 # </details>
 
 
@@ -1065,9 +1133,10 @@ check.sum_tied(sum_tied)
 def tied(first, last, empty=False):
     weight = None
     if rank in (first, last):
-        weight = nn.Parameter(torch.ones(2, 3, device=device))
+        weight = nn.Parameter(torch.ones(2, 3, dtype=torch.float64, device=device))
         if not (empty and rank == last):
-            weight.grad = torch.arange(6.0, device=device).view(2, 3) * (rank + 1) + rank
+            weight.grad = torch.arange(6.0, device=device).double().view(2, 3) * (rank + 1) / 3
+    comm.Barrier()  # no message of the next call comes into this one
     sum_tied(weight, first, last, group)
     if weight is None:
         return None
@@ -1077,6 +1146,7 @@ def tied(first, last, empty=False):
 check.show_values(
     ends=tied(0, world_size - 1),
     empty=tied(0, world_size - 1, empty=world_size > 1),
+    inner=tied(world_size - 1, world_size // 2),
     one=tied(world_size - 1, world_size - 1),
 )
 
@@ -1086,8 +1156,8 @@ check.show_values(
 # They drift apart: the embedding learns from its tokens alone, the output layer from both. The loss falls all the same.
 # </details>
 #
-# Now train. MNIST and the small GPT, with SGD and Adam, with three schedules, beside a plain loop on one rank. 250 images do
-# not divide into the micro-batches, and an odd number of layers not into the stages.
+# Now train. MNIST and the small GPT, with SGD and Adam, with three schedules, beside a plain loop on one rank. 250
+# images do not divide into the micro-batches, and an odd number of layers not into the stages.
 
 
 # %%
@@ -1175,17 +1245,19 @@ for task, (make_layers, loss_of, batches) in tasks.items():
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.subplots(
-    "One curve: one rank, and a pipeline by three schedules", 1, 4, figsize=(12, 3.6)
+    "One curve: one rank, and a pipeline by three schedules", 2, 2, figsize=(9, 6.4)
 )
-for column, (name, losses) in zip(axes, curves.items(), strict=True):
+for panel, (name, losses) in zip(axes.flat, curves.items(), strict=True):
     for i, (how, values) in enumerate(losses.items()):
         # Equal curves hide each other: thinner ones lie on top.
         style = plots.artist(plots.series(i, how))
         style |= {"linewidth": 8 - 2 * i, "marker": "", "alpha": 0.8}
-        column.plot(values, **style)
-    column.set(title=name, xlabel="step")
-axes[0].set_ylabel("loss")
-legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
+        panel.plot(values, **style)
+    panel.set_title(name)
+for left, bottom in zip(axes[:, 0], axes[1], strict=True):
+    left.set_ylabel("loss")
+    bottom.set_xlabel("step")
+legend = axes[0, 0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
 # # With remote calls
@@ -1288,8 +1360,8 @@ elif rank == 0:
 
 # %% [markdown]
 # It is short, and it is naive: the loop waits in each call. To fill the time it would have to make calls for many
-# micro-batches at once, and say in which order each rank takes them. That is a schedule, and then the ranks may as well have
-# it from the start and run it without a caller.
+# micro-batches at once, and say in which order each rank takes them. That is a schedule, and then the ranks may as
+# well have it from the start and run it without a caller.
 #
 # # Against the library
 #
@@ -1386,16 +1458,16 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
 # What to look for:
 #
 # - **The same losses, the same messages.** A schedule is a schedule; the library has its own as lists of actions, too.
-# - **What is left is overhead.** Stages this small take less time than their messages. A pipeline pays where a stage takes
-#   much longer than its output takes to travel: the chapter computes from which size.
+# - **What is left is overhead.** Stages this small take less time than their messages. A pipeline pays where a stage
+#   takes much longer than its output takes to travel: the chapter computes from which size.
 # - **The library wants equal micro-batches.** Yours takes what there is.
 #
 # # Going further
 #
 # - Receive ahead: post the `irecv` of the next action before you compute this one. On which link does it win?
-# - Split the backward pass: gradients of inputs first, of weights when there is nothing else to do. The bubble shrinks to
-#   what the chapter calls zero bubble. `torch.autograd.grad` gives you the first half.
+# - Split the backward pass: gradients of inputs first, of weights when there is nothing else to do. The bubble
+#   shrinks to what the chapter calls zero bubble. `torch.autograd.grad` gives you the first half.
 # - Cut by time, not by layers: measure what each takes, and let `split_model` balance the sum.
-# - Throw the activations away and compute them again in the backward pass (`torch.utils.checkpoint`). What does a rank hold
-#   then, and what has to be kept of dropout?
+# - Throw the activations away and compute them again in the backward pass (`torch.utils.checkpoint`). What does a
+#   rank hold then, and what has to be kept of dropout?
 # - Two pipelines side by side with data parallelism: which ranks average which gradients, and when can they begin?

@@ -1,8 +1,11 @@
 """Exercise `mailbox`."""
 
+import functools
+import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,49 +13,61 @@ from torch import Tensor, nn
 
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, is_a, same
-from parlab.checks.endings import ending
-from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.mistakes import COMMON, Finding, Mistakes
+from parlab.checks.pipeline_parallel import mail, mistakes
+from parlab.checks.pipeline_parallel.mail import At, source_of
 from parlab.checks.trial import Trial
-from parlab.checks.watchdog import Ended
-from parlab.ledger.calls import RECEIVES, SENDS
+from parlab.memory import LiveStorages
 from parlab.pipeline import Action, backward, forward, text
 from parlab.pipeline.stages import Share, share_of
 
-SECONDS = 15.0
+SECONDS = 10.0
 PIECES = 3
 ROUNDS = 2
 
 MISTAKES = Mistakes(
-    blocking_send=(
-        "all ranks wait in `send` until their receiver has come, and so nobody receives: two "
-        "neighbours may send to each other first. `dist.isend` returns at once"
-    ),
-    mixed_up=(
-        "{action} receives what was sent to {other}: messages from one rank to another come in "
-        "the order in which they were sent, unless a tag tells them apart"
-    ),
     keeps_graph=(
         "the graph of a tensor that was sent is still alive: what is on its way, or waits in the "
         "mailbox, needs the numbers alone. `tensor.detach()` has them, without the graph"
+    ),
+    kept=(
+        "{got} bytes of tensors are still there after `finish`, when all that was sent has left "
+        "and all that came was received: a handle, and a list or dict, keeps what is in it. Take "
+        "out what is done with (`pop`, `clear`)"
     ),
     requires_grad=(
         "what `receive` returns requires a gradient, or has a graph: it came from another rank, "
         "and autograd knows nothing of where it was made"
     ),
-    sent_more=(
-        "rank {rank} sends {got} messages with {size} bytes where {right} with {right_size} are "
-        "asked for: each tensor once"
-    ),
+    **mail.MISTAKES.texts,
+    **mistakes.texts_of("local_through_group"),
 )
+
+
+@dataclass
+class Got:
+    """What `receive` returned; of a tensor its numbers, so that the check keeps none."""
+
+    value: Any
+    requires_grad: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> "Got":
+        if not isinstance(value, Tensor):
+            return cls(value)
+        graph = value.requires_grad or value.grad_fn is not None
+        return cls(value.detach().clone(), graph)
 
 
 @dataclass
 class Seen:
     """What came, and what did not go."""
 
-    got: dict[Action, Any]
+    got: dict[Action, Got]
+    of_other: dict[Action, Got]  # what another mailbox had for the same actions
     graphs: list[Action]  # of the tensors whose graph was alive before `finish`
     changed: list[Action]
+    kept: int  # bytes
 
 
 @check_of(MISTAKES)
@@ -67,7 +82,7 @@ def mailbox(check: Check) -> str:
             _one(trial, chunks, dtype, samples)
     return (
         "tensors come to the action that needs them, in any order, with no rank waiting to send, "
-        f"on 1 to {check.world_size} ranks"
+        f"and nothing is kept, on 1 to {check.world_size} ranks"
     )
 
 
@@ -80,10 +95,6 @@ def needed(count: int) -> list[Action]:
         for action in (forward(stage, i), backward(stage, i))
         if 0 <= source_of(action) < count
     ]
-
-
-def source_of(action: Action) -> int:
-    return action.stage + (1 if action.kind == "backward" else -1)
 
 
 def _one(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -> None:
@@ -101,17 +112,27 @@ def _one(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -> N
         rounds.append(
             (sent, draw.sample(actions, len(actions)), draw.sample(actions, len(actions)))
         )
+    at = At(trial)
 
     def run() -> list[Seen]:
-        box = trial.check.function(share, trial.group)
-        return [_round(box, share, *one, samples) for one in rounds]
+        box, other = (trial.check.function(share, trial.group) for _ in range(2))
+        return [_round(trial, at, box, other, share, *one) for one in rounds]
 
-    seen = trial.run_function(run, seconds=SECONDS, explain=waiting) or []
+    told = partial(mail.explained, trial, at)
+    _import_all()
+    seen = trial.run_function(run, seconds=SECONDS, explain=told) or []
     trial.require(*(lambda n=n: comes(seen[n], rounds[n][0]) for n in range(ROUNDS)))
     trial.require(
         lambda: traffic(trial, share, actions, rounds),
         *(lambda n=n: leaves_alone(seen[n]) for n in range(ROUNDS)),
     )
+
+
+@functools.cache
+def _import_all() -> None:
+    """What torch imports where storages are followed: not in the learner's time."""
+    with LiveStorages():
+        _Mark.apply(torch.zeros(1, requires_grad=True), _Token()).detach()
 
 
 class _Token:
@@ -130,77 +151,101 @@ class _Mark(torch.autograd.Function):
 
 
 def _round(
+    trial: Trial,
+    at: At,
     box: Any,
+    other: Any,
     share: Share,
     sent: dict[Action, Tensor],
     out: Sequence[Action],
     back: Sequence[Action],
-    samples: list[int],
 ) -> Seen:
+    """Send all, receive all; `other` is another mailbox, for what stays on this rank."""
     tokens: dict[Action, weakref.ref] = {}
     originals = {}
-    for action in out:
-        if source_of(action) in share.own:
+    own = [action for action in out if source_of(action) in share.own]
+    local = [action for action in own if action.stage in share.own]
+    with LiveStorages() as storages:
+        for action in own:
             token = _Token()
             tokens[action] = weakref.ref(token)
-            tensor = _Mark.apply(sent[action].clone().requires_grad_(), token)
+            tensor = _Mark.apply(_as_sent(sent[action], action).requires_grad_(), token)
             originals[action] = tensor.detach()
             del token
-            box.send(action, tensor)
+            at.sends(action, lambda a=action, t=tensor: box.send(a, t))
             del tensor
-    graphs = [action for action, token in tokens.items() if token() is not None]
-    got = {
-        action: box.receive(action, samples[action.micro_batch])
-        for action in back
-        if action.stage in share.own
-    }
-    box.finish()
-    changed = [a for a, tensor in originals.items() if not same(tensor, sent[a])]
-    return Seen(got, graphs, changed)
+        graphs = [action for action, token in tokens.items() if token() is not None]
+        for action in local:
+            other.send(action, _of_other(sent[action]))
+        at.does("finish of a mailbox that has sent nothing")
+        other.finish()
+        got, of_other = {}, {}
+        for action in back:
+            if action.stage in share.own:
+                at.does("receive", action)
+                got[action] = box.receive(action, len(sent[action]))
+        for action in local:
+            of_other[action] = other.receive(action, len(sent[action]))
+        at.does("finish")
+        box.finish()
+        changed = [a for a, tensor in originals.items() if not same(tensor, sent[a])]
+        originals.clear()
+    seen = Seen(_read(got), _read(of_other), graphs, changed, 0)
+    got.clear()
+    of_other.clear()
+    if storages.live:
+        gc.collect()  # what is in a circle
+    seen.kept = storages.live
+    return seen
 
 
-def waiting(endings: dict[int, Ended]) -> Finding | None:
-    """All ranks wait on a line that sends."""
-    stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
-    sending = [e for e in stuck if _waits_to_send(e.line)]
-    if len(stuck) < len(endings) or not sending:
-        return None
-    found, told = MISTAKES.blocking_send(), ending(endings)
-    return Finding(f"{found.text}\n{told.text}" if told else found.text, found.mistake)
+def _as_sent(numbers: Tensor, action: Action) -> Tensor:
+    """A copy; every third is a view in another order of memory."""
+    return numbers.t().clone().contiguous().t() if action.micro_batch == 1 else numbers.clone()
 
 
-def _waits_to_send(line: str) -> bool:
-    """Whether a rank waits at a blocking send, or for one that it has begun in `send`."""
-    return ("send(" in line and "isend(" not in line) or (" of send: " in line and ".wait(" in line)
+def _of_other(numbers: Tensor) -> Tensor:
+    return -1 - numbers
+
+
+def _read(received: dict[Action, Any]) -> dict[Action, Got]:
+    return {action: Got.of(value) for action, value in received.items()}
 
 
 def comes(seen: Seen, sent: dict[Action, Tensor]) -> Finding | None:
-    for action, tensor in seen.got.items():
-        name = f"what {text(action)} receives"
-        if (found := is_a(tensor, Tensor, "a torch.Tensor", name)) is not None:
-            return found
-        if tensor.requires_grad or tensor.grad_fn is not None:
-            return MISTAKES.requires_grad()
-        if not same(tensor, sent[action]):
-            other = next((a for a, one in sent.items() if same(tensor, one)), None)
-            if other is not None:
-                return MISTAKES.mixed_up(action=text(action), other=text(other))
-            return equal(tensor, sent[action], name)
+    others = {action: _of_other(sent[action]) for action in seen.of_other}
+    for got, right in ((seen.got, sent), (seen.of_other, others)):
+        for action, one in got.items():
+            tensor, name = one.value, f"what {text(action)} receives"
+            if (found := is_a(tensor, Tensor, "a torch.Tensor", name)) is not None:
+                return found
+            if one.requires_grad:
+                return MISTAKES.requires_grad()
+            if not same(tensor, right[action]):
+                return _instead(tensor, action, sent, others) or equal(tensor, right[action], name)
     return None
+
+
+def _instead(
+    tensor: Tensor, action: Action, sent: dict[Action, Tensor], others: dict[Action, Tensor]
+) -> Finding | None:
+    if action in others and (same(tensor, sent[action]) or same(tensor, others[action])):
+        return MISTAKES.shared_state()
+    other = next((a for a, one in sent.items() if same(tensor, one)), None)
+    return other and MISTAKES.mixed_up(action=text(action), other=text(other))
 
 
 def leaves_alone(seen: Seen) -> Finding | None:
     if seen.changed:
         return COMMON.argument_changed(name="`tensor`")
-    return MISTAKES.keeps_graph() if seen.graphs else None
+    if seen.graphs:
+        return MISTAKES.keeps_graph()
+    return MISTAKES.kept(got=seen.kept) if seen.kept else None
 
 
 def traffic(trial: Trial, share: Share, actions: list[Action], rounds: list) -> Finding | None:
-    calls = trial.calls[trial.rank]
-    if other := next((c for c in calls if c.op not in (*SENDS, *RECEIVES)), None):
-        return evidence(
-            f"rank {trial.rank} calls {other.op}: a tensor goes from one rank to one other"
-        )
+    if (found := mail.collective(trial.rank, trial.calls[trial.rank])) is not None:
+        return found
     sends = trial.sends(trial.rank)
     going = [
         sent[a].nbytes
@@ -211,6 +256,8 @@ def traffic(trial: Trial, share: Share, actions: list[Action], rounds: list) -> 
     size = sum(call.bytes_sent for call in sends)
     if len(sends) != len(going) or size != sum(going):
         return MISTAKES.sent_more(
-            rank=trial.rank, got=len(sends), size=size, right=len(going), right_size=sum(going)
+            rank=trial.rank,
+            got=f"{len(sends)} messages with {size} bytes",
+            right=f"{len(going)} with {sum(going)} bytes",
         )
     return None

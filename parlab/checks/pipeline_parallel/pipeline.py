@@ -1,15 +1,29 @@
 """Exercise `pipeline`."""
 
+import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.pipeline_parallel import runs, schedules
+from parlab.checks.endings import ending
+from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.pipeline_parallel import (
+    left_alone,
+    mistakes,
+    order,
+    runs,
+    schedules,
+    traffic,
+    values,
+)
+from parlab.checks.pipeline_parallel.cases import Case, mean_square
 from parlab.checks.trial import Trial
+from parlab.checks.watchdog import Ended
 from parlab.pipeline import Schedule, backward, forward
+from parlab.wording import ranks_text
 
 STEPS = 2
 
@@ -19,8 +33,12 @@ MISTAKES = Mistakes(
         "raises for it, before a rank waits"
     ),
     not_refused="it accepts {what}: that is to be refused with a ValueError",
+    refused_by_some=(
+        "{what} are to be refused on all ranks, which all know the sizes: {ranks} will not go on, "
+        "and the others do, and wait"
+    ),
     sent_before_refusing="it refuses {what}, but only after it has sent something",
-    **runs.MISTAKES.texts,
+    **mistakes.MISTAKES.texts,
 )
 
 
@@ -28,58 +46,74 @@ MISTAKES = Mistakes(
 def pipeline(check: Check) -> str:
     """Check GPipe's order, a tight one and random ones: gradients, order, memory and messages."""
     for number, trial in enumerate(check.trials()):
-        p, draw = trial.size, trial.draw
-        made = {
-            "GPipe's order": (schedules.forward_first(p, 1, 4), 8),
-            "few in flight": (schedules.few_in_flight(p, 9), 9),
-            "any order": (schedules.any_order(draw, p, 1, 5), 13),
-            "any order, two stages a rank": (schedules.any_order(draw, p, 2, 3), 7),
-            "one micro-batch": (schedules.forward_first(p, 3, 1), 2),
-        }
-        for name, (schedule, samples) in made.items():
-            if number < 2 or draw.random() < 0.5:
-                trial.situation = f"{p} ranks, {name}, {samples} samples"
-                # One step first: who waits in a second step tells less.
-                _one(trial, schedule, samples, 1 if name == "GPipe's order" else STEPS)
+        for name, (case, steps) in _cases(trial).items():
+            if number < 2 or trial.draw.random() < 0.5:
+                trial.situation = f"{trial.size} ranks, {name}, {case.samples} samples"
+                _one(case, steps)
         _refusals(trial)
     return (
         "any schedule in its order, with the gradients and the loss of the whole batch; nothing is "
-        f"held longer than it says, on 1 to {check.world_size} ranks"
+        f"held longer than it says, on 1 to {check.world_size} ranks; with tokens, and with frozen "
+        "stages"
     )
+
+
+def _cases(trial: Trial) -> dict[str, tuple[Case, int]]:
+    """By name, with the number of steps: one of the first, since a second one tells less."""
+    p, draw = trial.size, trial.draw
+    all_forward, tight, short = (
+        schedules.forward_first(p, 1, 4),
+        schedules.few_in_flight(p, 9),
+        schedules.forward_first(p, 1, 2),
+    )
+    first, second = ([0], [1]) if p > 1 else ([], [])
+    mixed, several = schedules.any_order(draw, p, 1, 5), schedules.any_order(draw, p, 2, 3)
+    return {
+        "GPipe's order": (Case(trial, all_forward, 8), 1),
+        "few in flight": (Case(trial, tight, 9), STEPS),
+        "any order": (Case(trial, mixed, 13), STEPS),
+        "any order, two stages a rank": (Case(trial, several, 7), STEPS),
+        "one micro-batch": (Case(trial, schedules.forward_first(p, 3, 1), 2), STEPS),
+        "tokens, in evaluation mode": (Case(trial, short, 5, tokens=True, training=False), 1),
+        "the first stage frozen": (Case(trial, short, 3, frozen=first), 1),
+        "the second stage frozen": (Case(trial, short, 3, frozen=second), 1),
+    }
 
 
 def _start(trial: Trial, schedule: Schedule) -> runs.Start:
     def start(share):  # type: ignore[no-untyped-def]
-        made = trial.check.function(share, schedule, runs.mean_square, trial.group)
+        made = trial.check.function(share, schedule, mean_square, trial.group)
         return made.step
 
     return start
 
 
-def _one(trial: Trial, schedule: Schedule, samples: int, steps: int) -> None:
-    case = runs.Case(trial, schedule, samples)
-    seen = runs.run(trial, case, _start(trial, schedule), steps)
+def _one(case: Case, steps: int) -> None:
+    trial, given = case.trial, copy.deepcopy(case.schedule)
+    seen = runs.run(trial, case, _start(trial, given), steps)
 
-    def each(requirement: Callable[[runs.Case, runs.Seen], Finding | None]) -> Finding | None:
+    def each(requirement: Callable[[Case, runs.Seen], Finding | None]) -> Finding | None:
         return next((found for one in seen if (found := requirement(case, one))), None)
 
     trial.require(
-        lambda: each(lambda case, one: runs.weights_stay(one)),
-        lambda: each(runs.arguments_stay),
-        lambda: each(runs.once),
-        lambda: each(runs.gradients_are),
-        lambda: each(runs.loss_is),
-        lambda: each(runs.in_order),
-        lambda: each(runs.freed),
-        lambda: runs.messages(case, steps),
+        lambda: None if given == case.schedule else COMMON.argument_changed(name="`schedule`"),
+        lambda: each(left_alone.mode_stays),
+        lambda: each(left_alone.frozen_stay),
+        lambda: each(lambda case, one: left_alone.weights_stay(one)),
+        lambda: each(left_alone.arguments_stay),
+        lambda: each(order.once),
+        lambda: each(values.gradients_are),
+        lambda: each(values.loss_is),
+        lambda: each(order.in_order),
+        lambda: each(order.freed),
+        lambda: traffic.messages(case, steps),
     )
 
 
 def _refusals(trial: Trial) -> None:
     p = trial.size
-    trial.situation = f"{p} ranks"
     good = schedules.forward_first(p, 1, 3)
-    case = runs.Case(trial, good, 6)
+    case = Case(trial, good, 6)
     swapped = [list(own) for own in good]
     swapped[-1] = [backward(p - 1, 0), *(a for a in good[-1] if a != backward(p - 1, 0))]
     lacking = [list(own) for own in good]
@@ -120,7 +154,8 @@ def _refused(
             return error
         return None
 
-    raised = trial.run_function(tried, seconds=runs.SECONDS)
+    trial.situation = f"{trial.size} ranks"
+    raised = trial.run_function(tried, seconds=runs.SECONDS, explain=partial(_by_some, what))
 
     def refused() -> Finding | None:
         if raised is None:
@@ -135,3 +170,13 @@ def _refused(
         refused,
         lambda: MISTAKES.sent_before_refusing(what=what) if trial.calls[trial.rank] else None,
     )
+
+
+def _by_some(what: str, endings: dict[int, Ended]) -> Finding | None:
+    """Some ranks are through, which is to have refused, and others wait."""
+    returned = [rank for rank, ended in endings.items() if ended.kind == "returned"]
+    told = ending(endings)
+    if not returned or told is None:
+        return None
+    found = MISTAKES.refused_by_some(ranks=ranks_text(returned), what=what)
+    return Finding(f"{found.text}\n{told.text}", found.mistake)

@@ -1,7 +1,10 @@
 """Exercise `sum_tied`."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +12,14 @@ from torch import Tensor, nn
 from parlab.checks.check import Check, check_of
 from parlab.checks.compare import equal, same
 from parlab.checks.endings import ending
+from parlab.checks.groups import LateWork
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
 from parlab.checks.trial import Trial
 from parlab.checks.watchdog import Ended
 
 SECONDS = 15.0
+BEGUN = 9999  # the tag of the check's own messages; far from any that a weight needs
 
 MISTAKES = Mistakes(
     one_end_only=(
@@ -43,6 +48,14 @@ MISTAKES = Mistakes(
         "rank {rank} takes part, which has no copy: it calls {op}. Two ranks exchange one message "
         "each, and all others go on"
     ),
+    to_itself=(
+        "rank {rank} sends to itself. The other end is `group_dst={other}`: `dst` counts the ranks "
+        "of the whole job"
+    ),
+    next_call=(
+        "rank {rank} has added the gradient of rank {other}, which is in its next call already: "
+        "receive from the other end, `group_src=…`, not from whoever comes first"
+    ),
     sent_more="rank {rank} sends {got} bytes where {right} are enough: its gradient, once",
 )
 
@@ -57,7 +70,7 @@ class Seen:
 
 @check_of(MISTAKES)
 def sum_tied(check: Check) -> str:
-    """Check both copies, with ends anywhere; a copy without a gradient; one copy alone."""
+    """Check both copies, with ends anywhere; one without a gradient; one alone; two weights."""
     for trial in check.trials():
         n, pick = trial.size, trial.draw.randrange
         ends = [(0, n - 1), (n - 1, 0), (pick(n), pick(n))]
@@ -68,6 +81,10 @@ def sum_tied(check: Check) -> str:
                 for empty in (first, last):
                     trial.situation = f"{n} ranks, rank {empty} without a gradient"
                     _one(trial, first, last, empty)
+        if n > 2:
+            early, late, both = trial.draw.sample(range(n), 3)
+            _in_a_row(trial, [(late, both), (early, both)], early)
+            _in_a_row(trial, [(both, late), (both, early)], early)
     return (
         "both copies have the sum, the same numbers, by one message each way; nobody else takes "
         f"part, on 1 to {check.world_size} ranks"
@@ -101,6 +118,7 @@ def _one(trial: Trial, first: int, last: int, empty: int | None) -> None:
     right = sum(parts.values())
     trial.require(
         lambda: takes_part(trial, first, last),
+        lambda: to_itself(trial, first + last - trial.rank),
         lambda: (
             MISTAKES.weights_changed()
             if seen is not None and not same(seen.weight, start)
@@ -109,6 +127,102 @@ def _one(trial: Trial, first: int, last: int, empty: int | None) -> None:
         lambda: None if seen is None else is_sum(trial, everyone, parts, right),
         lambda: sent(trial, first, last, start.nbytes),
     )
+
+
+def _in_a_row(trial: Trial, ends: list[tuple[int, int]], early: int) -> None:
+    """Two weights, one call after the other; rank `early`, of the second, comes first of all.
+
+    The rank of both calls begins the first when the message of `early` is there, if it has sent
+    one; the third when a receive of that rank would have taken it. Whoever takes the first message
+    that comes takes the wrong one then.
+    """
+    trial.situation = f"{trial.size} ranks, copies on {ends[0]}, then other ones on {ends[1]}"
+    (both,) = set(ends[0]) & set(ends[1])
+    (late,) = set(ends[0]) - {both}
+    generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
+    parts = [
+        {rank: torch.randn(3, 4, generator=generator, dtype=torch.float64) for rank in pair}
+        for pair in ends
+    ]
+
+    def run() -> list[Tensor | None]:
+        group, got = trial.group, []
+        if trial.rank == both and heard(group, early):
+            group.comm.Probe(early)
+        if trial.rank == late:
+            heard(group, both)
+        for number, (pair, own) in enumerate(zip(ends, parts, strict=True)):
+            weight, begins = None, nullcontext()
+            if trial.rank in own:
+                weight = nn.Parameter(torch.zeros(3, 4, dtype=torch.float64))
+                weight.grad = own[trial.rank].clone()
+            if trial.rank == both and number == 0:
+                begins = told_when_begun(group, "recv", late)
+            if trial.rank == early and number == 1:
+                begins = told_when_begun(group, "send", both)
+            with begins:
+                trial.check.function(weight, *pair, group)
+            got.append(None if weight is None else weight.grad)
+        return got
+
+    got = trial.run_function(run, seconds=SECONDS)
+    trial.require(lambda: each_its_own(trial.rank, got, parts))
+
+
+def heard(group: Any, rank: int) -> bool:
+    """Wait until `rank` tells that it has begun: whether with the operation that it was to tell."""
+    told = bytearray(1)
+    group.comm.Recv(told, rank, BEGUN)
+    return bool(told[0])
+
+
+@contextmanager
+def told_when_begun(group: Any, operation: str, rank: int) -> Iterator[None]:
+    """Tell `rank`, once: this rank has begun an `operation`, or waits for another, or is done."""
+    told: list[Any] = []
+    start, note = group.start, group.note
+
+    def tell(begun: bool) -> None:
+        if not told:
+            told.append(group.comm.Isend(bytearray([begun]), rank, BEGUN))
+
+    def started(
+        name: str, arguments: tuple, do: Callable, arrived: Callable[[], bool] = lambda: True
+    ) -> LateWork:
+        def asked() -> bool:
+            tell(False)
+            return arrived()
+
+        work = start(name, arguments, do, asked)
+        if name == operation:
+            tell(True)
+        return work
+
+    def noted(kind: str, what: Any = None) -> None:
+        if kind == "wait":
+            tell(False)
+        note(kind, what)
+
+    group.start, group.note = started, noted
+    try:
+        yield
+        tell(False)
+        told[0].Wait()
+    finally:
+        del group.start, group.note  # the class's are there again
+
+
+def each_its_own(
+    rank: int, got: list[Tensor | None], parts: list[dict[int, Tensor]]
+) -> Finding | None:
+    for number, (mine, own) in enumerate(zip(got, parts, strict=True)):
+        if rank not in own or same(mine, sum(own.values()), TOLERANCE):
+            continue
+        for other, theirs in parts[1 - number].items():
+            if same(mine, own[rank] + theirs, TOLERANCE):
+                return MISTAKES.next_call(rank=rank, other=other)
+        return equal(mine, sum(own.values()), "`weight.grad`", TOLERANCE)
+    return None
 
 
 def waiting(empty: int | None, endings: dict[int, Ended]) -> Finding | None:
@@ -134,6 +248,12 @@ def takes_part(trial: Trial, first: int, last: int) -> Finding | None:
         return evidence(f"there is one copy, and nothing to do: it calls {calls[0].op}")
     if trial.rank not in (first, last):
         return MISTAKES.others_take_part(rank=trial.rank, op=calls[0].op)
+    return None
+
+
+def to_itself(trial: Trial, other: int) -> Finding | None:
+    if any(call.to == trial.rank for call in trial.sends(trial.rank)):
+        return MISTAKES.to_itself(rank=trial.rank, other=other)
     return None
 
 

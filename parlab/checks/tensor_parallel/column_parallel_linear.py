@@ -56,7 +56,11 @@ def column_parallel_linear(check: Check) -> str:
             trial.situation = f"{n} ranks, {what}, {'with' if bias else 'without'} bias"
             _one(trial, sections, n * pick(2, 5), bias, shape)
         trial.situation = f"{n} ranks"
-        for outputs, sections in [(3 * n + 1, None), (4 * n, [2 * n + 1, 2 * n - 1])]:
+        for outputs, sections in [
+            (3 * n + 1, None),
+            (4 * n, [2 * n + 1, 2 * n - 1]),
+            (5 * n, [n, 2 * n + 1, 2 * n - 1]),
+        ]:
             linear = nn.Linear(3, outputs)
             given = [sections] if sections else []
             requirements.refusal(
@@ -65,6 +69,7 @@ def column_parallel_linear(check: Check) -> str:
                 f"{outputs} outputs in sections of {sections}"
                 if sections
                 else f"{outputs} outputs",
+                sections or [outputs],
             )
     return (
         "each rank has its outputs, of each section, in memory of its own; x's gradient is whole; "

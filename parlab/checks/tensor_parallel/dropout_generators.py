@@ -13,6 +13,7 @@ from parlab.checks.untouched import generators
 DRAWS = (
     256  # enough to meet a stream that starts a little later; 53 bits each do not meet by chance
 )
+RUNS = 100  # seeds, from 0: those that people take first
 
 MISTAKES = Mistakes(
     same_mask_everywhere=(
@@ -44,6 +45,10 @@ MISTAKES = Mistakes(
         "`apart` of rank {rank} draws for seed {seed} what rank {other_rank} draws for seed "
         "{other}: seed + rank meets the next seed's"
     ),
+    other_run=(
+        "{one} draws for seed {seed} what {whose} draws for seed {other}: runs with small seeds "
+        "share their numbers. Begin `apart` far above every seed that `together` takes"
+    ),
 )
 
 
@@ -74,6 +79,11 @@ def dropout_generators(check: Check) -> str:
         if number == 1 and trial.size == len(first):
             trial.require(lambda: of_process(first, everyone))
         first = first or everyone
+        if number >= 2 or trial.size == 1:  # after seed 0 by itself, of which more is known
+            trial.situation = f"{trial.size} ranks, seeds 0 to {RUNS - 1}"
+            begun = trial.run_function(begin, trial, device)
+            runs = trial.gather(begun)
+            trial.require(lambda: other_run(runs))
     return (
         "one alike on all ranks, one of each rank's own, from the seed alone, on 1 to "
         f"{check.world_size} ranks"
@@ -124,6 +134,26 @@ def streams(everyone: list[Any]) -> Finding | None:
             if number in seen:
                 return MISTAKES.one_stream(rank=rank, whose=seen[number])
         seen |= {number: f"`apart` of rank {rank}" for number in drawn[0][1]}
+    return None
+
+
+def begin(trial: Trial, device: torch.device) -> list[list[int]]:
+    """The first number of both generators, for each of many seeds."""
+    pairs = [trial.check.function(seed, trial.group, device) for seed in range(RUNS)]
+    return [[torch.randint(2**53, (), generator=one).item() for one in pair] for pair in pairs]
+
+
+def other_run(runs: list[list[list[int]]]) -> Finding | None:
+    """Whether some generator begins as another one does, for whatever seeds."""
+    seen: dict[int, tuple[str, int]] = {}
+    for seed in range(RUNS):
+        drawn = [("`together`", runs[0][seed][0])]
+        drawn += [(f"`apart` of rank {rank}", run[seed][1]) for rank, run in enumerate(runs)]
+        for one, number in drawn:
+            if number in seen:
+                whose, other = seen[number]
+                return MISTAKES.other_run(one=one, seed=seed, whose=whose, other=other)
+            seen[number] = one, seed
     return None
 
 

@@ -80,6 +80,12 @@ def _strided(x: Tensor, strided: bool) -> Tensor:
     return x.transpose(0, -1).contiguous().transpose(0, -1) if strided else x
 
 
+def _seen(trial: Trial, which: int, x: Tensor, gradient: Tensor, strided: bool) -> Seen:
+    """What f (0), or g (1), does with copies of these."""
+    given = (_strided(one.clone(), strided) for one in (x, gradient))
+    return trial.run_function(_run, trial, which, *given, seconds=SECONDS)
+
+
 def _run(trial: Trial, which: int, x: Tensor, gradient: Tensor) -> Seen:
     function: Callable[[Tensor], Tensor] = trial.check.function(trial.group)[which]
     leaf = x.requires_grad_()
@@ -103,10 +109,7 @@ def _f(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
     x = random(trial.draw, *shape).to(dtype)
     every = [random(trial.draw, *shape).to(dtype) for _ in range(trial.size)]
     mine = every[max(trial.rank, 0)]
-    seen = trial.run_function(
-        _run, trial, 0, _strided(x.clone(), strided), _strided(mine.clone(), strided),
-        seconds=SECONDS,
-    )  # fmt: skip
+    seen = _seen(trial, 0, x, mine, strided)
     total = torch.stack(every).sum(0)
     tolerance = 1e-5 if dtype is torch.float32 else 1e-12
     several = trial.size > 1
@@ -136,10 +139,7 @@ def _g(trial: Trial, shape: tuple[int, ...], strided: bool, dtype: torch.dtype) 
     every = [random(trial.draw, *shape).to(dtype) for _ in range(trial.size)]
     mine = every[max(trial.rank, 0)]
     gradient = random(trial.draw, *shape).to(dtype)
-    seen = trial.run_function(
-        _run, trial, 1, _strided(mine.clone(), strided), _strided(gradient.clone(), strided),
-        seconds=SECONDS,
-    )  # fmt: skip
+    seen = _seen(trial, 1, mine, gradient, strided)
     total = torch.stack(every).sum(0)
     tolerance = 1e-5 if dtype is torch.float32 else 1e-12
     several = trial.size > 1

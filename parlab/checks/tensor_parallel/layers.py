@@ -16,7 +16,7 @@ from parlab.checks.trial import Trial
 from parlab.ledger import Call
 
 # A busy machine takes long to bring ranks together: passes of a check need milliseconds.
-SECONDS = 20.0
+SECONDS = 10.0
 ACTIVATION_SLACK = 1.1  # of what autograd keeps: means and the like are small, and not counted
 
 Build = Callable[[nn.Module], nn.Module]

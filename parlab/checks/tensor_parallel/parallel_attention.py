@@ -167,6 +167,7 @@ def _refused(trial: Trial, heads: int, key_value_heads: int | None) -> None:
         trial,
         lambda: trial.check.function(attention, trial.group),
         f"{heads} heads with {key_value_heads or heads} heads of keys and values",
+        [heads, key_value_heads or heads],
     )
     now = (attention.heads, attention.key_value_heads, attention.qkv, attention.out)
     trial.require(lambda: None if now == before else MISTAKES.changed_before_refusing())

@@ -47,6 +47,7 @@ def parallel_mlp(check: Check) -> str:
             trial,
             lambda mlp=mlp: check.function(mlp, trial.group),
             f"{2 * trial.size + 1} hidden numbers",
+            [2 * trial.size + 1],
         )
         n = trial.size
         mlp = nn.Sequential(nn.Linear(2, n), nn.ReLU(), nn.Linear(n, 2))

@@ -1,5 +1,6 @@
 """What is required of any parallel layer: its share, its gradients, its traffic, its refusals."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -184,8 +185,11 @@ def sends(
     return MISTAKES.sends_more(which=which, got=told_calls(calls), enough=enough)
 
 
-def refusal(trial: Trial, attempt: Callable[[], Any], what: str) -> None:
-    """Require that `attempt` raises a ValueError on every rank, before anything is sent."""
+def refusal(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence[int]) -> None:
+    """Require that `attempt` raises a ValueError on every rank, before anything is sent.
+
+    Of `sizes`, some do not divide by the number of ranks; the error names one of those.
+    """
     if trial.size == 1:
         return
 
@@ -201,6 +205,7 @@ def refusal(trial: Trial, attempt: Callable[[], Any], what: str) -> None:
     raised = trial.run_function(tried, seconds=SECONDS)
     trial.require(
         lambda: _refused(raised, what, trial.size),
+        lambda: _named(raised, what, [size for size in sizes if size % trial.size]),
         lambda: MISTAKES.sent_before_refusing(what=what) if trial.calls[trial.rank] else None,
     )
 
@@ -213,6 +218,14 @@ def _refused(raised: Exception | None, what: str, ranks: int) -> Finding | None:
             f"for {what} it raises {type(raised).__name__}: {raised}. A ValueError is asked for"
         )
     return None if str(raised) else evidence(f"the ValueError for {what} says nothing")
+
+
+def _named(error: Exception | None, what: str, wrong: Sequence[int]) -> Finding | None:
+    numbers = re.findall(r"\d+", str(error))
+    if any(str(size) in numbers for size in wrong):
+        return None
+    told = " or ".join(map(str, dict.fromkeys(wrong)))
+    return evidence(f"the ValueError for {what} does not name the size, {told}: it says '{error}'")
 
 
 def uses_classes(trial: Trial, module: nn.Module) -> None:

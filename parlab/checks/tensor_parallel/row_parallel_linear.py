@@ -52,6 +52,7 @@ def row_parallel_linear(check: Check) -> str:
             trial,
             lambda linear=linear: check.function(linear, trial.group),
             f"{linear.in_features} inputs",
+            [linear.in_features],
         )
     return (
         "the whole output on every rank, the bias in it once; one sum forward, nothing sent "

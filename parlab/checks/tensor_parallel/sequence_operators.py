@@ -87,6 +87,7 @@ def sequence_operators(check: Check) -> str:
             trial,
             lambda: check.function(trial.group)[1](torch.ones(2, 2 * trial.size + 1, 3)),
             f"{2 * trial.size + 1} tokens",
+            [2 * trial.size + 1],
         )
     return (
         "values and gradients; only the shard is kept; gathers and reduce-scatters, and no "

@@ -73,6 +73,7 @@ def sequence_parallel_gpt(check: Check) -> str:
             trial,
             lambda model=model, tokens=tokens: check.function(model, trial.group)(tokens),
             f"{2 * trial.size + 1} tokens",
+            [2 * trial.size + 1],
         )
     return (
         "scores and gradients of the serial GPT; no all-reduce but in finish(); a rank keeps its "

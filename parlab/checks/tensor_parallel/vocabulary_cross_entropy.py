@@ -54,6 +54,10 @@ MISTAKES = Mistakes(
         "every rank contributes a score for every target: only the rank that has the target's "
         "token does, and the others contribute 0"
     ),
+    target_not_summed=(
+        "this rank's loss lacks the scores of targets that lie in other ranks' parts: only one "
+        "rank has a target's score, and its sum over the ranks gives it to all"
+    ),
     summed_over_tokens="the loss is the sum over the tokens where the mean is asked for",
     gradient_times=(
         "the gradient of `scores` is {ranks} times what is right: every rank has the loss's "
@@ -129,7 +133,8 @@ def _one(trial: Trial, name: str, scale: float, shape: tuple[int, ...]) -> None:
         whole = whole.clamp(-1000, 1000)
     tokens = whole[..., 0].numel()
     drawn = [trial.draw.randrange(vocabulary) for _ in range(tokens)]
-    drawn[0], drawn[-1] = 0, vocabulary - 1
+    border = trial.draw.randrange(1, n) * part if n > 1 else 1
+    drawn[:3], drawn[-1] = [0, border, border - 1], vocabulary - 1
     targets = torch.tensor(drawn).view(shape)
     mine = whole.chunk(n, dim=-1)[max(trial.rank, 0)].clone()
     leaf = whole.clone().requires_grad_()
@@ -228,6 +233,10 @@ def loss_is(
         for p, index in zip(parts, [one.clamp(0, count - 1) for one in local], strict=True)
     ]
     modulo = [p.gather(-1, (targets % count).unsqueeze(-1)).squeeze(-1) for p in parts]
+    for base in (0.0, top):
+        own_part = (picked[mine] - base) * inside[mine]
+        if same(got, (log_sum - base - own_part).mean(), TOLERANCE):
+            return MISTAKES.target_not_summed()
     for chosen in (picked, wrong_index, modulo):
         for base in (0.0, top):
             summed = sum(one - base for one in chosen)

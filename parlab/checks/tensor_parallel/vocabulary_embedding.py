@@ -52,12 +52,14 @@ def vocabulary_embedding(check: Check) -> str:
             trial.situation = f"{trial.size} ranks, {told}"
             _one(trial, one_rank)
         trial.situation = f"{trial.size} ranks"
-        embedding = nn.Embedding(4 * trial.size + 1, 3)
-        requirements.refusal(
-            trial,
-            lambda embedding=embedding: check.function(embedding, trial.group),
-            f"a vocabulary of {embedding.num_embeddings}",
-        )
+        for vocabulary in (4 * trial.size + 1, trial.size + 1):
+            embedding = nn.Embedding(vocabulary, 3)
+            requirements.refusal(
+                trial,
+                lambda embedding=embedding: check.function(embedding, trial.group),
+                f"a vocabulary of {vocabulary}",
+                [vocabulary],
+            )
     return (
         "each rank has its part of the vocabulary, and learns from its own tokens; one sum of "
         f"(batch, seq, h), on 1 to {check.world_size} ranks"
@@ -71,7 +73,8 @@ def _one(trial: Trial, one_rank: bool) -> None:
     first = trial.draw.randrange(trial.size) * part if one_rank else 0
     drawn = [trial.draw.randrange(part if one_rank else vocabulary) + first for _ in range(15)]
     if not one_rank:
-        drawn[:2] = [0, vocabulary - 1]
+        border = trial.draw.randrange(trial.size) * part
+        drawn[:4] = [0, vocabulary - 1, border, border - 1 if border else 0]
     tokens = torch.tensor(drawn).view(3, 5)
     weights = random(trial.draw, 3, 5, hidden)
 

@@ -23,7 +23,7 @@ from parlab.checks.zero.models import Blocks, parameter_vector
 RATE = 0.5
 _NO_GRADIENT = "a shard of the stage has no .grad"
 # A busy machine takes long to bring ranks together: steps of a check need milliseconds.
-SECONDS = 20.0
+SECONDS = 10.0
 SLACK = 1.02  # of bytes: what is measured is within 2 % of the formula
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

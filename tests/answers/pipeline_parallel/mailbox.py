@@ -10,6 +10,9 @@ Reference = answers.reference()
 
 SEND = "self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag=tag))"
 
+TAGS = "tag=self.share.number(action))"
+TAGGED = "tensor, tag = tensor.contiguous(), self.share.number(action)"
+
 answers.edit(
     "blocking_send", "waits", (SEND, "dist.send(tensor, group=self.group, group_dst=to, tag=tag)")
 )
@@ -30,8 +33,37 @@ answers.edit(
         "dist.isend(tensor, to, tag=tag)",
     ),
 )
+answers.edit("not_contiguous", "views_as_they_are", (TAGGED, "tag = self.share.number(action)"))
 answers.edit(
-    "raises",
+    "kept",
+    "handles_kept",
+    (
+        "        while self.sends:\n            self.sends.pop().wait()",
+        "        for work in self.sends:\n            work.wait()",
+    ),
+)
+answers.edit("kept", "own_kept", ("self.own.pop(action)", "self.own[action]"))
+answers.edit(
+    "shared_state",
+    "one_for_all",
+    ("        self.own = {}\n", ""),
+    ("        self.sends = []\n", ""),
+    ("    def __init__", "    own, sends = {}, []\n\n    def __init__"),
+)
+answers.edit("tags_differ", "tag_of_the_next", (TAGS, "tag=self.share.number(action) + 1)"))
+answers.edit(
+    "not_sent",
+    "activations_alone",
+    ("        else:\n", '        elif action.kind == "forward":\n'),
+)
+answers.edit(
+    "mixed_up",
+    "few_tags",
+    (TAGGED, TAGGED + " % 16"),
+    (TAGS, "tag=self.share.number(action) % 16)"),
+)
+answers.edit(
+    "local_through_group",
     "through_the_group",
     ("if to == self.group.rank():", "if False:"),
     ("if action in self.own:", "if False:"),
@@ -40,7 +72,7 @@ answers.edit(
     "requires_grad", "a_leaf", ("        return room", "        return room.requires_grad_()")
 )
 answers.edit(
-    "does_not_end",
+    "not_received",
     "nothing_received",
     ("        dist.recv(", "        return room\n        dist.recv("),
 )
@@ -49,11 +81,11 @@ answers.edit(
 @answers.wrong("mixed_up")
 class NoTags(Reference):
     def send(self, action, tensor):
-        to = action.stage % self.group.size()
+        tensor, to = tensor.detach(), action.stage % self.group.size()
         if to == self.group.rank():
-            self.own[action] = tensor.detach()
+            self.own[action] = tensor
         else:
-            self.sends.append(dist.isend(tensor.detach(), group=self.group, group_dst=to))
+            self.sends.append(dist.isend(tensor.contiguous(), group=self.group, group_dst=to))
 
     def receive(self, action, samples):
         if action in self.own:
@@ -69,12 +101,12 @@ class TagOfTheMicroBatch(Reference):
     """Activations and gradients, and the stages, are not told apart."""
 
     def send(self, action, tensor):
-        to = action.stage % self.group.size()
+        tensor, to = tensor.detach(), action.stage % self.group.size()
         if to == self.group.rank():
-            self.own[action] = tensor.detach()
+            self.own[action] = tensor
         else:
             work = dist.isend(
-                tensor.detach(), group=self.group, group_dst=to, tag=action.micro_batch
+                tensor.contiguous(), group=self.group, group_dst=to, tag=action.micro_batch
             )
             self.sends.append(work)
 
@@ -100,7 +132,16 @@ class Twice(Reference):
         return super().receive(action, samples)
 
 
-@answers.wrong("does_not_end")
+@answers.wrong("sent_more")
+class TwiceUnasked(Reference):
+    """The second is never received."""
+
+    def send(self, action, tensor):
+        super().send(action, tensor)
+        super().send(action, tensor)
+
+
+@answers.wrong(None, says="calls barrier")
 class Barriers(Reference):
     """A barrier after each send: ranks send different numbers of tensors."""
 
@@ -109,7 +150,7 @@ class Barriers(Reference):
         dist.barrier(group=self.group)
 
 
-@answers.wrong("does_not_end")
+@answers.wrong("wrong_source")
 class FromTheWrongSide(Reference):
     """Everything comes from the rank before."""
 
@@ -207,7 +248,7 @@ class Batched(Reference):
             return super().send(action, tensor)
         operation = dist.P2POp(
             dist.isend,
-            tensor.detach(),
+            tensor.detach().contiguous(),
             group=self.group,
             group_peer=to,
             tag=self.share.number(action),

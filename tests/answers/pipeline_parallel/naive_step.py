@@ -11,7 +11,8 @@ reference = answers.reference()
 Mailbox = answers.reference("mailbox")
 
 RECEIVED = "mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()"
-BACKWARD = "y.backward(mailbox.receive(backward(stage, 0), len(inputs)))"
+BACKWARD = "y.backward(gradient)"
+FORWARD = "y = share.own[stage](x)"
 
 answers.edit("raises", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", "")))
 answers.edit(
@@ -22,13 +23,26 @@ answers.edit(
 answers.edit(
     "wrong_start",
     "ones",
-    (BACKWARD, "mailbox.receive(backward(stage, 0), len(inputs))\n        y.sum().backward()"),
+    (BACKWARD, "y.sum().backward()"),
 )
 answers.edit(
     "recomputed",
     "again",
-    ("        " + BACKWARD, "        y = share.own[stage](x)\n        " + BACKWARD),
+    (
+        "    if y.requires_grad:",
+        "    if stage < last:\n        y = share.own[stage](x)\n    if y.requires_grad:",
+    ),
 )
+# Dropout would draw once more, and BatchNorm's running means move once more.
+answers.edit(
+    None,
+    "a_pass_to_warm_up",
+    (
+        "y = share.own[stage](x)",
+        "share.own[stage](torch.zeros_like(x))\n    y = share.own[stage](x)",
+    ),
+)
+answers.edit("loss_arguments", "targets_first", ("loss_of(y, targets)", "loss_of(targets, y)"))
 answers.edit(
     "loss_everywhere",
     "all_return",
@@ -39,6 +53,29 @@ answers.edit(
     "gradient_of_the_batch",
     ("    x = inputs\n", "    x = inputs.requires_grad_()\n"),
     says="belongs to the caller",
+)
+answers.edit("frozen_raises", "first_stage_asked", ("    if y.requires_grad:", "    if True:"))
+answers.edit(
+    "frozen_not_passed",
+    "frozen_sends_nothing",
+    (
+        "    if stage > 0:\n        mailbox.send",
+        "    if stage > 0 and any(p.requires_grad for p in share.parameters()):\n"
+        "        mailbox.send",
+    ),
+)
+answers.edit("unfrozen", "all_trained", (FORWARD, "y = share.own[stage].requires_grad_()(x)"))
+answers.edit("mode_changed", "evaluates", (FORWARD, "y = share.own[stage].eval()(x)"))
+answers.edit("mode_changed", "trains", (FORWARD, "y = share.own[stage].train()(x)"))
+answers.edit(
+    "mode_changed",
+    "evaluates_afterwards",
+    ("    mailbox.finish()\n", "    mailbox.finish()\n    share.own[stage].eval()\n"),
+)
+answers.edit(
+    "tokens_require_grad",
+    "gradient_of_a_copy",
+    ("    x = inputs\n", "    x = inputs.clone().requires_grad_()\n"),
 )
 answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
 answers.edit("wrong_type", "a_tensor", ("return y.item()", "return y.detach()"))
@@ -105,7 +142,7 @@ def gradients_shared(share, inputs, targets, loss_of, group):
 def by_autograd_grad(share, inputs, targets, loss_of, group):
     stage, mailbox = group.rank(), Mailbox(share, group)
     first, last = stage == 0, stage == share.count - 1
-    parameters = share.parameters()
+    parameters = [p for p in share.parameters() if p.requires_grad]
     x = inputs if first else mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()
     y = share.own[stage](x)
     gradient = None
@@ -115,7 +152,7 @@ def by_autograd_grad(share, inputs, targets, loss_of, group):
         mailbox.send(forward(stage + 1, 0), y)
         gradient = mailbox.receive(backward(stage, 0), len(inputs))
     wanted = parameters if first else [*parameters, x]
-    found = torch.autograd.grad(y, wanted, gradient)
+    found = torch.autograd.grad(y, wanted, gradient) if y.requires_grad else []
     for parameter, one in zip(parameters, found, strict=False):
         parameter.grad = one
     if not first:
@@ -139,7 +176,8 @@ def without_a_mailbox(share, inputs, targets, loss_of, group):
         dist.send(y.detach(), group=group, group_dst=stage + 1)
         gradient = torch.empty_like(y)
         dist.recv(gradient, group=group, group_src=stage + 1)
-        torch.autograd.backward([y], [gradient])
+        if y.requires_grad:
+            torch.autograd.backward([y], [gradient])
     else:
         loss = loss_of(y, targets)
         loss.backward()
@@ -162,7 +200,8 @@ def one_line_of_backward(share, inputs, targets, loss_of, group):
         loss = (y * mailbox.receive(backward(stage, 0), len(inputs))).sum()
     else:
         loss = loss_of(y, targets)
-    loss.backward()
+    if any(t.requires_grad for t in (x, *share.parameters())):
+        loss.backward()
     if stage:
         mailbox.send(backward(stage - 1, 0), x.grad)
     mailbox.finish()
@@ -183,7 +222,9 @@ def hook_sends(share, inputs, targets, loss_of, group):
         y.backward()
     else:
         mailbox.send(forward(stage + 1, 0), y)
-        y.backward(mailbox.receive(backward(stage, 0), len(inputs)))
+        gradient = mailbox.receive(backward(stage, 0), len(inputs))
+        if y.grad_fn is not None:
+            y.backward(gradient)
     mailbox.finish()
     return y.item() if stage == share.count - 1 else None
 

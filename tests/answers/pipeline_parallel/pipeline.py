@@ -15,12 +15,18 @@ Mailbox = answers.reference("mailbox")
 
 WEIGHT = " * (len(ts[i]) / len(targets))"
 POP = "x, y = held.pop((stage, i))"
-BACKWARD = "y.backward(None if stage == last else mailbox.receive(action, len(xs[i])))"
+BACKWARD = "y.backward(gradient)"
+FORWARD = "y = self.share.own[stage](x)"
 CUT = """        used = len(inputs) // self.micro_batches * self.micro_batches
         xs, ts = (x[:used].tensor_split(self.micro_batches) for x in (inputs, targets))
 """
 
 answers.edit("loss_not_divided", "not_divided", (WEIGHT, ""))
+answers.edit(
+    "loss_arguments",
+    "targets_first",
+    ("self.loss_of(y, ts[i])", "self.loss_of(ts[i], y)"),
+)
 answers.edit("remainder_unweighted", "divided_by_m", (WEIGHT, " / self.micro_batches"))
 answers.edit(
     "never_freed",
@@ -55,6 +61,36 @@ answers.edit(
     (POP, POP + "\n                came.append(x)"),
 )
 answers.edit("not_refused", "few_samples", ("if len(inputs) < self.micro_batches:", "if False:"))
+answers.edit(
+    "frozen_raises",
+    "first_stage_asked",
+    ("                if y.requires_grad:\n", "                if True:\n"),
+)
+answers.edit(
+    "frozen_not_passed",
+    "frozen_sends_nothing",
+    (
+        "if stage > 0:\n                    mailbox.send",
+        "if stage > 0 and any(p.requires_grad for p in self.share.parameters()):\n"
+        "                    mailbox.send",
+    ),
+)
+answers.edit("unfrozen", "all_trained", (FORWARD, "y = self.share.own[stage].requires_grad_()(x)"))
+answers.edit("mode_changed", "evaluates", (FORWARD, "y = self.share.own[stage].eval()(x)"))
+answers.edit("mode_changed", "trains", (FORWARD, "y = self.share.own[stage].train()(x)"))
+answers.edit(
+    "tokens_require_grad",
+    "gradient_of_tokens",
+    ("                x = xs[i]\n", "                x = xs[i].clone().requires_grad_()\n"),
+)
+answers.edit(
+    "argument_changed",
+    "schedule_used_up",
+    (
+        "for action in self.actions:",
+        "while self.actions:\n            action = self.actions.pop(0)",
+    ),
+)
 answers.edit("no_wait", "not_finished", ("        mailbox.finish()\n", ""))
 answers.edit(
     "recomputed",
@@ -63,6 +99,15 @@ answers.edit(
         POP,
         POP
         + "\n                if stage < last:\n                    y = self.share.own[stage](x)",
+    ),
+)
+# Dropout would draw once more, and BatchNorm's running means move once more.
+answers.edit(
+    None,
+    "a_pass_to_warm_up",
+    (
+        "y = self.share.own[stage](x)",
+        "self.share.own[stage](torch.zeros_like(x))\n                y = self.share.own[stage](x)",
     ),
 )
 answers.edit(
@@ -83,7 +128,7 @@ answers.edit(
     "steps_between",
     (
         BACKWARD,
-        BACKWARD + "\n                torch.optim.SGD(self.share.parameters(), lr=0.1).step()",
+        BACKWARD + "\n                    torch.optim.SGD(self.share.parameters(), lr=0.1).step()",
     ),
 )
 answers.edit(
@@ -107,16 +152,16 @@ answers.edit(
 answers.edit(
     "wrong_start",
     "starts_from_ones",
-    (
-        BACKWARD,
-        "if stage < last:\n                    mailbox.receive(action, len(xs[i]))\n"
-        "                y.sum().backward()",
-    ),
+    (BACKWARD, "y.sum().backward()"),
 )
 answers.edit(
     "no_boundary_gradient",
     "last_stage_alone",
-    (BACKWARD, "if stage == last:\n                    y.backward()"),
+    (
+        "None if stage == last else mailbox.receive(action, len(xs[i]))",
+        "None",
+    ),
+    ("                if y.requires_grad:\n", "                if stage == last:\n"),
     (
         "                    mailbox.send(backward(stage - 1, i), x.grad)",
         "                    pass",
@@ -157,6 +202,8 @@ class UpdatesAtOnce(Reference):
     def __init__(self, share, schedule, loss_of, group):
         super().__init__(share, schedule, loss_of, group)
         for parameter in share.parameters():
+            if not parameter.requires_grad:
+                continue
             parameter.register_post_accumulate_grad_hook(self.update)
 
     @staticmethod
@@ -192,7 +239,37 @@ def _with_mailbox(mailbox, step):
     return functools.partial(type(step.__func__)(step.__func__.__code__, names), step.__self__)
 
 
-@answers.wrong("does_not_end")
+class _SelfSendingMailbox(Mailbox):
+    """All goes through the group."""
+
+    def send(self, action, tensor):
+        to, tag = action.stage % self.group.size(), self.share.number(action)
+        work = dist.isend(tensor.detach(), group=self.group, group_dst=to, tag=tag)
+        self.sends.append(work)
+
+
+@answers.wrong("local_through_group")
+class SendsToItself(Reference):
+    def step(self, inputs, targets):
+        return _with_mailbox(_SelfSendingMailbox, super().step)(inputs, targets)
+
+
+@answers.wrong("refused_by_some")
+class OneRefuses(Reference):
+    """The first rank alone looks at the sizes, as its inputs are those that count."""
+
+    def step(self, inputs, targets):
+        self.micro_batches, pieces = min(self.micro_batches, len(inputs)), self.micro_batches
+        try:
+            if self.group.rank() == 0 and len(inputs) < pieces:
+                raise ValueError(f"{len(inputs)} samples do not make {pieces} micro-batches")
+            self.actions = [a for a in self.actions if a.micro_batch < self.micro_batches]
+            return super().step(inputs, targets)
+        finally:
+            self.micro_batches = pieces
+
+
+@answers.wrong("blocking_send")
 class BlockingSends(Reference):
     """Each send waits for its receiver."""
 
@@ -261,7 +338,9 @@ class ByAutogradGrad(Reference):
             start = torch.full_like(y, 1 / len(inputs)) if stage + 1 == share.count else None
             if start is None:
                 start = mailbox.receive(action, len(parts[i][0]))
-            parameters = list(module.parameters())
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            if not y.requires_grad:
+                continue
             found = torch.autograd.grad(y, parameters + ([x] if stage else []), start)
             for parameter, one in zip(parameters, found, strict=False):
                 parameter.grad = one if parameter.grad is None else parameter.grad + one
@@ -281,7 +360,8 @@ class LossScaled(Reference):
     def step(self, inputs, targets):
         loss = super().step(inputs, targets)
         for parameter in self.share.parameters():
-            parameter.grad /= 1024
+            if parameter.grad is not None:
+                parameter.grad /= 1024
         return None if loss is None else loss / 1024
 
 
@@ -348,7 +428,9 @@ class ReceivesAhead(Reference):
                 held[stage, i] = x, y
             else:
                 x, y = held.pop((stage, i))
-                y.backward(receive(action) if stage < last else None)
+                gradient = receive(action) if stage < last else None
+                if y.requires_grad:
+                    y.backward(gradient)
                 if stage:
                     mailbox.send(backward(stage - 1, i), x.grad)
         mailbox.finish()

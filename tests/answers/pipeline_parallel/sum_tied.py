@@ -27,10 +27,28 @@ answers.edit(
     ("    work.wait()\n", ""),
 )
 answers.edit("weights_changed", "weights", (ADD, ADD + "\n    weight.data += theirs"))
+answers.edit(
+    "changed_before_wait",
+    "added_under_way",
+    ("    work.wait()\n", ""),
+    (ADD, ADD + "\n    work.wait()"),
+)
 answers.edit("no_wait", "never_waits", ("    work.wait()\n", ""))
 answers.edit(
     "raises", "no_zeros", ("        weight.grad = torch.zeros_like(weight)\n", "        pass\n")
 )
+answers.edit(
+    "next_call",
+    "from_anybody",
+    ("dist.recv(theirs, group=group, group_src=other)", "dist.recv(theirs, group=group)"),
+)
+answers.edit(
+    "to_itself",
+    "numbers_of_the_job",
+    ("group_dst=other", "dst=other"),
+    ("group_src=other", "src=other"),
+)
+answers.edit("does_not_end", "source_of_the_job", ("group_src=other", "src=other"))
 
 
 @answers.wrong("none_left_out")

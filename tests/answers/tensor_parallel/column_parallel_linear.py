@@ -22,6 +22,13 @@ answers.edit(
 )
 answers.edit("not_refused", "not_refused", (REFUSE, "if False:"))
 answers.edit(
+    None,
+    "size_not_named",
+    ("{sections} outputs do not divide", "outputs do not divide"),
+    says="does not name the size",
+)
+answers.edit("not_refused", "one_section_divides", (REFUSE, REFUSE.replace("any", "all")))
+answers.edit(
     "not_own_memory",
     "a_view",
     (
@@ -233,7 +240,7 @@ class IsALinear(nn.Linear):
         n, has_bias = group.size(), linear.bias is not None
         sizes = list(sections) if sections else [linear.out_features]
         if [size for size in sizes if size % n]:
-            raise ValueError("does not divide")
+            raise ValueError(f"of {sizes}, some do not divide")
         super().__init__(
             linear.in_features, linear.out_features // n, has_bias, dtype=linear.weight.dtype
         )

@@ -23,6 +23,9 @@ answers.edit(
 answers.edit(
     "neighbouring_seeds", "seed_plus_rank", (APART, "manual_seed(seed + 10**7 + group.rank())")
 )
+answers.edit(
+    "other_run", "begins_low", (APART, "manual_seed(1 + seed * group.size() + group.rank())")
+)
 answers.edit("seed_ignored", "fixed_seed", ("manual_seed(seed)", "manual_seed(1234)"))
 answers.edit("seed_ignored", "fixed_apart", (APART, "manual_seed(2**30 + group.rank())"))
 answers.edit("one_generator", "one", ("return together, apart", "return together, together"))

@@ -92,7 +92,7 @@ answers.edit(
 def only_heads_refused(attention, group, column=Column, row=Row):
     """Heads of keys are cut wherever the numbers divide."""
     if attention.heads % group.size():
-        raise ValueError("heads")
+        raise ValueError(f"{attention.heads} heads")
     if attention.key_value_heads % group.size():
         return attention
     return reference(attention, group, column, row)
@@ -131,11 +131,19 @@ def other_scale(attention, group, column=Column, row=Row):
     return attention
 
 
+@answers.wrong(None, says="does not name the size")
+def size_not_named(attention, group, column=Column, row=Row):
+    """It says how many ranks there are, and not how many heads."""
+    if attention.heads % group.size() or attention.key_value_heads % group.size():
+        raise ValueError(f"heads do not divide over {group.size()} ranks")
+    return reference(attention, group, column, row)
+
+
 @answers.wrong("whole_weights")
 def mask_of_heads(attention, group, column=Column, row=Row):
     """Computes everything; only counts the heads."""
     if attention.heads % group.size() or attention.key_value_heads % group.size():
-        raise ValueError("heads")
+        raise ValueError(f"{attention.heads} and {attention.key_value_heads} heads")
     return attention
 
 
@@ -168,7 +176,7 @@ def sections_by_hand(attention, group, column=Column, row=Row):
     n, size = group.size(), attention.head_size
     sections = [attention.heads * size] + 2 * [attention.key_value_heads * size]
     if any(heads % n for heads in (attention.heads, attention.key_value_heads)):
-        raise ValueError("heads do not divide")
+        raise ValueError(f"{attention.heads}, {attention.key_value_heads}: heads do not divide")
     attention.qkv = column(attention.qkv, group, sections=sections)
     attention.out = row(attention.out, group=group)
     attention.heads = attention.heads // n
@@ -179,7 +187,7 @@ def sections_by_hand(attention, group, column=Column, row=Row):
 @answers.right
 def tuple_of_sections(attention, group, column=Column, row=Row):
     if attention.key_value_heads % group.size():  # then heads, a multiple, divide too
-        raise ValueError("key-value heads")
+        raise ValueError(f"key-value heads: {attention.key_value_heads}")
     attention.qkv = column(attention.qkv, group, tuple(attention.sections))
     attention.out = row(attention.out, group)
     attention.heads //= group.size()
@@ -214,7 +222,7 @@ def from_a_copy(attention, group, column=Column, row=Row):
     shared = reference(copy.copy(attention), group, column, row) if False else None
     n = group.size()
     if attention.heads % n or attention.key_value_heads % n:
-        raise ValueError("heads")
+        raise ValueError(f"heads ({attention.heads}/{attention.key_value_heads})")
     qkv = column(attention.qkv, group, attention.sections)
     out = row(attention.out, group)
     assert shared is None

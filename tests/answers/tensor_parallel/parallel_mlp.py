@@ -137,6 +137,14 @@ def rounded_down(mlp, group, column=Column, row=Row):
     return reference(mlp, group, column, row)
 
 
+@answers.wrong(None, says="does not name the size")
+def size_not_named(mlp, group, column=Column, row=Row):
+    try:
+        return reference(mlp, group, column, row)
+    except ValueError:
+        raise ValueError(f"the MLP does not divide over {group.size()} ranks") from None
+
+
 @answers.right
 def by_index(mlp, group, column=Column, row=Row):
     return nn.Sequential(column(mlp[0], group), mlp[1], row(mlp[2], group))

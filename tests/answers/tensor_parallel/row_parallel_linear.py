@@ -24,6 +24,12 @@ answers.edit(
 )
 answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
 answers.edit("not_refused", "not_refused", ("if linear.in_features % group.size():", "if False:"))
+answers.edit(
+    None,
+    "size_not_named",
+    ("{linear.in_features} inputs do not divide", "inputs do not divide"),
+    says="does not name the size",
+)
 answers.edit("no_bias", "no_bias", (PRODUCT, "return g(F.linear(x, self.weight))"))
 answers.edit(
     "bias_gradient",

@@ -21,6 +21,12 @@ answers.edit(
     (FORWARD, "ctx.whole = gathered(x, group)\n        return F.linear(ctx.whole, weight, bias)"),
     ("whole = gathered(x, ctx.group)", "whole = ctx.whole"),
 )
+answers.edit(
+    None,
+    "size_not_named",
+    ("{x.shape[1]} tokens do not divide", "tokens do not divide"),
+    says="does not name the size",
+)
 answers.edit("keeps_whole", "weight_copied", (SAVE, "ctx.save_for_backward(x, weight.clone())"))
 answers.edit(
     "weights_summed",
@@ -257,7 +263,7 @@ def sequence_first(group):
         @staticmethod
         def forward(ctx, x):
             if x.shape[1] % group.size():
-                raise ValueError("the sequence does not divide")
+                raise ValueError(f"a sequence of {x.shape[1]} does not divide")
             return scattered(x)
 
         @staticmethod

@@ -140,6 +140,14 @@ class SummedByHooks(Reference):
         pass
 
 
+@answers.wrong(None, says="does not name the size")
+class SizeNotNamed(Reference):
+    def forward(self, tokens_BS):
+        if tokens_BS.shape[1] % self.group.size():
+            raise ValueError("the sequence does not divide")
+        return super().forward(tokens_BS)
+
+
 @answers.right
 class OutputFirst(Reference):
     """The tied weight is found under the other of its names first; gradients travel as one."""
@@ -222,7 +230,7 @@ class _Cut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
         if x.shape[1] % group.size():
-            raise ValueError("tokens")
+            raise ValueError(f"sequence={x.shape[1]}")
         ctx.group = group
         return x.chunk(group.size(), dim=1)[group.rank()].clone()
 

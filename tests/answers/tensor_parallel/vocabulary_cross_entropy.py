@@ -33,6 +33,7 @@ answers.edit(
     ),
 )
 answers.edit("target_everywhere", "not_masked", ("own * inside", "own"))
+answers.edit("target_not_summed", "own_targets", ("g(own * inside)", "own * inside"))
 answers.edit(
     "target_everywhere",
     "modulo",

@@ -22,6 +22,12 @@ answers.edit(
 )
 answers.edit("not_masked", "modulo", (ROWS, "F.embedding(tokens_BS % count, self.weight)"))
 answers.edit("not_summed", "without_g", ("return self.reduce(rows_BSH)", "return rows_BSH"))
+answers.edit(
+    None,
+    "size_not_named",
+    ("{embedding.num_embeddings} tokens do not divide", "tokens do not divide"),
+    says="does not name the size",
+)
 answers.edit("strided", "strided", (OWN, "embedding.weight.detach()[group.rank() :: group.size()]"))
 answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
 answers.edit(
@@ -183,7 +189,7 @@ class IsAnEmbedding(nn.Embedding):
     def __init__(self, embedding, group, reduce=None):
         count, left = divmod(embedding.num_embeddings, group.size())
         if left:
-            raise ValueError(f"pad the vocabulary by {group.size() - left}")
+            raise ValueError(f"a vocabulary of {embedding.num_embeddings}: pad it")
         super().__init__(count, embedding.embedding_dim, dtype=embedding.weight.dtype)
         self.first, self.add = (
             group.rank() * count,

@@ -35,6 +35,12 @@ answers.edit(
     "a_gradient_each",
     (GRADIENTS, '"gradients": sum(p.nbytes for p in parameters)'),
 )
+for name, some in {"first": "parameters[1:]", "last": "parameters[:-1]"}.items():
+    answers.edit(
+        None,
+        f"{name}_gradient_left_out",
+        (GRADIENTS, GRADIENTS.replace("in parameters", f"in {some}")),
+    )
 answers.edit("numbers", "numel", (PARAMETERS, PARAMETERS.replace("nbytes", "numel()")))
 answers.edit(
     "four_bytes", "float32_assumed", (PARAMETERS, PARAMETERS.replace("p.nbytes", "4 * p.numel()"))

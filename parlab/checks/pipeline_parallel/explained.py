@@ -1,0 +1,132 @@
+"""Why a step raised or did not end, where the ranks together know; and how far each came."""
+
+import time
+from collections.abc import Sequence
+
+from parlab.checks.endings import ending
+from parlab.checks.mistakes import Finding
+from parlab.checks.pipeline_parallel.cases import Case
+from parlab.checks.pipeline_parallel.mistakes import MISTAKES
+from parlab.checks.pipeline_parallel.notes import Notes
+from parlab.checks.trial import Trial
+from parlab.checks.watchdog import Ended
+from parlab.ledger import Call
+from parlab.ledger.calls import SENDS
+from parlab.pipeline import Action, text, texts
+from parlab.wording import ranks_text
+
+
+def explained(trial: Trial, case: Case, notes: Notes, endings: dict[int, Ended]) -> Finding | None:
+    """The mistake, where it is certain, with what became of the ranks; collective over the lab."""
+    did, waits = trial.gather(notes.did), trial.gather(waited_in(trial.ledger.calls))
+    told = ending(endings)
+    if told is None:
+        return None
+    found = (
+        local_through_group(endings)
+        or tokens_require_grad(case, endings)
+        or frozen_raises(case, endings)
+        or gradients_not_sent(case, endings)
+        or _sends_block(case, did, waits, endings)
+    )
+    lines = [*(found.text.splitlines() if found else ()), *told.text.splitlines()]
+    lines += _came_to(case, did, endings)
+    return Finding("\n".join(lines), (found or told).mistake)
+
+
+def local_through_group(endings: dict[int, Ended]) -> Finding | None:
+    """torch refuses a message to oneself."""
+    rank = _raised(endings, "rank should not be the same as the rank of the current process")
+    return None if rank is None else MISTAKES.local_through_group(rank=rank)
+
+
+def tokens_require_grad(case: Case, endings: dict[int, Ended]) -> Finding | None:
+    error = "only Tensors of floating point"
+    return MISTAKES.tokens_require_grad() if case.tokens and _raised(endings, error) == 0 else None
+
+
+def frozen_raises(case: Case, endings: dict[int, Ended]) -> Finding | None:
+    rank = _raised(endings, "does not require grad")
+    if case.frozen is None or rank is None:
+        return None
+    own = range(rank, case.count, case.ranks)
+    frozen = [s for s in own if not all(p.requires_grad for p in case.layers[s].parameters())]
+    return MISTAKES.frozen_raises(stage=frozen[0], rank=rank) if frozen else None
+
+
+def gradients_not_sent(case: Case, endings: dict[int, Ended]) -> Finding | None:
+    """Some of the last ranks have done all, so every activation came; and all before them wait."""
+    stuck = [rank for rank, ended in endings.items() if ended.kind == "stuck"]
+    done = [rank for rank, ended in endings.items() if ended.kind == "returned"]
+    if not stuck or not done or len(stuck) + len(done) < case.ranks or max(stuck) > min(done):
+        return None
+    if case.chunks == 1 and min(done) in (case.frozen or ()):
+        return MISTAKES.frozen_not_passed(stage=min(done))
+    return MISTAKES.gradients_not_sent() if len(done) == 1 else None
+
+
+def sending_to_each_other(waiting: dict[int, int]) -> list[int]:
+    """Ranks that wait in a circle, where each of `waiting` waits for another to receive."""
+    for first in waiting:
+        circle, rank = [], first
+        while rank in waiting and rank not in circle:
+            circle.append(rank)
+            rank = waiting[rank]
+        if rank in circle:
+            return sorted(circle[circle.index(rank) :])
+    return []
+
+
+def waited_in(calls: Sequence[Call]) -> Call | None:
+    """The call in which a rank was stuck: it took longest.
+
+    It need not be the last. A send is freed as soon as its receiver is, and may end as if all were
+    well; the rank then goes on to its next call.
+    """
+    now = time.perf_counter()
+    return max(calls, key=lambda call: (call.end or now) - call.start, default=None)
+
+
+def _sends_block(
+    case: Case,
+    did: Sequence[list[Action]],
+    waits: Sequence[Call | None],
+    endings: dict[int, Ended],
+) -> Finding | None:
+    """Ranks that have more to do wait for a send, each for the next."""
+    waiting = {
+        rank: call.to
+        for rank, ended in endings.items()
+        if ended.kind == "stuck"
+        and len(did[rank]) < len(case.schedule[rank])
+        and (call := waits[rank]) is not None
+        and call.op in SENDS
+    }
+    circle = sending_to_each_other(waiting)
+    return MISTAKES.blocking_send(ranks=ranks_text(circle)) if circle else None
+
+
+def _came_to(case: Case, did: Sequence[list[Action]], endings: dict[int, Ended]) -> list[str]:
+    """Of the ranks that raised, else of those that wait: what they began, and what comes then."""
+    kind = "raised" if any(e.kind == "raised" for e in endings.values()) else "stuck"
+    several = None if case.chunks > 1 else case.ranks
+    lines = []
+    for rank, ended in endings.items():
+        begun, own = did[rank], case.schedule[rank]
+        if ended.kind != kind:
+            continue
+        line = f"  rank {rank} has begun {texts(begun, several) or 'no action'}"
+        if begun == own[: len(begun)]:
+            left = own[len(begun) :]
+            line += f"; then comes {text(left[0], several)}" if left else ", all that it has to do"
+        else:
+            line += f" where its schedule says {texts(own, several)}"
+        lines.append(line)
+    return lines
+
+
+def _raised(endings: dict[int, Ended], error: str) -> int | None:
+    """The first rank that raised an error with these words."""
+    return next(
+        (rank for rank, e in endings.items() if e.kind == "raised" and error in e.error), None
+    )
