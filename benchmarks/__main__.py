@@ -21,7 +21,8 @@ def run(bench: Benchmark) -> Samples:
     """Measure in fresh processes; RuntimeError, with what they said, when they fail."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "samples.json"
-        program = [sys.executable, "-m", "benchmarks.worker", bench.name, str(result)]
+        worker = ["-m", "benchmarks.worker", bench.topic, str(result), bench.name]
+        program = [sys.executable, *worker]
         command = mpirun.command(bench.ranks, *program) if bench.ranks else program
         env = os.environ | mpirun.environment(max(bench.ranks, 1))
         with subprocess.Popen(
@@ -37,7 +38,7 @@ def run(bench: Benchmark) -> Samples:
                 raise
         if process.returncode or not result.exists():
             raise RuntimeError(f"exit code {process.returncode}\n{said.strip()}")
-        return Samples(**json.loads(result.read_text()))
+        return Samples(**json.loads(result.read_text())[bench.name])
 
 
 def _end(pid: int) -> None:
@@ -83,7 +84,11 @@ def main() -> int:
         return 2
     print(machine.description())
     rows, failed = [], []
+    gpu = any(bench.gpu for bench in chosen) and machine.has_gpu()
     for number, bench in enumerate(chosen, 1):
+        if bench.gpu and not gpu:
+            print(f"{bench.name:<32} not measured: it needs a GPU")
+            continue
         print(f"[{number}/{len(chosen)}] {bench.name} …", file=sys.stderr)
         try:
             samples = run(bench)

@@ -8,43 +8,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import Pair, benchmark
+from benchmarks.mnist_trainer import MnistTrainer, adam
 
 if TYPE_CHECKING:
-    import torch
     import torch.distributed as dist
-    from torch import nn
 
 IMAGES_PER_RANK = 64
 HIDDEN_SIZES = (256, 1024)
 
 
-class Trainer:
-    """A model from a fixed start, its optimizer and this rank's images; `step()` trains once."""
+class Trainer(MnistTrainer):
+    """With the lab's functions, and an optimizer."""
 
     def __init__(self, hidden_size: int) -> None:
-        import torch
-
-        from parlab import models
         from parlab.authoring.definitions import definitions
-        from parlab.data import mnist
-        from parlab.rank import rank, world_size
 
+        super().__init__(hidden_size, IMAGES_PER_RANK)
         self.lab = definitions("02_data_parallel")
-        self.share = 1 / world_size
-        images, labels = mnist("train", IMAGES_PER_RANK * world_size)
-        self.images = torch.from_numpy(images[rank::world_size])
-        self.labels = torch.from_numpy(labels[rank::world_size])
-        torch.manual_seed(0)
-        self.model = models.mlp(hidden_size)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
-
-    def loss(self, model: "nn.Module") -> "torch.Tensor":
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(model(self.images), self.labels)
-
-    def step(self) -> None:
-        raise NotImplementedError
+        self.share = 1 / self.world_size
+        self.optimizer = adam(self.model.parameters())
 
 
 class Flat(Trainer):

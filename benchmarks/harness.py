@@ -26,16 +26,17 @@ class Benchmark:
 
     name: str
     topic: str
-    set_up: Callable[[], Pair]
+    set_up: Callable[..., Pair]
     peer: str
     work: str
-    target: float
+    target: float | None
     ranks: int
     rounds: int
     calls: int
     warm_up: int
     seconds: float
     unit: str = "s"
+    gpu: bool = False
 
 
 class Samples(NamedTuple):
@@ -52,35 +53,36 @@ def benchmark(
     *,
     peer: str,
     work: str,
-    target: float,
+    target: float | None,
     ranks: int,
     rounds: int = 30,
     calls: int = 1,
     warm_up: int = 3,
     seconds: float = 300.0,
     unit: str = "s",
-) -> Callable[[Callable[[], Pair]], Callable[[], Pair]]:
+    gpu: bool = False,
+) -> Callable[[Callable[..., Pair]], Callable[..., Pair]]:
     """Make a function that sets two ways of one work up a benchmark (see `benchmarks`).
 
     Args:
         peer: what ours is compared with.
         work: what both do: sizes, ranks, backend.
-        target: the largest ratio that is good enough.
+        target: the largest ratio that is good enough; None where it is only to be known.
         ranks: MPI ranks to run on; 0 for a single process.
         rounds: how often each is sampled.
         calls: calls in a sample: many, where one takes microseconds.
         warm_up: rounds before, not counted.
         seconds: how long it may take altogether, before it is ended.
         unit: `s`; or `bytes`, where both functions return those.
+        gpu: it needs a GPU. Its function takes `small`: a rehearsal of the same work on the CPU.
     """
 
-    def register(set_up: Callable[[], Pair]) -> Callable[[], Pair]:
+    def register(set_up: Callable[..., Pair]) -> Callable[..., Pair]:
         name, topic = set_up.__name__, set_up.__module__.rpartition(".")[2]
         if name in _benchmarks:
             raise ValueError(f"two benchmarks are named {name}: rename the one in {topic}.py")
-        _benchmarks[name] = Benchmark(
-            name, topic, set_up, peer, work, target, ranks, rounds, calls, warm_up, seconds, unit
-        )
+        settings = (peer, work, target, ranks, rounds, calls, warm_up, seconds, unit, gpu)
+        _benchmarks[name] = Benchmark(name, topic, set_up, *settings)
         return set_up
 
     return register
@@ -90,10 +92,14 @@ def all_benchmarks() -> list[Benchmark]:
     """Every benchmark of this folder, file by file in the order of their names."""
     import benchmarks
 
-    for module in sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__)):
-        if module not in OWN_MODULES:
-            importlib.import_module(f"benchmarks.{module}")
-    return sorted(_benchmarks.values(), key=lambda b: b.topic)
+    names = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__))
+    return [bench for name in names if name not in OWN_MODULES for bench in of_topic(name)]
+
+
+def of_topic(topic: str) -> list[Benchmark]:
+    """The benchmarks of one file. It alone is imported: a node may lack what the others need."""
+    importlib.import_module(f"benchmarks.{topic}")
+    return [bench for bench in _benchmarks.values() if bench.topic == topic]
 
 
 def select(names: list[str]) -> list[Benchmark]:

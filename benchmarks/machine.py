@@ -98,6 +98,13 @@ def description() -> str:
     )
 
 
+def has_gpu() -> bool:
+    """Whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.device_count() > 0
+
+
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

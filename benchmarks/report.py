@@ -17,7 +17,7 @@ def row(bench: Benchmark, samples: Samples) -> dict[str, Any]:
         "work": bench.work,
         "ratio": round(ratio(samples), 4),
         "spread": [round(end, 4) for end in spread(samples)],
-        "target": bench.target,
+        "target": bench.target and round(bench.target, 4),
     }
 
 
@@ -34,12 +34,15 @@ def lines(bench: Benchmark, samples: Samples) -> list[str]:
     """The result for people: the ratio against its target, then the work and the times."""
     result = row(bench, samples)
     low, high = result["spread"]
-    verdict = "ok" if result["ratio"] <= bench.target else "MISSED"
+    wanted = "no target"
+    if bench.target is not None:
+        verdict = "ok" if result["ratio"] <= bench.target else "MISSED"
+        wanted = f"target {bench.target:.4g}: {verdict}"
     shown = sized if bench.unit == "bytes" else seconds
     took = " against ".join(shown(statistics.median(side)) for side in samples)
     return [
         f"{bench.name:<32} {result['ratio']:7.3f} × {bench.peer}",
-        f"{'':<32} {low:.3f} to {high:.3f}, target {bench.target}: {verdict}",
+        f"{'':<32} {low:.3f} to {high:.3f}, {wanted}",
         f"{'':<32} {bench.work}; {took}",
     ]
 

@@ -1,6 +1,9 @@
-"""Measures one benchmark: started on its ranks, or alone, by `python -m benchmarks`.
+"""Measures benchmarks of one file, one after the other: started by `python -m benchmarks`.
 
-python -m benchmarks.worker NAME RESULT.json
+python -m benchmarks.worker TOPIC RESULT.json NAME …
+
+Alone, or on the ranks of all of them. The result has the samples by name, anew after each. With
+`--rehearse` for the result, those for GPUs do their work on the CPU, small and unmeasured.
 """
 
 import json
@@ -9,7 +12,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Samples, all_benchmarks, measure
+from benchmarks.harness import Benchmark, Samples, measure, of_topic
+from parlab.files import write_atomically
 
 
 def _on_ranks(bench: Benchmark) -> Samples | None:
@@ -30,11 +34,18 @@ def _alone(bench: Benchmark) -> Samples:
 
 
 def main() -> None:
-    name, result = sys.argv[1:]
-    bench = next(b for b in all_benchmarks() if b.name == name)
-    samples = _on_ranks(bench) if bench.ranks else _alone(bench)
-    if samples is not None:
-        Path(result).write_text(json.dumps(samples._asdict()))
+    topic, result, *names = sys.argv[1:]
+    known = {bench.name: bench for bench in of_topic(topic)}
+    measured: dict[str, dict[str, list[float]]] = {}
+    for bench in (known[name] for name in names):
+        if result == "--rehearse":
+            for work in bench.set_up(small=True):
+                work()
+            continue
+        samples = _on_ranks(bench) if bench.ranks else _alone(bench)
+        if samples is not None:
+            measured[bench.name] = samples._asdict()
+            write_atomically(Path(result), json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import Pair, benchmark
+from benchmarks.mnist_trainer import MnistTrainer, adam
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    pass
 
 IMAGES_PER_RANK = 64
 HIDDEN_SIZE = 512
@@ -20,45 +20,15 @@ HIDDEN_SIZE = 512
 SLACK = 1.02
 
 
-class Trainer:
-    """A model from a fixed start and this rank's images; `step()` trains once."""
+class Trainer(MnistTrainer):
+    """`step()` returns this rank's loss before it."""
 
     def __init__(self) -> None:
-        import torch
-
-        from parlab import models
-        from parlab.data import mnist
-        from parlab.rank import rank, world_size
-
-        self.world_size = world_size
-        images, labels = mnist("train", IMAGES_PER_RANK * world_size)
-        self.images = torch.from_numpy(images[rank::world_size])
-        self.labels = torch.from_numpy(labels[rank::world_size])
-        torch.manual_seed(0)
-        self.model = models.mlp(HIDDEN_SIZE)
-
-    def loss(self, model: "nn.Module") -> "torch.Tensor":
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(model(self.images), self.labels)
-
-    def step(self) -> float:
-        """Train once; returns this rank's loss before it."""
-        raise NotImplementedError
-
-    def timed(self) -> None:
-        """A step for the clock: a number that it returned would be taken for seconds."""
-        self.step()
+        super().__init__(HIDDEN_SIZE, IMAGES_PER_RANK)
 
     def held(self) -> int:
         """Bytes of model states on this rank."""
         raise NotImplementedError
-
-
-def adam(parameters: Any) -> "torch.optim.Optimizer":
-    import torch
-
-    return torch.optim.Adam(parameters, lr=1e-3, fused=True)
 
 
 class Ours(Trainer):

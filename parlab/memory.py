@@ -86,7 +86,7 @@ class Peak:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self.bytes = 0
-        self._watch: _LiveStorages | None = None
+        self._watch: LiveStorages | None = None
         self._before = 0
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before = torch.cuda.memory_allocated(self.device)
         elif self.device.type == "cpu":
-            self._watch = _LiveStorages()
+            self._watch = LiveStorages()
             self._watch.__enter__()
         else:
             raise ValueError(f"no count of memory on {self.device}: use a CPU or CUDA device")
@@ -150,8 +150,11 @@ class Saved:
         self._kept.clear()
 
 
-class _LiveStorages(TorchDispatchMode):
-    """Follows the storages that operations return, from allocation to release."""
+class LiveStorages(TorchDispatchMode):
+    """Follows the storages that operations return, from allocation to release; on the CPU.
+
+    `live` is the bytes of those that are there now, also after the block; `peak` the most.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = ("compute", "communication", "idle")
 CLOCK_ROUNDS = 50  # the quickest of so many exchanges tells the clocks' difference
-LABEL_SHARE = 0.012  # of the picture's width, for each letter of a name written into a span
+LABEL_SHARE = 0.0085  # of the picture's width, for each letter of a name written into a span
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,15 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
         row = ranks.index(span.rank)
         bottom, height = _lane(span.kind, halves)
         style = plots.hatched(span.kind)
+        if span.kind != "idle":
+            style["linewidth"] = 0.6  # what follows at once is a span of its own
         if span.kind in labelled:
             style.pop("label")
         labelled.add(span.kind)
         axes.broken_barh([(span.start * 1e3, span.seconds * 1e3)], (row + bottom, height), **style)
-        if span.name and span.seconds / width > LABEL_SHARE * (len(span.name) + 2):
-            middle = ((span.start + span.end) / 2 * 1e3, row + bottom + height / 2)
+        end = _seen_until(span, spans)
+        if span.name and (end - span.start) / width > LABEL_SHARE * (len(span.name) + 2):
+            middle = ((span.start + end) / 2 * 1e3, row + bottom + height / 2)
             plate = {"boxstyle": "round,pad=0.15", "facecolor": style["facecolor"], "linewidth": 0}
             axes.text(*middle, span.name, ha="center", va="center", color="white", fontsize=9,
                       bbox=plate)  # fmt: skip
@@ -203,6 +206,12 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
             labelcolor=plots.NEUTRAL,
         )
     return figure, axes
+
+
+def _seen_until(span: Span, spans: Iterable[Span]) -> float:
+    """When the first one begins that is drawn over it, or its own end."""
+    over = [s.start for s in spans if (s.rank, s.kind) == (span.rank, span.kind)]
+    return min((start for start in over if span.start < start < span.end), default=span.end)
 
 
 def _lane(kind: str, halves: bool) -> tuple[float, float]:

@@ -11,14 +11,12 @@ and do not depend on the machine.
 import functools
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import machine
-from parlab import mpirun
+from benchmarks.recordings import record_on_ranks
 from parlab.files import ROOT, write_atomically
 from parlab.network import Link, Network, emulated_group, sub_group
 
@@ -181,14 +179,5 @@ def measure(machine_text: str) -> None:
             print(row, f"bubble {row['seconds'] / ideal - 1:.3f}")
 
 
-def main() -> int:
-    """Start the ranks."""
-    program = ["-m", "benchmarks.recordings.bubbles", machine.description()]
-    return mpirun.run(RANKS, *program).returncode
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        measure(sys.argv[1])
-    else:
-        sys.exit(main())
+    record_on_ranks(COMMAND, RANKS, measure)

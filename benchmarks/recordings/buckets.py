@@ -8,12 +8,10 @@ machine that is busy makes one late, and never early.
 
 import json
 import os
-import sys
 import time
 from datetime import date
 
-from benchmarks import machine
-from parlab import mpirun
+from benchmarks.recordings import record_on_ranks
 from parlab.files import ROOT, write_atomically
 from parlab.network import Link, Network, Stage, emulated_group
 
@@ -71,14 +69,5 @@ def measure(machine_text: str) -> None:
     print(f"{FILE.name}: emulated, by number of buckets: {told}")
 
 
-def main() -> int:
-    """Start the ranks."""
-    program = ["-m", "benchmarks.recordings.buckets", machine.description()]
-    return mpirun.run(RANKS, *program).returncode
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        measure(sys.argv[1])
-    else:
-        sys.exit(main())
+    record_on_ranks(COMMAND, RANKS, measure)

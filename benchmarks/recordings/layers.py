@@ -9,13 +9,11 @@ passes the fastest counts: a machine that is busy makes one late, and never earl
 
 import json
 import os
-import sys
 import time
 from datetime import date
 from typing import TYPE_CHECKING
 
-from benchmarks import machine
-from parlab import mpirun
+from benchmarks.recordings import record_on_ranks
 from parlab.files import ROOT, write_atomically
 from parlab.network import Link, Network, Stage, emulated_group, sub_group
 
@@ -92,14 +90,5 @@ def measure(machine_text: str) -> None:
         print(f"{FILE.name}: {record['seconds']}")
 
 
-def main() -> int:
-    """Start the ranks."""
-    program = ["-m", "benchmarks.recordings.layers", machine.description()]
-    return mpirun.run(RANKS, *program).returncode
-
-
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        measure(sys.argv[1])
-    else:
-        sys.exit(main())
+    record_on_ranks(COMMAND, RANKS, measure)

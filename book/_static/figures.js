@@ -37,6 +37,7 @@
     });
     // The page shows the title, as text above the plot: there is no need to keep room for it.
     themed.template.layout.margin = { ...themed.template.layout.margin, t: 8 };
+    themed.margin = { ...themed.margin, t: 8 };
     if (layout.sliders) {
       themed.sliders = layout.sliders.map((slider) => merged(slider, sliderDefaults));
     }

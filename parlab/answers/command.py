@@ -6,6 +6,8 @@ from pathlib import Path
 
 from parlab.answers.collected import answers_to, exercises
 from parlab.answers.ranks import REFERENCE, Verdict, run
+from parlab.answers.references import topic_of
+from parlab.files import ROOT
 
 
 def main(exercise: str, wanted: list[str], every: bool, world_size: int) -> int:
@@ -34,6 +36,9 @@ def _names(exercise: str, wanted: list[str], every: bool) -> list[str]:
             f"no exercise {exercise!r}"
             + (f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(known)}")
         )
+    checks = Path("parlab", "checks", topic_of(exercise), "__init__.py")
+    if f'"{exercise}"' not in (ROOT / checks).read_text():
+        raise ValueError(f"{checks} has no check {exercise!r}: import it there, and list it")
     if every:
         return [REFERENCE, *(answer.name for answer in answers_to(exercise))]
     return [name for given in wanted or [REFERENCE] for name in _meant(exercise, given)]

@@ -47,6 +47,7 @@ def problems_of(lab: Lab, others: list[Lab], checks: Path) -> list[Problem]:
     for cell in lab.cells:
         _metadata(cell, report)
         _regions(cell, report)
+        _folds(cell, report)
     _exercises(lab, report)
     _keys_elsewhere(lab, others, report)
     _check_functions(lab, checks / f"{lab.topic}.py", report)
@@ -148,6 +149,20 @@ def _regions(cell: Cell, report: Report) -> None:
         if error:
             text = f"without its regions this cell is not Python ({error.msg}): "
             report(cell.line + 1 + regions[0].begin, text + "a region is whole statements")
+
+
+def _folds(cell: Cell, report: Report) -> None:
+    """A fold is a block of its own: JupyterLab shows what follows unfolded otherwise."""
+    if cell.kind != "markdown":
+        return
+    lines = cell.source.split("\n")
+    for number, line in enumerate(lines):
+        above = lines[number - 1] if number else ""
+        below = lines[number + 1] if number + 1 < len(lines) else ""
+        if line.startswith("<details") and above.strip():
+            report(cell.line + 1 + number, "<details> needs an empty line above it")
+        if line.rstrip().endswith("</details>") and below.strip():
+            report(cell.line + 1 + number, "</details> needs an empty line below it")
 
 
 def _exercises(lab: Lab, report: Report) -> None:

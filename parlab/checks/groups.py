@@ -19,7 +19,13 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.distributed import distributed_c10d
 
-from parlab.checks.refusal import FREED_BEFORE_WAIT, NO_MEMORY, REFUSED
+from parlab.checks.refusal import (
+    CHANGED_BEFORE_WAIT,
+    FREED_BEFORE_WAIT,
+    NO_MEMORY,
+    NOT_CONTIGUOUS,
+    REFUSED,
+)
 from parlab.ledger import Call, Ledger
 from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.ledger.torch_calls import group_call
@@ -209,14 +215,28 @@ class RecordingGroup(MPIGroup):
             self._pending.remove(first)
             first.carry_out()
 
+    def _keep(self, transfer: PointToPointWork) -> PointToPointWork:
+        return transfer  # `_pending` keeps it until it is waited for, and nothing keeps it longer
+
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> LateWork:
         # It leaves at once, unbuffered: only its end is late.
-        working = dense(*tensors)
+        _require_contiguous("send", tensors)
+        (working,) = (dense(tensor) for tensor in tensors)
+        sent = working.clone()
         requests = [self.comm.Issend(message(piece), dst, tag) for piece in pieces(working)]
-        work = self._keep(PointToPointWork(self.comm, requests, working))
-        return self.start("send", (tensors, dst, tag), lambda: work, work.is_completed)
+        work = PointToPointWork(self.comm, requests, working)
+
+        def leave() -> dist.Work:
+            changed = not _same_bytes(working, sent)
+            work.wait()  # first: MPI reads the memory until then
+            if changed:
+                raise RuntimeError(f"send: {CHANGED_BEFORE_WAIT}")
+            return work
+
+        return self.start("send", (tensors, dst, tag), leave, work.is_completed)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> LateWork:
+        _require_contiguous("recv", tensors)
         (tensor,) = tensors
         arrived = torch.empty_like(tensor)
         work = super().recv([arrived], src, tag)
@@ -227,6 +247,18 @@ class RecordingGroup(MPIGroup):
             return work
 
         return self.start("recv", (tensors, src, tag), land, work.is_completed)
+
+
+def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> None:
+    """As Gloo and NCCL do; MPI here would take any."""
+    for tensor in tensors:
+        if not tensor.is_contiguous():
+            raise RuntimeError(f"{op}: {NOT_CONTIGUOUS}, with strides {tensor.stride()}")
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two contiguous tensors have the same bits: NaN is itself."""
+    return torch.equal(*(t.detach().view(-1).view(torch.uint8) for t in (one, other)))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -58,6 +58,14 @@ COMMON = Mistakes(
         "counts bytes"
     ),
     freed_before_wait="{error}: `wait()` on its handle comes before the numbers are used",
+    changed_before_wait=(
+        "the tensor of an `isend` changes before the `wait()` on its handle: until then its "
+        "numbers may be read, and the receiver gets old ones or new ones. Wait first"
+    ),
+    not_contiguous=(
+        "{error}: Gloo and NCCL send and receive contiguous memory alone, and refuse views of "
+        "other strides. `tensor.contiguous()` is the tensor itself, or a copy where it has to be"
+    ),
     nothing_sent=(
         "nothing went through the communicator or group that the function was given: other ranks "
         "cannot know of this one's data"

@@ -90,7 +90,7 @@ def run_watched(
         ended = _of_error(error, comm)
     finally:
         done.set()
-    if places and _is_revoked(comm):
+    if places and is_revoked(comm):
         ended = Ended("stuck")  # whatever came of it then
     if places and ended.kind in ("returned", "stuck"):
         ended = replace(ended, line=places[-1])
@@ -119,13 +119,14 @@ def _of_error(error: Exception, comm: MPI.Intracomm) -> Ended:
     if not isinstance(error, MPI.Exception):
         return Ended("raised", error=f"{type(error).__name__}: {error}", line=line)
     # A collective that is under way as another rank revokes may fail by any error.
-    freed = _is_revoked(comm) and refusal(str(error)) is None
+    freed = is_revoked(comm) and refusal(str(error)) is None
     if freed or error.Get_error_class() == MPI.ERR_REVOKED:
         return Ended("stuck", line=line)
     return Ended("raised", error=str(error), line=line)
 
 
-def _is_revoked(comm: MPI.Intracomm) -> bool:
+def is_revoked(comm: MPI.Intracomm) -> bool:
+    """Whether `comm` was given up: what a rank does from there on says nothing of the function."""
     with contextlib.suppress(MPI.Exception, NotImplementedError):
         return comm.Is_revoked()
     return False

@@ -115,8 +115,11 @@ class Channel:
                 with contextlib.suppress(OSError):
                     self.ranks[rank].connection.sendall(data)
 
-    def stacks(self, ranks: list[int], timeout: float = 1.0) -> dict[int, str]:
-        """faulthandler's text for each of `ranks` that answers within `timeout` seconds."""
+    def stacks(self, ranks: list[int], timeout: float = 5.0) -> dict[int, str]:
+        """faulthandler's text for each of `ranks` that answers within `timeout` seconds.
+
+        They answer in milliseconds, wherever they are; on a busy machine it was over a second.
+        """
         reachable = self._reachable(ranks)
         with self._changed:
             for rank in reachable:

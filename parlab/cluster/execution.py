@@ -137,6 +137,6 @@ class Execution:
         """The line of a cell for each stack."""
         return {
             rank: where(stack, self.session.cells)
-            or ("between two lines" if stack else "gives no sign (stuck in C code)")
+            or ("between two lines" if stack else "no sign (stuck in C code)")
             for rank, stack in stacks.items()
         }

@@ -7,6 +7,8 @@ data_parallel   a training step on many ranks: traffic, time, efficiency
 zero            ZeRO's stages: bytes by kind, traffic, prefetch, offload
 tensor_parallel a layer on several ranks: activations, traffic, time
 pipeline_parallel stages on several ranks: idle time, activations, messages
+mixed_precision bytes of a recipe; what a format loses; errors of a sum over ranks
+kernels         bytes and arithmetic of a kernel; roofline, sectors, tiles
 
 Sizes are in bytes, times in seconds, as floats: a formula is not rounded to whole messages.
 """

@@ -9,6 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from parlab.ledger.calls import Call
+from parlab.ledger.completion import NotesItsEnd
 from parlab.ledger.entries import Entries
 
 # The op of each start of a message, by the name of the method that makes the request.
@@ -35,7 +36,7 @@ class Prequest(MPI.Prequest):
 MPI.Prequest = Prequest  # else a start by the class would go past the requests
 
 
-class WatchedPrequest(Prequest):
+class WatchedPrequest(NotesItsEnd, Prequest):
     """A persistent request that enters a copy of `call` whenever it is started.
 
     Seen are its start, alone or by `Startall`, its `Wait` and `Test`, and its end in `Waitall`
@@ -60,19 +61,6 @@ class WatchedPrequest(Prequest):
         self._call = replace(self._pattern, start=time.perf_counter(), end=None)
         self._entries.enter(self._call)
         self._entries.follow(self._settled)
-
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        status = status or MPI.Status()
-        super().Wait(status)
-        self._complete(status)
-        return True
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        status = status or MPI.Status()
-        done = super().Test(status)
-        if done:
-            self._complete(status)
-        return done
 
     def _complete(self, status: MPI.Status) -> None:
         call, self._call = self._call, None

@@ -11,6 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from parlab.ledger.calls import Call
+from parlab.ledger.completion import NotesItsEnd
 from parlab.ledger.entries import Entries
 from parlab.ledger.persistent import MAKERS, maker
 from parlab.ledger.probed import WatchedMessage
@@ -45,7 +46,7 @@ _MAKERS = [
 ]
 
 
-class WatchedRequest(MPI.Request):
+class WatchedRequest(NotesItsEnd, MPI.Request):
     """A request that notes in its call when it was complete, and what came."""
 
     def __new__(
@@ -57,19 +58,6 @@ class WatchedRequest(MPI.Request):
         self, request: MPI.Request, call: Call, number: Callable[[int], int | None]
     ) -> None:
         self._call, self._number = call, number
-
-    def Wait(self, status: MPI.Status | None = None) -> bool:
-        status = status or MPI.Status()
-        super().Wait(status)
-        self._complete(status)
-        return True
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        status = status or MPI.Status()
-        done = super().Test(status)
-        if done:
-            self._complete(status)
-        return done
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         status = status or MPI.Status()

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from parlab.answers.references import labs
 from parlab.files import ROOT, numbered, write_atomically
 from parlab.mutation.lab import Exercise, exercises
 from parlab.mutation.trying import Tried
@@ -96,11 +97,11 @@ def read(folder: Path = FOLDER) -> dict[str, Score]:
 def write(new: dict[str, Score], folder: Path = FOLDER) -> None:
     """Put these scores into the record, beside those of the exercises that were not tried now."""
     scores = read(folder) | new
-    labs: dict[str, dict[str, Any]] = {}
+    by_lab: dict[str, dict[str, Any]] = {}
     for exercise in exercises():
         if exercise.key in scores:
-            labs.setdefault(exercise.lab, {})[exercise.key] = asdict(scores[exercise.key])
-    for lab, kept in labs.items():
+            by_lab.setdefault(exercise.lab, {})[exercise.key] = asdict(scores[exercise.key])
+    for lab, kept in by_lab.items():
         record = {"command": "make mutants", "exercises": kept}
         text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
         write_atomically(folder / f"{lab}.json", text)
@@ -112,7 +113,7 @@ def sources_digest(exercise: Exercise) -> str:
     The exercise's cells, the checks without those of other exercises, and the operators.
     """
     checks, topic = ROOT / "parlab" / "checks", exercise.lab[3:]
-    others = {one.key for one in exercises()} - {exercise.key}
+    others = {key for one in labs() for key in one.lab.keys} - {exercise.key}
     files = [*checks.glob("*.py"), *(checks / topic).glob("*.py")]
     mutation = ROOT / "parlab" / "mutation"
     files += [*(mutation / "operators").glob("*.py"), mutation / "mutants.py"]

@@ -16,6 +16,8 @@ MIME = "application/vnd.plotly.v1+json"
 # option Plotly gives up the height, so that a figure vanishes when JupyterLab changes its theme.
 CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False}
 HEIGHT = 400
+HEADROOM = 64  # above the plot, for a title and one row of legend
+_LEGEND_WIDTH = 700
 _GRID = "rgba(125,133,144,0.25)"
 _FONT = "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
@@ -44,7 +46,7 @@ def _template() -> go.layout.Template:
             "yaxis": axis,
             "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
             # On the right, room for the label of the last mark: Plotly drops one that does not fit.
-            "margin": {"l": 8, "r": 28, "t": 64, "b": 8},
+            "margin": {"l": 8, "r": 28, "t": HEADROOM, "b": 8},
             "autosize": True,
             "dragmode": False,
             "hovermode": "closest",
@@ -118,18 +120,41 @@ def add_slider(
         positions.append({"label": name, "method": "restyle", "args": args})
     for trace, owner in zip(figure.data[always:], owners, strict=True):
         trace.visible = owner == active
-    shown = {"prefix": label + " ", "xanchor": "left"}
-    slider = {"active": active, "steps": positions, "currentvalue": shown, "pad": {"t": 56}}
     # The slider takes its room from below the plot, not from the plot.
-    figure.update_layout(sliders=[slider], height=(figure.layout.height or HEIGHT) + 80)
+    height = (figure.layout.height or HEIGHT) + 80
+    figure.update_layout(sliders=[slider(label, positions, active, top=56)], height=height)
+
+
+def slider(label: str, steps: Sequence[Any], active: int, *, top: int) -> dict[str, Any]:
+    """A slider as Plotly's layout takes it, `top` pixels under the plot."""
+    shown = {"prefix": label + " ", "xanchor": "left"}
+    return {"active": active, "steps": list(steps), "currentvalue": shown, "pad": {"t": top}}
 
 
 def bundle(figure: go.Figure) -> dict[str, Any]:
     """The figure as the outputs of a notebook cell: its data, and a line for a terminal."""
+    _make_room_above(figure)
     title = (figure.layout.title.text or "figure").replace("<br>", " ")
     names = [trace.name for trace in figure.data if trace.name]
     text = f"[{title}: {', '.join(dict.fromkeys(names))}]" if names else f"[{title}]"
     return {MIME: json.loads(figure.to_json()) | {"config": CONFIG}, "text/plain": text}
+
+
+def _make_room_above(figure: go.Figure) -> None:
+    """Keep the title off a legend of several rows: Plotly makes room for one of the two alone.
+
+    Rows are counted for the width of a cell on a laptop, beside JupyterLab's list of files.
+    """
+    shown = {trace.name for trace in figure.data if trace.name and trace.visible is not False}
+    if not shown:
+        return
+    in_a_row = max(1, _LEGEND_WIDTH // (48 + 7 * max(map(len, shown))))  # pixels; columns are alike
+    rows, lines = -(-len(shown) // in_a_row), (figure.layout.title.text or "").count("<br>") + 1
+    if rows + lines > 2:
+        top = HEADROOM + 19 * (rows - 1) + 22 * (lines - 1) + 8
+        above = {"y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 16}}
+        height = (figure.layout.height or HEIGHT) + top - (figure.layout.margin.t or HEADROOM)
+        figure.update_layout(title=above, height=height, margin={"t": top})
 
 
 def show(figure: go.Figure) -> None:

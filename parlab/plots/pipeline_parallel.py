@@ -14,6 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from parlab.pipeline import Span, bubble, live, simulate
 from parlab.plots.interactive import figure as interactive_figure
+from parlab.plots.interactive import slider
 from parlab.plots.look import NEUTRAL, Style, style
 from parlab.plots.pipeline_policies import schedule
 from parlab.plots.still import hatched, subplots
@@ -142,19 +143,9 @@ def schedule_explorer(
     ]
     figure.update_layout(
         sliders=[
-            {
-                "active": place,
-                "steps": steps,
-                "currentvalue": {"prefix": label, "xanchor": "left"},
-                "pad": {"t": top},
-            }
-            for place, steps, label, top in zip(
-                active,
-                (by_ranks, by_micro_batches, by_chunks),
-                ("ranks p: ", "micro-batches m: ", "interleaved stages on a rank v: "),
-                (64, 156, 248),
-                strict=True,
-            )
+            slider("ranks p:", by_ranks, active[0], top=64),
+            slider("micro-batches m:", by_micro_batches, active[1], top=156),
+            slider("interleaved stages on a rank v:", by_chunks, active[2], top=248),
         ]
     )
     return figure

@@ -7,7 +7,7 @@ long as not too many micro-batches are on their way back to it, and else a backw
 are too many makes the schedule. "gpipe": never. "1f1b": as many as there are ranks from here to the
 end. "interleaved": the same with several stages on a rank, which it serves in turn, p micro-batches
 each. `zero_bubble` has backward passes in two parts, of which the one for the weights comes later,
-where there would be a gap (ZB-H1 of Qi et al. 2024).
+where there would be a gap (ZB-H1 and ZB-H2 of Qi et al. 2024).
 """
 
 import heapq
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from parlab.pipeline import Action, Schedule, Span, backward, forward, needs
 
 POLICIES = ("gpipe", "1f1b", "interleaved")
+ZERO_BUBBLE = ("ZB-H1", "ZB-H2")
 
 
 def schedule(policy: str, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
@@ -42,13 +43,28 @@ def schedule(policy: str, ranks: int, micro_batches: int, chunks: int = 1) -> Sc
     return actions
 
 
-def zero_bubble(ranks: int, micro_batches: int) -> list[Span]:
-    """ZB-H1, where forward pass, backward for inputs and backward for weights take 1 each.
+def zero_bubble(policy: str, ranks: int, micro_batches: int) -> list[Span]:
+    """ "ZB-H1" or "ZB-H2": forward pass, backward for inputs and for weights take 1 each.
 
-    Its actions are of the kinds "forward", "backward" (for inputs) and "weights".
+    Actions are of the kinds "forward", "backward" (for inputs) and "weights". ZB-H2 fills the time
+    before the first backward pass with forward passes, and needs 2p − 1 micro-batches for that.
+
+    Raises ValueError for a policy that is neither.
     """
-    workers = [Worker("zero bubble", rank, ranks, micro_batches, 1) for rank in range(ranks)]
+    if policy not in ZERO_BUBBLE:
+        raise ValueError(f"no policy {policy!r}: use one of {', '.join(ZERO_BUBBLE)}")
+    workers = [Worker(policy, rank, ranks, micro_batches, 1) for rank in range(ranks)]
     return play(workers, ranks, {"forward": 1, "backward": 1, "weights": 1})
+
+
+def idle(spans: list[Span]) -> list[float]:
+    """For each rank, from its own first start to its own last end, the time that it does nothing.
+
+    So Qi et al. count. `parlab.pipeline.bubble` counts from the first start of all: to one step of
+    the optimizer for all ranks together.
+    """
+    own = [[s for s in spans if s.rank == r] for r in range(1 + max(s.rank for s in spans))]
+    return [of[-1].end - of[0].start - sum(s.end - s.start for s in of) for of in own]
 
 
 class Worker:
@@ -67,9 +83,11 @@ class Worker:
             "gpipe": micro_batches,
             "1f1b": ranks - rank,
             "interleaved": (2 if chunks > 1 else 1) * (ranks - rank - 1) + (chunks - 1) * ranks + 1,
-            "zero bubble": ranks - rank,
+            "ZB-H1": ranks - rank,
+            "ZB-H2": 2 * (ranks - rank) - 1,
         }[policy]
-        self.two_parts, self.later = policy == "zero bubble", rank
+        self.two_parts = policy in ZERO_BUBBLE
+        self.later = 2 * rank if policy == "ZB-H2" else rank  # gradients of weights put off
 
     def next(self) -> Action | None:
         """What this rank waits for and does next; None at the end."""

@@ -88,7 +88,7 @@ def activation_explorer(
 ) -> go.Figure:
     """Bytes of a layer's activations on a rank by scheme: choose the model and the ranks."""
     figure = interactive_figure(
-        title, y="activations of a layer on each rank (GB)", height=560,
+        title, y="activations of a layer on each rank (GB)", height=600,
         yaxis_type="log", yaxis_range=[-2.6, 1.4],
         barmode="overlay",  # or those that are not chosen would lie below, unseen
     )  # fmt: skip
@@ -103,4 +103,6 @@ def activation_explorer(
 
     traces = {(model, str(n)): [bars(layer, n)] for model, layer in models.items() for n in ranks}
     add_two_sliders(figure, ("model:", "ranks of a layer:"), traces, active)
+    for slider in figure.layout.sliders:
+        slider.pad.t += 40  # on a phone the names are turned, and need room above
     return figure

@@ -5,6 +5,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from parlab.plots.interactive import slider
+
 # Two sliders must not touch the same property, or each would undo what the other did. So the first
 # sets whether a trace is visible; the second makes it transparent, to the eye and to the pointer.
 _SHOWN = {"opacity": 1.0, "hoverinfo": "all", "showlegend": True}
@@ -43,7 +45,5 @@ def add_two_sliders(
             {"label": text, "method": "restyle", "args": [change, indices]}
             for text, change in zip(texts[i], changes, strict=True)
         ]
-        shown = {"prefix": labels[i] + " ", "xanchor": "left"}
-        pad = {"t": 68 + 92 * i}
-        sliders.append({"active": active[i], "steps": steps, "currentvalue": shown, "pad": pad})
+        sliders.append(slider(labels[i], steps, active[i], top=68 + 92 * i))
     figure.update_layout(sliders=sliders)

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 
 from parlab.costs.zero import Recipe, model_states
 from parlab.plots.interactive import figure as interactive_figure
+from parlab.plots.interactive import slider
 from parlab.plots.look import NEUTRAL, bar, style
 from parlab.plots.still import subplots
 
@@ -72,8 +73,10 @@ def memory_explorer(
         title, y="on each device", yaxis=_gigabytes_axis(), height=740, barmode="overlay",
         xaxis_range=[-0.5, len(STAGES) - 0.5], margin_r=64,
     )  # fmt: skip
+    # On a phone, longer lines would be turned, or meet.
+    stages = [name.replace(" ", "<br>", 1) for name in STAGES]
     for kind in KINDS:  # the legend's
-        figure.add_bar(x=[STAGES[0]], y=[None], **bar(kind))
+        figure.add_bar(x=[stages[0]], y=[None], **bar(kind))
     always = len(figure.data)
     keys = [(m, n, r, kind) for m in models for n in worlds for r in recipes for kind in KINDS]
     first = tuple(
@@ -81,7 +84,7 @@ def memory_explorer(
     )
     for m, n, r, kind in keys:
         figure.add_bar(
-            x=list(STAGES),
+            x=stages,
             y=[model_states(models[m], n, stage, recipes[r])[kind] / 1e9 for stage in range(4)],
             offset=_place(kind, r == first[2]),
             width=_WIDTH,
@@ -112,19 +115,9 @@ def memory_explorer(
         step(r, {"offset": [_place(key[3], key[2] == r) for key in keys]}) for r in recipes
     ]
     sliders = [
-        {
-            "active": place,
-            "steps": steps,
-            "currentvalue": {"prefix": label, "xanchor": "left"},
-            "pad": {"t": top},
-        }
-        for place, steps, label, top in zip(
-            active,
-            (by_model, by_ranks, by_recipe),
-            ("parameters: ", "ranks: ", "training: "),
-            (44, 136, 228),
-            strict=True,
-        )
+        slider("parameters:", by_model, active[0], top=44),
+        slider("ranks:", by_ranks, active[1], top=136),
+        slider("training:", by_recipe, active[2], top=228),
     ]
     for name, size in devices.items():
         figure.add_hline(y=size / 1e9, line={"color": NEUTRAL, "dash": "dot", "width": 1.5})
@@ -132,6 +125,7 @@ def memory_explorer(
             text=name, x=1, xref="paper", y=math.log10(size / 1e9), showarrow=False, xanchor="left",
         )  # fmt: skip
     figure.update_layout(sliders=sliders)
+    figure.update_xaxes(tickangle=0)
     return figure
 
 

@@ -199,7 +199,7 @@ class MPIGroup(dist.ProcessGroup):
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         working = dense(*tensors)
         requests = [self.comm.Isend(message(piece), dst, tag) for piece in pieces(working)]
-        return self._keep(PointToPointWork(self.comm, requests, working))
+        return self._keep(PointToPointWork(self.comm, requests, working, ended=self._let_go))
 
     @observed
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
@@ -207,16 +207,21 @@ class MPIGroup(dist.ProcessGroup):
         working = dense(tensor)
         requests = [self.comm.Irecv(message(piece), src, tag) for piece in pieces(working)]
         arrived = lambda: copy_back(working, tensor)  # noqa: E731
-        return self._keep(PointToPointWork(self.comm, requests, working, arrived))
+        return self._keep(PointToPointWork(self.comm, requests, working, arrived, self._let_go))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
 
     def _keep(self, transfer: PointToPointWork) -> PointToPointWork:
         # A Work that its caller drops must not free memory that MPI still reads or writes.
-        self._under_way = [t for t in self._under_way if not t.has_ended()]
+        for dropped in list(self._under_way):
+            dropped.has_ended()  # which lets it go
         self._under_way.append(transfer)
         return transfer
+
+    def _let_go(self, transfer: PointToPointWork) -> None:
+        if transfer in self._under_way:
+            self._under_way.remove(transfer)
 
     # The names by which torch.distributed called these before 2.13, still used by libraries.
     _allgather_base = all_gather_single

@@ -48,7 +48,8 @@ class CompletedWork(dist.Work):
 class PointToPointWork(dist.Work):
     """Messages under way: what `isend` and `irecv` return.
 
-    `comm` is the communicator it runs on. The tensor's memory is kept until the end.
+    `comm` is the communicator it runs on. The tensor's memory is kept until the end: `ended(self)`
+    says, to whoever keeps this, that MPI has done with it.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class PointToPointWork(dist.Work):
         requests: list[MPI.Request],
         tensor: torch.Tensor,
         on_arrival: Callable[[], None] | None = None,
+        ended: Callable[["PointToPointWork"], None] | None = None,
     ) -> None:
         super().__init__()
         self.comm = comm
         self._requests = requests
         self._tensor = tensor
         self._on_arrival = on_arrival
+        self._ended = ended
         self._status = MPI.Status()
         self._error: MPI.Exception | None = None
 
@@ -102,12 +105,19 @@ class PointToPointWork(dist.Work):
         except MPI.Exception as error:
             self._requests.clear()
             self._error = error
+            self._let_go()
             raise
 
     def _arrived(self) -> None:
         if self._on_arrival is not None:
             finish, self._on_arrival = self._on_arrival, None
             finish()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._ended is not None:
+            ended, self._ended = self._ended, None
+            ended(self)
 
     def has_ended(self) -> bool:
         """Whether MPI has done with the memory, well or not."""

@@ -42,7 +42,7 @@ ADAM: MakeOptimizer = partial(torch.optim.Adam, lr=0.01)
 MISTAKES = Mistakes(
     **{key: sums.MISTAKES.texts[key] for key in ("not_summed", "equal_weights", "sum_for_mean")},
     no_broadcast=(
-        "in the first forward pass {name} is not rank 0's: broadcast parameters and buffers "
+        "in the first forward pass `{name}` is not rank 0's: broadcast parameters and buffers "
         "before the first step"
     ),
     broadcast_again=(
@@ -73,9 +73,17 @@ MISTAKES = Mistakes(
         "the first step goes along what was in .grad before the training began, too: zero the "
         "gradients before each backward pass, not only after each step"
     ),
+    share_of_batch_size=(
+        "each share is a rank's number of samples over batch_size: the last global batch of an "
+        "epoch has fewer, so its shares do not add up to 1. Divide by what the batch really has"
+    ),
     own_loss=(
         "each rank returns the loss on its own share: sum share · loss over the ranks, so that "
         "all return the loss over the global batch"
+    ),
+    own_part=(
+        "each rank returns its own part of the loss, share · loss: sum the parts over the ranks, "
+        "so that all return the loss over the global batch"
     ),
     loss_of_mean="the losses are the plain mean of the ranks' losses: weight each with its share",
     loss_of_sum="the losses are the sum of the ranks' losses: weight each with its share",
@@ -195,7 +203,7 @@ def _train(trial: Trial, run: Run, earlier_ranks: int, earlier: Batches | None) 
     replays = partial(replay, start, run, given, batches)
     right = replays(by_share)
     trial.require(
-        lambda: other_training(states, replays, right),
+        lambda: other_training(states, replays, right, run),
         lambda: equal_states(states[trial.rank], right.state, "after training, {}", TOLERANCE),
     )
     curves, right_curve = trial.gather(losses), curve(right.before, batches)
@@ -223,6 +231,10 @@ def equally(shares: list[list[int]]) -> list[float]:
 
 def unweighted(shares: list[list[int]]) -> list[float]:
     return [1.0] * len(shares)
+
+
+def over_batch_size(batch_size: int) -> Weigh:
+    return lambda shares: [len(share) / batch_size for share in shares]
 
 
 def alone(rank: int, weigh: Weigh) -> Weigh:
@@ -363,7 +375,7 @@ def broadcast_once(trial: Trial, model: Awkward) -> Finding | None:
 
 
 def other_training(
-    states: list[State], replays: Callable[..., Replay], right: Replay
+    states: list[State], replays: Callable[..., Replay], right: Replay, run: Run
 ) -> Finding | None:
     """What the ranks have trained instead, each rank's state known to all."""
     size = len(states)
@@ -373,6 +385,8 @@ def other_training(
         yield [replays(by_share, zero="after").state] * size, MISTAKES.stale_gradients()
         yield [replays(equally).state] * size, MISTAKES.equal_weights()
         yield [replays(unweighted).state] * size, MISTAKES.sum_for_mean()
+        too_small = replays(over_batch_size(run.batch_size))
+        yield [too_small.state] * size, MISTAKES.share_of_batch_size()
         for weigh in (by_share, unweighted):
             each = [replays(alone(rank, weigh)).state for rank in range(size)]
             yield each, MISTAKES.not_summed()
@@ -388,6 +402,12 @@ def other_losses(
 
     def wrong() -> Iterator[tuple[list[list[float]], Finding]]:
         yield [[step[rank] for step in before] for rank in range(size)], MISTAKES.own_loss()
+        shares = [by_share(shares) for shares in batches]
+        parts = [
+            [w[rank] * step[rank] for w, step in zip(shares, before, strict=True)]
+            for rank in range(size)
+        ]
+        yield parts, MISTAKES.own_part()
         yield [curve(before, batches, equally)] * size, MISTAKES.loss_of_mean()
         yield [curve(before, batches, unweighted)] * size, MISTAKES.loss_of_sum()
         after = replays(by_share, look_after=True).after

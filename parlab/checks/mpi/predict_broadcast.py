@@ -1,21 +1,15 @@
 """Exercise `predict_broadcast`."""
 
-from typing import Any
-
 import numpy as np
 from mpi4py import MPI
 
 from parlab.checks.check import Check, check_of
 from parlab.checks.messages import rounds_of
 from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.mpi.foretold import Numbers, as_measured_and_counted
+from parlab.checks.predictions import Wrong
 from parlab.checks.trial import Trial
 from parlab.costs.collectives import ceil_log2
-
-Numbers = dict[str, float]
-
-# On few ranks many formulas agree. What more ranks would send is counted, and not sent.
-MORE_RANKS = (5, 6, 7, 8, 13, 64)
 
 MISTAKES = Mistakes(
     one_round_each=(
@@ -37,26 +31,7 @@ MISTAKES = Mistakes(
 @check_of(MISTAKES)
 def predict_broadcast(check: Check) -> str:
     """Compare with the messages of a broadcast one by one and of one by a tree."""
-    for trial in check.trials(smallest=min(2, check.world_size), reordered=False):
-        predicted = trial.run(trial.size)
-        compare(trial, predicted, measure(trial), trial.size, "measured")
-    with check.trial() as trial:
-        for size in MORE_RANKS:
-            trial.situation = f"counted for {size} ranks"
-            compare(trial, trial.run(size), counted(size), size, "counted")
-    return (
-        f"as measured on all numbers of ranks up to {check.world_size}, and counted for up to "
-        f"{MORE_RANKS[-1]}"
-    )
-
-
-def compare(trial: Trial, predicted: Any, right: Numbers, size: int, how: str) -> None:
-    trial.require(
-        lambda: form(predicted, right),
-        lambda: misconception(predicted, right, wrong_numbers(size)),
-        lambda: fewer_messages(predicted, right),
-        lambda: first_wrong(predicted, right, f"what was {how}"),
-    )
+    return as_measured_and_counted(check, measure, counted, wrong_numbers, fewer_messages)
 
 
 def counted(size: int) -> Numbers:

@@ -1,20 +1,17 @@
 """Exercise `predict_ring`."""
 
-from typing import Any
-
 import numpy as np
 from mpi4py import MPI
 
 from parlab.checks.check import Check, check_of
 from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.mpi.predict_broadcast import MORE_RANKS, taken, tree, tree_messages
+from parlab.checks.mpi.foretold import Numbers, as_measured_and_counted
 from parlab.checks.mpi.predict_broadcast import counted as counted_broadcast
-from parlab.checks.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.mpi.predict_broadcast import taken, tree, tree_messages
+from parlab.checks.predictions import Wrong
 from parlab.checks.trial import Trial
 from parlab.chunks import chunk
 from parlab.costs.collectives import ceil_log2
-
-Numbers = dict[str, float]
 
 MISTAKES = Mistakes(
     half_of_it=("{name}: that is the reduce-scatter alone; the all-gather is as long once more"),
@@ -34,26 +31,7 @@ MISTAKES = Mistakes(
 @check_of(MISTAKES)
 def predict_ring(check: Check) -> str:
     """Compare with the messages of an all-reduce on a ring and of one by trees."""
-    for trial in check.trials(smallest=min(2, check.world_size), reordered=False):
-        predicted = trial.run(trial.size)
-        compare(trial, predicted, measure(trial), trial.size, "measured")
-    with check.trial() as trial:
-        for size in MORE_RANKS:
-            trial.situation = f"counted for {size} ranks"
-            compare(trial, trial.run(size), counted(size), size, "counted")
-    return (
-        f"as measured on all numbers of ranks up to {check.world_size}, and counted for up to "
-        f"{MORE_RANKS[-1]}"
-    )
-
-
-def compare(trial: Trial, predicted: Any, right: Numbers, size: int, how: str) -> None:
-    trial.require(
-        lambda: form(predicted, right),
-        lambda: misconception(predicted, right, wrong_numbers(size)),
-        lambda: grows(predicted),
-        lambda: first_wrong(predicted, right, f"what was {how}"),
-    )
+    return as_measured_and_counted(check, measure, counted, wrong_numbers, grows)
 
 
 def counted(size: int) -> Numbers:
@@ -114,5 +92,5 @@ def wrong_numbers(size: int) -> list[Wrong]:
     ]
 
 
-def grows(predicted: Numbers) -> Finding | None:
+def grows(predicted: Numbers, right: Numbers) -> Finding | None:
     return MISTAKES.grows_with_ranks() if predicted["share_ring"] >= 2.02 else None

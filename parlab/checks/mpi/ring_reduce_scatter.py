@@ -19,6 +19,10 @@ MISTAKES = Mistakes(
         "it returns chunk {got} of the sum, where chunk {right} is right: all rounds work on a "
         "chunk that is {off} too far"
     ),
+    complete_elsewhere=(
+        "chunk {got} of `x` is complete, where chunk {right} is to be: a chunk is complete after "
+        "N − 1 steps, at the left neighbour of the rank where it started"
+    ),
     not_in_x=(
         "the result is right, but chunk `comm.rank` of `x` itself does not hold it: `x` is the "
         "work space, add to it in place (`+=` on a slice of it)"
@@ -48,10 +52,25 @@ def reduce_scatter(trial: Trial, numbers: list[np.ndarray]) -> None:
     messages = ring_messages(MISTAKES, trial, x.size, x.itemsize, times=1, to_the_right=True)
     trial.require(
         *messages[:2],
+        lambda: elsewhere(got, x, numbers, trial.rank),
         lambda: own_chunk(got, numbers, trial.rank),
         lambda: in_x(got, x, trial),
         *messages[2:],
     )
+
+
+def elsewhere(got: Any, x: np.ndarray, numbers: list[np.ndarray], rank: int) -> Finding | None:
+    """Whether `x` was summed, into another chunk than the one that was returned."""
+    size, total = len(numbers), sum(numbers)
+
+    def complete(index: int) -> bool:
+        part = chunk(len(total), index, size)
+        return part.stop > part.start and same(x[part], total[part])
+
+    if size == 1 or complete(rank) or not same(got, x[chunk(len(x), rank, size)]):
+        return None
+    found = [other for other in range(size) if other != rank and complete(other)]
+    return MISTAKES.complete_elsewhere(got=found[0], right=rank) if len(found) == 1 else None
 
 
 def own_chunk(got: Any, numbers: list[np.ndarray], rank: int) -> Finding | None:
