@@ -9,7 +9,7 @@ PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 
 help: ## show this
 	@echo "make TARGET …; targets are:"
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; \
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; \
 		do printf '  %-10s %s\n' "$$name" "$$does"; done
 
 # The first Python that fits; PYTHON=… names another one, and .venv is made anew where it differs.

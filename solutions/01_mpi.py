@@ -87,6 +87,7 @@ print(number)
 # Ranks 0 and 1 do different things in the same function: `if comm.rank == 0:` … `elif comm.rank
 # == 1:` … What does rank 2 do?
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `np.zeros(size, dtype=np.uint8)` has one byte an element. Rank 0 notes
@@ -180,6 +181,7 @@ if rank == 0:
 # Divide the equation for each measurement by its measured time $T_i$:
 # $\alpha \cdot \frac{1}{T_i} + \beta \cdot \frac{S_i}{T_i} = 1$. That is linear in α and β.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `np.linalg.lstsq(columns, np.ones(n), rcond=None)[0]` with a column of $1/T_i$ and one of
@@ -346,6 +348,7 @@ if rank < last:
 #
 # MPI has one call that sends and receives at once, and gets on with whichever can go first.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `comm.Sendrecv(x, dest=…, recvbuf=received, source=…)`. Or `Isend`, which returns at once and
@@ -471,6 +474,7 @@ check.show_values(numbers=[[f"{float(p[name]):.2f}" for name in names] for p in 
 # before each round the relative ranks 0 … `reached` − 1 have the data. Who sends to whom in
 # this round? Who has nothing to do?
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # In a round, relative rank r < `reached` sends to r + `reached`, if there is such a rank, and
@@ -581,6 +585,7 @@ print(chunk(10, -1, 4) == chunk(10, 3, 4) == chunk(10, 7, 4))
 # `rank − 2 − step`. Receive into an array of its own, then add: the numbers in `x` are needed
 # for the sum.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `Sendrecv` to the right, from the left; N − 1 rounds. `x[chunk(...)]` is a view of `x`: what you
@@ -670,6 +675,7 @@ print("  ".join(f"{number:0{world_size}d}" for number in x))
 #
 # In round `step`, a rank sends the chunk that it received in the round before: `rank − step`.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # What arrives can land in its place at once: `recvbuf=x[chunk(len(x), rank - step - 1, size)]`.
@@ -782,6 +788,7 @@ check.show_values(numbers=[[f"{float(p[name]):.2f}" for name in names] for p in 
 # memory where that is in one piece and in order, else a copy. (`x.reshape(-1)` alone may be a view
 # with gaps, which no message takes.)
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `np.shares_memory(x, flat)` tells which of the two it was. A copy has to be written back:

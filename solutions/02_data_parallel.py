@@ -87,9 +87,11 @@ from parlab.timeline import Timeline, draw
 # each rank get in the last step? What would happen if the ranks that get none left the loop?
 #
 # <details><summary>Hint 1</summary>
+#
 # A shuffle that everyone can compute needs a random generator of its own, seeded by something
 # that all ranks know and that changes with the epoch.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `torch.randperm(size, generator=torch.Generator().manual_seed(...))`, then `.split(batch_size)`
@@ -184,8 +186,10 @@ check.show_values(
 # just as good, and what makes it go wrong?
 #
 # <details><summary>Hint 1</summary>
+#
 # `model.parameters()` and `model.buffers()` give each tensor once, also if two layers share it.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `for tensor in itertools.chain(model.parameters(), model.buffers()): ...`
@@ -270,8 +274,10 @@ check.show_values(
 # whose layers share one of them?
 #
 # <details><summary>Hint 1</summary>
+#
 # Weight first, then sum: after the sum it is too late for weights that differ from rank to rank.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # For each parameter that requires a gradient: give it `torch.zeros_like(parameter)` if its
@@ -356,6 +362,7 @@ check.show_values(
 # Broadcast once, before the first step. Then per step: `optimizer.zero_grad()`, forward and
 # backward on your share (if it is not empty), `all_reduce_gradients`, `optimizer.step()`.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `total = comm.allreduce(len(indices))` is the size of the global batch, and
@@ -537,9 +544,11 @@ legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 # after that? What must a training loop call instead?
 #
 # <details><summary>Hint 1</summary>
+#
 # One `torch.zeros` as long as all trainable parameters together; a tied one counts once, and
 # `model.parameters()` sees to that.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `flat.split([p.numel() for p in trainable])` cuts the buffer into views, one a parameter;
@@ -623,9 +632,11 @@ check.show_values(
 # after it?
 #
 # <details><summary>Hint 1</summary>
+#
 # Five things in a row: zero, forward and backward if there are samples, all-reduce, optimizer,
 # return.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `flat.zero_()`, `loss = F.cross_entropy(model(inputs), targets) * (len(inputs) / total)`,
@@ -770,7 +781,9 @@ for name, ledger in [("per parameter", per_parameter), ("flat", one_buffer)]:
 #
 # `p.numel() * p.element_size()` are the bytes of a parameter, and of its gradient.
 # </details>
+#
 # <details><summary>Hint 2</summary>
+#
 # Keep the list of buckets and the size of the last one. Open a new bucket if there is none yet,
 # or if size plus the next parameter's bytes is more than the limit.
 # </details>
@@ -849,6 +862,7 @@ check.show_values(
 #
 # `self.missing[i]` counts down. `self.started` is the number of the bucket that goes next.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # After counting down: `while self.started < len(self.buckets) and
@@ -1054,6 +1068,7 @@ drawn, axes = draw(spans, "Bucket 0 leaves while the backward pass goes on")
 # - `alike_here`, `alike_ddp`: 1 if all ranks then hold the same gradients, else 0.
 #
 # <details><summary>Hint</summary>
+#
 # Follow `missing` and `started` through the second backward pass. What sets them back?
 # </details>
 
@@ -1099,6 +1114,7 @@ check.show_values(**predict_no_sync())
 #
 # The weight of a micro-batch is `len(inputs) / total`, whatever rank it is on.
 # </details>
+#
 # <details><summary>Hint 2</summary>
 #
 # `with nullcontext() if last else parallel.no_sync():` around forward and backward; `finish()`
@@ -1552,7 +1568,7 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 8 by the model, and 6 and 12 within 3 %. One bucket a layer waits for the link: 24 times 3.4 ms is
+# 8 by the model, and 6 and 12 within 3%. One bucket a layer waits for the link: 24 times 3.4 ms is
 # more than hides. One bucket for all hides nothing. In between, take the smallest bucket whose
 # all-reduce still fits beside the backward pass that fills the next one: that one leaves the least
 # behind at the end. `DistributedDataParallel`'s 25 MiB are the same compromise, for links of

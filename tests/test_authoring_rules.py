@@ -39,6 +39,16 @@ def test_a_right_source_has_no_problems(course: TinyCourse) -> None:
 
 # What is written instead of what, where the message points (the start of a line), and a part of it.
 MISTAKES = {
+    "two folds without a line between": (
+        "# </details>\n",
+        "# </details>\n# <details><summary>Hint 2</summary>\n#\n# Add.\n# </details>\n",
+        ("# <details><summary>Hint 2", "<details> needs an empty line above it"),
+    ),
+    "a fold in a paragraph": (
+        "# </details>\n",
+        "# </details>\n# And then?\n",
+        ("# </details>", "</details> needs an empty line below it"),
+    ),
     "begin without end": (
         "    return total\n    # END SOLUTION\n",
         "    return total\n",

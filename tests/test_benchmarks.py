@@ -102,7 +102,9 @@ def test_benchmarks_are_selected_by_name_and_topic() -> None:
     assert select([]) == all_benchmarks()
     with pytest.raises(ValueError, match="no benchmark named nonsense"):
         select(["nonsense", "collectives"])
-    assert all(b.target > 0 and b.work and b.peer for b in all_benchmarks())
+    assert all(b.work and b.peer for b in all_benchmarks())
+    # What a GPU could do is not known before one has measured it.
+    assert all(b.target > 0 if b.target is not None else b.gpu for b in all_benchmarks())
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ STYLE_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)
 
 
 # All that need the book, in one process: it is built once.
-pytestmark = pytest.mark.xdist_group("book")
+# The first of them waits until the book is built, on a busy machine for minutes.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
 
 def chapters() -> list[str]:

@@ -102,3 +102,43 @@ def test_the_stages_learn_on_two_ranks_as_one_rank_does() -> None:
     assert alone[1] < alone[0] < 5.55  # a guess among 256 bytes costs ln 256
     for run, found in losses.items():
         assert found == pytest.approx(alone, abs=1e-3), run
+
+
+@pytest.mark.timeout(DEADLINE + 60)
+def test_mixed_precision_learns_on_two_ranks_and_skips_together() -> None:
+    """From a scale of 2^24 fp16 overflows at first; what is learnt is what fp32 learns."""
+    runs = {
+        "fp32": [],
+        "bf16": [],
+        "fp16": ["--reduce-16", f"--initial-scale={2.0**24}"],
+    }
+    losses = {}
+    for precision, arguments in runs.items():
+        printed = torchrun(
+            2, "06_mixed_precision", "--steps=20", f"--precision={precision}", *arguments
+        )
+        losses[precision] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[precision]) == 2, printed  # rank 0 alone prints
+        assert "not the same" not in printed
+        skipped = int(re.search(r": (\d+) of 20 steps skipped", printed)[1])
+        assert (skipped > 0) == (precision == "fp16")
+    assert losses["fp32"][1] < losses["fp32"][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses["bf16"] == pytest.approx(losses["fp32"], abs=0.05)
+    assert losses["fp16"][1] < losses["fp16"][0]  # some steps behind
+
+
+@pytest.mark.timeout(DEADLINE + 60)
+def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None:
+    runs = [(1, "triton"), (2, "triton"), (1, "torch")]
+    losses = {}
+    for ranks, optimizer in runs:
+        printed = torchrun(ranks, "07_triton", "--steps=20", f"--optimizer={optimizer}")
+        losses[ranks, optimizer] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks, optimizer]) == 2, printed  # rank 0 alone prints
+        held, whole = map(int, re.findall(r"steps (\d+) of (\d+)", printed.replace(",", ""))[0])
+        assert held * ranks == whole
+        assert ("in one launch" in printed) == (optimizer == "triton")
+    right = losses[1, "torch"]
+    assert right[1] < right[0] < 5.55  # a guess among 256 bytes costs ln 256
+    for run, found in losses.items():
+        assert found == pytest.approx(right, abs=1e-3), run

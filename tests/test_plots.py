@@ -55,6 +55,24 @@ def test_a_figure_stores_its_data_and_no_script() -> None:
     assert len(json.dumps(shown)) < 10_000
 
 
+def test_a_title_has_room_above_a_legend_of_several_rows() -> None:
+    def shown(names: list[str]) -> dict:
+        figure = plots.figure("Ranks wait", x="ranks", y="time (s)")
+        for name in names:
+            figure.add_scatter(x=[1, 2], y=[1, 2], name=name)
+        bundle(figure)  # showing it twice takes no more room
+        return bundle(figure)[MIME]["layout"]
+
+    low = shown(["ours", "theirs"])
+    high = shown([f"the all-reduce of library {i}" for i in range(5)])
+    assert "margin" not in low and low["height"] == plots.interactive.HEIGHT
+    # The plot itself keeps its height.
+    more = high["height"] - low["height"]
+    assert more == high["margin"]["t"] - plots.interactive.HEADROOM > 0
+    # From the top of the figure: Plotly's own place for a title is the middle of the margin.
+    assert (high["title"]["y"], high["title"]["yref"]) == (1, "container")
+
+
 def test_a_slider_shows_the_traces_of_one_step() -> None:
     figure = plots.figure("Small messages pay for latency")
     figure.add_scatter(x=[1], y=[1], name="always")

@@ -86,7 +86,10 @@ def test_a_cell_is_a_unit_of_time_and_a_number_the_beginning_of_a_pass(figure: A
 
 
 def test_a_picture_has_each_pass_where_it_is_in_time() -> None:
-    spans = {"a": simulate(schedule("interleaved", 2, 4, 2), 0.5, 1.0), "b": zero_bubble(3, 4)}
+    spans = {
+        "a": simulate(schedule("interleaved", 2, 4, 2), 0.5, 1.0),
+        "b": zero_bubble("ZB-H1", 3, 4),
+    }
     axes = pictures.gantt("Passes", spans, unit=0.5).axes
     for part, drawn in zip(axes, spans.values(), strict=True):
         cells = [p for p in part.patches if isinstance(p, Rectangle) and p.get_linewidth()]

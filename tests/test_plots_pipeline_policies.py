@@ -39,29 +39,53 @@ def test_the_order_is_that_of_the_papers_picture() -> None:
     )
 
 
-def idle(spans: list[Span]) -> list[float]:
-    """Of each rank: from its first start to its last end, less what it computes."""
-    by_rank: dict[int, list[Span]] = {}
+@pytest.mark.parametrize(("ranks", "m"), [(1, 1), (2, 4), (3, 7), (4, 8), (8, 24)])
+@pytest.mark.parametrize("policy", policies.ZERO_BUBBLE)
+def test_backward_passes_in_two_parts_idle_and_hold_what_the_papers_table_says(
+    policy: str, ranks: int, m: int
+) -> None:
+    spans = policies.zero_bubble(policy, ranks, m)
+    row = costs.zero_bubble(ranks, 1, 1, 1)[policy]
+    assert max(policies.idle(spans)) == row.bubble
+    held = [most_held([span for span in spans if span.rank == rank]) for rank in range(ranks)]
+    assert held == [row.held] * ranks
+    assert len({(span.rank, *span.action) for span in spans}) == len(spans) == 3 * ranks * m
+
+
+def most_held(spans: list[Span]) -> int:
+    """Micro-batches of a rank from their forward pass until the gradients of the weights."""
+    held, most = 0, 0
     for span in spans:
-        by_rank.setdefault(span.rank, []).append(span)
-    return [
-        own[-1].end - own[0].start - sum(span.end - span.start for span in own)
-        for own in by_rank.values()
-    ]
+        held += {"forward": 1, "backward": 0, "weights": -1}[span.action.kind]
+        most = max(most, held)
+    return most
 
 
-@pytest.mark.parametrize(("ranks", "m"), [(2, 4), (3, 7), (4, 8), (8, 24)])
-def test_zero_bubbles_first_schedule_idles_a_third_and_holds_no_more(ranks: int, m: int) -> None:
-    spans = policies.zero_bubble(ranks, m)
-    assert max(idle(spans)) == costs.zero_bubble(ranks, 1, 1, 1)["ZB-H1"].bubble
-    for rank in range(ranks):
-        held = most = 0
-        for span in (s for s in spans if s.rank == rank):
-            held += {"forward": 1, "backward": 0, "weights": -1}[span.action.kind]
-            most = max(most, held)
-        assert most <= ranks  # until the gradients of the weights are there
-    done = {(span.rank, *span.action) for span in spans}
-    assert len(done) == len(spans) == 3 * ranks * m
+@pytest.mark.parametrize(("ranks", "m"), [(2, 3), (3, 5), (4, 7), (8, 15)])
+def test_zb_h2_needs_so_many_micro_batches_and_ends_when_zb_h1_does(ranks: int, m: int) -> None:
+    first, second = (policies.zero_bubble(policy, ranks, m) for policy in policies.ZERO_BUBBLE)
+    assert max(span.end for span in first) == max(span.end for span in second)
+    assert max(policies.idle(second)) == 0
+    assert max(policies.idle(policies.zero_bubble("ZB-H2", ranks, m - 1))) > 0
+
+
+@pytest.mark.parametrize("policy", policies.ZERO_BUBBLE)
+def test_no_part_of_a_backward_pass_comes_before_what_it_needs(policy: str) -> None:
+    spans = policies.zero_bubble(policy, 3, 7)
+    ends = {tuple(span.action): span.end for span in spans}
+    for span in spans:
+        kind, stage, m = span.action
+        before = {
+            "forward": [("forward", stage - 1, m)],
+            "backward": [("forward", stage, m), ("backward", stage + 1, m)],
+            "weights": [("backward", stage, m)],
+        }[kind]
+        assert all(ends[one] <= span.start for one in before if 0 <= one[1] < 3)
+
+
+def test_a_zero_bubble_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="no policy '1f1b': use one of ZB-H1, ZB-H2"):
+        policies.zero_bubble("1f1b", 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,7 @@ def test_a_deadlock_is_freed_and_variables_are_kept(ranks: Notebook) -> None:
         "%%px --timeout 1\nif comm.rank == 3:\n    comm.recv(source=0)\nelse:\n    comm.Barrier()"
     )
     assert ran.error == "DeadlineExceeded"
-    # On a busy machine a rank may give no sign within a second.
-    assert re.search(r"\b3 +(line 3: comm.recv|gives no sign)", ran.message), ran.message
+    assert re.search(r"\b3 +line 3: comm.recv", ran.message), ran.message
     assert "variables are intact" in ran.message
     assert ranks.run("%%px\nprint(comm.allreduce(kept))").text == "[all ranks] 6\n"
 

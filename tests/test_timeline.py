@@ -74,6 +74,16 @@ def test_overlap_is_seen_in_halves_of_a_row() -> None:
     assert bars(axes) == [(0, 2, -0.4, 0), (1, 3, 0, 0.4)]
 
 
+def test_names_of_spans_that_cover_each_other_stand_where_each_is_seen() -> None:
+    below = Span(0, "bucket 0", "communication", 0.0, 0.006)
+    _, axes = draw([below, Span(0, "bucket 1", "communication", 0.004, 0.01)], "Two messages")
+    where = {text.get_text(): text.get_position()[0] for text in axes.texts}
+    assert where == {"bucket 0": pytest.approx(2), "bucket 1": pytest.approx(7)}
+
+    _, axes = draw([below, Span(0, "bucket 1", "communication", 0.0001, 0.01)], "Hardly seen")
+    assert [text.get_text() for text in axes.texts] == ["bucket 1"]
+
+
 def test_nothing_recorded_is_an_empty_picture() -> None:
     figure, _ = draw([], "Nothing")
     figure.canvas.draw()

@@ -58,6 +58,11 @@ class LabWindow:
         )
         return "\n".join(self._texts(output) for output in self._outputs(cell))
 
+    def rendered(self, cell: str) -> Locator:
+        """The text of the Markdown cell with this id, brought into view."""
+        self._select(cell)
+        return self.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .myst")
+
     def shown(self) -> Locator:
         """The outputs of the selected cell, as the learner sees them."""
         return self.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .jp-OutputArea-output")

@@ -16,6 +16,8 @@ CHAPTERS = [
     "book/03_zero.html",
     "book/04_tensor_parallel.html",
     "book/05_pipeline_parallel.html",
+    "book/06_mixed_precision.html",
+    "book/07_triton.html",
 ]
 
 

@@ -1,11 +1,12 @@
 """The labs where learners do them: in JupyterLab, in a browser."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from parlab.answers.references import lab_of
 from parlab.files import ROOT
@@ -68,6 +69,34 @@ def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
         expect(window.shown().filter(has_text=done).first).to_be_visible()
         started = window.run(before[0]["id"])  # as after a restart
         assert f"{done}: ✓ A sampler that shards, ○" in started
+
+
+def unfold(hint: Locator) -> None:
+    """Click until it is open: as cells come into view, all text is rendered anew, and folded."""
+    for _ in range(10):
+        hint.locator("summary").click()
+        with contextlib.suppress(AssertionError):
+            return expect(hint).to_have_attribute("open", "")
+    raise AssertionError("the hint stays folded")
+
+
+@pytest.mark.timeout(600)
+def test_hints_are_folded_until_they_are_asked_for(
+    chromium: Browser, jupyterlab: LabServer
+) -> None:
+    lab = cells(jupyterlab.root / "labs" / f"{LAB}.ipynb")
+    with_hints = [cell for cell in lab if source(cell).count("<details") > 1]
+    assert with_hints
+    with chromium.new_context() as context:
+        window = LabWindow(context.new_page(), jupyterlab, f"labs/{LAB}.ipynb")
+        for cell in with_hints:
+            text = source(cell)
+            hints = window.rendered(cell["id"]).locator("details")
+            expect(hints).to_have_count(text.count("<details"))
+            for i in range(hints.count()):
+                inside = hints.nth(i).locator("> :not(summary)")
+                expect(inside.first).to_be_hidden()
+                unfold(hints.nth(i))
 
 
 @pytest.mark.timeout(600)

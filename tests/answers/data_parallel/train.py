@@ -55,6 +55,9 @@ answers.edit(
     (SHARE, "share = 1 / comm.size"),
 )
 answers.edit("equal_weights", "uneven_tail", (SHARE, "share = 1 / comm.size"))
+answers.edit(
+    "share_of_batch_size", "as_if_all_were_full", (SHARE, "share = len(indices) / batch_size")
+)
 answers.edit("sum_for_mean", "no_weights", ("(model, share, comm)", "(model, 1.0, comm)"))
 answers.edit(
     "own_loss",
@@ -62,6 +65,7 @@ answers.edit(
     ("weighted_loss = share * loss.item()", "weighted_loss = loss.item()"),
     (LOSS, "losses.append(weighted_loss)"),
 )
+answers.edit("own_part", "part_not_summed", (LOSS, "losses.append(weighted_loss)"))
 answers.edit(
     "loss_of_mean",
     "loss_of_mean",

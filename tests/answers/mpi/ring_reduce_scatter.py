@@ -20,7 +20,7 @@ answers.edit(
     (RETURN, "return x[chunk(len(x), rank + 1, size)]"),
 )
 answers.edit(
-    "numbers_missing",
+    "complete_elsewhere",
     "own_chunk_before_its_sum",
     (OUT, "rank - step"),
     (INTO, "rank - 1 - step"),
