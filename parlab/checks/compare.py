@@ -3,7 +3,6 @@
 Everything goes through "not within the tolerance", so that NaN is never right.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,13 +73,15 @@ def instead(
 def first_difference(
     got: np.ndarray, right: np.ndarray, name: str, tolerance: float
 ) -> Finding | None:
-    wrong = np.argwhere(~_within(got, right, tolerance))
+    differs = ~_within(got, right, tolerance)
+    wrong = np.argwhere(differs)
     if not len(wrong):
         return None
-    index = tuple(int(i) for i in wrong[0])
+    no_numbers = np.argwhere(differs & ~_finite(got))  # they tell more than a number beside them
+    index = tuple(int(i) for i in (no_numbers if len(no_numbers) else wrong)[0])
     at = index[0] if len(index) == 1 else index
     one, other = _number(got[index]), _number(right[index])
-    if isinstance(got[index].item(), float) and not math.isfinite(got[index]):
+    if len(no_numbers):
         return COMMON.not_a_number(name=name, index=at, got=one, right=other)
     where = f"{name} at index {at}" if index else name
     if one == other:  # to six digits
@@ -144,6 +145,13 @@ def _within(got: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
     if not tolerance:
         return np.asarray(got == right)
     return np.isclose(got, right, rtol=tolerance, atol=tolerance)
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    """Where an array has numbers; integers, booleans and objects are numbers everywhere."""
+    if array.dtype.kind in "fc":
+        return np.isfinite(array)
+    return np.ones(array.shape, dtype=bool)
 
 
 def _number(value: Any) -> str:

@@ -52,7 +52,7 @@ answers.edit(
     "squared_in_place",
     (SQUARE, "square.mul_(beta_2).add_(gradient.square_(), alpha=1 - beta_2)"),
 )
-answers.edit(None, "not_squared", (SQUARE, "square.lerp_(gradient, 1 - beta_2)"))
+answers.edit("not_a_number", "not_squared", (SQUARE, "square.lerp_(gradient, 1 - beta_2)"))
 answers.edit(
     "betas_swapped", "betas_swapped", ("(beta_1, beta_2), t = self", "(beta_2, beta_1), t = self")
 )
