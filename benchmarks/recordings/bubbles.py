@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 COMMAND = "python -m benchmarks.recordings.bubbles"
 FILE = ROOT / "book" / "measurements" / "bubbles.json"
-RANKS, STEPS = 4, 8
-FORWARD, BACKWARD = 20e-3, 40e-3  # of a rank's whole share and one micro-batch
+RANKS, STEPS = 4, 5
+# Of a rank's whole share and one micro-batch: long beside what Python takes for a pass, 3 to 4 ms.
+FORWARD, BACKWARD = 80e-3, 160e-3
 LINK = Link.of(20e-6, 1e9)
 MICRO_BATCHES = [1, 2, 4, 8, 16]
 # A batch in pieces: what a pass of the whole takes on a rank, and what each pass costs besides, as
