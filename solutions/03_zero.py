@@ -190,8 +190,9 @@ check.show_values(
 # shape to pieces. So: lay all parameters side by side in one flat buffer, pad its end with zeros to
 # a multiple of N, and cut it into N equal parts. Rank r's shard is the r-th.
 #
-# - As in lab 02, the parameters become *views* into the buffer. `parameter.data = part.view_as(
-#   parameter)` does that; optimizer hooks and layers that share the parameter still see it.
+# - As in lab 02, the parameters become *views* into the buffer:
+#   `parameter.data = part.view_as(parameter)` does that; optimizer hooks and layers that share the
+#   parameter still see it.
 # - `parameters` may name a tied one twice, and frozen ones. Each trainable one is in the buffer once,
 #   where it is first named; frozen ones stay as they are.
 # - All ranks lay them out in the same order, that of the list.

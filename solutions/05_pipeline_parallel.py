@@ -879,8 +879,8 @@ for ranks, name, m, measured, right in bubbles:
     print(f"p = {ranks}, m = {m}, {name}: {measured:.3f} emulated, {right:.3f} by the formula")
 
 # %% [markdown]
-# And what a rank holds: the small GPT with more and more micro-batches of the same size. Peak bytes that tensors
-# take in a step, over the activations of one micro-batch.
+# And what a rank holds: the small GPT with more and more micro-batches of the same size. The most bytes that the
+# tensors of a step take at a time, beside weights and gradients, which are there before.
 
 # %%
 # %%px --timeout 90
@@ -1059,6 +1059,9 @@ check.show_values(
 # Messages: v times as many, since every stage is a place where the model is cut. And activations: rank 0 holds more
 # than with 1F1B.
 # </details>
+#
+# Now run it with two micro-batches for each rank, beside 1F1B with as many. (The pictures of GPipe and 1F1B have six
+# in all: compare what is idle there, not when it ends.)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60

@@ -563,6 +563,7 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # clip first and unscale then?
 #
 # <details><summary>Hint 1</summary>
+#
 # One line for each point above, in this order.
 # </details>
 #
@@ -1258,7 +1259,7 @@ legend = drawn.legend(
 )
 
 # %% [markdown]
-# ## Five ways to train
+# ## Six ways to train
 #
 # A small MLP on MNIST, its images averaged down to 7 × 7, and a small GPT on text, on all ranks, in
 #
