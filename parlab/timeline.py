@@ -189,7 +189,7 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
         labelled.add(span.kind)
         axes.broken_barh([(span.start * 1e3, span.seconds * 1e3)], (row + bottom, height), **style)
         end = _seen_until(span, spans)
-        if span.name and (end - span.start) / width > LABEL_SHARE * (len(span.name) + 2):
+        if span.name and (end - span.start) / width > LABEL_SHARE * (len(span.name) + 1.5):
             middle = ((span.start + end) / 2 * 1e3, row + bottom + height / 2)
             plate = {"boxstyle": "round,pad=0.15", "facecolor": style["facecolor"], "linewidth": 0}
             axes.text(*middle, span.name, ha="center", va="center", color="white", fontsize=9,

@@ -107,6 +107,15 @@ def test_pictures_are_transparent_and_labelled() -> None:
     assert axes.patches[0].get_hatch() == plots.ROLES["idle"].hatch
 
 
+def test_steps_are_marked_with_whole_numbers_and_names_stay() -> None:
+    drawn, (left, right) = plots.subplots("Twenty steps", 1, 2)
+    left.plot(range(20), range(20))
+    right.bar(["ours", "theirs"], [1, 2])
+    drawn.canvas.draw()
+    assert all(mark == int(mark) for mark in left.get_xticks())
+    assert [text.get_text() for text in right.get_xticklabels()] == ["ours", "theirs"]
+
+
 def test_logarithmic_axes_are_marked_in_powers_of_two() -> None:
     assert plots.ranks_axis(1, 1024, every=5)["tickvals"] == [1, 32, 1024]
     axis = plots.bytes_axis(1024, 16 * 2**20, every=7)

@@ -84,6 +84,14 @@ def test_names_of_spans_that_cover_each_other_stand_where_each_is_seen() -> None
     assert [text.get_text() for text in axes.texts] == ["bucket 1"]
 
 
+def test_passes_that_differ_by_a_hair_are_named_alike() -> None:
+    # As an interleaved pipeline's: 30 ms and a bit, of 900.
+    starts = [0.1 * i for i in range(9)]
+    spans = [Span(0, f"B{i}", "compute", at, at + 0.03 + 1e-4 * i) for i, at in enumerate(starts)]
+    _, axes = draw([*spans, Span(1, "F0", "compute", 0.885, 0.9)], "Passes")
+    assert [text.get_text() for text in axes.texts] == [f"B{i}" for i in range(9)]
+
+
 def test_nothing_recorded_is_an_empty_picture() -> None:
     figure, _ = draw([], "Nothing")
     figure.canvas.draw()
