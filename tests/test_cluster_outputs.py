@@ -1,5 +1,7 @@
 """What a rank cell shows: in rank order, equal outputs once, the same on every run."""
 
+import pytest
+
 from tests.notebook import Notebook
 
 
@@ -76,3 +78,19 @@ def test_of_thousands_of_displays_the_first_are_shown(notebook: Notebook) -> Non
     assert ran.status == "ok", ran.message
     assert ran.text.count("HTML object") == 100
     assert "1,000 more displays of this cell left out" in ran.text
+
+
+def test_lines_that_are_flushed_all_arrive(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nfor i in range(2000): print(i, flush=True)")
+    lines = "".join(f"{i}\n" for i in range(2000))
+    assert ran.text == f"[all ranks]\n{lines}", ran.message
+
+
+@pytest.mark.parametrize("code", ["print('x' * 50)", "print('x', flush=True)"])
+def test_printing_without_end_ends_at_its_deadline(notebook: Notebook, code: str) -> None:
+    """Ranks that print faster than the kernel reads would be heard for ten seconds more."""
+    ran = notebook.run(f"%%px --timeout 3\nwhile True: {code}")
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert f"ranks 0-3  line 2: while True: {code}" in ran.message
+    assert ran.seconds < 10, "with time for a busy machine"
+    assert notebook.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 4\n"

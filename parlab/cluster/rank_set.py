@@ -27,7 +27,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     """
     from IPython import get_ipython
 
-    from parlab.engine import damage, interrupts, tracebacks
+    from parlab.engine import damage, interrupts, printing, tracebacks
     from parlab.rank.world import comm
 
     shell = get_ipython()
@@ -35,6 +35,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     tracebacks.install(shell)
     interrupts.install(shell.kernel)
     damage.install(shell)
+    printing.install(shell)
     failed = []
     for statement in imports:
         try:
