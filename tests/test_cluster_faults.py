@@ -88,6 +88,10 @@ STUCK = {
         "if rank == 3:\n    time.sleep(1000)",
         ["rank 3  line 3: time.sleep(1000)"],
     ),
+    "a recursion of hundreds of calls": (
+        "def deep(n):\n    return deep(n - 1) if n else comm.recv(source=rank)\n\ndeep(300)",
+        ["ranks 0-3  line 3 of deep: return deep(n - 1) if n else comm.recv(source=rank)"],
+    ),
     "a function of the cell": (
         "def shift(x):\n    return comm.recv(source=rank)\n\nshift(1)",
         [
@@ -207,9 +211,10 @@ def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name
     works_and_keeps(notebook, held=False)
 
 
-def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook):
-    """By SIGTERM, in its cell or, where that ends first, after it."""
-    ran = notebook.run("%%px\nif rank == 1:\n    os.kill(os.getpid(), 15)")
+@pytest.mark.parametrize("code", ["os.kill(os.getpid(), 15)", "quit()"])
+def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook, code: str):
+    """In its cell or, where that ends first, after it."""
+    ran = notebook.run(f"%%px\nif rank == 1:\n    {code}")
     told = ran.message
     if ran.status == "ok":
         wait_until(
@@ -243,6 +248,17 @@ def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
     assert "Rank 1 died: signal 9 (SIGKILL)" in ran.text
     assert "Gone: `held`" in ran.text
     assert "[all ranks] 4" in ran.text
+
+
+def test_what_c_code_computes_may_end_first(notebook: Notebook):
+    """It hears no interrupt until then, for four seconds here, and its variables are kept."""
+    ran = notebook.run(
+        "%%px --timeout 1\nend = time.monotonic() + 5\n"
+        "any(map(end.__lt__, iter(time.monotonic, None)))"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "line 3: any(map(end.__lt__" in ran.message
+    works_and_keeps(notebook, held=True)
 
 
 def test_ranks_that_cannot_be_freed_are_replaced(notebook: Notebook):

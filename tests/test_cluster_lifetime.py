@@ -196,6 +196,17 @@ def test_cells_without_ranks_say_what_to_do(kernel: Notebook):
     assert "cluster.start()" in ran.message
 
 
+def test_cells_after_a_start_that_failed_say_what_to_do():
+    notebook = Notebook({"OMPI_MCA_btl": "none_such"})
+    try:
+        ran = notebook.run("from parlab import cluster\ncluster.start(2)")
+        assert ran.error == "ClusterError"
+        ran = notebook.run("%%px --timeout 5\n1")
+        assert (ran.error, "cluster.start()" in ran.message) == ("ClusterError", True)
+    finally:
+        notebook.shutdown()
+
+
 def test_bad_options_are_refused(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px --timeout 0\n1").error == "UsageError"

@@ -46,6 +46,7 @@ def sent_and_begun(notebook: Notebook, folder: Path, code: str) -> str:
 STATES = {
     "waiting in MPI": ("comm.recv(source=rank)", "ranks 0-3  line 3: comm.recv(source=rank)"),
     "in a loop": ("while True: pass", "ranks 0-3  line 3: while True: pass"),
+    "printing": ("while True: print(1, flush=True)", "ranks 0-3  line 3: while True: print(1"),
     "asleep": ("time.sleep(1000)", "ranks 0-3  line 3: time.sleep(1000)"),
 }
 
