@@ -544,8 +544,10 @@ def test_the_summary_counts_the_class_and_says_how_it_was_graded(tmp_path: Path)
         "command": "parlab grade x",
         "date": "2026",
     }
-    page = Page(written(tmp_path, *entries, **facts) / "summary.html")
+    ignored = ("class/notes.pdf",)
+    page = Page(written(tmp_path, *entries, **facts, ignored=ignored) / "summary.html")
     for words in [
+        "beside the submissions, and are none as far as the grader can tell. class/notes.pdf",
         *("handed in 4", "not handed in 1", "could not be graded 1", "late 1", "roster 1"),
         "Half of the class has 4 of 6 points or more",
         "carl could not be read or run: the file is empty",

@@ -14,7 +14,9 @@ _NOT_STUDENTS = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".git", ".venv
 _OF_A_HANDOUT = {"labs", "book", "parlab"}
 # Browsers and file systems change the ending; what is in the file counts.
 _NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", re.IGNORECASE)
-_ARCHIVE = re.compile(r"(?P<stem>.*?)\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", re.IGNORECASE)
+_ARCHIVE = re.compile(
+    r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", re.IGNORECASE
+)
 _DEEPEST = 8  # folders below a student's
 
 
@@ -90,11 +92,13 @@ def _of_file(path: Path, lab: str) -> Submission:
 
 
 def _is_class(folder: Path, lab: str, alone: bool) -> bool:
-    own = [path for path in _entries(folder) if _is_notebook(path)]
-    students = [path for path in _folders(folder) if path.name not in _OF_A_HANDOUT]
-    if any(_notebooks(sub) for sub in students):
+    entries = _entries(folder)
+    own = [path for path in entries if _is_notebook(path)]
+    no_student = _OF_A_HANDOUT | _NOT_STUDENTS
+    students = [path for path in entries if path.is_dir() and path.name not in no_student]
+    if any(_notebooks(path) for path in students if not path.is_symlink()):
         return True
-    packed = [path for path in _entries(folder) if _ARCHIVE.fullmatch(path.name)]
+    packed = [path for path in entries if _ARCHIVE.fullmatch(path.name)]
     named = lab in [_stem(path) for path in own]
     return alone and not named and bool(own or packed or students)
 
@@ -169,14 +173,6 @@ def _is_notebook(path: Path) -> bool:
 def _stem(path: Path) -> str:
     found = _NOTEBOOK.fullmatch(path.name) or _ARCHIVE.fullmatch(path.name)
     return found["stem"] if found else path.stem
-
-
-def _folders(folder: Path) -> list[Path]:
-    return [
-        path
-        for path in _entries(folder)
-        if path.is_dir() and not path.is_symlink() and path.name not in _NOT_STUDENTS
-    ]
 
 
 def _entries(folder: Path) -> list[Path]:

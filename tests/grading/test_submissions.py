@@ -64,6 +64,8 @@ def test_accents_are_composed(tmp_path: Path) -> None:
         (["ada/lab.zip", "bob/x.ipynb"], "ada", "lab.zip is an archive: unpack it"),
         (["ada.zip", "bob.ipynb"], "ada", "ada.zip is an archive: unpack it"),
         (["ada.zip"], "ada", "ada.zip is an archive: unpack it"),
+        (["ada.tar.gz", "bob.ipynb"], "ada", "ada.tar.gz is an archive: unpack it"),
+        (["ada.ipynb.gz", "bob.ipynb"], "ada", "ada.ipynb.gz is an archive: unpack it"),
         (["ada/x.py", "bob/y.py"], "ada", "no notebook is among what was handed in: x.py"),
     ],
 )  # fmt: skip
@@ -87,6 +89,18 @@ def test_a_linked_folder_is_told(tmp_path: Path) -> None:
     found = {s.student: s for s in find_submissions([root], LAB).submissions}
     assert found["b"].given and "is a link" in found["b"].problem
     assert found["c"].given and "labs" in found["c"].problem
+
+
+def test_a_class_of_links_alone_is_a_class(tmp_path: Path) -> None:
+    """Each student is told, and none of them is a student who handed in nothing."""
+    make(tmp_path / "elsewhere", "01_mpi.ipynb")
+    root = tmp_path / "class"
+    root.mkdir()
+    for name in ("ada", "bob"):
+        (root / name).symlink_to(tmp_path / "elsewhere")
+    found = students(root)
+    assert set(found) == {"ada", "bob"}
+    assert all("is a link" in problem for problem in found.values())
 
 
 def test_a_time_beyond_the_calendar_is_unknown(tmp_path: Path, monkeypatch) -> None:
