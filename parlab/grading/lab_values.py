@@ -1,12 +1,16 @@
 """The lab's own values, whatever a notebook assigns: what it imports from parlab, and its ranks."""
 
 import ast
+import re
 
 from parlab.grading.cells import statements
 from parlab.grading.lab import GradedLab, is_check
 
 _BINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SETTERS = {"setattr", "delattr"}
+# Calls by which a cell can assign what its syntax does not name.
+_UNNAMED = {"exec", "eval", "globals", "locals", "vars", "get_ipython"}
+_LINE_MAGICS = re.compile(r"^\s*%(?:px|time) (?P<code>.*)", re.MULTILINE)
 
 
 def imports(lab: GradedLab) -> dict[str, str]:
@@ -42,17 +46,34 @@ def _import(module: str | None, alias: ast.alias) -> str:
     return ast.unparse(ast.ImportFrom(module, [alias], 0))
 
 
-def assigned(source: str, known: dict[str, str]) -> list[str]:
+def of_parlab(sources: list[str]) -> dict[str, str]:
+    """What these cells import from parlab, as `imports`; of `import parlab.rank`, `parlab`."""
+    found = {}
+    for node in (n for source in sources for s in statements(source) for n in ast.walk(s)):
+        if isinstance(node, ast.Import):
+            modules = [a for a in node.names if a.name.partition(".")[0] == "parlab"]
+            found |= {a.asname or "parlab": ast.unparse(ast.Import([a])) for a in modules}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "parlab":
+            found |= {a.asname or a.name: _import(node.module, a) for a in node.names}
+    return found
+
+
+def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
     """What a cell assigns of the lab's: `rank`, `check.ring_shift`, `setattr(check, …)`.
 
     A local variable of a function is the function's own; the lab's own import again is none.
+    `known` are the lab's imports from parlab, `own` those of the student: of both, attributes are
+    the lab's. A call that can assign anything is told as such.
     """
     found: dict[str, None] = {}
-    for statement in statements(source):
+    lines = "\n".join(line["code"] for line in _LINE_MAGICS.finditer(source))
+    for statement in [*statements(source), *statements(lines)]:
         for node in _of_the_module(statement):
             found |= dict.fromkeys(_names(node, known))
         for node in ast.walk(statement):
-            found |= dict.fromkeys(_attributes(node, known))
+            found |= dict.fromkeys(_attributes(node, own | known))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _UNNAMED:
+                found[f"whatever {ast.unparse(node.func)}(…) does"] = None
     return list(found)
 
 
@@ -73,6 +94,8 @@ def _names(node: ast.AST, known: dict[str, str]) -> list[str]:
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         return [node.id] if node.id in known else []
     if isinstance(node, _BINDS):
+        return [node.name] if node.name in known else []
+    if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
         return [node.name] if node.name in known else []
     if isinstance(node, ast.Global):
         return [name for name in node.names if name in known]

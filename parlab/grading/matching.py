@@ -104,14 +104,15 @@ def _pieces(submitted: NotebookNode) -> list[Piece]:
 def _with_the_labs_values(found: list[Piece], lab: GradedLab, matched: Matched) -> list[Piece]:
     """The pieces without what they set of the lab's, and with as many ranks as the lab asks for."""
     known, wanted = lab_values.imports(lab), lab_values.start_of(lab)
+    own = lab_values.of_parlab([piece.source for piece in found if piece.is_code])
     kept = []
     for piece in found:
         if not piece.is_code:
             kept.append(piece)
             continue
-        if assigned := lab_values.assigned(piece.source, known):
+        if assigned := lab_values.assigned(piece.source, known, own):
             matched.notes.append(f"cell {piece.number} assigns to {', '.join(assigned)}")
-        source = lab_values.without_attributes_assigned(piece.source, known)
+        source = lab_values.without_attributes_assigned(piece.source, own | known)
         source, others = lab_values.with_start(source, wanted)
         matched.left_out += [
             f"Cell {piece.number} of your notebook says {other}; the lab says {wanted}, which ran."

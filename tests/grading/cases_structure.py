@@ -324,6 +324,31 @@ def assigns_an_attribute(copy: Copy, path: Path) -> None:
     copy.answer("add", copy.reference("add").replace("a + b", "a + b * one"))
 
 
+@case("partial", case.without("add"), add="failed", notes="assigns to whatever exec(…) does")
+def assigns_by_a_text(copy: Copy, path: Path) -> None:
+    copy.insert("%%px\nexec(\"show_units = lambda number: '26 bytes'\")", before="exercise-add")
+    copy.answer("add", "%%px\ndef add(a, b):\n    return 1\n")
+
+
+@case("passed", case.all, notes="assigns to show_units")
+def assigns_in_a_line(copy: Copy, path: Path) -> None:
+    copy.insert("%px show_units = None", before="exercise-add")
+
+
+@case("passed", case.all, notes="assigns to show_units")
+def assigns_an_error(copy: Copy, path: Path) -> None:
+    source = "%%px\ntry:\n    1 / 0\nexcept ZeroDivisionError as show_units:\n    pass"
+    copy.insert(source, before="exercise-add")
+
+
+@case("passed", case.all, notes="assigns to parlab.units.fine, units.fine")
+def assigns_where_it_comes_from(copy: Copy, path: Path) -> None:
+    """Importing it again would not help: so it is not assigned."""
+    source = "%%px\nimport parlab.units\nfrom parlab import units\n"
+    source += "parlab.units.fine = 1\nunits.fine = 1"
+    copy.insert(source, before="exercise-add")
+
+
 @case("passed", case.all, says="says cluster.start(2)")
 def other_ranks(copy: Copy, path: Path) -> None:
     """The last hidden check shows how many ranks there are."""
