@@ -16,8 +16,8 @@ class traffic(TorchDispatchMode):
     """Counts operations and the bytes of their tensors, those they read and those they write.
 
     An operation that changes a tensor reads and writes it; one that gets a tensor twice reads it
-    once. Views, which move nothing, do not count,
-    nor tensors of no dimension, such as Adam's count of steps.
+    once. Views, which move nothing, do not count, nor tensors of no dimension, such as Adam's count
+    of steps.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,8 @@ def predict_softmax(check: Check) -> str:
     """Compare with what torch's operations really read and write."""
     with check.trial() as trial:
         for size, dtype in ((4, torch.float32), (2, torch.float16), (8, torch.float64)):
-            rows, columns = trial.draw.randrange(51, 91, 2), trial.draw.randrange(5, 26, 2)
+            # Several programs, and so few columns that each of `highest` and `total` is over 1 %.
+            rows, columns = trial.draw.randrange(1501, 2500, 2), trial.draw.randrange(5, 10, 2)
             trial.situation = f"{rows} × {columns} numbers of {size} bytes"
             right = measured(rows, columns, dtype)
             predicted = trial.run(rows, columns, size)

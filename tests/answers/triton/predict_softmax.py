@@ -22,6 +22,8 @@ answers.edit("not_fused", "as_eager", (FUSED, '"fused": reads + writes'))
 answers.edit("once", "one_way", (FUSED, '"fused": matrix'))
 answers.edit("rounded_down", "floor", (PROGRAMS, "rows * columns // 1024"))
 answers.edit("program_per_row", "rows", (PROGRAMS, "rows"))
+answers.edit(None, "one_column_less", (WRITES, "writes = 3 * matrix + 1 * column"))
+answers.edit(None, "programs_for_columns", (PROGRAMS, "triton.cdiv(columns, 1024)"))
 answers.edit(None, "twice", (FUSED, '"fused": 4 * matrix'))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 
