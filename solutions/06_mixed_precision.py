@@ -414,8 +414,8 @@ if rank == 0:
         for scale in (0, 4, 8, 16, 24):
             lost, subnormal, normal, over = survivors(counts, scale)
             print(
-                f"{name}, scale 2^{scale:<2}: {lost:5.1%} are lost, {subnormal:5.1%} subnormal, "
-                f"{normal:5.1%} normal, {over:5.1%} too large"
+                f"{name}, scale 2^{scale:<2}: {lost:6.1%} are lost, {subnormal:6.1%} subnormal, "
+                f"{normal:6.1%} normal, {over:6.1%} too large"
             )
 
 # %% tags=["nbval-ignore-output"]
