@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ipyparallel.cluster.launcher import LocalProcessLauncher
 
+from parlab.cluster.processes import output_of
 from parlab.engine import supervisor
 from tests.conftest import wait_until
 from tests.notebook import Notebook
@@ -306,3 +308,17 @@ def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[st
     )
     assert ran.returncode != 0
     assert all(text in ran.stderr for text in told), ran.stderr
+
+
+def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
+    """It removes the file as the process ends, which may be before anybody asks."""
+    launcher = LocalProcessLauncher(work_dir=str(tmp_path))
+    launcher.output_file = str(tmp_path / "output")
+    file = Path(launcher.output_file)
+    file.write_text("at first")
+    assert output_of(launcher) == "at first"
+    file.write_text("at first, and last")
+    assert output_of(launcher) == "at first, and last"
+    launcher._log_output({"exit_code": 213})
+    assert not file.exists()
+    assert [output_of(launcher) for _ in range(2)] == ["at first, and last"] * 2

@@ -15,7 +15,7 @@ from typing import Any
 
 import ipyparallel as ipp
 import psutil
-from ipyparallel.cluster.launcher import BatchSystemLauncher, LauncherError
+from ipyparallel.cluster.launcher import BatchSystemLauncher, LauncherError, LocalProcessLauncher
 from ipyparallel.error import EngineError
 from traitlets.config import Config
 
@@ -46,6 +46,17 @@ CONTROLLER_ARGS = [
     "--IPController.broadcast_scheduler_depth=0",
 ]
 ENGINE_ARGS = ["--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
+
+
+def output_of(launcher: LocalProcessLauncher) -> str:
+    """All that a launcher's process has printed so far.
+
+    ipyparallel reads the file once and keeps that. As the process ends, it reads the file, if it
+    has not yet, and removes it.
+    """
+    kept, launcher._output = launcher._output, None
+    launcher._output = launcher.get_output(remove=False) or kept or ""
+    return launcher._output
 
 
 @contextlib.contextmanager
@@ -229,8 +240,7 @@ class Processes:
         """
         for launcher in (self.cluster.engine_set, self.cluster.controller):
             with contextlib.suppress(Exception):  # a launcher of batch jobs may keep none
-                launcher._output = None  # what was read before
-                if text := without_escapes(launcher.get_output(remove=False))[-2000:].strip():
+                if text := without_escapes(output_of(launcher))[-2000:].strip():
                     return f"\n{text}"
         return ""
 
