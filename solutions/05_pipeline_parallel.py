@@ -140,7 +140,8 @@ check.show_values(
 # *Difficulty 3/5, 15 minutes.*
 #
 # What a rank does is a row of *actions*: `forward(stage, micro_batch)` and `backward(stage,
-# micro_batch)`. An action needs a tensor from another stage: a forward pass the output of the stage
+# micro_batch)`. An action has `action.kind`, "forward" or "backward", `action.stage` and
+# `action.micro_batch`; it can be the key of a dict. An action needs a tensor from another stage: a forward pass the output of the stage
 # before; a backward pass the gradient of its own output, from the stage after. A mailbox sends a
 # tensor **to the action that needs it**.
 #

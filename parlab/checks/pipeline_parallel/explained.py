@@ -23,9 +23,10 @@ def explained(trial: Trial, case: Case, notes: Notes, endings: dict[int, Ended])
     if told is None:
         return None
     found = (
-        local_through_group(endings)
+        refused_to_itself(endings)
         or tokens_require_grad(case, endings)
         or frozen_raises(case, endings)
+        or no_input_gradient(case, did, endings)
         or gradients_not_sent(case, endings)
         or _sends_block(case, did, waits, endings)
     )
@@ -34,10 +35,15 @@ def explained(trial: Trial, case: Case, notes: Notes, endings: dict[int, Ended])
     return Finding("\n".join(lines), (found or told).mistake)
 
 
-def local_through_group(endings: dict[int, Ended]) -> Finding | None:
+def refused_to_itself(endings: dict[int, Ended]) -> Finding | None:
     """torch refuses a message to oneself."""
     rank = _raised(endings, "rank should not be the same as the rank of the current process")
-    return None if rank is None else MISTAKES.local_through_group(rank=rank)
+    return None if rank is None else sent_to_itself(rank, len(endings))
+
+
+def sent_to_itself(rank: int, ranks: int) -> Finding:
+    """Stages that follow each other are on one rank only where there is no other."""
+    return (MISTAKES.local_through_group if ranks == 1 else MISTAKES.to_itself)(rank=rank)
 
 
 def tokens_require_grad(case: Case, endings: dict[int, Ended]) -> Finding | None:
@@ -52,6 +58,17 @@ def frozen_raises(case: Case, endings: dict[int, Ended]) -> Finding | None:
     own = range(rank, case.count, case.ranks)
     frozen = [s for s in own if not all(p.requires_grad for p in case.layers[s].parameters())]
     return MISTAKES.frozen_raises(stage=frozen[0], rank=rank) if frozen else None
+
+
+def no_input_gradient(
+    case: Case, did: Sequence[list[Action]], endings: dict[int, Ended]
+) -> Finding | None:
+    """After a backward pass there is nothing to send to the stage before."""
+    rank = _raised(endings, "NoneType")
+    action = did[rank][-1] if rank is not None and did[rank] else None
+    if action is None or action.kind == "forward" or action.stage == 0:
+        return None
+    return MISTAKES.no_input_gradient(rank=rank, action=text(action), stage=action.stage - 1)
 
 
 def gradients_not_sent(case: Case, endings: dict[int, Ended]) -> Finding | None:
@@ -103,6 +120,8 @@ def _sends_block(
         and call.op in SENDS
     }
     circle = sending_to_each_other(waiting)
+    if len(circle) == 1:
+        return sent_to_itself(circle[0], case.ranks)
     return MISTAKES.blocking_send(ranks=ranks_text(circle)) if circle else None
 
 
@@ -115,7 +134,9 @@ def _came_to(case: Case, did: Sequence[list[Action]], endings: dict[int, Ended])
         begun, own = did[rank], case.schedule[rank]
         if ended.kind != kind:
             continue
-        line = f"  rank {rank} has begun {texts(begun, several) or 'no action'}"
+        # What came to a stage may be of no micro-batch.
+        begun_text = texts(begun, several).replace("-1", "?")
+        line = f"  rank {rank} has begun {begun_text or 'no action'}"
         if begun == own[: len(begun)]:
             left = own[len(begun) :]
             line += f"; then comes {text(left[0], several)}" if left else ", all that it has to do"

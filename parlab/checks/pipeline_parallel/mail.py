@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from parlab.checks.endings import ending
 from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.pipeline_parallel import mistakes
-from parlab.checks.pipeline_parallel.explained import local_through_group
+from parlab.checks.pipeline_parallel.explained import refused_to_itself, sent_to_itself
 from parlab.checks.trial import Trial
 from parlab.checks.watchdog import Ended, is_revoked
 from parlab.ledger import Call
@@ -19,8 +18,9 @@ MISTAKES = Mistakes(
         "neighbours may send to each other first. `dist.isend` returns at once"
     ),
     mixed_up=(
-        "{action} receives what was sent to {other}: messages from one rank to another come in "
-        "the order in which they were sent, unless a tag tells them apart"
+        "{action} receives what was sent to {other}. Messages from one rank to another come in the "
+        "order in which they were sent, unless a tag tells them apart, and so it is with what "
+        "stays on its rank: kind, stage and micro-batch together say whose a tensor is"
     ),
     wrong_source=(
         "rank {rank} waits for {action}'s tensor from rank {got}, and rank {right} sends it: it "
@@ -81,8 +81,8 @@ def explained(trial: Trial, at: At, endings: dict[int, Ended]) -> Finding | None
         return None
     open_ends = [rank for rank, ended in endings.items() if ended.kind != "returned"]
     found = (
-        local_through_group(endings)
-        or next((f for r in endings if (f := _to_itself(r, calls[r]))), None)
+        refused_to_itself(endings)
+        or next((f for r in endings if (f := _to_itself(r, calls))), None)
         or next((f for r in endings if (f := collective(r, calls[r]))), None)
         or _other_waits(ats, open_ends)
         or _all_send(ats, endings)
@@ -108,9 +108,9 @@ def collective(rank: int, calls: list[Call]) -> Finding | None:
     )
 
 
-def _to_itself(rank: int, calls: list[Call]) -> Finding | None:
-    itself = any(rank in (call.to, call.source) for call in calls)
-    return mistakes.MISTAKES.local_through_group(rank=rank) if itself else None
+def _to_itself(rank: int, calls: Sequence[list[Call]]) -> Finding | None:
+    itself = any(rank in (call.to, call.source) for call in calls[rank])
+    return sent_to_itself(rank, len(calls)) if itself else None
 
 
 def _doing(at: At) -> str:

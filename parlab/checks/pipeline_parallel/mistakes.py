@@ -86,6 +86,16 @@ MISTAKES = Mistakes(
         "rank {rank} sends to itself, or receives from itself: where both stages are on one rank, "
         "the tensor is handed over, and nothing goes through `group`"
     ),
+    to_itself=(
+        "rank {rank} sends to itself, or receives from itself, and has no two stages that follow "
+        "each other. Stage s is on rank s % p of `group`, which is `group_dst` or `group_src`: "
+        "`dst` and `src` count the ranks of the whole job"
+    ),
+    no_input_gradient=(
+        "rank {rank} has done {action}, and what it then has for stage {stage} is None: the tensor "
+        "that came in has a `.grad` only if it is a leaf that required a gradient "
+        "(`requires_grad_()`) before the forward pass"
+    ),
     blocking_send=(
         "{ranks} wait in the middle of the step for what they sent to be received, each by the "
         "next of them: two neighbours may send to each other first. `dist.isend` returns at once, "

@@ -10,6 +10,7 @@ MISTAKES = Mistakes(
     **mistakes.texts_of(
         "weights_updated",
         "no_boundary_gradient",
+        "no_input_gradient",
         "gradients_not_sent",
         "wrong_start",
         "recomputed",

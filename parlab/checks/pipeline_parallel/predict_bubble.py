@@ -8,8 +8,8 @@ from parlab.pipeline import bubble, simulate
 
 MISTAKES = Mistakes(
     share_of_the_step=(
-        "{name}: that is the idle share of the whole step. The bubble here is idle time over the "
-        "time that ranks compute, as in the papers"
+        "{name}: that is by the idle share of the whole step. The bubble here is idle time over "
+        "the time that ranks compute, as in the papers"
     ),
     ranks_for_gaps=(
         "{name}: a rank waits while the p − 1 others are at work, not p: it is one of them"
@@ -86,6 +86,8 @@ def misconception(
         if is_number(got, 2 * value):
             return MISTAKES.twice(name=name)
     got = predicted["enough"]
+    if is_number(got, 9 * (ranks - 1)):
+        return MISTAKES.share_of_the_step(name="enough")
     if is_number(got, 10 * ranks):
         return MISTAKES.ranks_for_gaps(name="enough")
     if is_number(got, right["enough"] - 1) or is_number(got, right["enough"] + 1):

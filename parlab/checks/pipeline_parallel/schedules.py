@@ -55,6 +55,10 @@ def form(schedule: Any) -> Finding | None:
         return COMMON.wrong_type(
             name="the schedule", got=f"a {type(schedule).__name__}", right="a list of lists"
         )
+    if any(isinstance(own, Action) for own in schedule):
+        return COMMON.wrong_type(
+            name="the schedule", got="one list of Actions", right="a list of lists, one a rank,"
+        )
     for own in schedule:
         for action in own:
             if not isinstance(action, Action):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,10 @@ from parlab.checks.endings import ending
 from parlab.checks.groups import LateWork
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.models import TOLERANCE
+from parlab.checks.pipeline_parallel.explained import waited_in
 from parlab.checks.trial import Trial
 from parlab.checks.watchdog import Ended
+from parlab.ledger.calls import RECEIVES, SENDS
 
 SECONDS = 15.0
 BEGUN = 9999  # the tag of the check's own messages; far from any that a weight needs
@@ -38,7 +40,11 @@ MISTAKES = Mistakes(
     ),
     both_send_first=(
         "both ranks wait until the other receives, and neither comes to it: `dist.isend` returns "
-        "at once"
+        "at once, and what it returns is waited for after the receive"
+    ),
+    whole_group=(
+        "{op} waits for all ranks of `group`, and only those with a copy call it: the two exchange "
+        "a message, each with the other"
     ),
     none_left_out=(
         "rank {rank} has no gradient and goes on, and the other end waits for it: a copy whose "
@@ -111,7 +117,7 @@ def _one(trial: Trial, first: int, last: int, empty: int | None) -> None:
             return None
         return Seen(weight.grad, weight.detach())
 
-    seen = trial.run_function(run, seconds=SECONDS, explain=partial(waiting, empty))
+    seen = trial.run_function(run, seconds=SECONDS, explain=partial(waiting, trial, empty))
     everyone = trial.gather(seen)
     if empty is not None:
         parts[empty] = torch.zeros_like(start)
@@ -225,19 +231,19 @@ def each_its_own(
     return None
 
 
-def waiting(empty: int | None, endings: dict[int, Ended]) -> Finding | None:
-    stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
-    told = ending(endings)
-    if told and len(stuck) == 1 and empty is not None and endings[empty].kind == "returned":
-        return _with(MISTAKES.none_left_out(rank=empty), told)
-    if len(stuck) != 2 or not all("send(" in e.line and "isend(" not in e.line for e in stuck):
-        return None
-    return _with(MISTAKES.both_send_first(), told)
-
-
-def _with(found: Finding, told: Finding | None) -> Finding:
-    """What was found, and on which lines ranks wait."""
-    return Finding(f"{found.text}\n{told.text}" if told else found.text, found.mistake)
+def waiting(trial: Trial, empty: int | None, endings: dict[int, Ended]) -> Finding | None:
+    """Why a copy waits for ever, with the lines; collective over the lab."""
+    waits = trial.gather(waited_in(trial.ledger.calls))
+    stuck = [rank for rank, ended in endings.items() if ended.kind == "stuck"]
+    ops = {waits[rank].op for rank in stuck if waits[rank] is not None}
+    told, found = ending(endings), None
+    if len(stuck) == 1 and empty is not None and endings[empty].kind == "returned":
+        found = MISTAKES.none_left_out(rank=empty)
+    elif len(stuck) == 2 and ops and ops <= set(SENDS):
+        found = MISTAKES.both_send_first()
+    elif ops and not ops & {*SENDS, *RECEIVES}:
+        found = MISTAKES.whole_group(op=ops.pop())
+    return found and told and replace(found, text=f"{found.text}\n{told.text}")
 
 
 def takes_part(trial: Trial, first: int, last: int) -> Finding | None:

@@ -18,6 +18,13 @@ answers.edit(
     ),
 )
 answers.edit("incomplete", "stage_0_everywhere", ("[forward(r, i) for", "[forward(0, i) for"))
+answers.edit(
+    "wrong_type",
+    "flat",
+    ("return [\n", "return sum([\n"),
+    ("        for r in range(ranks)\n    ]", "        for r in range(ranks)\n    ], [])"),
+    says="one list of Actions",
+)
 answers.edit("returns_none", "no_return", ("    return [", "    x = ["))
 
 

@@ -69,6 +69,27 @@ answers.edit(
     ("if action in self.own:", "if False:"),
 )
 answers.edit(
+    "raises",
+    "own_without_kind",
+    ("self.own[action] = tensor", "self.own[action[1:]] = tensor"),
+    ("        if action in self.own:\n", "        if self.group.size() == 1:\n"),
+    ("self.own.pop(action)", "self.own.pop(action[1:])"),
+)
+answers.edit(
+    "mixed_up",
+    "own_in_a_row",
+    ("        self.own = {}\n", "        self.own = []\n"),
+    ("self.own[action] = tensor", "self.own.append(tensor)"),
+    ("        if action in self.own:\n", "        if self.group.size() == 1:\n"),
+    ("self.own.pop(action)", "self.own.pop(0)"),
+)
+answers.edit(
+    "to_itself",
+    "numbers_of_the_job",
+    ("group_dst=to", "dst=to"),
+    ("group_src=source", "src=source"),
+)
+answers.edit(
     "requires_grad", "a_leaf", ("        return room", "        return room.requires_grad_()")
 )
 answers.edit(

@@ -14,7 +14,9 @@ RECEIVED = "mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()"
 BACKWARD = "y.backward(gradient)"
 FORWARD = "y = share.own[stage](x)"
 
-answers.edit("raises", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", "")))
+answers.edit(
+    "no_input_gradient", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", ""))
+)
 answers.edit(
     "gradients_not_sent",
     "gradients_not_sent",

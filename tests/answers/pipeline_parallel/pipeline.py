@@ -39,6 +39,7 @@ answers.edit(
     (BACKWARD, BACKWARD[:-1] + ", retain_graph=True)"),
     (POP, "x, y = held[stage, i]"),
 )
+answers.edit("no_input_gradient", "no_gradient_asked", (".requires_grad_()", ""))
 answers.edit("deadlock_accepted", "not_simulated", ("        simulate(schedule)\n", ""))
 answers.edit(
     "not_refused",
@@ -252,6 +253,24 @@ class _SelfSendingMailbox(Mailbox):
 class SendsToItself(Reference):
     def step(self, inputs, targets):
         return _with_mailbox(_SelfSendingMailbox, super().step)(inputs, targets)
+
+
+class _BlocksMailbox(Mailbox):
+    """Stages that follow each other are taken to be on one rank."""
+
+    def send(self, action, tensor):
+        if action.stage in self.share.own:
+            super().send(action, tensor)
+        else:
+            to, tag = action.stage // len(self.share.own), self.share.number(action)
+            tensor = tensor.detach().contiguous()
+            self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag=tag))
+
+
+@answers.wrong("to_itself")
+class StagesInBlocks(Reference):
+    def step(self, inputs, targets):
+        return _with_mailbox(_BlocksMailbox, super().step)(inputs, targets)
 
 
 @answers.wrong("refused_by_some")

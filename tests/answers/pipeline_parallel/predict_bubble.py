@@ -18,6 +18,12 @@ answers.edit(
 answers.edit(
     "share_of_the_step", "naive_of_the_step", ('"naive": ranks - 1', '"naive": (ranks - 1) / ranks')
 )
+answers.edit(
+    "share_of_the_step",
+    "tenth_of_the_step",
+    ("max(1, 10 * (ranks - 1))", "max(1, 9 * (ranks - 1))"),
+    says="enough",
+)
 answers.edit("ranks_for_gaps", "p_over_m", (GPIPE, '"gpipe": ranks / micro_batches'))
 answers.edit("twice", "both_ends", (GPIPE, '"gpipe": 2 * (ranks - 1) / micro_batches'))
 answers.edit("not_shorter", "as_gpipe", (INTERLEAVED, '"interleaved": (ranks - 1) / micro_batches'))

@@ -26,6 +26,12 @@ answers.edit(
     (ISEND, "    dist.send(weight.grad, group=group, group_dst=other)\n"),
     ("    work.wait()\n", ""),
 )
+answers.edit(
+    "both_send_first",
+    "waits_at_once",
+    (ISEND, ISEND + "    work.wait()\n"),
+    ("    work.wait()\n    weight", "    weight"),
+)
 answers.edit("weights_changed", "weights", (ADD, ADD + "\n    weight.data += theirs"))
 answers.edit(
     "changed_before_wait",
@@ -56,6 +62,13 @@ def nothing_to_send(weight, first, last, group):
     """A rank without a gradient has nothing to say."""
     if weight is not None and weight.grad is not None:
         reference(weight, first, last, group)
+
+
+@answers.wrong("whole_group")
+def all_reduced_by_two(weight, first, last, group):
+    """All-reduce as between two ranks, over a group of more."""
+    if weight is not None and first != last:
+        dist.all_reduce(weight.grad, group=group)
 
 
 @answers.wrong("others_take_part")
