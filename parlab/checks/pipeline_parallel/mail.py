@@ -85,6 +85,7 @@ def explained(trial: Trial, at: At, endings: dict[int, Ended]) -> Finding | None
         or next((f for r in endings if (f := _to_itself(r, calls))), None)
         or next((f for r in endings if (f := collective(r, calls[r]))), None)
         or _other_waits(ats, open_ends)
+        or next((f for r in open_ends if (f := _wrong_source(r, ats, calls[r]))), None)
         or _all_send(ats, endings)
         or next((f for r in open_ends if (f := _lost(r, ats, calls[r]))), None)
         or next((f for r in open_ends if (f := _sent_twice(r, ats[r]))), None)
@@ -129,16 +130,31 @@ def _all_send(ats: Sequence[At], endings: dict[int, Ended]) -> Finding | None:
     return MISTAKES.blocking_send() if sends else None
 
 
-def _lost(rank: int, ats: Sequence[At], calls: list[Call]) -> Finding | None:
-    """Why what a rank is to receive does not come, or something else does."""
+def _awaited(rank: int, ats: Sequence[At], calls: list[Call]) -> tuple[Call, Action, int] | None:
+    """The receive in which a rank waits, for which action, and the rank that it must come from."""
     at = ats[rank]
     if at.doing != "receive" or not calls or calls[-1].op not in RECEIVES or at.action is None:
         return None
-    call, action, source = calls[-1], at.action, source_of(at.action) % len(ats)
-    if call.source is not None and call.source != source:
-        return MISTAKES.wrong_source(
-            rank=rank, action=text(action), got=call.source, right=source, stage=source_of(action)
-        )
+    return calls[-1], at.action, source_of(at.action) % len(ats)
+
+
+def _wrong_source(rank: int, ats: Sequence[At], calls: list[Call]) -> Finding | None:
+    """A rank waits for what another one sends."""
+    if (awaited := _awaited(rank, ats, calls)) is None:
+        return None
+    call, action, source = awaited
+    if call.source in (None, source):
+        return None
+    return MISTAKES.wrong_source(
+        rank=rank, action=text(action), got=call.source, right=source, stage=source_of(action)
+    )
+
+
+def _lost(rank: int, ats: Sequence[At], calls: list[Call]) -> Finding | None:
+    """Why what a rank is to receive does not come, or something else does."""
+    if (awaited := _awaited(rank, ats, calls)) is None:
+        return None
+    call, action, source = awaited
     sent = next((sends for one, sends in reversed(ats[source].sent) if one == action), [])
     if not sent:
         return MISTAKES.not_sent(rank=rank, action=text(action), source=source)
