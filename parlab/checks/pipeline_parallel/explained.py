@@ -95,13 +95,18 @@ def sending_to_each_other(waiting: dict[int, int]) -> list[int]:
 
 
 def waited_in(calls: Sequence[Call]) -> Call | None:
-    """The call in which a rank was stuck: it took longest.
+    """The call in which a rank was stuck: of those that took long, the one that began last.
 
-    It need not be the last. A send is freed as soon as its receiver is, and may end as if all were
-    well; the rank then goes on to its next call.
+    It need not be the last of all. A send is freed as soon as its receiver is, and may end as if
+    all were well; the rank then goes on to its next call. Nor is it the one that took longest: a
+    message that was started before, and that nobody waits for, is under way as long.
     """
     now = time.perf_counter()
-    return max(calls, key=lambda call: (call.end or now) - call.start, default=None)
+    seconds = [(call.end or now) - call.start for call in calls]
+    long = max(seconds, default=0.0) / 2
+    return next(
+        (c for c, s in zip(reversed(calls), reversed(seconds), strict=True) if s > long), None
+    )
 
 
 def _sends_block(
