@@ -514,7 +514,19 @@ def test_the_summary_says_where_the_code_is_and_when_it_came(tmp_path: Path) -> 
     noted = entry("anna", exercise("ring", 1, notes=["look at the code"]), exercise("tree", 3))
     noted.result.submitted = "2026-11-30T18:00:00+01:00"
     text = Page(written(tmp_path, noted) / "summary.html").text
-    assert "a.ipynb , handed in 2026-11-30T18:00:00+01:00" in text
+    assert "a.ipynb , handed in 2026-11-30 18:00:00+01:00" in text
+
+
+def test_the_summary_has_way_time_and_seconds_of_each_student(tmp_path: Path) -> None:
+    anna, bo = entry("anna", seconds=20.5), entry("bo", seconds=30.0, late_text="1 hour late")
+    anna.result.path, anna.result.submitted = "class/anna/x.ipynb", "2026-11-30T17:00:00.25+01:00"
+    bo.result.path, bo.result.submitted = "class/bo/x.ipynb", "2026-11-30T19:00:00+01:00"
+    text = Page(written(tmp_path, anna, bo, missing("carl")) / "summary.html").text
+    assert "anna class/anna/x.ipynb 4 of 6 ✓ ◐ partial 2026-11-30 17:00:00+01:00 20.5" in text
+    row = "bo class/bo/x.ipynb 4 of 6 ✓ ◐ partial 2026-11-30 19:00:00+01:00 1 hour late 30"
+    assert row in text
+    all_of_them = "50.5 in all submissions together, of 2 that ran: half took 25.25 or more, one 30"
+    assert all_of_them in text
 
 
 def test_one_mistake_is_one_row_on_whichever_ranks_it_was(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from parlab.gradebook.corrections import apply_corrections, create_corrections, read_corrections
 from parlab.gradebook.entries import graded_entry
-from parlab.gradebook.late import read_due, read_policy
+from parlab.gradebook.late import read_due, read_moment, read_policy
 from parlab.gradebook.reports.spreadsheet import cell
 from parlab.gradebook.roster import read_roster
 from parlab.grading.results import ExerciseResult, GradeStatus, SubmissionResult
@@ -91,7 +91,9 @@ def test_an_extension_and_a_known_time_win_over_the_file(tmp_path: Path) -> None
     result.submitted = "2026-11-21T18:00:00+00:00"
     assert graded_entry(result, policy, due).total == pytest.approx(0.9)
     assert graded_entry(result, policy, due, roster.find("anna")).total == 1.0
-    assert not graded_entry(result, policy, due, roster.find("bo")).late
+    bo = graded_entry(result, policy, due, roster.find("bo"))
+    assert not bo.late
+    assert read_moment(bo.result.submitted) == read_moment("2026-11-01T00:00Z")
     assert graded_entry(result, policy, None).late_text == ""
 
 

@@ -1,6 +1,6 @@
 """The gradebook: what the reports are written from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from parlab.gradebook.late import Lateness, LatePolicy, read_moment
@@ -19,7 +19,7 @@ class Entry:
     """One submission, graded.
 
     Attributes:
-        result: after corrections by hand.
+        result: after corrections by hand; handed in when the roster says, where it says so.
         name: the roster's; "" where there is none.
         late: whether it came late.
         late_text: in words, for the student; "" when there is nothing to say.
@@ -110,9 +110,12 @@ def graded_entry(
     on_roster: bool = True,
 ) -> Entry:
     """The entry of one submission: the roster's extension and time win over the class's."""
+    if student and student.submitted:
+        result = replace(result, submitted=student.submitted.isoformat())
     lateness = Lateness()
     if result.status is not GradeStatus.MISSING:
-        lateness = policy.judge(_submitted(result, student), (student and student.due) or due)
+        submitted = read_moment(result.submitted) if result.submitted else None
+        lateness = policy.judge(submitted, (student and student.due) or due)
     return Entry(
         result=result,
         name=student.name if student else "",
@@ -121,9 +124,3 @@ def graded_entry(
         factor=lateness.factor,
         on_roster=on_roster,
     )
-
-
-def _submitted(result: SubmissionResult, student: RosterEntry | None) -> datetime | None:
-    if student and student.submitted:
-        return student.submitted
-    return read_moment(result.submitted) if result.submitted else None

@@ -50,6 +50,22 @@ def _row(key: str, exercises: list[ExerciseResult]) -> ExerciseRow:
 
 
 @dataclass(frozen=True)
+class Seconds:
+    """What running the submissions took, each when it was graded; several may run at a time."""
+
+    count: int
+    sum: float
+    median: float
+    most: float
+
+
+def seconds(entries: Sequence[Entry]) -> Seconds | None:
+    """Of those of which anything ran; None where nothing did."""
+    found = [entry.result.seconds for entry in entries if entry.result.seconds]
+    return Seconds(len(found), sum(found), median(found), max(found)) if found else None
+
+
+@dataclass(frozen=True)
 class Totals:
     """The totals of those who handed in and could be graded, in points after lateness.
 

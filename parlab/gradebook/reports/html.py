@@ -13,6 +13,7 @@ from parlab.gradebook.reports.words import (
     OF_SUBMISSION,
     SIGNS,
     TONES,
+    moment,
     number,
     points_text,
 )
@@ -28,7 +29,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "one_line": one_line, "number": number}
+    environment.filters |= {
+        "shown": shown,
+        "one_line": one_line,
+        "number": number,
+        "moment": moment,
+    }
     environment.globals |= {
         "id": id,
         "SIGNS": SIGNS,

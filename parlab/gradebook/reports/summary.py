@@ -1,7 +1,7 @@
 """summary.html: how the class did, for the instructor."""
 
 from parlab.gradebook.entries import Entry, Gradebook
-from parlab.gradebook.reports.figures import Totals, exercise_rows, totals
+from parlab.gradebook.reports.figures import Totals, exercise_rows, seconds, totals
 from parlab.gradebook.reports.html import page
 from parlab.gradebook.reports.misconceptions import said_most
 from parlab.gradebook.reports.words import number
@@ -21,6 +21,7 @@ def summary(gradebook: Gradebook, keys: list[str], files: list[str]) -> str:
         totals=numbers,
         title=_message(numbers),
         rows=exercise_rows(entries, keys),
+        seconds=seconds(entries),
         said=said_most(entries),
         files={id(entry): file for entry, file in zip(entries, files, strict=True)},
         ungraded=[e for e in entries if e.total is None],

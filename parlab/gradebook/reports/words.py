@@ -1,5 +1,7 @@
 """Statuses in words and signs: the sign says it without colour."""
 
+from datetime import datetime
+
 from parlab.grading.results import GradeStatus
 
 SIGNS = {
@@ -48,6 +50,11 @@ TONES = dict.fromkeys(GradeStatus, "bad") | {
 def number(value: float | None) -> str:
     """Points to two decimals, without zeros behind; "" where there are none."""
     return "" if value is None else f"{round(value, 2) + 0.0:.2f}".rstrip("0").rstrip(".")
+
+
+def moment(text: str) -> str:
+    """`2026-11-30 18:00:00+01:00` from ISO 8601; "" where the time is not known."""
+    return datetime.fromisoformat(text).isoformat(" ", "seconds") if text else ""
 
 
 def points_text(points: float | None, of: float) -> str:
