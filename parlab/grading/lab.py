@@ -1,5 +1,6 @@
 """A lab as the grader knows it: the instructor's executed solution, and what was handed out."""
 
+import ast
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,7 @@ from nbformat import NotebookNode
 
 from parlab.authoring.notebooks import digest, read
 from parlab.files import ROOT, numbered
-from parlab.grading.cells import defined_names
+from parlab.grading.cells import defined_names, statements, used_names
 from parlab.grading.comparing import share_right
 from parlab.labs import meant
 
@@ -82,6 +83,26 @@ class GradedLab:
         code = [c for c in self.solution.cells if c.cell_type == "code" and not _shows_error(c)]
         checks = [i for i, cell in enumerate(code) if is_check(cell)]
         return code[: checks[-1] + 1] if checks else []
+
+    @cached_property
+    def builds_on(self) -> dict[str, frozenset[str]]:
+        """By cell, whose functions its code calls, by exercise: itself, or through helpers.
+
+        Helpers are functions and classes of the lab's cells before it. An exercise's cell is the
+        student's: what that one calls is not said here.
+        """
+        of_name = {name: frozenset({e.key}) for e in self.exercises for name in e.names}
+        answers = {e.cell for e in self.exercises}
+        found = {}
+        for cell in self.cells:
+            found[cell.id] = frozenset()
+            for node in statements(cell.source) if cell.id not in answers else ():
+                text = ast.unparse(node)
+                reached = (of_name.get(name, frozenset()) for name in used_names(text))
+                reached = frozenset().union(*reached)
+                found[cell.id] |= reached
+                of_name |= dict.fromkeys(defined_names(text), reached)
+        return found
 
     @cached_property
     def hidden_lines(self) -> frozenset[str]:

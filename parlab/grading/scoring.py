@@ -37,15 +37,14 @@ def score(
 
 def _tell_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
     """Say where an exercise that is not right builds on others that are not."""
-    sources = {cell.id: cell.source for cell in lab.cells}
     failed = {r.key for r in results if r.status != GradeStatus.PASSED}
     for exercise, result in zip(lab.exercises, results, strict=True):
         if result.status in (GradeStatus.PASSED, GradeStatus.MISSING):
             continue
-        checks = [sources[cell] for cell in (*exercise.checks, *exercise.hidden)]
-        used = frozenset().union(*map(used_names, [matched.answers[exercise.key] or "", *checks]))
-        causes = [e.key for e in lab.exercises if e.key in failed and e is not exercise]
-        causes = [e.key for e in lab.exercises if e.key in causes and e.names & used]
+        used = used_names(matched.answers[exercise.key] or "")
+        builds_on = {e.key for e in lab.exercises if e.names & used}
+        builds_on |= {key for c in (*exercise.checks, *exercise.hidden) for key in lab.builds_on[c]}
+        causes = [e.key for e in lab.exercises if e.key in (builds_on & failed) - {exercise.key}]
         if causes:
             result.message += (
                 f"\nIt builds on {', '.join(causes)}, which is not right: begin there."

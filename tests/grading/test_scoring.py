@@ -2,10 +2,13 @@
 
 import pytest
 
+from parlab.grading.building import build
 from parlab.grading.lab import Exercise
-from parlab.grading.matching import Matched
+from parlab.grading.matching import Matched, match
 from parlab.grading.running import CellRun, NotebookRun
-from parlab.grading.scoring import score_exercise
+from parlab.grading.scoring import score, score_exercise
+from tests.grading.copies import Copy
+from tests.grading.plain_lab import InProcess, in_process_lab
 
 LINE = "✓ add: two numbers"
 EXPECTED = {"sum": [3, 5]}
@@ -59,3 +62,22 @@ def test_how_the_points_came_about_is_told(line: str, shown: dict, parts: str) -
 def test_a_printed_line_alone_is_worth_nothing() -> None:
     """Code can print what a check prints: without values to compare it proves nothing."""
     assert scored(exercise(), LINE, {}) == ("failed", 0)
+
+
+def test_what_a_check_calls_through_a_helper_is_named_as_the_cause() -> None:
+    """The answer to `mean` is right and calls nothing; its hidden check calls `total`."""
+    lab = in_process_lab()
+    sources = {
+        "total": "def twice(function):\n    return function([2, 2]) / total([2])\n"
+        "check.show_values(total=total([4, 7, 11]), count=3)",
+        "mean": "check.show_values(mean=twice(mean), ranks=cluster.ranks)",
+    }
+    for cell in lab.solution.cells:
+        if "hidden-check" in cell.metadata.get("tags", []) and cell.metadata.exercise in sources:
+            cell.source = f"%%px\n{sources[cell.metadata.exercise]}"
+    copy = Copy(lab).answer("total", "%%px\ndef total(values):\n    return 7\n")
+    copy.answer("mean", "%%px\ndef mean(values):\n    return sum(values) / len(values)\n")
+    matched = match(lab, copy.notebook)
+    ran = InProcess(lab).run("student", build(lab, matched))
+    mean = next(e for e in score(lab, matched, ran) if e.key == "mean")
+    assert mean.status == "partial" and mean.notes[-1] == "it may have failed because of total"
