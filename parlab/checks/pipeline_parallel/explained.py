@@ -19,11 +19,13 @@ from parlab.wording import ranks_text
 def explained(trial: Trial, case: Case, notes: Notes, endings: dict[int, Ended]) -> Finding | None:
     """The mistake, where it is certain, with what became of the ranks; collective over the lab."""
     did, waits = trial.gather(notes.did), trial.gather(waited_in(trial.ledger.calls))
+    to_itself = trial.gather(calls_itself(trial.rank, trial.ledger.calls))
     told = ending(endings)
     if told is None:
         return None
     found = (
         refused_to_itself(endings)
+        or next((sent_to_itself(r, case.ranks) for r in endings if to_itself[r]), None)
         or tokens_require_grad(case, endings)
         or frozen_raises(case, endings)
         or no_input_gradient(case, did, endings)
@@ -39,6 +41,11 @@ def refused_to_itself(endings: dict[int, Ended]) -> Finding | None:
     """torch refuses a message to oneself."""
     rank = _raised(endings, "rank should not be the same as the rank of the current process")
     return None if rank is None else sent_to_itself(rank, len(endings))
+
+
+def calls_itself(rank: int, calls: Sequence[Call]) -> bool:
+    """Whether a rank sends to itself, or receives from itself: torch lets it start both."""
+    return any(rank in (call.to, call.source) for call in calls)
 
 
 def sent_to_itself(rank: int, ranks: int) -> Finding:
@@ -125,8 +132,6 @@ def _sends_block(
         and call.op in SENDS
     }
     circle = sending_to_each_other(waiting)
-    if len(circle) == 1:
-        return sent_to_itself(circle[0], case.ranks)
     return MISTAKES.blocking_send(ranks=ranks_text(circle)) if circle else None
 
 

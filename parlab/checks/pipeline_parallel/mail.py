@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 
 from parlab.checks.endings import ending
 from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.pipeline_parallel.explained import refused_to_itself, sent_to_itself
+from parlab.checks.pipeline_parallel.explained import (
+    calls_itself,
+    refused_to_itself,
+    sent_to_itself,
+)
 from parlab.checks.trial import Trial
 from parlab.checks.watchdog import Ended, is_revoked
 from parlab.ledger import Call
@@ -82,7 +86,7 @@ def explained(trial: Trial, at: At, endings: dict[int, Ended]) -> Finding | None
     open_ends = [rank for rank, ended in endings.items() if ended.kind != "returned"]
     found = (
         refused_to_itself(endings)
-        or next((f for r in endings if (f := _to_itself(r, calls))), None)
+        or next((sent_to_itself(r, len(calls)) for r in endings if calls_itself(r, calls[r])), None)
         or next((f for r in endings if (f := collective(r, calls[r]))), None)
         or _other_waits(ats, open_ends)
         or next((f for r in open_ends if (f := _wrong_source(r, ats, calls[r]))), None)
@@ -107,11 +111,6 @@ def collective(rank: int, calls: list[Call]) -> Finding | None:
     return other and evidence(
         f"rank {rank} calls {other.op}: a tensor goes from one rank to one other"
     )
-
-
-def _to_itself(rank: int, calls: Sequence[list[Call]]) -> Finding | None:
-    itself = any(rank in (call.to, call.source) for call in calls[rank])
-    return sent_to_itself(rank, len(calls)) if itself else None
 
 
 def _doing(at: At) -> str:
