@@ -10,6 +10,7 @@ from parlab.checks.agreement import gather
 from parlab.checks.endings import ending, unfinished
 from parlab.checks.mistakes import COMMON, Finding
 from parlab.checks.reading import global_names
+from parlab.checks.standstill import Standstill, next_call
 from parlab.checks.unbuffered import UnbufferedComm, written
 from parlab.checks.verdict import Judge
 from parlab.checks.watchdog import Ended, agreed, run_watched
@@ -20,8 +21,8 @@ from parlab.ledger.watched import WatchedComm
 if TYPE_CHECKING:
     from parlab.checks.groups import RecordingGroup
 
-# Messages of checks are small, and a correct function needs milliseconds: a function that has not
-# ended after this many seconds waits for something that will not come. Who tries hundreds of
+# Messages of checks are small, and a correct function needs milliseconds: one that has not ended
+# after this many seconds never ends, or waits for what will not come. Who tries hundreds of
 # functions that hang, and knows how long the right one takes, sets it lower.
 STUCK_SECONDS = 5.0
 
@@ -116,7 +117,7 @@ class Trial:
         seconds = STUCK_SECONDS if seconds is None else seconds
         # A function that fails at once revokes the communicator: by then all ranks are through with
         # whatever the check itself sends on it.
-        gather(None)
+        board, number = next_call()
         self.ledger.clear()
 
         def called() -> Any:
@@ -125,11 +126,10 @@ class Trial:
             finally:
                 self.ledger.settle()  # now: what the check does next takes time
 
-        ended = (
-            run_watched(called, (), self.comm, seconds, lambda: self.ledger.made)
-            if self.comm is not None
-            else None
-        )
+        ended = None
+        if self.comm is not None:
+            standstill = board and Standstill(board, number, self.ranks, self._messages)
+            ended = run_watched(called, (), self.comm, seconds, self._messages, standstill)
         # An array in the result may be large, and is this rank's alone.
         mine = (self.rank, ended.without_value()) if ended else None
         endings = agreed(dict(sorted(entry for entry in gather(mine) if entry is not None)))
@@ -141,6 +141,9 @@ class Trial:
         self.calls = self.gather(self.ledger.calls)
         self.require(self._waited)
         return ended.value if ended else None
+
+    def _messages(self) -> int:
+        return self.ledger.made
 
     def gather(self, value: Any) -> list[Any]:
         """The value of each rank of the trial, in its order, on every rank of the lab."""

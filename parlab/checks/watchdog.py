@@ -1,8 +1,9 @@
 """Runs a learner's function so that neither an exception nor a deadlock stops the check.
 
 A rank that is blocked in MPI hears nothing, but it let go of Python's lock: a thread beside it
-sees the line it is at, and frees it by revoking the communicator (MPI's fault tolerance). Where
-MPI lacks that, the deadline of the cell is what is left.
+sees the line it is at, and frees it by revoking the communicator (MPI's fault tolerance): at once
+where no rank goes on (see `standstill`), else at a deadline. Where MPI lacks that, the deadline of
+the cell is what is left.
 """
 
 import contextlib
@@ -20,7 +21,9 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from parlab.checks.refusal import refusal
+from parlab.checks.standstill import Standstill
 
+STEP_SECONDS = 0.1  # between looks at whether ranks stand still
 LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
 PATIENCE = 3  # how many times the seconds of a call that waits are those of one that goes on
 
@@ -57,24 +60,43 @@ def run_watched(
     comm: MPI.Intracomm,
     seconds: float,
     messages: Callable[[], int] = lambda: 0,
+    standstill: Standstill | None = None,
 ) -> Ended:
     """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`.
 
     A call that communicates meanwhile, as the number of its `messages` says, is not stuck but slow,
-    as on a busy machine: it has `PATIENCE` times as long.
+    as on a busy machine: it has `PATIENCE` times as long. One that has come to a `standstill` need
+    not be waited for.
     """
     caller = threading.get_ident()
     places: list[str] = []
+    seen = [""]  # at the latest step
     done = threading.Event()
+    begun = time.monotonic()
+
+    def stands_still_until(moment: float) -> bool:
+        """Wait until then; whether it came to a standstill before."""
+        while not done.wait(min(STEP_SECONDS, max(moment - time.monotonic(), 0.0))):
+            seen[0] = _place_of_frame(sys._current_frames().get(caller))
+            if standstill is not None and standstill.look(caller):
+                return True
+            if time.monotonic() >= moment:
+                return False
+        return False
 
     def watch() -> None:
         # Twice: a rank may be freed by another's watchdog before the second look, and a call that
         # is freed may end quietly, so that its rank is somewhere else by then.
-        looks, latest, sent = 0, time.monotonic() + (PATIENCE - 0.5) * seconds, 0
+        looks, sent = 0, 0
+        latest, next_look = begun + (PATIENCE - 0.5) * seconds, begun
         while looks < 2:
-            if done.wait(seconds / 2):
+            next_look += seconds / 2
+            stands_still = stands_still_until(next_look)
+            if done.is_set():
                 return
-            places.append(_place_of_frame(sys._current_frames().get(caller)))
+            places.append(seen[0])
+            if stands_still:
+                break
             before, sent = sent, messages()
             goes_on = looks == 1 and sent > before and time.monotonic() < latest
             looks += not goes_on
@@ -90,6 +112,10 @@ def run_watched(
         ended = _of_error(error, comm)
     finally:
         done.set()
+        if standstill is not None:
+            if standstill.stuck:  # a rank may be freed before its own watchdog has seen it
+                places.append(seen[0])
+            standstill.ended()
     if places and is_revoked(comm):
         ended = Ended("stuck")  # whatever came of it then
     if places and ended.kind in ("returned", "stuck"):

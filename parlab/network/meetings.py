@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from parlab.network.links import Links
-from parlab.network.shared import SharedNumbers
+from parlab.shared_numbers import SharedNumbers
 
 # Collectives that may be under way at once; a rank that is further ahead waits.
 _PLACES = 1024

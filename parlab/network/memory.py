@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from parlab.network.clock import nap, now
-from parlab.network.shared import SharedNumbers
+from parlab.shared_numbers import SharedNumbers
 
 # Numbers (float64) that each rank lays out at once: what stays in a processor's caches.
 _ROOM = 2**17

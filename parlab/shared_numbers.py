@@ -19,7 +19,7 @@ class SharedNumbers:
     """`count` numbers (float64), zero at first. Making them is collective over `comm`.
 
     They live in a file that has lost its name, so nothing is left of it when the ranks end,
-    however they do. Raises ValueError where the ranks are on several machines.
+    however they do. Raises ValueError, on all ranks, where they are on several machines.
     """
 
     def __init__(self, comm: MPI.Intracomm, count: int) -> None:
@@ -27,10 +27,10 @@ class SharedNumbers:
         together = node.size == comm.size
         node.Free()
         if not together:
-            raise ValueError("a network is emulated among the ranks of one machine: start them so")
+            raise ValueError("the ranks share no memory: start them on one machine")
         path = None
         if comm.rank == 0:
-            file, path = tempfile.mkstemp(prefix="parlab-network-", dir=_MEMORY)
+            file, path = tempfile.mkstemp(prefix="parlab-shared-", dir=_MEMORY)
             os.ftruncate(file, count * _BYTES)
             os.close(file)
         path = comm.bcast(path)

@@ -1,0 +1,95 @@
+"""Ranks that wait for each other are told from ranks that wait for a slow one."""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from parlab.checks.standstill import Standstill, next_call
+from parlab.checks.watchdog import run_watched
+from parlab.ledger import Ledger
+from tests.ranks import World, on_ranks
+
+DEADLINE = 80.0  # long, so that what ends before was not ended by it
+SLOW = 2.5  # longer than ranks have to stand still
+
+
+def made(ledger: Ledger) -> int:
+    return ledger.made
+
+
+def ends(world: World, *functions: Callable[[Any], Any]) -> list[str]:
+    """How calls end on this rank, each on a communicator of its own; and that none was awaited."""
+    kinds = []
+    for function in functions:
+        ledger = Ledger()
+        comm = ledger.watch(world.comm.Dup())
+        board, number = next_call()
+        assert board is not None
+        standstill = Standstill(board, number, range(world.size), partial(made, ledger))
+        start = time.monotonic()
+        kinds.append(run_watched(function, (comm,), comm, DEADLINE, standstill=standstill).kind)
+        assert time.monotonic() - start < DEADLINE / 2
+    return kinds
+
+
+def all_receive(comm: Any) -> None:
+    comm.recv(source=(comm.rank + 1) % comm.size)
+
+
+def one_leaves(comm: Any) -> None:
+    if comm.rank != 1:
+        comm.Barrier()
+
+
+def one_sends_to_itself(comm: Any) -> None:
+    comm.Issend(bytearray(8), comm.rank).Wait()
+
+
+def stand_still(world: World) -> list[str]:
+    return ends(world, all_receive, one_leaves, one_sends_to_itself)
+
+
+def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> None:
+    assert on_ranks(3, stand_still) == [
+        ["stuck", "stuck", "stuck"],
+        ["stuck", "returned", "stuck"],
+        ["stuck", "stuck", "stuck"],
+    ]
+
+
+def one_computes(comm: Any) -> None:
+    until = time.monotonic() + SLOW
+    while comm.rank == 1 and time.monotonic() < until:
+        pass
+    comm.Barrier()
+
+
+def one_is_in_c(comm: Any) -> None:
+    if comm.rank == 1:
+        time.sleep(SLOW)
+    comm.Barrier()
+
+
+def one_has_a_thread(comm: Any) -> None:
+    """Who waits in MPI, while its own thread is to send what all wait for."""
+    if comm.rank == 1:
+        threading.Timer(SLOW, lambda: [comm.send(0, rank) for rank in range(comm.size)]).start()
+    comm.recv(source=1)
+
+
+def one_after_the_other(comm: Any) -> None:
+    """Ranks wait long, but never all of them at once for long."""
+    for rank in range(comm.size):
+        if comm.rank == rank:
+            time.sleep(SLOW / 2)
+        comm.Barrier()
+
+
+def are_slow(world: World) -> list[str]:
+    return ends(world, one_computes, one_is_in_c, one_has_a_thread, one_after_the_other)
+
+
+def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
+    assert on_ranks(3, are_slow) == [["returned"] * 4] * 3
