@@ -86,7 +86,31 @@ def test_lines_that_are_flushed_all_arrive(notebook: Notebook) -> None:
     assert ran.text == f"[all ranks]\n{lines}", ran.message
 
 
-@pytest.mark.parametrize("code", ["print('x' * 50)", "print('x', flush=True)"])
+def test_of_a_lot_that_is_printed_the_first_and_the_last_are_kept(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nfor i in range(3000): print(i, '.' * 1000)")
+    assert ran.text.startswith("[rank 0]\n0 ...") or ran.text.startswith("[all ranks]\n0 ...")
+    assert "\n2999 ..." in ran.text and ran.text.endswith("...\n"), ran.message
+    sent = notebook.run("len(cluster.output(0)), ' characters left out …' in cluster.output(0)")
+    assert sent.text.startswith("(2010") and sent.text.endswith("True)")
+
+
+def test_displays_without_end_end_at_their_deadline(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px --timeout 3\nfrom IPython.display import HTML, clear_output, display\n"
+        "while True:\n    clear_output()\n    display(HTML('x'))"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert ran.seconds < 10, "with time for a busy machine"
+    assert " more displays of this cell left out" in ran.text
+    sent = notebook.run("[len(of['outputs']) for of in cluster.current().last.outputs().values()]")
+    assert sent.text == str([101] * 4), "a hundred, and how many there were"
+    assert notebook.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 4\n"
+
+
+LINES = ["print('x' * 50)", "print('x', flush=True)", "print('x' * 1000, flush=True)"]
+
+
+@pytest.mark.parametrize("code", LINES)
 def test_printing_without_end_ends_at_its_deadline(notebook: Notebook, code: str) -> None:
     """Ranks that print faster than the kernel reads would be heard for ten seconds more."""
     ran = notebook.run(f"%%px --timeout 3\nwhile True: {code}")

@@ -109,7 +109,10 @@ def current() -> Session:
 
 
 def output(rank: int) -> str:
-    """All that `rank` printed in the last `%%px` cell, also what was too long to show."""
+    """What `rank` printed in the last `%%px` cell, also what was too long to show.
+
+    Of more than two million characters it has the first and the last.
+    """
     session = current()
     if rank not in range(session.n):
         raise ValueError(f"there are ranks 0 to {session.n - 1}, not {rank!r}")

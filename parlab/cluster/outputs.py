@@ -15,8 +15,6 @@ from parlab.cluster.stop_button import StopButton
 from parlab.wording import by_value, ranks_text
 
 OUTPUT_SECONDS = 10.0
-# A browser that is sent thousands of pictures stops answering.
-SHOWN_DISPLAYS = 100
 
 
 class Progress:
@@ -70,7 +68,7 @@ def show(metadata: dict[int, dict], world_size: int) -> None:
         for group, text in by_value(texts):
             print(labelled(text, group, world_size), file=file)
     displayed = max((len(meta["outputs"]) for meta in metadata.values()), default=0)
-    for position in range(min(displayed, SHOWN_DISPLAYS)):
+    for position in range(displayed):
         _show_data(
             {
                 rank: meta["outputs"][position]
@@ -79,8 +77,6 @@ def show(metadata: dict[int, dict], world_size: int) -> None:
             },
             world_size,
         )
-    if displayed > SHOWN_DISPLAYS:
-        print(f"… {displayed - SHOWN_DISPLAYS:,} more displays of this cell left out …")
     _show_data(
         {rank: meta["execute_result"] for rank, meta in metadata.items() if meta["execute_result"]},
         world_size,

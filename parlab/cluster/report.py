@@ -26,7 +26,7 @@ def cut(text: str, rank: int) -> str:
         return text
     return (
         f"{text[:SHOWN_START]}\n… {left_out:,} characters left out; "
-        f"cluster.output({rank}) has all of it …\n{text[-SHOWN_END:]}"
+        f"cluster.output({rank}) has more …\n{text[-SHOWN_END:]}"
     )
 
 

@@ -1,43 +1,88 @@
-"""Keeps a cell that prints without end from being heard long after it was ended.
+"""Keeps a cell that prints or shows without end from being heard long after it was ended.
 
-Each flush sends a message to the notebook's kernel. A loop of `print(…, flush=True)` sends far more
-of them than the kernel can read: those that wait there would be read first, after the deadline.
+All that a rank sends is read by the notebook's kernel, which is slower than ranks that print. What
+waits there would be read first, before what later cells print.
 """
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from ipykernel.iostream import OutStream
 
 MOST_FLUSHES = 100  # in a second; what is written goes out every 0.2 s without any
+# Of a cell: characters on each stream, of which the last are kept as well; and displays, since a
+# browser that is sent thousands of pictures stops answering.
+MOST_CHARACTERS, LAST_CHARACTERS = 2_000_000, 10_000
+MOST_DISPLAYS = 100
 
 
-class Flushes:
-    """Sends at once for the first flushes of a second; what the others had to send goes soon."""
+class Printing:
+    """What a cell prints on one stream: its first characters and its last; others are counted.
 
-    def __init__(self, flush: Callable[[], None]) -> None:
-        self._flush = flush
-        self.begin()
+    The first flushes of a second send at once; what the others had to send goes soon.
+    """
 
-    def begin(self) -> None:
-        """From here on flushes are counted anew."""
-        self._since, self._count = time.monotonic(), 0
+    def __init__(self, stream: OutStream) -> None:
+        self._write, self._flush = stream.write, stream.flush
+        stream.write, stream.flush = self.write, self.flush
+        self._begin()
 
-    def __call__(self) -> None:
+    def _begin(self) -> None:
+        self._since, self._flushes, self._room = time.monotonic(), 0, MOST_CHARACTERS
+        self._last = ""  # of what there was no room for
+
+    def write(self, text: str) -> int:
+        if self._room > 0:
+            self._write(text[: self._room])
+        self._room -= len(text)
+        if self._room < 0:
+            self._last = (self._last + text[self._room :])[-LAST_CHARACTERS:]
+        return len(text)
+
+    def flush(self) -> None:
         if time.monotonic() > self._since + 1:
-            self.begin()
-        self._count += 1
-        if self._count <= MOST_FLUSHES:
+            self._since, self._flushes = time.monotonic(), 0
+        self._flushes += 1
+        if self._flushes <= MOST_FLUSHES:
             self._flush()
+
+    def end_cell(self, *_: object) -> None:
+        """Tell of what was left out; ipykernel sends all that waits before the cell has ended."""
+        if (left_out := -self._room - len(self._last)) > 0:
+            self._write(f"\n… {left_out:,} characters left out …\n")
+        self._write(self._last)
+        self._begin()
+
+
+class Displays:
+    """What a cell shows beside its text: the first; the others are counted.
+
+    What clears or replaces something is not sent: a rank cell shows all, in its order.
+    """
+
+    def __init__(self, publisher: Any) -> None:
+        self._publish, self._count = publisher.publish, 0
+        publisher.publish, publisher.clear_output = self.publish, self.clear_output
+
+    def publish(self, data: dict, metadata: dict | None = None, **options: Any) -> None:
+        if options.get("update"):
+            return
+        self._count += 1
+        if self._count <= MOST_DISPLAYS:
+            self._publish(data, metadata, **options)
+
+    def clear_output(self, wait: bool = False) -> None:
+        pass
+
+    def end_cell(self, *_: object) -> None:
+        if (more := self._count - MOST_DISPLAYS) > 0:
+            self._publish({"text/plain": f"… {more:,} more displays of this cell left out …"})
+        self._count = 0
 
 
 def install(shell: Any) -> None:
-    """Count the flushes of each cell of `shell`; all that it printed is sent as it ends."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, OutStream):
-            flushes = Flushes(stream.flush)
-            stream.flush = flushes
-            # ipykernel flushes after this, and before it says that the cell has ended.
-            shell.events.register("post_run_cell", lambda *_, of=flushes: of.begin())
+    """Bound what each cell of `shell` sends."""
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, OutStream)]
+    for bound in (*map(Printing, streams), Displays(shell.display_pub)):
+        shell.events.register("post_run_cell", bound.end_cell)

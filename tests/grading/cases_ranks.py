@@ -26,6 +26,22 @@ def rank_hangs(copy: Copy, path: Path) -> None:
     copy.answer("ring_shift", "%%px --timeout 3\nwhile rank == 1:\n    pass\n")
 
 
+VERBOSE = """\
+%%px --timeout 100
+while True:
+    if rank == 1:
+        comm.Recv(np.empty(1), source=0)
+    print("." * 1000, flush=True)
+"""
+
+
+@case("partial", case.without("ring_shift"), says="Interrupted", ring_shift="timeout")
+def interrupted_while_ranks_print(copy: Copy, path: Path) -> None:
+    """By the grader, whose deadline comes before the cell's: what comes next has whole ranks."""
+    copy.answer("ring_shift", VERBOSE)
+    copy.insert(VERBOSE, before="exercise-ring_all_reduce")
+
+
 @case("partial", case.without("ring_shift"), says="rank 1", ring_shift="failed")
 def one_rank_raises(copy: Copy, path: Path) -> None:
     raises = "    if comm.rank == 1:\n        raise KeyError('rank 1 has no such thing')\n"
