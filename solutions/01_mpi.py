@@ -96,7 +96,7 @@ print(number)
 # </details>
 
 
-# %% tags=["exercise"] exercise="ping_pong"
+# %% tags=["exercise", "timed"] exercise="ping_pong"
 # %%px
 def ping_pong(size: int, repeats: int, comm: MPI.Intracomm) -> float | None:
     """Seconds that a message of `size` bytes takes between ranks 0 and 1.

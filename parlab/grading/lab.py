@@ -9,6 +9,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from parlab.authoring.notebooks import digest, read
+from parlab.authoring.rules import TIMED
 from parlab.files import ROOT, numbered
 from parlab.grading.cells import defined_names, statements, used_names
 from parlab.grading.comparing import share_right
@@ -26,6 +27,7 @@ class Exercise:
         names: the functions and classes that the reference defines.
         checks: points of each visible check, by cell id.
         hidden: (points, expected values) of each hidden check, by cell id.
+        timed: whether its checks judge by the clock, which other work disturbs.
     """
 
     key: str
@@ -33,6 +35,7 @@ class Exercise:
     names: frozenset[str]
     checks: dict[str, float] = field(default_factory=dict)
     hidden: dict[str, tuple[float, Any]] = field(default_factory=dict)
+    timed: bool = False
 
     @property
     def of(self) -> float:
@@ -66,7 +69,8 @@ class GradedLab:
         for cell in self.cells:
             key, tags = cell.metadata.get("exercise"), cell.metadata.get("tags", [])
             if "exercise" in tags:
-                found[key] = Exercise(key, cell.id, defined_names(cell.source))
+                names = defined_names(cell.source)
+                found[key] = Exercise(key, cell.id, names, timed=TIMED in tags)
             elif "check" in tags and key in found:
                 found[key].checks[cell.id] = self._points(cell)
             elif "hidden-check" in tags and key in found:
