@@ -6,7 +6,11 @@ lines, the next cell works on every rank, and, where no rank died, what the rank
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from tests.conftest import wait_until
@@ -298,6 +302,49 @@ def test_ten_megabytes_from_every_rank(notebook: Notebook):
     assert "characters left out; cluster.output(2) has more" in ran.text
     ran = notebook.run("len(cluster.output(3)), cluster.output(3)[1_999_999:2_000_035]")
     assert ran.text == str((2_010_035, "3\n… 7,990,001 characters left out …\n"))
+    works_and_keeps(notebook, held=True)
+
+
+@pytest.fixture
+def load() -> Iterator[None]:
+    """Four busy processes for each core; they end with this one, however it ends."""
+    program = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
+    begin = [sys.executable, "-c", program, str(os.getpid())]
+    # In sessions of their own: Linux shares the processor out by session.
+    busy = [subprocess.Popen(begin, start_new_session=True) for _ in range(4 * os.cpu_count())]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+        for process in busy:
+            process.wait()
+
+
+@pytest.mark.timeout(600)
+def test_deadlocks_on_a_busy_machine_cost_no_variables(notebook: Notebook, load: None):
+    for turn in range(5):
+        code = f"if rank != {turn % 4}:\n    comm.allreduce(1)"
+        ran = notebook.run(f"%%px --timeout {DEADLINE}\n{code}")
+        assert ran.error == "DeadlineExceeded", ran.message
+        works_and_keeps(notebook, held=True)
+
+
+def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(notebook: Notebook):
+    """As on a machine that is so busy that nothing of them runs: that is no sign of death."""
+    pids = notebook.run("%%px\nprint(os.getppid())").text.split("\n")[:4]
+    supervisors = [psutil.Process(int(line.rpartition(" ")[2])) for line in pids]
+    sent = notebook.send(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    comm.allreduce(1)")
+    try:
+        for supervisor in supervisors:
+            supervisor.suspend()
+        while "Stopping. What is being computed" not in notebook.next_text(sent):
+            pass
+    finally:
+        for supervisor in supervisors:
+            supervisor.resume()
+    ran = notebook.wait(sent)
+    assert ran.error == "DeadlineExceeded", ran.message
     works_and_keeps(notebook, held=True)
 
 

@@ -111,8 +111,11 @@ class Freeing:
         """Whether some rank used the processor, or waits for it; one that does not answer may."""
         processes = self.session.channel.ranks
         return any(
-            rank not in after or after[rank] - used > BUSY_SECONDS or processes[rank].runnable
-            for rank, used in before.items()
+            rank not in before
+            or rank not in after
+            or after[rank] - before[rank] > BUSY_SECONDS
+            or processes[rank].runnable
+            for rank in self.running()
         )
 
     def _answers(self, function: Callable[..., Any], *arguments: Any) -> dict[int, Any] | None:
