@@ -310,6 +310,51 @@ def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[st
     assert all(text in ran.stderr for text in told), ran.stderr
 
 
+# A file system of 100 KiB on folder $1 with $2 bytes in it, for a program and what it starts.
+SMALL = """\
+mount -t tmpfs -o size=100k none "$1" || exit 111
+head -c "$2" /dev/zero > "$1/full" 2> /dev/null
+shift 2
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "used", "told"),
+    [
+        (
+            "TMPDIR",
+            200_000,
+            "nothing can be written into TMPDIR, {folder}: it is full, or not yours",
+        ),
+        ("TEMP", 200_000, "nothing can be written into TEMP, {folder}: it is full, or not yours"),
+        (
+            "TMPDIR",
+            60_000,
+            "{folder} does not take the 2 MiB that ranks may write there (No space",
+        ),
+    ],
+    ids=["full", "full by another name", "nearly full"],
+)
+def test_a_full_folder_for_temporary_files_is_told(
+    tmp_path: Path, variable: str, used: int, told: str
+) -> None:
+    program = [sys.executable, "-c", "from parlab import cluster; cluster.start(2)"]
+    apart = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    others = {name: "" for name in ("TMPDIR", "TEMP", "TMP")}
+    ran = subprocess.run(
+        [*apart, "sh", "-c", SMALL, "sh", str(tmp_path), str(used), *program],
+        env=os.environ | others | {variable: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if ran.returncode == 111 or ran.stderr.startswith("unshare: "):
+        pytest.skip(f"a full disk: no file system can be mounted here ({ran.stderr.strip()})")
+    assert ran.returncode != 0
+    assert f"ClusterError: {told.format(folder=tmp_path)}" in ran.stderr, ran.stderr
+
+
 def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
     """It removes the file as the process ends, which may be before anybody asks."""
     launcher = LocalProcessLauncher(work_dir=str(tmp_path))

@@ -8,6 +8,12 @@ from IPython.paths import get_ipython_dir
 
 from parlab.cluster.errors import ClusterError
 
+# Bytes that must be free: eight ranks write 0.2 MiB as they start, and then what goes wrong.
+ROOM = 2 * 2**20
+# What names the folder for temporary files, to Python and to Open MPI: the first of them.
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+ELSEWHERE = ", or set TMPDIR to another folder"
+
 
 def make_folder(profile: str | None) -> Path:
     """A new folder: for temporary files, or inside the profile's, which other nodes see as well.
@@ -16,24 +22,41 @@ def make_folder(profile: str | None) -> Path:
     """
     inside = profile and _existing(profile)
     _check_temporary()
+    place = Path(tempfile.gettempdir())
     try:
-        folder = Path(tempfile.mkdtemp(prefix="parlab-", dir=inside))
+        _check_room(place)
+        place = inside or place
+        _check_room(place)
+        folder = Path(tempfile.mkdtemp(prefix="parlab-", dir=place))
     except OSError as error:
-        else_ = "" if inside else ": set TMPDIR to one with space in it"
-        raise ClusterError(f"no folder for temporary files ({error}){else_}") from None
+        raise ClusterError(
+            f"{place} does not take the {ROOM // 2**20} MiB that ranks may write there "
+            f"({error.strerror}). Make some space{'' if place == inside else ELSEWHERE}."
+        ) from None
     for settings in inside.glob("*_config.py") if inside else ():
         (folder / settings.name).symlink_to(settings)
     return folder
 
 
 def _check_temporary() -> None:
-    """Python takes another folder where it cannot write into TMPDIR; Open MPI ends."""
-    wanted = os.environ.get("TMPDIR", "")
-    if os.path.isdir(wanted) and not os.path.samefile(wanted, tempfile.gettempdir()):
+    """Python takes another folder where it cannot write into the usual one; Open MPI ends."""
+    named = [(name, path) for name in TEMPORARY if (path := os.environ.get(name))]
+    name, wanted = named[0] if named else ("the folder for temporary files", "/tmp")
+    try:
+        usable = tempfile.gettempdir()
+    except FileNotFoundError:  # nor any other that Python knows
+        usable = ""
+    if not usable or (os.path.isdir(wanted) and not os.path.samefile(wanted, usable)):
         raise ClusterError(
-            f"nothing can be written into TMPDIR, {wanted}: it is full, or not yours. Make some "
-            "space, or set TMPDIR to another folder."
+            f"nothing can be written into {name}, {wanted}: it is full, or not yours. Make some "
+            f"space{ELSEWHERE}."
         )
+
+
+def _check_room(folder: Path) -> None:
+    """Raises OSError where the file system, or a quota, has too little room."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(ROOM))
 
 
 def _existing(profile: str) -> Path:
