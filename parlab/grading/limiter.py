@@ -11,7 +11,8 @@ It stands outside of the sandbox, which cannot reach it, and imports nothing but
 start in some 20 ms. It ends when process PARENT ends.
 
 Control groups would do it, where the grader may make some; in a container or for an ordinary user
-it mostly may not.
+it mostly may not. So memory that belongs to no process is counted by where it can be: in files
+without a name, and in sockets.
 """
 
 import contextlib
@@ -36,6 +37,9 @@ KEYCTL = {"x86_64": 250, "aarch64": 219}
 KEYCTL_JOIN_SESSION_KEYRING = 1
 FIRST_TO_GO = "1000"  # when the machine has no memory
 SAID_BYTES = 4000
+# What can wait in a socket, in buffers of the usual size: one that is full, and a message more. One
+# for datagrams takes eleven of such a size, each of another that may be closed again.
+BUFFER, IN_A_SOCKET, DATAGRAMS = 212_992, 2, 11
 
 
 def die_with_parent(parent: int) -> None:
@@ -135,6 +139,29 @@ def unnamed(pids: list[int]) -> dict[int, int]:
     return held
 
 
+def in_sockets(pid: int) -> int:
+    """Bytes that wait, or can wait, in the sockets of the network that process `pid` is in.
+
+    Of TCP and UDP, Linux tells what waits. Of others it does not, also not of those that no process
+    has open, since they are on their way through another: each counts as all that it can hold.
+    """
+    usual, waiting = BUFFER, 0
+    with contextlib.suppress(OSError), open("/proc/sys/net/core/wmem_default") as file:
+        usual = int(file.read())  # more is not to be had: see syscalls
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/net/sockstat") as file:
+            waiting += IN_A_SOCKET * usual * int(file.readline().split()[2])
+        for name in ("tcp", "tcp6", "udp", "udp6"):
+            with open(f"/proc/{pid}/net/{name}") as file:
+                for line in file.readlines()[1:]:
+                    sent, received = line.split()[4].split(":")
+                    waiting += int(sent, 16) + int(received, 16)
+        with open(f"/proc/{pid}/net/unix") as file:
+            datagrams = sum(line.split()[4] == "0002" for line in file)
+            waiting += (DATAGRAMS - IN_A_SOCKET) * usual * datagrams
+    return waiting
+
+
 def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
     """What it takes too much of, in words; "" when all is well."""
     most_memory, most_processes, most_disk = limits
@@ -145,6 +172,8 @@ def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
         return f"it started more than {most_processes} processes and threads"
     held = unnamed(pids)
     on_disk = held.pop(os.stat(folder).st_dev, 0)
+    for inside in pids[1:2]:  # the first is bubblewrap itself, outside
+        held_memory += in_sockets(inside)
     if held_memory + sum(held.values()) > most_memory:
         return f"it held more than {most_memory / 2**30:.1f} GiB of memory"
     if disk(folder) + on_disk > most_disk:

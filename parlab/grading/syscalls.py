@@ -2,17 +2,19 @@
 
 All but those that no lab needs, and that lead out of a sandbox or around its limits: keys, which
 are shared with whoever started the grader; rings and programs that run in the kernel; mounts,
-modules, and tracing; and sockets of other families than Unix, IP and netlink. They fail as they
-would where the kernel does not have them.
+modules, and tracing; and sockets other than Unix, TCP, UDP and netlink. They fail as they would
+where the kernel does not have them. Who asks for larger buffers of a socket is told that all is
+well, and keeps the usual ones: the limiter knows how much fits into those.
 """
 
 import errno
 import platform
 import struct
 
-# By machine: what the kernel calls it, its number of socket(), and the numbers that are refused.
+# By machine: what the kernel calls it; its numbers of socket(), socketpair() and setsockopt(); and
+# those that are refused.
 _ARCHITECTURES = {
-    "x86_64": (0xC000003E, 41, {
+    "x86_64": (0xC000003E, (41, 53, 54), {
         "add_key": 248, "request_key": 249, "keyctl": 250, "userfaultfd": 323, "bpf": 321,
         "perf_event_open": 298, "ptrace": 101, "kexec_load": 246, "kexec_file_load": 320,
         "init_module": 175, "finit_module": 313, "delete_module": 176, "mount": 165,
@@ -20,7 +22,7 @@ _ARCHITECTURES = {
         "name_to_handle_at": 303, "open_by_handle_at": 304, "acct": 163, "quotactl": 179,
         "syslog": 103,
     }),
-    "aarch64": (0xC00000B7, 198, {
+    "aarch64": (0xC00000B7, (198, 199, 208), {
         "add_key": 217, "request_key": 218, "keyctl": 219, "userfaultfd": 282, "bpf": 280,
         "perf_event_open": 241, "ptrace": 117, "kexec_load": 104, "kexec_file_load": 294,
         "init_module": 105, "finit_module": 273, "delete_module": 106, "mount": 40,
@@ -35,12 +37,16 @@ _EVERYWHERE = {
     "pidfd_getfd": 438, "memfd_secret": 447,
 }  # fmt: skip
 _FAMILIES = (1, 2, 10, 16)  # Unix, IPv4, IPv6, netlink: AF_UNIX …
+_PROTOCOLS = (0, 6, 17)  # the family's own, TCP, UDP
+_SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same by force
 _X32 = 0x40000000  # x86_64 has a second set of numbers from here on
 
 # Instructions of the kernel's filters (linux/bpf_common.h), and answers (linux/seccomp.h).
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # places in what the filter reads
+_DONE = _FAIL | 0  # fails without an error: nothing was done, and the caller is content
+# Places in what the filter reads.
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 
 
 def refused(machine: str = platform.machine()) -> dict[str, int]:
@@ -53,15 +59,24 @@ def seccomp_filter(machine: str = platform.machine()) -> bytes:
     """The filter as bubblewrap reads it; b"" on a machine that is not known."""
     if machine not in _ARCHITECTURES:
         return b""
-    architecture, socket, _ = _ARCHITECTURES[machine]
-    no_such_call, no_such_family = _FAIL | errno.ENOSYS, _FAIL | errno.EAFNOSUPPORT
+    architecture, (socket, socketpair, setsockopt), _ = _ARCHITECTURES[machine]
+    no_such_call = _FAIL | errno.ENOSYS
     code = [(_LOAD, 0, 0, _ARCHITECTURE), (_IF_EQUAL, 1, 0, architecture)]
     code += [(_RETURN, 0, 0, no_such_call), (_LOAD, 0, 0, _NUMBER)]
     code += [(_IF_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, no_such_call)]
     for number in refused(machine).values():
         code += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, no_such_call)]
-    code += [(_IF_EQUAL, 1, 0, socket), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    for family in _FAMILIES:
-        code += [(_IF_EQUAL, 0, 1, family), (_RETURN, 0, 0, _ALLOW)]
-    code.append((_RETURN, 0, 0, no_such_family))
+    buffers = [(_LOAD, 0, 0, _SECOND_ARGUMENT), *_unless((_SOL_SOCKET,), _ALLOW)]
+    buffers += [(_LOAD, 0, 0, _THIRD_ARGUMENT), *_unless(_BUFFERS, _ALLOW), (_RETURN, 0, 0, _DONE)]
+    code += [(_IF_EQUAL, 0, len(buffers), setsockopt), *buffers]
+    code += _unless((socket, socketpair), _ALLOW)
+    code += [(_LOAD, 0, 0, _FIRST_ARGUMENT), *_unless(_FAMILIES, _FAIL | errno.EAFNOSUPPORT)]
+    code += [(_LOAD, 0, 0, _THIRD_ARGUMENT), *_unless(_PROTOCOLS, _FAIL | errno.EPROTONOSUPPORT)]
+    code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def _unless(values: tuple[int, ...], answer: int) -> list[tuple[int, int, int, int]]:
+    """Go on where what was loaded is one of `values`; else this is the answer."""
+    tests = [(_IF_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
+    return [*tests, (_RETURN, 0, 0, answer)]

@@ -96,7 +96,20 @@ for family in (socket.AF_VSOCK, socket.AF_ALG, socket.AF_PACKET):
         found.append(family)
     except OSError as error:
         found += [family] if error.errno != 97 else []  # EAFNOSUPPORT
-socket.socket(socket.AF_UNIX).close(), socket.socket(socket.AF_INET).close()
+for make, family in ((socket.socketpair, 30), (socket.socket, socket.AF_INET)):  # 30 is TIPC
+    try:
+        make(family, socket.SOCK_STREAM, 262)  # TCP on many paths
+        found.append(make)
+    except OSError as error:
+        found += [make] if error.errno not in (93, 97) else []  # EPROTONOSUPPORT, EAFNOSUPPORT
+socket.socket(socket.AF_INET).close(), socket.socket(socket.AF_INET6).close()
+with socket.socket(socket.AF_UNIX) as one:
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        usual = one.getsockopt(socket.SOL_SOCKET, option)
+        one.setsockopt(socket.SOL_SOCKET, option, 2**20)
+        found += [option] if one.getsockopt(socket.SOL_SOCKET, option) != usual else []
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found += [] if one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) else ["keepalive"]
 """,
     )
 

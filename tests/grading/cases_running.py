@@ -169,6 +169,57 @@ def takes_memory_as_files(copy: Copy, path: Path) -> None:
     copy.insert(hungry, before=SECOND)
 
 
+FILL = (
+    "import os, socket, time\nheld = []\n"
+    "def fill(one):\n"
+    "    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**22)\n"
+    "    one.setblocking(False)\n"
+    "    try:\n"
+    "        while True: one.send(bytes(200_000))\n"
+    "    except BlockingIOError: pass\n"
+)
+
+
+@case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
+def takes_memory_in_sockets(copy: Copy, path: Path) -> None:
+    """What waits there is nobody's any more once its sender is closed."""
+    hungry = (
+        "for _ in range(6):\n"
+        "    if os.fork() == 0: break\n"
+        "for _ in range(900):\n"
+        "    one, other = socket.socketpair()\n    fill(one)\n    held.append(other)\n"
+        "time.sleep(60)"
+    )
+    copy.insert(FILL + hungry, before=SECOND)
+
+
+@case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
+def takes_memory_in_datagrams(copy: Copy, path: Path) -> None:
+    hungry = (
+        "for i in range(800):\n"
+        "    held.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))\n"
+        "    held[-1].bind(f'\\0{i}')\n"
+        "    for _ in range(12):\n"
+        "        one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "        one.connect(f'\\0{i}')\n        fill(one)\n        one.close()\n"
+        "time.sleep(60)"
+    )
+    copy.insert(FILL + hungry, before=SECOND)
+
+
+@case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
+def takes_memory_in_connections(copy: Copy, path: Path) -> None:
+    hungry = (
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "for _ in range(450):\n"
+        "    held.append(socket.create_connection(server.getsockname()))\n"
+        "    fill(held[-1])\n    held.append(server.accept()[0])\n"
+        "    fill(held[-1])\n"
+        "time.sleep(60)"
+    )
+    copy.insert(FILL + hungry, before=SECOND)
+
+
 @case("partial", 3, says="memory to read", **AFTER_THE_FIRST)
 def sends_endlessly(copy: Copy, path: Path) -> None:
     """One message of many parts, none of them too long by itself."""
