@@ -15,6 +15,10 @@ CHROMIUM_PATHS = (
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
     "~/.cache/ms-playwright/chromium-*/chrome-linux*/chrome",
 )
+SANDBOX = (
+    "Graders can run submissions apart from the machine. Their memory is looked at several times a "
+    "second; control groups are not used."
+)
 # What a Slurm consists of, with which tests start one: Debian's munge and slurm-wlm.
 SLURM_DAEMONS = ("munged", "slurmctld", "slurmd")
 # How a package is installed, where the first of these programs is.
@@ -96,7 +100,7 @@ def bubblewrap() -> Finding:
     alone += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp", "true"]
     ran = _ran(alone)
     if ran.returncode == 0:
-        return Finding("ok", program, "Graders can run submissions apart from the machine.")
+        return Finding("ok", program, SANDBOX)
     said = ran.stderr.strip() or f"it ended with {ran.returncode}"
     return Finding(
         "note",
