@@ -26,7 +26,7 @@ PACKAGE_MANAGERS = {
     "apt-get": "apt-get install", "dnf": "dnf install", "zypper": "zypper install",
     "pacman": "pacman -S", "apk": "apk add", "brew": "brew install",
 }  # fmt: skip
-SECONDS = 10  # a program that has not started by then does not
+SECONDS = 60  # one that has not started by then does not; on a busy machine a browser takes long
 SYSCTL = Path("/proc/sys")
 
 
