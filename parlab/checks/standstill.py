@@ -21,9 +21,10 @@ from parlab.checks.agreement import gather, private_communicator
 from parlab.shared_numbers import SharedNumbers
 
 # A message between ranks that both wait in MPI takes microseconds, and a turn of the processor on
-# both sides: on a busy machine a rank may wait long for its turn to see that a message came.
+# both sides; a collective takes a turn a round. On a busy machine a rank may wait long for its
+# turn: so this much of the processor it must have had, which are dozens of them.
 WAITS_SECONDS = 1.0
-WAITS_PROCESSOR_SECONDS = 0.1
+WAITS_PROCESSOR_SECONDS = 0.25
 
 _PARLAB = Path(__file__).resolve().parents[1]
 # Where these call MPI a rank can be waiting, and they do little else.
