@@ -3,7 +3,8 @@
 In one process those that answer soonest come first, whatever file they are in. `make test` runs
 files side by side (pytest-xdist), where a file that takes long must start early: there the order is
 the other way round. Tests that share what takes long to make, as ranks or a built book, stay in one
-process: those of a file or of a folder, or of an `xdist_group` that they name.
+process: those of a file or of a folder, or of an `xdist_group` that they name. So do those that
+measure seconds and those that keep all cores busy ("clock"), which are then not side by side.
 """
 
 import os

@@ -10,6 +10,7 @@ import pytest
 from parlab.answers.answers import Answer
 from parlab.answers.collected import answers_to, exercises
 from parlab.answers.ranks import REFERENCE, Verdict, run
+from parlab.answers.references import topic_of
 from parlab.checks.mistakes import COMMON
 
 RANKS = 4
@@ -21,7 +22,8 @@ KEPT = exercises()  # a missing file of answers is an error
 
 def beside(topic: str, *values: object, name: str) -> object:
     """A test's parameters; each topic has ranks of its own, and runs beside the others."""
-    return pytest.param(*values, id=name, marks=pytest.mark.xdist_group(f"answers/{topic}"))
+    group = "clock" if topic == topic_of(TIMED) else f"answers/{topic}"
+    return pytest.param(*values, id=name, marks=pytest.mark.xdist_group(group))
 
 
 ANSWERS = [

@@ -322,6 +322,7 @@ def load() -> Iterator[None]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.xdist_group("clock")  # not beside what measures seconds
 def test_deadlocks_on_a_busy_machine_cost_no_variables(notebook: Notebook, load: None):
     for turn in range(5):
         code = f"if rank != {turn % 4}:\n    comm.allreduce(1)"

@@ -9,6 +9,8 @@ from parlab.network import Link, Network, Stage, clock, emulated, stage
 from tests.cases_network import NETWORK
 from tests.ranks import cases_test
 
+pytestmark = pytest.mark.xdist_group("clock")  # what it measures, a busy machine disturbs
+
 # Quick: what is tested on it is not time.
 QUICK = Network(2, 2, Link(5e-6, 1e-9), Link(20e-6, 1e-8), 10e-6)
 
