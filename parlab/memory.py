@@ -21,7 +21,6 @@ from typing import Any, Self
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -196,4 +195,11 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in tree_iter(tree) if isinstance(leaf, torch.Tensor))
+    # Not torch's `tree_iter`: this runs at every operation, and that takes longer than most do.
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            yield from _tensors(part)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))

@@ -27,6 +27,7 @@ def labs() -> list[Exercises]:
     return [_lab(path) for path in _sources()]
 
 
+@functools.cache  # an error is not kept
 def lab_of(exercise: str) -> Exercises:
     """The lab that an exercise belongs to; KeyError with all keys where there is none."""
     for path in _sources():
@@ -59,6 +60,7 @@ def cell_source(exercise: str) -> str:
     return "\n".join(cell.raw)
 
 
+@functools.cache
 def function_name(exercise: str) -> str:
     """What the lab's check cell hands to the check: the function, or class, of that name."""
     for cell in lab_of(exercise).lab.cells:

@@ -131,15 +131,16 @@ class Trial:
             standstill = board and Standstill(board, number, self.ranks, self._messages)
             ended = run_watched(called, (), self.comm, seconds, self._messages, standstill)
         # An array in the result may be large, and is this rank's alone.
-        mine = (self.rank, ended.without_value()) if ended else None
-        endings = agreed(dict(sorted(entry for entry in gather(mine) if entry is not None)))
+        everyone = self.gather(ended and (ended.without_value(), self.ledger.calls))
+        endings = agreed({rank: entry[0] for rank, entry in enumerate(everyone)})
         if (stub := unfinished(endings, self.check.key)) is not None:
             self.check.fail(stub)
         finding = ending(endings)
         if finding is not None:
             self.fail((explain and explain(endings)) or finding)
-        self.calls = self.gather(self.ledger.calls)
-        self.require(self._waited)
+        self.calls = [entry[1] for entry in everyone]
+        if (finding := self._waited()) is not None:
+            self.fail(finding)
         return ended.value if ended else None
 
     def _messages(self) -> int:

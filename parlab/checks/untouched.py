@@ -69,9 +69,8 @@ def _torch() -> Any:
 
 def _states() -> dict[str, Any]:
     # By their bytes: arrays and tensors have no plain equality.
-    found = {"Python": random.getstate(), "NumPy": repr(np.random.get_state(legacy=False))}
     kind, keys, *rest = np.random.get_state()
-    found["NumPy"] = (kind, keys.tobytes(), *rest)
+    found: dict[str, Any] = {"Python": random.getstate(), "NumPy": (kind, keys.tobytes(), *rest)}
     if _torch():
         found["torch"] = _torch().get_rng_state().numpy().tobytes()
     return found

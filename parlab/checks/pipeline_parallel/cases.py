@@ -103,17 +103,18 @@ class Case:
         self, inputs: Tensor, targets: Tensor, loss_of: LossOf = mean_square
     ) -> list[Tensor]:
         """Of this rank's parameters that are not frozen, of the mean loss of some samples."""
-        model = nn.Sequential(*copy.deepcopy(self.layers))
-        loss_of(model(inputs), targets).backward()
-        return self.mine(model)
-
-    def mine(self, model: nn.Sequential) -> list[Tensor]:
         own = range(max(self.trial.rank, 0), self.count, self.ranks)
-        return [p.grad for stage in own for p in model[stage].parameters() if p.requires_grad]
+        mine = [p for stage in own for p in self.layers[stage].parameters() if p.requires_grad]
+        if not mine:
+            return []
+        return list(torch.autograd.grad(loss_of(self.model()(inputs), targets), mine))
+
+    def model(self) -> nn.Sequential:
+        return nn.Sequential(*self.layers)
 
     def loss(self) -> float:
         with torch.no_grad():
-            return mean_square(nn.Sequential(*self.layers)(self.inputs), self.targets).item()
+            return mean_square(self.model()(self.inputs), self.targets).item()
 
     def counts(self) -> list[int]:
         return [len(x) for x in self.inputs.tensor_split(self.pieces)]

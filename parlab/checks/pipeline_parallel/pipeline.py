@@ -1,6 +1,5 @@
 """Exercise `pipeline`."""
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -90,7 +89,7 @@ def _start(trial: Trial, schedule: Schedule) -> runs.Start:
 
 
 def _one(case: Case, steps: int) -> None:
-    trial, given = case.trial, copy.deepcopy(case.schedule)
+    trial, given = case.trial, [list(own) for own in case.schedule]
     seen = runs.run(trial, case, _start(trial, given), steps)
 
     def each(requirement: Callable[[Case, runs.Seen], Finding | None]) -> Finding | None:

@@ -1,5 +1,6 @@
 """Requirements on schedules that a learner writes; and schedules of any order, for executors."""
 
+import bisect
 import itertools
 from collections.abc import Callable, Sequence
 from random import Random
@@ -158,18 +159,26 @@ def by_policy(
     `choose` gets them, and the schedule so far.
     """
     stages = ranks * chunks
-    left = {
-        action
+    waits = {
+        action: set(needs(action, stages))
         for stage in range(stages)
         for i in range(micro_batches)
         for action in (forward(stage, i), backward(stage, i))
     }
+    waited_for: dict[Action, list[Action]] = {}
+    for action, needed in waits.items():
+        for one in needed:
+            waited_for.setdefault(one, []).append(action)
+    ready = sorted(action for action, needed in waits.items() if not needed)
     schedule: Schedule = [[] for _ in range(ranks)]
-    while left:
-        ready = sorted(a for a in left if not any(one in left for one in needs(a, stages)))
+    while ready:
         action = choose(ready, schedule)
-        left.remove(action)
+        ready.remove(action)
         schedule[action.stage % ranks].append(action)
+        for later in waited_for.get(action, ()):
+            waits[later].remove(action)
+            if not waits[later]:
+                bisect.insort(ready, later)
     return schedule
 
 

@@ -33,7 +33,7 @@ def loss_is(case: Case, seen: Seen) -> Finding | None:
 
 def _losses(case: Case, inputs: Tensor, targets: Tensor) -> list[Tensor]:
     with torch.no_grad():
-        return [mean_square(nn.Sequential(*case.layers)(inputs), targets).view(1)]
+        return [mean_square(case.model()(inputs), targets).view(1)]
 
 
 def _gradients(case: Case, inputs: Tensor, targets: Tensor) -> list[Tensor]:
@@ -49,13 +49,14 @@ def _instead(
     """The mistake in weighing micro-batches that gives all of `got`."""
     found = got if isinstance(got, list) else [got]
     counts, samples, pieces = case.counts(), case.samples, case.pieces
-    cut = list(
-        zip(case.inputs.tensor_split(pieces), case.targets.tensor_split(pieces), strict=True)
-    )
-    each = [of(case, x, t) for x, t in cut]
 
     def are(values: list[Tensor]) -> bool:
         return all(same(a, b, TOLERANCE) for a, b in zip(found, values, strict=True))
+
+    if pieces == 1 or are(of(case, case.inputs, case.targets)):
+        return None
+    cut = zip(case.inputs.tensor_split(pieces), case.targets.tensor_split(pieces), strict=True)
+    each = [of(case, x, t) for x, t in cut]
 
     def weighed(weights: list[float]) -> list[Tensor]:
         return [
@@ -63,8 +64,6 @@ def _instead(
             for number in range(len(found))
         ]
 
-    if pieces == 1 or are(of(case, case.inputs, case.targets)):
-        return None
     if are(weighed([1.0] * pieces)):
         return MISTAKES.loss_not_divided(name=name, what=what, times=pieces)
     if are(weighed([1 / pieces] * pieces)):
@@ -83,13 +82,21 @@ def _instead(
 
 
 def gradients_are(case: Case, seen: Seen) -> Finding | None:
-    right = case.gradients(case.inputs, case.targets)
     for number, gradient in enumerate(seen.gradients):
         if gradient is None:
             name = f"the gradient of parameter {number}"
             if case.trial.rank < case.trial.size - 1:
                 return MISTAKES.no_boundary_gradient(name=name, rank=case.trial.rank)
             return evidence(f"{name} is None")
+    right = case.gradients(case.inputs, case.targets)
+    pairs = enumerate(zip(seen.gradients, right, strict=True))
+    told = (
+        equal(got, one, f"the gradient of parameter {number} of this rank", TOLERANCE)
+        for number, (got, one) in pairs
+    )
+    different = next((finding for finding in told if finding), None)
+    if different is None:
+        return None
     name = "the gradient of this rank's parameters"
     if found := _instead(case, list(seen.gradients), _gradients, name, "gradients"):
         return found
@@ -98,11 +105,7 @@ def gradients_are(case: Case, seen: Seen) -> Finding | None:
         return MISTAKES.loss_arguments()
     if case.trial.rank < case.trial.size - 1 and _ones(case, seen):
         return MISTAKES.wrong_start(name=name)
-    for number, (got, one) in enumerate(zip(seen.gradients, right, strict=True)):
-        found = equal(got, one, f"the gradient of parameter {number} of this rank", TOLERANCE)
-        if found is not None:
-            return found
-    return None
+    return different
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
