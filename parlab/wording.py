@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
+# After their number: of what a rank did not send, and of what the notebook does not show.
+LEFT_OUT = " characters left out"
+
 
 def ranks_text(ranks: Iterable[int], world_size: int | None = None) -> str:
     """`rank 2`, `ranks 0, 1, 3`, `ranks 0-5`, or `all ranks` when there are `world_size`."""

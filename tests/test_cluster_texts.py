@@ -47,7 +47,9 @@ def test_long_output_keeps_its_start_and_end():
     text = "a" * 100_000 + "z"
     shown = cut(text, rank=2)
     assert shown.startswith("aaa") and shown.endswith("z")
-    assert "30,001 characters left out; cluster.output(2) has more" in shown
+    assert "30,001 characters left out; cluster.output(2) has all of it" in shown
+    sent = f"{text}\n… 7 characters left out …\n"
+    assert "characters left out; cluster.output(2) has more" in cut(sent, rank=2)
     assert cut("short", 0) == "short"
 
 

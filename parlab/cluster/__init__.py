@@ -109,9 +109,9 @@ def current() -> Session:
 
 
 def output(rank: int) -> str:
-    """What `rank` printed in the last `%%px` cell, also what was too long to show.
+    """All that `rank` printed in the last `%%px` cell, also what was too long to show.
 
-    Of more than two million characters it has the first and the last.
+    Of more than twelve million characters it has the first and the last.
     """
     session = current()
     if rank not in range(session.n):

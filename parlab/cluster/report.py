@@ -4,7 +4,7 @@ import signal
 from collections.abc import Mapping
 
 from parlab.terminal import without_escapes
-from parlab.wording import by_value, ranks_text
+from parlab.wording import LEFT_OUT, by_value, ranks_text
 
 # A cell that prints more than this, for one rank, is cut in the notebook: a browser that is sent
 # tens of megabytes stops answering.
@@ -24,9 +24,10 @@ def cut(text: str, rank: int) -> str:
     left_out = len(text) - SHOWN_START - SHOWN_END
     if left_out <= 0:
         return text
+    whole = f"{LEFT_OUT} …" not in text  # else the rank has not sent all
     return (
-        f"{text[:SHOWN_START]}\n… {left_out:,} characters left out; "
-        f"cluster.output({rank}) has more …\n{text[-SHOWN_END:]}"
+        f"{text[:SHOWN_START]}\n… {left_out:,}{LEFT_OUT}; "
+        f"cluster.output({rank}) has {'all of it' if whole else 'more'} …\n{text[-SHOWN_END:]}"
     )
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from ipykernel.iostream import OutStream
 
+from parlab.wording import LEFT_OUT
+
 MOST_FLUSHES = 100  # in a second; what is written goes out every 0.2 s without any
 # Of a cell: characters on each stream, of which the last are kept as well; and displays, since a
 # browser that is sent thousands of pictures stops answering.
-MOST_CHARACTERS, LAST_CHARACTERS = 2_000_000, 10_000
+MOST_CHARACTERS, LAST_CHARACTERS = 12_000_000, 10_000
 MOST_DISPLAYS = 100
 
 
@@ -50,7 +52,7 @@ class Printing:
     def end_cell(self, *_: object) -> None:
         """Tell of what was left out; ipykernel sends all that waits before the cell has ended."""
         if (left_out := -self._room - len(self._last)) > 0:
-            self._write(f"\n… {left_out:,} characters left out …\n")
+            self._write(f"\n… {left_out:,}{LEFT_OUT} …\n")
         self._write(self._last)
         self._begin()
 
