@@ -10,9 +10,16 @@ contrast of at least 3:1 on white and on the book's dark background, and both ma
 second time, by dash, marker or hatch, for readers who do not see the colours.
 """
 
-from parlab.plots.interactive import add_slider, bytes_axis, figure, ranks_axis, show
+from typing import TYPE_CHECKING, Any
+
 from parlab.plots.look import NEUTRAL, ROLES, SERIES, Style, bar, line, ramp, series, style
 from parlab.plots.still import artist, hatched, subplots
+
+if TYPE_CHECKING:
+    from parlab.plots.interactive import add_slider, bytes_axis, figure, ranks_axis, show
+
+# Found at their first use: Plotly takes a rank a second to import, and most draw only still ones.
+INTERACTIVE = ("add_slider", "bytes_axis", "figure", "ranks_axis", "show")
 
 __all__ = [
     "NEUTRAL",
@@ -33,3 +40,11 @@ __all__ = [
     "style",
     "subplots",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in INTERACTIVE:
+        from parlab.plots import interactive
+
+        return getattr(interactive, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
