@@ -9,7 +9,8 @@ HEAD = """\
 | Exercise | Mutants | The check rejects | … and names the mistake | The hidden check rejects | Survivors |
 |:--|--:|--:|--:|--:|--:|
 """  # noqa: E501
-CHANGED = "its sources have changed since"
+MARK = r" \*"
+CHANGED = f"{MARK} Its sources have changed since it was measured."
 
 
 def table(folder: Path = FOLDER) -> str:
@@ -19,13 +20,14 @@ def table(folder: Path = FOLDER) -> str:
         _row(one.key, scores.get(one.key), sources_digest(one) if one.key in scores else "")
         for one in exercises()
     ]
-    return HEAD + "\n".join(rows)
+    changed = any(MARK in row for row in rows)
+    return HEAD + "\n".join(rows) + (f"\n\n{CHANGED.strip()}" if changed else "")
 
 
 def _row(key: str, score: Score | None, sources: str) -> str:
     if score is None:
         return f"| `{key}` | not measured | | | | |"
-    changed = "" if score.sources == sources else f" ({CHANGED})"
+    changed = "" if score.sources == sources else MARK
     survive = sum(one.accepted_by in ("both", "check") for one in score.survivors)
     cells = [
         f"`{key}`{changed}",

@@ -60,11 +60,13 @@ def settled_width(page: Page, wanted: int) -> int:
 
 
 def assert_drawn(page: Page, path: str) -> None:
-    """Formulas are typeset without error, and each figure has its curves or bars."""
+    """Formulas are typeset without error, tables are tables, and each figure has its curves."""
     counts = page.evaluate(
         """() => ({
             formulas: document.querySelectorAll(".math").length,
             typeset: document.querySelectorAll(".math mjx-container svg").length,
+            rawTables: [...document.querySelectorAll("p")].filter((p) =>
+                /^\\s*\\|.*\\|/.test(p.textContent)).length,
             wrong: document.querySelectorAll("mjx-merror, [data-mjx-error]").length,
             broken: [...document.images].filter((i) => !i.complete || !i.naturalWidth).length,
             figures: [...document.querySelectorAll("figure.plotly-figure")].map((figure) =>
@@ -72,6 +74,7 @@ def assert_drawn(page: Page, path: str) -> None:
         })"""
     )
     assert counts["typeset"] >= counts["formulas"], (path, counts)
+    assert counts["rawTables"] == 0, (path, counts)
     assert counts["wrong"] == 0, (path, counts)
     assert counts["broken"] == 0, (path, counts)
     assert all(counts["figures"]), (path, counts)
