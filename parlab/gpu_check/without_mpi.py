@@ -103,6 +103,7 @@ def install(topic: str, device: torch.device) -> Comm:
             display(JSON({name: [value[name] for value in everyone] for name in values}))
 
     members = {"COMM_WORLD": comm, "Intracomm": Comm, "Comm": Comm, **OPERATIONS, **CONSTANTS}
+    members["Request"] = object  # what annotations name
     mpi = refusing_module("mpi4py.MPI", "needs MPI", **members)
     refusing_module("mpi4py", "needs MPI", MPI=mpi)
     refusing_module(

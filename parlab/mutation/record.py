@@ -69,8 +69,7 @@ def score_of(exercise: Exercise, tried: list[Tried]) -> Score:
         survivors=[survivor_of(one) for one in tried if one.accepted_by],
         sources=sources_digest(exercise),
         date=date.today().isoformat(),
-        made_with={"python": platform.python_version()}
-        | {name: version(name) for name in VERSIONS},
+        made_with=_versions(),
     )
 
 
