@@ -38,6 +38,13 @@ def all_receive(comm: Any) -> None:
     comm.recv(source=(comm.rank + 1) % comm.size)
 
 
+def all_wait_for_several(comm: Any) -> None:
+    from mpi4py import MPI
+
+    right, memory = (comm.rank + 1) % comm.size, bytearray(8)
+    MPI.Request.Waitall([comm.Issend(bytearray(8), right), comm.Irecv(memory, right, tag=1)])
+
+
 def one_leaves(comm: Any) -> None:
     if comm.rank != 1:
         comm.Barrier()
@@ -48,14 +55,14 @@ def one_sends_to_itself(comm: Any) -> None:
 
 
 def stand_still(world: World) -> list[str]:
-    return ends(world, all_receive, one_leaves, one_sends_to_itself)
+    return ends(world, all_receive, all_wait_for_several, one_leaves, one_sends_to_itself)
 
 
 def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> None:
     assert on_ranks(3, stand_still) == [
-        ["stuck", "stuck", "stuck"],
-        ["stuck", "returned", "stuck"],
-        ["stuck", "stuck", "stuck"],
+        ["stuck", "stuck", "stuck", "stuck"],
+        ["stuck", "stuck", "returned", "stuck"],
+        ["stuck", "stuck", "stuck", "stuck"],
     ]
 
 

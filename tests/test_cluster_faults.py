@@ -71,6 +71,18 @@ STUCK = {
         "request = comm.irecv(source=0, tag=9)\nrequest.wait()",
         ["ranks 0-3  line 3: request.wait()"],
     ),
+    "a wait for several large messages": (
+        "import numpy as np\nbig, other = np.zeros(100_000), np.empty(100_000)\n"
+        "sent = comm.Isend(big, dest=rank ^ 1)\n"
+        "MPI.Request.Waitall([sent, comm.Irecv(other, source=(rank + 2) % 4)])",
+        ["ranks 0-3  line 5: MPI.Request.Waitall"],
+    ),
+    "a wait for any of several large messages": (
+        "import numpy as np\nbig, other = np.zeros(100_000), np.empty(100_000)\n"
+        "sent = comm.Isend(big, dest=rank ^ 1)\n"
+        "MPI.Request.Waitany([sent, comm.Irecv(other, source=(rank + 2) % 4)])",
+        ["ranks 0-3  line 5: MPI.Request.Waitany"],
+    ),
     "MPI.COMM_WORLD instead of comm": (
         "MPI.COMM_WORLD.recv(source=(rank + 1) % 4)",
         ["ranks 0-3  line 2: MPI.COMM_WORLD.recv"],

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parlab import mpirun
@@ -125,6 +126,55 @@ def ask_too_late(world: World) -> int:
 
 def test_a_request_that_comes_after_the_renewal_is_not_answered():
     assert on_ranks(3, ask_too_late) == [3, 3, 3]
+
+
+def wait_for_several(world: World) -> None:
+    from mpi4py import MPI
+
+    comm, kind, status = world.comm, MPI.Request, MPI.Status()
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+    def messages(size: int) -> tuple[list[MPI.Request], np.ndarray]:
+        got = np.empty(size)
+        sent = np.full(size, float(comm.rank))
+        return [comm.Isend(sent, right), comm.Irecv(got, left), MPI.REQUEST_NULL], got
+
+    def objects() -> list[MPI.Request]:
+        return [comm.isend({"from": comm.rank}, right), comm.irecv(source=left)]
+
+    values = {0: None, 1: {"from": left}}
+    for size in (3, 50_000):
+        requests, got = messages(size)
+        statuses = [MPI.Status() for _ in requests]
+        assert kind.Waitall(requests, statuses) is True
+        assert (got == left).all() and statuses[1].source == left
+        requests, got = messages(size)
+        assert {kind.Waitany(requests, status), kind.Waitany(requests)} == {0, 1}
+        assert (got == left).all() and kind.Waitany(requests) == MPI.UNDEFINED
+        requests, got = messages(size)
+        ended = []
+        while (some := kind.Waitsome(requests)) is not None:
+            ended += some
+        assert sorted(ended) == [0, 1] and (got == left).all()
+        persistent = [comm.Send_init(got.copy(), right), comm.Recv_init(got, left)]
+        for wait in (kind.Waitall, lambda started: [kind.Waitany(started) for _ in started]):
+            MPI.Prequest.Startall(persistent)
+            wait(persistent)
+        assert kind.Waitany(persistent) == MPI.UNDEFINED  # not started
+    assert kind.waitall(objects()) == list(values.values())
+    requests = objects()
+    assert dict(kind.waitany(requests) for _ in requests) == values
+    assert kind.waitany(requests) == (MPI.UNDEFINED, None)
+    requests, found = objects(), {}
+    while (some := kind.waitsome(requests))[0] is not None:
+        found |= dict(zip(*some, strict=True))
+    assert found == values
+    assert isinstance(persistent[0], MPI.Prequest) and isinstance(persistent[0], MPI.Request)
+    assert not isinstance(comm, MPI.Request)
+
+
+def test_waiting_for_several_requests_is_mpi4pys_own():
+    on_ranks(3, wait_for_several)
 
 
 def free_again_and_again(world: World) -> None:

@@ -28,7 +28,7 @@ WAITS_PROCESSOR_SECONDS = 0.25
 
 _PARLAB = Path(__file__).resolve().parents[1]
 # Where these call MPI a rank can be waiting, and they do little else.
-_CALLERS = tuple(f"{_PARLAB / name}/" for name in ("ledger", "torch_mpi"))
+_CALLERS = tuple(f"{_PARLAB}/{name}" for name in ("ledger/", "torch_mpi/", "rank/requests.py"))
 
 # What is laid out of each rank: the call it is in, since when it waits there, the processor time
 # that it has used (s), and the latest call that it saw at a standstill.

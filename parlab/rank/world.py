@@ -12,6 +12,8 @@ import ctypes
 
 from mpi4py import MPI
 
+import parlab.rank.requests  # noqa: F401, whose MPI.Request is everybody's
+
 _pristine = MPI.Comm.fromhandle(MPI.COMM_WORLD.handle)
 assert isinstance(_pristine, MPI.Intracomm)
 pristine_self = MPI.Comm.fromhandle(MPI.COMM_SELF.handle)

@@ -180,6 +180,14 @@ def started_together(x, comm):
 
 
 @answers.wrong("does_not_end")
+def waits_for_both_from_the_wrong_side(x, comm):
+    received = np.empty_like(x)
+    right = (comm.rank + 1) % comm.size
+    MPI.Request.Waitall([comm.Isend(x, right), comm.Irecv(received, right)])
+    return received
+
+
+@answers.wrong("does_not_end")
 def sends_first_on_a_duplicate(x, comm):
     own = comm.Dup()
     received = np.empty_like(x)
