@@ -1093,7 +1093,8 @@ drawn, axes = draw(
 # - Afterwards both copies' `.grad` is the sum, the same numbers on both. A copy whose `.grad` is None counts as zeros.
 # - The two ranks send each other one message; nobody else sends or waits. `weight` itself stays as it is, and what is
 #   on its way does not change before `wait()` on its handle returns.
-# - With `first == last` the weight is one parameter, and autograd has summed it already: nothing to do.
+# - With `first == last` the weight is one parameter, and autograd has summed it already: nothing to do, and a `.grad`
+#   that is None stays None.
 #
 # **Predict**: somebody adds the gradient on the last rank only. What happens to the two copies?
 #
@@ -1152,6 +1153,7 @@ check.show_values(
     empty=tied(0, world_size - 1, empty=world_size > 1),
     inner=tied(world_size - 1, world_size // 2),
     one=tied(world_size - 1, world_size - 1),
+    nothing=tied(world_size - 1, world_size - 1, empty=True),
 )
 
 # %% [markdown]

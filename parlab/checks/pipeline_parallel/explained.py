@@ -20,6 +20,7 @@ def explained(trial: Trial, case: Case, notes: Notes, endings: dict[int, Ended])
     """The mistake, where it is certain, with what became of the ranks; collective over the lab."""
     did, waits = trial.gather(notes.did), trial.gather(waited_in(trial.ledger.calls))
     to_itself = trial.gather(calls_itself(trial.rank, trial.ledger.calls))
+    sent = trial.gather(any(call.op in SENDS for call in trial.ledger.calls))
     told = ending(endings)
     if told is None:
         return None
@@ -28,8 +29,10 @@ def explained(trial: Trial, case: Case, notes: Notes, endings: dict[int, Ended])
         or next((sent_to_itself(r, case.ranks) for r in endings if to_itself[r]), None)
         or tokens_require_grad(case, endings)
         or frozen_raises(case, endings)
+        or no_backward_pass(case, did, endings)
         or no_input_gradient(case, did, endings)
         or gradients_not_sent(case, endings)
+        or activations_not_sent(did, sent, endings)
         or _sends_block(case, did, waits, endings)
     )
     lines = [*(found.text.splitlines() if found else ()), *told.text.splitlines()]
@@ -67,6 +70,20 @@ def frozen_raises(case: Case, endings: dict[int, Ended]) -> Finding | None:
     return MISTAKES.frozen_raises(stage=frozen[0], rank=rank) if frozen else None
 
 
+def no_backward_pass(
+    case: Case, did: Sequence[list[Action]], endings: dict[int, Ended]
+) -> Finding | None:
+    """A rank has no gradient to send, or no graph to go back through, before any backward pass."""
+    no_graph, nothing = _raised(endings, "does not require grad"), _raised(endings, "NoneType")
+    rank = nothing if no_graph is None else no_graph
+    if case.frozen or rank is None or not did[rank]:
+        return None
+    stage = did[rank][-1].stage
+    if any(action.kind == "backward" for action in did[rank]) or (no_graph is None and stage == 0):
+        return None
+    return MISTAKES.no_backward_pass(rank=rank, stage=stage)
+
+
 def no_input_gradient(
     case: Case, did: Sequence[list[Action]], endings: dict[int, Ended]
 ) -> Finding | None:
@@ -87,6 +104,16 @@ def gradients_not_sent(case: Case, endings: dict[int, Ended]) -> Finding | None:
     if case.chunks == 1 and min(done) in (case.frozen or ()):
         return MISTAKES.frozen_not_passed(stage=min(done))
     return MISTAKES.gradients_not_sent() if len(done) == 1 else None
+
+
+def activations_not_sent(
+    did: Sequence[list[Action]], sent: Sequence[bool], endings: dict[int, Ended]
+) -> Finding | None:
+    """Rank 0 has begun, no message has left it, and no other rank has anything to begin with."""
+    stuck = [rank for rank, ended in endings.items() if ended.kind == "stuck"]
+    if len(stuck) < len(endings) or len(stuck) < 2 or not did[0] or sent[0] or any(did[1:]):
+        return None
+    return MISTAKES.activations_not_sent()
 
 
 def sending_to_each_other(waiting: dict[int, int]) -> list[int]:

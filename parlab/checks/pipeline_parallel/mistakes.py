@@ -32,6 +32,16 @@ MISTAKES = Mistakes(
         "the last rank is done, and all others wait for gradients: after its backward pass a rank "
         "sends `x.grad`, of the activation that came in, back to where that came from"
     ),
+    activations_not_sent=(
+        "rank 0 has computed its stage's output and sent nothing, and all others wait for it. "
+        "`mailbox.send(action, tensor)` names the action that *needs* the tensor, here the forward "
+        "pass of stage 1: with the action that made it, the tensor stays where it is"
+    ),
+    no_backward_pass=(
+        "no backward pass has gone through stage {stage} on rank {rank}: `backward` starts from "
+        "the stage's output itself, which has the graph of its pass. Detach what is sent, not what "
+        "is kept"
+    ),
     wrong_start=(
         "{name} is what the stage gives where its output's gradient is all ones: the backward pass "
         "is to go on from the gradient that the next stage sends"

@@ -12,6 +12,8 @@ MISTAKES = Mistakes(
         "no_boundary_gradient",
         "no_input_gradient",
         "gradients_not_sent",
+        "activations_not_sent",
+        "no_backward_pass",
         "wrong_start",
         "recomputed",
         "loss_arguments",

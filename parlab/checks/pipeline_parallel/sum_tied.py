@@ -87,6 +87,8 @@ def sum_tied(check: Check) -> str:
                 for empty in (first, last):
                     trial.situation = f"{n} ranks, rank {empty} without a gradient"
                     _one(trial, first, last, empty)
+        trial.situation = f"{n} ranks, one copy, without a gradient"
+        _one(trial, n - 1, n - 1, n - 1)
         if n > 2:
             early, late, both = trial.draw.sample(range(n), 3)
             _in_a_row(trial, [(late, both), (early, both)], early)
@@ -130,7 +132,7 @@ def _one(trial: Trial, first: int, last: int, empty: int | None) -> None:
             if seen is not None and not same(seen.weight, start)
             else None
         ),
-        lambda: None if seen is None else is_sum(trial, everyone, parts, right),
+        lambda: None if seen is None else is_sum(trial, everyone, parts, right, empty),
         lambda: sent(trial, first, last, start.nbytes),
     )
 
@@ -264,10 +266,18 @@ def to_itself(trial: Trial, other: int) -> Finding | None:
 
 
 def is_sum(
-    trial: Trial, everyone: list[Seen | None], parts: dict[int, Tensor], right: Tensor
+    trial: Trial,
+    everyone: list[Seen | None],
+    parts: dict[int, Tensor],
+    right: Tensor,
+    empty: int | None,
 ) -> Finding | None:
     rank = trial.rank
     got = everyone[rank].gradient
+    if rank == empty and len(parts) == 1:
+        if got is None:
+            return None
+        return evidence("there is one copy, and nothing to do: its `.grad` was None, and is not")
     if got is None:
         return COMMON.wrong_type(name="`weight.grad`", got="None", right="a torch.Tensor")
     if same(got, right, TOLERANCE):

@@ -141,6 +141,18 @@ answers.edit(
 
 
 answers.edit(
+    "activations_not_sent",
+    "sent_to_its_maker",
+    ("mailbox.send(forward(stage + 1, i), y)", "mailbox.send(action, y)"),
+)
+answers.edit("no_backward_pass", "outputs_detached", (FORWARD, f"{FORWARD}.detach()"))
+answers.edit(
+    "no_backward_pass",
+    "detached_where_kept",
+    ("held[stage, i] = x, y", "held[stage, i] = x, y.detach()"),
+    ("                if y.requires_grad:", "                if True:"),
+)
+answers.edit(
     "gradients_not_sent",
     "gradients_not_sent",
     (

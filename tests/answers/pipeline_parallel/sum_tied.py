@@ -55,6 +55,17 @@ answers.edit(
     ("group_src=other", "src=other"),
 )
 answers.edit("does_not_end", "source_of_the_job", ("group_src=other", "src=other"))
+answers.edit(
+    None,
+    "zeros_for_one_copy",
+    (
+        "    if first == last or",
+        "    if weight is not None and weight.grad is None:\n"
+        "        weight.grad = torch.zeros_like(weight)\n"
+        "    if first == last or",
+    ),
+    says="nothing to do",
+)
 
 
 @answers.wrong("none_left_out")
