@@ -1,9 +1,11 @@
 """A real Jupyter kernel, driven as a notebook drives it."""
 
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty
 
 from jupyter_client.manager import KernelManager
@@ -26,7 +28,13 @@ class Notebook:
     """One kernel; close it with `shutdown`, or lose it with `kill`."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self.manager = KernelManager(kernel_name="python3")
+        # Sockets in a folder: of free ports that are asked for, another kernel takes one at times.
+        self._folder = tempfile.TemporaryDirectory()
+        self.manager = KernelManager(
+            kernel_name="python3",
+            transport="ipc",
+            connection_file=str(Path(self._folder.name) / "kernel.json"),
+        )
         # A learner's kernel does not run below pytest, and must not be told that it does.
         env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         self.manager.start_kernel(env=env | dict(environment or {}))
@@ -92,9 +100,12 @@ class Notebook:
 
     def kill(self) -> None:
         """The kernel is gone at once, with no chance to clean up."""
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
+        self._end(now=True)
 
     def shutdown(self) -> None:
+        self._end()
+
+    def _end(self, now: bool = False) -> None:
         self.client.stop_channels()
-        self.manager.shutdown_kernel()
+        self.manager.shutdown_kernel(now=now)
+        self._folder.cleanup()

@@ -1,13 +1,15 @@
 """Mutants on real ranks: one set of ranks goes through many, whatever they leave behind."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from parlab.mutation.lab import Exercise, exercises
 from parlab.mutation.mutants import mutants_of
-from parlab.mutation.ranks import Ranks, RanksGone
+from parlab.mutation.ranks import RANKS, Ranks, RanksGone
 from parlab.mutation.trying import Broken, Tried, try_mutants
 
 STUCK_SECONDS = 1.0
@@ -77,6 +79,18 @@ def test_a_rank_that_ends_is_noticed() -> None:
         answer = shift("import os", "os._exit(3) if comm.rank == 1 else comm.recv()")
         with pytest.raises(RanksGone):
             ask(ranks, answer, HIDDEN, STUCK_SECONDS)
+
+
+def test_ranks_end_though_what_started_them_is_gone() -> None:
+    with Ranks() as ranks:
+        right_again(ranks)
+        ours = [process for process in psutil.process_iter() if ranks.is_one(process)]
+        starter = next(p for p in ours if p.ppid() == os.getpid())
+        starter.suspend()  # it cannot end them
+        starter.kill()
+        starter.wait()
+    _, left = psutil.wait_procs(ours, timeout=SECONDS)
+    assert len(ours) == 1 + RANKS and left == []
 
 
 def test_every_mutant_of_an_exercise_gets_its_verdict() -> None:

@@ -103,12 +103,20 @@ class Ranks:
         self._said.seek(0)
         return self._said.read()[-4000:]
 
-    def _end(self) -> None:
+    def is_one(self, process: psutil.Process) -> bool:
+        """Whether a process is one of these ranks, or the one that started them.
+
+        By what it was started with: a rank whose mpiexec has ended is no child of ours.
+        """
         with contextlib.suppress(psutil.NoSuchProcess):
-            top = psutil.Process(self._process.pid)
-            for process in [*top.children(recursive=True), top]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            return any(self._folder.name in part for part in process.cmdline())
+        return False
+
+    def _end(self) -> None:
+        for process in filter(self.is_one, psutil.process_iter()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for one in [*process.children(recursive=True), process]:
+                    one.kill()
         self._process.wait()
         self._said.close()
         self._folder.cleanup()
