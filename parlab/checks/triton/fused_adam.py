@@ -52,6 +52,10 @@ MISTAKES = Mistakes(
     closure_without_gradients=(
         "the closure runs without gradients: `step` is under no_grad, the closure is not"
     ),
+    closure_after_update=(
+        "step(closure) leaves parameters as they were: the closure computes the gradients, so it "
+        "is called before anything is updated"
+    ),
     loss_lost="step(closure) returns {got}, where the closure's loss is right",
 )
 
@@ -71,7 +75,8 @@ def fused_adam(check: Check) -> str:
         _groups(trial, check.function)
         _dtypes(trial, check.function)
         _closure(trial, check.function)
-        _loaded(trial, check.function)
+        for first in (check.function, torch.optim.Adam):
+            _loaded(trial, first, check.function)
         for decoupled in (False, True):
             _to_torch(trial, check.function, decoupled)
             _from_torch(trial, check.function, decoupled)
@@ -299,19 +304,25 @@ def _dtypes(trial: Trial, make: Callable) -> None:
 
 
 def _closure(trial: Trial, make: Callable) -> None:
-    trial.situation = "a step with a closure"
-    weight = nn.Parameter(torch.ones(5, device=device))
+    trial.situation = "a step with a closure, for two groups without gradients before it"
+    weights = [nn.Parameter(torch.ones(5, device=device)) for _ in range(2)]
     calls: list[bool] = []
 
     def closure() -> Tensor:
         calls.append(torch.is_grad_enabled())
-        weight.grad = torch.ones_like(weight)
-        return weight.detach().sum() * 3
+        total = weights[0].detach().sum() * 3
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        return total
 
-    loss = trial.run_function(lambda: make([weight], lr=0.5).step(closure), seconds=SECONDS)
+    def step() -> Any:
+        return make([{"params": [weight]} for weight in weights], lr=0.5).step(closure)
+
+    loss = trial.run_function(step, seconds=SECONDS)
     trial.require(
         lambda: None if len(calls) == 1 else MISTAKES.closure_not_called(got=len(calls)),
         lambda: None if all(calls) else MISTAKES.closure_without_gradients(),
+        lambda: MISTAKES.closure_after_update() if any((w == 1).all() for w in weights) else None,
         lambda: (
             None
             if isinstance(loss, Tensor) and float(loss) == 15.0
@@ -325,13 +336,17 @@ def _model(trial: Trial, dtype: torch.dtype = torch.float32) -> list[nn.Paramete
 
 
 def _train(optimizer: Any, parameters: list[nn.Parameter], steps: range) -> None:
-    """Steps of which the first two leave the first parameter without a gradient."""
+    """Steps of which the first two leave the second parameter without a gradient."""
     for step in steps:
         for parameter in parameters:
             parameter.grad = (parameter.detach() * (step + 1)).cos()
         if step < 2:
-            parameters[0].grad = None
+            parameters[1].grad = None
         optimizer.step()
+
+
+def _in_two_groups(parameters: list[nn.Parameter]) -> list[dict]:
+    return [{"params": parameters[:2]}, {"params": parameters[2:], "lr": 0.02}]
 
 
 def _with_settings(decoupled: bool) -> dict:
@@ -358,10 +373,10 @@ def _handed_over(trial: Trial, first: Callable, second: Callable, decoupled: boo
     mine = _model(trial)
 
     def train() -> tuple[list, list]:
-        before = first(mine, **_with_settings(decoupled))
+        before = first(_in_two_groups(mine), **_with_settings(decoupled))
         _train(before, mine, range(2))
         other = [nn.Parameter(p.detach().clone()) for p in mine]
-        after = second(other, lr=9.0)
+        after = second(_in_two_groups(other), lr=9.0)
         after.load_state_dict(copy.deepcopy(before.state_dict()))
         _train(before, mine, range(2, 4))
         _train(after, other, range(2, 4))
@@ -374,15 +389,16 @@ def _handed_over(trial: Trial, first: Callable, second: Callable, decoupled: boo
     )
 
 
-def _loaded(trial: Trial, make: Callable) -> None:
-    trial.situation = "its state loaded into another one, for bfloat16 parameters"
+def _loaded(trial: Trial, first: Callable, second: Callable) -> None:
+    whose = "its" if first is second else "torch.optim.Adam's"
+    trial.situation = f"{whose} state loaded into a new one, for bfloat16 parameters"
     mine = _model(trial, torch.bfloat16)
 
     def train() -> tuple[Any, Any]:
-        before = make(mine, **_with_settings(False))
+        before = first(mine, **_with_settings(False))
         _train(before, mine, range(2))
         other = [nn.Parameter(p.detach().clone()) for p in mine]
-        after = make(other, lr=9.0)
+        after = second(other, lr=9.0)
         after.load_state_dict(copy.deepcopy(before.state_dict()))
         return [before.state[p] for p in mine], [after.state[p] for p in other]
 
@@ -400,8 +416,10 @@ def same_states(found: tuple[list[dict], list[dict]]) -> Finding | None:
             if name not in new:
                 return evidence(f"after loading, a state has no {name!r}")
             one, other = old[name].double().cpu(), new[name].double().cpu()
-            if torch.equal(one, other) and new[name].dtype == old[name].dtype:
-                continue
+            if torch.equal(one, other):
+                if new[name].dtype == torch.float32:
+                    continue
+                return MISTAKES.moments_of_half(dtype="bfloat16", got=str(new[name].dtype)[6:])
             if torch.equal(one.bfloat16().double(), other):
                 return MISTAKES.moments_rounded(dtype="bfloat16")
             return evidence(f"after loading, {name!r} is another: {other} instead of {one}")

@@ -52,6 +52,30 @@ answers.edit(
 answers.edit("moments_rounded", "as_the_base_loads", (PUT_BACK, "pass"))
 answers.edit("closure_not_called", "no_closure", (CALL, "pass"))
 answers.edit("closure_without_gradients", "without_gradients", (CALL, "loss = closure()"))
+answers.edit(
+    "closure_after_update",
+    "closure_at_the_end",
+    (
+        "        if closure is not None:\n            with torch.enable_grad():\n"
+        "                loss = closure()\n",
+        "",
+    ),
+    (
+        "        return loss",
+        "        if closure is not None:\n            with torch.enable_grad():\n"
+        "                loss = closure()\n        return loss",
+    ),
+)
+answers.edit(
+    "moments_of_half",
+    "loaded_as_they_come",
+    ("value.to(p.device, torch.float32, copy=True)", "value.to(p.device, copy=True)"),
+)
+answers.edit(
+    "raises",
+    "states_by_the_last_group_first",
+    ("for part in self.param_groups for p", "for part in self.param_groups[::-1] for p"),
+)
 answers.edit("loss_lost", "nothing_returned", ("        return loss", "        return None"))
 answers.edit(None, "step_not_a_tensor", ('state["step"] = torch.tensor(0.0)', 'state["step"] = 0'))
 answers.edit(
