@@ -59,6 +59,14 @@ MISTAKES = Mistakes(
         "all gradients are finite, and so is their mean, and the step is skipped: in 16 bits the "
         "sum overflows. Divide before it"
     ),
+    sent_as_float16=(
+        "all gradients are finite, and so is their mean, and the step is skipped: they are "
+        "bfloat16 and too large for a float16. They travel in the dtype of the weights"
+    ),
+    none_left_out=(
+        "where a parameter has no gradient (None), the gradients behind it lie too early, beside "
+        "other parameters' weights: there are zeros in its place"
+    ),
     garbage_in_the_buffer=(
         "the gradients are put into memory that was not set to zero: at its end, and where a "
         "parameter has no gradient, lies anything. `torch.zeros_like` is all zeros"
@@ -66,6 +74,14 @@ MISTAKES = Mistakes(
     clipped_by_own_norm=(
         "each rank clips by the norm of its own shard: the ranks scale by different factors, and "
         "the gradient points elsewhere. The norm is that of all shards"
+    ),
+    norms_added=(
+        "the ranks' norms are added up: the norm of all shards is the root of the sum of their "
+        "squares"
+    ),
+    norm_without_root=(
+        "it clips by the sum of the squares: the norm is the root of that, taken after the sum "
+        "over the ranks"
     ),
     not_clipped="the gradients are not clipped to max_norm",
     clipped_before_unscaling=(
@@ -119,8 +135,9 @@ class Planned:
     gradients: list[Tensor]
     factor: float  # max_norm over the norm
     without: int | None = None  # a parameter without gradient
+    gap: slice | None = None  # its place
     overflow: bool = False
-    large: bool = False  # finite, and so is the mean; their sum is not, in 16 bits
+    large: bool = False  # finite, and so is the mean; not their sum in float16, nor any in bfloat16
     about: str = ""
 
 
@@ -248,11 +265,13 @@ def planned(trial: Trial, sizes: list[int], dtype: torch.dtype) -> list[Planned]
         most = max(1, 60 // ranks)
         small = torch.randint(-most, most + 1, (ranks, numbers), generator=generator)
         gradients = (small * ranks * scale * 2.0**-10).to(dtype)
+        gap = None
         if without is not None:
             before = sum(sizes[:without])
-            gradients[:, before : before + sizes[without]] = 0
+            gap = slice(before, before + sizes[without])
+            gradients[:, gap] = 0
         scale *= 2
-        return Planned(list(gradients), factor, without, about=about)
+        return Planned(list(gradients), factor, without, gap, about=about)
 
     def bad(value: float) -> Planned:
         nonlocal scale
@@ -266,12 +285,13 @@ def planned(trial: Trial, sizes: list[int], dtype: torch.dtype) -> list[Planned]
 
     plan += [drawn(loose), drawn(0.3, without=trial.draw.randrange(len(sizes)))]
     plan += [bad(math.inf), drawn(0.5), bad(math.nan)]
-    large = drawn(0.5, ", with a gradient near the largest half")
-    if dtype == torch.float16:  # of few bits
-        large.large = ranks > 1
-        place = trial.draw.randrange(numbers)
-        for gradient in large.gradients:
-            gradient[place] = ranks * 2.0 ** math.floor(math.log2(65504 / ranks))
+    half = dtype == torch.float16
+    about = "near the largest half" if half else "that no float16 holds"
+    large = drawn(0.5, f", with a gradient {about}")
+    large.large = ranks > 1 or not half
+    place = trial.draw.randrange(numbers)
+    for gradient in large.gradients:  # of few bits
+        gradient[place] = ranks * 2.0 ** (math.floor(math.log2(65504 / ranks)) if half else 20)
     nothing = drawn(loose, ", in which all gradients are zero")
     for gradient in nothing.gradients:
         gradient.zero_()
@@ -360,7 +380,7 @@ def _step(
     trial.require(
         lambda: MISTAKES.gradients_left() if done.left else None,
         lambda: agreed(moved[: -(-len(mean) // whole.width)], together, step),
-        lambda: skipped_for_nothing(done, moved, step, mean, trial.size),
+        lambda: skipped_for_nothing(done, moved, step, mean, trial.size, whole.dtype),
         lambda: stepped(together, right, whole, gradients, most, scale, step),
         lambda: equal(together, right, "of all shards together, the master weight", CLOSE),
         lambda: weights_right(done, together, weights_before, trial, whole),
@@ -464,13 +484,19 @@ def agreed(moved: list[bool], together: Tensor, step: Planned) -> Finding | None
 
 
 def skipped_for_nothing(
-    done: Done, moved: list[bool], step: Planned, mean: Tensor, ranks: int
+    done: Done,
+    moved: list[bool],
+    step: Planned,
+    mean: Tensor,
+    ranks: int,
+    dtype: torch.dtype,
 ) -> Finding | None:
     """Why a good step was skipped by all: those before it were right."""
     if step.overflow or any(moved) or not done.updates or not done.updates[0]:
         return None
     if step.large:
-        return MISTAKES.overflow_in_the_sum()
+        half = dtype == torch.float16
+        return MISTAKES.overflow_in_the_sum() if half else MISTAKES.sent_as_float16()
     if len(mean) % ranks or step.without is not None:
         return MISTAKES.garbage_in_the_buffer()
     return None
@@ -488,6 +514,11 @@ def stepped(
     """What a good step went along, instead of the clipped mean."""
     if step.overflow or same(got, right, CLOSE):
         return None
+    if step.gap is not None:
+        mean = sum(gradients) / len(gradients)
+        early = torch.cat([mean[: step.gap.start], mean[step.gap.stop :], mean[step.gap]])
+        if same(got, whole.after(clipped(early, most)), CLOSE):
+            return MISTAKES.none_left_out()
     for values, finding in wrong(whole, gradients, most, scale):
         if same(got, values, CLOSE) and not same(right, values, 2 * CLOSE):
             return finding
@@ -511,6 +542,13 @@ def wrong(
     yield whole.after(clipped(mean, most) * scale), MISTAKES.not_unscaled()
     if ranks == 1:
         return
+    norm = mean.norm().item()
+    parts = sum(part.norm().item() for part in mean.split(whole.width))
+    for other, finding in (
+        (parts, MISTAKES.norms_added()),
+        (norm**2, MISTAKES.norm_without_root()),
+    ):
+        yield whole.after(mean * min(1.0, most / max(other, 1e-30))), finding
     for gradient in (mean * ranks, clipped(mean * ranks, most), clipped(mean, most) * ranks):
         yield whole.after(gradient), MISTAKES.summed()
     own = whole.own_parts(gradients)

@@ -92,6 +92,28 @@ answers.edit(
 )
 answers.edit("not_clipped", "not_clipped", (CLIP, "pass"))
 answers.edit(
+    "norms_added",
+    "norms_added",
+    ("self.master.grad.square().sum()", "self.master.grad.norm()"),
+    ("squares.sqrt().item()", "squares.item()"),
+)
+answers.edit("norm_without_root", "squares_as_norm", ("squares.sqrt().item()", "squares.item()"))
+answers.edit(
+    "none_left_out",
+    "those_with_a_gradient",
+    ("            start += parameter.numel()\n", ""),
+    (
+        "            if parameter.grad is not None:\n",
+        "            if parameter.grad is not None:\n                start += parameter.numel()\n",
+    ),
+    ("whole[start : start + parameter.numel()]", "whole[start - parameter.numel() : start]"),
+)
+answers.edit(
+    "sent_as_float16",
+    "always_float16",
+    (BUFFER, BUFFER.replace("flat)", "flat, dtype=torch.float16)")),
+)
+answers.edit(
     "clipped_before_unscaling",
     "clipped_in_scale",
     (UNSCALE, "pass"),
