@@ -32,6 +32,10 @@ MISTAKES = Mistakes(
     grows_a_step_early=(
         "the scale grows one good step earlier than after `growth_interval` of them"
     ),
+    growth_factor_alone=(
+        "after an overflow the scale is divided by `growth_factor`: it is multiplied by "
+        "`backoff_factor`"
+    ),
     factors_swapped="the scale grows after an overflow, and shrinks after good steps",
     factors_of_two=(
         "the scale doubles or halves, whatever `growth_factor` and `backoff_factor` say"
@@ -49,6 +53,10 @@ MISTAKES = Mistakes(
     ),
     limited_below=(
         "the scale does not get below {got:g}: it may have to, where the loss itself is large"
+    ),
+    updated_in_unscale=(
+        "unscale() changes the scale, or the count of good steps: that is what update() does, at "
+        "the end of a step"
     ),
     finite_taken_for_overflow=(
         "unscale() says that something has overflowed where all numbers are finite, if large: it "
@@ -93,6 +101,7 @@ def loss_scaler(check: Check) -> str:
             trial.situation = f"{name}, growth_interval {plan.settings[3]}"
             trial.require(
                 lambda: overflows(done, right, plan),
+                lambda: updated_late(done),
                 lambda: scale_of(done, right, plan),
                 lambda: states(done, right),
             )
@@ -109,6 +118,7 @@ class Step:
     scale: float
     state: dict[str, Any]
     moved: bool = False  # into other memory
+    updated: bool = False  # by unscale()
 
 
 def plans(draw: Random) -> Iterator[tuple[str, Plan]]:
@@ -148,10 +158,14 @@ def _ours(make: Any, plan: Plan) -> list[Step]:
     for number, bad in enumerate(plan.bad):
         given = gradients(float(scaler.scale), bad, number, plan.large)
         addresses = [g.data_ptr() for g in given]
+        before = dict(scaler.state_dict())
         found = scaler.unscale(given)
+        updated = dict(scaler.state_dict()) != before
         scaler.update(found)
         moved = [g.data_ptr() for g in given] != addresses
-        steps.append(Step(given, found, float(scaler.scale), dict(scaler.state_dict()), moved))
+        steps.append(
+            Step(given, found, float(scaler.scale), dict(scaler.state_dict()), moved, updated)
+        )
     return steps
 
 
@@ -250,6 +264,10 @@ def overflows(done: list[Step], right: list[Step], plan: Plan) -> Finding | None
     return evidence(f"unscale() does not see the {bad[min(missed)]} of step {min(missed) + 1}")
 
 
+def updated_late(done: list[Step]) -> Finding | None:
+    return MISTAKES.updated_in_unscale() if any(step.updated for step in done) else None
+
+
 def ruled(
     bad: list[bool],
     settings: tuple[float, float, float, int],
@@ -292,6 +310,7 @@ def scale_of(done: list[Step], right: list[Step], plan: Plan) -> Finding | None:
         (ruled(bad, settings, reset_on_overflow=False), MISTAKES.counts_on_after_overflow()),
         (ruled(bad, settings, reset_on_growth=False), MISTAKES.counts_on_after_growth()),
         (ruled(bad, (scale, backoff, growth, interval)), MISTAKES.factors_swapped()),
+        (ruled(bad, (scale, growth, 1 / growth, interval)), MISTAKES.growth_factor_alone()),
         (ruled(bad, (scale, 2.0, 0.5, interval)), MISTAKES.factors_of_two()),
     ]
     if LARGEST in got and LARGEST not in [step.scale for step in right]:
@@ -308,6 +327,12 @@ def scale_of(done: list[Step], right: list[Step], plan: Plan) -> Finding | None:
     for scales, finding in wrong:
         if _equal_scales(got, scales):
             return finding
+    for number, step in enumerate(done):
+        if bad[number] and (count := step.state.get("_growth_tracker")):
+            return evidence(
+                f"after step {number + 1}, which has overflowed, the count of good steps is "
+                f"{count!r}: it begins again at 0"
+            )
     at = next(i for i, (a, b) in enumerate(zip(got, right, strict=True)) if a != b.scale)
     return evidence(
         f"after step {at + 1} the scale is {got[at]:g} where {right[at].scale:g} is right"

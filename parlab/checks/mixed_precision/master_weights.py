@@ -33,6 +33,10 @@ MISTAKES = Mistakes(
         "the copies begin each step from the rounded weights: what a step adds below the last bit "
         "is thrown away, as if there were no copies. Make them once; weights are rounded from them"
     ),
+    no_step=(
+        "step() leaves the copies as they are, and collect() had put gradients there: the "
+        "optimizer's step comes first"
+    ),
     not_copied_back=(
         "the model's weights are as before step(): they are to have the copies' values, rounded"
     ),
@@ -43,6 +47,10 @@ MISTAKES = Mistakes(
     gradient_invented=(
         "after collect() self.master[{i}] has a gradient, and the parameter had none: an "
         "optimizer would decay it, and move it by its momentum"
+    ),
+    gradient_of_the_step_before=(
+        "after collect() self.master[{i}] has the gradient of a step before: the parameter has "
+        "none now, so its copy has none either"
     ),
     gradients_left=(
         "after collect() a parameter still has its gradient: the next backward pass adds to it"
@@ -242,6 +250,9 @@ def collected(done: Done, gradients: list[list[Tensor | None]], number: int) -> 
     for i, (got, right) in enumerate(zip(done.gradients, gradients[number], strict=True)):
         if right is None:
             if got is not None:
+                old = [step[i] for step in gradients[:number] if step[i] is not None]
+                if any(same(got, one) for one in old):
+                    return MISTAKES.gradient_of_the_step_before(i=i)
                 return MISTAKES.gradient_invented(i=i)
             continue
         if got is None:
@@ -273,6 +284,9 @@ def stepped(
         # Weight decay takes a little more or less of the rounded weight.
         if all(same(a, b, 2e-5) for a, b in zip(done.master, again, strict=True)):
             return MISTAKES.rebuilt_each_step()
+        own = mine.master if mine else unrounded
+        if all(same(got, old) for got, old in zip(done.master, own, strict=True)):
+            return MISTAKES.no_step()
     for i, (got, wanted) in enumerate(pairs):
         if found := equal(got, wanted, f"self.master[{i}]", CLOSE):
             return found

@@ -60,6 +60,9 @@ MISTAKES = Mistakes(
     clipped_one_by_one=(
         "each tensor is clipped by its own norm: that turns the gradient. One norm, of all together"
     ),
+    not_averaged=(
+        "a rank's step goes along the gradient of its own samples: the ranks' mean is asked for"
+    ),
     divided_twice="the step goes along an N-th of the mean: reduce_halves has divided already",
     sent_as_bfloat16=(
         "the gradients are rounded to eight bits on their way: they travel as bfloat16, and the "
@@ -72,6 +75,14 @@ MISTAKES = Mistakes(
     optimizer_alone=(
         "the copies have moved and the model has not followed: that is the optimizer's step, and "
         "weights.step() is it and the way back"
+    ),
+    unscaled_before_the_mean=(
+        "scaler.unscale() gets this rank's own gradients: unscaled, small ones are zero in the "
+        "float16 that they travel in. First the mean, then unscale it"
+    ),
+    unscaled_in_16_bits=(
+        "scaler.unscale() gets gradients of {got}: divided in 16 bits, what the scale has rescued "
+        "is lost again. Collect them into float32 first"
     ),
     not_unscaled="the step goes along the scaled gradient",
     not_scaled="the backward pass is that of the plain loss: it is scaler.scale times the loss",
@@ -95,8 +106,10 @@ class Scaler:
         self.scale, self.good_steps, self.growth_interval = scale, 0, growth_interval
         self.growth_factor, self.backoff_factor = 2.0, 0.5
         self.updates: list[bool] = []
+        self.given: list[list[Tensor]] = []
 
     def unscale(self, gradients: list[Tensor]) -> bool:
+        self.given.append([gradient.clone() for gradient in gradients])
         for gradient in gradients:
             gradient /= self.scale
         return not all(bool(torch.isfinite(g).all()) for g in gradients)
@@ -165,7 +178,7 @@ def _steps(trial: Trial, plan: list[tuple[int | None, float]]) -> None:
         norm = _norm(mean)
         most = factor * norm
         scale, before = scaler.scale, weights.values()
-        scaler.updates = []
+        scaler.updates, scaler.given = [], []
         weights.forget()
         x, y = data[number][max(trial.rank, 0)]
         loss = F.cross_entropy(model(x).float(), y)
@@ -181,6 +194,7 @@ def _steps(trial: Trial, plan: list[tuple[int | None, float]]) -> None:
             lambda: agreed(everyone, bad),
             lambda: skipped(done, bad),
             lambda: moved(done, weights, velocity, losses, mean, most, scale, bad),
+            lambda: unscaled(scaler.given, losses[trial.rank], mean, scale, bad),
             lambda: updates(done, bad),
             lambda: at_the_end(done),
             lambda: told(done, bad),
@@ -308,9 +322,36 @@ def wrong(
     yield averaged, MISTAKES.clipped_before_the_mean()
     yield [clipped([g], most)[0] for g in mean], MISTAKES.clipped_one_by_one()
     if ranks > 1:
+        for gradient in losses:
+            yield clipped(gradient, most), MISTAKES.not_averaged()
         yield clipped([g / ranks for g in mean], most), MISTAKES.divided_twice()
         yield clipped([g * ranks for g in mean], most), MISTAKES.summed()
     yield clipped(scaled, most), MISTAKES.not_unscaled()
+
+
+def unscaled(
+    given: list[list[Tensor]], own: list[Tensor], mean: list[Tensor], scale: float, bad: int | None
+) -> Finding | None:
+    """What a good step gave to scaler.unscale(): the mean, in float32?"""
+    for dtype in [g.dtype for gradients in given for g in gradients]:
+        if dtype != torch.float32:
+            return MISTAKES.unscaled_in_16_bits(got=str(dtype)[6:])
+
+    def got(values: list[Tensor]) -> bool:
+        scaled = [g * scale for g in values]
+        return any(len(one) == len(scaled) and _alike(one, scaled) for one in given)
+
+    if bad is None and got(own) and not got(mean):
+        return MISTAKES.unscaled_before_the_mean()
+    return None
+
+
+def _alike(got: list[Tensor], right: list[Tensor]) -> bool:
+    """Whether the numbers are close, tensor by tensor, in shapes that may be flat."""
+    pairs = list(zip(got, right, strict=True))
+    if any(a.numel() != b.numel() for a, b in pairs):
+        return False
+    return _close([a.reshape(b.shape) for a, b in pairs], right)
 
 
 def updates(done: Done, bad: int | None) -> Finding | None:

@@ -20,6 +20,28 @@ AGAIN = BOUND + "\n            self.good_steps = 0"
 
 answers.edit("never_grows", "never_grows", (BOUND, "pass"))
 answers.edit("never_shrinks", "never_shrinks", (BACK, "self.good_steps = 0"))
+answers.edit(
+    "growth_factor_alone",
+    "divided_by_growth",
+    (BACK, BACK.replace("*= self.backoff_factor", "/= self.growth_factor")),
+)
+answers.edit(
+    "updated_in_unscale",
+    "unscale_updates_too",
+    ("return not finite", "self.update(not finite)\n        return not finite"),
+)
+answers.edit(
+    None,
+    "overflow_takes_one_off",
+    (BACK, BACK.replace("good_steps = 0", "good_steps -= 1")),
+    says="the count of good steps is",
+)
+answers.edit(
+    None,
+    "overflow_counts",
+    (BACK, BACK.replace("good_steps = 0", "good_steps = 1")),
+    says="the count of good steps is 1",
+)
 answers.edit("grows_each_step", "every_step", (WHEN, "if True:"))
 answers.edit("counts_on_after_overflow", "row_goes_on", (BACK, "self.scale *= self.backoff_factor"))
 answers.edit(

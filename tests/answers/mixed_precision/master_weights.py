@@ -30,6 +30,8 @@ answers.edit(
     "not_copied_back", "copied_before_the_step", (STEP, "pass"), (BACK, BACK + "\n        " + STEP)
 )
 answers.edit("gradients_not_moved", "forgotten", (MOVE, "pass"))
+answers.edit("no_step", "zeroed_first", (STEP, "self.optimizer.zero_grad()\n        " + STEP))
+answers.edit("no_step", "step_forgotten", (STEP, "pass"))
 answers.edit(
     "gradient_invented",
     "zeros_for_none",
@@ -95,7 +97,7 @@ class AddsTheUpdate(Reference):
 answers.edit("raises", "gradient_of_16_bits", (MOVE, MOVE.replace(".float()", "")))
 
 
-@answers.wrong("gradient_invented")
+@answers.wrong("gradient_of_the_step_before")
 class KeepsTheOldOne(Reference):
     def collect(self):
         for parameter, copy in zip(self.parameters, self.master, strict=True):

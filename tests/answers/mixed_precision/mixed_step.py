@@ -112,6 +112,26 @@ answers.edit(
 )
 answers.edit("not_scaled", "plain_loss", (BACKWARD, "loss.backward()"))
 answers.edit(
+    "unscaled_before_the_mean",
+    "unscaled_and_agreed_before_the_reduction",
+    (
+        REDUCE,
+        "flag = torch.tensor(float(scaler.unscale(gradients)))\n"
+        "    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)\n    " + REDUCE,
+    ),
+    (UNSCALE, "overflow = bool(flag)"),
+)
+answers.edit(
+    "unscaled_in_16_bits",
+    "unscaled_before_collecting",
+    ("    weights.collect()\n", ""),
+    (
+        "[copy.grad for copy in weights.master if copy.grad is not None]",
+        "[p.grad for p in weights.parameters if p.grad is not None]",
+    ),
+    (UNSCALE, UNSCALE + "\n    weights.collect()"),
+)
+answers.edit(
     "summed",
     "summed",
     (UNSCALE, "for gradient in gradients:\n        gradient *= group.size()\n    " + UNSCALE),
@@ -123,6 +143,17 @@ answers.edit(
     "gradients], torch.float16, group)"),
 )  # fmt: skip
 answers.edit("nothing_sent", "alone", (REDUCE, "pass"))
+answers.edit(
+    "not_averaged",
+    "only_the_overflow_is_sent",
+    (REDUCE, "pass"),
+    (
+        UNSCALE,
+        "flag = torch.tensor(float(scaler.unscale(gradients)))\n"
+        "    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)\n"
+        "    overflow = bool(flag)",
+    ),
+)
 
 
 @answers.right
