@@ -140,8 +140,8 @@ check.show_values(
 #
 # <details><summary>Hint 1</summary>
 #
-# `math.frexp(x)` gives (f, n) with x = f·2ⁿ and 0.5 ≤ f < 1. Halves near x are multiples of
-# 2ⁿ⁻¹¹, and never of less than 2⁻²⁴. How many of these steps is x?
+# `math.frexp(x)` gives (f, n) with x = f·2ⁿ and 0.5 ≤ f < 1, and (0, 0) for zero. Halves near x
+# are multiples of 2ⁿ⁻¹¹, and never of less than 2⁻²⁴. How many of these steps is x?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -550,8 +550,8 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # where there is room: in float32. Everything that looks at the size of the gradient comes after
 # that.
 #
-# - The backward pass is that of `scale` times the loss, `weights.collect()` brings the gradients
-#   into float32, then they are divided by `scale`.
+# - The backward pass is that of `scale` times the loss, which is a float32; `weights.collect()`
+#   brings the gradients into float32, then they are divided by `scale`.
 # - Clip them: all of `weights.master` together to a norm of at most `max_norm`. Return the norm
 #   before clipping, of the true gradient, as a Python float.
 # - `weights.step()`. The optimizer's settings stay as they are.
@@ -1032,7 +1032,8 @@ check.show_values(
 # - `collect()`: lay the gradients of `self.parameters` side by side in the same way. Where a
 #   parameter has none (None), and at the end, are zeros. Afterwards no parameter has a gradient,
 #   and `self.master.grad` is this rank's part of the mean over the ranks, in float32. As in
-#   exercise 8, gradients travel in 16 bits, and no mean of finite ones overflows.
+#   exercise 8, gradients travel in 16 bits (the weights' dtype), and no mean of finite ones
+#   overflows.
 # - `step(scaler, max_norm)`: `scaler.unscale(…)`. Where no rank has an infinity or a NaN, clip the
 #   gradient of all shards together to a norm of at most `max_norm`, take the optimizer's step, and
 #   give all ranks all weights, rounded, in the memory where they are. Else nothing moves, on **no
