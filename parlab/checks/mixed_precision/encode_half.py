@@ -45,6 +45,10 @@ MISTAKES = Mistakes(
         "{value!r} becomes infinity: everything nearer to 65,504 than to 65,536 rounds to 65,504"
     ),
     zero_unsigned="{value!r} becomes 0x0000: a zero keeps the sign, 0x8000",
+    zero_as_number=(
+        "{value!r} becomes {got:#06x}, which is no zero: all bits of a zero but the sign are 0. "
+        "(`math.frexp` gives zero the exponent 0, as if it were between a half and 1)"
+    ),
     sign_lost="{value!r} becomes {got:#06x}: the highest bit is the sign",
     nan_lost="NaN becomes {got:#06x}: exponent 31 with a mantissa other than 0 is a NaN",
 )
@@ -152,6 +156,7 @@ def _below(number: float, right: int) -> bool:
 # The mistakes, in the order in which they are looked for: is it one for which `x` becomes `got`?
 EXPLANATIONS: tuple[tuple[Callable[..., Finding], Callable[[float, int, int], bool]], ...] = (
     (MISTAKES.zero_unsigned, lambda x, got, right: right == NEGATIVE and got == 0),
+    (MISTAKES.zero_as_number, lambda x, got, right: x == 0 and got & 0x7FFF != 0),
     (MISTAKES.sign_lost, lambda x, got, right: got == right & 0x7FFF),
     (
         MISTAKES.saturated,

@@ -45,7 +45,10 @@ MISTAKES = Mistakes(
     clipped_one_by_one=(
         "each tensor is clipped by its own norm: that turns the gradient. One norm, of all together"
     ),
-    norm_of_scaled="it returns the norm of the scaled gradient: asked for is the true one's",
+    norm_of_scaled=(
+        "it returns the norm of the scaled gradient: asked for is the true one's. Are the "
+        "gradients divided by `scale` before they are clipped?"
+    ),
     norm_after="it returns the norm after clipping: asked for is the one before",
     clipped_by_value=(
         "each number is cut to ±max_norm: that turns the gradient. Its norm is what is limited"
@@ -66,6 +69,10 @@ MISTAKES = Mistakes(
     overflows=(
         "the gradients are infinite or NaN, and those of `scale` times the loss are not: {scale:g} "
         "is no half, and the loss is float32. Multiply it as it is"
+    ),
+    zero_by_zero=(
+        "all gradients are zero, and the step goes along NaN: divided by their norm, 0, they are "
+        "none any more. They stay zero"
     ),
     no_step="the weights are as before: where is the step?",
 )
@@ -202,7 +209,7 @@ def moved(
     if along(target):
         return None
     if not all(bool(t.isfinite().all()) for t in taken):
-        return MISTAKES.overflows(scale=SCALE)
+        return MISTAKES.overflows(scale=SCALE) if some else MISTAKES.zero_by_zero()
     if some and not any(t.any() for t in taken):
         return MISTAKES.no_step()
     for values, finding in wrong(right, most):

@@ -22,6 +22,13 @@ ROUND = "steps = round(math.ldexp(size, -step))"
 RETURN = "return sign | (step + 24) * 1024 + steps"
 
 answers.edit("truncated", "cut_off", (ROUND, ROUND.replace("round(", "int(")))
+answers.edit("zero_as_number", "frexp_of_zero", (STEP, STEP.replace(" if size else -24", "")))
+answers.edit(
+    "zero_as_number",
+    "frexp_of_zero_without_sign",
+    (STEP, STEP.replace(" if size else -24", "")),
+    (SIGN, "sign = 0x8000 if value < 0 else 0"),
+)
 answers.edit("ties_away", "as_in_school", (ROUND, "steps = int(math.ldexp(size, -step) + 0.5)"))
 answers.edit(
     "ties_down", "ties_to_zero", (ROUND, "steps = math.ceil(math.ldexp(size, -step) - 0.5)")

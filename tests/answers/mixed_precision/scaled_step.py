@@ -19,6 +19,18 @@ RETURN = "return norm.item()"
 answers.edit("unscaled_after_clipping", "clipped_first", (UNSCALE + CLIP, CLIP + UNSCALE))
 answers.edit("norm_of_scaled", "clipped_in_scale", (UNSCALE, ""))
 answers.edit(
+    "zero_by_zero",
+    "divided_by_norm",
+    (
+        CLIP,
+        CLIP.replace("max_norm)", "float('inf'))")
+        + "    for copy in weights.master:\n"
+        + "        if copy.grad is not None:\n"
+        + "            copy.grad *= min(norm.item(), max_norm)\n"
+        + "            copy.grad /= norm\n",
+    ),
+)
+answers.edit(
     "not_unscaled",
     "scaled_limit",
     (UNSCALE, ""),
