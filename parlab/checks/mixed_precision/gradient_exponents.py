@@ -39,6 +39,10 @@ MISTAKES = Mistakes(
         "{got} numbers are counted as zeros where {right} are zero: in the gradient's own dtype, "
         "or in float32, the others have an exponent"
     ),
+    rounded_first=(
+        "the gradients are rounded to float16 before they are counted: small ones become zeros, "
+        "and others reach the next power of two. Count them as they are"
+    ),
     half_to_one=(
         "all exponents are one too high: `frexp` has a fraction from a half to 1, and the exponent "
         "asked for goes with one from 1 to 2"
@@ -47,6 +51,10 @@ MISTAKES = Mistakes(
     towards_zero=(
         "exponents are cut off towards zero: −3.5 lies between −4 and −3, and 2ᵉ is the power of "
         "two *below* |g|. Take the floor"
+    ),
+    negatives_missing=(
+        "negative numbers are not counted: the exponent is that of |g| (a negative number has no "
+        "logarithm)"
     ),
     zeros_missing="zeros are not counted: they are under the key None",
     zeros_as_numbers="zeros are counted under an exponent, which they have not: the key is None",
@@ -249,6 +257,12 @@ def wrong(right: Counter, seen: dict[str, list[Tensor]]) -> Iterator[tuple[Mappi
     shifted = Counter({e + 1: n for e, n in numbers.items()})
     yield shifted + Counter({None: zeros}), MISTAKES.half_to_one()
     outputs = seen["outputs"]
+    positive = histogram([g[g > 0] for g in outputs])
+    for found in (positive + Counter({None: zeros}), positive):
+        yield found, MISTAKES.negatives_missing()
+    halves = [g.half() for g in outputs]
+    for found in (halves, [g.clamp(-65504, 65504) for g in halves]):
+        yield histogram(found), MISTAKES.rounded_first()
     yield histogram(outputs, lambda x: round(math.log2(x))), MISTAKES.rounded()
     yield histogram(outputs, lambda x: math.trunc(math.log2(x))), MISTAKES.towards_zero()
     for dtype in (outputs[0].dtype, torch.float32):

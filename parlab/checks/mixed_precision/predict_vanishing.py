@@ -39,6 +39,7 @@ MISTAKES = Mistakes(
         "counter: up to there, numbers are less than 1 apart. Where the gap is 1, adding 1 still "
         "leads to the next number; where it is 2, it does not"
     ),
+    counter_from_weight="counter: it begins at 0 and adds 1, whatever the weight is",
 )
 
 FORMATS = (torch.float16, torch.bfloat16)
@@ -113,3 +114,5 @@ def wrong_numbers(weight: float, eps: float) -> Iterator[Wrong]:
         yield name, weight * eps / 2, MISTAKES.proportional(name=name)
         yield name, weight * eps, MISTAKES.proportional(name=name)
     yield "counter", 1 / eps, MISTAKES.eps_below_one()
+    for gaps in (1 / eps, 2 / eps):
+        yield "counter", gaps * weight, MISTAKES.counter_from_weight()

@@ -31,6 +31,20 @@ answers.edit(
 )
 answers.edit("zeros_missing", "no_zeros", (ZEROS, "pass"))
 answers.edit(
+    "small_as_zeros",
+    "zeros_of_float16",
+    (EXPONENT, EXPONENT.replace("numbers != 0", "numbers.abs() >= 2**-24")),
+    (ZEROS, ZEROS.replace("numbers == 0", "numbers.abs() < 2**-24")),
+)
+answers.edit(
+    "negatives_missing",
+    "logarithm_without_abs",
+    (EXPONENT, "exponents = numbers[numbers > 0].double().log2().floor().int()"),
+)
+answers.edit(
+    "negatives_missing", "above_zero", (EXPONENT, EXPONENT.replace("!= 0", "> 0")), (ZEROS, "pass")
+)
+answers.edit(
     "zeros_as_numbers",
     "frexp_of_zero",
     (EXPONENT, "exponents = torch.frexp(numbers.flatten()).exponent - 1"),
@@ -100,7 +114,7 @@ def one_count_for_all(layers, run):
     return dict(SEEN)
 
 
-@answers.wrong("small_as_zeros")
+@answers.wrong("rounded_first")
 def in_float16(layers, run):
     """What a half can hold, and no more."""
     counts = Counter()

@@ -39,7 +39,11 @@ answers.edit(
     ),
 )
 answers.edit(None, "counter_of_float16", (RETURN, RETURN.replace("2 / eps", "2048.0")))
-answers.edit(None, "counter_times_weight", (RETURN, RETURN.replace("2 / eps", "2 * weight / eps")))
+answers.edit(
+    "counter_from_weight",
+    "counter_times_weight",
+    (RETURN, RETURN.replace("2 / eps", "2 * weight / eps")),
+)
 
 
 @answers.wrong("gap_of_the_next_power")
