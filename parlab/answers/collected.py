@@ -3,9 +3,10 @@
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from parlab.answers.answers import Answer, Answers
-from parlab.answers.references import function_name, labs, reference, topic_of
+from parlab.answers.references import function_name, lab_of, labs, reference, topic_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "answers"
 
@@ -37,13 +38,18 @@ def reference_answer(exercise: str) -> Answer:
 
 
 def answer_in(path: Path, exercise: str) -> Answer:
-    """The function that a file of one's own defines for an exercise."""
-    return Answer(exercise, path.stem, lambda: getattr(_module(path), function_name(exercise)))
+    """What a file of one's own defines for an exercise, beside the lab's other references."""
+
+    def make() -> Any:
+        return getattr(_module(path, lab_of(exercise).names), function_name(exercise))
+
+    return Answer(exercise, path.stem, make)
 
 
-def _module(path: Path) -> ModuleType:
+def _module(path: Path, names: dict[str, Any] | None = None) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"answers_{path.stem}", path.resolve())
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    vars(module).update({} if names is None else {n: v for n, v in names.items() if n[:2] != "__"})
     spec.loader.exec_module(module)
     return module
