@@ -26,7 +26,8 @@ MISTAKES = Mistakes(
 def predict_adam(check: Check) -> str:
     """Compare with what torch.optim.Adam really launches and moves."""
     with check.trial() as trial:
-        for tensors in (trial.draw.randrange(3, 12), 1):
+        # Not seven: one launch for each of them, and seven for one, would be the same number.
+        for tensors in (trial.draw.choice([3, 4, 5, 6, 8, 9, 10, 11]), 1):
             trial.situation = f"{tensors} tensor" + "s" * (tensors > 1)
             right = measured(tensors)
             predicted = trial.run(tensors)
