@@ -94,6 +94,14 @@ def test_the_table_has_a_row_for_every_exercise_and_says_what_is_out_of_date(
     assert all("not measured" in row for row in rows[2:])
 
 
+def test_what_imports_all_checks_is_in_no_digest() -> None:
+    """Else a new exercise would put all others of its lab out of date."""
+    one, other, *_ = exercises()
+    names = {source.name for source in record.sources(one)}
+    assert f"{one.key}.py" in names and "check.py" in names
+    assert not names & {"__init__.py", f"{other.key}.py"}
+
+
 def test_comments_and_other_exercises_do_not_change_a_digest() -> None:
     one, other, *_ = exercises()
     same = replace(one, check=f"# a comment\n\n{one.check}")

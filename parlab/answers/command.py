@@ -19,10 +19,11 @@ def main(exercise: str, wanted: list[str], every: bool, world_size: int) -> int:
         return 2
     expected = _expected(exercise)
     good = True
+    print(f"starting {world_size} ranks …", file=sys.stderr)
     for verdict in run(world_size, [(exercise, name) for name in names]):
         as_it_must = _is_as_expected(verdict, expected)
         good = good and as_it_must
-        mark = "" if as_it_must else "   ← not what it must get"
+        mark = "" if as_it_must else f"   ← not what it must get, {_must(expected[verdict.answer])}"
         print(f"{verdict.answer} ({verdict.seconds:.1f} s){mark}\n  ", end="")
         print(verdict.text.replace("\n", "\n  "))
     return 0 if good else 1
@@ -80,3 +81,12 @@ def _is_as_expected(verdict: Verdict, expected: dict[str, tuple[bool, str | None
         return True  # a file of one's own
     passed, mistake, says = expected[verdict.answer]
     return (verdict.passed, verdict.mistake) == (passed, mistake) and says in verdict.text
+
+
+def _must(expected: tuple[bool, str | None, str]) -> str:
+    passed, mistake, says = expected
+    if passed:
+        return "which is ✓"
+    return (
+        "which is " + (f"[{mistake}]" if mistake else "to be refused") + f" “{says}”" * bool(says)
+    )

@@ -107,20 +107,22 @@ def write(new: dict[str, Score], folder: Path = FOLDER) -> None:
 
 
 def sources_digest(exercise: Exercise) -> str:
-    """A fingerprint of all that a score depends on, but for comments and empty lines.
+    """A fingerprint of all that a score depends on, but for comments and empty lines."""
+    texts = [exercise.reference, exercise.check, exercise.hidden]
+    texts += [file.read_text() for file in sources(exercise)]
+    code = [line.strip() for text in texts for line in text.splitlines()]
+    kept = "\n".join(line for line in code if line and not line.startswith("#"))
+    return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
-    The exercise's cells, the checks without those of other exercises, and the operators.
-    """
+
+def sources(exercise: Exercise) -> list[Path]:
+    """The checks, without those of other exercises and what imports them all; the operators."""
     checks, topic = ROOT / "parlab" / "checks", exercise.lab[3:]
     others = {key for one in labs() for key in one.lab.keys} - {exercise.key}
     files = [*checks.glob("*.py"), *(checks / topic).glob("*.py")]
     mutation = ROOT / "parlab" / "mutation"
     files += [*(mutation / "operators").glob("*.py"), mutation / "mutants.py"]
-    texts = [exercise.reference, exercise.check, exercise.hidden]
-    texts += [file.read_text() for file in sorted(files) if file.stem not in others]
-    code = [line.strip() for text in texts for line in text.splitlines()]
-    kept = "\n".join(line for line in code if line and not line.startswith("#"))
-    return hashlib.sha256(kept.encode()).hexdigest()[:16]
+    return sorted(file for file in files if file.stem not in {"__init__", *others})
 
 
 # Why survivors survive
