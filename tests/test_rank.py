@@ -199,7 +199,7 @@ def free_again_and_again(world: World) -> None:
         try:
             world.comm.Barrier()
         except MPI.Exception as error:  # slow to leave it, where another rank already revokes
-            assert error.error_class == MPI.ERR_REVOKED, error
+            assert world.comm.Is_revoked(), error
         ended = threading.Event()
         thread = threading.Thread(target=free, args=(ended, number))
         thread.start()
@@ -207,7 +207,8 @@ def free_again_and_again(world: World) -> None:
             try:
                 pair.Barrier()
             except MPI.Exception as error:
-                assert error.error_class == MPI.ERR_REVOKED, error
+                # Now and then Open MPI has another error for it, as if a process had failed.
+                assert pair.Is_revoked(), error
         ended.set()
         thread.join()
         recovery.recover({}, number + 1)
