@@ -8,8 +8,9 @@
     seen.kept(result)               # which of those still are what was stored
 
 An access outside is not done: a load gives nothing, a store changes nothing, so that no kernel can
-end the process. On a GPU nothing of this is known, and `seen.known` is False; the guards of
-`buffers` are what is left there.
+end the process. Where a load has a mask and no `other`, floats that it leaves out are NaN: on a GPU
+they are anything. There nothing of all this is known, and `seen.known` is False; the guards of
+`buffers` are what is left.
 """
 
 import gc
@@ -55,6 +56,7 @@ class Accesses:
     loaded: int = 0
     stored: int = 0
     outside: Outside | None = None
+    undefined: bool = False  # some load had masked floats, and no `other` for them
     _stores: list[tuple[np.ndarray, int, int]] = field(default_factory=list)
     _loads: list[tuple[np.ndarray, int]] = field(default_factory=list)
     _values: list[tuple[np.ndarray, np.ndarray | None]] = field(default_factory=list)
@@ -200,6 +202,18 @@ def _plain_tensors(objects: list[Any]) -> list[torch.Tensor]:
     return [one for one in objects if type(one) in kinds and one.device.type == "cpu"]
 
 
+def _undefined(pointers: Any) -> TensorHandle | None:
+    """NaN where a load gives nothing that is defined; None for numbers that have none."""
+    dtype = pointers.get_element_ty()
+    if dtype not in (tl.float16, tl.bfloat16, tl.float32, tl.float64):
+        return None
+    # The interpreter has bfloat16 as the bits of it.
+    kind = np.uint16 if dtype == tl.bfloat16 else np.dtype(f"f{dtype.primitive_bitwidth // 8}")
+    return TensorHandle(
+        np.full(pointers.data.shape, 0x7FC0 if kind == np.uint16 else np.nan, kind), dtype
+    )
+
+
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The storage's addresses: a kernel may get the address of a view and use all of its memory."""
     try:
@@ -273,8 +287,11 @@ def recorded(arena: Arena) -> Iterator[Accesses]:
         kept[wanted] = allowed
         return TensorHandle(kept, tl.int1)
 
-    def watched_load(self: Any, pointers: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        return load(self, pointers, look(self, pointers, mask, False), *rest, **named)
+    def watched_load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        if other is None and not mask.data.all():
+            other = _undefined(pointers)
+            seen.undefined = seen.undefined or other is not None
+        return load(self, pointers, look(self, pointers, mask, False), other, *rest)
 
     def note(pointers: Any, values: np.ndarray | None, mask: Any) -> None:
         wanted = np.broadcast_to(mask.data, pointers.data.shape)

@@ -9,8 +9,10 @@ from parlab.checks.check import Check, check_of
 from parlab.checks.mistakes import Finding, Mistakes, evidence
 from parlab.checks.triton.watched import (
     KERNEL,
+    UNDEFINED,
     Run,
     by_kernel,
+    defined,
     inside,
     is_near,
     is_tensor,
@@ -28,6 +30,7 @@ SPACED = "spaced"  # no stride is 1, nor follows from the shape
 
 MISTAKES = Mistakes(
     **KERNEL.texts,
+    **UNDEFINED.texts,
     wrong_programs="{got} programs are launched for {right} tiles of 32 × 32: one for each",
     row_by_row=(
         "the tiles go row by row, as if there were no groups: program 1 has the tile to the right "
@@ -84,6 +87,7 @@ def matmul(check: Check) -> str:
                 lambda: programs(done, m, n),
                 lambda: is_tensor(done.result, (m, n), dtype, "the result"),
                 lambda: order(done, m, n, group),
+                lambda: defined(done, right),
                 lambda: values(done.result, *before, right, turned),
                 lambda: by_kernel(done, done.result, "the result"),
                 lambda: contiguous(done.result),

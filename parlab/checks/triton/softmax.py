@@ -9,8 +9,10 @@ from parlab.checks.check import Check, check_of
 from parlab.checks.mistakes import Finding, Mistakes
 from parlab.checks.triton.watched import (
     KERNEL,
+    UNDEFINED,
     Run,
     by_kernel,
+    defined,
     inside,
     is_near,
     is_tensor,
@@ -26,6 +28,7 @@ from parlab.rank import device
 
 MISTAKES = Mistakes(
     **KERNEL.texts,
+    **UNDEFINED.texts,
     row_stride=(
         "the rows of `x` are {stride} elements apart, and have {columns}: row i begins at "
         "i · x.stride(0), and it is looked for elsewhere ({where})"
@@ -99,6 +102,7 @@ def softmax(check: Check) -> str:
                 lambda: one_launch(done),
                 lambda: unchanged("`x`", x.masked_fill(x.isinf(), 0), finite(before)),
                 lambda: is_tensor(done.result, tuple(x.shape), dtype, "the result"),
+                lambda: defined(done, right),
                 lambda: values(done.result, before, right, relative),
                 lambda: by_kernel(done, done.result, "the result"),
                 lambda: once(done, x),

@@ -36,6 +36,14 @@ KERNEL = Mistakes(
 )
 
 
+UNDEFINED = Mistakes(
+    undefined_numbers=(
+        "numbers that a mask leaves out are in the result: without `other=`, what a load gives "
+        "there is undefined, and here it is NaN. Choose one that does nothing"
+    ),
+)
+
+
 @dataclass
 class Run:
     """What came of one call on this rank."""
@@ -102,6 +110,12 @@ def _told(arena: Arena, outside: Outside) -> str:
         f"{who} {does} {many} outside of `{outside.buffer}`, the first at {outside.distance} "
         f"elements from its beginning, where it has {buffer.view.numel()}"
     )
+
+
+def defined(done: Run, right: Tensor) -> Finding | None:
+    """Whether the result, of the form that is right, has nothing of what no load has defined."""
+    spoilt = done.result.isnan().cpu() & ~right.isnan()
+    return UNDEFINED.undefined_numbers() if done.seen.undefined and spoilt.any() else None
 
 
 def one_launch(done: Run) -> Finding | None:

@@ -23,6 +23,7 @@ GRID = "triton.cdiv(m, 32) * triton.cdiv(n, 32)"
 LAUNCH = "matmul_kernel[grid](a, b, c, m, n, k, *a.stride(), *b.stride(), GROUP=group, TILE=32)"
 
 answers.edit("loads_outside", "no_mask_along_k", (MASK_A, "mask=rows < m"))
+answers.edit("undefined_numbers", "no_other", (MASK_A + ", other=0.0", MASK_A))
 answers.edit("stores_outside", "store_unmasked",
              (STORE, STORE.replace(", mask=(rows < m) & (columns < n)", "")))  # fmt: skip
 answers.edit("wrong_programs", "one_more", (GRID, GRID + " + 1"))

@@ -24,6 +24,7 @@ answers.edit("stores_outside", "store_unmasked", (STORE, STORE.replace(", mask=m
 answers.edit("row_stride", "rows_adjacent", (LAUNCH, LAUNCH.replace("x.stride(0)", "columns")))
 answers.edit("no_max", "powers_at_once", (POWERS, "powers = tl.exp(x)"))
 answers.edit("padding_counted", "other_zero", (LOAD, LOAD.replace('-float("inf")', "0.0")))
+answers.edit("undefined_numbers", "no_other", (LOAD, LOAD.replace(', other=-float("inf")', "")))
 answers.edit("not_divided", "powers_alone", (STORE, STORE.replace(" / tl.sum(powers, axis=0)", "")))
 answers.edit("half_precision", "halves", (POWERS, POWERS + ".to(out_pointer.dtype.element_ty)"))
 answers.edit(
