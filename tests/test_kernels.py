@@ -73,6 +73,28 @@ def test_a_load_outside_is_found_and_not_done(n, first, buffer, distance) -> Non
     assert arena.overwritten() is None
 
 
+@triton.jit
+def sum_of_all(x, out, n, OTHER: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    if OTHER:
+        numbers = tl.load(x + place, mask=place < n, other=0)
+    else:
+        numbers = tl.load(x + place, mask=place < n)
+    tl.store(out, tl.sum(numbers.to(tl.float32), axis=0))
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_what_a_mask_leaves_out_is_nan_where_nothing_else_is_said(dtype: torch.dtype) -> None:
+    x, out = torch.ones(30).to(dtype), torch.zeros(1)
+    for other, n, undefined in [(True, 30, False), (False, 32, False), (False, 30, True)]:
+        undefined = undefined and dtype.is_floating_point
+        with recorded(Arena()) as seen:
+            sum_of_all[(1,)](torch.ones(32).to(dtype) if n == 32 else x, out, n, other, BLOCK=32)
+        assert (bool(out.isnan()), seen.undefined) == (undefined, undefined)
+        assert undefined or out.item() == n
+
+
 @interpreted
 def test_gaps_between_rows_are_outside() -> None:
     arena = Arena()
