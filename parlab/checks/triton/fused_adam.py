@@ -67,9 +67,9 @@ def fused_adam(check: Check) -> str:
     """Check groups, dtypes, missing gradients, closures, and states that go to torch and back."""
     warm()
     with check.trial() as trial:
-        trial.situation = "as it is made"
+        trial.situation = "as it is made, from model.parameters()"
         made = trial.run_function(
-            lambda: check.function([nn.Parameter(torch.ones(2))]), seconds=SECONDS
+            lambda: check.function(nn.Linear(2, 2).parameters()), seconds=SECONDS
         )
         trial.require(lambda: optimizer_of(made))
         _groups(trial, check.function)

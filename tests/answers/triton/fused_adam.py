@@ -25,6 +25,12 @@ CALL = "with torch.enable_grad():\n                loss = closure()"
 COUNT = 'state["step"] += 1'
 
 answers.edit("wrong_defaults", "other_rate", ("lr=1e-3,", "lr=1e-2,"))
+answers.edit(
+    "raises",
+    "parameters_used_up",
+    (SETTINGS, "self.numbers = sum(p.numel() for p in params)\n        " + SETTINGS),
+    says="empty parameter list",
+)
 answers.edit("launch_per_tensor", "one_by_one",
              (BY_DTYPE, "for p in used:\n                self.update([p], settings)"))  # fmt: skip
 answers.edit(
