@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from parlab.checks.mistakes import Finding, Mistakes, evidence
 from parlab.checks.mixed_precision.mixed_step import MISTAKES as WHOLE_STEP
 from parlab.checks.mixed_precision.mixed_step import told, updates
 from parlab.checks.trial import Trial
+from parlab.checks.uninitialized import filled_with_nan
 from parlab.checks.watchdog import Ended
 from parlab.ledger.ledger import ring_bytes_sent
 from parlab.models import Awkward
@@ -228,7 +228,7 @@ def _train(trial: Trial, model: nn.Module, make: Any) -> None:
     situation, sizes = trial.situation, [p.numel() for p in trainable(model)]
     start = trial.gather(flat_of(model))[0]
     plan = planned(trial, sizes, start.dtype)
-    with uninitialized_memory_filled():
+    with filled_with_nan():
         weights = trial.run(model, make, trial.group, seconds=SECONDS)
         trial.situation = f"{situation}, after __init__()"
         trial.require(lambda: made(weights, model, start, trial))
@@ -236,18 +236,6 @@ def _train(trial: Trial, model: nn.Module, make: Any) -> None:
         for number, step in enumerate(plan):
             trial.situation = f"{situation}, step {number + 1}{step.about}"
             _step(trial, weights, model, whole, scaler, step)
-
-
-@contextmanager
-def uninitialized_memory_filled() -> Iterator[None]:
-    """Memory of `torch.empty` holds NaN: by chance it has zeros, which hide what is forgotten."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def planned(trial: Trial, sizes: list[int], dtype: torch.dtype) -> list[Planned]:

@@ -9,6 +9,7 @@ from parlab.checks.mistakes import Finding, Mistakes
 from parlab.checks.triton.watched import (
     KERNEL,
     Run,
+    all_written,
     by_kernel,
     inside,
     numbers,
@@ -83,6 +84,8 @@ def equal_or_tail(done: Run, x: Tensor, right: Tensor, block: int) -> Finding | 
         written = done.seen.stored_in(got).flatten()
         if x.numel() > block and written[:block].all() and not written[block:].any():
             return MISTAKES.first_block_only(block=block)
+        if got.dtype == right.dtype and (found := all_written(done, got, "the result")):
+            return found
     if found := equal(got if got is None else got.cpu(), right):
         return found
     return by_kernel(done, got, "the result") or once_stored(done, got, "the result")

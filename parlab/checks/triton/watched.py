@@ -12,6 +12,7 @@ from triton.runtime.errors import InterpreterError
 from parlab.checks.compare import is_a
 from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
 from parlab.checks.trial import Trial
+from parlab.checks.uninitialized import filled_with_nan
 from parlab.kernels.accesses import Accesses, Outside, recorded
 from parlab.kernels.buffers import Arena
 from parlab.kernels.launches import Launch, launches
@@ -64,7 +65,7 @@ def run(trial: Trial, arena: Arena, *arguments: Any, function: Callable | None =
     called = function or trial.check.function
 
     def watched() -> Any:
-        with launches() as made, recorded(arena) as seen:
+        with launches() as made, recorded(arena) as seen, filled_with_nan():
             done.made, done.seen = made, seen
             try:
                 return called(*arguments)
@@ -127,14 +128,19 @@ def one_launch(done: Run) -> Finding | None:
     return None
 
 
+def all_written(done: Run, tensor: Tensor, name: str) -> Finding | None:
+    """Whether kernels have written each element."""
+    if done.seen.known and (count := int((~done.seen.stored_in(tensor)).sum())):
+        return KERNEL.not_by_kernel(count=count, size=tensor.numel(), name=name)
+    return None
+
+
 def by_kernel(done: Run, tensor: Tensor, name: str) -> Finding | None:
     """Whether kernels have written each element, by one program each."""
+    if found := all_written(done, tensor, name):
+        return found
     if not done.seen.known:
         return None
-    written = done.seen.stored_in(tensor)
-    if not written.all():
-        missing = int((~written).sum())
-        return KERNEL.not_by_kernel(count=missing, size=tensor.numel(), name=name)
     if count := int((~done.seen.kept(tensor)).sum()):
         return evidence(
             f"{count} of {tensor.numel()} elements of {name} are not what a kernel stored there: "

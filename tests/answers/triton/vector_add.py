@@ -31,9 +31,9 @@ answers.edit(
 answers.edit("not_by_kernel", "torch_adds", (RETURN, "return x + y"))
 answers.edit("no_launch", "no_kernel", (LAUNCH, "torch.add(x, y, out=out)"))
 answers.edit("several_launches", "twice", (LAUNCH, LAUNCH + "\n    " + LAUNCH))
-answers.edit(None, "one_short", (MASK, "mask = offsets < n - 1"))
+answers.edit("not_by_kernel", "one_short", (MASK, "mask = offsets < n - 1"))
 answers.edit(
-    None,
+    "not_by_kernel",
     "blocks_overlap",
     (OFFSETS, OFFSETS.replace("* BLOCK", "* (BLOCK - 1)")),
 )
