@@ -486,6 +486,7 @@ def test_an_exercise_that_nobody_could_be_graded_in_comes_last() -> None:
         ("ring: start with 2 rounds", "start with # rounds"),
         ("corrected by hand: 2 of 3; fine\n\nring: rank 0: look", "look"),
         ("corrected by hand: 2 of 3; fine", ""),
+        ("Interrupted. Not done:\nrank 1  line 3: recv()", "Interrupted."),
     ],
 )
 def test_a_message_is_known_again_whoever_it_is_about(message: str, text: str) -> None:

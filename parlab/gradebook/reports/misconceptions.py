@@ -51,7 +51,8 @@ def normalised(exercise: ExerciseResult) -> str:
 
     Whose it was, and for which input, is left out.
     """
-    _, text = _said(exercise)
+    _, line = _said(exercise)
+    text = line.removesuffix(" Not done:")  # a list follows there
     return _INPUT.sub("", _NUMBER.sub("#", text))
 
 
