@@ -186,9 +186,9 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# All shards must be of one size, since the collectives want it so, and no rank should cut a tensor's
-# shape to pieces. So: lay all parameters side by side in one flat buffer, pad its end with zeros to
-# a multiple of N, and cut it into N equal parts. Rank r's shard is the r-th.
+# All shards must be of one size, since the collectives want it so, and tensors differ in size. So: lay
+# all parameters side by side in one flat buffer, pad its end with zeros to a multiple of N, and cut it
+# into N equal parts. Rank r's shard is the r-th.
 #
 # - As in lab 02, the parameters become *views* into the buffer:
 #   `parameter.data = part.view_as(parameter)` does that; optimizer hooks and layers that share the
@@ -198,7 +198,7 @@ check.show_values(
 # - All ranks lay them out in the same order, that of the list.
 # - The padding is as short as possible, at the end, and zero. The shard is a view into the buffer.
 #
-# **Predict**: 10 parameters on 4 ranks. How long is a shard, and what does the last rank hold?
+# **Predict**: one tensor of 10 numbers on 4 ranks. How long is a shard, and what does the last rank hold?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -631,8 +631,9 @@ check.show_values(**second(Stage2))
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# While the last layer to be reduced is on its way: the rank's shard of all (8/4 = 2 layers' worth),
-# and that layer's gradient, in its tensors or in the buffer. Some 3 layers' worth instead of 8.
+# While a layer is on its way, at every layer alike: the shards of all gradients, there from the start
+# (8/4 = 2 layers' worth), the layer's own gradients, and the buffer into which they are copied. Some 4
+# layers' worth instead of 8; 3 where the gradients go as they are copied.
 # </details>
 #
 # ## 7. What does it cost to send?
@@ -696,7 +697,7 @@ check.show_values(
 # every layer in every pass, since gathers wait for all ranks.
 #
 # **Predict**: what is the largest number of parameters that a rank holds at any moment, for eight
-# equal layers on 4 ranks? How many messages does a step take now?
+# equal layers on 4 ranks? How many collectives does a step take now?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1465,12 +1466,12 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
 # %% [markdown]
 # What to look for:
 #
-# - **The number of messages.** Stage 1 sends two, whatever the model. Stages 2 and 3 send for each
-#   layer, and pay a latency for each.
+# - **The number of collectives.** Stage 1 has two, whatever the model. Stages 2 and 3 have them for
+#   each layer, and each pays its latency.
 # - **Gloo's reduce-scatter** does the work of an all-reduce, so on Gloo the bytes that really move
 #   are more than the ledger's ring.
-# - **Whoever fits, should not shard.** Memory is what these stages buy. If the plain model fits,
-#   nothing here is faster than data parallelism.
+# - **Whoever fits, should not shard parameters.** Memory is what stage 3 buys, and it pays in gathers.
+#   Stage 1 sends what data parallelism sends, and each rank's optimizer has an N-th of the work.
 #
 # # Going further
 #

@@ -1144,7 +1144,8 @@ for name, network in networks.items():
 # Between g and the next f all ranks hold the same tensor and do the same work on it: norms, dropout,
 # residual additions. With *sequence parallelism* each does that for its own part of the sequence. An
 # all-reduce is a reduce-scatter and an all-gather: g becomes the first, f the second, and what lies
-# between them is sharded. That sends no more, and keeps N times less.
+# between them is sharded. That sends the same (a quarter more where inputs are gathered again), and keeps N
+# times less of what lies between.
 #
 # ## 11. Gather into a product, scatter out of one
 #
@@ -1167,8 +1168,8 @@ for name, network in networks.items():
 # Given are `gathered` and `scattered`, which do the two collectives along dimension 1: those of torch go
 # along dimension 0.
 #
-# **Predict**: how many bytes does a rank send for an f and a g, forward and backward, over those of a
-# `gather_linear` and a `scatter`?
+# **Predict**: how many bytes does a rank send for a `gather_linear` and a `scatter`, forward and
+# backward, over those of an f and a g?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1280,8 +1281,8 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # An f and a g: two all-reduces, 4 (N−1)/N of the bytes. A gather, a scatter, and the same the other
-# way round: the same 4. Gathering again in the backward pass makes it 5: a quarter more, which a
-# library hides behind the product that does not need it.
+# way round: the same 4. Gathering again in the backward pass makes it 5: 5/4, and a
+# library hides the quarter behind the product that does not need it.
 # </details>
 #
 # ## 12. What does a layer keep?

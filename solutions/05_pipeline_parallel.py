@@ -976,9 +976,9 @@ print(f"{100 * gain:.0f} % faster than the naive split")
 #
 # *Difficulty 5/5, 20 minutes.*
 #
-# The bubble is the time that it takes until every rank has something to do. Give each rank v short stages instead of
-# a long one, stage s to rank s % p: the first micro-batch comes to the last rank v times sooner, and the bubble is v
-# times smaller.
+# A rank idles while the pipeline fills and while it empties, for p − 1 passes of a whole share each way. Give each
+# rank v short stages instead of a long one, stage s to rank s % p: the first micro-batch comes to the last rank v
+# times sooner, the last gradient back to the first as much sooner, and the bubble is v times smaller.
 #
 # Each rank counts its forward passes k = 0, 1, 2, …, m·v − 1, and goes through them like this: p micro-batches
 # through its first stage, the same p through its second, …, through its v-th; then the next p micro-batches. The
@@ -1057,8 +1057,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Messages: v times as many, since every stage is a place where the model is cut. And activations: rank 0 holds more
-# than with 1F1B.
+# Messages: 2m(pv − 1) instead of 2m(p − 1), a little more than v times as many, since every stage's end is a place
+# where the model is cut. And activations: rank 0 holds more than with 1F1B.
 # </details>
 #
 # Now run it with two micro-batches for each rank, beside 1F1B with as many. (The pictures of GPipe and 1F1B have six
@@ -1465,7 +1465,7 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
 #
 # - **The same losses, the same messages.** A schedule is a schedule; the library has its own as lists of actions, too.
 # - **What is left is overhead.** Stages this small take less time than their messages. A pipeline pays where a stage
-#   takes much longer than its output takes to travel: the chapter computes from which size.
+#   takes much longer than its output takes to travel: the chapter has a formula for it.
 # - **The library wants equal micro-batches.** Yours takes what there is.
 #
 # # Going further
