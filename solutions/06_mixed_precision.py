@@ -537,8 +537,9 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 2 for the weight, 2 for the gradient, 4 for the copy, 8 for Adam's states: 16. (4 more while the
-# gradient is there in float32.) Without: 4, 4 and 8, also 16. Mixed precision saves nothing here.
+# 2 for the weight, 2 for the gradient, 4 for the copy, 8 for Adam's states: 16. (After `collect()` the
+# gradient is there in float32 instead: 18. Kept until the next one, it makes 20 of them by the end of
+# the next backward pass.) Without: 4, 4 and 8, also 16. Mixed precision saves nothing here.
 # It saves half of the activations and of what is sent, and it computes faster.
 # </details>
 #
@@ -829,7 +830,7 @@ check.show_values(
 # 80,000 is no half: infinity, though the mean is 20,000. Before the sum, $3 \cdot 2^{-24}/4$ lies
 # between 0 and the smallest half, rounds up to it, and the sum is $4 \cdot 2^{-24}$: a third too
 # much. After the sum it would be exact. Loss scaling keeps gradients far from both ends, if it can;
-# where N is in the thousands, libraries divide by a part of N before and by the rest after.
+# PyTorch's FSDP divides float16 gradients by about √N before the sum, and by the rest after.
 # </details>
 #
 # What does it cost in accuracy? Random gradients on 2 to 4,096 ranks, here added up one after the
@@ -872,9 +873,9 @@ axes.set(xlabel="ranks", ylabel="relative error of the mean", yscale="log")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# A bfloat16 has eight bits, and where the sum is 256 times as large as what is added, that
-# vanishes, as in exercise 3. So libraries reduce bfloat16 gradients on a tree, or in float32 where
-# ranks are many.
+# A bfloat16 has eight significant bits, and where the sum is 256 times as large as what is added, that
+# vanishes, as in exercise 3. A tree loses less than a ring; but libraries choose between them by time
+# and not by accuracy. Where ranks are many, reduce in float32.
 #
 # ## 9. The whole step
 #
@@ -969,7 +970,8 @@ check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda st
 # *Difficulty 2/5, 5 minutes.*
 #
 # **Predict in numbers**: Ψ parameters, Adam with float32 states, N ranks, collectives on a ring.
-# Bytes on one rank, at the end of a backward pass:
+# Bytes on one rank, at the end of a backward pass (float32 copies of the last step's gradients are
+# gone by then):
 #
 # - `held_float32`: weights, gradients and states, all in float32;
 # - `held_mixed`: 16-bit weights and gradients; master weights and states in float32;
@@ -1034,10 +1036,10 @@ check.show_values(
 #   and `self.master.grad` is this rank's part of the mean over the ranks, in float32. As in
 #   exercise 8, gradients travel in 16 bits (the weights' dtype), and no mean of finite ones
 #   overflows.
-# - `step(scaler, max_norm)`: `scaler.unscale(…)`. Where no rank has an infinity or a NaN, clip the
-#   gradient of all shards together to a norm of at most `max_norm`, take the optimizer's step, and
-#   give all ranks all weights, rounded, in the memory where they are. Else nothing moves, on **no
-#   rank**.
+# - `step(scaler, max_norm)`: `scaler.unscale(…)`. Where no rank has an infinity or a NaN (a sum of
+#   squares beyond float32 may count as one), clip the gradient of all shards together to a norm of at
+#   most `max_norm`, take the optimizer's step, and give all ranks all weights, rounded, in the memory
+#   where they are. Else nothing moves, on **no rank**.
 # - At its end, on every rank: `scaler.update(…)`, no gradient is left (`self.master.grad` is None),
 #   and it returns whether the step was taken.
 # - In all, a rank sends what you predicted as `sent_sharded`, and beside that at most two numbers.

@@ -38,6 +38,7 @@ from torch import nn
 
 from parlab import models, plots
 from parlab.checks import triton as check
+from parlab.costs.kernels import Device
 from parlab.data import mnist
 from parlab.kernels import INTERPRETED
 from parlab.kernels.accesses import recorded
@@ -45,12 +46,13 @@ from parlab.kernels.buffers import Arena
 from parlab.kernels.launches import launches
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
+from parlab.reference_tables import load
 
 # %% [markdown]
 # Where there is no GPU, your kernels run in Triton's **interpreter**: NumPy does what the GPU would
 # do, program after program. It is slow, so no time that it takes means anything; but it computes the
-# same numbers, and it knows each address that a kernel touches. The checks use that: what leaves a
-# tensor's memory by one element is found.
+# same numbers. The checks look at each address that a kernel asks it for: what leaves a tensor's memory
+# by one element is found.
 #
 # If you are stuck on an exercise, `use_reference("its_name")` in a `%%px` cell puts a solution in its
 # place, and you go on.
@@ -168,7 +170,7 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 #   `x.stride(0)` says how far the next row is.
 # - The result is a new tensor of `x`'s shape and dtype, and `x` stays as it is.
 # - Inside it is float32, whatever `x` is: rounded once, at the store.
-# - A row may hold any numbers, large ones and −∞ among them, and one that is finite.
+# - A row may hold large numbers and −∞, but neither NaN nor +∞. At least one of its numbers is finite.
 # - One launch, which reads `x` where it lies: no contiguous copy first. Each number is loaded once and
 #   stored once.
 #
@@ -238,6 +240,8 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 #
 # - `eager`: bytes that the five operations above read and write;
 # - `fused`: bytes that your kernel reads and writes;
+# - `intensity`: FLOP for each byte that your kernel moves, where each of the five operations is one FLOP for
+#   each number of the matrix;
 # - `programs`: of exercise 1, for as many numbers as the matrix has, in blocks of 1,024.
 #
 # The check counts what torch's operations and kernels move, and compares.
@@ -246,7 +250,7 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 # %% tags=["exercise"] exercise="predict_softmax"
 # %%px
 def predict_softmax(rows: int, columns: int, size: int) -> dict[str, float]:
-    """Bytes that a softmax moves, `eager` and `fused`, and the `programs` of a sum."""
+    """Bytes that a softmax moves, `eager` and `fused`; FLOP/byte; and the `programs` of a sum."""
     # BEGIN SOLUTION
     matrix, column = rows * columns * size, rows * size
     reads = 5 * matrix + 2 * column
@@ -254,6 +258,7 @@ def predict_softmax(rows: int, columns: int, size: int) -> dict[str, float]:
     return {
         "eager": reads + writes,
         "fused": 2 * matrix,
+        "intensity": 5 * rows * columns / (2 * matrix),
         "programs": triton.cdiv(rows * columns, 1024),
     }
     # END SOLUTION
@@ -267,7 +272,7 @@ check.predict_softmax(predict_softmax)
 # %%px --timeout 20
 check.show_values(
     predicted=[
-        [round(float(x)) for _, x in sorted(predict_softmax(*given).items())]
+        [round(float(x), 2) for _, x in sorted(predict_softmax(*given).items())]
         for given in [(1000, 50, 4), (7 + rank, 4096, 2), (1, 1, 4)]
     ]
 )
@@ -287,6 +292,25 @@ if rank == 0:
         moved = seen.loaded + seen.stored
         print(f"{moved:,} bytes moved, {predicted['fused']:,} predicted")
     print(f"eager moves {predicted['eager'] / predicted['fused']:.2f} times as many")
+
+# %% [markdown]
+# And under the *roofline* of a GPU, from the numbers of its data sheet: what a kernel of this intensity
+# can compute at most, and how long it takes at least, whoever writes it. It is the same exercise with other
+# numbers for any kernel: count its FLOP and its bytes before you make it faster.
+
+# %%
+# %%px
+if rank == 0:
+    size = 4  # float32
+    predicted = predict_softmax(4096, 4096, size)
+    for sheet in load("gpu_datasheets").rows:
+        of = Device(sheet["device"], sheet["fp32_tflops"] * 1e12, sheet["bandwidth_tb"] * 1e12)
+        used = of.attainable(predicted["intensity"]) / of.flop_per_second
+        times = [1e6 * predicted[way] / of.bytes_per_second for way in ("eager", "fused")]
+        print(
+            f"{of.name}: ridge at {of.ridge:.0f} FLOP/byte; softmax can use {used:.0%} of its fp32; "
+            f"4096 × 4096 take at least {times[0]:.0f} µs eager, {times[1]:.0f} µs fused"
+        )
 
 # %% [markdown]
 # # Part B: Adam
@@ -481,8 +505,8 @@ check.show_values(
 # *Difficulty 4/5, 25 minutes.*
 #
 # A model has hundreds of tensors, many of them small, and a launch takes a GPU some microseconds however
-# little there is to do. So update **all of them in one launch**. Arguments are as many as a kernel has,
-# so hundreds of pointers do not fit: put the addresses, `tensor.data_ptr()`, into a tensor of int64, a *table*,
+# little there is to do. So update **all of them in one launch**. A kernel has a fixed list of arguments,
+# and cannot take hundreds of pointers: put the addresses, `tensor.data_ptr()`, into a tensor of int64, a *table*,
 # and pass that. In the kernel, `.to(tl.pointer_type(tl.float32))` makes a pointer of such an integer again.
 #
 # The arguments are those of exercise 4, as lists with an entry for each tensor.

@@ -21,8 +21,14 @@ MISTAKES = Mistakes(
     not_fused="fused: that is what the five operations move",
     once="fused: that counts the matrix once: it is read, and its softmax written",
     rounded_down="programs: that rounds down, and the last numbers have no program",
+    for_each_number="intensity: that is FLOP for each number, not for each byte",
+    one_way="intensity: that leaves out what is read, or what is written: both move",
+    of_eager="intensity: that is what the five operations have, not your kernel",
+    upside_down="intensity: that is bytes for each FLOP",
     program_per_row="programs: that is one for each row; exercise 1 has one for each block",
 )
+
+OPERATIONS = 5  # a FLOP each, for each number
 
 
 @check_of(MISTAKES)
@@ -40,7 +46,7 @@ def predict_softmax(check: Check) -> str:
                 lambda: misconception(predicted, right, wrong_numbers(right, rows, columns, size)),
                 lambda: first_wrong(predicted, right),
             )
-    return "(8MN + 4M) numbers moved by five operations, 2MN by one; ⌈MN/1024⌉ programs"
+    return "(8MN + 4M) numbers moved by five operations, 2MN by one, 5MN FLOP; ⌈MN/1024⌉ programs"
 
 
 def measured(rows: int, columns: int, dtype: torch.dtype) -> dict[str, float]:
@@ -54,6 +60,7 @@ def measured(rows: int, columns: int, dtype: torch.dtype) -> dict[str, float]:
     return {
         "eager": eager.bytes,
         "fused": x.nbytes + y.nbytes,
+        "intensity": OPERATIONS * x.numel() / (x.nbytes + y.nbytes),
         "programs": -(-x.numel() // 1024),
     }
 
@@ -68,5 +75,10 @@ def wrong_numbers(right: dict[str, float], rows: int, columns: int, size: int) -
     yield "eager", 10 * matrix, MISTAKES.each_once()
     yield "fused", right["eager"], MISTAKES.not_fused()
     yield "fused", matrix, MISTAKES.once()
+    flop = OPERATIONS * rows * columns
+    yield "intensity", OPERATIONS, MISTAKES.for_each_number()
+    yield "intensity", flop / matrix, MISTAKES.one_way()
+    yield "intensity", flop / right["eager"], MISTAKES.of_eager()
+    yield "intensity", 1 / right["intensity"], MISTAKES.upside_down()
     yield "programs", rows * columns // 1024, MISTAKES.rounded_down()
     yield "programs", rows, MISTAKES.program_per_row()

@@ -10,6 +10,7 @@ READS = "reads = 5 * matrix + 2 * column"
 WRITES = "writes = 3 * matrix + 2 * column"
 SUM = '"eager": reads + writes'
 FUSED = '"fused": 2 * matrix'
+INTENSITY = '"intensity": 5 * rows * columns / (2 * matrix)'
 PROGRAMS = "triton.cdiv(rows * columns, 1024)"
 MATRIX = "matrix, column = rows * columns * size, rows * size"
 
@@ -22,6 +23,15 @@ answers.edit("not_fused", "as_eager", (FUSED, '"fused": reads + writes'))
 answers.edit("once", "one_way", (FUSED, '"fused": matrix'))
 answers.edit("rounded_down", "floor", (PROGRAMS, "rows * columns // 1024"))
 answers.edit("program_per_row", "rows", (PROGRAMS, "rows"))
+answers.edit("for_each_number", "five", (INTENSITY, '"intensity": 5'))
+answers.edit("one_way", "read", (INTENSITY, '"intensity": 5 * rows * columns / matrix'))
+answers.edit(
+    "of_eager", "eager_bytes", (INTENSITY, '"intensity": 5 * rows * columns / (reads + writes)')
+)
+answers.edit(
+    "upside_down", "bytes_for_each", (INTENSITY, '"intensity": 2 * matrix / (5 * rows * columns)')
+)
+answers.edit(None, "one_operation", (INTENSITY, '"intensity": 1 / (2 * size)'))
 answers.edit(None, "one_column_less", (WRITES, "writes = 3 * matrix + 1 * column"))
 answers.edit(None, "programs_for_columns", (PROGRAMS, "triton.cdiv(columns, 1024)"))
 answers.edit(None, "twice", (FUSED, '"fused": 4 * matrix'))
@@ -33,12 +43,13 @@ def by_operation(rows, columns, size):
     matrix, column = rows * columns, rows
     moved = [matrix + column, 2 * matrix + column, 2 * matrix, matrix + column, 2 * matrix + column]
     programs = (rows * columns + 1023) // 1024
-    return {"programs": programs, "fused": size * 2 * matrix, "eager": size * sum(moved)}
+    bytes_moved = {"fused": size * 2 * matrix, "eager": size * sum(moved)}
+    return bytes_moved | {"programs": programs, "intensity": 2.5 / size}
 
 
 @answers.right
 def rounded(rows, columns, size):
-    return {k: float(round(v)) for k, v in answers.reference()(rows, columns, size).items()}
+    return {k: float(round(v, 3)) for k, v in answers.reference()(rows, columns, size).items()}
 
 
 @answers.right
