@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from parlab.files import ROOT
 from parlab.mutation import record, table
 from parlab.mutation.lab import exercises
 from parlab.mutation.record import Reason, Score, Survivor
@@ -94,12 +95,16 @@ def test_the_table_has_a_row_for_every_exercise_and_says_what_is_out_of_date(
     assert all("not measured" in row for row in rows[2:])
 
 
-def test_what_imports_all_checks_is_in_no_digest() -> None:
-    """Else a new exercise would put all others of its lab out of date."""
+def test_a_digest_has_what_the_check_imports_and_no_more() -> None:
+    """Else a new exercise, or a module that it alone needs, would put all others out of date."""
+    checks = ROOT / "parlab" / "checks"
     one, other, *_ = exercises()
-    names = {source.name for source in record.sources(one)}
-    assert f"{one.key}.py" in names and "check.py" in names
-    assert not names & {"__init__.py", f"{other.key}.py"}
+    found = set(record.sources(one))
+    assert {checks / "mpi" / f"{one.key}.py", checks / "check.py", checks / "trial.py"} <= found
+    beside = {checks / "__init__.py", checks / "mpi" / "__init__.py", checks / "uninitialized.py"}
+    assert not found & {*beside, checks / "mpi" / f"{other.key}.py"}
+    [late] = exercises(["sharded_master_weights"])
+    assert checks / "mixed_precision" / "mixed_step.py" in record.sources(late)  # it uses its names
 
 
 def test_comments_and_other_exercises_do_not_change_a_digest() -> None:

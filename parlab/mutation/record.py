@@ -11,6 +11,7 @@ that only one of its two checks accepts:
     reason = "the only message there is comes from the left"
 """
 
+import ast
 import hashlib
 import json
 import platform
@@ -22,7 +23,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from parlab.answers.references import labs
 from parlab.files import ROOT, numbered, write_atomically
 from parlab.mutation.lab import Exercise, exercises
 from parlab.mutation.trying import Tried
@@ -116,13 +116,25 @@ def sources_digest(exercise: Exercise) -> str:
 
 
 def sources(exercise: Exercise) -> list[Path]:
-    """The checks, without those of other exercises and what imports them all; the operators."""
-    checks, topic = ROOT / "parlab" / "checks", exercise.lab[3:]
-    others = {key for one in labs() for key in one.lab.keys} - {exercise.key}
-    files = [*checks.glob("*.py"), *(checks / topic).glob("*.py")]
+    """The check's file, what that imports of the checks, and so on; and the operators."""
+    found: set[Path] = set()
+    waiting = [ROOT / "parlab" / "checks" / exercise.lab[3:] / f"{exercise.key}.py"]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += _imported(file)
     mutation = ROOT / "parlab" / "mutation"
-    files += [*(mutation / "operators").glob("*.py"), mutation / "mutants.py"]
-    return sorted(file for file in files if file.stem not in {"__init__", *others})
+    return sorted({*found, *(mutation / "operators").glob("*.py"), mutation / "mutants.py"})
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """The checks' modules that a file imports, but no package: that imports all of its modules."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("parlab.checks"):
+            place = ROOT.joinpath(*node.module.split("."))
+            modules = [place, *(place / name.name for name in node.names)]
+            yield from filter(Path.is_file, (one.with_suffix(".py") for one in modules))
 
 
 # Why survivors survive
