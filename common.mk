@@ -13,7 +13,7 @@ help: ## show this
 		do printf '  %-10s %s\n' "$$name" "$$does"; done
 
 # The first Python that fits; PYTHON=… names another one, and .venv is made anew where it differs.
-setup: ## create or refresh .venv; every other target does so when needed (PYTHON=python3.12)
+setup: ## create or refresh .venv; targets that need it do so by themselves (PYTHON=python3.12)
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \
 		if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' \
 			2>/dev/null; \

@@ -24,7 +24,7 @@ from parlab.grading.running import Limits, remove_leftovers
 from parlab.grading.sandbox import choose
 from parlab.grading.scoring import zero
 from parlab.grading.store import Store
-from parlab.grading.submissions import find_submissions
+from parlab.grading.submissions import Submission, claim, find_submissions
 
 ALL_GRADED, SOME_NOT, USAGE, NOT_PROVED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -85,6 +85,8 @@ class _Batch:
         self.lab: GradedLab = find_lab(options.lab)
         _refuse_inside(options.out, options.submissions)
         collected = find_submissions(list(options.submissions), self.lab.name)
+        for student in self._without(collected.submissions):
+            claim(collected, student)
         self.submissions, self.ignored = collected.submissions, collected.ignored
         self._refuse_unknown(options.only)
         self.sandbox = choose(options.sandbox)
@@ -134,13 +136,14 @@ class _Batch:
         kept = [result for result in stored if result is not None]
         if waiting := len(others) - len(kept):
             print(f"parlab: {waiting} submissions are still to be graded, without --only")
-        here = {same_name(s.student) for s in self.submissions}
+        absent = self._without(self.submissions)
+        return kept + [_nothing_handed_in(self.lab, student) for student in absent]
+
+    def _without(self, submissions: list[Submission]) -> list[str]:
+        """The students of the roster who have none."""
+        here = {same_name(s.student) for s in submissions}
         entries = self.roster.entries if self.roster else ()
-        return kept + [
-            _nothing_handed_in(self.lab, e.student)
-            for e in entries
-            if same_name(e.student) not in here
-        ]
+        return [e.student for e in entries if same_name(e.student) not in here]
 
     def report(self, results: list[SubmissionResult]) -> list[Path]:
         corrected = apply_corrections(results, self.corrections, self._students())

@@ -83,6 +83,17 @@ def find_submissions(paths: list[Path], lab: str) -> Collected:
     return collected
 
 
+def claim(collected: Collected, student: str) -> None:
+    """Where this student has no submission, an ignored file of that name is one, and is told."""
+    for path in collected.ignored:
+        if _name(path.stem) == _name(student).strip():
+            collected.ignored.remove(path)
+            problem = f"no notebook is among what was handed in: {path.name}"
+            collected.submissions.append(Submission(student, None, problem))
+            collected.submissions.sort(key=lambda one: one.student)
+            return
+
+
 def _of_file(path: Path, lab: str) -> Submission:
     stem = _stem(path)
     if _ARCHIVE.fullmatch(path.name):

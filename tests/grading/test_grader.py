@@ -246,9 +246,27 @@ def test_only_one_again_keeps_all_others_in_the_reports(
     assert summary.count("since then changed: options") == 3
 
 
-def rows(folder: Path) -> set[str]:
+def test_a_file_called_as_a_student_of_the_roster_is_no_zero(
+    lab: GradedLab, handed_in: Path, proved: Path
+) -> None:
+    shutil.copytree(proved, handed_in.parent / "out")
+    (handed_in / "erin.pdf").write_text("%PDF")
+    roster = handed_in.parent / "roster.csv"
+    roster.write_text("student\nabsent\nerin\n")
+    ended = graded(command(lab, handed_in, "--roster", str(roster), "--jobs", "2"))
+    assert ended.returncode == 1 and "was handed in: erin.pdf" in ended.stderr
+    found = grades(handed_in)
+    assert [found[one]["status"] for one in ("absent", "erin")] == ["missing", "grader_error"]
+    assert [found[one]["total"] for one in ("absent", "erin")] == ["0", ""]
+
+
+def grades(folder: Path) -> dict[str, dict[str, str]]:
     text = (folder.parent / "out" / "grades.csv").read_text(encoding="utf-8-sig")
-    return {row["student"] for row in csv.DictReader(text.splitlines())}
+    return {row["student"]: row for row in csv.DictReader(text.splitlines())}
+
+
+def rows(folder: Path) -> set[str]:
+    return set(grades(folder))
 
 
 def test_a_wrong_correction_is_told_before_anything_runs(lab: GradedLab, handed_in: Path) -> None:

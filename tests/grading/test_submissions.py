@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parlab.grading.submissions import find_submissions
+from parlab.grading.submissions import claim, find_submissions
 
 LAB = "01_mpi"
 
@@ -77,6 +77,18 @@ def test_what_is_no_submission_is_listed(tmp_path: Path) -> None:
     root = make(tmp_path, "a.ipynb", "b.ipynb", "c.pdf", "notes.txt", ".DS_Store")
     found = find_submissions([root], LAB)
     assert [path.name for path in found.ignored] == ["c.pdf", "notes.txt"]
+
+
+def test_a_file_called_as_a_student_is_not_nothing(tmp_path: Path) -> None:
+    """With a roster it is known who that is: told, and no zero."""
+    root = make(tmp_path, "ada.ipynb", "ada.pdf", "b.ipynb", "cy.pdf", "cy.txt", "notes.txt")
+    found = find_submissions([root], LAB)
+    claim(found, "cy")
+    claim(found, "dee")
+    assert [s.student for s in found.submissions] == ["ada", "b", "cy"]
+    late = found.submissions[2]
+    assert late.given and late.problem == "no notebook is among what was handed in: cy.pdf"
+    assert [path.name for path in found.ignored] == ["ada.pdf", "cy.txt", "notes.txt"]
 
 
 def test_a_linked_folder_is_told(tmp_path: Path) -> None:
