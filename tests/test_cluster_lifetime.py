@@ -174,6 +174,38 @@ def test_ranks_start_where_the_client_does_not_hear_of_them(kernel: Notebook):
         kernel.run("ipp.Client._register_engine = heard")
 
 
+def test_ranks_start_where_the_controller_does_not_list_them():
+    """Its process that hears their hearts is gone, as where another program has taken its port."""
+    notebook = Notebook()
+    ran = notebook.run(
+        "import threading, psutil\n"
+        "ended = threading.Event()\n"
+        "def controllers():\n"
+        "    for one in psutil.Process().children(recursive=True):\n"
+        "        try:\n"
+        "            if 'ipyparallel.controller' in one.cmdline():\n"
+        "                yield one\n"
+        "        except psutil.NoSuchProcess: pass\n"
+        "def end_the_first():\n"
+        "    while not ended.is_set():\n"
+        "        found = {one.pid: one for one in controllers()}\n"
+        "        for one in found.values():\n"
+        "            if one.ppid() in found:\n"
+        "                one.kill()\n"
+        "                ended.set()\n"
+        "threading.Thread(target=end_the_first, daemon=True).start()\n"
+        "from parlab import cluster\n"
+        "cluster.start(2)\n"
+        "print('ended' if ended.is_set() else 'nothing was ended')"
+    )
+    assert ran.status == "ok", ran.message
+    assert "2 ranks" in ran.text and "\nended" in ran.text, ran.text
+    assert notebook.run("%%px\nprint(1)").text == "[all ranks] 1\n"
+    processes = processes_of(notebook)
+    notebook.shutdown()
+    wait_until(lambda: not alive(processes), 30)
+
+
 def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px\nfrom parlab.rank import comm, rank\nheld = rank").status == "ok"

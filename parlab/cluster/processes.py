@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -35,6 +36,11 @@ POLL_SECONDS = 0.2
 # A client asks which engines there are as it connects, and is told of those that come later; on a
 # busy machine some come between the two, and it never hears of them. Another one asks again.
 CLIENT_SECONDS = 3.0
+# Engines that have registered are listed at their first heartbeat, a tenth of a second later. Where
+# the controller's process for that did not start (once in thousands: another program may take its
+# port between choice and use), they never are.
+UNLISTED_SECONDS = 10.0
+REGISTERED = "Completed registration with id"  # as engines print it
 HERE = Path(__file__).parent
 
 CONTROLLER_ARGS = [
@@ -57,6 +63,10 @@ def output_of(launcher: LocalProcessLauncher) -> str:
     kept, launcher._output = launcher._output, None
     launcher._output = launcher.get_output(remove=False) or kept or ""
     return launcher._output
+
+
+class Unlisted(ClusterError):
+    """All engines have registered, and the controller does not list them: a new one will."""
 
 
 @contextlib.contextmanager
@@ -152,8 +162,8 @@ class Processes:
     def start(self, timeout: float = 120.0) -> ipp.Client:
         """Start everything and wait for all ranks; whoever calls it calls `kill` in any case.
 
-        Raises ClusterError after `timeout` seconds, or once it is clear that they do not come. Time
-        in a queue does not count.
+        Raises ClusterError after `timeout` seconds, or once it is clear that they do not come:
+        Unlisted where another start may go well. Time in a queue does not count.
         """
         with _born_deaf():
             self.cluster.start_controller_sync()
@@ -166,6 +176,7 @@ class Processes:
         if isinstance(self.cluster.engine_set, SlurmRanks):
             self.batch = BatchJob(self.cluster.engine_set)
         deadline = time.monotonic() + timeout
+        listed_by = math.inf
         while True:
             client = self._connect()
             try:
@@ -173,6 +184,10 @@ class Processes:
                     return client
                 if self.batch and self.batch.waits:
                     deadline = time.monotonic() + timeout
+                if time.monotonic() > listed_by:
+                    raise Unlisted(str(self._failure(client, "though all have registered")))
+                if listed_by == math.inf and self._have_registered():
+                    listed_by = time.monotonic() + UNLISTED_SECONDS
                 if time.monotonic() > deadline:
                     raise self._failure(client, f"within {timeout:.0f} s")
             except BaseException:
@@ -203,6 +218,12 @@ class Processes:
                 continue
             except EngineError:
                 raise self._failure(client, "before mpiexec ended") from None
+        return False
+
+    def _have_registered(self) -> bool:
+        """Whether all engines say so; no where a launcher does not keep what they print."""
+        with contextlib.suppress(Exception):
+            return output_of(self.cluster.engine_set).count(REGISTERED) >= self.n
         return False
 
     def _check_job(self) -> None:

@@ -12,7 +12,7 @@ from parlab.cluster import nodes
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.import_time import LIMIT_SECONDS
-from parlab.cluster.processes import Processes
+from parlab.cluster.processes import Processes, Unlisted
 from parlab.profiles.slurm import Job
 
 POLL_SECONDS = 0.2
@@ -57,27 +57,45 @@ class RankSet:
         on_change: Callable[[], None],
     ) -> None:
         self.n = n
-        self.channel = Channel(lambda process: on_change(), everywhere=profile is not None)
+        self._on_change = on_change
         self.generation = 0  # how often the ranks were freed
         self.description = ""  # of the nodes of a profile
         self.failed_imports: list[tuple[str, str, str]] = []  # statement, kind of error, text
         self._profile = profile
+        self._environment = environment
         self._ended = threading.Event()
         self._imports = imports
-        try:
-            self._processes = Processes(n, profile, self.channel, environment, self._ended)
-        except BaseException:
-            self.channel.close()
-            raise
+        self._make_processes()
         self._client: Future[ipp.Client] = Future()
         self._client.add_done_callback(lambda _: on_change())
         self._starting = threading.Thread(target=self._start, name="parlab-start", daemon=True)
         self._starting.start()
 
+    def _make_processes(self) -> None:
+        everywhere = self._profile is not None
+        self.channel = Channel(lambda process: self._on_change(), everywhere=everywhere)
+        try:
+            self._processes = Processes(
+                self.n, self._profile, self.channel, self._environment, self._ended
+            )
+        except BaseException:
+            self.channel.close()
+            raise
+
+    def _started(self) -> ipp.Client:
+        """The client, once all ranks are there; after a second start where it takes one."""
+        try:
+            return self._processes.start()
+        except Unlisted:
+            self.channel.close()
+            self._processes.kill()
+            self._make_processes()
+            return self._processes.start()
+
     def _start(self) -> None:
         client = None
         try:
-            client = self._processes.start()
+            client = self._started()
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
             begun = self._answers(client, LIMIT_SECONDS, late, _begin, self._imports)
             self._check_world([(rank, size) for rank, size, _ in begun])
