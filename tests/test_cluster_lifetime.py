@@ -203,7 +203,7 @@ def test_ranks_start_where_the_controller_does_not_list_them():
     assert notebook.run("%%px\nprint(1)").text == "[all ranks] 1\n"
     processes = processes_of(notebook)
     notebook.shutdown()
-    wait_until(lambda: not alive(processes), 30)
+    wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
 
 
 def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
