@@ -1,8 +1,12 @@
 """Ranks that wait for each other are told from ranks that wait for a slow one."""
 
+import contextlib
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -64,6 +68,27 @@ def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> 
         ["stuck", "stuck", "returned", "stuck"],
         ["stuck", "stuck", "stuck", "stuck"],
     ]
+
+
+@contextlib.contextmanager
+def busy_processors() -> Iterator[None]:
+    """Processes that always have something to do, four for each processor."""
+    command = [sys.executable, "-c", "while True: pass"]
+    with contextlib.ExitStack() as started:
+        for _ in range(4 * len(os.sched_getaffinity(0))):
+            process = started.enter_context(subprocess.Popen(command))
+            started.callback(process.kill)
+        yield
+
+
+def receive_in_vain(world: World) -> list[str]:
+    return ends(world, all_receive)
+
+
+def test_they_are_freed_as_soon_where_others_compute() -> None:
+    """Who waits gives the processor away at each turn: its time there says nothing of how long."""
+    with busy_processors():
+        assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
 
 
 def one_computes(comm: Any) -> None:

@@ -22,17 +22,19 @@ from parlab.shared_numbers import SharedNumbers
 
 # A message between ranks that both wait in MPI takes microseconds, and a turn of the processor on
 # both sides; a collective takes a turn a round. On a busy machine a rank may wait long for its
-# turn: so this much of the processor it must have had, which are dozens of them.
+# turn: so many it must have had. Who waits for a message gives its turn away as soon as it has
+# looked for one; who is alone on its processor keeps it: so much of that counts as a turn as well.
 WAITS_SECONDS = 1.0
-WAITS_PROCESSOR_SECONDS = 0.25
+WAITS_TURNS = 100
+TURN_SECONDS = 2.5e-3
 
 _PARLAB = Path(__file__).resolve().parents[1]
 # Where these call MPI a rank can be waiting, and they do little else.
 _CALLERS = tuple(f"{_PARLAB}/{name}" for name in ("ledger/", "torch_mpi/", "rank/requests.py"))
 
-# What is laid out of each rank: the call it is in, since when it waits there, the processor time
-# that it has used (s), and the latest call that it saw at a standstill.
-_NUMBER, _SINCE, _PROCESSOR, _STUCK = range(4)
+# What is laid out of each rank: the call it is in, since when it waits there, the turns of the
+# processor that it has had, and the latest call that it saw at a standstill.
+_NUMBER, _SINCE, _TURNS, _STUCK = range(4)
 _OF_A_RANK = 4
 _ENDED = 0.0  # for `since`: a rank that has ended waits for nobody
 _AT_WORK = float("inf")
@@ -89,7 +91,7 @@ class Standstill:
         self._board, self._number, self._ranks, self._messages = board, number, ranks, messages
         self._place: tuple[int, int, int] | None = None  # where this rank was at the last look
         self._waits: list[float] = []  # since when each rank waits, where all do
-        self._seen, self._used = 0.0, [0.0]  # when this was seen first, and processor times then
+        self._seen, self._had = 0.0, [0.0]  # when this was seen first, and turns until then
         self._threads = threading.active_count() + 1  # with the one that looks
         board.lay_out(_SINCE, _AT_WORK)
         board.lay_out(_NUMBER, number)
@@ -105,8 +107,7 @@ class Standstill:
         elif self._board.own(_SINCE) == _AT_WORK:
             self._board.lay_out(_SINCE, time.monotonic())
         self._place = place
-        clock = time.pthread_getcpuclockid(thread)
-        self._board.lay_out(_PROCESSOR, time.clock_gettime(clock))
+        self._board.lay_out(_TURNS, _turns(thread))
         if self._none_goes_on():
             self._board.lay_out(_STUCK, self._number)
         return self.stuck
@@ -117,13 +118,13 @@ class Standstill:
         if self._all(_NUMBER) != [self._number] * len(waits) or _AT_WORK in waits:
             self._waits = []
             return False
-        used = self._all(_PROCESSOR)
+        had = self._all(_TURNS)
         if waits != self._waits:
-            self._waits, self._seen, self._used = waits, time.monotonic(), used
-        turns = [now - before for now, before in zip(used, self._used, strict=True)]
+            self._waits, self._seen, self._had = waits, time.monotonic(), had
+        turns = [now - before for now, before in zip(had, self._had, strict=True)]
         return time.monotonic() - self._seen > WAITS_SECONDS and all(
-            turn > WAITS_PROCESSOR_SECONDS or since == _ENDED
-            for turn, since in zip(turns, waits, strict=True)
+            count > WAITS_TURNS or since == _ENDED
+            for count, since in zip(turns, waits, strict=True)
         )
 
     def _all(self, what: int) -> list[float]:
@@ -137,6 +138,24 @@ class Standstill:
     def stuck(self) -> bool:
         """Whether some rank has seen that all are."""
         return self._number in self._all(_STUCK)
+
+
+def _turns(thread: int) -> float:
+    """How many turns of the processor a thread of this process has had."""
+    seconds = time.clock_gettime(time.pthread_getcpuclockid(thread))
+    return seconds / TURN_SECONDS + _switches(thread)
+
+
+def _switches(thread: int) -> int:
+    """How often it had to leave the processor though it could go on; 0 where nobody counts that.
+
+    Such as whoever looks for a message in vain, and yields. One that sleeps leaves of its own will.
+    """
+    number = next((t.native_id for t in threading.enumerate() if t.ident == thread), None)
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/self/task/{number}/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in status if line.startswith("nonvoluntary"))
+    return 0
 
 
 def _calls_mpi(frame: FrameType | None) -> bool:
