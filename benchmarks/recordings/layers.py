@@ -27,7 +27,11 @@ NUMBERS = 131_072  # of an activation, in float32
 FORWARD = 24e-3  # of a whole layer on one rank; backward takes twice as long
 INSIDE, BETWEEN = Link.of(0.2e-3, 400e6), Link.of(1e-3, 50e6)
 # Ranks that share the layer, and on how many nodes they are.
-PLACES = {"one node": [(1, 1), (2, 1), (4, 1)], "a node each": [(1, 1), (2, 2), (4, 4)]}
+PLACES = {
+    "one node": [(1, 1), (2, 1), (4, 1)],
+    "two nodes": [(1, 1), (2, 2), (4, 2)],
+    "a node each": [(1, 1), (2, 2), (4, 4)],
+}
 
 
 def network(nodes: int) -> Network:
@@ -80,8 +84,8 @@ def measure(machine_text: str) -> None:
     for name, places in PLACES.items():
         seconds = {}
         for ranks, nodes in places:
-            # With two ranks on two nodes each: ranks 0 and 1 are to be on different ones.
-            whole = emulated_group(network(RANKS if nodes > 1 else 1))
+            # Of two ranks on two nodes each has its own: ranks 0 and 1 are to be on different ones.
+            whole = emulated_group(network(RANKS if ranks == nodes > 1 else nodes))
             group = whole if ranks == RANKS else sub_group(whole, list(range(ranks)))
             seconds[str(ranks)] = fastest(group, ranks)
         record["seconds"][name] = seconds
