@@ -35,7 +35,7 @@ MISTAKES = Mistakes(
     ),
     buffer_kept=(
         "after finish() the stage and its units keep {got} bytes of tensors beside weights and "
-        "shards: of a reduced gradient nothing but the shard's part is to stay, no buffer either"
+        "shards: of what was reduced or gathered the shards are to stay, no buffer and no copy"
     ),
     overwritten=(
         "after two backward passes the shards hold the gradient of the last one: add to "
@@ -97,6 +97,7 @@ def _three_steps(trial: Trial, make_optimizer: training.MakeOptimizer) -> None:
         gradients = training.assembled([g for _, g in everyone], sizes)
         together = training.assembled([s for s, _ in everyone], sizes)
         trial.require(
+            lambda: none_left(step),
             lambda: freed(step, 8 * max(sizes)),
             lambda: instead(gradients, expected),
             lambda: training.values_are(
@@ -124,10 +125,14 @@ def watch_gradients(model: nn.Module, most: dict[str, int]) -> None:
         parameter.register_post_accumulate_grad_hook(note)
 
 
-def freed(step: Step, largest: int) -> Finding | None:
-    """A tied weight may be complete before its unit is; no more than two layers' are on the way."""
+def none_left(step: Step) -> Finding | None:
     if step.gradients_left:
         return MISTAKES.gradients_kept(name=step.gradients_left[0])
+    return None
+
+
+def freed(step: Step, largest: int) -> Finding | None:
+    """A tied weight may be complete before its unit is; no more than two layers' are on the way."""
     if step.most["gradients"] > 2 * largest:
         return MISTAKES.freed_late(got=step.most["gradients"], right=largest)
     return None

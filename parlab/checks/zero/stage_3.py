@@ -13,7 +13,7 @@ from parlab.checks.trial import Trial
 from parlab.checks.watchdog import Ended
 from parlab.checks.zero import training
 from parlab.checks.zero.models import Blocks, Chain, awkward_blocks
-from parlab.checks.zero.stage_2 import instead
+from parlab.checks.zero.stage_2 import instead, none_left, own_memory
 from parlab.checks.zero.training import SLACK, Expected, MakeOptimizer, Step
 from parlab.sharding import own_parameters
 
@@ -200,11 +200,13 @@ def values(
     gradients = training.assembled([g for _, g in everyone], sizes)
     together = training.assembled([s for s, _ in everyone], sizes)
     trial.require(
+        lambda: none_left(step),
         lambda: nothing_reduced(gradients),
         lambda: instead(gradients, expected),
         lambda: training.values_are(
             gradients, expected.gradient, "the {} gradient, from all shards,", names
         ),
+        lambda: own_memory(step, sizes, trial.size),
         lambda: training.values_are(
             together, expected.after, "of the {} parameters, from all shards, the value", names
         ),

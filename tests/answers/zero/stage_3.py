@@ -67,6 +67,40 @@ class LastStaysWhole(Reference):
             self.free(unit)
 
 
+@answers.wrong("gradients_kept")
+class GradientsStay(Reference):
+    """Reduced, and not freed: a shard of the parameters, and all gradients."""
+
+    def reduce(self, unit):
+        kept = [(p, p.grad) for p in unit.parameters]
+        super().reduce(unit)
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+@answers.wrong("whole_kept")
+class ViewOfTheWholeGradient(Reference):
+    def reduce(self, unit):
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in unit.parameters]
+        for parameter in unit.parameters:
+            parameter.grad = None
+        flat = torch.cat([g.flatten() for g in gradients])
+        whole = torch.cat([flat, flat.new_zeros(unit.flat.numel() - len(flat))])
+        part = whole.chunk(self.group.size())[self.group.rank()]
+        dist.reduce_scatter_single(part, whole, group=self.group)
+        unit.shard.grad = part.add_(unit.shard.grad)
+        self.free(unit)
+
+
+@answers.wrong("buffer_kept")
+class CopyOnTheSide(Reference):
+    """The model frees its parameters, and the stage has them all in a list."""
+
+    def gather(self, unit):
+        super().gather(unit)
+        unit.copy = unit.flat.detach().clone()
+
+
 @answers.right
 class WithoutAnother(Reference):
     """A layer that is whole already is not gathered again."""
