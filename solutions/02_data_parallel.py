@@ -510,16 +510,12 @@ if rank == 0:
 # %%px --targets 0
 from parlab import plots
 
-drawn, axes = plots.subplots("One curve: 1, 2 and 4 ranks train alike", 1, 2, sharey=True)
-for column, name in zip(axes, optimizers, strict=True):
-    for i, n in enumerate(world_sizes):
-        style = plots.artist(plots.series(i, f"{n} rank" + "s" * (n > 1)))
-        # Equal curves hide each other: thinner ones lie on top.
-        style |= {"linewidth": 6 - 2 * i, "marker": "", "alpha": 0.8}
-        column.plot(curves[name, n], **style)
-    column.set(title=name, xlabel="step")
-axes[0].set_ylabel("loss over the global batch")
-legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
+runs = {
+    name: {f"{n} rank" + "s" * (n > 1): curves[name, n] for n in world_sizes} for name in optimizers
+}
+drawn, axes = plots.same_curves(
+    "One curve: 1, 2 and 4 ranks train alike", runs, "loss over the global batch"
+)
 
 # %% [markdown]
 # The curves lie on each other. Sums of floating-point numbers depend on their order in the last

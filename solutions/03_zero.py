@@ -889,16 +889,9 @@ for name, make_optimizer in optimizers.items():
 # %%px --targets 0
 from parlab import plots
 
-drawn, axes = plots.subplots("One curve: one rank, and three stages on all", 1, 2, sharey=True)
-for column, (name, losses) in zip(axes, curves.items(), strict=True):
-    for i, (stage_name, values) in enumerate(losses.items()):
-        style = plots.artist(plots.series(i, stage_name))
-        # Equal curves hide each other: thinner ones lie on top.
-        style |= {"linewidth": 8 - 2 * i, "marker": "", "alpha": 0.8}
-        column.plot(values, **style)
-    column.set(title=name, xlabel="step")
-axes[0].set_ylabel("loss over the global batch")
-legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
+drawn, axes = plots.same_curves(
+    "MNIST, one curve: one rank, and three stages on all", curves, "loss over the global batch"
+)
 
 # %% [markdown]
 # What does each rank hold now, and what does it send? Measured, over what you predicted:
@@ -1144,24 +1137,28 @@ def gpt_layers(model):
     return [model, *model.gpt.blocks]
 
 
-torch.manual_seed(0)
-adam = partial(torch.optim.Adam, lr=3e-3)
-gpt_curves = {"one rank": plain_losses(Flattened().to(device), adam, pairs)}
-for name, stage_class in {"stage 2": Stage2, "stage 3": Stage3, "prefetching": Prefetching}.items():
-    stage, model = sharded_model(stage_class, Flattened, gpt_layers, adam)
-    gpt_curves[name] = [one_step(stage, model, x, y) for x, y in pairs]
-    gap = max(abs(a - b) for a, b in zip(gpt_curves[name], gpt_curves["one rank"], strict=True))
-    if rank == 0:
-        print(f"GPT, {name}: the losses of one rank, step by step: {gap < 1e-3}")
+gpt_optimizers = {
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=3e-3),
+}
+gpt_curves = {}
+for name, make_optimizer in gpt_optimizers.items():
+    torch.manual_seed(0)
+    losses = {"one rank": plain_losses(Flattened().to(device), make_optimizer, pairs)}
+    for stage_name, stage_class in (stages | {"prefetching": Prefetching}).items():
+        layers_of = (lambda model: model) if stage_class is Stage1 else gpt_layers
+        stage, model = sharded_model(stage_class, Flattened, layers_of, make_optimizer)
+        losses[stage_name] = [one_step(stage, model, x, y) for x, y in pairs]
+        gap = max(abs(a - b) for a, b in zip(losses[stage_name], losses["one rank"], strict=True))
+        if rank == 0:
+            print(f"GPT, {name}, {stage_name}: the losses of one rank, step by step: {gap < 1e-3}")
+    gpt_curves[name] = losses
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("The GPT learns sharded what it learns whole")
-for i, (name, values) in enumerate(gpt_curves.items()):
-    style = plots.artist(plots.series(i, name)) | {"linewidth": 8 - 2 * i, "marker": ""}
-    axes.plot(values, **style)
-axes.set(xlabel="step", ylabel="loss (nats a byte)")
-legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
+drawn, axes = plots.same_curves(
+    "The GPT learns sharded what it learns whole", gpt_curves, "loss (nats a byte)"
+)
 
 # %% [markdown]
 # # Part D: off the device

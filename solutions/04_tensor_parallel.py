@@ -463,6 +463,7 @@ def gap(losses, others):
 
 width = 64 * world_size
 image_batches = list(zip(images.split(256), labels.split(256), strict=True))
+image_curves = {}
 for name, make_optimizer in optimizers.items():
     torch.manual_seed(0)
     serial = models.mlp(width).to(device)
@@ -470,8 +471,17 @@ for name, make_optimizer in optimizers.items():
     shared = nn.Sequential(serial[0], *pair, serial[4], copy.deepcopy(serial[5]))
     alone = losses_of(serial, classified, make_optimizer, image_batches)
     together = losses_of(shared, classified, make_optimizer, image_batches)
+    image_curves[name] = {"one rank": alone, "tensor parallel": together}
     if rank == 0:
         print(f"{name}: the losses of one rank, step by step: {gap(alone, together) < 1e-4}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+from parlab import plots
+
+drawn, axes = plots.same_curves(
+    "One curve: the MLP on one rank, and shared out", image_curves, "loss over the batch"
+)
 
 # %% [markdown]
 # ## 5. What does a layer send?
@@ -1460,18 +1470,9 @@ if rank == 0:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-from parlab import plots
-
-drawn, axes = plots.subplots("One curve: the GPT on one rank, and shared out", 1, 2, sharey=True)
-for column, (name, losses) in zip(axes, curves.items(), strict=True):
-    for i, (how, values) in enumerate(losses.items()):
-        # Equal curves hide each other: thinner ones lie on top.
-        style = plots.artist(plots.series(i, how))
-        style |= {"linewidth": 8 - 2.5 * i, "marker": "", "alpha": 0.8}
-        column.plot(values, **style)
-    column.set(title=name, xlabel="step")
-axes[0].set_ylabel("loss (nats a byte)")
-legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
+drawn, axes = plots.same_curves(
+    "One curve: the GPT on one rank, and shared out", curves, "loss (nats a byte)"
+)
 
 # %% [markdown]
 # What does a rank keep of a block, and what does it send? Measured, over what you predicted:

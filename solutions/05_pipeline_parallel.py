@@ -38,12 +38,22 @@ from parlab import memory, models
 from parlab.checks import pipeline_parallel as check
 from parlab.data import mnist, text
 from parlab.ledger import Ledger
-from parlab.pipeline import Action, backward, bubble, forward, live, simulate, sizes, texts
+from parlab.pipeline import (
+    Action,
+    Deadlock,
+    backward,
+    bubble,
+    forward,
+    live,
+    simulate,
+    sizes,
+    texts,
+)
 from parlab.pipeline.recorded import record
 from parlab.pipeline.stages import Share, layers_of, share_of
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
-from parlab.timeline import Timeline, draw, with_idle
+from parlab.timeline import Span, Timeline, draw, with_idle
 
 # %% [markdown]
 # Everything here speaks through `torch.distributed`, on the `group` that a function is given:
@@ -599,6 +609,30 @@ check.show_values(
 # Three: two for the warm-up, and the forward pass of its first pair. At that point it holds three micro-batches, p − r.
 # </details>
 #
+# What such a list leads to is known before anything is sent. In short, `F2` is the forward pass of micro-batch 2. Then
+# rank 1 does its first backward pass a little too early. Which ranks wait for each other?
+
+# %%
+# %%px --targets 0
+lists = one_f_one_b(4, 6)
+for r, actions in enumerate(lists):
+    print(f"rank {r}: {texts(actions, 4)}")
+lists[1].remove(backward(1, 0))
+lists[1].insert(1, backward(1, 0))
+try:
+    simulate(lists)
+except Deadlock as error:
+    print(error)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+planned = simulate(one_f_one_b(4, 6), forward=1e-3, backward=2e-3)
+passes = [Span(s.rank, texts([s.action], 4), "compute", s.start, s.end) for s in planned]
+drawn, axes = draw(
+    with_idle(passes), "1F1B, from its lists: nothing has run yet", "time (forward passes)"
+)
+
+# %% [markdown]
 # ## 7. What does a rank hold and send?
 #
 # *Difficulty 2/5, 5 minutes.*
@@ -1250,20 +1284,7 @@ for task, (make_layers, loss_of, batches) in tasks.items():
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots(
-    "One curve: one rank, and a pipeline by three schedules", 2, 2, figsize=(9, 6.4)
-)
-for panel, (name, losses) in zip(axes.flat, curves.items(), strict=True):
-    for i, (how, values) in enumerate(losses.items()):
-        # Equal curves hide each other: thinner ones lie on top.
-        style = plots.artist(plots.series(i, how))
-        style |= {"linewidth": 8 - 2 * i, "marker": "", "alpha": 0.8}
-        panel.plot(values, **style)
-    panel.set_title(name)
-for left, bottom in zip(axes[:, 0], axes[1], strict=True):
-    left.set_ylabel("loss")
-    bottom.set_xlabel("step")
-legend = axes[0, 0].legend(frameon=False, labelcolor=plots.NEUTRAL)
+drawn, axes = plots.same_curves("One curve: one rank, and a pipeline by three schedules", curves)
 
 # %% [markdown]
 # # With remote calls

@@ -124,3 +124,17 @@ def test_logarithmic_axes_are_marked_in_powers_of_two() -> None:
     decades = plots.figure("title", xaxis_type="log").layout.xaxis
     assert decades.dtick == 1
     assert plots.figure("title", xaxis=axis).layout.xaxis.dtick is None
+
+
+def test_curves_that_are_one_are_all_seen() -> None:
+    runs = {"one rank": [2.0, 1.0], "two ranks": [2.0, 1.0], "three ranks": [2.0, 1.0]}
+    _, axes = plots.same_curves("One curve", {"SGD": runs, "Adam": runs, "other": runs})
+    assert axes.shape == (2, 2)
+    for panel, title in zip(axes.flat, ("SGD", "Adam", "other"), strict=False):
+        widths = [line.get_linewidth() for line in panel.get_lines()]
+        assert panel.get_title() == title
+        assert len(widths) == 3
+        assert widths == sorted(widths, reverse=True)
+        assert widths[0] > 2 * widths[-1]
+    assert not axes[1, 1].axison
+    assert [text.get_text() for text in axes[0, 0].get_legend().get_texts()] == list(runs)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 COMMAND = "python -m benchmarks.recordings.bubbles"
 FILE = ROOT / "book" / "measurements" / "bubbles.json"
-RANKS, STEPS = 4, 5
-# Of a rank's whole share and one micro-batch: long beside what Python takes for a pass, 3 to 4 ms.
-FORWARD, BACKWARD = 80e-3, 160e-3
+RANKS, STEPS = 4, 3
+# Of a rank's whole share and one micro-batch: so long that what Python takes for a pass, 1 to 4 ms,
+# is little even beside a bubble of 3 %.
+FORWARD, BACKWARD = 320e-3, 640e-3
 LINK = Link.of(20e-6, 1e9)
 MICRO_BATCHES = [1, 2, 4, 8, 16]
 # A batch in pieces: what a pass of the whole takes on a rank, and what each pass costs besides, as

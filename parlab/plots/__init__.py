@@ -12,6 +12,7 @@ second time, by dash, marker or hatch, for readers who do not see the colours.
 
 from typing import TYPE_CHECKING, Any
 
+from parlab.plots.curves import same_curves
 from parlab.plots.look import NEUTRAL, ROLES, SERIES, Style, bar, line, ramp, series, style
 from parlab.plots.still import artist, hatched, subplots
 
@@ -35,6 +36,7 @@ __all__ = [
     "line",
     "ramp",
     "ranks_axis",
+    "same_curves",
     "series",
     "show",
     "style",
