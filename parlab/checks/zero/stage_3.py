@@ -200,8 +200,8 @@ def values(
     gradients = training.assembled([g for _, g in everyone], sizes)
     together = training.assembled([s for s, _ in everyone], sizes)
     trial.require(
-        lambda: none_left(step),
         lambda: nothing_reduced(gradients),
+        lambda: none_left(step),
         lambda: instead(gradients, expected),
         lambda: training.values_are(
             gradients, expected.gradient, "the {} gradient, from all shards,", names
