@@ -9,12 +9,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 # ULFM is Open MPI's fault tolerance: it lets a stuck communicator be revoked.
 MPI_ARGS = ["--with-ft", "ulfm"]
 CPUS = Path("/sys/devices/system/cpu")
+# Names the folder in which mpiexec makes one of its own, `ompi.` and its process's number. One that
+# was killed leaves it there; in a folder that all share, the next with that number does not start.
+SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 
 
 def mpiexec() -> str:
@@ -79,8 +83,14 @@ def command(n: int, *program: str) -> list[str]:
 
 def run(n: int, *program: str, **options) -> subprocess.CompletedProcess:
     """Run a Python script (`program`: its path and arguments) on `n` ranks; as `subprocess.run`."""
-    env = os.environ | environment(n) | (options.pop("env", None) or {})
-    return subprocess.run(command(n, sys.executable, *program), env=env, **options)
+    with tempfile.TemporaryDirectory(prefix="parlab-", ignore_cleanup_errors=True) as folder:
+        env = (
+            os.environ
+            | {SESSION_FOLDER: folder}
+            | environment(n)
+            | (options.pop("env", None) or {})
+        )
+        return subprocess.run(command(n, sys.executable, *program), env=env, **options)
 
 
 def main() -> int:

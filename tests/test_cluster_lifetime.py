@@ -12,6 +12,7 @@ import psutil
 import pytest
 from ipyparallel.cluster.launcher import LocalProcessLauncher
 
+from parlab import mpirun
 from parlab.cluster.processes import output_of
 from parlab.engine import supervisor
 from tests.conftest import wait_until
@@ -340,6 +341,30 @@ def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[st
     )
     assert ran.returncode != 0
     assert all(text in ran.stderr for text in told), ran.stderr
+
+
+# An mpiexec that finds what another one of the same number left as it was killed.
+COMES_AFTER = """\
+#!/bin/sh
+mkdir "$TMPDIR/ompi.$$" && touch "$TMPDIR/ompi.$$/pmix.$(hostname).tool"
+exec {mpiexec} "$@"
+"""
+
+
+def test_what_a_killed_mpiexec_left_behind_does_no_harm(tmp_path: Path) -> None:
+    program = tmp_path / "mpiexec"
+    program.write_text(COMES_AFTER.format(mpiexec=mpirun.mpiexec()))
+    program.chmod(0o700)
+    notebook = Notebook({"TMPDIR": str(tmp_path)})
+    try:
+        notebook.run(f"from parlab import mpirun\nmpirun.mpiexec = lambda: {str(program)!r}")
+        started(notebook, 2)
+        ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
+        assert ran.text == "[all ranks] 2\n", ran.message
+    finally:
+        notebook.shutdown()
+    (left,) = tmp_path.glob("ompi.*")
+    assert [file.suffix for file in left.iterdir()] == [".tool"]
 
 
 # A file system of 100 KiB on folder $1 with $2 bytes in it, for a program and what it starts.

@@ -153,6 +153,7 @@ class Processes:
             **self._environment,
         }
         if not self.profile:
+            local[engines].environment[mpirun.SESSION_FOLDER] = str(self.folder)
             file = f"security/ipcontroller-{self.cluster.cluster_id}-engine.json"
             local[engines].environment["PARLAB_CONNECTION_FILE"] = str(self.folder / file)
             local[engines].mpi_cmd = [mpirun.mpiexec()]
