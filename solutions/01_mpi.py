@@ -52,11 +52,11 @@ print(f"I am rank {rank} of {world_size}, and I have {squares}")
 
 # %%
 # %%px
-number = np.array([0.0])
+number, last = np.array([0.0]), world_size - 1
 if rank == 0:
     number[0] = 42.0
-    comm.Send(number, dest=3)
-if rank == 3:
+    comm.Send(number, dest=last)
+if rank == last:
     comm.Recv(number, source=0)
 print(number)
 

@@ -842,12 +842,14 @@ optimizers = {
 
 def one_step(stage, model, x, y):
     """A training step on this rank's share of the batch; returns the mean loss over all."""
+    own = slice(rank, None, world_size)
     stage.zero_grad()
-    loss = F.cross_entropy(model(x[rank::world_size]), y[rank::world_size])
-    (loss / world_size).backward()
+    # By its samples: where the batch does not divide, some ranks have one more than others.
+    loss = F.cross_entropy(model(x[own]), y[own]) * (len(x[own]) / len(x))
+    loss.backward()
     stage.finish()
     stage.step()
-    return comm.allreduce(loss.item()) / world_size
+    return comm.allreduce(loss.item())
 
 
 def plain_losses(model, make_optimizer, batches):
@@ -921,7 +923,8 @@ for i, (name, stage_class) in enumerate(stages.items(), 1):
         one_step(stage, model, *batches[1])
     bytes_held[name] = held(model, stage)
     memory_ratio = sum(bytes_held[name].values()) / predict_stages(psi, world_size)[f"stage_{i}"]
-    traffic_ratio = sent.ring_bytes() / predict_traffic(psi, world_size)[f"stage_{i}"]
+    traffic = predict_traffic(psi, world_size)[f"stage_{i}"]
+    traffic_ratio = sent.ring_bytes() / traffic if world_size > 1 else 1.0  # nothing of nothing
     if rank == 0:
         print(
             f"{name}: {sum(bytes_held[name].values()):,} bytes held, {memory_ratio:.2f} of the "

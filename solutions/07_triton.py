@@ -879,12 +879,12 @@ def fresh_model():
     return models.mlp(32, inputs=49).to(device)
 
 
-def curve(model, optimizer, shares):
-    """The loss of each batch, a mean over the ranks' shares."""
+def curve(model, optimizer, own, ranks):
+    """The loss of each batch, as its mean over the ranks: each counts by its samples."""
     losses = []
     for x, y in pairs:
         model.zero_grad()
-        loss = F.cross_entropy(model(x[shares]), y[shares])
+        loss = F.cross_entropy(model(x[own]), y[own]) * (ranks * len(x[own]) / len(x))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -893,10 +893,10 @@ def curve(model, optimizer, shares):
 
 model = fresh_model()
 ours = ShardedAdam(list(model.parameters()), group, **SETTINGS)
-mine = curve(model, ours, slice(rank, None, world_size))
+mine = curve(model, ours, slice(rank, None, world_size), world_size)
 sharded_losses = comm.allreduce(mine) / world_size
 model = fresh_model()
-whole_losses = curve(model, torch.optim.Adam(model.parameters(), **SETTINGS), slice(None))
+whole_losses = curve(model, torch.optim.Adam(model.parameters(), **SETTINGS), slice(None), 1)
 gap = (sharded_losses - whole_losses).abs().max().item()
 learned = (sharded_losses[-1] < sharded_losses[0] / 2).item()
 held = ours.optimizer.state[ours.shard]["exp_avg"].nbytes * 2

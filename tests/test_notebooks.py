@@ -69,6 +69,25 @@ def test_the_solution_passes_all_and_prints_what_is_stored(lab: str) -> None:
 
 
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.parametrize("lab", each_alone("three"))
+def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
+    """Batches, layers and parameters that divide by four do not divide by three."""
+    notebook = nbformat.read(ROOT / "solutions" / f"{lab}.ipynb", as_version=4)
+    [start] = [c for c in notebook.cells if "cluster.start()" in c.source]
+    start.source = start.source.replace("cluster.start()", "cluster.start(3)")
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT / "solutions")}},
+    )
+    client.execute(env=environment())  # raises at an error that the lab does not expect
+    told = [text for cell in notebook.cells if cell.cell_type == "code" for text in shown(cell)]
+    assert "3 ranks" in "".join(shown(start))
+    assert not [text for text in told if re.search(r": False\b", text)]
+
+
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
 @pytest.mark.parametrize("lab", each_alone("labs"))
 def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
     path = ROOT / "labs" / f"{lab}.ipynb"
