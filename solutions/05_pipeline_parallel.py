@@ -609,8 +609,8 @@ check.show_values(
 # Three: two for the warm-up, and the forward pass of its first pair. At that point it holds three micro-batches, p − r.
 # </details>
 #
-# What such a list leads to is known before anything is sent. In short, `F2` is the forward pass of micro-batch 2. Then
-# rank 1 does its first backward pass a little too early. Which ranks wait for each other?
+# What such lists lead to is known before anything is sent. `F2` is the forward pass of micro-batch 2 here. Once they are
+# printed, the cell moves rank 1's first backward pass a little too early. Which ranks then wait for each other?
 
 # %%
 # %%px --targets 0
