@@ -108,7 +108,10 @@ STUCK = {
     ),
     "a recursion of hundreds of calls": (
         "def deep(n):\n    return deep(n - 1) if n else comm.recv(source=rank)\n\ndeep(300)",
-        ["ranks 0-3  line 3 of deep: return deep(n - 1) if n else comm.recv(source=rank)"],
+        [
+            "ranks 0-3  line 3 of deep: return deep(n - 1) if n else comm.recv(source=rank)",
+            "(called from line 5: deep(300))",
+        ],
     ),
     "a function of the cell": (
         "def shift(x):\n    return comm.recv(source=rank)\n\nshift(1)",
@@ -118,6 +121,37 @@ STUCK = {
         ],
     ),
 }
+
+
+CALLED_FROM_C = """%%px --timeout 8
+class Mute:
+    def write(self, text): pass
+    def flush(self): pass
+
+mute = Mute()
+while True: print("x", file=mute, flush=True)
+"""
+ASK = """
+import threading
+told = []
+
+def ask():
+    for _ in range(400):
+        told.append(cluster.current().channel.stacks([0, 1, 2, 3]))
+
+asker = threading.Thread(target=ask)
+asker.start()
+"""
+
+
+def test_a_rank_may_be_asked_where_it_is_at_any_instant(notebook: Notebook) -> None:
+    """faulthandler, which reads frames as they change, ended one in some hundred times here."""
+    notebook.run(ASK)
+    ran = notebook.run(CALLED_FROM_C)
+    assert "between two lines" not in ran.message, ran.message
+    assert "variables are intact" in ran.message, ran.message
+    lacking = "sum('_run_module_as_main' not in text for one in told for text in one.values())"
+    assert notebook.run(f"asker.join()\nprint(len(told), {lacking})").text == "400 0\n"
 
 
 @pytest.mark.parametrize("name", STUCK)

@@ -106,7 +106,7 @@ def ask_too_late(world: World) -> int:
     from parlab.engine import freeing, recovery
 
     requests, ask = os.pipe()
-    freeing.start(requests)
+    freeing.start(requests, told=ask)
     recovery.recover({}, 1)
     for late in ("revoke 0", "interrupt 0"):
         os.write(ask, f"{late}\n".encode())

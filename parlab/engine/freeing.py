@@ -1,4 +1,4 @@
-"""Frees this rank when it is stuck, from a thread beside the one that is.
+"""Frees this rank when it is stuck, or says where it is, from a thread beside the one that is.
 
 A rank blocked in MPI is in C, deaf to interrupts, but it let go of Python's lock: another
 thread can revoke the communicator, and the blocked call fails at once, on every rank.
@@ -14,6 +14,7 @@ from types import FrameType, ModuleType
 
 from mpi4py import MPI
 
+from parlab.engine import stacks
 from parlab.engine.tracebacks import is_cell
 from parlab.rank import world
 
@@ -30,16 +31,23 @@ _generation = 0
 _lock = threading.Lock()
 
 
-def start(requests: int) -> None:
-    """Answer the requests that come through this file descriptor, a line each: what, generation."""
-    threading.Thread(target=_serve, args=(requests,), name="parlab-freeing", daemon=True).start()
+def start(requests: int, told: int) -> None:
+    """Answer the requests that come through this file descriptor, a line each: what, generation.
+
+    Stacks are written into `told`.
+    """
+    arguments = (requests, told)
+    threading.Thread(target=_serve, args=arguments, name="parlab-freeing", daemon=True).start()
 
 
-def _serve(requests: int) -> None:
+def _serve(requests: int, told: int) -> None:
     answers = {"revoke": revoke, "close_torch": _close_torch, "interrupt": _interrupt}
     with open(requests) as lines:
         for line in lines:
             what, generation = line.split()
+            if what == "stacks":
+                stacks.tell(told)
+                continue
             with _lock, contextlib.suppress(Exception):  # a rank that is not freed is restarted
                 if int(generation) == _generation:
                     answers[what]()

@@ -1,7 +1,7 @@
 """Starts the engine of one rank: ipyparallel's, with additions.
 
-Its stack can be read from outside at any time (faulthandler, on SIGUSR1), it can be freed from
-outside (`freeing`), its errors show the learner's lines, not the library's (`tracebacks`), its
+Its stack can be read from outside at any time (`stacks`; faulthandler, on SIGUSR1), it can be freed
+from outside (`freeing`), its errors show the learner's lines, not the library's (`tracebacks`), its
 number is its MPI rank, and it may start before the controller has.
 """
 
@@ -27,7 +27,7 @@ def prepare() -> None:
     faulthandler.enable(file=stacks, all_threads=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see Processes of the cluster
     freeing.prepare()
-    freeing.start(requests)
+    freeing.start(requests, stacks)
 
 
 def connection(file: Path) -> str:

@@ -23,6 +23,8 @@ import sys
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
+# A rank says itself where it is, unless it is in C and holds Python's lock: then faulthandler does.
+STACK_SECONDS = 0.5
 ROUNDS, PAUSE_SECONDS = 50, 0.01  # in which all that a rank started is ended
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
@@ -76,6 +78,7 @@ class Supervisor:
     def __init__(self, kernel: socket.socket, token: str, engine: list[str]) -> None:
         self.kernel = kernel
         self.buffer = b""
+        self.signal_at: float | None = None  # for its stack, where the rank has not told it before
         self.selector = selectors.DefaultSelector()
 
         # SIGCHLD wakes the loop through this pair, so that an exit is noticed at once.
@@ -117,8 +120,13 @@ class Supervisor:
 
     def run(self) -> None:
         while True:
-            for key, _ in self.selector.select():
+            wait = None if self.signal_at is None else self.signal_at - time.monotonic()
+            for key, _ in self.selector.select(wait):
                 key.data()
+            if self.signal_at is not None and time.monotonic() >= self.signal_at:
+                self.signal_at = None
+                if self.engine.returncode is None:
+                    self.engine.send_signal(signal.SIGUSR1)
 
     def end(self) -> None:
         """The kernel is gone, or wants no more of this rank: end it, whatever it is doing."""
@@ -156,7 +164,8 @@ class Supervisor:
             return
         match request["do"]:
             case "stacks":
-                self.engine.send_signal(signal.SIGUSR1)
+                os.write(self.requests, b"stacks 0\n")
+                self.signal_at = time.monotonic() + STACK_SECONDS
             case "free":
                 os.write(self.requests, f"{request['how']} {request['generation']}\n".encode())
             case "processor_seconds":
@@ -184,6 +193,7 @@ class Supervisor:
         """Pass on what faulthandler wrote; the pipe ends with the engine."""
         try:
             while text := os.read(self.stacks, 1 << 16):
+                self.signal_at = None
                 self.send(stacks=text.decode("utf-8", "replace"))
         except BlockingIOError:
             return
