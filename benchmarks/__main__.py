@@ -24,7 +24,7 @@ def run(bench: Benchmark) -> Samples:
         worker = ["-m", "benchmarks.worker", bench.topic, str(result), bench.name]
         program = [sys.executable, *worker]
         command = mpirun.command(bench.ranks, *program) if bench.ranks else program
-        env = os.environ | mpirun.environment(max(bench.ranks, 1))
+        env = os.environ | mpirun.environment(max(bench.ranks, 1), folder=folder)
         with subprocess.Popen(
             command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:

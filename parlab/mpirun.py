@@ -16,8 +16,7 @@ from pathlib import Path
 # ULFM is Open MPI's fault tolerance: it lets a stuck communicator be revoked.
 MPI_ARGS = ["--with-ft", "ulfm"]
 CPUS = Path("/sys/devices/system/cpu")
-# Names the folder in which mpiexec makes one of its own, `ompi.` and its process's number. One that
-# was killed leaves it there; in a folder that all share, the next with that number does not start.
+# Names the folder in which mpiexec makes one of its own, `ompi.` and its process's number.
 SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 
 
@@ -51,10 +50,17 @@ def _whole_cores() -> int:
         return available_cores()
 
 
-def environment(n: int | None, base: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(
+    n: int | None, base: Mapping[str, str] | None = None, *, folder: Path | str | None = None
+) -> dict[str, str]:
     """Variables to add for `n` ranks on this machine; what `base` (os.environ) sets stays.
 
-    None for ranks on other nodes: how many fit there, and over what they speak, is not known here.
+    Args:
+        n: None for ranks on other nodes: how many fit there, and over what they speak, is not known
+            here.
+        folder: in which mpiexec makes one of its own; of these ranks alone, and removed after them.
+            One that was killed leaves it there, and in a folder that all share (the default) the
+            next one with its process's number does not start.
     """
     base = os.environ if base is None else base
     wanted = {
@@ -73,7 +79,8 @@ def environment(n: int | None, base: Mapping[str, str] | None = None) -> dict[st
         wanted["OMPI_MCA_btl"] = "^ofi"
     if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-    return {name: value for name, value in wanted.items() if name not in base}
+    added = {name: value for name, value in wanted.items() if name not in base}
+    return added | ({SESSION_FOLDER: str(folder)} if folder is not None else {})
 
 
 def command(n: int, *program: str) -> list[str]:
@@ -84,12 +91,7 @@ def command(n: int, *program: str) -> list[str]:
 def run(n: int, *program: str, **options) -> subprocess.CompletedProcess:
     """Run a Python script (`program`: its path and arguments) on `n` ranks; as `subprocess.run`."""
     with tempfile.TemporaryDirectory(prefix="parlab-", ignore_cleanup_errors=True) as folder:
-        env = (
-            os.environ
-            | {SESSION_FOLDER: folder}
-            | environment(n)
-            | (options.pop("env", None) or {})
-        )
+        env = os.environ | environment(n, folder=folder) | (options.pop("env", None) or {})
         return subprocess.run(command(n, sys.executable, *program), env=env, **options)
 
 

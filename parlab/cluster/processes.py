@@ -146,14 +146,15 @@ class Processes:
             "PYTHONSAFEPATH": "1",
             **self.cluster.config[controller].get("environment", {}),
         }
+        # Elsewhere it is the profile that knows how many ranks a node has, and its folders.
+        here = mpirun.environment(self.n, folder=self.folder)
         local[engines].environment = {
-            **mpirun.environment(None if self.profile else self.n),
+            **(mpirun.environment(None) if self.profile else here),
             **self.cluster.config[engines].get("environment", {}),
             "PARLAB_CHANNEL": self._channel.address,
             **self._environment,
         }
         if not self.profile:
-            local[engines].environment[mpirun.SESSION_FOLDER] = str(self.folder)
             file = f"security/ipcontroller-{self.cluster.cluster_id}-engine.json"
             local[engines].environment["PARLAB_CONNECTION_FILE"] = str(self.folder / file)
             local[engines].mpi_cmd = [mpirun.mpiexec()]

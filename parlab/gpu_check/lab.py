@@ -228,7 +228,7 @@ class Ranks:
         if job.device == "cpu":
             base["CUDA_VISIBLE_DEVICES"] = ""
         if job.mpi:
-            env = base | mpirun.environment(job.ranks)
+            env = base | mpirun.environment(job.ranks, folder=folder)
             self._processes = [self._start(mpirun.command(job.ranks, *program), env)]
             return
         self._processes = [
