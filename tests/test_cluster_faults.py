@@ -310,6 +310,7 @@ def test_what_c_code_computes_may_end_first(notebook: Notebook):
     )
     assert ran.error == "DeadlineExceeded", ran.message
     assert "line 3: any(map(end.__lt__" in ran.message
+    assert "variables are intact" in ran.message
     works_and_keeps(notebook, held=True)
 
 

@@ -26,6 +26,23 @@ def folder(notebook: Notebook, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def in_c(tmp_path: Path) -> str:
+    """A module whose body is one call that holds Python's lock for five seconds."""
+    (tmp_path / "in_c.py").write_text(
+        "import time\nend = time.monotonic() + 5\n"
+        "done = any(map(end.__lt__, iter(time.monotonic, None)))\n"
+    )
+    return "in_c"
+
+
+def test_time_in_an_import_that_holds_the_lock_does_not_count(
+    notebook: Notebook, folder: Path, in_c: str
+) -> None:
+    ran = notebook.run(f"%%px --timeout 1\nimport {in_c}\nprint({in_c}.done)")
+    assert ran.text == "[all ranks] True\n", ran.message
+
+
 def test_time_in_imports_does_not_count(notebook: Notebook, folder: Path) -> None:
     ran = notebook.run("%%px --timeout 1\nimport slow\nprint(held)")
     assert ran.status == "ok", ran.message

@@ -85,7 +85,18 @@ if os.fork() == 0:
 """
 
 
-def test_what_ranks_started_ends_with_them():
+# A rank whose first thread has ended: such is each for a moment as it is killed, and longer where it
+# holds much memory. Its children are its own until its last thread has ended.
+FIRST_THREAD_ENDS = """%%px --noblock
+import ctypes, platform
+held = b"1" * 10**9
+exit_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+ctypes.CDLL(None).syscall(exit_thread, 0)
+"""
+
+
+@pytest.mark.parametrize("first_thread", ["runs", "has ended"])
+def test_what_ranks_started_ends_with_them(first_thread: str):
     notebook = Notebook()
     started(notebook, 2)
     ran = notebook.run(CHILDREN)
@@ -93,6 +104,10 @@ def test_what_ranks_started_ends_with_them():
     processes = processes_of(notebook)
     sleeping = [p for p in processes if p.cmdline()[:1] == ["sleep"]]
     assert len(sleeping) == 2 * 3, "also those that left their rank's session, or lost their parent"
+    if first_thread == "has ended":
+        before = len(alive(processes))
+        assert notebook.run(FIRST_THREAD_ENDS).status == "ok"
+        wait_until(lambda: len(alive(processes)) == before - 2, 20, "the end of the first threads")
     os.kill(notebook.pid, signal.SIGKILL)
     try:
         wait_until(lambda: not alive(processes), 20, "the end of all that the ranks started")

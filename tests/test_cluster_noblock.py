@@ -31,6 +31,28 @@ def test_stop_leaves_it_running(notebook: Notebook) -> None:
     assert notebook.run("%pxresult").status == "ok"
 
 
+def test_its_error_is_told_before_the_next_cell(notebook: Notebook) -> None:
+    assert notebook.run("%%px --noblock\nif rank == 2: assert 1 > 2, 'unheard'").status == "ok"
+    ran = notebook.run("cluster.current().background[0].result.wait()")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px\nprint(rank // 4)")
+    assert "`--noblock`, failed:\nrank 2: AssertionError: unheard" in ran.text
+    assert ran.text.endswith("[all ranks] 0\n")
+    assert notebook.run("%%px\nprint(rank // 4)").text == "[all ranks] 0\n", "it is told once"
+
+
+def test_a_cell_behind_it_is_not_said_to_be_at_its_line(notebook: Notebook) -> None:
+    ran = notebook.run("%%px --noblock\nif rank % 3 == 0:\n    comm.recv(source=rank)")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
+    assert ran.error == "DeadlineExceeded"
+    told = "  had not begun this cell: an earlier one, with `--noblock`, was at line 3: comm.recv("
+    assert f"rank 0{told}" in ran.message
+    assert "rank 1  line 3: comm.recv(source=rank)" in ran.message
+    assert "Stopped as well, since all ranks are needed for that: rank 3 at line 3" in ran.message
+    assert notebook.run("%%px\nprint(comm.allreduce(held))").text.endswith("[all ranks] 6\n")
+
+
 def test_a_death_in_it_is_told_and_what_it_made_is_gone(notebook: Notebook) -> None:
     ran = notebook.run("%%px --noblock\nlater = 1\nif rank == 1: os._exit(3)\ncomm.Barrier()")
     assert ran.status == "ok", ran.message

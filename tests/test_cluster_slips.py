@@ -1,5 +1,7 @@
 """What a learner does to the ranks by mistake costs one line, and none of their variables."""
 
+import re
+
 import pytest
 
 from tests.notebook import Notebook
@@ -10,6 +12,9 @@ MENDED = {
     "if rank == 1:\n    comm.Free()": "as good as new",
     "comm.Disconnect()": "as good as new",
     "group.comm.Free()": "as good as new",
+    "MPI.COMM_SELF.Free()": "as good as new",
+    "import sys\nsys.stdout.close()\nsys.stdout = None": "sys.stdout is what it was before",
+    "import io, sys\nsys.stderr = io.StringIO()": "sys.stderr is what it was before",
     "dist.destroy_process_group()": "default process group. It was made again",
 }
 STUCK = {
@@ -19,6 +24,14 @@ STUCK = {
     "of this rank alone": "MPI.COMM_SELF.recv(source=0)",
 }
 REFUSED = {
+    "if rank == 1:\n    raise SystemExit(3)": (
+        "rank 1: SystemExit: 3\n  line 3: raise SystemExit(3)"
+    ),
+    "raise ExceptionGroup('both', [ValueError(1), OSError(2)])": (
+        "both (2 sub-exceptions)\n"
+        "  line 2: raise ExceptionGroup('both', [ValueError(1), OSError(2)])\n"
+        "  ValueError: 1\n  OSError: 2"
+    ),
     "class Odd:\n    def __repr__(self): raise ValueError('no text')\nOdd()": "ValueError: no text",
     "import asyncio\nawait asyncio.sleep(0)": "asyncio.run",
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
@@ -63,7 +76,54 @@ def test_the_message_says_what_is_wrong(notebook: Notebook, code: str) -> None:
     ran = notebook.run(f"%%px\n{code}")
     assert ran.error == "RankFailed"
     assert REFUSED[code] in ran.message
+    assert ran.text == "", "all of it is in the message"
     works_and_keeps(notebook)
+
+
+def test_await_works_as_its_message_says(notebook: Notebook) -> None:
+    told = notebook.run("%%px\nimport asyncio\nawait asyncio.sleep(0)").message
+    (call,) = re.findall("`(concurrent[^`]+)`", told)
+    ran = notebook.run(
+        "%%px\nimport asyncio, concurrent.futures\n"
+        f"async def main():\n    await asyncio.sleep(0)\n    return 5\n{call}"
+    )
+    assert ran.text == "[all ranks] 5\n", ran.message
+
+
+def test_a_magic_for_the_whole_cell_may_follow(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\n%%capture shown\nprint(1)\nin_it = 2")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px\nprint(shown.stdout.strip(), in_it)")
+    assert ran.text == "[all ranks] 1 2\n"
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "signal.SIG_DFL", "lambda *_: None"])
+def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
+    notebook: Notebook, handler: str
+) -> None:
+    ran = notebook.run(
+        "%%px --timeout 1\nimport signal\n"
+        f"signal.signal(signal.SIGINT, {handler})\nwhile True: pass"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook)
+
+
+def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px --timeout 2\nimport sys\n"
+        "def waits():\n    try: comm.recv(source=rank)\n    except MPI.Exception: pass\n"
+        "    print('err', file=sys.stderr)\n    return 'what it gave'\nwaits()"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert ran.text == ""
+
+
+def test_a_rank_that_quits_is_told_with_the_cell(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nif rank == 1: quit()")
+    assert ran.error == "RankDied"
+    assert "Rank 1 called quit()" in ran.message and "Gone: `held`" in ran.message
 
 
 def test_a_communicator_that_was_freed_does_not_cost_the_ranks(notebook: Notebook) -> None:

@@ -108,6 +108,27 @@ def test_stop_while_fresh_ranks_are_awaited(notebook: Notebook, presses: int) ->
     works_and_keeps(notebook, held=False)
 
 
+@PRESSES
+@pytest.mark.parametrize("call", ["cluster.stop()", "cluster.start(4)"])
+def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
+    notebook = Notebook()
+    try:
+        assert notebook.run("from parlab import cluster\ncluster.start(4)").status == "ok"
+        sent = notebook.send(f"print('it runs', flush=True)\n{call}")
+        while "it runs" not in notebook.next_text(sent):
+            pass
+        press(notebook, presses)
+        ran = notebook.wait(sent)
+        if ran.error:  # pressed before ranks were being ended, it is the notebook's own
+            assert ran.error in ("RankInterrupted", "KeyboardInterrupt"), ran.message
+        ran = notebook.run("cluster.start(2)")
+        assert ran.status == "ok" and "2 ranks" in ran.text, ran.message
+        ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
+        assert ran.text == "[all ranks] 2\n", ran.message
+    finally:
+        notebook.shutdown()
+
+
 def test_ranks_are_replaced_while_others_still_start(notebook: Notebook) -> None:
     ran = notebook.run(
         "cluster.current().replace()\ncluster.current().replace()\ncluster.restart()"

@@ -21,6 +21,7 @@ from parlab.cluster.errors import (
     RankInterrupted,
 )
 from parlab.cluster.session import Session
+from parlab.cluster.stop_button import StopButton
 from parlab.costs.networks import Network
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 CPU_RANKS = 4
+
+NO_RANKS = "Interrupted. There are no ranks any more; cluster.start() starts some."
 
 _current: Session | None = None
 
@@ -66,8 +69,12 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
     stop()
     gpus = gpu_names() if network is None else []
     n = n or (len(gpus) if len(gpus) > 1 else CPU_RANKS)
-    _current = Session(n, profile, network)
-    _register_magics(_current)
+    with StopButton() as button:
+        _current = Session(n, profile, network)
+        _register_magics(_current)
+    if button.presses:
+        stop()
+        raise RankInterrupted(NO_RANKS)
     _current.ready(print)
     print(_current.ranks.description or _description(n, gpus, network))
     if done := progress.line():
@@ -96,9 +103,13 @@ def restart() -> None:
 def stop() -> None:
     """End the ranks, if any."""
     global _current
-    if _current is not None:
-        _current.stop()
-        _current = None
+    session, _current = _current, None
+    if session is None:
+        return
+    with StopButton() as button:  # pressed meanwhile, it leaves nothing half ended
+        session.stop()
+    if button.presses:
+        raise RankInterrupted(NO_RANKS)
 
 
 def current() -> Session:

@@ -7,7 +7,7 @@ from parlab.cluster.freeing import Freeing
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.stop_button import StopButton
 from parlab.engine import DAMAGE
-from parlab.wording import ranks_text
+from parlab.wording import by_value, ranks_text
 
 # Of each kind: what the cell did, and what was done about it.
 BROKEN = {
@@ -18,10 +18,16 @@ BROKEN = {
         "made again.",
     ),
 }
-FINALIZED = (
-    "called MPI.Finalize, after which no process can use MPI again. Ranks end by themselves; "
-    "leave it out."
-)
+# The same, where the rank has to be replaced.
+ENDED = {
+    "exit": (
+        "called quit() or exit(), which ends its process. To leave a cell early, raise an error."
+    ),
+    "mpi": (
+        "called MPI.Finalize, after which no process can use MPI again. Ranks end by themselves; "
+        "leave it out."
+    ),
+}
 
 
 def mend(execution: Execution, outputs: dict[int, dict], error: RankError | None) -> None:
@@ -34,9 +40,9 @@ def mend(execution: Execution, outputs: dict[int, dict], error: RankError | None
         return
     session = execution.session
     kinds = sorted(set(broken.values()))
-    finalized = [rank for rank, kind in broken.items() if kind == "mpi"]
-    if finalized:
-        reason = f"{ranks_text(finalized, session.n).capitalize()} {FINALIZED}"
+    if ended := {rank: ENDED[kind] for rank, kind in broken.items() if kind in ENDED}:
+        told = (f"{ranks_text(ranks, session.n)} {did}" for ranks, did in by_value(ended))
+        reason = "\n".join(text[0].upper() + text[1:] for text in told)
     elif hindered := _renew(execution):
         reason = f"This cell {_done(kinds)}. {hindered}"
     else:
@@ -55,7 +61,7 @@ def _renew(execution: Execution) -> str:
     with StopButton() as stop:
         freeing = Freeing(execution.session, execution.replies, stop, lambda *_: None)
         # A rank busy with a cell that nobody waits for is not there to renew anything.
-        if busy := freeing.background():
+        if busy := execution.session.in_background():
             who = ranks_text(busy, execution.session.n)
             return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."
         if freeing.recover(Outcome(Ending.FINISHED)):

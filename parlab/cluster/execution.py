@@ -5,13 +5,16 @@ from collections.abc import Callable
 
 from parlab.cluster.freeing import Freeing
 from parlab.cluster.import_time import ImportTime
-from parlab.cluster.locations import cell_line, in_torch, is_importing, where
+from parlab.cluster.locations import cell_line, in_torch, is_importing, is_in, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
 
 # A rank that raised may have left others waiting for it: they get this long to end by themselves.
 GRACE_SECONDS = 1.0
+NOT_BEGUN = "had not begun this cell: an earlier one, with `--noblock`, was at {place}"
+# Ranks often die together, of the same line: the others of them are heard of a little later.
+SETTLE_SECONDS = 0.2
 
 
 class Execution:
@@ -69,6 +72,7 @@ class Execution:
             if self._stop.presses:
                 return Ending.INTERRUPTED
             if self.session.channel.deaths():
+                self._stop.wait_for(self._all_dead_or_done, SETTLE_SECONDS)
                 return Ending.DIED
             if self._is_late():
                 return Ending.DEADLINE
@@ -79,6 +83,9 @@ class Execution:
             deadline = self._end + self._imports.seconds
             self._next_change(min(grace_ends or deadline, deadline))
         return Ending.FINISHED
+
+    def _all_dead_or_done(self) -> bool:
+        return not set(self.replies.running()) - set(self.session.channel.deaths())
 
     def _note_names(self, stacks: dict[int, str]) -> None:
         cells = self.session.cells
@@ -106,8 +113,6 @@ class Execution:
         else:
             self.replies.ended_early()
             freeing.from_calls()
-        # All ranks together renew what was revoked, also those that are busy with another cell.
-        outcome.background = self._places(self.session.channel.stacks(freeing.background()))
         free = freeing.from_all()
         outcome.freed = True
         outcome.not_free = freeing.running()
@@ -125,13 +130,24 @@ class Execution:
         return True
 
     def _locate(self, outcome: Outcome) -> dict[int, str]:
-        """Note where each rank is that runs; returns their stacks."""
+        """Note where each rank is that runs, also with another cell, which is ended with this one:
+        all ranks are needed to renew what is revoked. Returns the stacks of those in this cell.
+        """
         running = self.replies.running()
         if not running:
             return {}
-        stacks = {rank: "" for rank in running} | self.session.channel.stacks(running)
-        outcome.stuck = self._places(stacks)
-        return stacks
+        busy = self.session.in_background()
+        stacks = {rank: "" for rank in running}
+        stacks |= self.session.channel.stacks(sorted({*running, *busy}))
+        places = self._places(stacks)
+        file = self.session.cells.file(self.code)
+        waiting = {rank for rank in busy if rank in running and not is_in(stacks[rank], file)}
+        outcome.stuck = {
+            rank: NOT_BEGUN.format(place=places[rank]) if rank in waiting else places[rank]
+            for rank in running
+        }
+        outcome.background = {rank: places[rank] for rank in set(places) - set(running)}
+        return {rank: stacks[rank] for rank in running if rank not in waiting}
 
     def _places(self, stacks: dict[int, str]) -> dict[int, str]:
         """The line of a cell for each stack."""

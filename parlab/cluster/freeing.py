@@ -18,7 +18,7 @@ ATTEMPTS = 3
 STEPS_IDLE = 3
 PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of processor time in one step: more than hearing an interrupt takes
-RECOVERY_SECONDS = 10.0
+RECOVERY_SECONDS = 30.0  # a busy machine takes long to start torch's groups anew
 STILL_BUSY = (
     "Stopping. What is being computed ends first, if that takes no more than ten seconds: press "
     "stop again to give these ranks up, with their variables."
@@ -42,14 +42,9 @@ class Freeing:
         self._all = list(range(session.n))
         self.in_torch = False  # whether ranks wait in a process group of torch's own
 
-    def background(self) -> list[int]:
-        """The ranks that are busy with a cell that nobody waits for (`--noblock`)."""
-        cells = self.session.background
-        return sorted({rank for replies in cells for rank in replies.running()})
-
     def running(self) -> list[int]:
         """The ranks that are not free, whatever cell they are busy with."""
-        return sorted({*self.replies.running(), *self.background()})
+        return sorted({*self.replies.running(), *self.session.in_background()})
 
     def from_calls(self) -> bool:
         """Make calls that wait for other ranks fail; says whether that ends this cell.
@@ -123,7 +118,8 @@ class Freeing:
         result = self.session.ranks.call(function, *arguments)
         for future in result._children:
             future.add_done_callback(lambda _: self._stop.notify())
-        self._stop.wait_for(result.done, RECOVERY_SECONDS)
+        deaths = self.session.channel.deaths
+        self._stop.wait_for(lambda: result.done() or bool(deaths()), RECOVERY_SECONDS)
         try:
             return dict(enumerate(result.get(0)))
         except Exception:

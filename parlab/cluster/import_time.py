@@ -11,7 +11,10 @@ from parlab.cluster.channel import Channel
 from parlab.cluster.locations import is_importing
 
 LIMIT_SECONDS = 300.0
-ANSWER_SECONDS = 0.3
+# A rank whose import holds Python's lock answers after half a second, and later on a busy machine;
+# that nothing was heard of a rank is no news of what it does, so it is asked again.
+ANSWER_SECONDS = 1.0
+ASKED_AGAIN = 3
 
 
 class ImportTime:
@@ -25,13 +28,22 @@ class ImportTime:
         self._channel = channel
         self._started = time.monotonic()
         self._importing = False  # at the last look
+        self._unanswered = 0  # looks in a row
         self.seconds = 0.0  # that do not count
 
     def goes_on(self, ranks: list[int]) -> bool:
-        """Whether one of `ranks` imports, or did at the last look: the time up to now is off."""
+        """Whether one of `ranks` imports, or did at the last look: the time up to now is off.
+
+        Also where one of them has not answered yet.
+        """
         before = self._importing
         stacks = self._channel.stacks(ranks, ANSWER_SECONDS)
         self._importing = any(map(is_importing, stacks.values()))
+        if not self._importing and not all(stacks.values()) and self._unanswered < ASKED_AGAIN:
+            self._importing = before
+            self._unanswered += 1
+            return True
+        self._unanswered = 0
         if not (self._importing or before):
             return False
         self.seconds = time.monotonic() - self._started

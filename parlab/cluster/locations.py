@@ -15,10 +15,17 @@ class Cells:
 
     sources: dict[str, list[str]] = field(default_factory=dict)
 
+    @staticmethod
+    def file(code: str) -> str:
+        """The name of the file that IPython takes a cell to be.
+
+        It is a hash of the source, below a folder of the process: the same on all ranks but for the
+        folder.
+        """
+        return PurePath(get_file_name(code)).name
+
     def add(self, code: str) -> None:
-        # The name is a hash of the source below a folder of the process: the same on all ranks
-        # but for the folder.
-        self.sources[PurePath(get_file_name(code)).name] = code.splitlines()
+        self.sources[self.file(code)] = code.splitlines()
 
     def line(self, file: str, number: int) -> str | None:
         """The text of that line, or None when the file is not one of the cells."""
@@ -36,6 +43,11 @@ def cell_line(stack: str, cells: Cells) -> int | None:
         if cells.line(frame["file"], int(frame["line"])) is not None
     ]
     return found[-1] if found else None
+
+
+def is_in(stack: str, file: str) -> bool:
+    """Whether the rank runs the cell of this file."""
+    return any(PurePath(frame["file"]).name == file for frame in _FRAME.finditer(stack))
 
 
 def where(stack: str, cells: Cells) -> str | None:

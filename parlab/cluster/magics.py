@@ -46,18 +46,17 @@ class RankMagics(ParallelMagics):
         args = parse_argstring(self.cell_px, line)
         if not args.timeout > 0:
             raise UsageError("%%px --timeout takes a number of seconds above 0")
-        self.session.ready(print)
-        self.view = self.session.view
+        self._ready()
         targets = self._targets(args.targets)
         # A line in the place of `%%px` makes the ranks count lines as the notebook shows them.
-        code = f"#\n{cell}"
+        # A magic for the cell has to be its first line.
+        code = cell if cell.startswith("%%") else f"#\n{cell}"
         if args.local:
             self.shell.run_cell(cell)
         if args.block is False:
             replies = self.session.send(code, targets)
             self.session.names.add(code)
-            busy = [cell for cell in self.session.background if cell.running()]
-            self.session.background = [*busy, replies]
+            self.session.background.append(replies)
             self.session.last = replies
             result = self.last_result = replies.result
             if args.save_name:
@@ -68,8 +67,7 @@ class RankMagics(ParallelMagics):
     @no_var_expand
     def px(self, line: str = ""):
         """Run one line on the ranks."""
-        self.session.ready(print)
-        self.view = self.session.view
+        self._ready()
         return self._run(line, self._targets(None), DEFAULT_TIMEOUT, None)
 
     @no_var_expand
@@ -88,8 +86,21 @@ class RankMagics(ParallelMagics):
             outputs.show(outputs.printed(replies, stop), self.session.n)
         if replies.running():
             raise RankDied("The ranks that ran this cell are gone.")
+        if replies in self.session.background:
+            self.session.background.remove(replies)  # all of it is told here
         if errors := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
             raise RankFailed("\n".join(errors))
+
+    def _ready(self) -> None:
+        """Wait for the ranks, and tell of errors that nobody has heard of."""
+        self.session.ready(print)
+        self.view = self.session.view
+        for replies in self.session.ended_in_background():
+            self._tell_failures(replies)
+
+    def _tell_failures(self, replies: Replies) -> None:
+        if failures := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
+            print("An earlier cell, with `--noblock`, failed:", *failures, sep="\n")
 
     def _wait(self, replies: Replies, stop: StopButton) -> None:
         """Wait until all ranks have answered, or never will."""

@@ -16,7 +16,7 @@ class Replies:
         self.result = result
         # AsyncResult tells of the whole cell only; its children tell of each rank.
         self._futures = dict(zip(ranks, result._children, strict=True))
-        self._printed: dict[int, int] = {}
+        self._before: dict[int, dict[str, int]] = {}  # of ranks that were freed: see `ended_early`
 
     def on_each(self, call: Callable[[], None]) -> None:
         """Call this whenever a rank has answered."""
@@ -43,15 +43,16 @@ class Replies:
         return (first.output.metadata["stdout"] or "").rstrip().rpartition("\n")[2]
 
     def ended_early(self) -> None:
-        """Note what the ranks that still run have printed: they are about to be freed.
+        """Note how much the ranks that still run have shown: they are about to be freed.
 
         A rank that is freed and then comes to the end of its cell did not get there by itself. Seen
         in about one of forty deadlocks on Open MPI 5.0.11; the likely cause is that a send ends
-        well when its receiver is freed first. What it prints on the way is not shown.
+        well when its receiver is freed first. What it shows on the way is left out.
         """
-        self._printed = {
-            rank: len(self._futures[rank].output.metadata["stdout"] or "")
+        self._before = {
+            rank: {kind: len(metadata[kind] or "") for kind in ("stdout", "stderr", "outputs")}
             for rank in self.running()
+            for metadata in [self._futures[rank].output.metadata]
         }
 
     def on_output(self, call: Callable[[], None]) -> None:
@@ -70,7 +71,8 @@ class Replies:
         """Each rank's `stdout`, `stderr`, `outputs` and `execute_result`, so far."""
         failed = self.errors()
         found = {rank: dict(future.output.metadata) for rank, future in self._futures.items()}
-        for rank, printed in self._printed.items():
+        for rank, before in self._before.items():
             if rank not in failed:
-                found[rank]["stdout"] = (found[rank]["stdout"] or "")[:printed]
+                cut = {kind: (found[rank][kind] or "")[:length] for kind, length in before.items()}
+                found[rank] |= cut | {"execute_result": None}
         return found

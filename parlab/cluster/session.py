@@ -65,6 +65,16 @@ class Session:
         result = self.client[ranks].execute(code, silent=False, block=False)
         return Replies(ranks, result, self.channel)
 
+    def in_background(self) -> list[int]:
+        """The ranks that are busy with a cell that nobody waits for (`--noblock`)."""
+        return sorted({rank for replies in self.background for rank in replies.running()})
+
+    def ended_in_background(self) -> list[Replies]:
+        """Those of these cells that have ended since they were asked for."""
+        ended = [replies for replies in self.background if not replies.running()]
+        self.background = [replies for replies in self.background if replies.running()]
+        return ended
+
     @property
     def channel(self) -> Channel:
         """The connections to the ranks' supervisors."""

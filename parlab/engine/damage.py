@@ -12,16 +12,20 @@ from parlab.rank import world
 
 def install(shell: Any) -> None:
     """After each cell of `shell`, publish what it broke, as `DAMAGE`; nothing where all is well."""
-    shell.events.register("post_run_cell", _tell)
+    shell.events.register("post_run_cell", lambda *_: _tell(shell))
 
 
-def _tell(*_: Any) -> None:
-    if found := _found():
+def _tell(shell: Any) -> None:
+    if found := _found(shell):
         publish_data({DAMAGE: found})
 
 
-def _found() -> str:
-    """What is gone: MPI itself ("mpi"), a communicator of parlab's ("comm"), torch's groups."""
+def _found(shell: Any) -> str:
+    """What is gone: the process soon ("exit"), MPI itself ("mpi"), a communicator of parlab's
+    ("comm"), torch's groups ("torch").
+    """
+    if shell.exit_now:
+        return "exit"
     if MPI.Is_finalized():
         return "mpi"
     if world.is_damaged():

@@ -5,7 +5,6 @@ thread can revoke the communicator, and the blocked call fails at once, on every
 """
 
 import contextlib
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from types import FrameType, ModuleType
 from mpi4py import MPI
 
 from parlab.engine import stacks
+from parlab.engine.interrupts import interrupt
 from parlab.engine.tracebacks import is_cell
 from parlab.rank import world
 
@@ -41,7 +41,7 @@ def start(requests: int, told: int) -> None:
 
 
 def _serve(requests: int, told: int) -> None:
-    answers = {"revoke": revoke, "close_torch": _close_torch, "interrupt": _interrupt}
+    answers = {"revoke": revoke, "close_torch": _close_torch, "interrupt": interrupt}
     with open(requests) as lines:
         for line in lines:
             what, generation = line.split()
@@ -63,11 +63,6 @@ def begin(generation: int) -> None:
 def _close_torch() -> None:
     if groups := sys.modules.get("parlab.rank.torch_groups"):
         groups.close()
-
-
-def _interrupt() -> None:
-    """Interrupt the cell, as Ctrl-C does."""
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def revoke() -> None:

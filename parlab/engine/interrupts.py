@@ -4,7 +4,10 @@ Python forgets a module whose import was cut off, but not what its submodules an
 by then: imported again, torch fails, or ends the process. A rank that was stopped there says so.
 """
 
+import ctypes
 import signal
+import sys
+import threading
 from types import FrameType
 from typing import Any
 
@@ -25,6 +28,20 @@ def install(kernel: Any) -> None:
 def cut_off() -> list[str]:
     """The modules whose import was ended by an interrupt, in this process."""
     return list(_cut_off)
+
+
+def interrupt() -> None:
+    """Interrupt the cell, as Ctrl-C does; from another thread.
+
+    Also where the cell took the signal for itself: then between two steps of its Python.
+    """
+    main = threading.main_thread().ident or 0
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is not signal.SIG_DFL:  # which would end the process
+        signal.pthread_kill(main, signal.SIGINT)
+    if handler is not _interrupt and _in_cell(sys._current_frames().get(main)):
+        raised = ctypes.py_object(KeyboardInterrupt)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), raised)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

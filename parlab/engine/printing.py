@@ -25,9 +25,11 @@ class Printing:
     The first flushes of a second send at once; what the others had to send goes soon.
     """
 
-    def __init__(self, stream: OutStream) -> None:
-        self._write, self._flush = stream.write, stream.flush
-        stream.write, stream.flush = self.write, self.flush
+    def __init__(self, name: str) -> None:
+        self._name, self._stream = name, getattr(sys, name)
+        self._write, self._flush = self._stream.write, self._stream.flush
+        self._stream.write, self._stream.flush = self.write, self.flush
+        self._stream.close = self.flush  # closed, no cell could end any more
         self._begin()
 
     def _begin(self) -> None:
@@ -50,7 +52,14 @@ class Printing:
             self._flush()
 
     def end_cell(self, *_: object) -> None:
-        """Tell of what was left out; ipykernel sends all that waits before the cell has ended."""
+        """Tell of what was left out; ipykernel sends all that waits before the cell has ended.
+
+        A cell that put another stream in this one's place, and left it there, hid all that later
+        cells print, or kept them from ending.
+        """
+        if getattr(sys, self._name) is not self._stream:
+            setattr(sys, self._name, self._stream)
+            self._write(f"(sys.{self._name} is what it was before this cell)\n")
         if (left_out := -self._room - len(self._last)) > 0:
             self._write(f"\n… {left_out:,}{LEFT_OUT} …\n")
         self._write(self._last)
@@ -85,6 +94,6 @@ class Displays:
 
 def install(shell: Any) -> None:
     """Bound what each cell of `shell` sends."""
-    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, OutStream)]
+    streams = [name for name in ("stdout", "stderr") if isinstance(getattr(sys, name), OutStream)]
     for bound in (*map(Printing, streams), Displays(shell.display_pub)):
         shell.events.register("post_run_cell", bound.end_cell)

@@ -25,7 +25,7 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 # A rank says itself where it is, unless it is in C and holds Python's lock: then faulthandler does.
 STACK_SECONDS = 0.5
-ROUNDS, PAUSE_SECONDS = 50, 0.01  # in which all that a rank started is ended
+END_SECONDS, PAUSE_SECONDS = 30.0, 0.01  # in which a rank ends, and all that it started
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -58,14 +58,16 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process, their children, and so on, but for those that have ended."""
+    """The children of a process, their children, and so on.
+
+    Also what is below one that has ended: its children are another's only once its last thread has.
+    """
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
-                state, parent = file.read().rpartition(")")[2].split()[:2]
-                if state != "Z":
-                    children.setdefault(int(parent), []).append(int(entry))
+                parent = int(file.read().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
     found, waiting = [], [pid]
     while waiting:
         below = children.get(waiting.pop(), [])
@@ -129,24 +131,21 @@ class Supervisor:
                     self.engine.send_signal(signal.SIGUSR1)
 
     def end(self) -> None:
-        """The kernel is gone, or wants no more of this rank: end it, whatever it is doing."""
-        self.engine.kill()
-        self.end_children()
-        os._exit(0)
+        """The kernel is gone, or wants no more of this rank: end it, whatever it is doing.
 
-    def end_children(self) -> None:
-        """End what the rank started, and what that started, also in sessions of its own."""
-        for _ in range(ROUNDS):  # one that is ended may just have made another
-            children = descendants(os.getpid())
-            if not children:
-                return
-            for pid in children:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(OSError):
+        And what it started, and what that started, also in sessions of its own: all of them become
+        this process's children as their parents end, so that no child is left means that none is.
+        """
+        end = time.monotonic() + END_SECONDS
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < end:
+                for pid in descendants(os.getpid()):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-            time.sleep(PAUSE_SECONDS)
+                time.sleep(PAUSE_SECONDS)
+        os._exit(0)
 
     def on_kernel(self) -> None:
         try:

@@ -1,11 +1,19 @@
 """Errors of a rank cell, told by the lines that the learner wrote."""
 
 import linecache
+import warnings
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
 SHOWN_FRAMES = 8  # a recursion without end has a thousand
+# Errors of which IPython shows a text of its own, without the learner's line.
+TOLD_OTHERWISE = (SystemExit, BaseExceptionGroup)
+AWAIT = (
+    ": a rank's thread for cells has an event loop that is busy with the cell. Put it into a "
+    "function, `async def main()`, and run that on another thread: "
+    "`concurrent.futures.ThreadPoolExecutor().submit(asyncio.run, main()).result()`"
+)
 
 
 def install(shell: Any) -> None:
@@ -16,6 +24,17 @@ def install(shell: Any) -> None:
     """
     shell.InteractiveTB.structured_traceback = _structured_traceback
     shell.SyntaxTB.structured_traceback = _structured_traceback
+    usual = shell.showtraceback
+
+    def showtraceback(exc_tuple: Any = None, *args: Any, **options: Any) -> None:
+        kind, error, tb = shell._get_exc_info(exc_tuple)
+        if isinstance(error, TOLD_OTHERWISE):
+            shell._showtraceback(kind, error, _structured_traceback(kind, error, tb))
+        else:
+            usual(exc_tuple, *args, **options)
+
+    shell.showtraceback = showtraceback
+    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # told after SystemExit, untruly
 
 
 def _structured_traceback(
@@ -25,7 +44,9 @@ def _structured_traceback(
         return syntax_error(error)
     if _while_shown(tb):
         return [f"{kind.__name__}: {error}", *frames(tb)]
-    return frames(tb)
+    return frames(tb) + [
+        f"  {type(one).__name__}: {one}" for one in getattr(error, "exceptions", ())
+    ]
 
 
 def _while_shown(tb: TracebackType | None) -> bool:
@@ -37,7 +58,7 @@ def syntax_error(error: SyntaxError) -> list[str]:
     """The message, the line, and a mark below the place."""
     lines = [f"{type(error).__name__}: {error.msg}"]
     if "'await' outside" in str(error.msg):
-        lines[0] += ": ranks run no event loop; put it into a function, and run it with asyncio.run"
+        lines[0] += AWAIT
     if error.text:
         text = error.text.rstrip()
         lines.append(f"  line {error.lineno}: {text}")

@@ -17,6 +17,7 @@ import parlab.rank.requests  # noqa: F401, whose MPI.Request is everybody's
 _pristine = MPI.Comm.fromhandle(MPI.COMM_WORLD.handle)
 assert isinstance(_pristine, MPI.Intracomm)
 pristine_self = MPI.Comm.fromhandle(MPI.COMM_SELF.handle)
+assert isinstance(pristine_self, MPI.Intracomm)
 
 # Every communicator that parlab renews; all of them span all ranks.
 _communicators: list[MPI.Intracomm] = []
@@ -29,9 +30,9 @@ _told_when_freed = MPI.Comm.Create_keyval(
 )
 
 
-def _fresh() -> int:
-    """The handle of a duplicate of the world, which notes when the lab frees it. Collective."""
-    duplicate = _pristine.Dup()
+def _fresh(pristine: MPI.Intracomm) -> int:
+    """The handle of a duplicate, which notes when the lab frees it. Collective over its ranks."""
+    duplicate = pristine.Dup()
     duplicate.Set_attr(_told_when_freed, duplicate.handle)
     return duplicate.handle
 
@@ -47,7 +48,7 @@ def new_communicator() -> MPI.Intracomm:
     # A rank that does not come is waited for here, where waiting can be ended by a revocation:
     # in the pristine world's own calls it cannot.
     comm.Barrier()
-    duplicate = MPI.Comm.fromhandle(_fresh())
+    duplicate = MPI.Comm.fromhandle(_fresh(_pristine))
     assert isinstance(duplicate, MPI.Intracomm)
     _communicators.append(duplicate)
     return duplicate
@@ -64,19 +65,19 @@ def communicators() -> list[MPI.Intracomm]:
 
 
 def is_damaged() -> bool:
-    """Whether the lab freed or revoked one of them."""
-    return bool(_freed) or any(comm.Is_revoked() for comm in communicators())
+    """Whether the lab freed or revoked one of them, or `MPI.COMM_SELF`."""
+    return bool(_freed) or any(comm.Is_revoked() for comm in [*communicators(), MPI.COMM_SELF])
 
 
 def renew() -> None:
     """Put fresh handles into every communicator of parlab. Collective over all ranks."""
     for comm in _communicators:
-        set_handle(comm, _fresh())
+        set_handle(comm, _fresh(_pristine))
     _freed.clear()
-    set_handle(MPI.COMM_SELF, pristine_self.Dup().handle)
+    set_handle(MPI.COMM_SELF, _fresh(pristine_self))
 
 
 comm = MPI.COMM_WORLD
-set_handle(comm, _fresh())
+set_handle(comm, _fresh(_pristine))
 _communicators.append(comm)
-set_handle(MPI.COMM_SELF, pristine_self.Dup().handle)
+set_handle(MPI.COMM_SELF, _fresh(pristine_self))
