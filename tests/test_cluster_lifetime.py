@@ -85,7 +85,7 @@ if os.fork() == 0:
 """
 
 
-# A rank whose first thread has ended: such is each for a moment as it is killed, and longer where it
+# A rank whose first thread has ended: such is each for a moment as it is killed, longer where it
 # holds much memory. Its children are its own until its last thread has ended.
 FIRST_THREAD_ENDS = """%%px --noblock
 import ctypes, platform

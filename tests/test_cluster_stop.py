@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.notebook import Notebook
 from tests.test_cluster_faults import in_time, works_and_keeps
+from tests.test_cluster_lifetime import alive, processes_of, started
 
 PRESSES = pytest.mark.parametrize("presses", [1, 2])
 
@@ -108,21 +109,35 @@ def test_stop_while_fresh_ranks_are_awaited(notebook: Notebook, presses: int) ->
     works_and_keeps(notebook, held=False)
 
 
+# Presses stop, as often, as soon as ranks are being ended.
+PRESSING = """
+import os, signal, threading
+from parlab import cluster
+cluster.start(4)
+
+def press(times):
+    try:
+        while cluster.current():
+            pass
+    except cluster.ClusterError:
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
 @PRESSES
 @pytest.mark.parametrize("call", ["cluster.stop()", "cluster.start(4)"])
 def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
+    """None is left, and none is started."""
     notebook = Notebook()
     try:
-        assert notebook.run("from parlab import cluster\ncluster.start(4)").status == "ok"
-        sent = notebook.send(f"print('it runs', flush=True)\n{call}")
-        while "it runs" not in notebook.next_text(sent):
-            pass
-        press(notebook, presses)
-        ran = notebook.wait(sent)
-        if ran.error:  # pressed before ranks were being ended, it is the notebook's own
-            assert ran.error in ("RankInterrupted", "KeyboardInterrupt"), ran.message
-        ran = notebook.run("cluster.start(2)")
-        assert ran.status == "ok" and "2 ranks" in ran.text, ran.message
+        assert notebook.run(PRESSING).status == "ok"
+        processes = processes_of(notebook)
+        ran = notebook.run(f"threading.Thread(target=press, args=({presses},)).start()\n{call}")
+        assert ran.error == "RankInterrupted", ran.message
+        assert "no ranks any more" in ran.message
+        assert not alive(processes)
+        started(notebook, 2)
         ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
         assert ran.text == "[all ranks] 2\n", ran.message
     finally:

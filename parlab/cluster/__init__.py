@@ -103,11 +103,10 @@ def restart() -> None:
 def stop() -> None:
     """End the ranks, if any."""
     global _current
-    session, _current = _current, None
-    if session is None:
-        return
     with StopButton() as button:  # pressed meanwhile, it leaves nothing half ended
-        session.stop()
+        session, _current = _current, None
+        if session is not None:
+            session.stop()
     if button.presses:
         raise RankInterrupted(NO_RANKS)
 
