@@ -277,7 +277,9 @@ def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook
     ran = notebook.run("%%px\nprint(comm.allreduce(1))")
     assert ran.status == "ok", ran.message
     told += ran.text
-    assert "Rank 1 died: " in told and "Gone: `held`" in told
+    assert "Gone: `held`" in told
+    # What it did is known where its answer came before its end was noticed.
+    assert "Rank 1 died: " in told or ("Rank 1 called quit()" in told and code == "quit()")
     assert ran.text.endswith("[all ranks] 4\n")
 
 

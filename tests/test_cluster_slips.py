@@ -120,12 +120,6 @@ def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> Non
     assert ran.text == ""
 
 
-def test_a_rank_that_quits_is_told_with_the_cell(notebook: Notebook) -> None:
-    ran = notebook.run("%%px\nif rank == 1: quit()")
-    assert ran.error == "RankDied"
-    assert "Rank 1 called quit()" in ran.message and "Gone: `held`" in ran.message
-
-
 def test_a_communicator_that_was_freed_does_not_cost_the_ranks(notebook: Notebook) -> None:
     """No call of MPI may see its handle any more: that ends the process."""
     ran = notebook.run(
