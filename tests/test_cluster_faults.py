@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -381,21 +382,34 @@ def test_deadlocks_on_a_busy_machine_cost_no_variables(notebook: Notebook, load:
         works_and_keeps(notebook, held=True)
 
 
-def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(notebook: Notebook):
-    """As on a machine that is so busy that nothing of them runs: that is no sign of death."""
-    pids = notebook.run("%%px\nprint(os.getppid())").text.split("\n")[:4]
-    supervisors = [psutil.Process(int(line.rpartition(" ")[2])) for line in pids]
-    sent = notebook.send(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    comm.allreduce(1)")
+SUPERVISORS = "%%px\nprint(os.getppid())"
+CONTROLLER = "print(cluster.current().ranks.processes.cluster.controller.pid)"
+
+
+@pytest.mark.parametrize("of", [SUPERVISORS, CONTROLLER], ids=["supervisors", "controller"])
+def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
+    notebook: Notebook, tmp_path: Path, of: str
+):
+    """As on a machine that is so busy that nothing of these runs: that is no sign of death."""
+    lines = notebook.run(of).text.splitlines()
+    stopped = [psutil.Process(int(line.rpartition(" ")[2])) for line in lines if line]
+    flags = [tmp_path / f"begun{rank}" for rank in range(4)]
+    sent = notebook.send(
+        f"%%px --timeout 100\nopen(f'{tmp_path}/begun{{rank}}', 'w').close()\n"
+        "if rank != 1:\n    comm.allreduce(1)"
+    )
+    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the cell")
     try:
-        for supervisor in supervisors:
-            supervisor.suspend()
+        for process in stopped:
+            process.suspend()
+        notebook.interrupt()
         while "Stopping. What is being computed" not in notebook.next_text(sent):
             pass
     finally:
-        for supervisor in supervisors:
-            supervisor.resume()
+        for process in stopped:
+            process.resume()
     ran = notebook.wait(sent)
-    assert ran.error == "DeadlineExceeded", ran.message
+    assert ran.error == "RankInterrupted", ran.message
     works_and_keeps(notebook, held=True)
 
 

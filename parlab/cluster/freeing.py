@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from parlab.cluster.locations import where
 from parlab.cluster.outcome import Outcome
 from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
@@ -77,7 +78,7 @@ class Freeing:
             before, used = used, self._processor_seconds()
             step += 1
             if step >= STEPS_IDLE:
-                if not self._any_busy(before, used):
+                if not self._any_alive(before, used):
                     return False
                 self._progress(self.replies, STILL_BUSY)
         return not self.running()
@@ -102,16 +103,21 @@ class Freeing:
     def _processor_seconds(self) -> dict[int, float]:
         return self.session.channel.processor_seconds(self.running())
 
-    def _any_busy(self, before: dict[int, float], after: dict[int, float]) -> bool:
-        """Whether some rank used the processor, or waits for it; one that does not answer may."""
-        processes = self.session.channel.ranks
-        return any(
+    def _any_alive(self, before: dict[int, float], after: dict[int, float]) -> bool:
+        """Whether some rank used the processor, or waits for it, or may (it does not answer); or
+        has left its cell, which the kernel then hears of, on a busy machine a while later.
+        """
+        channel = self.session.channel
+        if any(
             rank not in before
             or rank not in after
             or after[rank] - before[rank] > BUSY_SECONDS
-            or processes[rank].runnable
+            or channel.ranks[rank].runnable
             for rank in self.running()
-        )
+        ):
+            return True
+        stacks = channel.stacks(self.running())
+        return any(stack and not where(stack, self.session.cells) for stack in stacks.values())
 
     def _answers(self, function: Callable[..., Any], *arguments: Any) -> dict[int, Any] | None:
         """What `function` returns on each rank; None where one does not answer, or raises."""
