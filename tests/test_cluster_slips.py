@@ -97,7 +97,9 @@ def test_a_magic_for_the_whole_cell_may_follow(notebook: Notebook) -> None:
     assert ran.text == "[all ranks] 1 2\n"
 
 
-@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "signal.SIG_DFL", "lambda *_: None"])
+@pytest.mark.parametrize(
+    "handler", ["signal.SIG_IGN", "signal.SIG_DFL", "signal.default_int_handler", "lambda *_: None"]
+)
 def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
     notebook: Notebook, handler: str
 ) -> None:

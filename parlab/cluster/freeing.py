@@ -71,6 +71,8 @@ class Freeing:
             self._ask("revoke", self._all)
             if step == 1:
                 self._ask("close_torch", self._all)
+            if step > 0:
+                self._ask("interrupt_taken", self.running())
             if self._stop.wait_for(lambda: not self.running(), STEP_SECONDS):
                 return True
             if len(self._stop.presses) > presses:

@@ -14,7 +14,7 @@ from types import FrameType, ModuleType
 from mpi4py import MPI
 
 from parlab.engine import stacks
-from parlab.engine.interrupts import interrupt
+from parlab.engine.interrupts import interrupt, interrupt_taken
 from parlab.engine.tracebacks import is_cell
 from parlab.rank import world
 
@@ -41,7 +41,12 @@ def start(requests: int, told: int) -> None:
 
 
 def _serve(requests: int, told: int) -> None:
-    answers = {"revoke": revoke, "close_torch": _close_torch, "interrupt": interrupt}
+    answers = {
+        "revoke": revoke,
+        "close_torch": _close_torch,
+        "interrupt": interrupt,
+        "interrupt_taken": interrupt_taken,
+    }
     with open(requests) as lines:
         for line in lines:
             what, generation = line.split()

@@ -31,15 +31,16 @@ def cut_off() -> list[str]:
 
 
 def interrupt() -> None:
-    """Interrupt the cell, as Ctrl-C does; from another thread.
+    """Interrupt the cell, as Ctrl-C does; from another thread."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # which would end the process
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    Also where the cell took the signal for itself: then between two steps of its Python.
-    """
+
+def interrupt_taken() -> None:
+    """Interrupt a cell that took Ctrl-C's signal for itself, between two steps of its Python."""
     main = threading.main_thread().ident or 0
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.SIG_DFL:  # which would end the process
-        signal.pthread_kill(main, signal.SIGINT)
-    if handler is not _interrupt and _in_cell(sys._current_frames().get(main)):
+    taken = signal.getsignal(signal.SIGINT) is not _interrupt
+    if taken and _in_cell(sys._current_frames().get(main)):
         raised = ctypes.py_object(KeyboardInterrupt)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), raised)
 
