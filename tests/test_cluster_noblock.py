@@ -46,11 +46,12 @@ def test_a_cell_behind_it_is_not_said_to_be_at_its_line(notebook: Notebook) -> N
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded"
-    told = "  had not begun this cell: an earlier one, with `--noblock`, was at line 3: comm.recv("
-    assert f"rank 0{told}" in ran.message
+    told = "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at line 3"
+    assert f"rank 0  {told}: comm.recv(source=rank)" in ran.message
     assert "rank 1  line 3: comm.recv(source=rank)" in ran.message
     assert "Stopped as well, since all ranks are needed for that: rank 3 at line 3" in ran.message
-    assert notebook.run("%%px\nprint(comm.allreduce(held))").text.endswith("[all ranks] 6\n")
+    ran = notebook.run("%%px\nprint(comm.allreduce(held))")
+    assert ran.text == "[all ranks] 6\n", "its end is told once"
 
 
 def test_a_death_in_it_is_told_and_what_it_made_is_gone(notebook: Notebook) -> None:

@@ -12,7 +12,9 @@ from parlab.cluster.stop_button import StopButton
 
 # A rank that raised may have left others waiting for it: they get this long to end by themselves.
 GRACE_SECONDS = 1.0
-NOT_BEGUN = "had not begun this cell: an earlier one, with `--noblock`, was at {place}"
+NOT_BEGUN = (
+    "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at {place}"
+)
 # Ranks often die together, of the same line: the others of them are heard of a little later.
 SETTLE_SECONDS = 0.2
 
@@ -106,6 +108,7 @@ class Execution:
         outcome.intact = outcome.intact and not outcome.deaths
 
     def _free(self, outcome: Outcome, stacks: dict[int, str]) -> None:
+        ended_here = [cell for cell in self.session.background if cell.running()]
         freeing = Freeing(self.session, self.replies, self._stop, self._progress)
         freeing.in_torch = any(map(in_torch, stacks.values()))
         if outcome.ending is Ending.FAILED:
@@ -117,6 +120,8 @@ class Execution:
         outcome.freed = True
         outcome.not_free = freeing.running()
         outcome.intact = free and freeing.recover(outcome)
+        for cell in ended_here:  # of which this cell tells
+            self.session.background.remove(cell)
 
     def _wait_for_others(self) -> bool:
         """A rank failed, and those that wait for it are free: let those that compute go on.
