@@ -77,7 +77,8 @@ class Execution:
                 self._stop.wait_for(self._all_dead_or_done, SETTLE_SECONDS)
                 return Ending.DIED
             if self._is_late():
-                return Ending.DEADLINE
+                # To look what ranks do may take a second.
+                return Ending.DEADLINE if self.replies.running() else Ending.FINISHED
             if grace_ends is None and self.replies.errors():
                 grace_ends = time.monotonic() + GRACE_SECONDS
             if grace_ends is not None and time.monotonic() >= grace_ends:

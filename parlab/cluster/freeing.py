@@ -106,8 +106,8 @@ class Freeing:
         return self.session.channel.processor_seconds(self.running())
 
     def _any_alive(self, before: dict[int, float], after: dict[int, float]) -> bool:
-        """Whether some rank used the processor, or waits for it, or may (it does not answer); or
-        has left its cell, which the kernel then hears of, on a busy machine a while later.
+        """Whether some rank used the processor, or waits for it; or has left its cell, which the
+        kernel then hears of, on a busy machine a while later. One that does not answer may have.
         """
         channel = self.session.channel
         if any(
@@ -119,7 +119,7 @@ class Freeing:
         ):
             return True
         stacks = channel.stacks(self.running())
-        return any(stack and not where(stack, self.session.cells) for stack in stacks.values())
+        return any(not where(stack, self.session.cells) for stack in stacks.values())
 
     def _answers(self, function: Callable[..., Any], *arguments: Any) -> dict[int, Any] | None:
         """What `function` returns on each rank; None where one does not answer, or raises."""

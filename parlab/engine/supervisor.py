@@ -164,7 +164,8 @@ class Supervisor:
         match request["do"]:
             case "stacks":
                 os.write(self.requests, b"stacks 0\n")
-                self.signal_at = time.monotonic() + STACK_SECONDS
+                if self.signal_at is None:  # asked again, it is no later
+                    self.signal_at = time.monotonic() + STACK_SECONDS
             case "free":
                 os.write(self.requests, f"{request['how']} {request['generation']}\n".encode())
             case "processor_seconds":
