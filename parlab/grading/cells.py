@@ -3,11 +3,15 @@
 import ast
 import contextlib
 import re
+import tokenize
+from collections.abc import Iterator
 
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 # Cell magics whose cell is Python; of others (%%bash, %%writefile) nothing is a definition.
 _PYTHON_CELLS = {"px", "time", "timeit", "capture"}
 _NBVAL = re.compile(r"^\s*#[#\s]*(NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)\s*$")
+# What IPython runs otherwise than Python where a statement begins: `%cd x`, `files = !ls`, `x?`.
+_IPYTHON = re.compile(r"""(?P<before>\s*(?:[^'"#=]*=\s*)?)(?:[%!?,;/]|[^'"#]*\?\s*$)""")
 
 
 def statements(source: str) -> list[ast.stmt]:
@@ -15,22 +19,50 @@ def statements(source: str) -> list[ast.stmt]:
 
     A statement's `lineno` is its line in `source`, from 1.
     """
-    first = source.lstrip().split("\n", 1)[0].split(maxsplit=1)
-    if first and first[0].startswith("%%") and first[0][2:] not in _PYTHON_CELLS:
-        return []
-    body = "\n".join(_python(line) for line in source.split("\n"))
+    body = "\n".join(_as_python(lines) if is_python else "" for lines, is_python in _parts(source))
     try:
         return ast.parse(body).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 
-def _python(line: str) -> str:
-    """A line as Python reads it: `pass` where IPython would run a magic or the shell."""
-    indent = line[: len(line) - len(line.lstrip())]
-    if line.startswith("%%"):
+def _parts(source: str) -> Iterator[tuple[list[str], bool]]:
+    """The cell's lines, those of a statement together; and whether they are Python."""
+    lines, at, is_python = source.split("\n"), 0, True
+    while at < len(lines):
+        if lines[at].startswith("%%"):
+            is_python = lines[at][2:].split(" ", 1)[0].strip() in _PYTHON_CELLS
+        end = _end(lines, at) if is_python else at + 1
+        yield lines[at:end], is_python
+        at = end
+
+
+def _end(lines: list[str], at: int) -> int:
+    """The line behind the statement that begins in line `at`.
+
+    Where it does not end, as of a bracket that is not closed, it ends before the next %%.
+    """
+    if not has_code(lines[at]):
+        return at + 1
+    if _IPYTHON.match(lines[at]):
+        return next((n + 1 for n in range(at, len(lines)) if lines[n][-1:] != "\\"), len(lines))
+    following = map("{}\n".format, map(lines.__getitem__, range(at, len(lines))))
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(following.__next__):
+            if token.type == tokenize.NEWLINE:
+                return at + token.end[0]
+            line = at + token.start[0] - 1
+            if token.type == tokenize.OP and not token.start[1] and lines[line].startswith("%%"):
+                return line
+    return next((n for n in range(at + 1, len(lines)) if lines[n].startswith("%%")), len(lines))
+
+
+def _as_python(lines: list[str]) -> str:
+    """A statement as Python reads it, with as many lines: `files = None` for `files = !ls`."""
+    if lines[0].startswith("%%"):
         return ""
-    return f"{indent}pass" if line.lstrip().startswith(("%", "!")) else line
+    found = _IPYTHON.match(lines[0])
+    return f"{found['before']}None" + "\n" * (len(lines) - 1) if found else "\n".join(lines)
 
 
 def defined_names(source: str) -> frozenset[str]:
@@ -39,15 +71,33 @@ def defined_names(source: str) -> frozenset[str]:
 
 
 def bound_names(source: str) -> frozenset[str]:
-    """What a cell defines in any way: functions, classes, `name = …`, imports."""
-    names = set(defined_names(source))
-    for node in statements(source):
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    return frozenset(names)
+    """What a cell defines in any way, also in an `if`: functions, classes, `name = …`, imports."""
+    nodes = (node for statement in statements(source) for node in of_the_module(statement))
+    return frozenset(name for node in nodes for name in _bound(node))
+
+
+def _bound(node: ast.AST) -> list[str]:
+    if isinstance(node, DEFINITION):
+        return [node.name]
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+    return []
+
+
+def of_the_module(statement: ast.stmt) -> list[ast.AST]:
+    """The nodes that run in the module; of functions those that say `global`."""
+    waiting, found = [statement], []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if isinstance(node, DEFINITION | ast.Lambda):
+            found += [n for n in ast.walk(node) if isinstance(n, ast.Global)]
+        else:
+            waiting += ast.iter_child_nodes(node)
+    return found
 
 
 def used_names(source: str) -> frozenset[str]:
@@ -89,12 +139,15 @@ def _is_call(node: ast.stmt) -> bool:
 
 
 def pieces(source: str) -> list[str]:
-    """A cell cut before each of its lines that starts with %%: the cells that were merged."""
+    """A cell cut before each %% that is in no string: the cells that were merged."""
     found: list[list[str]] = [[]]
-    for line in source.split("\n"):
-        if line.startswith("%%") and has_code("\n".join(found[-1])):
+    began = False  # whether the last piece has code
+    for lines, _ in _parts(source):
+        if began and lines[0].startswith("%%"):
             found.append([])
-        found[-1].append(line)
+            began = False
+        found[-1] += lines
+        began |= has_code("\n".join(lines))
     return ["\n".join(lines).strip("\n") if len(found) > 1 else source for lines in found]
 
 

@@ -3,10 +3,9 @@
 import ast
 import re
 
-from parlab.grading.cells import statements
+from parlab.grading.cells import DEFINITION, of_the_module, statements
 from parlab.grading.lab import GradedLab, is_check
 
-_BINDS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SETTERS = {"setattr", "delattr"}
 # Calls by which a cell can assign what its syntax does not name.
 _UNNAMED = {"exec", "eval", "globals", "locals", "vars", "get_ipython"}
@@ -68,7 +67,7 @@ def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[st
     found: dict[str, None] = {}
     lines = "\n".join(line["code"] for line in _LINE_MAGICS.finditer(source))
     for statement in [*statements(source), *statements(lines)]:
-        for node in _of_the_module(statement):
+        for node in of_the_module(statement):
             found |= dict.fromkeys(_names(node, known))
         for node in ast.walk(statement):
             found |= dict.fromkeys(_attributes(node, own | known))
@@ -77,23 +76,10 @@ def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[st
     return list(found)
 
 
-def _of_the_module(statement: ast.stmt) -> list[ast.AST]:
-    """The nodes that run in the module; of functions those that say `global`."""
-    waiting, found = [statement], []
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
-        if isinstance(node, _BINDS | ast.Lambda):
-            found += [n for n in ast.walk(node) if isinstance(n, ast.Global)]
-        else:
-            waiting += ast.iter_child_nodes(node)
-    return found
-
-
 def _names(node: ast.AST, known: dict[str, str]) -> list[str]:
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         return [node.id] if node.id in known else []
-    if isinstance(node, _BINDS):
+    if isinstance(node, DEFINITION):
         return [node.name] if node.name in known else []
     if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
         return [node.name] if node.name in known else []

@@ -2,6 +2,7 @@
 
 import copy as copying
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -244,6 +245,77 @@ def alias_without_ids(copy: Copy, path: Path) -> None:
     ids_shuffled(copy, path)
 
 
+BROKEN_BY_BLACK = """\
+%%px
+def add(a, b):
+    return (
+        (a + b)
+        % 10**9
+        if a
+        != None
+        else b
+    )
+"""
+
+
+@case("passed", case.all)
+def lines_that_begin_as_magics(copy: Copy, path: Path) -> None:
+    """Black breaks before operators; IPython looks where a statement begins."""
+    copy.answer("add", BROKEN_BY_BLACK)
+    ids_shuffled(copy, path)
+
+
+@case("passed", case.all)
+def what_only_ipython_runs(copy: Copy, path: Path) -> None:
+    copy.answer("add", f"{copy.reference('add')}\nadd?\nhere = !echo it's here\n%cd -q /\n")
+    ids_shuffled(copy, path)
+
+
+@case("passed", case.all)
+def a_magic_in_a_docstring(copy: Copy, path: Path) -> None:
+    head, text, body = copy.reference("add").partition('"""The sum')
+    copy.answer(
+        "add", f'{head}"""\n%%px runs it on the ranks, %%bash does not:\n%%bash\nThe sum{body}'
+    )
+    assert text
+    merge(copy, "exercise-add", "check-add", "exercise-total", "check-total")
+
+
+def without_ids(source: str) -> Callable[[Copy, Path], None]:
+    """A submission whose answer to `add` is known by what its cell defines alone."""
+
+    def build(copy: Copy, path: Path) -> None:
+        copy.answer("add", f"%%px\n{source}")
+        ids_shuffled(copy, path)
+
+    return build
+
+
+DEEPER = {
+    "in_an_if": "if True:\n    def add(a, b):\n        return a + b\n",
+    "in_a_try": "try:\n    from operator import nothing as add\n"
+    "except ImportError:\n    add = lambda a, b: a + b\n",
+    "in_a_with": "import contextlib\nwith contextlib.suppress(OSError):\n"
+    "    from operator import add\n",
+    "by_a_walrus": "(add := lambda a, b: a + b)(1, 2)",
+}
+for name, source in DEEPER.items():
+    build = without_ids(source)
+    build.__name__ = f"defined_{name}"
+    case("passed", case.all)(build)
+
+
+@case("passed", case.all)
+def names_of_other_scopes(copy: Copy, path: Path) -> None:
+    """A variable of a function, or of a loop in brackets, is no answer."""
+    copy.insert(
+        "%%px\ndef mine():\n    add = 1\n    return [total for total in (1, 2)]\n"
+        "[mean for mean in (1, 2)]",
+        before="check-mean",
+    )
+    ids_shuffled(copy, path)
+
+
 @case("passed", case.all)
 def check_with_a_shell_line(copy: Copy, path: Path) -> None:
     """A later answer needs what a cell with a check call and a shell line sets."""
@@ -353,6 +425,11 @@ def assigns_where_it_comes_from(copy: Copy, path: Path) -> None:
 def other_ranks(copy: Copy, path: Path) -> None:
     """The last hidden check shows how many ranks there are."""
     copy.insert("cluster.start(2)", before="exercise-add")
+
+
+@case("passed", case.all, says="says cluster.start(2)")
+def other_ranks_above_a_long_line(copy: Copy, path: Path) -> None:
+    copy.insert("cluster.start(2)\nrest = (\n    7\n    % 2\n)", before="exercise-add")
 
 
 @case("passed", case.all)
