@@ -2,8 +2,9 @@
 
 from nbformat import NotebookNode, v4
 
+from parlab.grading import lab_values
 from parlab.grading.cells import without_nbval
-from parlab.grading.lab import Exercise, GradedLab, is_check
+from parlab.grading.lab import Exercise, GradedLab
 from parlab.grading.matching import Matched
 
 OWN = "own-"  # how the ids of the student's own cells start
@@ -16,6 +17,7 @@ def build(lab: GradedLab, matched: Matched) -> NotebookNode:
     """
     answers = {e.cell: matched.answers[e.key] for e in lab.exercises}
     stubs = {e.cell: lab.stub_of(e) for e in lab.exercises}
+    restoring = lab_values.restoring_cells(lab)
     notebook = v4.new_notebook()
     own_cells = 0
 
@@ -32,8 +34,7 @@ def build(lab: GradedLab, matched: Matched) -> NotebookNode:
             add_own(waiting)
             waiting = []
         add_own(matched.before.get(cell.id, []))
-        if is_check(cell):
-            add_own(matched.restoring)
+        add_own(restoring.get(cell.id, []))
         answer = answers.get(cell.id)
         source = stubs.get(cell.id, cell.source) if answer is None else answer
         notebook.cells.append(_code(source, cell.id))

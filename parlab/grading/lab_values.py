@@ -3,58 +3,75 @@
 import ast
 import re
 
+from nbformat import NotebookNode
+
 from parlab.grading.cells import DEFINITION, of_the_module, statements
 from parlab.grading.lab import GradedLab, is_check
 
 _SETTERS = {"setattr", "delattr"}
+# Under this name labs import what starts ranks, and students write of it before they do.
+_CLUSTER = {"cluster": "parlab.cluster"}
+_RANK_CALLS = {f"parlab.cluster.{name}" for name in ("start", "restart", "stop")}
 # Calls by which a cell can assign what its syntax does not name.
 _UNNAMED = {"exec", "eval", "globals", "locals", "vars", "get_ipython"}
 _LINE_MAGICS = re.compile(r"^\s*%(?:px|time) (?P<code>.*)", re.MULTILINE)
 
 
 def imports(lab: GradedLab) -> dict[str, str]:
-    """What the lab's own cells import from parlab: `comm` → `from parlab.rank import comm`."""
-    return {name: text for _, cell_imports in _by_magic(lab) for name, text in cell_imports.items()}
+    """What the lab's own cells import from parlab: `comm` → `parlab.rank.comm`."""
+    return of_parlab([cell.source for cell in _own_cells(lab)])
 
 
-def restoring_cells(lab: GradedLab) -> list[str]:
-    """Cells that give every such name its value again, on ranks and in the notebook."""
-    found: dict[str, list[str]] = {}
-    for magic, cell_imports in _by_magic(lab):
-        found.setdefault(magic, []).extend(dict.fromkeys(cell_imports.values()))
-    return ["\n".join([magic, *lines]).strip() for magic, lines in found.items() if lines]
+def restoring_cells(lab: GradedLab) -> dict[str, list[str]]:
+    """By exercise's and check's cell: cells that give the lab's names their values again.
 
-
-def _by_magic(lab: GradedLab) -> list[tuple[str, dict[str, str]]]:
-    """For each of the lab's own cells: `%%px` or "", and what it imports from parlab."""
-    found = []
-    exercises = {e.cell for e in lab.exercises}
+    Whatever a notebook did to them by then: not every way to assign can be seen. They are the
+    names that the lab has imported before, in the notebook and on all ranks. What one rank alone
+    imports draws, and no check uses it.
+    """
+    own = {cell.id for cell in _own_cells(lab)}
+    imported: dict[str, dict[str, str]] = {"": {}, "%%px": {}}
+    found = {}
     for cell in lab.cells:
-        if cell.id in exercises or is_check(cell):
-            continue
-        names = {}
-        for node in statements(cell.source):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("parlab"):
-                text = {a.asname or a.name: _import(node.module, a) for a in node.names}
-                names |= text
-        found.append(("%%px" if cell.source.startswith("%%px") else "", names))
+        magic = cell.source.partition("\n")[0] if cell.source.startswith("%%px") else ""
+        if cell.id not in own:
+            found[cell.id] = [_importing(*one) for one in imported.items() if one[1]]
+        elif "--targets" not in magic:
+            imported[magic[:4]] |= of_parlab([cell.source])
     return found
 
 
-def _import(module: str | None, alias: ast.alias) -> str:
-    return ast.unparse(ast.ImportFrom(module, [alias], 0))
+def _own_cells(lab: GradedLab) -> list[NotebookNode]:
+    exercises = {e.cell for e in lab.exercises}
+    return [cell for cell in lab.cells if cell.id not in exercises and not is_check(cell)]
+
+
+def _importing(magic: str, names: dict[str, str]) -> str:
+    pairs = [(origin.rpartition("."), name) for name, origin in names.items()]
+    lines = [
+        f"from {module} import {last} as {name}" for (module, _, last), name in pairs if module
+    ]
+    return "\n".join([magic, *lines]).strip()
 
 
 def of_parlab(sources: list[str]) -> dict[str, str]:
     """What these cells import from parlab, as `imports`; of `import parlab.rank`, `parlab`."""
-    found = {}
-    for node in (n for source in sources for s in statements(source) for n in ast.walk(s)):
-        if isinstance(node, ast.Import):
-            modules = [a for a in node.names if a.name.partition(".")[0] == "parlab"]
-            found |= {a.asname or "parlab": ast.unparse(ast.Import([a])) for a in modules}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "parlab":
-            found |= {a.asname or a.name: _import(node.module, a) for a in node.names}
-    return found
+    nodes = (n for source in sources for s in statements(source) for n in ast.walk(s))
+    found = (pair for node in nodes for pair in _imported(node).items())
+    return {name: origin for name, origin in found if origin.partition(".")[0] == "parlab"}
+
+
+def _imported(node: ast.AST) -> dict[str, str]:
+    """What an import binds, with where it comes from; nothing where the node is none."""
+    if isinstance(node, ast.ImportFrom):
+        return {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    if isinstance(node, ast.Import):
+        firsts = [alias.name.partition(".")[0] for alias in node.names]
+        return {
+            alias.asname or first: alias.name if alias.asname else first
+            for alias, first in zip(node.names, firsts, strict=True)
+        }
+    return {}
 
 
 def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
@@ -85,13 +102,7 @@ def _names(node: ast.AST, known: dict[str, str]) -> list[str]:
         return [node.name] if node.name in known else []
     if isinstance(node, ast.Global):
         return [name for name in node.names if name in known]
-    if isinstance(node, ast.Import):
-        names = [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-        return [name for name in names if name in known]
-    if isinstance(node, ast.ImportFrom):
-        pairs = [(alias.asname or alias.name, _import(node.module, alias)) for alias in node.names]
-        return [name for name, text in pairs if known.get(name, text) != text]
-    return []
+    return [name for name, origin in _imported(node).items() if known.get(name, origin) != origin]
 
 
 def _attributes(node: ast.AST, known: dict[str, str]) -> list[str]:
@@ -122,29 +133,36 @@ def without_attributes_assigned(source: str, known: dict[str, str]) -> str:
 
 def start_of(lab: GradedLab) -> str:
     """The lab's own call of `cluster.start`; "" where it starts no ranks."""
-    calls = [call for cell in lab.cells for call in _starts(cell.source)]
+    origins = _CLUSTER | imports(lab)
+    calls = [call for cell in lab.cells for call in _rank_calls(cell.source, origins)]
     return ast.unparse(calls[0]) if calls else ""
 
 
-def with_start(source: str, wanted: str) -> tuple[str, list[str]]:
-    """The cell with the lab's own call of `cluster.start`; and those calls that were others."""
+def without_rank_calls(source: str, known: dict[str, str]) -> tuple[str, list[str]]:
+    """The cell with None for each call that starts or ends ranks; and those calls.
+
+    Fresh ranks would know nothing of what the lab's cells, and the answers before, define.
+    """
     lines = source.split("\n")
-    others = []
-    for call in _starts(source):
-        if ast.unparse(call) != wanted and wanted:
-            others.append(ast.unparse(call))
-            before, after = lines[call.lineno - 1], lines[call.end_lineno - 1]
-            head = before.encode()[: call.col_offset].decode()
-            tail = after.encode()[call.end_col_offset :].decode()
-            gone = call.end_lineno - call.lineno
-            lines[call.lineno - 1 : call.end_lineno] = [f"{head}{wanted}{tail}", *[""] * gone]
-    return "\n".join(lines), others
+    calls = _rank_calls(source, _CLUSTER | known)
+    for call in reversed(calls):
+        head = lines[call.lineno - 1].encode()[: call.col_offset].decode()
+        tail = lines[call.end_lineno - 1].encode()[call.end_col_offset :].decode()
+        gone = call.end_lineno - call.lineno
+        lines[call.lineno - 1 : call.end_lineno] = [f"{head}None{tail}", *[""] * gone]
+    return "\n".join(lines), [ast.unparse(call) for call in calls]
 
 
-def _starts(source: str) -> list[ast.Call]:
-    return [
-        node
-        for statement in statements(source)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "cluster.start"
-    ]
+def _rank_calls(source: str, origins: dict[str, str]) -> list[ast.Call]:
+    """In the order of the text."""
+    nodes = (node for statement in statements(source) for node in ast.walk(statement))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    found = [call for call in calls if _origin(call.func, origins) in _RANK_CALLS]
+    return sorted(found, key=lambda call: (call.lineno, call.col_offset))
+
+
+def _origin(node: ast.AST, origins: dict[str, str]) -> str:
+    """`parlab.cluster.start` for `cl.start`, where `cl` is `parlab.cluster`."""
+    if isinstance(node, ast.Attribute):
+        return f"{_origin(node.value, origins)}.{node.attr}"
+    return origins.get(node.id, "") if isinstance(node, ast.Name) else ""

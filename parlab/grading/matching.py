@@ -38,8 +38,6 @@ class Matched:
         untouched: keys whose answer is the stub as handed out.
         after: cells of the student's own by the lab's cell that they follow; None: first of all.
         before: cells of the student's own by the check that they come before.
-        restoring: cells that give the lab's own names their values again, before each check; none
-            where the student assigned nothing of the lab's.
         left_out: what of the student's code does not run, in sentences, for the student too.
         notes: for the instructor.
     """
@@ -48,7 +46,6 @@ class Matched:
     untouched: set[str] = field(default_factory=set)
     after: dict[str | None, list[str]] = field(default_factory=dict)
     before: dict[str, list[str]] = field(default_factory=dict)
-    restoring: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -77,7 +74,9 @@ def match(lab: GradedLab, submitted: NotebookNode) -> Matched:
     """What runs of a submission, and where. Raises WrongLab."""
     _same_lab(lab, submitted)
     matched = Matched({})
-    matcher = _Matcher(lab, _with_the_labs_values(_pieces(submitted), lab, matched))
+    found = _pieces(submitted)
+    theirs = lab_values.of_parlab([piece.source for piece in found if piece.is_code])
+    matcher = _Matcher(lab, _without_the_labs_values(found, lab, theirs, matched), theirs)
     matched.answers = {e.key: matcher.answer(e) for e in lab.exercises}
     for exercise in lab.exercises:
         if same_code(matched.answers[exercise.key] or "", lab.stub_of(exercise)):
@@ -101,34 +100,31 @@ def _pieces(submitted: NotebookNode) -> list[Piece]:
     return found
 
 
-def _with_the_labs_values(found: list[Piece], lab: GradedLab, matched: Matched) -> list[Piece]:
-    """The pieces without what they set of the lab's, and with as many ranks as the lab asks for."""
-    known, wanted = lab_values.imports(lab), lab_values.start_of(lab)
-    own = lab_values.of_parlab([piece.source for piece in found if piece.is_code])
+def _without_the_labs_values(
+    found: list[Piece], lab: GradedLab, theirs: dict[str, str], matched: Matched
+) -> list[Piece]:
+    """The pieces without what they set of the lab's; `theirs` is what they import from parlab."""
+    known = lab_values.imports(lab)
     kept = []
     for piece in found:
         if not piece.is_code:
             kept.append(piece)
             continue
-        if assigned := lab_values.assigned(piece.source, known, own):
+        if assigned := lab_values.assigned(piece.source, known, theirs):
             matched.notes.append(f"cell {piece.number} assigns to {', '.join(assigned)}")
-        source = lab_values.without_attributes_assigned(piece.source, own | known)
-        source, others = lab_values.with_start(source, wanted)
-        matched.left_out += [
-            f"Cell {piece.number} of your notebook says {other}; the lab says {wanted}, which ran."
-            for other in others
-        ]
+        source = lab_values.without_attributes_assigned(piece.source, theirs | known)
         kept.append(replace(piece, source=source))
-    if matched.notes:
-        matched.restoring = lab_values.restoring_cells(lab)
     return kept
 
 
 class _Matcher:
     """Which cell of the lab each piece of a submission is."""
 
-    def __init__(self, lab: GradedLab, submitted: list[Piece]) -> None:
+    def __init__(self, lab: GradedLab, submitted: list[Piece], theirs: dict[str, str]) -> None:
         self.lab = lab
+        self.start = lab_values.start_of(lab)
+        self.from_parlab = theirs | lab_values.imports(lab)
+        self.rank_calls: dict[int, dict[str, None]] = {}  # that do not run, by the cell's number
         self.pieces = submitted
         self.by_id = {cell.id: cell for cell in lab.solution.cells}
         self.exercise_cells = {e.cell for e in lab.exercises}
@@ -166,7 +162,20 @@ class _Matcher:
         self.answering.setdefault(index, exercise.cell)
         if self.lab_cell.get(index) == exercise.cell:
             self.answering[index] = exercise.cell
-        return without_calls(self.pieces[index].source, CHECKS)
+        return self._to_run(self.pieces[index])
+
+    def _to_run(self, piece: Piece, given: str = "") -> str:
+        """What runs of a piece: all but its calls of checks, and of what starts or ends ranks.
+
+        `given` is the lab's cell that the piece was, whose calls are the lab's.
+        """
+        source = without_calls(piece.source, CHECKS)
+        if not self.start:
+            return source
+        source, calls = lab_values.without_rank_calls(source, self.from_parlab)
+        if others := [call for call in calls if call not in given]:
+            self.rank_calls.setdefault(piece.number, {}).update(dict.fromkeys(others))
+        return source
 
     def _own_cell(self, exercise: Exercise) -> int | None:
         """The code cell with the exercise's id, else with its key, else a copy of its stub."""
@@ -214,10 +223,17 @@ class _Matcher:
             if index not in self.answering:
                 self._place(piece, self.lab_cell.get(index), after, matched)
             after = cell if cell in runs else after
+        for number, calls in self.rank_calls.items():
+            said = f"says {', '.join(calls)}, which did not run"
+            matched.notes.append(f"cell {number} {said}")
+            matched.left_out.append(
+                f"Cell {number} of your notebook {said}: the ranks are those of the lab's "
+                f"{self.start}."
+            )
 
     def _place(self, piece: Piece, cell: str | None, after: str | None, matched: Matched) -> None:
         if cell is None or cell in self.exercise_cells:
-            source = without_calls(piece.source, CHECKS)
+            source = self._to_run(piece)
             is_stub = cell is not None and same_code(piece.source, self._given(cell))
             if piece.is_code and not is_stub and has_code(source):
                 matched.after.setdefault(after, []).append(source)
@@ -231,7 +247,7 @@ class _Matcher:
         if not piece.is_code:
             return
         if is_check(self.by_id[cell]):
-            source = without_calls(piece.source, CHECKS)
+            source = self._to_run(piece)
             if has_code(source):
                 matched.before.setdefault(cell, []).append(source)
             matched.left_out.append(
@@ -239,7 +255,7 @@ class _Matcher:
                 "was handed out, after what else you wrote there."
             )
             return
-        if added := added_definitions(piece.source, given):
+        if added := added_definitions(self._to_run(piece, given), given):
             matched.after.setdefault(cell, []).append(added)
         matched.left_out.append(
             f"Cell {piece.number} of your notebook is the lab's, and was changed: the lab's own "

@@ -12,7 +12,27 @@ case = Cases(ring_shift=3, ring_all_gather=4, ring_reduce_scatter=4, ring_all_re
 @case("partial", 3, says="the ranks were stopped", ring_all_gather="error",
       ring_reduce_scatter="error", ring_all_reduce="error")  # fmt: skip
 def stops_the_cluster(copy: Copy, path: Path) -> None:
-    copy.insert("cluster.stop()", before="exercise-ring_all_gather")
+    copy.insert("getattr(cluster, 'stop')()", before="exercise-ring_all_gather")
+
+
+@case("passed", case.all, says="says cluster.stop(), cluster.start(3), which did not run")
+def other_ranks_between_exercises(copy: Copy, path: Path) -> None:
+    """They would know nothing of what was defined before."""
+    copy.insert("cluster.stop()\ncluster.start(3)", before="exercise-ring_all_reduce")
+
+
+@case("passed", case.all, notes="says cl.start(2), start(2), parlab.cluster.restart()")
+def other_ranks_by_other_names(copy: Copy, path: Path) -> None:
+    source = "import parlab.cluster\nfrom parlab import cluster as cl\n"
+    source += "from parlab.cluster import start\n"
+    source += "cl.start(2); start(2)\nparlab.cluster.restart()"
+    copy.insert(source, before="exercise-ring_shift")
+
+
+@case("passed", case.all)
+def assigns_through_the_module(copy: Copy, path: Path) -> None:
+    """Whatever sets a name of the lab's: it has its own value before each exercise and check."""
+    copy.insert("%%px\nimport __main__\n__main__.rank = 7", before="exercise-ring_shift")
 
 
 @case("partial", case.without("ring_shift"), says="died", ring_shift="error")
@@ -68,7 +88,7 @@ def collective_mismatched(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def fresh_ranks(copy: Copy, path: Path) -> None:
-    """Ranks of the student's own, then a copy of the lab's imports, and a helper behind it."""
+    """The lab's start once more, then a copy of the lab's imports, and a helper behind it."""
     [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
     helper = "%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n"
     for source in ("cluster.start(3)", imports, helper):

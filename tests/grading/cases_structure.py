@@ -402,6 +402,13 @@ def assigns_by_a_text(copy: Copy, path: Path) -> None:
     copy.answer("add", "%%px\ndef add(a, b):\n    return 1\n")
 
 
+@case("passed", case.all)
+def assigns_unseen(copy: Copy, path: Path) -> None:
+    """Neither to a reader nor to the grader, and whole again before each exercise and check."""
+    copy.insert("%%px\nrun = exec\nrun('show_units = None')", before="exercise-add")
+    copy.answer("add", "%%px\nshow_units(1)\n" + copy.reference("add").removeprefix("%%px\n"))
+
+
 @case("passed", case.all, notes="assigns to show_units")
 def assigns_in_a_line(copy: Copy, path: Path) -> None:
     copy.insert("%px show_units = None", before="exercise-add")
@@ -421,7 +428,7 @@ def assigns_where_it_comes_from(copy: Copy, path: Path) -> None:
     copy.insert(source, before="exercise-add")
 
 
-@case("passed", case.all, says="says cluster.start(2)")
+@case("passed", case.all, says="says cluster.start(2)", notes="says cluster.start(2)")
 def other_ranks(copy: Copy, path: Path) -> None:
     """The last hidden check shows how many ranks there are."""
     copy.insert("cluster.start(2)", before="exercise-add")
