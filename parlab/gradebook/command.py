@@ -1,5 +1,6 @@
 """`parlab grade`: reads what was asked, grades, and writes the reports."""
 
+import errno
 import shlex
 import signal
 import sys
@@ -27,6 +28,7 @@ from parlab.grading.store import Store
 from parlab.grading.submissions import Submission, claim, find_submissions
 
 ALL_GRADED, SOME_NOT, USAGE, NOT_PROVED, INTERRUPTED = 0, 1, 2, 3, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ def grade(options: GradeOptions) -> int:
     except ValueError as error:
         return _say(str(error), USAGE)
     except OSError as error:
+        first = "make room" if error.errno in _FULL else "mend that"
         return _say(
-            f"{error}. What was graded before is kept: make room, and give the same command again",
+            f"{error}. What was graded before is kept: {first}, and give the same command again",
             SOME_NOT,
         )
     except KeyboardInterrupt:
@@ -192,9 +195,13 @@ class _Batch:
 
 def _refuse_inside(out: Path, submissions: Sequence[Path]) -> None:
     """What is written below a class's folder would be taken for submissions the next time."""
+    out = out.resolve()
     for path in submissions:
-        if path.is_dir() and out.resolve().is_relative_to(path.resolve()):
-            raise ValueError(f"--out {out} is inside {path}, a folder of submissions: name another")
+        folder = path.resolve() if path.is_dir() else path.resolve().parent
+        if out == folder or (path.is_dir() and out.is_relative_to(folder)):
+            raise ValueError(
+                f"--out {out} is inside {folder}, a folder of submissions: name another"
+            )
 
 
 def _nothing_handed_in(lab: GradedLab, student: str) -> SubmissionResult:

@@ -280,5 +280,10 @@ def _same_lab(lab: GradedLab, submitted: NotebookNode) -> None:
     )
     if is_ours:
         return
+    if name == lab.name:
+        raise WrongLab(
+            f"this is lab {name}, and none of its exercises is in it. Hand in the notebook with "
+            "the cells in which you did them"
+        )
     of = f"it is lab {name}" if isinstance(name, str) else "none of the lab's exercises is in it"
     raise WrongLab(f"this is not lab {lab.name}: {of}")

@@ -120,16 +120,22 @@ def parse(data: bytes) -> NotebookNode:
         return _plain(_upgraded(content, len(data)))
     except NotReadable:
         raise
-    except Exception as error:  # nbformat fails in many ways on what is no notebook
-        first = str(error).strip().split("\n")[0][:200]
-        raise NotReadable(
-            f"the file is no valid notebook: {first or type(error).__name__}"
-        ) from None
+    except Exception:  # nbformat fails in many ways on what is no notebook, with words of its own
+        raise _invalid(f"what is in it is not in format {content['nbformat']}") from None
+
+
+def _invalid(why: str) -> NotReadable:
+    return NotReadable(
+        f"the file is no valid notebook: {why}. Open it in JupyterLab, mend it, save it, and hand "
+        "it in again"
+    )
 
 
 def _upgraded(content: Any, size: int) -> dict[str, Any]:
-    if not isinstance(content, dict) or not isinstance(content.get("nbformat"), int):
+    if not isinstance(content, dict) or "nbformat" not in content:
         raise NotReadable("the file is JSON, but no notebook")
+    if type(content["nbformat"]) is not int:  # true is an int, too
+        raise _invalid(f"its nbformat is {json.dumps(content['nbformat'])[:20]}, and no number")
     if content["nbformat"] > 4:
         raise NotReadable(f"it is a notebook of format {content['nbformat']}; save it in format 4")
     if content["nbformat"] == 4:
@@ -147,7 +153,7 @@ def _plain(notebook: dict[str, Any]) -> NotebookNode:
     if len(cells) > MAX_CELLS:
         raise NotReadable(f"the notebook has {len(cells)} cells; up to {MAX_CELLS} are read")
     plain = v4.new_notebook(metadata={OWN: _own(notebook.get("metadata"))})
-    plain.cells = [_cell(cell, number) for number, cell in enumerate(cells)]
+    plain.cells = [_cell(cell, number) for number, cell in enumerate(cells, 1)]
     code = sum(len(cell.source) for cell in plain.cells if cell.cell_type == "code")
     if code > MAX_CODE:
         raise NotReadable(f"its code has {code:,} characters; up to {MAX_CODE:,} are read")
@@ -162,13 +168,17 @@ def _own(metadata: Any) -> dict[str, str]:
 
 
 def _cell(cell: Any, number: int) -> NotebookNode:
-    source = cell.get("source", "")
-    source = "".join(source) if isinstance(source, list) else str(source)
+    if not isinstance(cell, dict):
+        raise _invalid(f"cell {number} of the file is {json.dumps(cell)[:20]}, and no cell")
+    source = cell.get("source") or ""
+    lines = source if isinstance(source, list) else [source]
+    if not all(isinstance(line, str) for line in lines):
+        raise _invalid(f"the source of its cell {number} is no text")
     metadata = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
     tags = metadata.get("tags")
     return NotebookNode(
         cell_type="code" if cell.get("cell_type") == "code" else "markdown",
-        source=_clean(source),
+        source=_clean("".join(lines)),
         # No id at all, in old formats and from some editors.
         id=str(cell.get("id") or f"without-id-{number}"),
         metadata=NotebookNode(
@@ -179,7 +189,9 @@ def _cell(cell: Any, number: int) -> NotebookNode:
 
 
 def _clean(text: str) -> str:
-    return text.encode("utf-8", "replace").decode().replace("\r\n", "\n")
+    """Lines end as here: editors on Windows, and on old Macs, end them otherwise."""
+    text = text.encode("utf-8", "replace").decode()
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def main() -> None:

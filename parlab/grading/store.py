@@ -5,6 +5,7 @@ import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from parlab.files import write_atomically
 from parlab.grading.doing_nothing import Worthless
@@ -27,15 +28,25 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For this grader alone; raises Busy. The lock goes with the process, however it ends."""
-        self.results.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / ".lock", "w") as file:
+        """For this grader alone; raises Busy, and ValueError where the folder cannot be used.
+
+        The lock goes with the process, however it ends.
+        """
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 problem = f"another grader works in {self.folder}: wait, or use another --out"
                 raise Busy(problem) from None
             yield
+
+    def _lock_file(self) -> TextIO:
+        try:
+            self.results.mkdir(parents=True, exist_ok=True)
+            return open(self.folder / ".lock", "w")
+        except OSError as error:
+            problem = f"--out {self.folder} cannot be written to: {error.strerror}"
+            raise ValueError(f"{problem}. Name a folder, new or of an earlier run") from None
 
     def path(self, student: str) -> Path:
         return self.results / file_name(student) / "result.json"

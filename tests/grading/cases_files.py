@@ -110,6 +110,36 @@ def much_code(copy: Copy, path: Path) -> None:
     copy.insert("x\n" * 2**20, before="exercise-add")
 
 
+def invalid(path: Path, notebook: dict) -> None:
+    path.write_text(json.dumps({"nbformat": 4} | notebook))
+
+
+@case("error", 0, says="valid notebook: its nbformat is true, and no number. Open it in JupyterLab")
+def format_true(copy: Copy, path: Path) -> None:
+    invalid(path, json.loads(copy.text()) | {"nbformat": True})
+
+
+@case("error", 0, says="valid notebook: what is in it is not in format 3. Open it in JupyterLab")
+def format_3_of_nothing(copy: Copy, path: Path) -> None:
+    invalid(path, {"nbformat": 3, "worksheets": [{"cells": [None]}]})
+
+
+@case("error", 0, says="valid notebook: cell 2 of the file is null, and no cell. Open it in")
+def null_cell(copy: Copy, path: Path) -> None:
+    invalid(path, {"cells": [{}, None]})
+
+
+@case("error", 0, says="valid notebook: the source of its cell 1 is no text. Open it in")
+def source_of_numbers(copy: Copy, path: Path) -> None:
+    invalid(path, {"cells": [{"source": [1, 2]}]})
+
+
+@case("passed", case.all)
+def lines_of_an_old_mac(copy: Copy, path: Path) -> None:
+    """Ended by a carriage return alone: nothing of the lab was changed."""
+    path.write_text(copy.text().replace("\\n", "\\r"))
+
+
 @case("error", 0, says="nested")
 def nested(copy: Copy, path: Path) -> None:
     path.write_text("[" * 200_000)
@@ -179,6 +209,11 @@ def wrong_lab(copy: Copy, path: Path) -> None:
     other = nbformat.v4.new_notebook(metadata={"parlab": {"lab": "02_data_parallel"}})
     other.cells = [nbformat.v4.new_code_cell("def sharded_sampler(): pass")]
     path.write_text(nbformat.writes(other))
+
+
+@case("error", 0, says="01_plain, and none of its exercises is in it. Hand in the")
+def without_exercises(copy: Copy, path: Path) -> None:
+    copy.notebook.cells = [cell for cell in copy.cells if "exercise" not in cell.metadata]
 
 
 @case("passed", case.all, notes="another release")

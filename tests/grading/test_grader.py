@@ -90,6 +90,9 @@ def stored(folder: Path) -> set[str]:
         (["grade", "01_mpi", ".", "--out", "../out", "--only", "nobody"], "nobody"),
         (["grade", "01_mpi", ".", "--out", "../out", "--jobs", "0"], "jobs"),
         (["grade", "01_mpi", ".", "--out", "./grades"], "is inside"),
+        (["grade", "01_mpi", "ada.ipynb", "--out", "."], "is inside"),
+        (["grade", "01_mpi", ".", "--out", "../file"], "Name a folder, new or of an earlier run"),
+        (["grade", "01_mpi", ".", "--out", "/dev/null"], "cannot be written to: Not a directory"),
         (["grade", "01_mpi", ".", "--out", "../out", "--memory", "inf"], "memory"),
         (["grade", "01_mpi", ".", "--out", "../out", "--isolate"], "No such option"),
         (["grade", "01_mpi"], "Missing argument"),
@@ -102,6 +105,7 @@ def test_bad_input_ends_with_2_and_says_what_to_do(
     folder = tmp_path / "class"
     folder.mkdir()
     (folder / "ada.ipynb").write_text("{}")
+    (tmp_path / "file").touch()
     ended = graded([sys.executable, "-m", "parlab.cli", *asked], cwd=folder)
     assert ended.returncode == 2, ended.stderr
     assert says in ended.stderr and "Traceback" not in ended.stderr
