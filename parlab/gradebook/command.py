@@ -88,8 +88,7 @@ class _Batch:
         self.lab: GradedLab = find_lab(options.lab)
         _refuse_inside(options.out, options.submissions)
         collected = find_submissions(list(options.submissions), self.lab.name)
-        for student in self._without(collected.submissions):
-            claim(collected, student)
+        claim(collected, [entry.student for entry in self.roster.entries] if self.roster else [])
         self.submissions, self.ignored = collected.submissions, collected.ignored
         self._refuse_unknown(options.only)
         self.sandbox = choose(options.sandbox)
@@ -182,7 +181,9 @@ class _Batch:
         if self.ignored:
             names = ", ".join(path.name for path in self.ignored[:5])
             more = ", …" if len(self.ignored) > 5 else ""
-            print(f"{len(self.ignored)} files are no submissions: {printable(names)}{more}")
+            print(
+                f"{len(self.ignored)} files or folders are no submissions: {printable(names)}{more}"
+            )
         if self.roster and self.roster.ignored:
             print(f"columns of the roster that say nothing here: {', '.join(self.roster.ignored)}")
         for result in failed:

@@ -85,7 +85,7 @@ class Gradebook:
         grader: the fingerprint of the grader.
         command: as it was typed.
         date: when it was graded, ISO 8601.
-        ignored: files beside the submissions that are none.
+        ignored: files and folders beside the submissions that are none.
     """
 
     lab: str

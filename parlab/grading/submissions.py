@@ -4,7 +4,8 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from pathlib import Path
 _NOT_STUDENTS = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".git", ".venv", "node_modules"}
 # The folders of a handout: a folder with one of these is one student's.
 _OF_A_HANDOUT = {"labs", "book", "parlab"}
-# Browsers and file systems change the ending; what is in the file counts.
-_NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", re.IGNORECASE)
-_ARCHIVE = re.compile(
-    r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", re.IGNORECASE
-)
-_DEEPEST = 8  # folders below a student's
+# Browsers and file systems change the ending; what is in the file counts. A name has any character.
+_ANY = re.IGNORECASE | re.DOTALL
+_NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", _ANY)
+_ARCHIVE = re.compile(r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", _ANY)
+_OTHER = re.compile(r"(?P<stem>.*?)(\.ipynb)?(\.[^.]*)?", _ANY)
+_DEEPEST = 100  # folders below a student's
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Collected:
 
     Attributes:
         submissions: one for each student, by name.
-        ignored: files in a class's folder that are no student's, in the order of their names.
+        ignored: what in a class's folder is no student's, in the order of the names.
     """
 
     submissions: list[Submission] = field(default_factory=list)
@@ -78,28 +79,49 @@ def find_submissions(paths: list[Path], lab: str) -> Collected:
         elif _is_class(path, lab, alone=len(paths) == 1):
             found += _of_class(path, lab, collected.ignored)
         else:
-            found.append(_of_student(path, lab))
+            found.append(_of_student(path, lab, _owner(path)))
     collected.submissions = _one_each(found)
     return collected
 
 
-def claim(collected: Collected, student: str) -> None:
-    """Where this student has no submission, an ignored file of that name is one, and is told."""
-    for path in collected.ignored:
-        if _name(path.stem) == _name(student).strip():
-            collected.ignored.remove(path)
-            problem = f"no notebook is among what was handed in: {path.name}"
+def claim(collected: Collected, roster: list[str]) -> None:
+    """Who is on the roster, and has no submission, gets what is called alike: upper case is lower.
+
+    A submission that nobody else can mean is theirs. Several are told, and so is an ignored file:
+    it is no notebook, and it is not nothing.
+    """
+    here = {_plain(s.student) for s in collected.submissions}
+    absent = [_plain(student) for student in roster if _plain(student) not in here]
+    on_roster = {_plain(student) for student in roster}
+    free = [s for s in collected.submissions if _plain(s.student) not in on_roster]
+    for student in absent:
+        alike = [s for s in free if _same_letters(s.student, student)]
+        files = [path for path in collected.ignored if _same_letters(_called(path), student)]
+        if len(alike) == 1 and [_same_letters(one, student) for one in absent].count(True) == 1:
+            collected.submissions.remove(alike[0])
+            collected.submissions.append(replace(alike[0], student=student))
+        elif alike:
+            names = ", ".join(s.student for s in alike)
+            problem = f"is it handed in under another name: {names}? Call it {student}"
             collected.submissions.append(Submission(student, None, problem))
-            collected.submissions.sort(key=lambda one: one.student)
-            return
+        elif files:
+            collected.ignored.remove(files[0])
+            problem = f"no notebook is among what was handed in: {files[0].name}"
+            collected.submissions.append(Submission(student, None, problem))
+    collected.submissions.sort(key=lambda one: one.student)
 
 
 def _of_file(path: Path, lab: str) -> Submission:
     stem = _stem(path)
     if _ARCHIVE.fullmatch(path.name):
         return Submission(_name(stem), None, _packed(path))
-    named_after_lab = stem == lab and path.resolve().parent.name
-    return Submission(_name(path.resolve().parent.name if named_after_lab else stem), path)
+    return Submission(_owner(path.resolve().parent) if stem == lab else _name(stem), path)
+
+
+def _owner(folder: Path) -> str:
+    """Whose folder it is, by its name; a handout's folder is that of the folder around it."""
+    around = (folder.resolve(), *folder.resolve().parents)
+    return _name(next(one.name for one in around if one.name not in _OF_A_HANDOUT))
 
 
 def _is_class(folder: Path, lab: str, alone: bool) -> bool:
@@ -120,9 +142,11 @@ def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
         if path.is_symlink() and path.is_dir():
             problem = "its folder is a link: collect the folder itself"
             found.append(Submission(_name(path.name), None, problem))
+        elif path.is_dir() and path.name not in _NOT_STUDENTS:
+            found.append(_of_student(path, lab, _name(path.name)))
         elif path.is_dir():
-            if path.name not in _NOT_STUDENTS:
-                found.append(_of_student(path, lab))
+            if any(map(_is_notebook, _files(path))):
+                ignored.append(path)
         elif _ARCHIVE.fullmatch(path.name):
             found.append(_of_file(path, lab))
         elif _is_notebook(path):
@@ -133,25 +157,32 @@ def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
     return found
 
 
-def _of_student(folder: Path, lab: str) -> Submission:
-    student, notebooks = _name(folder.resolve().name), _notebooks(folder)
+def _of_student(folder: Path, lab: str, student: str) -> Submission:
+    notebooks = _notebooks(folder)
     of_lab = [path for path in notebooks if _stem(path) == lab]
     for found in (of_lab, notebooks):
         if len(found) == 1:
             return Submission(student, found[0])
     if notebooks:
-        names = ", ".join(str(path.relative_to(folder)) for path in of_lab or notebooks)
+        names = _named(of_lab or notebooks, folder)
         return Submission(
             student, None, f"which notebook counts: {names}? Leave one, or name it {lab}"
         )
-    others = sorted(path for path in _files(folder) if not path.name.startswith("."))
+    others = sorted(p for p in _files(folder, _NOT_STUDENTS) if not p.name.startswith("."))
     packed = [path for path in others if _ARCHIVE.fullmatch(path.name)]
     if packed:
         return Submission(student, None, _packed(packed[0]))
+    if copies := sorted(filter(_is_notebook, _files(folder))):
+        problem = f"the only notebooks are where tools keep theirs: {_named(copies, folder)}"
+        return Submission(student, None, problem)
     if others:
-        names = ", ".join(str(path.relative_to(folder)) for path in others[:5])
-        return Submission(student, None, f"no notebook is among what was handed in: {names}")
+        problem = f"no notebook is among what was handed in: {_named(others, folder)}"
+        return Submission(student, None, problem)
     return Submission(student, None, "the folder holds nothing", given=False)
+
+
+def _named(paths: list[Path], folder: Path) -> str:
+    return ", ".join(str(path.relative_to(folder)) for path in paths[:5])
 
 
 def _packed(path: Path) -> str:
@@ -159,20 +190,23 @@ def _packed(path: Path) -> str:
 
 
 def _notebooks(folder: Path) -> list[Path]:
-    """All below a student's folder; also links and what is unreadable: that is told."""
-    return sorted(path for path in _files(folder) if _is_notebook(path))
+    """All below a student's folder; also links and what is unreadable: that is told.
+
+    What is in hidden folders counts where there is nothing else: editors keep copies there.
+    """
+    found = sorted(filter(_is_notebook, _files(folder, _NOT_STUDENTS)))
+    seen = [p for p in found if not any(f[0] == "." for f in p.relative_to(folder).parts[:-1])]
+    return seen or found
 
 
-def _files(folder: Path) -> list[Path]:
-    """Files and links below a student's folder, without those that tools made."""
-    found = []
+def _files(folder: Path, skipped: set[str] = frozenset()) -> Iterator[Path]:
+    """Files and links below a folder, and folders so deep that it is not looked into them."""
     for here, folders, files in os.walk(folder):
-        deep = len(Path(here).relative_to(folder).parts) >= _DEEPEST
+        folders[:] = sorted(set(folders) - skipped)
         linked = [name for name in folders if os.path.islink(os.path.join(here, name))]
-        skipped = {*linked, *_NOT_STUDENTS, *(name for name in folders if name[0] == ".")}
-        folders[:] = [] if deep else sorted(set(folders) - skipped)
-        found += [Path(here, name) for name in (*files, *linked)]
-    return found
+        deep = len(Path(here).relative_to(folder).parts) >= _DEEPEST
+        yield from (Path(here, name) for name in (*files, *(folders if deep else linked)))
+        folders[:] = [] if deep else [name for name in folders if name not in linked]
 
 
 def _is_notebook(path: Path) -> bool:
@@ -186,6 +220,11 @@ def _stem(path: Path) -> str:
     return found["stem"] if found else path.stem
 
 
+def _called(path: Path) -> str:
+    """The name of a file that is no notebook, without its endings: eve of eve.ipynb.docx."""
+    return _OTHER.fullmatch(path.name)["stem"]
+
+
 def _entries(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
@@ -196,6 +235,15 @@ def _entries(folder: Path) -> list[Path]:
 def _name(name: str) -> str:
     """macOS stores names decomposed; a roster has them composed."""
     return unicodedata.normalize("NFC", name)
+
+
+def _plain(name: str) -> str:
+    """As in a roster, which has no space around a name."""
+    return _name(name).strip()
+
+
+def _same_letters(one: str, other: str) -> bool:
+    return _plain(one).casefold() == _plain(other).casefold()
 
 
 def _one_each(found: list[Submission]) -> list[Submission]:

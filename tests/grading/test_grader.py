@@ -254,11 +254,11 @@ def test_a_file_called_as_a_student_of_the_roster_is_no_zero(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
     shutil.copytree(proved, handed_in.parent / "out")
-    (handed_in / "erin.pdf").write_text("%PDF")
+    (handed_in / "Erin.ipynb.pdf").write_text("%PDF")
     roster = handed_in.parent / "roster.csv"
     roster.write_text("student\nabsent\nerin\n")
     ended = graded(command(lab, handed_in, "--roster", str(roster), "--jobs", "2"))
-    assert ended.returncode == 1 and "was handed in: erin.pdf" in ended.stderr
+    assert ended.returncode == 1 and "was handed in: Erin.ipynb.pdf" in ended.stderr
     found = grades(handed_in)
     assert [found[one]["status"] for one in ("absent", "erin")] == ["missing", "grader_error"]
     assert [found[one]["total"] for one in ("absent", "erin")] == ["0", ""]

@@ -8,6 +8,7 @@ import pytest
 from parlab.grading.submissions import claim, find_submissions
 
 LAB = "01_mpi"
+DEEP = "ada/a/b/c/d/e/f/g/h/i/x.ipynb"
 
 
 def make(root: Path, *names: str) -> Path:
@@ -38,6 +39,13 @@ def students(root: Path, *paths: str) -> dict[str, str]:
         (["ada.ipynb/x.ipynb", "b.ipynb"], [], {"ada.ipynb": "ada.ipynb/x.ipynb", "b": "b.ipynb"}),
         (["ada/labs/01_mpi.ipynb"], [], {"ada": "ada/labs/01_mpi.ipynb"}),
         (["ada/labs/01_mpi.ipynb"], ["ada"], {"ada": "ada/labs/01_mpi.ipynb"}),
+        (["ada/labs/01_mpi.ipynb"], ["ada/labs"], {"ada": "ada/labs/01_mpi.ipynb"}),
+        (["ada/labs/01_mpi.ipynb"], ["ada/labs/01_mpi.ipynb"], {"ada": "ada/labs/01_mpi.ipynb"}),
+        (["labs/x.ipynb", "b/x.ipynb"], [], {"labs": "labs/x.ipynb", "b": "b/x.ipynb"}),
+        ([DEEP, "b/x.ipynb"], [], {"ada": DEEP, "b": "b/x.ipynb"}),
+        (["ada/.repo/labs/x.ipynb", "b/x.ipynb", "b/.cache/x.ipynb"], [],
+         {"ada": "ada/.repo/labs/x.ipynb", "b": "b/x.ipynb"}),
+        (["two\nlines.ipynb"], [], {"two\nlines": "two\nlines.ipynb"}),
         (["ada/repo/labs/01_mpi.ipynb", "ada/repo/labs/02_x.ipynb", "ada/repo/.git/x.ipynb"], [],
          {"ada": "ada/repo/labs/01_mpi.ipynb"}),
         (["a/01_mpi.ipynb.txt", "b/X.IPYNB", "c.ipynb.json", "D.Ipynb"], [],
@@ -64,8 +72,13 @@ def test_accents_are_composed(tmp_path: Path) -> None:
         (["ada/lab.zip", "bob/x.ipynb"], "ada", "lab.zip is an archive: unpack it"),
         (["ada.zip", "bob.ipynb"], "ada", "ada.zip is an archive: unpack it"),
         (["ada.zip"], "ada", "ada.zip is an archive: unpack it"),
+        (["two\nlines.zip", "bob.ipynb"], "two\nlines", "two\nlines.zip is an archive: unpack it"),
         (["ada.tar.gz", "bob.ipynb"], "ada", "ada.tar.gz is an archive: unpack it"),
         (["ada.ipynb.gz", "bob.ipynb"], "ada", "ada.ipynb.gz is an archive: unpack it"),
+        (["ada/.ipynb_checkpoints/x.ipynb", "b/x.ipynb"], "ada",
+         "the only notebooks are where tools keep theirs: .ipynb_checkpoints/x.ipynb"),
+        (["ada/.repo/x.py", "bob/y.py"], "ada", "no notebook is among what was handed in: .repo/x"),
+        ([f"ada/{'a/' * 120}x.ipynb", "b/x.ipynb"], "ada", "no notebook is among what was handed"),
         (["ada/x.py", "bob/y.py"], "ada", "no notebook is among what was handed in: x.py"),
     ],
 )  # fmt: skip
@@ -74,21 +87,56 @@ def test_what_is_not_clear_is_told(files: list, student: str, problem: str, tmp_
 
 
 def test_what_is_no_submission_is_listed(tmp_path: Path) -> None:
-    root = make(tmp_path, "a.ipynb", "b.ipynb", "c.pdf", "notes.txt", ".DS_Store")
+    names = ["a.ipynb", "b.ipynb", "c.pdf", "notes.txt", ".DS_Store", ".git/config"]
+    root = make(tmp_path, *names, ".venv/lib/x.ipynb", "node_modules/y.ipynb")
     found = find_submissions([root], LAB)
-    assert [path.name for path in found.ignored] == ["c.pdf", "notes.txt"]
+    assert [s.student for s in found.submissions] == ["a", "b"]
+    listed = [".venv", "c.pdf", "node_modules", "notes.txt"]
+    assert [path.name for path in found.ignored] == listed
+
+
+def claimed(root: Path, *roster: str) -> tuple[dict[str, str], list[str]]:
+    """What each student has, or what is wrong with it; and what is nobody's."""
+    found = find_submissions([root], LAB)
+    claim(found, list(roster))
+    assert all(s.given for s in found.submissions)
+    theirs = {s.student: s.path.name if s.path else s.problem for s in found.submissions}
+    return theirs, [path.name for path in found.ignored]
 
 
 def test_a_file_called_as_a_student_is_not_nothing(tmp_path: Path) -> None:
     """With a roster it is known who that is: told, and no zero."""
-    root = make(tmp_path, "ada.ipynb", "ada.pdf", "b.ipynb", "cy.pdf", "cy.txt", "notes.txt")
-    found = find_submissions([root], LAB)
-    claim(found, "cy")
-    claim(found, "dee")
-    assert [s.student for s in found.submissions] == ["ada", "b", "cy"]
-    late = found.submissions[2]
-    assert late.given and late.problem == "no notebook is among what was handed in: cy.pdf"
-    assert [path.name for path in found.ignored] == ["ada.pdf", "cy.txt", "notes.txt"]
+    names = ["ada.ipynb", "ada.pdf", "b.ipynb", "cy.pdf", "cy.txt", "eve.ipynb.docx", "Gil.PDF"]
+    root = make(tmp_path, *names, "ann.lee.pdf", "notes.txt")
+    theirs, ignored = claimed(root, "ada", "cy", "dee", "eve", "gil", "ann", "ann.lee")
+    problem = "no notebook is among what was handed in: "
+    told = {"cy": "cy.pdf", "eve": "eve.ipynb.docx", "gil": "Gil.PDF", "ann.lee": "ann.lee.pdf"}
+    told = {student: problem + name for student, name in told.items()}
+    assert theirs == {"ada": "ada.ipynb", "b": "b.ipynb"} | told
+    assert list(theirs) == sorted(theirs)
+    assert ignored == ["ada.pdf", "cy.txt", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("files", "roster", "expected"),
+    [
+        (["anna.ipynb"], ["Anna"], {"Anna": "anna.ipynb"}),
+        (["Anna/x.ipynb"], ["anna ", "bo"], {"anna": "x.ipynb"}),
+        (["anna.ipynb"], ["Anna", "anna"], {"anna": "anna.ipynb"}),
+        (["anna.ipynb", "ANNA.ipynb"], ["ANNA"], {"ANNA": "ANNA.ipynb", "anna": "anna.ipynb"}),
+        (["anna.ipynb", "ANNA.ipynb"], ["Anna"],
+         {"ANNA": "ANNA.ipynb", "anna": "anna.ipynb",
+          "Anna": "is it handed in under another name: ANNA, anna? Call it Anna"}),
+        (["anna.ipynb"], ["Anna", "ANNA"],
+         {"anna": "anna.ipynb", "Anna": "is it handed in under another name: anna? Call it Anna",
+          "ANNA": "is it handed in under another name: anna? Call it ANNA"}),
+    ],
+)  # fmt: skip
+def test_a_name_in_other_letters_is_no_zero(
+    files: list[str], roster: list[str], expected: dict, tmp_path: Path
+) -> None:
+    """It is joined with the roster's where nobody else is called so, and told elsewhere."""
+    assert claimed(make(tmp_path, *files), *roster) == (expected, [])
 
 
 def test_a_linked_folder_is_told(tmp_path: Path) -> None:
