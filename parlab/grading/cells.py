@@ -11,7 +11,9 @@ DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _PYTHON_CELLS = {"px", "time", "timeit", "capture"}
 _NBVAL = re.compile(r"^\s*#[#\s]*(NBVAL_\w+|PYTEST_VALIDATE_IGNORE_OUTPUT)\s*$")
 # What IPython runs otherwise than Python where a statement begins: `%cd x`, `files = !ls`, `x?`.
-_IPYTHON = re.compile(r"""(?P<before>\s*(?:[^'"#=]*=\s*)?)(?:[%!?,;/]|[^'"#]*\?\s*$)""")
+_IPYTHON = re.compile(
+    r"""(?P<before>\s*(?:[^\s'"#=%!?,;/][^'"#=]*=\s*)?)(?:[%!?,;/]|[^'"#]*\?\s*$)"""
+)
 
 
 def statements(source: str) -> list[ast.stmt]:

@@ -233,9 +233,9 @@ class _Matcher:
 
     def _place(self, piece: Piece, cell: str | None, after: str | None, matched: Matched) -> None:
         if cell is None or cell in self.exercise_cells:
-            source = self._to_run(piece)
+            source = self._to_run(piece) if piece.is_code else ""
             is_stub = cell is not None and same_code(piece.source, self._given(cell))
-            if piece.is_code and not is_stub and has_code(source):
+            if not is_stub and has_code(source):
                 matched.after.setdefault(after, []).append(source)
             return
         given = self._given(cell)
@@ -275,7 +275,7 @@ def _same_lab(lab: GradedLab, submitted: NotebookNode) -> None:
     is_ours = any(
         cell.id in known
         or cell.metadata.get("exercise") in known
-        or bool(names & bound_names(cell.source))
+        or (cell.cell_type == "code" and bool(names & bound_names(cell.source)))
         for cell in submitted.cells
     )
     if is_ours:

@@ -267,7 +267,9 @@ def lines_that_begin_as_magics(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def what_only_ipython_runs(copy: Copy, path: Path) -> None:
-    copy.answer("add", f"{copy.reference('add')}\nadd?\nhere = !echo it's here\n%cd -q /\n")
+    copy.answer(
+        "add", f"{copy.reference('add')}\nadd?\nhere = !echo it's here\n%env A=/b\n%cd -q /\n"
+    )
     ids_shuffled(copy, path)
 
 

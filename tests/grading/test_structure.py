@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from parlab.grading.building import build
@@ -26,6 +27,13 @@ def test_submission(case: Case, grader: InProcess, tmp_path: Path) -> None:
     case.write(tmp_path, grader.lab)
     [submission] = find_submissions([tmp_path], grader.lab.name).submissions
     case.verify(grader.grade(submission))
+
+
+def test_a_text_about_ranks_calls_nothing(grader: InProcess) -> None:
+    copy = Copy(grader.lab)
+    copy.cells.insert(0, nbformat.v4.new_markdown_cell("cluster.start(2)"))
+    matched = match(grader.lab, copy.notebook)
+    assert (matched.notes, matched.left_out, matched.after) == ([], [], {})
 
 
 def test_no_reference_runs_beside_a_students_code(grader: InProcess) -> None:
