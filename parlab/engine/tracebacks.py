@@ -44,9 +44,8 @@ def _structured_traceback(
         return syntax_error(error)
     if _while_shown(tb):
         return [f"{kind.__name__}: {error}", *frames(tb)]
-    return frames(tb) + [
-        f"  {type(one).__name__}: {one}" for one in getattr(error, "exceptions", ())
-    ]
+    inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return frames(tb) + [f"  {type(one).__name__}: {one}" for one in inside]
 
 
 def _while_shown(tb: TracebackType | None) -> bool:
