@@ -317,6 +317,25 @@ def test_what_c_code_computes_may_end_first(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
+def test_ranks_that_end_just_as_they_would_be_given_up_keep_their_variables(notebook: Notebook):
+    ran = notebook.run(
+        "from parlab.cluster.freeing import Freeing\n"
+        "looks = Freeing._any_alive\n"
+        "def late(self, *arguments):\n"
+        "    self._stop.wait_for(lambda: not self.running(), 60)\n"
+        "    return looks(self, *arguments)\n"
+        "Freeing._any_alive = late"
+    )
+    assert ran.status == "ok", ran.message
+    ran = notebook.run(
+        "%%px --timeout 1\nend = time.monotonic() + 5\n"
+        "any(map(end.__lt__, iter(time.monotonic, None)))"
+    )
+    notebook.run("Freeing._any_alive = looks")
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook, held=True)
+
+
 def test_ranks_that_cannot_be_freed_are_replaced(notebook: Notebook):
     ran = notebook.run(
         "%%px --timeout 2\nwhile True:\n    try:\n        time.sleep(100)\n"

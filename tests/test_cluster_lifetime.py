@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,7 +16,7 @@ from parlab import mpirun
 from parlab.cluster.processes import output_of
 from parlab.engine import supervisor
 from tests.conftest import wait_until
-from tests.notebook import Notebook
+from tests.notebook import Notebook, Ran
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +221,48 @@ def test_ranks_start_where_the_controller_does_not_list_them():
     processes = processes_of(notebook)
     notebook.shutdown()
     wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+
+
+@pytest.fixture
+def controller_met(kernel: Notebook) -> Iterator[Callable[[str], Ran]]:
+    """Start two ranks; once their controller has told where it listens, do that to its process."""
+
+    def start(do: str) -> Ran:
+        return kernel.run(
+            "import os, threading, psutil\n"
+            "from parlab import cluster\n"
+            "from parlab.cluster.processes import Processes\n"
+            "connect = Processes._connect\n"
+            "def meet(self, *arguments):\n"
+            "    controller = self.cluster.controller\n"
+            "    while not all(map(os.path.exists, controller.connection_files.values())):\n"
+            "        pass\n"
+            "    controller = psutil.Process(controller.pid)\n"
+            f"    {do}\n"
+            "    return connect(self, *arguments)\n"
+            "Processes._connect = meet\n"
+            "cluster.start(2)"
+        )
+
+    yield start
+    kernel.run("Processes._connect = connect")
+
+
+def test_ranks_start_where_the_controller_is_too_busy_to_answer(kernel, controller_met):
+    """Stock engines wait for five seconds, a stock client for ten."""
+    do = "controller.suspend(); threading.Timer(15, controller.resume).start()"
+    ran = controller_met(do)
+    assert ran.status == "ok", ran.message
+    assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
+
+
+def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
+    ran = controller_met("controller.kill(); controller.wait()")
+    assert ran.error == "ClusterError", ran.message
+    assert "ipyparallel's controller" in ran.message
+    assert ran.seconds < 60  # not as long as a busy one gets
+    kernel.run("Processes._connect = connect")
+    started(kernel, 2)
 
 
 def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):

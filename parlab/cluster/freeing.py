@@ -81,7 +81,7 @@ class Freeing:
             step += 1
             if step >= STEPS_IDLE:
                 if not self._any_alive(before, used):
-                    return False
+                    break  # unless the last of them has ended meanwhile
                 self._progress(self.replies, STILL_BUSY)
         return not self.running()
 

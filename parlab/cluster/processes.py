@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from parlab.engine import supervisor
 from parlab.profiles.slurm import SlurmRanks
 from parlab.terminal import without_escapes
 
+START_SECONDS = 120.0
 GRACE_SECONDS = 1.0
 POLL_SECONDS = 0.2
 # A client asks which engines there are as it connects, and is told of those that come later; on a
@@ -51,7 +53,12 @@ CONTROLLER_ARGS = [
     "--IPController.use_threads=True",
     "--IPController.broadcast_scheduler_depth=0",
 ]
-ENGINE_ARGS = ["--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=0"]
+ENGINE_ARGS = [
+    "--IPEngine.enable_nanny=False",
+    "--IPEngine.max_heartbeat_misses=0",
+    # Stock engines end where the controller is too busy to answer within 5 s.
+    f"--IPEngine.timeout={START_SECONDS:.0f}",
+]
 
 
 def output_of(launcher: LocalProcessLauncher) -> str:
@@ -161,7 +168,7 @@ class Processes:
             local[engines].mpi_args = mpirun.MPI_ARGS
         return local
 
-    def start(self, timeout: float = 120.0) -> ipp.Client:
+    def start(self, timeout: float = START_SECONDS) -> ipp.Client:
         """Start everything and wait for all ranks; whoever calls it calls `kill` in any case.
 
         Raises ClusterError after `timeout` seconds, or once it is clear that they do not come:
@@ -180,7 +187,7 @@ class Processes:
         deadline = time.monotonic() + timeout
         listed_by = math.inf
         while True:
-            client = self._connect()
+            client = self._connect(deadline)
             try:
                 if self._all_come(client, CLIENT_SECONDS):
                     return client
@@ -197,11 +204,17 @@ class Processes:
                 raise
             client.close()
 
-    def _connect(self) -> ipp.Client:
-        try:
-            return self.cluster.connect_client_sync()
-        except (RuntimeError, TimeoutError) as error:
-            raise ClusterError(f"ipyparallel's controller: {error}{self.printed()}") from None
+    def _connect(self, deadline: float) -> ipp.Client:
+        """A client, once the controller answers: on a busy machine a while after its start."""
+        while True:
+            self.check()
+            try:
+                return self.cluster.connect_client_sync()
+            except (RuntimeError, TimeoutError, JSONDecodeError) as error:  # its file: half written
+                over = self._has_ended(self.cluster.controller) or time.monotonic() > deadline
+                if over or isinstance(error, RuntimeError):
+                    text = f"ipyparallel's controller: {error}{self.printed()}"
+                    raise ClusterError(text) from None
 
     def _all_come(self, client: ipp.Client, seconds: float) -> bool:
         """Whether all engines are there within so many seconds."""
@@ -213,6 +226,8 @@ class Processes:
             # ipyparallel tells of it in the event loop of the thread that started it: this one.
             if self._has_ended(self.cluster.engine_set):
                 raise self._failure(client, "before mpiexec ended")
+            if self._has_ended(self.cluster.controller):
+                raise self._failure(client, "before ipyparallel's controller ended")
             try:
                 there.result(POLL_SECONDS)
                 return True
