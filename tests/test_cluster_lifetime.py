@@ -257,12 +257,44 @@ def test_ranks_start_where_the_controller_is_too_busy_to_answer(kernel, controll
 
 
 def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
-    ran = controller_met("controller.kill(); controller.wait()")
-    assert ran.error == "ClusterError", ran.message
-    assert "ipyparallel's controller" in ran.message
+    ran = controller_met("controller.kill()")
+    assert ran.error == "ControllerFailed", ran.message
+    assert "ipyparallel's controller failed" in ran.message
     assert ran.seconds < 60  # not as long as a busy one gets
     kernel.run("Processes._connect = connect")
     started(kernel, 2)
+
+
+@pytest.mark.parametrize("of", ["registration", "control", "mux", "task"])
+def test_ranks_start_where_another_program_took_a_port_of_the_controllers(kernel: Notebook, of):
+    """It ends, or goes on without what it serves there; another controller has other ports."""
+    number = ["control", "mux", "task"].index(of) if of != "registration" else None
+    ran = kernel.run(
+        "import socket\n"
+        "from parlab import cluster\n"
+        "from parlab.cluster import processes\n"
+        "cluster.stop()\n"
+        "taken = [socket.create_server(('127.0.0.1', 0)) for _ in range(8)]\n"
+        "ports = [one.getsockname()[1] for one in taken]\n"
+        f"pool, number = {'engine' if number is None else 'client'!r}, {number or 0}\n"
+        "option = f'--IPController.{pool}_ports=' + ','.join(map(str, ports))\n"
+        "for index, one in enumerate(taken):\n"
+        "    if index != number:\n"
+        "        one.close()\n"
+        "processes.CONTROLLER_ARGS.append(option)\n"
+        "kill = processes.Processes.kill\n"
+        "ends = []\n"
+        "def free(self):\n"
+        "    ends.append(kill(self))\n"
+        "    taken[number].close()\n"
+        "processes.Processes.kill = free\n"
+        "cluster.start(2)\n"
+        "print(len(ends), 'ended')"
+    )
+    kernel.run("processes.Processes.kill = kill\nprocesses.CONTROLLER_ARGS.remove(option)")
+    assert ran.status == "ok", ran.message
+    assert "1 ended" in ran.text, "the first start did not fail"
+    assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
 
 
 def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
@@ -479,6 +511,7 @@ def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path:
     assert output_of(launcher) == "at first"
     file.write_text("at first, and last")
     assert output_of(launcher) == "at first, and last"
+    file.write_text("at first, and last, and as it ended")
     launcher._log_output({"exit_code": 213})
     assert not file.exists()
-    assert [output_of(launcher) for _ in range(2)] == ["at first, and last"] * 2
+    assert [output_of(launcher) for _ in range(2)] == ["at first, and last, and as it ended"] * 2

@@ -42,6 +42,7 @@ CLIENT_SECONDS = 3.0
 # the controller's process for that did not start (once in thousands: another program may take its
 # port between choice and use), they never are.
 UNLISTED_SECONDS = 10.0
+IN_USE = "Address already in use"  # as the controller prints it
 REGISTERED = "Completed registration with id"  # as engines print it
 HERE = Path(__file__).parent
 
@@ -68,12 +69,17 @@ def output_of(launcher: LocalProcessLauncher) -> str:
     has not yet, and removes it.
     """
     kept, launcher._output = launcher._output, None
-    launcher._output = launcher.get_output(remove=False) or kept or ""
-    return launcher._output
+    text = launcher.get_output(remove=False) or kept or ""
+    launcher._output = None if os.path.isfile(launcher.output_file) else text
+    return text
 
 
-class Unlisted(ClusterError):
-    """All engines have registered, and the controller does not list them: a new one will."""
+class ControllerFailed(ClusterError):
+    """ipyparallel's controller does not serve, and another one may.
+
+    It chooses ports that are free, and listens on them a second later: another program may have
+    taken one by then. It ends of that, or goes on without the part of it that was to listen there.
+    """
 
 
 @contextlib.contextmanager
@@ -172,7 +178,7 @@ class Processes:
         """Start everything and wait for all ranks; whoever calls it calls `kill` in any case.
 
         Raises ClusterError after `timeout` seconds, or once it is clear that they do not come:
-        Unlisted where another start may go well. Time in a queue does not count.
+        ControllerFailed where another start may go well. Time in a queue does not count.
         """
         with _born_deaf():
             self.cluster.start_controller_sync()
@@ -190,11 +196,13 @@ class Processes:
             client = self._connect(deadline)
             try:
                 if self._all_come(client, CLIENT_SECONDS):
+                    self._check_controller()
                     return client
                 if self.batch and self.batch.waits:
                     deadline = time.monotonic() + timeout
                 if time.monotonic() > listed_by:
-                    raise Unlisted(str(self._failure(client, "though all have registered")))
+                    text = str(self._failure(client, "though all have registered"))
+                    raise ControllerFailed(text)
                 if listed_by == math.inf and self._have_registered():
                     listed_by = time.monotonic() + UNLISTED_SECONDS
                 if time.monotonic() > deadline:
@@ -208,12 +216,14 @@ class Processes:
         """A client, once the controller answers: on a busy machine a while after its start."""
         while True:
             self.check()
+            self._check_controller()
             try:
-                return self.cluster.connect_client_sync()
+                return self.cluster.connect_client_sync(timeout=CLIENT_SECONDS)
             except (RuntimeError, TimeoutError, JSONDecodeError) as error:  # its file: half written
-                over = self._has_ended(self.cluster.controller) or time.monotonic() > deadline
-                if over or isinstance(error, RuntimeError):
-                    text = f"ipyparallel's controller: {error}{self.printed()}"
+                text = f"ipyparallel's controller: {error}{self.printed()}"
+                if isinstance(error, RuntimeError):
+                    raise ControllerFailed(text) from None
+                if time.monotonic() > deadline:
                     raise ClusterError(text) from None
 
     def _all_come(self, client: ipp.Client, seconds: float) -> bool:
@@ -226,8 +236,7 @@ class Processes:
             # ipyparallel tells of it in the event loop of the thread that started it: this one.
             if self._has_ended(self.cluster.engine_set):
                 raise self._failure(client, "before mpiexec ended")
-            if self._has_ended(self.cluster.controller):
-                raise self._failure(client, "before ipyparallel's controller ended")
+            self._check_controller()
             try:
                 there.result(POLL_SECONDS)
                 return True
@@ -242,6 +251,13 @@ class Processes:
         with contextlib.suppress(Exception):
             return output_of(self.cluster.engine_set).count(REGISTERED) >= self.n
         return False
+
+    def _check_controller(self) -> None:
+        text = ""
+        with contextlib.suppress(Exception):  # a launcher may keep nothing of it
+            text = without_escapes(output_of(self.cluster.controller))
+        if self._has_ended(self.cluster.controller) or IN_USE in text:
+            raise ControllerFailed(f"ipyparallel's controller failed: {text[-2000:].strip()}")
 
     def _check_job(self) -> None:
         if self.batch and (job := self.batch.look()) and job.has_ended:

@@ -12,7 +12,7 @@ from parlab.cluster import nodes
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.import_time import LIMIT_SECONDS
-from parlab.cluster.processes import Processes, Unlisted
+from parlab.cluster.processes import ControllerFailed, Processes
 from parlab.profiles.slurm import Job
 
 POLL_SECONDS = 0.2
@@ -86,7 +86,7 @@ class RankSet:
         """The client, once all ranks are there; after a second start where it takes one."""
         try:
             return self._processes.start()
-        except Unlisted:
+        except ControllerFailed:
             self.channel.close()
             self._processes.kill()
             self._make_processes()
