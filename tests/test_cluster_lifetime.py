@@ -260,6 +260,7 @@ def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
     ran = controller_met("controller.kill()")
     assert ran.error == "ControllerFailed", ran.message
     assert "ipyparallel's controller failed" in ran.message
+    assert "Try cluster.start() again" in ran.message and "printed: " in ran.message
     assert ran.seconds < 60  # not as long as a busy one gets
     kernel.run("Processes._connect = connect")
     started(kernel, 2)

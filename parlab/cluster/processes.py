@@ -196,7 +196,7 @@ class Processes:
             client = self._connect(deadline)
             try:
                 if self._all_come(client, CLIENT_SECONDS):
-                    self._check_controller()
+                    self._check_controller()  # engines come also where it serves no cells
                     return client
                 if self.batch and self.batch.waits:
                     deadline = time.monotonic() + timeout
@@ -253,11 +253,16 @@ class Processes:
         return False
 
     def _check_controller(self) -> None:
+        """Raise ControllerFailed where it has ended, or says that a port of its was taken."""
         text = ""
         with contextlib.suppress(Exception):  # a launcher may keep nothing of it
             text = without_escapes(output_of(self.cluster.controller))
         if self._has_ended(self.cluster.controller) or IN_USE in text:
-            raise ControllerFailed(f"ipyparallel's controller failed: {text[-2000:].strip()}")
+            raise ControllerFailed(
+                "ipyparallel's controller failed, which ranks need to start. Try cluster.start() "
+                "again; `parlab doctor` says what this machine lacks. The controller printed: "
+                + (text[-2000:].strip() or "nothing")
+            )
 
     def _check_job(self) -> None:
         if self.batch and (job := self.batch.look()) and job.has_ended:
