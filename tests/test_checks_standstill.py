@@ -1,14 +1,18 @@
 """Ranks that wait for each other are told from ranks that wait for a slow one."""
 
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+
+import pytest
 
 from parlab.checks.standstill import Standstill, next_call
 from parlab.checks.watchdog import run_watched
@@ -125,3 +129,42 @@ def are_slow(world: World) -> list[str]:
 
 def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
     assert on_ranks(3, are_slow) == [["returned"] * 4] * 3
+
+
+def held_by_who_looks(world: World, module: str, reads: str) -> bool:
+    """Whether what a call has let go of is alive for as long as the watchdog reads a file."""
+    looks = importlib.import_module(module)
+    slow, looked, asked = getattr(looks, reads), threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        looked.set()
+        asked.wait(DEADLINE / 2)
+        return slow(*arguments)
+
+    def let_go() -> weakref.ref:
+        value = threading.Event()
+        assert looked.wait(DEADLINE / 2)
+        return weakref.ref(value)
+
+    def asks(comm: Any) -> bool:
+        held = let_go()() is not None
+        asked.set()
+        return held
+
+    setattr(looks, reads, slowly)
+    board, number = next_call()
+    assert board is not None
+    standstill = Standstill(board, number, [0], lambda: 0)
+    ended = run_watched(asks, (world.comm,), world.comm, DEADLINE, standstill=standstill)
+    assert ended.kind == "returned", ended
+    return ended.value
+
+
+@pytest.mark.parametrize(
+    ("module", "reads"),
+    [("parlab.checks.watchdog", "_place"), ("parlab.checks.standstill", "_turns")],
+    ids=["the learner's source", "turns of the processor"],
+)
+def test_what_a_call_lets_go_of_is_not_held_by_who_looks_at_it(module: str, reads: str) -> None:
+    """A check that follows what is alive refused a right answer, seldom, on a busy machine."""
+    assert on_ranks(1, held_by_who_looks, module, reads) == [False]

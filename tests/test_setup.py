@@ -39,7 +39,8 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def start(folder: Path) -> subprocess.Popen[str]:
     """Start `make setup`, as a terminal does."""
     return subprocess.Popen(
-        ["make", "setup"],
+        # What runs these tests in the background may have been made deaf to Ctrl-C, by its shell.
+        ["env", "--default-signal=INT", "make", "setup"],
         cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,

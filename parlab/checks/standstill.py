@@ -102,6 +102,7 @@ class Standstill:
         # A thread that the function started may still send.
         waits = _calls_mpi(frame) and threading.active_count() <= self._threads
         place = (id(frame), frame.f_lasti, self._messages()) if frame and waits else None
+        del frame  # before files are read: what it holds, and checks may follow, lives as long
         if place is None or place != self._place:
             self._board.lay_out(_SINCE, _AT_WORK)
         elif self._board.own(_SINCE) == _AT_WORK:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Literal
 
 from mpi4py import MPI
@@ -77,7 +77,7 @@ def run_watched(
     def stands_still_until(moment: float) -> bool:
         """Wait until then; whether it came to a standstill before."""
         while not done.wait(min(STEP_SECONDS, max(moment - time.monotonic(), 0.0))):
-            seen[0] = _place_of_frame(sys._current_frames().get(caller))
+            seen[0] = _place_of_thread(caller)
             if standstill is not None and standstill.look(caller):
                 return True
             if time.monotonic() >= moment:
@@ -175,13 +175,15 @@ def _place(file: str, line: int, function: str) -> str:
     return f"line {line}{inside}: {source}"
 
 
-def _place_of_frame(frame: FrameType | None) -> str:
-    while frame is not None:
-        code = frame.f_code
-        if _is_learners(code.co_filename):
-            return _place(code.co_filename, frame.f_lineno, code.co_name)
+def _place_of_thread(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and not _is_learners(frame.f_code.co_filename):
         frame = frame.f_back
-    return ""
+    if frame is None:
+        return ""
+    at = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+    del frame  # before a file is read: what a frame holds, and checks may follow, lives as long
+    return _place(*at)
 
 
 def _place_of_traceback(tb: TracebackType | None) -> str:
