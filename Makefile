@@ -1,17 +1,35 @@
 # `make lab` and `make test` are all that a fresh machine needs: each sets .venv up first.
 
-.PHONY: test book notebooks grade bench gpu-check mutants lock
+.PHONY: test test-all quick book notebooks grade bench gpu-check mutants lock
 
 include common.mk # help, setup, lab, doctor, clean
 
-test: ## set everything up, then run all that CI runs (ARGS="-k data" for some of it)
-	@.ci/packages
-	@$(MAKE) --no-print-directory setup
-	@echo "Style"
-	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "make test: mend" \
-		"the style: $(BIN)/ruff check --fix . && $(BIN)/ruff format ." >&2; exit 1; }
-	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS) || { echo "make test: what failed is" \
-		"listed above; run it alone with: make test ARGS=--last-failed" >&2; exit 1; }
+# In the order that conftest.py gives: the longest tests start first.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+
+test: ## set everything up, then test it, in twelve minutes (ARGS="-k data" for some of it)
+	@$(call tested,$@,-m "not nightly")
+
+test-all: ## the same, with the tests that take long: more ranks, whole labs, attacks, Slurm
+	@$(call tested,$@,)
+
+quick: setup ## the style and the unit tests, in a minute and a half
+	@$(style)
+	@$(PYTEST) -m "not nightly" tests/unit $(ARGS)
+
+define tested
+.ci/packages
+$(MAKE) --no-print-directory setup
+$(style)
+$(PYTEST) $(2) $(ARGS) || { echo "make $(1): what failed is listed above; run it alone with:" \
+	"make $(1) ARGS=--last-failed" >&2; exit 1; }
+endef
+
+define style
+echo "Style"
+$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet . || { echo "make $@: fix the" \
+	"style: $(BIN)/ruff check --fix . && $(BIN)/ruff format ." >&2; exit 1; }
+endef
 
 book: setup ## build the book into _build/html (EDITION=student: without the solutions)
 	@$(BIN)/parlab book --edition $(or $(EDITION),full)
@@ -29,10 +47,10 @@ bench: setup ## measure reference against library; writes _build/bench.json
 
 # Not after `setup`: a node may have torch, and no way to fetch anything else.
 gpu-check: ## all that wants a GPU, with this node's own torch; writes _build/gpu-check.json
-	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m parlab.gpu_check $(ARGS)
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m parlab_staff.gpu_check $(ARGS)
 
 mutants: setup ## change the references a little: do the checks notice? (ARGS="ring_shift")
-	@$(BIN)/python -m parlab.mutation $(ARGS)
+	@$(BIN)/python -m parlab_staff.mutants $(ARGS)
 
 # torch's CUDA build names its own exact packages, and no other build has them: none of them here.
 lock: setup ## write requirements.txt from requirements.in (UPGRADE=1: newer versions)

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-pytest_plugins = ["tests.untested"]
+pytest_plugins = ["tests.support.timing", "tests.support.untested"]
 
 # Fixtures that take a while, in the order of how long they take.
 SLOW_FIXTURES = {"notebook": 1, "login": 1, "slurm": 2, "jupyterlab": 2, "books": 3, "chromium": 3}
@@ -55,5 +55,5 @@ def _group(item: pytest.Item) -> str:
         return named.args[0]
     if "books" in getattr(item, "fixturenames", ()):
         return "book"
-    folder = item.path.parent.name
-    return item.path.name if folder == "tests" else folder
+    parent = item.path.parent.name
+    return parent if parent in ("browser", "grading") else f"{parent}/{item.path.name}"

@@ -1,54 +1,22 @@
 """`python -m benchmarks`: see the docstring of `benchmarks`."""
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-
-import psutil
 
 import benchmarks
 from benchmarks import machine, report
 from benchmarks.harness import Benchmark, Samples, select
-from parlab import mpirun
-from parlab.files import ROOT
+from benchmarks.worker import measured
+from parlab.runtime.paths import ROOT
+from parlab_staff.ranks import RankPool
 
 
 def run(bench: Benchmark) -> Samples:
-    """Measure in fresh processes; RuntimeError, with what they said, when they fail."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "samples.json"
-        worker = ["-m", "benchmarks.worker", bench.topic, str(result), bench.name]
-        program = [sys.executable, *worker]
-        command = mpirun.command(bench.ranks, *program) if bench.ranks else program
-        env = os.environ | mpirun.environment(max(bench.ranks, 1), folder=folder)
-        with subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=bench.seconds)
-            except subprocess.TimeoutExpired:
-                _end(process.pid)
-                raise RuntimeError(f"not done after {bench.seconds:.0f} s") from None
-            except BaseException:  # Ctrl+C: leave no ranks behind
-                _end(process.pid)
-                raise
-        if process.returncode or not result.exists():
-            raise RuntimeError(f"exit code {process.returncode}\n{said.strip()}")
-        return Samples(**json.loads(result.read_text())[bench.name])
-
-
-def _end(pid: int) -> None:
-    """End a process and all that it started."""
-    top = psutil.Process(pid)
-    for process in [top, *top.children(recursive=True)]:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    """Measure in new processes; RuntimeError, with what they printed, if they fail."""
+    with RankPool(max(bench.ranks, 1), mpi=bool(bench.ranks)) as pool:
+        [samples, *_] = pool.call(measured, bench.topic, bench.name, seconds=bench.seconds)
+    return Samples(**samples)
 
 
 def _quiet(force: bool) -> bool:

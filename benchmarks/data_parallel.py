@@ -21,7 +21,7 @@ class Trainer(MnistTrainer):
     """With the lab's functions, and an optimizer."""
 
     def __init__(self, hidden_size: int) -> None:
-        from parlab.authoring.definitions import definitions
+        from parlab_staff.course.references import definitions
 
         super().__init__(hidden_size, IMAGES_PER_RANK)
         self.lab = definitions("02_data_parallel")

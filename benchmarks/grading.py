@@ -75,9 +75,9 @@ class Workplace:
     """Folders `one` and `many` of submissions, and `cells`: what the grader runs for them."""
 
     def __init__(self) -> None:
-        from parlab.grading.building import build
-        from parlab.grading.lab import find_lab
-        from parlab.grading.matching import match
+        from parlab_staff.grading.graded_lab import find_lab
+        from parlab_staff.grading.match import match
+        from parlab_staff.grading.rebuild import build
 
         folder = tempfile.TemporaryDirectory(prefix="parlab-bench-")
         atexit.register(folder.cleanup)
@@ -94,7 +94,7 @@ class Workplace:
 
     def grade(self, name: str) -> float:
         """Seconds that `parlab grade` takes; the proof of an earlier call holds."""
-        from parlab.gradebook.command import ALL_GRADED, GradeOptions, grade
+        from parlab_staff.gradebook.command import ALL_GRADED, GradeOptions, grade
 
         out = self.folder / "out"
         for result in (out / "results").glob("*/result.json"):
@@ -136,10 +136,10 @@ def submitted(lab, number: int) -> NotebookNode:
 
 def wrong_answer(key: str, number: int) -> str:
     """The reference with one small mistake, as a rank cell."""
-    from parlab.answers.references import lab_of
-    from parlab.mutation.mutants import mutants_of
+    from parlab_staff.course.references import exercise_of
+    from parlab_staff.mutants.generate import mutants_of
 
-    mutants = mutants_of(lab_of(key).lab.exercise(key))
+    mutants = mutants_of(exercise_of(key).cell)
     return "%%px\n" + mutants[number % len(mutants)].code
 
 

@@ -16,7 +16,7 @@ BUSY_CORES = 0.25
 NOTABLE_CORES = 0.05
 LOOK_SECONDS = 1.0
 # Words of the command lines of ranks, and of what starts them.
-RANK_WORDS = {"mpiexec", "prterun", "ipengine", "ipyparallel.engine", "parlab.engine"}
+RANK_WORDS = {"mpiexec", "prterun", "ipengine", "ipyparallel.engine", "parlab.rank.engine"}
 
 
 def disturbances() -> list[str]:

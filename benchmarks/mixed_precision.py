@@ -30,7 +30,7 @@ SCALE, INTERVAL, COMPARED = 2.0**22, 5, 40
 @functools.cache
 def lab() -> dict[str, Any]:
     """The functions and classes of the lab's reference."""
-    from parlab.authoring.definitions import definitions
+    from parlab_staff.course.references import definitions
 
     return definitions("06_mixed_precision")
 

@@ -1,4 +1,4 @@
-"""How far times on the emulated network are from the model: the ratio is measured over modelled.
+"""How far times on the emulated network are from the model: the ratio is measured over modeled.
 
 Both sides are one operation. Ours is timed, from when the last rank came until the last was done;
 the peer is what `parlab.costs` says it takes. The rows `exchange_…` tell what the real exchange
@@ -50,9 +50,9 @@ def _timed(work: Callable[[], Any], first: int | None = None) -> Callable[[], fl
         comm.Barrier()
         begun = time.perf_counter()
         work()
-        done = time.perf_counter()
+        end = time.perf_counter()
         starts = comm.allgather(begun)
-        return max(comm.allgather(done)) - (max(starts) if first is None else starts[first])
+        return max(comm.allgather(end)) - (max(starts) if first is None else starts[first])
 
     return seconds
 
@@ -70,8 +70,8 @@ def _all_reduce(
 
     described, numbers = describe(world_size), torch.zeros(kilobytes * 250)
     emulated = emulated_group(free(world_size) if exchange_alone else described)
-    modelled = described.collective("all_reduce", 1000 * kilobytes).seconds
-    return Pair(_timed(lambda: dist.all_reduce(numbers, group=emulated)), lambda: modelled)
+    modeled = described.collective("all_reduce", 1000 * kilobytes).seconds
+    return Pair(_timed(lambda: dist.all_reduce(numbers, group=emulated)), lambda: modeled)
 
 
 @benchmark(
@@ -158,8 +158,8 @@ def emulated_message_100kB() -> Pair:
             dist.recv(numbers, 0, group=emulated)
             dist.send(numbers, 0, group=emulated)
 
-    modelled = 2 * emulated.network.message(numbers.nbytes, 0, last)
-    return Pair(_timed(there_and_back, first=0), lambda: modelled)
+    modeled = 2 * emulated.network.message(numbers.nbytes, 0, last)
+    return Pair(_timed(there_and_back, first=0), lambda: modeled)
 
 
 @benchmark(
@@ -188,7 +188,7 @@ def emulated_ddp_buckets() -> Pair:
     for _ in range(2):  # DDP makes its buckets anew after the first
         parallel(inputs).sum().backward()
     sending = emulated.network.collective("all_reduce", size).seconds
-    modelled = bucket_timeline([backward] * stages, [sending] * stages)[-1].end
+    modeled = bucket_timeline([backward] * stages, [sending] * stages)[-1].end
     loss: torch.Tensor
 
     def backward_pass() -> None:
@@ -198,7 +198,7 @@ def emulated_ddp_buckets() -> Pair:
 
     def seconds() -> float:
         nonlocal loss
-        loss = parallel(inputs).sum()  # the forward pass is no part of what is modelled
+        loss = parallel(inputs).sum()  # the forward pass is no part of what is modeled
         return timed()
 
-    return Pair(seconds, lambda: modelled)
+    return Pair(seconds, lambda: modeled)

@@ -22,7 +22,7 @@ SCHEDULES = ("gpipe", "one_f_one_b", "interleaved")
 @functools.cache
 def lab() -> dict[str, Any]:
     """The functions and classes of the lab's reference."""
-    from parlab.authoring.definitions import definitions
+    from parlab_staff.course.references import definitions
 
     return definitions("05_pipeline_parallel")
 

@@ -82,7 +82,7 @@ class Ours(Trainer):
         super().__init__()
 
     def share(self, block: Any) -> None:
-        from parlab.authoring.definitions import definitions
+        from parlab_staff.course.references import definitions
 
         definitions("04_tensor_parallel")["parallel_block"](block, self.group)
 

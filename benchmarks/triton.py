@@ -41,10 +41,11 @@ SMALL = 3001  # numbers, in a rehearsal
 def lab() -> dict[str, Any]:
     """The functions of the lab's reference."""
     import parlab.kernels  # noqa: F401 - before the first kernel
-    from parlab.files import ROOT
-    from parlab.gpu_check.functions import functions
+    from parlab.runtime.paths import ROOT
+    from parlab_staff.course.definitions import definitions_in
+    from parlab_staff.course.lab import read_notebook
 
-    return functions(ROOT / "solutions" / "07_triton.ipynb")
+    return definitions_in(read_notebook(ROOT / "solutions" / "07_triton.ipynb"))
 
 
 def device(small: bool) -> "torch.device":
@@ -234,31 +235,12 @@ for _columns, (_name, (_peer, _target)) in itertools.product(
 # Adam
 
 
-def adam(counts: tuple[int, ...], copy: bool, small: bool) -> Pair:
-    """A step for tensors of these sizes: one tensor by `adam_step`, several by `adam_group`."""
+def adam(counts: tuple[int, ...], peer: str, small: bool) -> Pair:
+    """A step of the lab's `FusedAdam` for tensors of these sizes."""
     import torch
 
     if small:
         counts = tuple(min(count, SMALL // len(counts) + 1) for count in counts)
-
-    def ours(parameters: list[torch.Tensor]) -> Callable[[], Any]:
-        gradients = [parameter.grad for parameter in parameters]
-        tensors = [parameter.detach() for parameter in parameters]
-        moments = [[torch.zeros_like(t) for t in tensors] for _ in range(2)]
-        step, settings = itertools.count(1), (*SETTINGS.values(), 0.0, False)
-
-        def one() -> None:
-            (p,), (g,), ((m,), (v,)) = tensors, gradients, moments
-            lab()["adam_step"](p, g, m, v, next(step), *settings)
-
-        def several() -> None:
-            steps = [next(step)] * len(tensors)
-            lab()["adam_group"](tensors, gradients, *moments, steps, *settings)
-
-        return one if len(tensors) == 1 else several
-
-    def theirs(parameters: list[torch.Tensor]) -> Callable[[], Any]:
-        return torch.optim.Adam(parameters, fused=True, **SETTINGS).step
 
     def made() -> list[torch.Tensor]:
         parameters = [randoms(count, small).requires_grad_() for count in counts]
@@ -266,38 +248,52 @@ def adam(counts: tuple[int, ...], copy: bool, small: bool) -> Pair:
             parameter.grad = randoms(parameter.numel(), small)
         return parameters
 
+    def ours(parameters: list[torch.Tensor]) -> Callable[[], Any]:
+        return lab()["FusedAdam"](parameters, **SETTINGS).step
+
+    def theirs(parameters: list[torch.Tensor]) -> Callable[[], Any]:
+        if peer == "compiled":
+            step = torch.optim.Adam(parameters, **SETTINGS).step
+            return step if small else torch.compile(step)
+        return torch.optim.Adam(parameters, **{peer: True}, **SETTINGS).step
+
     compared = made()
     copies = [parameter.detach().clone().requires_grad_() for parameter in compared]
     for parameter, copied in zip(compared, copies, strict=True):
         copied.grad = parameter.grad
-    step, right = ours(compared), theirs(copies)
+    step, right = ours(compared), torch.optim.Adam(copies, **SETTINGS).step
     for _ in range(3):
         step()
         right()
     for parameter, copied in zip(compared, copies, strict=True):
         same(parameter.detach(), copied.detach(), 1e-5)
     del compared, copies, step, right
-    size = 28 * sum(counts)
-    return pair(lambda: ours(made()), None if copy else lambda: theirs(made()), size, small)
+    make_theirs = None if peer == "copy" else lambda: theirs(made())
+    return pair(lambda: ours(made()), make_theirs, 28 * sum(counts), small)
 
 
-for _name, _count in ADAM_SIZES.items():
-    _work = f"a step of Adam, {_name} parameters in one float32 tensor"
-    _set_up = functools.partial(adam, (_count,))
+ADAM_PEERS = {
+    "fused": "torch.optim.Adam(fused=True)",
+    "foreach": "torch.optim.Adam(foreach=True)",
+    "compiled": "torch.optim.Adam under torch.compile",
+    "copy": COPY,
+}
+for _peer, _text in ADAM_PEERS.items():
+    for _name, _count in ADAM_SIZES.items():
+        _target = {"fused": 1.0, "copy": 1 / 0.92 if _name == "100M" else None}.get(_peer)
+        register(
+            f"adam_{_name}_{_peer}",
+            _text,
+            f"a step of FusedAdam, {_name} parameters in one float32 tensor",
+            _target,
+            functools.partial(adam, (_count,), _peer),
+        )
     register(
-        *(f"adam_{_name}_fused", "torch.optim.Adam(fused=True)", _work, 1.0),
-        functools.partial(_set_up, False),
-    )
-    _target = 1 / 0.92 if _name == "100M" else None
-    register(f"adam_{_name}_copy", COPY, _work, _target, functools.partial(_set_up, True))
-_work = f"a step of Adam for the {len(GPT2)} float32 tensors of GPT-2, in one launch"
-for _copy, _peer in ((False, "torch.optim.Adam(fused=True)"), (True, COPY)):
-    register(
-        f"adam_gpt2_{'copy' if _copy else 'fused'}",
-        _peer,
-        _work,
+        f"adam_gpt2_{_peer}",
+        _text,
+        f"a step of FusedAdam for the {len(GPT2)} float32 tensors of GPT-2, in one launch",
         None,
-        functools.partial(adam, GPT2, _copy),
+        functools.partial(adam, GPT2, _peer),
     )
 
 

@@ -36,7 +36,7 @@ class Ours(Trainer):
     """A stage as the lab's reference has it."""
 
     def __init__(self, name: str, group: "dist.ProcessGroup") -> None:
-        from parlab.authoring.definitions import definitions
+        from parlab_staff.course.references import definitions
 
         super().__init__()
         layers = self.model if name == "Stage1" else list(self.model)

@@ -66,8 +66,8 @@ def main() -> None:
             seconds = median_seconds(all_reduce, x, comm)
             bus = 2 * (comm.size - 1) / comm.size * x.nbytes / seconds
             if comm.rank == 0:
-                told = f"{1e6 * seconds:>9,.0f} µs {bus / 1e9:>8.2f} GB/s"
-                print(f"{x.nbytes:>9,} bytes {name:>5} {told}  {'same sum' if agree else 'WRONG'}")
+                row = f"{1e6 * seconds:>9,.0f} µs {bus / 1e9:>8.2f} GB/s"
+                print(f"{x.nbytes:>9,} bytes {name:>5} {row}  {'same sum' if agree else 'WRONG'}")
     if comm.rank == 0:
         print("done")
 

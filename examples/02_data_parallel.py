@@ -57,23 +57,23 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8192)
     parser.add_argument("--save", help="file for the weights")
     parser.add_argument("--trace", help="folder for the profiler's traces")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if asked.global_batch % world_size:
+    if arguments.global_batch % world_size:
         raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
 
-    data = TensorDataset(*map(torch.from_numpy, mnist("train", limit=asked.samples)))
+    data = TensorDataset(*map(torch.from_numpy, mnist("train", limit=arguments.samples)))
     sampler = DistributedSampler(data, drop_last=True)
-    loader = DataLoader(data, batch_size=asked.global_batch // world_size, sampler=sampler)
+    loader = DataLoader(data, batch_size=arguments.global_batch // world_size, sampler=sampler)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
     model = DistributedDataParallel(model.to(device))  # rank 0's weights for all
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
-    with profiler(asked.trace) as profile:
-        for epoch in range(asked.epochs):
+    with profiler(arguments.trace) as profile:
+        for epoch in range(arguments.epochs):
             sampler.set_epoch(epoch)  # a new shuffle, the same on all ranks
             for x, y in loader:
                 optimizer.zero_grad()
@@ -87,8 +87,8 @@ def main() -> None:
             if rank == 0:
                 print(f"epoch {epoch}: last batch's loss {mean.item() / world_size:.3f}")
 
-    if rank == 0 and asked.save:  # one rank saves
-        torch.save(model.module.state_dict(), asked.save)
+    if rank == 0 and arguments.save:  # one rank saves
+        torch.save(model.module.state_dict(), arguments.save)
     dist.barrier()  # and nobody goes on before it has
     dist.destroy_process_group()
 

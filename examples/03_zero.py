@@ -57,33 +57,33 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="whole until the backward pass")
     parser.add_argument("--offload", action="store_true", help="shards and optimizer on the host")
     parser.add_argument("--replicas", type=int, default=1, help="copies of the model in all")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if asked.global_batch % world_size:
+    if arguments.global_batch % world_size:
         raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
-    mesh = make_mesh(device, asked.replicas)
+    mesh = make_mesh(device, arguments.replicas)
 
     torch.manual_seed(0)  # every rank makes the same model, and keeps its shards
     model = models.GPT().to(device)
     policy = (
-        CPUOffloadPolicy(pin_memory=device.type == "cuda") if asked.offload else OffloadPolicy()
+        CPUOffloadPolicy(pin_memory=device.type == "cuda") if arguments.offload else OffloadPolicy()
     )
-    settings = {"mesh": mesh, "reshard_after_forward": not asked.keep, "offload_policy": policy}
+    settings = {"mesh": mesh, "reshard_after_forward": not arguments.keep, "offload_policy": policy}
     for block in model.blocks:
         fully_shard(block, **settings)
     fully_shard(model, **settings)  # the rest: embeddings, the tied output layer, the last norm
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: of shards
 
     length = models.GPTConfig().sequence_length + 1
-    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
-    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
+    batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     for step, batch in enumerate(batches):
-        mine = batch[rank::world_size].to(device)
+        own = batch[rank::world_size].to(device)
         optimizer.zero_grad()
-        scores = model(mine[:, :-1])
-        loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+        scores = model(own[:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         loss.backward()  # FSDP reduce-scatters the gradients' mean meanwhile
         clip_grad_norm_(model.parameters(), 1.0)  # the norm of the whole gradient
         optimizer.step()

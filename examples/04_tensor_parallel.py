@@ -8,7 +8,7 @@ Needs torch, and the course for its model and data.
         --tensor-parallel 4
 
 A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--tensor-parallel N` shares
-each layer among N neighbouring ranks (all, by default), which should be those of a node; the rest
+each layer among N neighboring ranks (all, by default), which should be those of a node; the rest
 is data parallelism: each such group has its part of the batch.
 """
 
@@ -76,20 +76,20 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--tensor-parallel", type=int, help="ranks that share a layer")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    ranks = asked.tensor_parallel or world_size
+    ranks = arguments.tensor_parallel or world_size
     replicas, left = divmod(world_size, ranks)
-    if left or asked.global_batch % replicas:
+    if left or arguments.global_batch % replicas:
         raise SystemExit(
             f"--tensor-parallel divides the {world_size} ranks, and what is left the batch"
         )
     config = models.GPTConfig(heads=8)
     if config.heads % ranks:
         raise SystemExit(f"--tensor-parallel divides the {config.heads} heads")
-    # Neighbours share layers: torchrun numbers the ranks of a node one after the other.
+    # Neighbors share layers: torchrun numbers the ranks of a node one after the other.
     mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "tensor"))
     replica = mesh["data"].get_local_rank()
 
@@ -100,13 +100,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)  # of shares
 
     length = config.sequence_length + 1
-    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
-    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
+    batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     for step, batch in enumerate(batches):
-        mine = batch[replica::replicas].to(device)  # all ranks of a layer have the same samples
+        own = batch[replica::replicas].to(device)  # all ranks of a layer have the same samples
         optimizer.zero_grad()
-        scores = model(mine[:, :-1])
-        loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+        scores = model(own[:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         loss.backward()
         average(model, mesh["data"])
         optimizer.step()

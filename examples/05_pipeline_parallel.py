@@ -67,12 +67,12 @@ def ends_of(rows: torch.Tensor) -> dist.ProcessGroup | None:
 
     None in a row of one rank, and on ranks in the middle. All ranks make all groups.
     """
-    mine = None
+    own_part = None
     for row in rows.tolist():
         if len(row) > 1:
             group = dist.new_group([row[0], row[-1]])
-            mine = group if dist.get_rank() in (row[0], row[-1]) else mine
-    return mine
+            own_part = group if dist.get_rank() in (row[0], row[-1]) else own_part
+    return own_part
 
 
 def average(parameters: list[nn.Parameter], mesh: DeviceMesh) -> None:
@@ -89,16 +89,16 @@ def main() -> None:
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--pipeline-parallel", type=int, help="ranks in a row")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     device = start_ranks()
     world_size = dist.get_world_size()
-    ranks = asked.pipeline_parallel or world_size
+    ranks = arguments.pipeline_parallel or world_size
     replicas, left = divmod(world_size, ranks)
-    if left or asked.global_batch % (replicas * asked.micro_batches):
+    if left or arguments.global_batch % (replicas * arguments.micro_batches):
         raise SystemExit(
             f"--pipeline-parallel divides the {world_size} ranks, and what is left the batch, in "
-            f"{asked.micro_batches} micro-batches each"
+            f"{arguments.micro_batches} micro-batches each"
         )
     mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "pipeline"))
     rank, replica = mesh["pipeline"].get_local_rank(), mesh["data"].get_local_rank()
@@ -106,17 +106,17 @@ def main() -> None:
 
     torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
     model = models.GPT(models.GPTConfig(layers=4))
-    count = ranks * (2 if asked.schedule == "interleaved" else 1)
+    count = ranks * (2 if arguments.schedule == "interleaved" else 1)
     layers = layers_of(model)
     if count > len(layers):
         raise SystemExit(f"{len(layers)} layers do not make {count} stages")
     own = {i: s.to(device) for i, s in enumerate(stages_of(layers, count)) if i % ranks == rank}
     group = mesh["pipeline"].get_group()
     stages = [PipelineStage(module, i, count, device, group=group) for i, module in own.items()]
-    make = SCHEDULES[asked.schedule]
+    make = SCHEDULES[arguments.schedule]
     schedule = make(
-        stages if asked.schedule == "interleaved" else stages[0],
-        n_microbatches=asked.micro_batches,
+        stages if arguments.schedule == "interleaved" else stages[0],
+        n_microbatches=arguments.micro_batches,
         loss_fn=token_loss,
     )
     parameters = list(nn.ModuleList(own.values()).parameters())
@@ -125,14 +125,14 @@ def main() -> None:
     optimizer = torch.optim.AdamW(parameters, lr=3e-3)
 
     length = model.config.sequence_length + 1
-    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
-    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
+    batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     for step, batch in enumerate(batches):
-        mine = batch[replica::replicas].to(device)  # all ranks of a row have the same samples
+        own_part = batch[replica::replicas].to(device)  # all ranks of a row have the same samples
         losses: list[torch.Tensor] = []
         optimizer.zero_grad()
-        inputs = (mine[:, :-1].contiguous(),) if first else ()
-        outputs = {"target": mine[:, 1:], "losses": losses} if last else {}
+        inputs = (own_part[:, :-1].contiguous(),) if first else ()
+        outputs = {"target": own_part[:, 1:], "losses": losses} if last else {}
         schedule.step(*inputs, **outputs, return_outputs=False)
         if ends is not None:
             dist.all_reduce(tied.grad, group=ends)  # each end has a part of it

@@ -55,39 +55,39 @@ def main() -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     parser.add_argument("--initial-scale", type=float, default=2.0**16)
     parser.add_argument("--reduce-16", action="store_true", help="send 16-bit gradients")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if asked.global_batch % world_size:
+    if arguments.global_batch % world_size:
         raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
-    if asked.reduce_16 and asked.precision == "fp32":
+    if arguments.reduce_16 and arguments.precision == "fp32":
         raise SystemExit("--reduce-16 goes with --precision bf16 or fp16")
-    if asked.reduce_16 and asked.precision == "bf16" and dist.get_backend() != "nccl":
+    if arguments.reduce_16 and arguments.precision == "bf16" and dist.get_backend() != "nccl":
         raise SystemExit("DDP reduces in bf16 on NCCL alone: leave --reduce-16 out, or take fp16")
-    dtype = PRECISIONS[asked.precision]
+    dtype = PRECISIONS[arguments.precision]
 
     torch.manual_seed(0)
     model = models.GPT().to(device)  # in fp32: these are the master weights
     parallel = DistributedDataParallel(model)
-    if asked.reduce_16:
-        parallel.register_comm_hook(None, HOOKS[asked.precision])
+    if arguments.reduce_16:
+        parallel.register_comm_hook(None, HOOKS[arguments.precision])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     # Of no effect unless enabled: bf16 has the exponents of fp32.
     scaler = torch.amp.GradScaler(
-        device.type, init_scale=asked.initial_scale, enabled=dtype == torch.float16
+        device.type, init_scale=arguments.initial_scale, enabled=dtype == torch.float16
     )
 
     length = model.config.sequence_length + 1
-    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
-    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
+    batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     skipped = 0
     for step, batch in enumerate(batches):
-        mine = batch[rank::world_size].to(device)
+        own = batch[rank::world_size].to(device)
         optimizer.zero_grad()
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            scores = parallel(mine[:, :-1])
-            loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+            scores = parallel(own[:, :-1])
+            loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         scaler.scale(loss).backward()  # DDP all-reduces: one rank's infinity is everybody's
         scaler.unscale_(optimizer)  # before the norm is taken
         clip_grad_norm_(model.parameters(), 1.0)
@@ -104,7 +104,7 @@ def main() -> None:
     agreed = same_on_all_ranks(scaler.get_scale(), device)
     if rank == 0:
         scale = f"{scaler.get_scale():g}{'' if agreed else ', not the same on all ranks'}"
-        print(f"{asked.precision}: {skipped} of {asked.steps} steps skipped, scale {scale}")
+        print(f"{arguments.precision}: {skipped} of {arguments.steps} steps skipped, scale {scale}")
     dist.barrier()
     dist.destroy_process_group()
 

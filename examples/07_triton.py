@@ -33,18 +33,21 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 @triton.jit
 def adam_kernel(
     w_ptr, g_ptr, m_ptr, v_ptr, n,
-    rate, shrink, beta1, beta2, correction1, correction2, epsilon,
+    rate, shrink, share1, share2, correction1, correction2, epsilon,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """AdamW on a vector of n numbers, in place: 16 bytes read and 12 written for each."""
+    """AdamW on a vector of n numbers, in place: 16 bytes read and 12 written for each.
+
+    share1 is 1 − β₁, computed on the host: float32 is too coarse for the difference.
+    """
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < n
     w = tl.load(w_ptr + places, mask=inside)
     g = tl.load(g_ptr + places, mask=inside)
     m = tl.load(m_ptr + places, mask=inside)
     v = tl.load(v_ptr + places, mask=inside)
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
+    m = (1 - share1) * m + share1 * g
+    v = (1 - share2) * v + share2 * g * g
     w = w * shrink - rate * (m / correction1) / (tl.sqrt(v / correction2) + epsilon)
     tl.store(w_ptr + places, w, mask=inside)
     tl.store(m_ptr + places, m, mask=inside)
@@ -63,11 +66,12 @@ class TritonAdamW:
 
     def step(self) -> None:
         self.steps += 1
+        shares = [1 - beta for beta in BETAS]
         corrections = [1 - beta**self.steps for beta in BETAS]
         n = self.weight.numel()
         adam_kernel[(triton.cdiv(n, self.block),)](
             self.weight, self.weight.grad, self.m, self.v, n,
-            self.lr, self.shrink, *BETAS, *corrections, EPSILON,
+            self.lr, self.shrink, *shares, *corrections, EPSILON,
             BLOCK=self.block,
         )  # fmt: skip
 
@@ -88,11 +92,12 @@ def start_ranks() -> torch.device:
 def flatten(model: torch.nn.Module, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Move all parameters into one vector, and their gradients into another, in equal parts.
 
-    Parameters and their `.grad` become views; zeros fill them up to `parts` equal parts.
+    Parameters and their `.grad` become views. Zeros fill the vectors up to `parts` equal parts of a
+    multiple of 16 elements: Triton then loads 16 bytes at once.
     """
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
-    weights = torch.zeros(-(-total // parts) * parts, device=parameters[0].device)
+    weights = torch.zeros(-(-total // (16 * parts)) * 16 * parts, device=parameters[0].device)
     gradients = torch.zeros_like(weights)
     start = 0
     for p in parameters:
@@ -109,11 +114,11 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--optimizer", choices=["triton", "torch"], default="triton")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if asked.global_batch % world_size:
+    if arguments.global_batch % world_size:
         raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
 
     torch.manual_seed(0)  # the same weights on all ranks
@@ -121,19 +126,19 @@ def main() -> None:
     weights, gradients = flatten(model, world_size)
     shard = weights.chunk(world_size)[rank].clone()
     shard.grad = torch.zeros_like(shard)
-    if asked.optimizer == "triton":
+    if arguments.optimizer == "triton":
         optimizer = TritonAdamW(shard, lr=3e-3, weight_decay=0.01)
     else:
         optimizer = torch.optim.AdamW([shard], lr=3e-3, weight_decay=0.01, eps=EPSILON)
 
     length = model.config.sequence_length + 1
-    windows = torch.from_numpy(text("train", asked.steps * asked.global_batch * length))
-    batches = windows.long().view(asked.steps, asked.global_batch, length)
+    windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
+    batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     for step, batch in enumerate(batches):
-        mine = batch[rank::world_size].to(device)
+        own = batch[rank::world_size].to(device)
         gradients.zero_()  # in place: every .grad is a view of it
-        scores = model(mine[:, :-1])
-        loss = F.cross_entropy(scores.flatten(0, 1), mine[:, 1:].flatten())
+        scores = model(own[:, :-1])
+        loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         (loss / world_size).backward()
         dist.reduce_scatter_single(shard.grad, gradients)
         optimizer.step()
@@ -145,10 +150,12 @@ def main() -> None:
                 print(f"step {step + 1}: loss {mean.item() / world_size:.4f}")
 
     if rank == 0:
-        how = "in torch" if asked.optimizer == "torch" else "in one launch"
-        if asked.optimizer == "triton" and device.type == "cpu":
+        how = "in torch" if arguments.optimizer == "torch" else "in one launch"
+        if arguments.optimizer == "triton" and device.type == "cpu":
             how += ", interpreted"
-        print(f"{asked.optimizer}: each rank steps {shard.numel():,} of {weights.numel():,} {how}")
+        print(
+            f"{arguments.optimizer}: each rank steps {shard.numel():,} of {weights.numel():,} {how}"
+        )
     dist.destroy_process_group()
 
 

@@ -16,6 +16,9 @@ from typing import Any
 
 # An instruction of PTX: perhaps a label of a predicate, then the operation with its modifiers.
 _INSTRUCTION = re.compile(r"^\s+(?:@!?%\w+ )?([a-z]\w*(?:[.:]+\w+)*)(?=[\s;])", re.MULTILINE)
+# LLVM starts each basic block with a label or a comment, and notes there if a loop contains it.
+_BLOCK = re.compile(r"^(?=\$L__BB\d+_\d+:|// %bb\.\d+:)", re.MULTILINE)
+_IN_LOOP = re.compile(r"in Loop: Header|Loop Header")
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,26 @@ class Compiled:
     shared_bytes: int
     tensor_memory_columns: int
     instructions: Counter[str]  # by the whole name, as "ld.global.v4.b32"
+    loop_instructions: Counter[str]  # only those inside loops
 
     def count(self, prefix: str) -> int:
         """How many instructions there are whose names begin like this."""
-        return sum(n for name, n in self.instructions.items() if name.startswith(prefix))
+        return _sum(self.instructions, prefix)
+
+    def count_in_loops(self, prefix: str) -> int:
+        """Count these instructions inside loops: one iteration, without what precedes the loop."""
+        return _sum(self.loop_instructions, prefix)
+
+    @property
+    def target(self) -> str:
+        """The architecture that the PTX is for, such as "sm_90a"."""
+        found = re.search(r"^\.target (\w+)", self.ptx, re.MULTILINE)
+        assert found, "PTX without a .target line"
+        return found[1]
+
+
+def _sum(instructions: Counter[str], prefix: str) -> int:
+    return sum(n for name, n in instructions.items() if name.startswith(prefix))
 
 
 def compiled(
@@ -69,6 +88,7 @@ def compiled(
     options = {"num_warps": warps, "num_stages": stages}
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     ptx = made.asm["ptx"]
+    in_loops = "".join(block for block in _BLOCK.split(ptx) if _IN_LOOP.search(block))
     registers, spilled = _resources(made.asm["cubin"], triton.knobs.nvidia.cuobjdump.path)
     return Compiled(
         ptx=ptx,
@@ -77,6 +97,7 @@ def compiled(
         shared_bytes=made.metadata.shared,
         tensor_memory_columns=getattr(made.metadata, "tmem_size", None) or 0,
         instructions=Counter(_INSTRUCTION.findall(ptx)),
+        loop_instructions=Counter(_INSTRUCTION.findall(in_loops)),
     )
 
 
@@ -86,8 +107,8 @@ def _resources(program: bytes, cuobjdump: str) -> tuple[int, int]:
         file.write(program)
         file.flush()
         command = [cuobjdump, "-res-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", said)
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", output)
     if found is None:
-        raise RuntimeError(f"cuobjdump does not say what registers the kernel uses:\n{said}")
+        raise RuntimeError(f"cuobjdump does not say what registers the kernel uses:\n{output}")
     return int(found[1]), int(found[2])

@@ -7,13 +7,13 @@ labs at work side by side never overwrite each other; to forget one, delete its 
 Nothing is kept where no start page lies beside the notebooks: graders and tests run elsewhere.
 """
 
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from parlab.reference import in_place
+from parlab.runtime.notebook import read_cells
 
 FOLDER = ".progress"
 START_PAGE = "START.md"
@@ -101,17 +101,15 @@ def table(folder: Path) -> str:
 def _read(path: Path, passed: set[str]) -> Lab | None:
     """The lab in a notebook; None for a notebook without exercises, or one being written."""
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    except (OSError, ValueError, KeyError, TypeError):
+        cells = read_cells(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     title, heading, exercises = path.stem, "", {}
     for cell in cells:
-        text = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            if named := _TITLE.search(text):
+        if cell.kind == "markdown":
+            if named := _TITLE.search(cell.source):
                 title = f"{named[1]} {named[2]}"
-            heading = (_HEADING.findall(text) or [heading])[-1]
-        elif "check" in cell["metadata"].get("tags", []):
-            key = cell["metadata"].get("exercise", "")
-            exercises[key] = heading or key
+            heading = (_HEADING.findall(cell.source) or [heading])[-1]
+        elif cell.role == "check" and cell.key:
+            exercises[cell.key] = heading or cell.key
     return Lab(path, title, exercises, frozenset(passed & set(exercises))) if exercises else None

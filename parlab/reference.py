@@ -7,11 +7,11 @@ It works in the notebook, and in a `%%px` cell too.
 """
 
 import difflib
-import json
 from pathlib import Path
 from typing import Any
 
-from parlab.files import ROOT, numbered
+from parlab.runtime.notebook import read_cells
+from parlab.runtime.paths import ROOT, numbered
 
 # What the references that were put in place have defined, by exercise and name.
 _put: dict[str, dict[str, Any]] = {}
@@ -99,17 +99,13 @@ def _references() -> dict[str, dict[str, str]]:
 
     They are read from the executed solutions: that takes no library, and ranks call this too.
     """
-    here = Path.cwd()
-    for folder in (here, *here.parents, ROOT):
+    start = Path.cwd()
+    for folder in (start, *start.parents, ROOT):
         if paths := numbered(folder / "solutions", ".ipynb"):
             return {path.stem: _exercises(path) for path in paths}
     return {}
 
 
 def _exercises(path: Path) -> dict[str, str]:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return {
-        cell["metadata"]["exercise"]: "".join(cell["source"])
-        for cell in cells
-        if "exercise" in cell["metadata"].get("tags", [])
-    }
+    cells = [cell for cell in read_cells(path) if cell.role == "exercise"]
+    return {cell.key: cell.source for cell in cells if cell.key}

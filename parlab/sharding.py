@@ -22,18 +22,18 @@ def own_parameters(layers: Sequence[nn.Module]) -> list[tuple[nn.Module, list[nn
     owner: dict[nn.Parameter, nn.Module] = {}
     own: list[tuple[nn.Module, list[nn.Parameter]]] = []
     for layer in reversed(layers):
-        mine = []
+        kept = []
         for name, parameter in layer.named_parameters():
             if not parameter.requires_grad:
                 continue
             if parameter not in owner:
                 owner[parameter] = layer
-                mine.append(parameter)
+                kept.append(parameter)
             elif owner[parameter] not in set(layer.modules()):
                 raise ValueError(
                     f"{name} of {type(layer).__name__} belongs to another layer too: a tied weight "
                     "is gathered for one layer, which must lie around all that use it"
                 )
-        if mine:
-            own.insert(0, (layer, mine))
+        if kept:
+            own.insert(0, (layer, kept))
     return own

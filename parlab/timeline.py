@@ -79,11 +79,11 @@ class Timeline:
 
     def gather(self) -> list[Span]:
         """The spans of all ranks, by rank and start, on every rank. Collective."""
-        mine = [
+        own = [
             replace(span, start=span.start + self._offset, end=span.end + self._offset)
             for span in self._spans
         ]
-        spans = [span for spans in self._comm.allgather(mine) for span in spans]
+        spans = [span for spans in self._comm.allgather(own) for span in spans]
         zero = min((span.start for span in spans), default=0.0)
         moved = (replace(s, start=s.start - zero, end=s.end - zero) for s in spans)
         return sorted(moved, key=lambda span: (span.rank, span.start))
@@ -141,11 +141,11 @@ def clock_offset(comm: "MPI.Intracomm", clock: Callable[[], float] = time.perf_c
 
 
 def _ask(comm: "MPI.Intracomm", clock: Callable[[], float]) -> Offset:
-    asked = clock()
+    sent = clock()
     comm.send(None, 0)
-    told = comm.recv(source=0)
+    remote = comm.recv(source=0)
     answered = clock()
-    return Offset(told - (asked + answered) / 2, (answered - asked) / 2)
+    return Offset(remote - (sent + answered) / 2, (answered - sent) / 2)
 
 
 def _shared_clock_offset(comm: "MPI.Intracomm") -> float:
@@ -170,7 +170,7 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
     row and communicating the lower.
     """
     from parlab import plots
-    from parlab.network import naming
+    from parlab.network import labels
 
     spans = list(spans)
     ranks = sorted({span.rank for span in spans})
@@ -197,7 +197,7 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
     axes.set_yticks(range(len(ranks)), [f"rank {rank}" for rank in ranks])
     axes.set_ylim(max(len(ranks), 1) - 0.5, -0.5)
     axes.set_xlim(0, width * 1e3)
-    axes.set_xlabel(time_label or naming.time_label("time (ms)"))
+    axes.set_xlabel(time_label or labels.time_label("time (ms)"))
     if labelled:
         figure.legend(
             loc="outside lower right",

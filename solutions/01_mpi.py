@@ -1,20 +1,20 @@
 # %% [markdown]
 # # Lab 01: Message passing
 #
-# Four processes, nothing shared, and one way to cooperate: messages. You measure what a message
-# costs, see a program wait for itself for ever, and build the collectives that all of training
-# on many devices stands on. In the end you have an all-reduce that sends no byte more than it
-# must, and you run it against the ones that real training uses.
+# Four processes share no memory. They can cooperate only by sending messages. In this lab, you measure
+# what a message costs, watch a program wait for itself forever, and build the collectives that training
+# on many devices is based on. At the end, you have an all-reduce that sends no more bytes than necessary,
+# and you compare it with the ones that real training uses.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | predict what a message costs from α and β; read a deadlock from the lines where ranks are stuck, and mend it; build a broadcast in ⌈log₂ N⌉ rounds; build reduce-scatter, all-gather and all-reduce on a ring, for any length and any number of ranks; say when a ring wins and when it does not |
-# | **Time** | 100 minutes |
-# | **You need** | Python and NumPy. Nothing about parallel programming, and no GPU |
+# | **You will be able to** | predict what a message costs from α and β; find and fix a deadlock from the lines where ranks are stuck; build a broadcast in ⌈log₂ N⌉ rounds; build reduce-scatter, all-gather, and all-reduce on a ring, for any length and any number of ranks; explain when a ring is the best choice; make communicators for the rows and columns of a grid of ranks |
+# | **Time** | 110 minutes |
+# | **You need** | Python and NumPy. No experience with parallel programming, and no GPU |
 # | **Background** | [chapter 01](../book/01_mpi.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with
+# `%%px` run on all ranks. Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -37,7 +37,7 @@ from parlab.rank import comm, rank, world_size
 from parlab.reference import use_reference
 
 # %% [markdown]
-# `comm` is the *communicator*: the ranks that can talk to each other, numbered from 0.
+# `comm` is the *communicator*: the group of ranks that can send messages to each other, numbered from 0.
 # **Predict** what the next cell prints. How many times does each line run?
 
 # %%
@@ -46,9 +46,9 @@ squares = [number**2 for number in range(rank + 1)]
 print(f"I am rank {rank} of {world_size}, and I have {squares}")
 
 # %% [markdown]
-# One program, four processes, four different values in a variable of the same name. A rank sees
-# another's variable only if that rank sends it. `Send` and `Recv`, with a capital letter, send
-# the memory of an array; the receiver brings an array of its own for it to land in.
+# This is one program in four processes, and a variable with the same name has four different values. A
+# rank sees another rank's variable only if that rank sends it. `Send` and `Recv`, with a capital letter,
+# send the memory of an array. The receiver provides its own array for the message.
 
 # %%
 # %%px
@@ -61,11 +61,11 @@ if rank == last:
 print(number)
 
 # %% [markdown]
-# The check cells below run your functions on all ranks, on fewer of them, and on ranks that are
-# numbered in another order. So inside a function use its argument: `comm.rank` and `comm.size`,
-# not the notebook's `rank` and `world_size`. If you are stuck on an exercise,
-# `use_reference("its_name")` in a `%%px` cell puts a solution in its place, and you go on with the
-# next.
+# The check cells below run your functions on all ranks, on fewer ranks, and on ranks that are numbered in
+# another order. So use the function's argument inside a function: `comm.rank` and `comm.size`, not the
+# notebook's `rank` and `world_size`. If you are stuck on an exercise, run
+# `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can continue with the
+# next exercise.
 #
 # # Part A: one message
 #
@@ -73,37 +73,37 @@ print(number)
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# How long does a message take? Two ranks have two clocks, which do not agree. So rank 0 sends,
-# rank 1 sends as many bytes back, and rank 0 reads its own clock before and after: half of that
-# is one message. A single measurement says little, since other programs get in the way. Take the
-# median of `repeats` round trips, one after the other (of an even number of them, the mean of the
-# two in the middle).
+# How long does a message take? The clocks of two ranks do not agree, so only one clock can measure it.
+# Rank 0 reads its clock, sends a message, receives an answer of the same size from rank 1, and reads its
+# clock again. Half of that time is the time of one message. Other programs disturb single measurements,
+# so take the median of `repeats` round trips, one after the other. (If their number is even, take the mean
+# of the two in the middle.)
 #
-# **Predict** before you measure: how long do 8 bytes take, from one process to another on the
-# same machine? And 8 MB?
+# **Predict** before you measure: how long do 8 bytes take from one process to another on the same machine?
+# How long do 8 MB take?
 #
 # <details><summary>Hint 1</summary>
 #
-# Ranks 0 and 1 do different things in the same function: `if comm.rank == 0:` … `elif comm.rank
-# == 1:` … What does rank 2 do?
+# Ranks 0 and 1 do different things in the same function: `if comm.rank == 0:` … `elif comm.rank == 1:` …
+# What does rank 2 do?
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `np.zeros(size, dtype=np.uint8)` has one byte an element. Rank 0 notes
-# `time.perf_counter()`, calls `Send` and then `Recv`, and notes it again; rank 1 calls `Recv` and
-# then `Send`. `statistics.median` does the rest.
+# `np.zeros(size, dtype=np.uint8)` has one byte for each element. Rank 0 reads `time.perf_counter()`, calls
+# `Send` and then `Recv`, and reads it again. Rank 1 calls `Recv` and then `Send`. Use `statistics.median`
+# for the rest.
 # </details>
 
 
 # %% tags=["exercise", "timed"] exercise="ping_pong"
 # %%px
 def ping_pong(size: int, repeats: int, comm: MPI.Intracomm) -> float | None:
-    """Seconds that a message of `size` bytes takes between ranks 0 and 1.
+    """Measure the seconds that a message of `size` bytes takes between ranks 0 and 1.
 
-    Rank 0 sends `size` bytes to rank 1, which sends as many back (whatever is in them), `repeats`
-    times, and nothing else is sent. Returns, on rank 0, half of the median round trip; on all
-    other ranks None. Ranks 2, 3, … send nothing. `comm` has 2 ranks or more.
+    Rank 0 sends `size` bytes to rank 1, which sends as many back (with any content), `repeats`
+    times. Nothing else is sent. Return half of the median round trip on rank 0, and None on all
+    other ranks. Ranks 2, 3, … send nothing. `comm` has 2 ranks or more.
     """
     # BEGIN SOLUTION
     if comm.rank > 1:
@@ -131,7 +131,8 @@ check.ping_pong(ping_pong)
 # %%px --timeout 20
 ledger = Ledger()
 late = [0.1, 0.008, 0.2, 0.02, 0.008, 0.008, 0.1] if rank == 1 else []
-seconds = ping_pong(1000, 7, check.late_answers(comm, ledger, late))
+unready = [seconds / 2 for seconds in late]  # before rank 1 receives
+seconds = ping_pong(1000, 7, check.delayed(comm, ledger, sends=late, receives=unready))
 check.show_values(
     sent=check.sent(ledger),
     others=check.no_messages(ledger),
@@ -141,12 +142,12 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Under a microsecond to a few for 8 bytes, when a core is free for each rank; some milliseconds for
-# 8 MB, at a few gigabytes a second. The next cell has the numbers of *this* machine: a million
-# times the bytes, and far from a million times the time.
+# 8 bytes take from less than one microsecond to a few microseconds, if each rank has its own core. 8 MB
+# take some milliseconds, at a few gigabytes per second. The next cell shows the numbers of *this* machine.
+# A million times as many bytes take far less than a million times as long.
 # </details>
 #
-# Now measure, from 8 bytes to 8 MiB.
+# Now measure sizes from 8 bytes to 8 MiB.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -162,29 +163,29 @@ if rank == 0:
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# Small messages all take about the same time, and large ones a time in proportion to their size.
-# The simplest model that says both is
+# Small messages all take about the same time. The time of large messages is proportional to their size. The
+# simplest model that describes both is
 #
 # $$T(S) = \alpha + S\,\beta$$
 #
-# with the *latency* α in seconds a message, and β in seconds a byte, one over the *bandwidth*.
-# Find the two from measurements.
+# The *latency* α is in seconds for each message. β is in seconds for each byte and is the inverse of the
+# *bandwidth*. Estimate both from measurements.
 #
-# Mind what the measurements are: their error is some per cent *of each*. One per cent of an 8 MiB
-# message is longer than all of an 8-byte message. A fit that makes the sum of squared errors in
-# seconds small does not see α at all. What you want is a small *relative* error at every size.
+# Each measurement has an error of a few percent *of its value*. One percent of the time for 8 MiB is more
+# than the whole time for 8 bytes. If a fit minimizes the sum of squared errors in seconds, the large
+# messages decide everything, and α can be anything. Make the *relative* errors small instead.
 #
 # **Predict**: at which size is half of the time latency? Write it with α and β.
 #
 # <details><summary>Hint 1</summary>
 #
 # Divide the equation for each measurement by its measured time $T_i$:
-# $\alpha \cdot \frac{1}{T_i} + \beta \cdot \frac{S_i}{T_i} = 1$. That is linear in α and β.
+# $\alpha \cdot \frac{1}{T_i} + \beta \cdot \frac{S_i}{T_i} = 1$. This is linear in α and β.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `np.linalg.lstsq(columns, np.ones(n), rcond=None)[0]` with a column of $1/T_i$ and one of
+# `np.linalg.lstsq(columns, np.ones(n), rcond=None)[0]` with a column of $1/T_i$ and a column of
 # $S_i/T_i$ (`np.stack([…, …], axis=1)`).
 # </details>
 
@@ -192,9 +193,9 @@ if rank == 0:
 # %% tags=["exercise"] exercise="fit_alpha_beta"
 # %%px
 def fit_alpha_beta(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
-    """α in seconds and β in seconds a byte, of α + size·β that fits best by relative error.
+    """Return α in seconds and β in seconds per byte, fitted by relative error.
 
-    `seconds[i]` is the time of a message of `sizes[i]` bytes.
+    The model is α + size·β, and `seconds[i]` is the time of a message of `sizes[i]` bytes.
     """
     # BEGIN SOLUTION
     times = np.array(seconds)
@@ -225,11 +226,11 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Half of the time is latency where $S\beta = \alpha$, at $S = \alpha/\beta$.
+# Half of the time is latency if $S\beta = \alpha$, at $S = \alpha/\beta$.
 # </details>
 #
-# A model is worth something when it says what was not measured. The next cell fits, predicts a
-# message of 300 kB that the fit has not seen, and then measures it.
+# A model is useful if it predicts what you have not measured. The next cell fits the model, predicts the
+# time of a message of 300 kB, and then measures it.
 
 # %% tags=["nbval-ignore-output"]
 # %%px
@@ -253,24 +254,24 @@ figure = plots.figure(
     yaxis_type="log",
 )
 figure.add_scatter(x=sizes, y=seconds, mode="markers", **plots.line("reference", "measured"))
-modelled = [collectives.message(size).seconds(link) for size in sizes]
-figure.add_scatter(x=sizes, y=modelled, mode="lines", **plots.line("model", "α + size·β"))
+modeled = [collectives.message(size).seconds(link) for size in sizes]
+figure.add_scatter(x=sizes, y=modeled, mode="lines", **plots.line("model", "α + size·β"))
 plots.show(figure)
 
 # %% [markdown]
-# Where the points leave the line, something else happens than the model knows: small messages
-# are copied through a buffer, large ones wait for their receiver, and messages larger than a
-# cache are read from memory. A factor of two or three is a good result for two numbers that span
-# six orders of magnitude.
+# Where the points leave the line, the link does something that the model does not include. Small messages
+# are copied through a buffer, large messages wait for their receiver, and messages larger than a cache are
+# read from memory. For two numbers that cover six orders of magnitude, a factor of two or three is a good
+# result.
 #
-# # Part B: everybody at once
+# # Part B: all ranks at once
 #
 # ## 3. A deadlock
 #
 # *Difficulty 2/5, 15 minutes.*
 #
-# The ranks stand in a ring. Each sends an array to its right neighbour and receives from its left
-# one. This cell does it with 1 element:
+# The ranks form a ring. Each rank sends an array to its right neighbor and receives one from its left
+# neighbor. This cell does it with 1 element:
 
 # %%
 # %%px
@@ -288,8 +289,8 @@ def send_then_receive(length):
 print(f"received {send_then_receive(1)}")
 
 # %% [markdown]
-# **Predict**: and with a million elements, 8 MB? Note your answer before you run the next cell.
-# It ends with an error, by its deadline of 5 seconds. Read *at which line each rank is stuck*.
+# **Predict**: what happens with a million elements (8 MB)? Write down your answer before you run the next
+# cell. It ends with an error after its deadline of 5 seconds. Read *at which line each rank is stuck*.
 
 # %% tags=["raises-exception"]
 # %%px --timeout 5
@@ -297,17 +298,18 @@ received = send_then_receive(1_000_000)
 print("all have received")
 
 # %% [markdown]
-# All four ranks wait in `Send`. Draw an arrow from each rank to the one that it waits for: 0
-# waits for 1 to receive, 1 for 2, 2 for 3, and 3 for 0. A circle. Nobody is late, and nobody
-# will ever come.
+# All four ranks wait in `Send`. Draw an arrow from each rank to the rank that it waits for: 0 waits until
+# 1 receives, 1 waits for 2, 2 waits for 3, and 3 waits for 0. The arrows form a cycle, so no rank can
+# ever continue.
 #
-# Why did one element work? MPI sends a small message *eagerly*: into a buffer at the receiver's,
-# and `Send` returns. A large one waits for a *rendezvous* with its receiver, since nobody has
-# 8 MB to spare for surprises. Where small ends and large begins differs between machines. A
-# program that needs the buffer is wrong everywhere, and is found out on the largest machine.
+# Why did one element work? MPI sends a small message *eagerly*: it copies the message into a buffer of the
+# receiver, and `Send` returns. A large message waits until its receiver is ready (a *rendezvous*), because
+# no rank keeps 8 MB free for unexpected messages. The size at which MPI changes from one to the other
+# depends on the machine. A program that needs the buffer is wrong everywhere, but it may fail only on
+# the largest machine.
 #
-# Here is another one, on a line instead of a ring: everybody sends to both neighbours. **Predict**
-# which ranks wait for which. This time they are stuck at different lines.
+# Here is another deadlock, on a line instead of a ring: each rank sends to both neighbors. **Predict** which
+# ranks wait for which. This time, they are stuck at different lines.
 
 # %% tags=["raises-exception"]
 # %%px --timeout 5
@@ -325,46 +327,48 @@ if rank < last:
 # %% [markdown]
 # <details><summary>Which ranks are to blame?</summary>
 #
-# Ranks 0, 1 and 2 wait for their right neighbour to receive, rank 3 for its left one. Follow the
-# arrows: 0 → 1 → 2 → 3 → 2. The circle is 2 ⇄ 3: each waits for the other to receive, while
-# both want to send. Ranks 0 and 1 only stand in the queue behind them. A deadlock is always a
-# circle of arrows; find it, and turn one of them round.
+# Ranks 0, 1, and 2 wait for their right neighbor to receive, and rank 3 waits for its left one. Follow
+# the arrows: 0 → 1 → 2 → 3 → 2. The cycle is 2 ⇄ 3: both ranks send, and each waits for the other to
+# receive. Ranks 0 and 1 wait behind them. A deadlock always contains a cycle of arrows. Find it, and
+# reverse one of its arrows.
 # </details>
 #
-# Your turn: write the shift around the ring so that it works for every size of message and every
-# number of ranks, also 1. All messages should pass *at the same time*, or in turns, as when even
-# ranks send first and odd ones receive: two turns, and a third where the last rank is even, too. A
-# solution in which one rank receives first does not hang, but then rank 3 can send when rank 0 has
-# received, rank 2 when rank 3 has, and so on: four messages, one after the other.
+# Now write the shift around the ring so that it works for every size of message.
 #
-# Build it from messages, here and in what follows: a library's collective would do the exercise
-# for you. And send the array's own memory: `send` and `recv`, in small letters, copy it into a
-# pickled Python object first.
+# - It works for every number of ranks, including 1.
+# - All messages travel *at the same time* or in two turns: even ranks send first, and odd ranks receive
+#   first. If the last rank is even too, there is a third turn. If only one rank receives first, the program
+#   does not hang, but the messages travel one after the other: rank 3 can send after rank 0 has received,
+#   then rank 2, and so on.
+# - Build it from messages, here and in the following exercises. A library's collective would do the
+#   exercise for you.
+# - Send the array's own memory. `send` and `recv`, with small letters, first copy it into a pickled Python
+#   object.
 #
-# The check runs your function on a communicator that buffers nothing, so that even a single byte
-# has to meet its receiver.
+# The check runs your function on a communicator without any buffers. On it, even a single byte waits for
+# its receiver.
 #
 # <details><summary>Hint 1</summary>
 #
-# MPI has one call that sends and receives at once, and gets on with whichever can go first.
+# MPI has one call that sends and receives at the same time, in whatever order is possible.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `comm.Sendrecv(x, dest=…, recvbuf=received, source=…)`. Or `Isend`, which returns at once and
-# gives a *request*; `Recv`; and then `request.Wait()`, without which nobody knows that the
-# message has left.
+# `comm.Sendrecv(x, dest=…, recvbuf=received, source=…)`. Or use `Isend`, which returns a *request*
+# immediately, then `Recv`, and then `request.Wait()`. Only after `Wait` do you know that the message has
+# been sent.
 # </details>
 
 
 # %% tags=["exercise"] exercise="ring_shift"
 # %%px
 def ring_shift(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
-    """Send `x` to the right neighbour; return the array that the left neighbour sent.
+    """Send `x` to the right neighbor, and return the array that the left neighbor sent.
 
-    The right neighbour of rank r is r + 1, that of the last rank is rank 0. All ranks pass arrays
-    of the same shape and dtype, contiguous in C order; `x` stays as it is, and so does what
-    earlier calls have returned.
+    The right neighbor of rank r is r + 1, and that of the last rank is rank 0. All ranks pass
+    arrays of the same shape and dtype, contiguous in C order. Do not change `x`, or an array that
+    an earlier call returned.
     """
     # BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
@@ -392,7 +396,7 @@ check.show_values(
 )
 
 # %% [markdown]
-# The message that hung, mended:
+# This is the message that hung. Now it arrives:
 
 # %%
 # %%px --timeout 20
@@ -404,9 +408,10 @@ print(f"{received.size:,} elements between {received.min():.0f} and {received.ma
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# One rank, the *root*, has data that all need: initial weights, a configuration. It could send
-# to one rank after the other, and with 1000 ranks the last would wait for 999 messages. But
-# after the first message there are *two* ranks that can send. Let both. Then four, then eight.
+# One rank, the *root*, has data that all ranks need, such as initial weights or a configuration. It could
+# send the data to one rank after another. With 1000 ranks, the last rank would wait for 999 messages. But
+# after the first message, *two* ranks have the data, so both can send. Then four ranks can send, and then
+# eight.
 #
 # ```text
 # round 1    0 → 1
@@ -414,26 +419,25 @@ print(f"{received.size:,} elements between {received.min():.0f} and {received.ma
 # round 3    0 → 4    1 → 5    2 → 6    3 → 7
 # ```
 #
-# In a round, a rank sends at most one message and receives at most one. **Predict in numbers**,
-# before you build it, for any number of ranks:
+# In a round, a rank sends at most one message and receives at most one. **Predict in numbers**, before you
+# build it, for any number of ranks:
 #
-# - `rounds_one_by_one`, `rounds_tree`: rounds of the two ways;
-# - `messages_tree`: messages that all ranks together send in the tree;
-# - `messages_root`: messages that the root sends in the tree.
+# - `rounds_one_by_one`, `rounds_tree`: the number of rounds of the two ways
+# - `messages_tree`: the number of messages that all ranks together send in the tree
+# - `messages_root`: the number of messages that the root sends in the tree
 #
-# The check sends both broadcasts, counts, and compares.
+# The check compares your numbers with the book's formulas, for 2 to 64 ranks.
 #
 # <details><summary>Hint</summary>
 #
-# `(n - 1).bit_length()` is ⌈log₂ n⌉, without rounding errors. Try your formulas on 5 ranks by
-# hand.
+# `(n - 1).bit_length()` is ⌈log₂ n⌉ without rounding errors. Try your formulas on 5 ranks by hand.
 # </details>
 
 
 # %% tags=["exercise"] exercise="predict_broadcast"
 # %%px
 def predict_broadcast(world_size: int) -> dict[str, float]:
-    """`rounds_one_by_one`, `rounds_tree`, `messages_tree`, `messages_root`, for a broadcast."""
+    """Return `rounds_one_by_one`, `rounds_tree`, `messages_tree`, and `messages_root`."""
     # BEGIN SOLUTION
     rounds = (world_size - 1).bit_length()
     return {
@@ -458,28 +462,28 @@ check.show_values(numbers=[[f"{float(p[name]):.2f}" for name in names] for p in 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 1000 ranks are reached in 10 rounds instead of 999. The messages are as many as before, 999, one
-# for each rank that has to be told; only, the root sends 10 of them, and the others help.
+# The tree reaches 1000 ranks in 10 rounds instead of 999. It needs as many messages as before, 999, one
+# for each rank except the root. But the root sends only 10 of them, and other ranks send the rest.
 # </details>
 #
 # ## 5. A broadcast in ⌈log₂ N⌉ rounds
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Now build it.
+# Now build this broadcast.
 #
 # <details><summary>Hint 1</summary>
 #
-# Number the ranks from the root: `relative = (comm.rank - root) % comm.size`. The root is 0, and
-# before each round the relative ranks 0 … `reached` − 1 have the data. Who sends to whom in
-# this round? Who has nothing to do?
+# Number the ranks from the root: `relative = (comm.rank - root) % comm.size`. The root is 0. Before each
+# round, the relative ranks 0 … `reached` − 1 have the data. Which ranks send to which ranks in this
+# round? Which ranks do nothing?
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# In a round, relative rank r < `reached` sends to r + `reached`, if there is such a rank, and
-# ranks from `reached` to 2·`reached` − 1 receive. The distance between two ranks is the same
-# counted from the root or from 0. Then `reached` doubles.
+# In a round, relative rank r < `reached` sends to r + `reached`, if there is such a rank, and the ranks
+# from `reached` to 2·`reached` − 1 receive. The distance between two ranks is the same, whether you count
+# from the root or from 0. Then `reached` doubles.
 # </details>
 
 
@@ -514,7 +518,7 @@ check.binomial_broadcast(binomial_broadcast)
 ledger = Ledger()
 x = np.arange(5) + 100 * rank
 binomial_broadcast(x, 2, check.turned(comm, ledger))
-late = check.late_answers(comm, Ledger(), [0.0, 0.1, 0.0, 0.1] if rank == 0 else [])
+late = check.delayed(comm, Ledger(), sends=[0.0, 0.1, 0.0, 0.1] if rank == 0 else [])
 row = np.full((4, 3), rank)  # of broadcasts, one after the other
 for data, root in zip(row, (0, 1, 0, 3), strict=True):
     binomial_broadcast(data, root, late)
@@ -525,11 +529,12 @@ check.show_values(
     whole=all(size == x.nbytes for _, size in check.sent(ledger)),
     others=check.no_messages(ledger),
     in_time=check.within_rounds(ledger, 2),
+    on_7_ranks=check.broadcast_rounds(binomial_broadcast, 2, 7) in (None, 3),
 )
 
 # %% [markdown]
-# A *ledger* watches a communicator and writes down every call. Here is what your broadcast did,
-# from rank 1 as the root:
+# A *ledger* watches a communicator and records every call. This is what your broadcast did with rank 1 as
+# the root:
 
 # %%
 # %%px --timeout 20
@@ -542,13 +547,12 @@ print(f"{', '.join(did)}; now {x[0]:.0f}")
 # %% [markdown]
 # # Part C: all-reduce on a ring
 #
-# In training, every rank has a gradient, and every rank needs the sum of all. That is an
-# *all-reduce*. A tree would send all of the data in each of its rounds. For large data a ring
-# does better: cut the data into N chunks, and keep all links busy with a chunk each, all the
-# time.
+# In training, every rank has a gradient, and every rank needs the sum of all gradients. This is an
+# *all-reduce*. A tree sends all of the data in each of its rounds. A ring is better for large data: it
+# cuts the data into N chunks, and each link always transports one chunk.
 #
-# `chunk(length, index, parts)` gives the slice of chunk `index`. Chunks differ by at most one
-# element, and the index counts around the ring: chunk −1 is the last one.
+# `chunk(length, index, parts)` returns the slice of chunk `index`. The lengths of the chunks differ by at
+# most one element. The index counts around the ring, so chunk −1 is the last one.
 
 # %%
 # %%px --targets 0
@@ -560,12 +564,12 @@ print(chunk(10, -1, 4) == chunk(10, 3, 4) == chunk(10, 7, 4))
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# First half: in the end, rank r holds chunk r of the sum, and nobody needs to hold more.
+# This is the first half. At its end, rank r holds chunk r of the sum, and it does not need to hold more.
 #
-# A chunk travels once around the ring, and each rank on its way adds its own numbers. For chunk
-# r to arrive complete at rank r, it has to *start* at rank r + 1, N − 1 steps earlier. So in the
-# first round rank r sends chunk r − 1. What it receives then is a partial sum of chunk r − 2, to
-# which it adds its own numbers, and that is what it sends in the next round.
+# Each chunk travels once around the ring. Each rank on its way adds its own numbers. Chunk r is complete
+# when it arrives at rank r, so it *starts* at rank r + 1, N − 1 steps earlier. In the first round, rank r
+# therefore sends chunk r − 1. In the same round, it receives a partial sum of chunk r − 2. It adds its own
+# numbers and sends the result in the next round.
 #
 # With 4 ranks, each line is a round, and `2:01` is chunk 2 with the numbers of ranks 0 and 1:
 #
@@ -576,33 +580,32 @@ print(chunk(10, -1, 4) == chunk(10, 3, 4) == chunk(10, 7, 4))
 # round 2    1:230          2:301          3:012          0:123
 # ```
 #
-# **Predict**: how many bytes does a rank send altogether, if the data has S bytes? How does that
-# change from 4 ranks to 1000?
+# **Predict**: how many bytes does a rank send in total if the data has S bytes? How does that change from 4
+# ranks to 1000?
 #
 # <details><summary>Hint 1</summary>
 #
-# In round `step` (from 0), a rank sends chunk `rank − 1 − step` and receives chunk
-# `rank − 2 − step`. Receive into an array of its own, then add: the numbers in `x` are needed
-# for the sum.
+# In round `step` (counted from 0), a rank sends chunk `rank − 1 − step` and receives chunk
+# `rank − 2 − step`. Receive into a separate array and then add, because the sum needs the numbers in `x`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `Sendrecv` to the right, from the left; N − 1 rounds. `x[chunk(...)]` is a view of `x`: what you
-# add to it in place (`+=`) is in `x`. A receive buffer needs the dtype of `x`, and the length of
-# the chunk that comes.
+# Use `Sendrecv` to the right and from the left, in N − 1 rounds. `x[chunk(...)]` is a view of `x`, so
+# `+=` on it changes `x`. The receive buffer needs the dtype of `x` and the length of the chunk that
+# arrives.
 # </details>
 
 
 # %% tags=["exercise"] exercise="ring_reduce_scatter"
 # %%px
 def ring_reduce_scatter(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
-    """Sum `x` over the ranks; return this rank's chunk of the sum.
+    """Sum `x` over the ranks, and return this rank's chunk of the sum.
 
     `x` is a contiguous vector of the same length and dtype on every rank, of any length. It is
-    also the work space: afterwards chunk `comm.rank` of it holds the sum, and nobody asks what
-    the others hold. Returns that chunk, a view of `x`. A rank sends N − 1 messages of one chunk
-    each (or none for an empty chunk) to its right neighbour, while all others send theirs.
+    also the work space: afterwards, chunk `comm.rank` of it holds the sum, and the other chunks
+    can hold anything. Return that chunk, a view of `x`. A rank sends N − 1 messages of one chunk
+    each (or none for an empty chunk) to its right neighbor, while all others send theirs.
     """
     # BEGIN SOLUTION
     rank, size = comm.rank, comm.size
@@ -640,13 +643,13 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# N − 1 chunks of S/N bytes: (N − 1)/N · S. With 4 ranks that is three quarters of the data, with
-# 1000 ranks all but a thousandth of it: hardly more, however many ranks there are.
+# It sends N − 1 chunks of S/N bytes: (N − 1)/N · S. With 4 ranks, this is three quarters of the data. With
+# 1000 ranks, it is 99.9 percent. The number of ranks makes hardly any difference.
 # </details>
 #
-# A picture of the ring at work. Rank r starts with $10^r$ everywhere, so that the digits of a
-# number tell whose numbers are in it: 1111 is the complete sum. Before you run it, **predict**
-# how many ones each chunk of rank 0 has.
+# The next cell shows the ring at work. Rank r starts with $10^r$ everywhere, so the digits of a number show
+# which ranks' numbers it contains: 1111 is the complete sum. Before you run it, **predict** how many ones
+# each chunk of rank 0 has.
 
 # %%
 # %%px --timeout 20
@@ -657,19 +660,19 @@ print("  ".join(f"{number:0{world_size}d}" for number in x))
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Chunk 0 of rank 0 has four ones, the complete sum. Chunk 3 it sent first, with its own number
-# alone: one. To chunks 2 and 1 it added its own when they came by: two ones, then three.
+# Chunk 0 of rank 0 has four ones, which is the complete sum. Rank 0 sent chunk 3 first, with only its own
+# number, so it has one. It added its own number to chunks 2 and 1 when they passed: they have two and three.
 # </details>
 #
 # ## 7. All-gather
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# Second half: rank r has chunk r, and all ranks need all chunks. Again everybody passes on to the
-# right what came from the left, and this time nothing is added.
+# This is the second half. Rank r has chunk r, and all ranks need all chunks. Again, each rank passes on to
+# its right neighbor what came from its left neighbor. This time, nothing is added.
 #
-# **Predict**: in the first round, rank r sends the chunk it has. Which chunk does it send in the
-# last one?
+# **Predict**: in the first round, rank r sends the chunk that it has. Which chunk does it send in the last
+# round?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -678,7 +681,7 @@ print("  ".join(f"{number:0{world_size}d}" for number in x))
 #
 # <details><summary>Hint 2</summary>
 #
-# What arrives can land in its place at once: `recvbuf=x[chunk(len(x), rank - step - 1, size)]`.
+# A chunk can arrive directly in its place: `recvbuf=x[chunk(len(x), rank - step - 1, size)]`.
 # </details>
 
 
@@ -687,9 +690,9 @@ print("  ".join(f"{number:0{world_size}d}" for number in x))
 def ring_all_gather(x: np.ndarray, comm: MPI.Intracomm) -> None:
     """Fill `x` with all chunks: chunk r is that of rank r.
 
-    `x` is a contiguous vector of the same length and dtype on every rank, of any length; on
-    entry only its chunk `comm.rank` counts. A rank sends N − 1 messages of one chunk each (or
-    none for an empty chunk) to its right neighbour, while all others send theirs.
+    `x` is a contiguous vector of the same length and dtype on every rank, of any length. At
+    first, only its chunk `comm.rank` counts. A rank sends N − 1 messages of one chunk each (or
+    none for an empty chunk) to its right neighbor, while all others send theirs.
     """
     # BEGIN SOLUTION
     rank, size = comm.rank, comm.size
@@ -722,27 +725,27 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# In the last round, number N − 2, rank r sends chunk r − (N − 2), which is r + 2 around the ring:
-# that of the rank after its right neighbour, which is the last one that the neighbour lacks.
+# In the last round, number N − 2, rank r sends chunk r − (N − 2). Around the ring, this is chunk r + 2: the
+# chunk of the rank after its right neighbor, and the last one that this neighbor needs.
 # </details>
 #
 # ## 8. Ring or tree?
 #
 # *Difficulty 3/5, 5 minutes.*
 #
-# Two ways to an all-reduce of S bytes: reduce-scatter and all-gather on a ring; or a tree that
-# adds everything up at rank 0 (the broadcast's messages the other way round), and a broadcast
-# from there. **Predict in numbers**, before you build it:
+# There are two ways to all-reduce S bytes. One is a reduce-scatter and an all-gather on a ring. The other is
+# a tree that sums everything at rank 0 (the messages of the broadcast in reverse), followed by a
+# broadcast from rank 0. **Predict in numbers**, before you build it:
 #
-# - `rounds_ring`, `rounds_tree`: rounds of the two ways, in which a rank sends at most one message
-#   and receives at most one;
-# - `share_ring`, `share_tree`: bytes that *rank 0* sends altogether, in multiples of S.
+# - `rounds_ring`, `rounds_tree`: the number of rounds of the two ways, in which a rank sends at most one
+#   message and receives at most one
+# - `share_ring`, `share_tree`: the bytes that *rank 0* sends in total, in multiples of S
 
 
 # %% tags=["exercise"] exercise="predict_ring"
 # %%px
 def predict_ring(world_size: int) -> dict[str, float]:
-    """`rounds_ring`, `share_ring`, `rounds_tree`, `share_tree`, for an all-reduce."""
+    """Return `rounds_ring`, `share_ring`, `rounds_tree`, and `share_tree`."""
     # BEGIN SOLUTION
     tree = (world_size - 1).bit_length()
     return {
@@ -767,32 +770,30 @@ check.show_values(numbers=[[f"{float(p[name]):.2f}" for name in names] for p in 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The ring's share stays below 2 for any number of ranks, and its rounds grow with them. The tree's
-# rounds grow with the logarithm alone, but each of them sends all of the data. With 64 ranks: 126
-# rounds and 1.97 S against 12 rounds and 6 S from rank 0. Small data wants few rounds, large data
-# few bytes.
+# The ring's share stays below 2 for any number of ranks, but its rounds grow with this number. The tree's
+# rounds grow only with the logarithm, but each of them sends all of the data. With 64 ranks, the ring needs
+# 126 rounds and 1.97 S, and the tree needs 12 rounds and 6 S from rank 0. For small data, the number of
+# rounds matters. For large data, the bytes matter.
 # </details>
 #
 # ## 9. All-reduce
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# Put the two together. Gradients are matrices as often as vectors, and some are not contiguous:
-# the transpose `x.T` is the same memory read in another order, `x[::2]` is every second element
-# of it. Your all-reduce takes an array of any shape, and the sum has to be in *that* array
-# afterwards.
+# Combine the two halves. Gradients can be matrices, and an array need not be contiguous: the transpose
+# `x.T` is the same memory, read in another order, and `x[::2]` is every second element. Your all-reduce
+# takes an array of any shape. Afterwards, the sum must be in *this* array.
 #
 # <details><summary>Hint 1</summary>
 #
-# `np.ascontiguousarray(x).reshape(-1)` makes a contiguous vector of any array: a view of the same
-# memory where that is in one piece and in order, else a copy. (`x.reshape(-1)` alone may be a view
-# with gaps, which no message takes.)
+# `np.ascontiguousarray(x).reshape(-1)` makes a contiguous vector of any array. It is a view of the same
+# memory if that is contiguous, and a copy if it is not. (`x.reshape(-1)` alone may be a view with gaps,
+# which you cannot send.)
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `np.shares_memory(x, flat)` tells which of the two it was. A copy has to be written back:
-# `x[...] = …`.
+# `np.shares_memory(x, flat)` shows whether `flat` is a view or a copy. Write a copy back with `x[...] = …`.
 # </details>
 
 
@@ -802,8 +803,8 @@ def ring_all_reduce(x: np.ndarray, comm: MPI.Intracomm) -> None:
     """Replace `x` on every rank by the sum over the ranks.
 
     `x` has any shape, the same on every rank with the same dtype, and need not be contiguous. A
-    rank sends 2(N−1) messages of one chunk each (or none for an empty chunk) to a neighbour,
-    together 2(N−1)/N of the data, while all others send theirs.
+    rank sends 2(N−1) messages of one chunk each (or none for an empty chunk) to a neighbor, in
+    total 2(N−1)/N of the data, while all others send theirs.
     """
     # BEGIN SOLUTION
     flat = np.ascontiguousarray(x).reshape(-1)
@@ -827,14 +828,13 @@ ring_all_reduce(x.T[::2], turned)  # 12 elements with gaps
 check.show_values(
     x=x.tolist(),
     bytes=[size for _, size in check.sent(ledger)],
-    neighbours=all((to - turned.rank) % world_size in (1, 3) for to, _ in check.sent(ledger)),
+    neighbors=all((to - turned.rank) % world_size in (1, 3) for to, _ in check.sent(ledger)),
     others=check.no_messages(ledger),
     at_once=check.within_rounds(ledger, 12),
 )
 
 # %% [markdown]
-# The ledger counts what an all-reduce of 8 MB sent, and the formula of the book says what it has
-# to be.
+# The ledger counts what an all-reduce of 8 MB sent. The formula of the book predicts this number.
 
 # %%
 # %%px --timeout 20
@@ -847,11 +847,107 @@ print(f"bytes:    {ledger.bytes_sent():,}, by the formula {cost.bytes:,.0f}")
 print(f"that is {ledger.bytes_sent() / x.nbytes:.2f} of the data")
 
 # %% [markdown]
+# # Part D: groups of ranks
+#
+# ## 10. Rows and columns
+#
+# *Difficulty 2/5, 10 minutes.*
+#
+# Large models are trained on a grid of ranks. For example, the ranks of a row share the work of each layer,
+# and the ranks of a column sum their gradients. Each row and each column therefore needs its own communicator.
+# `comm.Split(color, key)` makes them. All ranks of `comm` call it, and ranks that pass the same `color` get a
+# communicator together. In it, they are numbered from 0 in the order of `key`.
+#
+# The ranks of `comm` are numbered row by row. In a grid of 2 × 3:
+#
+# ```text
+#          column 0   column 1   column 2
+# row 0       0          1          2
+# row 1       3          4          5
+# ```
+#
+# Make the communicator of this rank's row and the one of its column. In the row, a rank's number is its
+# column. In the column, it is its row.
+#
+# - **A single row or column:** `rows` or `columns` can be 1. Make two new communicators in this case, too.
+# - **Other ranks:** `comm` can have any number of ranks, in any order.
+# - **Freeing:** the caller frees the two communicators. If you make others, free them before you return.
+#
+# **Predict**: how many communicators are there for the rows and columns of a 2 × 3 grid? Which numbers does
+# rank 5 have in its two?
+#
+# <details><summary>Hint 1</summary>
+#
+# Rank r is in row `r // columns` and in column `r % columns`. `divmod` computes both.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The ranks of a row need the same color, so the color is the row. They are in the order of their columns, so
+# the key is the column. For the column's communicator, it is the other way round.
+# </details>
+
+
+# %% tags=["exercise"] exercise="grid_communicators"
+# %%px
+def grid_communicators(
+    rows: int, columns: int, comm: MPI.Intracomm
+) -> tuple[MPI.Intracomm, MPI.Intracomm]:
+    """Return new communicators of this rank's row and of its column, in this order.
+
+    The ranks of `comm` form a grid of `rows` × `columns`, numbered row by row. `comm.size` is
+    `rows * columns`. Ranks are numbered by their column in a row, and by their row in a column.
+    """
+    # BEGIN SOLUTION
+    row, column = divmod(comm.rank, columns)
+    return comm.Split(row, column), comm.Split(column, row)
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="grid_communicators" points=2
+# %%px --timeout 20
+check.grid_communicators(grid_communicators)
+
+# %% tags=["hidden-check"] exercise="grid_communicators" points=1
+# %%px --timeout 20
+pairs = comm.Split(0, rank ^ 1)  # the lab's ranks 1, 0, 3, 2
+grids = [grid_communicators(rows, 4 // rows, pairs) for rows in (1, 2, 4)]
+check.show_values(
+    rows=[row.allgather(rank) for row, _ in grids],
+    columns=[column.allgather(rank) for _, column in grids],
+    new=[MPI.Comm.Compare(part, pairs) != MPI.IDENT for grid in grids for part in grid],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# There are five: two for the rows, and three for the columns. Rank 5 is in row 1 and column 2, so its number
+# is 2 in its row and 1 in its column.
+# </details>
+#
+# Your all-reduce works on any communicator. In the next cell, it first sums over each row and then over each
+# column. As in part C, the digits of a number show which ranks' numbers it contains. **Predict** what each rank
+# prints.
+
+# %%
+# %%px --timeout 20
+rows = 2 if world_size % 2 == 0 else 1
+row_comm, column_comm = grid_communicators(rows, world_size // rows, comm)
+x = np.array([10**rank])
+for name, part in {"row": row_comm, "column": column_comm}.items():
+    ring_all_reduce(x, part)
+    print(f"sum over the {name}: {x[0]:0{world_size}d}")
+    part.Free()
+
+# %% [markdown]
+# After the first all-reduce, a rank has the sum of its row. A column has one rank of each row, so the second
+# all-reduce gives every rank the sum over all ranks.
+#
 # # Against the library
 #
-# Four all-reduces do the same work: yours; MPI's `comm.Allreduce`; and `torch.distributed`'s
-# `all_reduce`, which training uses, once over MPI (`group`) and once over its default group: Gloo
-# on the CPU, NCCL on GPUs. First, do they agree?
+# These four all-reduces do the same work: your function, MPI's `comm.Allreduce`, and
+# `torch.distributed`'s `all_reduce` on two groups. `group` uses MPI on the CPU. The default group uses Gloo
+# on the CPU and NCCL on GPUs. First, compare their results.
 
 # %%
 # %%px --timeout 100
@@ -869,87 +965,79 @@ def torch_all_reduce(x, over=None):
     x[...] = tensor.cpu().numpy()
 
 
-sums = {}
-for name, all_reduce in {
+all_reduces = {
     "comm.Allreduce": lambda x: comm.Allreduce(MPI.IN_PLACE, x),
     "your ring": lambda x: ring_all_reduce(x, comm),
     "torch, group": lambda x: torch_all_reduce(x, group),
     "torch, default group": torch_all_reduce,
-}.items():
+}
+
+# %%
+# %%px --timeout 100
+sums = {}
+for name, all_reduce in all_reduces.items():
     sums[name] = gradient.copy()
     all_reduce(sums[name])
     same = np.allclose(sums[name], sums["comm.Allreduce"], rtol=0, atol=1e-5)
     print(f"{name}: {'the same sum' if same else 'ANOTHER SUM'}")
 
 # %% [markdown]
-# Now their speed, from 1 KiB to 16 MiB, as *bus bandwidth*: the bytes that each rank has to send
-# at least, 2(N−1)/N · S, over the time. It is the speed that a link must have had, whatever the
-# number of ranks, and it can be compared with 1/β.
+# Now measure their speed, from 1 KiB to 16 MiB, as *bus bandwidth*. This is the number of bytes that each
+# rank has to send at least, 2(N−1)/N · S, divided by the time. It is the speed that each link must have
+# had, and it does not depend on the number of ranks, so you can compare it with 1/β.
 #
-# The model needs the α and β of this situation. In the ping-pong two ranks had the machine to
-# themselves; on the ring all ranks send at once and share its memory and its cores. So fit again,
-# to *your* `ring_shift`, in which they do just that.
+# The model needs the α and β of this situation. In the ping-pong, two ranks used the machine alone. On the
+# ring, all ranks send at the same time and share the memory and the cores. So the cell fits α and β again, to
+# the time of *your* `ring_shift`, which sends in the same way.
 #
-# **Predict**: which one wins for 1 KiB, and which for 16 MiB? Where does the ring lose its time
-# when messages are small?
+# **Predict**: which one is fastest for 1 KiB, and which for 16 MiB? Where does the ring lose time if
+# messages are small?
 
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
-def median_seconds(operations, repeats):
-    """Median seconds of each operation, all taken in turn; the slowest rank counts."""
-    spent = {name: [] for name in operations}
-    for _ in range(repeats + 1):
-        for name, operation in operations.items():
-            comm.Barrier()
-            start = time.perf_counter()
-            operation()
-            if device.type == "cuda":
-                torch.cuda.synchronize()  # a GPU's collective returns before it is done
-            own = time.perf_counter() - start
-            spent[name].append(comm.allreduce(own, op=MPI.MAX))
-    return {name: statistics.median(times[1:]) for name, times in spent.items()}
-
+from parlab import timing
 
 sizes = [1024 * 4**k for k in range(8)]  # bytes: 1 KiB to 16 MiB
 shifts, measured = [], []
 for size in sizes:
-    repeats = 20 if size < 10**6 else 6
-    x = np.zeros(size // 4, dtype=np.float32)
+    x, rounds = np.zeros(size // 4, dtype=np.float32), 20 if size < 10**6 else 6
     tensor = torch.zeros(size // 4, device=device)
-    shifts.append(median_seconds({"shift": lambda x=x: ring_shift(x, comm)}, repeats)["shift"])
-    all_reduces = {
+    seconds = timing.median_seconds({"shift": lambda x=x: ring_shift(x, comm)}, comm, rounds)
+    shifts.append(seconds["shift"])
+    ways = {
         "your ring": lambda x=x: ring_all_reduce(x, comm),
         "comm.Allreduce": lambda x=x: comm.Allreduce(MPI.IN_PLACE, x),
         f"torch over {dist.get_backend(group)}": lambda t=tensor: dist.all_reduce(t, group=group),
         f"torch over {dist.get_backend()}": lambda t=tensor: dist.all_reduce(t),
     }
-    measured.append(median_seconds(all_reduces, repeats))
+    measured.append(timing.median_seconds(ways, comm, rounds, warm_up=1))
 link = collectives.Link(*fit_alpha_beta(sizes, shifts))
 
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-def bus_bandwidth(size, seconds):
-    return collectives.bus_bandwidth("all_reduce", size, seconds, world_size)
+def bus_bandwidths(all_seconds):
+    pairs = zip(sizes, all_seconds, strict=True)
+    return [collectives.bus_bandwidth("all_reduce", *pair, world_size) for pair in pairs]
 
 
+styles = ["reference", *(plots.series(i, "") for i in (0, 2, 3))]
 figure = plots.figure(
     "The ring pays 2(N−1) latencies, and then uses the whole link",
     y="bus bandwidth (bytes/s)",
     xaxis=plots.bytes_axis(sizes[0], sizes[-1], every=2),
     yaxis_type="log",
 )
-styles = ["reference", *(plots.series(i, "") for i in (0, 2, 3))]
 for style, name in zip(styles, measured[0], strict=False):
-    y = [bus_bandwidth(size, times[name]) for size, times in zip(sizes, measured, strict=True)]
+    y = bus_bandwidths([times[name] for times in measured])
     figure.add_scatter(x=sizes, y=y, **plots.line(style, name))
-modelled = [
-    bus_bandwidth(size, collectives.ring_all_reduce(size, world_size).seconds(link))
-    for size in sizes
-]
-figure.add_scatter(x=sizes, y=modelled, mode="lines", **plots.line("model", "ring, by the model"))
+y = bus_bandwidths([collectives.ring_all_reduce(n, world_size).seconds(link) for n in sizes])
+figure.add_scatter(x=sizes, y=y, mode="lines", **plots.line("model", "ring, by the model"))
 plots.show(figure)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
 print(f"α = {1e6 * link.alpha:.1f} µs, 1/β = {link.bandwidth / 1e9:.2f} GB/s while all ranks send")
 for size in (sizes[0], sizes[-1]):
     times = measured[sizes.index(size)]
@@ -959,28 +1047,28 @@ for size in (sizes[0], sizes[-1]):
 # %% [markdown]
 # What to look for:
 #
-# - **Small data.** Every all-reduce pays for its rounds, and the bytes hardly matter. Yours makes
-#   2(N−1) of them; MPI picks an algorithm with fewer when the data is small (recursive doubling:
-#   log₂ N rounds). With 1000 ranks that would be 1998 rounds against 10.
-# - **Large data.** The curves flatten: the link is the limit. What you wrote in some twenty lines
-#   of Python is in the league of the libraries, because what counts is the bytes that travel, and
-#   the interpreter only steers.
-# - **mpi4py** is the name of the backend that `group` has on the CPU: MPI, called by torch.
-# - **Gloo** goes through TCP, with the operating system's network stack, also between two
-#   processes of the same machine. MPI goes through shared memory.
-# - **The model** knows nothing of additions and caches, nor of the microseconds that Python takes
-#   for the lines of each round. Where it is off by a factor, ask what the ring does that a shift
-#   does not.
+# - **Small data.** An all-reduce of small data pays for its rounds, and its bytes hardly matter. Your
+#   ring takes 2(N−1) rounds. For small data, MPI chooses an algorithm with fewer rounds, such as
+#   recursive doubling, which takes log₂ N rounds if N is a power of two. With 1024 ranks, that is
+#   2046 rounds against 10.
+# - **Large data.** The curves become flat, because the link is the limit. Your twenty lines of Python
+#   come close to the libraries: the bytes that are sent take most of the time, and the interpreter
+#   takes little.
+# - **mpi4py** is the name of the backend that `group` uses on the CPU: MPI, called by torch.
+# - **Gloo** uses TCP and the operating system's network stack, even between two processes on the same
+#   machine. MPI uses shared memory.
+# - **The model** does not include additions, caches, or the microseconds that Python takes for the
+#   lines of each round. If it is off by a factor, ask what the ring does that a shift does not.
 #
 # # Going further
 #
-# - `cluster.start(7)` gives seven ranks (also on two cores); run the check cells again. Nothing in
-#   your functions should care.
-# - Write `recursive_doubling_all_reduce`: in round k every rank exchanges all of its data with
-#   rank `rank ^ 2**k` and adds. It takes log₂ N rounds. At which size does your ring overtake
-#   it? `collectives.recursive_doubling_all_reduce` has the model's answer.
-# - The ring sends a chunk, waits, adds, sends. Cut each chunk in two, and let the first half
-#   travel (`Isend`, `Irecv`) while you add the second. Does that help here? When would it?
-# - `comm.Split_type(MPI.COMM_TYPE_SHARED)` gives a communicator of the ranks on the same node. Use
-#   it for a hierarchical all-reduce: reduce-scatter inside a node, all-reduce between nodes,
-#   all-gather inside. The [chapter](../book/01_mpi.md) has the cost of it.
+# - Start seven ranks with `cluster.start(7)` (this also works on two cores), and run the check cells again.
+#   Your functions should work without a change.
+# - Write `recursive_doubling_all_reduce`: in round k, every rank exchanges all of its data with rank
+#   `rank ^ 2**k` and adds. It takes log₂ N rounds if N is a power of two. At which size does your ring become
+#   faster? `collectives.recursive_doubling_all_reduce` computes the model's answer.
+# - The ring sends a chunk, waits, adds, and sends again. Cut each chunk into two halves, and send the first
+#   half (`Isend`, `Irecv`) while you add the second. Does that help on this machine? When would it help?
+# - `comm.Split_type(MPI.COMM_TYPE_SHARED)` returns a communicator of the ranks on the same node. Use it for
+#   a hierarchical all-reduce: reduce-scatter inside a node, all-reduce between nodes, all-gather inside a
+#   node. The [chapter](../book/01_mpi.md) computes what it costs.

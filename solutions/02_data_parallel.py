@@ -1,20 +1,20 @@
 # %% [markdown]
 # # Lab 02: Data parallelism
 #
-# Every rank holds the whole model and a share of each batch. The ranks compute gradients on their
-# own, add them up, and take the same step. You build that three times: correct, then with one
-# message instead of many, then with the messages hidden behind the backward pass. And you show
-# the one thing that matters: **the learning curve is the one that a single rank would have had.**
+# Every rank holds the whole model and a share of each batch. The ranks compute their gradients independently, sum them, and take
+# the same step. In this lab, you build this three times: first correctly, then with one message instead of many, and then with
+# messages that are hidden behind the backward pass. And you show what matters most: **the learning curve is the same as on a single
+# rank.**
 #
 # | | |
 # |---|---|
-# | **You will be able to** | shard a data set without losing or repeating a sample; start all ranks from the same model; average gradients correctly, for uneven shards too; say what flat buffers, buckets, overlap and `no_sync` buy |
+# | **You will be able to** | shard a data set without losing or repeating a sample; start all ranks from the same model; average gradients correctly, for uneven shards, too; explain what flat buffers, buckets, overlap, and `no_sync` save |
 # | **Time** | 110 minutes |
-# | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or the knowledge of what a rank and an all-reduce are. No GPU |
+# | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or an idea of ranks and an all-reduce. No GPU |
 # | **Background** | [chapter 02](../book/02_data_parallel.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks. Other
+# cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -24,7 +24,6 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import itertools
-import statistics
 import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -36,33 +35,28 @@ from mpi4py import MPI
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from parlab import models
+from parlab import models, timing, training
 from parlab.checks import data_parallel as check
-from parlab.data import mnist, text
 from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 from parlab.timeline import Timeline, draw
 
 # %% [markdown]
-# A check answers at once. It runs your function on all ranks and on fewer of them, on models that
-# are awkward on purpose (`models.Awkward`: two layers that share one weight, a frozen weight, a
-# weight that no gradient reaches, one that lies in memory transposed, buffers). So inside a function use what it is given,
-# `comm.rank` and `comm.size`, not the notebook's `rank` and `world_size`. If you are stuck on an
-# exercise, `use_reference("its_name")` in a `%%px` cell puts a solution in its place, and you go on
-# with the next.
+# A check runs your function on all ranks and on fewer ranks, and on models with unusual properties. (`models.Awkward` has two layers that
+# share a weight, a frozen weight, a weight without a gradient, a weight that is transposed in memory, and buffers.) So use the function's
+# arguments inside a function: `comm.rank` and `comm.size`, not the notebook's `rank` and `world_size`. If you are stuck on an exercise, run
+# `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can continue.
 #
-# Where messages go through mpi4py, tensors are on the CPU: MPI reads a process's own memory. From
-# exercise 9 on they go through `torch.distributed`, and everything runs on `device`: the rank's
-# GPU, where it has one.
+# Exercises that use mpi4py have their tensors on the CPU, because MPI reads a process's own memory. From exercise 9 on, messages go through
+# `torch.distributed`, and everything runs on `device`: the rank's GPU if it has one.
 #
 # # Why
 #
-# The samples of a batch do not need each other: a batch of 256 images is 256 forward and backward
-# passes, and a sum. Four ranks take a quarter of them each. All that they must tell each other is
-# that sum, the gradient: 1.1 MB a step for the smaller model of this lab, whatever the batch. So
-# the more work a rank has in a step, the less the message counts; and the model is what one rank
-# alone would have trained, which makes every mistake visible.
+# The samples of a batch are independent: a batch of 256 images is 256 forward and backward passes and a sum. With four ranks, each rank
+# computes a quarter of them. The ranks have to exchange only the sum, which is the gradient: 1.1 MB in each step for the smaller model of
+# this lab, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The model is the one that a
+# single rank would have trained, which makes every mistake visible.
 #
 # # Part A: correct
 #
@@ -70,33 +64,28 @@ from parlab.timeline import Timeline, draw
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# In step $i$ of an epoch, a single rank would train on the $i$-th `batch_size` indices of a
-# shuffle of the data set: the *global batch*. With $N$ ranks, each takes a share of that same
-# global batch. Write the function that says which.
+# Shuffle the data set in each epoch. In step $i$, a single rank would train on the $i$-th group of `batch_size` indices, the *global batch*. With
+# $N$ ranks, each rank takes a share of this global batch. Write the function that returns the shares of one rank.
 #
-# - The shuffle is a new one in each epoch. It is the same on all ranks (nobody sends it: they all
-#   compute it) and for every number of ranks.
-# - In a step, no two shares differ by more than one index. Together they are the global batch:
-#   nothing lost, nothing twice.
-# - The last global batch has what is left. Every rank makes the same number of steps, even if its
-#   last share is empty.
-# - The random generator is the function's own. No library's global one moves, be it torch's,
-#   NumPy's or Python's: torch's belongs to dropout and to initialisation.
+# - Each epoch has a new shuffle. It is the same on all ranks and for every number of ranks. No rank sends it: all ranks compute it.
+# - In each step, the sizes of any two shares differ by one index at most. Together, the shares are the global batch: no index is missing, and
+#   no index occurs twice.
+# - The last global batch contains the rest. Every rank makes the same number of steps, even if its last share is empty.
+# - The function uses its own random generator. The global generators of torch, NumPy, and Python do not change. (Dropout and initialization
+#   use torch's.)
 #
-# **Predict** before you write: 10 samples, global batches of 4, 4 ranks. How many samples does
-# each rank get in the last step? What would happen if the ranks that get none left the loop?
+# **Predict** before you write: there are 10 samples, global batches of 4, and 4 ranks. How many samples does each rank get in the last step?
+# What would happen if the ranks without samples left the loop?
 #
 # <details><summary>Hint 1</summary>
 #
-# A shuffle that everyone can compute needs a random generator of its own, seeded by something
-# that all ranks know and that changes with the epoch.
+# To compute the same shuffle on all ranks, you need a random generator with a seed that all ranks know and that changes with the epoch.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `torch.randperm(size, generator=torch.Generator().manual_seed(...))`, then `.split(batch_size)`
-# gives the global batches. Slicing with a stride, `batch[start::step]`, deals a batch out like
-# cards.
+# `torch.randperm(size, generator=torch.Generator().manual_seed(...))`, and then `.split(batch_size)`, returns the global batches. A slice with a
+# stride, `batch[start::step]`, distributes a batch like playing cards.
 # </details>
 
 
@@ -123,7 +112,7 @@ check.sharded_sampler(sharded_sampler)
 
 # %% tags=["hidden-check"] exercise="sharded_sampler" points=1
 # %%px --timeout 20
-from parlab.checks.untouched import generators
+from parlab.checks.base.unchanged import generators
 
 
 def planned(size, batch_size, epoch, ranks):
@@ -159,35 +148,34 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Steps of 4, 4 and 2 samples. In the last, two ranks get one each and two get none. If those two
-# left the loop, the others would wait for them in the all-reduce, for ever.
+# The steps have 4, 4, and 2 samples. In the last step, two ranks get one sample each, and two ranks get none. If these two left the loop, the
+# others would wait for them in the all-reduce forever.
 # </details>
 #
 # ## 2. The same model on every rank
 #
 # *Difficulty 1/5, 5 minutes.*
 #
-# The ranks start from different seeds, so they start from different weights. Give them all rank
-# 0's: its *parameters* and its *buffers* (the tensors of a model that are not trained, such as
-# BatchNorm's running mean).
+# The ranks start from different seeds, so they have different weights. Give all of them the model of rank 0: its *parameters* and its *buffers*.
+# (Buffers are tensors of a model that are not trained, such as BatchNorm's running mean.)
 #
-# mpi4py takes torch tensors as they are: `comm.Bcast(tensor, root=0)` sends rank 0's values and
-# overwrites everybody else's. It refuses a tensor that requires a gradient; `tensor.detach()`
-# is the same memory without that.
+# mpi4py accepts torch tensors: `comm.Bcast(tensor, root=0)` sends rank 0's values and overwrites those of all other ranks. It refuses a tensor that
+# requires a gradient. `tensor.detach()` is the same memory without a gradient.
 #
-# - Values are overwritten in place: an optimizer, or a layer that shares a weight, holds the
-#   tensor that it has. Its memory may be in another order than its indices, as a transposed
-#   matrix's is: `Bcast` takes that as it is, where `.contiguous()` or `.reshape(-1)` give a copy.
-# - Each tensor is sent once, a shared one too, and every buffer, also one that `state_dict()`
-#   leaves out; and as it is, not as a pickled Python object (`comm.bcast`, in small letters).
-# - Nothing else changes: not `requires_grad`, and no `.grad`.
+# - Overwrite the values in place, because an optimizer, or a layer that shares a weight, keeps its tensor.
+# - Every rank except 0 receives each tensor once. This includes shared tensors and all buffers, even those that `state_dict()` leaves out.
+# - No rank sends a tensor more than $\lceil \log_2 N \rceil$ times. `Bcast` and lab 01's tree comply; rank 0 must not send to the other ranks
+#   one by one.
+# - Tensors are sent as they are, not as pickled Python objects (`comm.bcast`, in small letters).
 #
-# **Predict**: someone leaves the broadcast out and seeds all ranks alike instead. When is that
-# just as good, and what makes it go wrong?
+# Edge cases: the memory of a tensor may be in another order than its indices, such as that of a transposed matrix. `Bcast` accepts such a tensor as
+# it is, but `.contiguous()` or `.reshape(-1)` would make a copy. Nothing else changes, in particular not `requires_grad` and `.grad`.
+#
+# **Predict**: somebody leaves the broadcast out and uses the same seed on all ranks instead. When is this just as good, and when does it go wrong?
 #
 # <details><summary>Hint 1</summary>
 #
-# `model.parameters()` and `model.buffers()` give each tensor once, also if two layers share it.
+# `model.parameters()` and `model.buffers()` return each tensor once, even if two layers share it.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -199,7 +187,10 @@ check.show_values(
 # %% tags=["exercise"] exercise="broadcast_state"
 # %%px
 def broadcast_state(model: nn.Module, comm: MPI.Intracomm) -> None:
-    """Give every rank of `comm` rank 0's parameters and buffers, in place, each tensor once."""
+    """Give every rank of `comm` rank 0's parameters and buffers, in place.
+
+    Ranks other than 0 receive each tensor once.
+    """
     # BEGIN SOLUTION
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         comm.Bcast(tensor.detach(), root=0)
@@ -222,6 +213,7 @@ model.transposed = nn.Parameter((torch.arange(6.0) + 10 * rank).view(2, 3).t())
 model.running_mean.fill_(10 * rank + 5)
 model.weight.grad = torch.full((2,), float(rank))
 before = {name: (id(t), t.data_ptr()) for name, t in model.state_dict(keep_vars=True).items()}
+once = sum(t.nbytes for t in [*model.parameters(), *model.buffers()])
 watched = Ledger()
 returned = broadcast_state(model, watched.watch(comm))
 after = {name: (id(t), t.data_ptr()) for name, t in model.state_dict(keep_vars=True).items()}
@@ -236,52 +228,48 @@ check.show_values(
     requires_grad=[p.requires_grad for p in model.parameters()],
     returned=returned is None,
     pickled=any(call.api[0].islower() for call in watched.calls),
-    each_once=watched.bytes_sent() + watched.bytes_received()
-    == sum(t.nbytes for t in [*model.parameters(), *model.buffers()]),
+    received_once=rank == 0 or watched.bytes_received() == once,
+    sent_as_in_a_tree=watched.bytes_sent() <= max(world_size - 1, 1).bit_length() * once,
 )
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# A common seed is as good while every rank draws the same random numbers in the same order. One
-# layer more on one rank, another version of a library, a checkpoint that only rank 0 loads: and
-# the ranks differ, and nothing says so.
+# The same seed is just as good if every rank draws the same random numbers in the same order. It goes wrong if one rank has an additional layer, has
+# another version of a library, or loads a checkpoint alone. Then the ranks differ, and there is no error.
 # </details>
 #
 # ## 3. All-reduce the gradients
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Each rank has called `backward()` on the mean loss over its own samples. What the optimizer
-# needs is the gradient of the mean loss over the global batch,
+# Each rank has called `backward()` on the mean loss over its own samples. The optimizer needs the gradient of the mean loss over the global batch,
 #
 # $$ g = \frac1n \sum_{i=1}^{n} \nabla \ell_i = \sum_{r} \frac{n_r}{n}\, g_r , $$
 #
-# with $n_r$ samples on rank $r$ and $n$ in all. So each rank weights its gradient with its
-# `share` $n_r/n$, and an all-reduce adds them up. Only if all shards are equal is that the plain
-# mean.
+# with $n_r$ samples on rank $r$ and $n$ samples in total. So each rank multiplies its gradient by its `share` $n_r/n$, and an all-reduce sums the
+# results. This is the plain mean only if all shards have the same size.
 #
 # - `comm.Allreduce(MPI.IN_PLACE, tensor)` replaces `tensor` by the sum over all ranks.
-# - A rank whose share is empty had no backward pass: its `.grad` are all `None`. It counts as
-#   zeros, and it makes the same calls as the others, or they wait for it for ever.
-# - A frozen parameter (`requires_grad=False`) has no gradient and needs no message.
-# - Each trainable tensor goes through one all-reduce, once, and as it is: no pickles. That holds
-#   for one without a gradient on this rank too, since others may have one.
-# - Gradients are replaced in place: who holds a `.grad`, or a buffer that it is a view of, sees
-#   the sum. A `.grad` lies in memory as its parameter does, so it may be transposed.
+# - Each trainable tensor goes through one all-reduce, as it is, without pickling. This includes a tensor without a gradient on this rank, because other
+#   ranks may have one. A frozen parameter (`requires_grad=False`) has no gradient and needs no message.
+# - A rank with an empty share has no backward pass, so all of its `.grad` are `None`. It counts as zeros. It makes the same calls as the other ranks,
+#   because they would wait for it forever.
 #
-# **Predict**: how many messages will the check count for a model of 4 trainable tensors, two of
-# whose layers share one of them?
+# Edge cases: replace gradients in place, because other code may hold a `.grad` or a buffer that it is a view of. A `.grad` has the same order in memory
+# as its parameter, so it may be transposed.
+#
+# **Predict**: a model has 4 trainable tensors, and two of its layers share one of them. How many messages does the check count?
 #
 # <details><summary>Hint 1</summary>
 #
-# Weight first, then sum: after the sum it is too late for weights that differ from rank to rank.
+# First multiply, then sum. After the sum, it is too late for weights that differ between ranks.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# For each parameter that requires a gradient: give it `torch.zeros_like(parameter)` if its
-# `.grad` is `None`; multiply in place by `share`; `comm.Allreduce(MPI.IN_PLACE, parameter.grad)`.
+# For each parameter that requires a gradient: if its `.grad` is `None`, set it to `torch.zeros_like(parameter)`. Multiply it in place by `share`. Then call
+# `comm.Allreduce(MPI.IN_PLACE, parameter.grad)`.
 # </details>
 
 
@@ -338,36 +326,34 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Four messages: a shared tensor is one tensor, whatever the number of layers that use it.
+# It counts four messages. A shared tensor is one tensor, whatever the number of layers that use it.
 # </details>
 #
 # ## 4. Train, and compare the learning curves
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Put the three together into a training loop. Every rank starts with its own random model and the
-# whole data set at hand, and trains on its share of each global batch. The model is broadcast
-# once, before the first step; each epoch has a new shuffle; and every rank takes a step for every
-# global batch, also where its own share is empty. Nothing else changes: not the data, and no
-# library's global random generator.
+# Combine the three functions into a training loop. Every rank starts with its own random model and the whole data set, and it trains on its share of each
+# global batch.
 #
-# The list that you return is the learning curve: the mean loss over each *global* batch, the same
-# on every rank. `comm.allreduce(x)`, in small letters, sums a Python number.
+# - The model is broadcast once, before the first step.
+# - Each epoch has a new shuffle. Every rank takes a step for every global batch, even if its own share is empty.
+# - Return the learning curve: the mean loss over each *global* batch, the same on every rank. `comm.allreduce(x)`, in small letters, sums a Python number.
 #
-# **Predict**: you run this on 1, 2 and 4 ranks with the same `batch_size`. Which curve falls
-# fastest? Which run sends the most bytes per rank and step?
+# Edge case: neither the data nor a library's global random generator changes.
+#
+# **Predict**: you run this on 1, 2, and 4 ranks with the same `batch_size`. Which curve falls fastest? In which run does a rank send the most bytes in a step?
 #
 # <details><summary>Hint 1</summary>
 #
-# Broadcast once, before the first step. Then per step: `optimizer.zero_grad()`, forward and
-# backward on your share (if it is not empty), `all_reduce_gradients`, `optimizer.step()`.
+# Broadcast once, before the first step. Then, in each step: `optimizer.zero_grad()`, forward and backward on your share (if it is not empty),
+# `all_reduce_gradients`, and `optimizer.step()`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `total = comm.allreduce(len(indices))` is the size of the global batch, and
-# `share = len(indices) / total`. The loss over the global batch is the sum over the ranks of
-# `share * loss`; a rank without samples adds 0.
+# `total = comm.allreduce(len(indices))` is the size of the global batch, and `share = len(indices) / total`. The loss over the global batch is the sum over the
+# ranks of `share * loss`, and a rank without samples adds 0.
 # </details>
 
 
@@ -416,7 +402,7 @@ check.train(train)
 
 # %% tags=["hidden-check"] exercise="train" points=2
 # %%px --timeout 20
-from parlab.checks.untouched import generators
+from parlab.checks.base.unchanged import generators
 
 
 def trained(comm, size, batch_size, make_optimizer):
@@ -474,54 +460,67 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The curves are the same: that is the point of it. On a ring, 2 ranks send the gradient once
-# each, 4 ranks one and a half times: 2(N−1)/N. A single rank sends nothing.
+# The curves are the same. This is the purpose of data parallelism. On a ring, a rank sends 2(N−1)/N times the gradient: once with 2 ranks, one and a half times with
+# 4 ranks, and nothing with a single rank.
 # </details>
 #
-# Now the real thing: 6,000 MNIST images minus one, so that the last global batch of 111 does not
-# divide by 4, on 1, 2 and 4 ranks, with SGD and with Adam. Every rank starts from a seed of its
-# own.
+# Now train on 5,999 MNIST images, so that the last global batch of 111 images does not divide by 4, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
+# from its own seed.
 
 # %%
 # %%px
-images, labels = map(torch.from_numpy, mnist("train", limit=5999))
-optimizers = {
-    "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-    "Adam": partial(torch.optim.Adam, lr=1e-3),
-}
+images, labels = training.mnist_batches(5999, 5999)[0]
 world_sizes = [n for n in (1, 2, 4) if n <= world_size]
-curves = {}
-for name, make_optimizer in optimizers.items():
+curves = {name: {} for name in training.OPTIMIZERS}
+for name, make_optimizer in training.OPTIMIZERS.items():
     for n in world_sizes:
         part = comm.Split(0 if rank < n else MPI.UNDEFINED)
         if rank < n:
             torch.manual_seed(rank)
-            model = models.mlp(256)
+            model = models.mlp()
             optimizer = make_optimizer(model.parameters())
-            curves[name, n] = train(model, optimizer, images, labels, 256, 2, part)
+            losses = train(model, optimizer, images, labels, 256, 2, part)
+            curves[name][f"{n} rank" + "s" * (n > 1)] = losses
 if rank == 0:
-    for name in optimizers:
-        alone = curves[name, 1]
-        for n in world_sizes[1:]:
-            gap = max(abs(a - b) for a, b in zip(alone, curves[name, n], strict=True))
-            print(f"{name}: {len(alone)} steps on {n} ranks and on 1: {gap < 1e-4}")
+    training.print_same(curves, 1e-4)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 from parlab import plots
 
-runs = {
-    name: {f"{n} rank" + "s" * (n > 1): curves[name, n] for n in world_sizes} for name in optimizers
-}
 drawn, axes = plots.same_curves(
-    "One curve: 1, 2 and 4 ranks train alike", runs, "loss over the global batch"
+    "One curve: 1, 2 and 4 ranks train alike", curves, "loss over the global batch"
 )
 
 # %% [markdown]
-# The curves lie on each other. Sums of floating-point numbers depend on their order in the last
-# digits, so the runs are not equal bit by bit; but nothing in the curve tells how many ranks there
-# were. That is what makes data parallelism easy to trust: **a run on N ranks has a run on one rank
-# to be checked against.**
+# The curves cover each other. The last digits of a sum of floating-point numbers depend on the order of the numbers, so the runs are not equal bit by bit. But nothing
+# in the curve shows how many ranks there were. This is why data parallelism is easy to trust: **you can compare a run on N ranks with a run on one rank.**
+#
+# ## When one rank makes an extra call
+#
+# *An experiment, 5 minutes.*
+#
+# Ranks match their collectives by order: the second call of one rank belongs to the second call of every other rank, whatever the calls mean. In
+# the next cell, each gradient is the number of its step, so the right sum is N times the step. But rank 1 also sums a validation loss in step 2,
+# which the others do not. **Predict** which lines the ranks print, and where the cell stops.
+
+# %% tags=["raises-exception"]
+# %%px --timeout 5
+for step in (1, 2, 3):
+    if rank == 1 and step == 2:
+        print("validation:", comm.allreduce(0))  # only rank 1 calls this
+    print(f"step {step}: sum {comm.allreduce(step)}, expected {step * world_size}")
+
+# %% [markdown]
+# <details><summary>What happened?</summary>
+#
+# In step 2, the other ranks add their gradients to rank 1's validation loss. From then on, rank 1 is one call behind: its gradient of step 2 goes
+# into everybody's sum of step 3. Every sum is wrong on every rank, and nothing reports an error. Only at the end does rank 1 wait for a fourth call
+# that no other rank makes.
+#
+# A real program has thousands of steps, so it trains with such sums for hours before it hangs. Therefore, call a collective on all ranks or on none:
+# never inside an `if rank == …`.
+# </details>
 #
 # # Part B: fast
 #
@@ -529,26 +528,22 @@ drawn, axes = plots.same_curves(
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# A GPT has dozens of small tensors (layer norms, biases), and each message costs its latency α
-# whatever its size. So put all gradients side by side in one buffer and send that.
+# A GPT has dozens of small tensors (layer norms and biases), and each message costs its latency α, whatever its size. So put all gradients into one buffer, and send this
+# buffer.
 #
-# The trick is to copy nothing: make each `.grad` a *view* into the buffer. `backward()` adds into
-# `.grad` in place when there is one, so the gradients are born in the buffer, and the optimizer
-# reads them there.
+# You can do this without copying: make each `.grad` a *view* into the buffer. If a `.grad` exists, `backward()` adds to it in place. So the gradients are computed in the
+# buffer, and the optimizer reads them there.
 #
-# **Predict**: `optimizer.zero_grad()` sets every `.grad` to `None`. What does the all-reduce send
-# after that? What must a training loop call instead?
+# **Predict**: `optimizer.zero_grad()` sets every `.grad` to `None`. What does the all-reduce send after that? What must a training loop call instead?
 #
 # <details><summary>Hint 1</summary>
 #
-# One `torch.zeros` as long as all trainable parameters together; a tied one counts once, and
-# `model.parameters()` sees to that.
+# Make one `torch.zeros` that is as long as all trainable parameters together. A tied parameter counts once, and `model.parameters()` takes care of this.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `flat.split([p.numel() for p in trainable])` cuts the buffer into views, one a parameter;
-# `view_as(p)` gives a view the parameter's shape.
+# `flat.split([p.numel() for p in trainable])` cuts the buffer into views, one for each parameter. `view_as(p)` gives a view the parameter's shape.
 # </details>
 
 
@@ -605,38 +600,32 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The next backward pass makes new tensors for `.grad`, and the all-reduce sends the buffer as the
-# last step left it. So zero the buffer in place: `flat.zero_()`.
+# The next backward pass creates new tensors for `.grad`, and the all-reduce sends the buffer with the values of the step before. So set the buffer to zero in place:
+# `flat.zero_()`.
 # </details>
 #
 # ## 6. A step with one all-reduce
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# Now a whole training step on that buffer, with one message. Two things change against part A.
+# Now write a whole training step on this buffer, with one message. Two things are different from part A.
 #
-# - Weights go to where they cost nothing. Scaling the gradients by `share` is one more pass over
-#   all of them; scaling the *loss* is one multiplication, and backward carries it into every
-#   gradient: $\nabla(\frac{n_r}{n} L_r) = \frac{n_r}{n} g_r$. Then the all-reduce is a plain sum.
-# - Zeroing is your prediction from above: the gradients must stay in the buffer, in which the
-#   step before has left what it left.
+# - Multiply where it costs nothing. Multiplying the gradients by `share` is a pass over all of them. Multiplying the *loss* is one multiplication, and the backward pass
+#   applies it to every gradient: $\nabla(\frac{n_r}{n} L_r) = \frac{n_r}{n} g_r$. Then the all-reduce is a plain sum.
+# - The gradients must stay in the buffer, which still contains the values of the step before. Your prediction above shows how to set it to zero.
 #
-# The share may be empty: no backward pass, and the same all-reduce as everybody. Return this
-# rank's part of the loss, so that the step needs no second message.
+# Edge case: if the share is empty, there is no backward pass, but the same all-reduce. Return this rank's part of the loss, so that the step needs no second message.
 #
-# **Predict**: on a rank whose share is empty, what is in `flat` before the all-reduce, and what
-# after it?
+# **Predict**: on a rank with an empty share, what is in `flat` before the all-reduce, and what is in it after the all-reduce?
 #
 # <details><summary>Hint 1</summary>
 #
-# Five things in a row: zero, forward and backward if there are samples, all-reduce, optimizer,
-# return.
+# Do five things in this order: set to zero, forward and backward if there are samples, all-reduce, optimizer, return.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `flat.zero_()`, `loss = F.cross_entropy(model(inputs), targets) * (len(inputs) / total)`,
-# `comm.Allreduce(MPI.IN_PLACE, flat)`.
+# `flat.zero_()`, `loss = F.cross_entropy(model(inputs), targets) * (len(inputs) / total)`, `comm.Allreduce(MPI.IN_PLACE, flat)`.
 # </details>
 
 
@@ -699,22 +688,21 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Zeros before, and after it the same as on all other ranks: the sum, in which this rank's part is 0.
+# It contains zeros before the all-reduce. After it, it contains the same sum as on all other ranks, to which this rank has added 0.
 # </details>
 #
-# ## 7. What does one buffer buy?
+# ## 7. What does one buffer save?
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# **Predict in numbers**, before you measure. The small GPT, `models.GPT()`, has float32 weights:
-# an embedding of the tokens, which is the output layer too, one of the positions, two layers of
-# 12 tensors, and a last layer norm of 2. `models.parameter_count(model)` is Ψ.
+# **Predict in numbers**, before you measure. The small GPT, `models.GPT()`, has float32 weights: a token embedding, which is also the output layer, a position embedding, two
+# layers with 12 tensors each, and a final layer norm with 2 tensors. `models.parameter_count(model)` is Ψ.
 #
-# - `messages`, `bytes`: what a rank hands in for one all-reduce a tensor;
-# - `messages_flat`, `bytes_flat`: what it hands in for one all-reduce of one buffer;
-# - `bytes_ring`: what it sends to its neighbour, if that one all-reduce goes around a ring.
+# - `messages`, `bytes`: what a rank passes to all-reduces if there is one for each tensor
+# - `messages_flat`, `bytes_flat`: what it passes to one all-reduce of one buffer
+# - `bytes_ring`: what it sends to its neighbor if this one all-reduce uses a ring
 #
-# Numbers, or expressions that give them. The check measures all five and compares.
+# Return numbers, or expressions that compute them. The check measures all five and compares.
 
 
 # %% tags=["exercise"] exercise="predict_messages"
@@ -745,7 +733,7 @@ check.predict_messages(predict_messages)
 check.show_values(**{name: round(value) for name, value in predict_messages(4).items()})
 
 # %% [markdown]
-# See it: the same gradients, both ways.
+# The next cell sends the same gradients in both ways:
 
 # %%
 # %%px
@@ -762,26 +750,22 @@ for name, ledger in [("per parameter", per_parameter), ("flat", one_buffer)]:
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# One message at the very end means that the network idles through the whole backward pass, and
-# the processor through the whole all-reduce. But the gradients of the *last* layers are complete
-# first. Pack them into buckets in that order, and each bucket can leave while the layers before
-# it are still computing.
+# If there is one message at the very end, the network is idle during the whole backward pass, and the processor is idle during the whole all-reduce. But the gradients of the
+# *last* layers are complete first. Put them into buckets in this order. Then each bucket can be sent while the layers before it still compute.
 #
-# Which parameters share a bucket: go through them in reverse, and open a new bucket whenever the
-# next one would make the current one larger than `bucket_bytes`. A parameter that is larger than
-# that by itself gets a bucket of its own.
+# Go through the parameters in reverse order. Open a new bucket if the next parameter would make the current one larger than `bucket_bytes`. A parameter that is larger than this by
+# itself gets its own bucket.
 #
 # **Predict**: buckets of 1 byte give the earliest possible start. Why does nobody use them?
 #
 # <details><summary>Hint 1</summary>
 #
-# `p.numel() * p.element_size()` are the bytes of a parameter, and of its gradient.
+# A parameter and its gradient have `p.numel() * p.element_size()` bytes.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Keep the list of buckets and the size of the last one. Open a new bucket if there is none yet,
-# or if size plus the next parameter's bytes is more than the limit.
+# Keep the list of buckets and the size of the last one. Open a new bucket if there is none yet, or if the size plus the next parameter's bytes is more than the limit.
 # </details>
 
 
@@ -829,41 +813,34 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# A bucket for each tensor is a message for each tensor, and every one of them pays its latency.
+# One bucket for each tensor means one message for each tensor, and every message pays its latency.
 # </details>
 #
 # ## 9. Overlap with the backward pass
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# This is what PyTorch's `DistributedDataParallel` does, in its essence. The frame is given: each
-# bucket has a flat buffer, the gradients are views into it, and PyTorch calls
-# `gradient_ready(i)` in the middle of the backward pass, each time a gradient of bucket `i` has
-# been added up completely. You write what happens then:
+# This is the core of PyTorch's `DistributedDataParallel`. The frame is given: each bucket has a flat buffer, and the gradients are views into it. During the backward pass, PyTorch
+# calls `gradient_ready(i)` each time a gradient of bucket `i` is complete. You write what happens then:
 #
-# - When the last gradient of a bucket is ready, its all-reduce **starts** and the backward pass
-#   goes on: `dist.all_reduce(buffer, group=self.group, async_op=True)` returns a handle at once.
-# - All ranks start the buckets in the same order, 0, 1, 2, …: bucket 2 waits until bucket 1 has
-#   started, even if it is complete before.
-# - A parameter that no gradient reaches never calls. `finish()` starts the buckets that are still
-#   left, then waits for all handles, and gets everything ready for the next step.
+# - When the last gradient of a bucket is ready, its all-reduce **starts**, and the backward pass continues. `dist.all_reduce(buffer, group=self.group, async_op=True)` immediately
+#   returns a handle.
+# - All ranks start the buckets in the same order: 0, 1, 2, … Bucket 2 waits until bucket 1 has started, even if it is complete earlier.
+# - `finish()` starts the buckets that have not started, because a parameter without a gradient never calls `gradient_ready`. Then it waits for all handles and prepares the next step.
 #
-# As in exercise 6 the weights are in the loss: the caller does `(share * loss).backward()`, and
-# here the ranks' gradients are simply summed.
+# As in exercise 6, the weights are in the loss: the caller runs `(share * loss).backward()`, and your class sums the ranks' gradients.
 #
-# **Predict**: in which order do the parameters of `models.mlp()` become ready? With one bucket
-# for all, how much of the all-reduce is hidden?
+# **Predict**: in which order do the parameters of `models.mlp()` become ready? How much of the all-reduce is hidden if there is only one bucket?
 #
 # <details><summary>Hint 1</summary>
 #
-# `self.missing[i]` counts down. `self.started` is the number of the bucket that goes next.
+# `self.missing[i]` counts down. `self.started` is the number of the bucket that starts next.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# After counting down: `while self.started < len(self.buckets) and
-# self.missing[self.started] == 0: self.start_next()`. In `finish()`, first start those that are
-# left, then `work.wait()` for each in `self.works`, then `self.restart()`.
+# After you count down: `while self.started < len(self.buckets) and self.missing[self.started] == 0: self.start_next()`. In `finish()`, first start the remaining buckets, then call
+# `work.wait()` for each handle in `self.works`, and then call `self.restart()`.
 # </details>
 
 
@@ -1001,24 +978,20 @@ check.show_values(steps=steps)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The last layer's first, and the first layer's last. A single bucket is complete when the
-# backward pass is over: nothing is hidden.
+# Those of the last layer become ready first, and those of the first layer become ready last. A single bucket is complete only when the backward pass is over, so nothing is hidden.
 # </details>
 #
-# See it happen. The next cell trains the larger MLP on the default group (NCCL, or Gloo on the
-# CPU), which does overlap; the labs' `group` on the CPU completes each call before it returns.
+# The next cells show this. They train the larger MLP on the default group (NCCL, or Gloo on the CPU), which can overlap. The labs' `group` on the CPU completes each call before it
+# returns.
 #
-# **Predict** before you run it: the layers have 3.2, 4.2 and 0.04 MB of gradients, from first to
-# last, and buckets take up to 5 MiB. Which layers are in bucket 0, and when can it leave? What has
-# bucket 1 left to hide behind?
+# **Predict** before you run them: the layers have 3.2, 4.2, and 0.04 MB of gradients, from first to last, and buckets take up to 5 MiB. Which layers are in bucket 0, and when can it
+# be sent? What can bucket 1 hide behind?
+
 
 # %% tags=["nbval-ignore-output"]
 # %%px
-timeline = Timeline(comm)
-
-
 class Traced(BucketedDataParallel):
-    """Notes when each bucket's all-reduce starts and ends."""
+    """Records when each bucket's all-reduce starts and ends."""
 
     def start_next(self):
         name, start = f"bucket {self.started}", time.perf_counter()
@@ -1028,6 +1001,9 @@ class Traced(BucketedDataParallel):
         )
 
 
+# %% tags=["nbval-ignore-output"]
+# %%px
+timeline = Timeline(comm)
 parallel = Traced(models.mlp(1024).to(device), dist.group.WORLD, bucket_bytes=5 * 2**20)
 x, y = images[rank * 256 :][:256].to(device), labels[rank * 256 :][:256].to(device)
 for _ in range(5):  # the last step is the one that is drawn
@@ -1047,25 +1023,22 @@ drawn, axes = draw(spans, "Bucket 0 leaves while the backward pass goes on")
 # %% [markdown]
 # # Part C: larger batches than fit
 #
-# If a rank's share of the global batch does not fit into its memory, it goes through it in
-# micro-batches and lets `.grad` add up. The sum over ranks is needed once, at the end: all but
-# the last backward pass run within `parallel.no_sync()`.
+# If a rank's share of the global batch does not fit into its memory, the rank computes it in micro-batches and lets `.grad` accumulate. The sum over the ranks is needed only once, at
+# the end. So all backward passes except the last one run within `parallel.no_sync()`.
 #
 # ## 10. What if you forget `no_sync`?
 #
 # *Difficulty 3/5, 5 minutes.*
 #
-# **Predict in numbers**: four micro-batches, and `no_sync` is forgotten, so that no backward pass
-# is within it. In our class, `finish()` comes once, after the four; `DistributedDataParallel`
-# averages in each backward pass and needs no `finish()`.
+# **Predict in numbers**: there are four micro-batches, and somebody forgets `no_sync` for all four backward passes. In our class, `finish()` is called once, after the four.
+# `DistributedDataParallel` averages in each backward pass and needs no `finish()`.
 #
-# - `bytes_here`, `bytes_ddp`: bytes that a rank hands in for all-reduces, in multiples of the
-#   bytes of all gradients;
-# - `alike_here`, `alike_ddp`: 1 if all ranks then hold the same gradients, else 0.
+# - `bytes_here`, `bytes_ddp`: the bytes that a rank passes to all-reduces, in multiples of the bytes of all gradients
+# - `alike_here`, `alike_ddp`: 1 if all ranks have the same gradients afterwards, otherwise 0
 #
 # <details><summary>Hint</summary>
 #
-# Follow `missing` and `started` through the second backward pass. What sets them back?
+# Follow `missing` and `started` through the second backward pass. What resets them?
 # </details>
 
 
@@ -1089,32 +1062,28 @@ check.show_values(**predict_no_sync())
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# In this class the first backward pass counts every bucket down to zero and sends it. The other
-# three find nothing left to count: what they add to `.grad` never leaves the rank. So the ranks
-# hold different gradients, and their models drift apart, with no error and a loss that still
-# falls. `DistributedDataParallel` starts all over again in each backward pass: there it comes out
-# right, and costs four times the bytes.
+# In this class, the first backward pass counts every bucket down to zero and sends it. The other three find nothing to count, so what they add to `.grad` never leaves the rank. The
+# ranks then hold different gradients, and their models become more and more different. There is no error, and the loss still falls. `DistributedDataParallel` starts again in each
+# backward pass. Its result is right, but it sends four times as many bytes.
 # </details>
 #
-# ## 11. Accumulate, and synchronise once
+# ## 11. Accumulate, and synchronize once
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# - Each micro-batch's loss is a mean over its own samples. Weight it so that the sum of all of
-#   them, over micro-batches and ranks, is the mean over the `total` samples of the global batch.
-#   The last micro-batch may be smaller than the others.
+# - Each micro-batch's loss is a mean over its own samples. Weight it so that the sum over all micro-batches and ranks is the mean over the `total` samples of the global batch. The last
+#   micro-batch may be smaller than the others.
 # - Each micro-batch has its own backward pass, which frees what its forward pass has kept.
-# - A rank may have no micro-batch at all. It still has to `finish()`, as all do, once.
+# - A rank may have no micro-batch at all. It still calls `finish()` once, like all other ranks.
 #
 # <details><summary>Hint 1</summary>
 #
-# The weight of a micro-batch is `len(inputs) / total`, whatever rank it is on.
+# The weight of a micro-batch is `len(inputs) / total`, on every rank.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `with nullcontext() if last else parallel.no_sync():` around forward and backward; `finish()`
-# once, after the loop.
+# Use `with nullcontext() if last else parallel.no_sync():` around forward and backward. Call `finish()` once, after the loop.
 # </details>
 
 
@@ -1148,12 +1117,10 @@ check.accumulate(accumulate)
 
 # %% tags=["hidden-check"] exercise="accumulate" points=1
 # %%px --timeout 20
-from parlab.checks.data_parallel.accumulate import Replica
-
 model = nn.Linear(2, 2).to(device)
 for parameter in model.parameters():
     nn.init.constant_(parameter, 0.5)
-parallel = Replica(model, group)
+parallel = check.Replica(model, group)
 micro_batches = [
     (torch.full((n, 2), n + rank / 4, device=device), torch.full((n,), n % 2, device=device))
     for n in (3, 2, 1)[: 3 - rank]
@@ -1171,61 +1138,54 @@ check.show_values(
 # %% [markdown]
 # ## A small GPT, with everything together
 #
-# The second model has what MNIST's has not: 28 parameter tensors, and an embedding that is also the
-# output layer, so one tied weight. It learns to predict the next byte of Python's own source code.
-# Each rank takes its share of 32 sequences a step and goes through it in micro-batches of 3: eight
-# sequences make three, the last one smaller.
+# The second model has what the MLP lacks: 28 parameter tensors, and an embedding that is also the output layer, so one weight is tied. It learns to predict the next byte of Python's own
+# source code. Each rank takes its share of 32 sequences in each step, in micro-batches of 3. Eight sequences make three micro-batches, and the last one is smaller.
 #
-# For comparison, each rank runs the same 30 steps by itself, in a plain PyTorch loop.
+# For comparison, each rank also runs the same 30 steps alone, in a plain PyTorch loop.
 
 # %%
 # %%px --timeout 90
-windows = torch.from_numpy(text("train", 30 * 32 * 65).astype("int64")).view(-1, 65)
-sequences, next_bytes = windows[:, :-1].to(device), windows[:, 1:].to(device)
+sequences, next_bytes = training.text_batches(1, 30 * 32, 64, device)[0]
+adamw = partial(torch.optim.AdamW, lr=3e-3)
 
 
 def make_gpt(seed):
     torch.manual_seed(seed)
     # (batch, seq) bytes → (batch · seq, 256) scores, as cross-entropy wants them
-    model = nn.Sequential(models.GPT(), nn.Flatten(0, 1)).to(device)
-    return model, torch.optim.AdamW(model.parameters(), lr=3e-3)
+    return nn.Sequential(models.GPT(), nn.Flatten(0, 1)).to(device)
 
 
-model, optimizer = make_gpt(seed=rank)
-parallel = BucketedDataParallel(model, group, bucket_bytes=2**17)
-parallel_losses = []
+def samples(indices):
+    return sequences[indices], next_bytes[indices].flatten()
+
+
+# %%
+# %%px --timeout 90
+parallel = BucketedDataParallel(make_gpt(seed=rank), group, bucket_bytes=2**17)
+optimizer, parallel_losses = adamw(parallel.parameters()), []
 for indices in sharded_sampler(len(sequences), 32, 0, rank, world_size):
-    micro_batches = [(sequences[i], next_bytes[i].flatten()) for i in indices.split(3)]
-    loss = accumulate(parallel, micro_batches, total=32)
+    loss = accumulate(parallel, [samples(part) for part in indices.split(3)], total=32)
     optimizer.step()
     parallel.zero_grad()
     parallel_losses.append(comm.allreduce(loss))
 
-model, optimizer = make_gpt(seed=0)
-serial_losses = []
-for indices in sharded_sampler(len(sequences), 32, 0, rank=0, world_size=1):
-    optimizer.zero_grad()
-    loss = F.cross_entropy(model(sequences[indices]), next_bytes[indices].flatten())
-    loss.backward()
-    optimizer.step()
-    serial_losses.append(loss.item())
-
-gap = max(abs(a - b) for a, b in zip(parallel_losses, serial_losses, strict=True))
-print(f"{len(serial_losses)} steps, the same losses as a plain loop: {gap < 1e-3}")
+batches = map(samples, sharded_sampler(len(sequences), 32, 0, rank=0, world_size=1))
+serial_losses = training.plain_losses(make_gpt(seed=0), adamw, batches)
+runs = {"a plain loop": serial_losses, f"{world_size} ranks, accumulated": parallel_losses}
+if rank == 0:
+    training.print_same({"GPT": runs}, 1e-3)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("The GPT learns on all ranks what it learns on one")
-axes.plot(serial_losses, **plots.artist("library", "plain loop on one rank") | {"linewidth": 5})
-axes.plot(parallel_losses, **plots.artist("reference", f"{world_size} ranks, accumulated"))
-axes.set(xlabel="step", ylabel="loss (nats a byte)")
-legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
+drawn, axes = plots.same_curves(
+    "The GPT learns on all ranks what it learns on one", {"GPT": runs}, "loss (nats a byte)"
+)
 
 # %% [markdown]
 # # Against the library
 #
-# `DistributedDataParallel` does all of this in C++. It averages over the ranks, so it needs equal
-# shares: 64 images on each rank. First the same work: four ways, 10 steps of Adam, the same losses.
+# `DistributedDataParallel` does all of this in C++. It averages over the ranks, so it needs equal shares: 64 images on each rank. The next cells first do the same work in four ways: 10 steps
+# of Adam, with the same losses.
 
 
 # %%
@@ -1236,22 +1196,34 @@ def make_mlp(hidden_size):
     return model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
 
-def per_parameter(hidden_size, comm):
-    """A training step with one message for each parameter; returns this rank's loss."""
+def library(hidden_size, group):
+    """A training step of DDP; returns this rank's loss."""
     model, optimizer = make_mlp(hidden_size)
+    parallel = DistributedDataParallel(model, process_group=group)
 
     def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        all_reduce_gradients(model, 1 / world_size, comm)
-        optimizer.step()
-        return loss.item()
+        return training.one_step(parallel, optimizer, x, y)
 
     return step
 
 
+# %%
+# %%px
+def per_parameter(hidden_size, comm):
+    """The same step with one message for each parameter."""
+    model, optimizer = make_mlp(hidden_size)
+
+    def step(x, y):
+        share = partial(all_reduce_gradients, model, 1 / world_size, comm)
+        return training.one_step(model, optimizer, x, y, after_backward=share)
+
+    return step
+
+
+# %%
+# %%px
 def one_buffer(hidden_size, comm):
+    """The same step with one message for all gradients."""
     model, optimizer = make_mlp(hidden_size)
     flat = flat_gradients(model)
 
@@ -1262,7 +1234,10 @@ def one_buffer(hidden_size, comm):
     return step
 
 
+# %%
+# %%px
 def in_buckets(hidden_size, group):
+    """The same step with your class."""
     model, optimizer = make_mlp(hidden_size)
     parallel = BucketedDataParallel(model, group)
 
@@ -1277,34 +1252,24 @@ def in_buckets(hidden_size, group):
     return step
 
 
-def library(hidden_size, group):
-    model, optimizer = make_mlp(hidden_size)
-    parallel = DistributedDataParallel(model, process_group=group)
-
-    def step(x, y):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(parallel(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.item()
-
-    return step
-
-
+# %%
+# %%px --timeout 90
 ledger = Ledger()
 mpi = ledger.watch(comm)
-steps = {"library": library(1024, group), "buckets": in_buckets(1024, group)}
+steps = {"DDP": library(1024, group), "buckets": in_buckets(1024, group)}
 if device.type == "cpu":
     steps |= {"flat": one_buffer(1024, mpi), "per parameter": per_parameter(1024, mpi)}
 shares = [images[rank::world_size].split(64), labels[rank::world_size].split(64)]
 batches = [(x.to(device), y.to(device)) for x, y in zip(*shares, strict=True)][:10]
-losses = {name: [comm.allreduce(step(x, y)) for x, y in batches] for name, step in steps.items()}
-for name in steps:
-    gap = max(abs(a - b) for a, b in zip(losses[name], losses["library"], strict=True))
-    print(f"{name}: the library's losses, step by step: {gap / world_size < 1e-4}")
+losses = {
+    name: [comm.allreduce(step(x, y)) / world_size for x, y in batches]
+    for name, step in steps.items()
+}
+if rank == 0:
+    training.print_same({"MLP": losses}, 1e-4)
 
 # %% [markdown]
-# What each of them sends in a step, by the ledger:
+# The ledger shows what each way sends in a step:
 
 # %%
 # %%px
@@ -1317,86 +1282,71 @@ for name, step in steps.items():
         print(f"{name:>13}: {calls} all-reduces, {sent:,} bytes")
 
 # %% [markdown]
-# The bytes are the same: 4 for each of the 1,863,690 parameters, whoever sends them. The number of
-# messages is not: DDP makes its first bucket small (1 MiB), so that something can leave early. Now
-# the time, on both groups, taken in turn; a bar left of the line is ahead of
-# DDP on Gloo (NCCL on GPUs).
+# All ways send the same bytes: 4 for each of the 1,863,690 parameters. The number of messages differs.
+# With its default settings, DDP closes its first bucket as soon as it holds 1 MiB, so that it can send
+# early. Its buckets close when they have *reached* the limit, while those of your `assign_buckets`
+# never exceed it. The next cell measures the time of each way on both groups, in turn. In the figure, a bar
+# left of the line is faster than DDP on Gloo (NCCL on GPUs).
 #
 # **Predict**: which of the ways gains most when the model grows from 256 to 1024 hidden units?
 
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
-def median_milliseconds(steps, rounds):
-    """Median time of a step of each kind, all taken in turn; the slowest rank counts."""
-    spent = {name: [] for name in steps}
-    for i in range(rounds + 2):
-        for name, step in steps.items():
-            comm.Barrier()
-            start = time.perf_counter()
-            step(*batches[i % len(batches)])
-            spent[name].append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
-    return {name: 1e3 * statistics.median(times[2:]) for name, times in spent.items()}
-
-
-ddp = f"DDP on {dist.get_backend()}"
-measured = {}
-for hidden_size in (256, 1024):
-    ways = {
-        ddp: library(hidden_size, dist.group.WORLD),
-        f"buckets on {dist.get_backend()}": in_buckets(hidden_size, dist.group.WORLD),
-    }
+def measure(hidden_size):
+    """Median seconds of a step of each kind."""
+    world, backend = dist.group.WORLD, dist.get_backend()
+    steps = {f"DDP on {backend}": library(hidden_size, world)}
+    steps[f"buckets on {backend}"] = in_buckets(hidden_size, world)
     if device.type == "cpu":
-        ways |= {
-            "DDP on group": library(hidden_size, group),
-            "buckets on group": in_buckets(hidden_size, group),
-            "flat, mpi4py": one_buffer(hidden_size, comm),
-            "per parameter, mpi4py": per_parameter(hidden_size, comm),
-        }
-    measured[hidden_size] = median_milliseconds(ways, rounds=12)
+        steps["DDP on group"] = library(hidden_size, group)
+        steps["buckets on group"] = in_buckets(hidden_size, group)
+        steps["flat, mpi4py"] = one_buffer(hidden_size, comm)
+        steps["per parameter, mpi4py"] = per_parameter(hidden_size, comm)
+    calls = {name: partial(step, *batches[0]) for name, step in steps.items()}
+    return timing.median_seconds(calls, comm, rounds=12)
+
+
+measured = {hidden_size: measure(hidden_size) for hidden_size in (256, 1024)}
+ddp = f"DDP on {dist.get_backend()}"
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("A training step, over that of DDP", 1, 2, sharey=True)
-for column, (hidden_size, times) in zip(axes, measured.items(), strict=True):
-    rows = list(times.items())[::-1]  # bars are drawn from the bottom up
-    for row, (name, milliseconds) in enumerate(rows):
-        role = "library" if name.startswith("DDP") else "reference"
-        column.barh(row, milliseconds / times[ddp], height=0.7, **plots.hatched(role))
-    column.axvline(1, color=plots.NEUTRAL, linewidth=1)
-    column.set_title(f"{hidden_size} hidden units")
-drawn.supxlabel(f"time over that of {ddp}", color=plots.NEUTRAL, fontsize="medium")
-axes[0].set_yticks(range(len(times)), [name for name, _ in rows])
+drawn, axes = plots.ratio_bars(
+    "A training step, over that of DDP",
+    {
+        f"{hidden_size} hidden units": {name: t / times[ddp] for name, t in times.items()}
+        for hidden_size, times in measured.items()
+    },
+    f"time over that of {ddp}",
+    libraries=[ddp, "DDP on group"],
+)
 for hidden_size, times in measured.items():
-    ratios = ", ".join(f"{name} {time / times[ddp]:.2f}" for name, time in times.items())
-    print(f"{hidden_size} hidden units, {times[ddp]:.1f} ms for {ddp}: {ratios}")
+    ratios = ", ".join(f"{name} {seconds / times[ddp]:.2f}" for name, seconds in times.items())
+    print(f"{hidden_size} hidden units, {1e3 * times[ddp]:.1f} ms for {ddp}: {ratios}")
 
 # %% [markdown]
 # What to look for:
 #
-# - **The number of messages.** One a tensor pays its latency six times here, and 28 times in the
-#   GPT. The flat buffer pays once. For large tensors that hardly shows: the bytes are the same.
-# - **The backend.** Gloo goes through TCP, with the operating system's network stack, also between
-#   two processes of one machine. `group` and mpi4py go through shared memory.
-# - **Overlap wins nothing here.** Where ranks outnumber cores, sending and computing compete for
-#   them, and what is sent during the backward pass slows that pass down. On GPUs the copy engines
-#   and the network card send while the GPU computes: there overlap decides, and that is why
-#   libraries bother. The next part lets it decide on your machine too.
-# - **Yours beside DDP.** The same buckets and the same bytes; C++ against a hook in Python for each
-#   parameter, some microseconds each. It matters where layers are many and small.
+# - **The number of messages.** One message for each tensor pays its latency six times here, and 28 times in the GPT. The flat buffer pays once. For large tensors, this hardly
+#   matters, because the bytes are the same.
+# - **The backend.** Gloo uses TCP and the operating system's network stack, even between two processes on the same machine. `group` and mpi4py use shared memory.
+# - **Overlap gains nothing here.** If there are more ranks than cores, communication and computation
+#   compete for the cores, so messages during the backward pass slow it down. On GPUs, the network card
+#   transfers data while the GPU computes. (NCCL's collectives use a few of the GPU's multiprocessors.)
+#   There, overlap pays off. The next part shows this on your machine too.
+# - **Yours compared with DDP.** Both use the same buckets and send the same bytes. DDP is written in
+#   C++, and your hooks are Python, which takes some microseconds for each parameter. This matters if a
+#   model has many small layers.
 #
 # # On an emulated cluster
 #
-# The last measurements hid what this lab is about. So describe a cluster with a network that is
-# slow and a computation that needs no core, and measure there. On an
-# [emulated network](../book/emulated_network.md) messages are real, and take as long as the α–β model
-# says; a rank that waits for one sleeps. A `Stage` is a layer whose backward pass takes a set time,
-# asleep as well. **Every time from here on is emulated**: it tells how your code orders its work, and
-# nothing about a real cluster's speed.
+# The last measurements hide what this lab is about. So describe a cluster with a slow network and with computations that need no core, and measure there. On an
+# [emulated network](../book/emulated_network.md), messages are real and take as long as the α–β model says. A rank that waits for a message sleeps. A `Stage` is a layer whose backward pass
+# takes a set time, during which the rank also sleeps. **Every time from here on is emulated.** It shows how well your code orders its work, but nothing about the speed of a real cluster.
 #
-# The model is the [chapter's](../book/02_data_parallel.md), 24 layers of 5 ms, with a thousandth of
-# its gradients on a network that is slower still: two nodes, 100 MB/s inside a node, 20 MB/s between
-# them, and each call costs 2 ms.
+# The model is that of the [chapter](../book/02_data_parallel.md): 24 layers with 5 ms each. Its gradients are a thousand times smaller, and the network is even slower: two nodes, 100 MB/s inside
+# a node, 20 MB/s between them, and 2 ms for each call.
 
 # %%
 # %%px
@@ -1408,28 +1358,21 @@ LAYER_BYTES = 4 * WIDTH * WIDTH
 BACKWARD, GRADIENTS = LAYERS * LAYER_SECONDS, LAYERS * LAYER_BYTES
 
 per_node = 2 if world_size % 2 == 0 else 1
-network = Network(
-    nodes=world_size // per_node,
-    ranks_per_node=per_node,
-    inside=Link.of(alpha=0.2e-3, bandwidth=100e6),
-    between=Link.of(alpha=1e-3, bandwidth=20e6),
-    call=2e-3,
-)
+inside, between = Link.of(alpha=0.2e-3, bandwidth=100e6), Link.of(alpha=1e-3, bandwidth=20e6)
+network = Network(world_size // per_node, per_node, inside=inside, between=between, call=2e-3)
 slow = emulated_group(network)
 if rank == 0:
     chosen = network.collective("all_reduce", GRADIENTS)
     print(f"emulated: {network}")
     print(f"backward pass: {1e3 * BACKWARD:.0f} ms, {LAYERS} layers of {LAYER_BYTES:,} bytes")
-    print(
-        f"one all-reduce of {GRADIENTS:,} bytes: {1e3 * chosen.seconds:.0f} ms, {chosen.algorithm}"
-    )
+    print(f"one all-reduce of {GRADIENTS:,} bytes: {1e3 * chosen.seconds:.0f} ms", end="")
+    print(f", {chosen.algorithm}")
 
 # %% [markdown]
 # ## Does overlap win?
 #
-# **Predict**, from these numbers: what does a step take if all gradients leave in one message, after
-# the backward pass? What does it take with 8 buckets that leave when they are ready, and what would
-# be the best that any number of buckets could reach?
+# **Predict**, from these numbers: how long does a step take if all gradients are sent in one message after the backward pass? How long does it take with 8 buckets that are sent when they are
+# ready? What is the best that any number of buckets could reach?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1443,44 +1386,22 @@ def after_backward():
     """A step without overlap: one flat buffer, all-reduced when the backward pass is over."""
     model = make_stages()
     flat = flat_gradients(model)
-
-    def step(loss):
-        loss.backward()
-        dist.all_reduce(flat, group=slow)
-
-    return model, step
+    return model, lambda: dist.all_reduce(flat, group=slow)
 
 
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
 def during_backward(pieces):
     """A step of your class, with so many equal buckets."""
     parallel = BucketedDataParallel(make_stages(), slow, bucket_bytes=GRADIENTS // pieces)
-
-    def step(loss):
-        loss.backward()
-        parallel.finish()
-
-    return parallel, step
+    return parallel, parallel.finish
 
 
-def ddp(pieces):
+def ddp_step(pieces):
     megabytes = GRADIENTS / pieces / 2**20
-    model = DistributedDataParallel(make_stages(), process_group=slow, bucket_cap_mb=megabytes)
-    return model, torch.Tensor.backward
-
-
-def emulated_seconds(model, step, rounds=3):
-    """From the start of the backward pass until all gradients are there (s), emulated.
-
-    The fastest of some steps counts: a machine that is busy makes a step late, and never early.
-    """
-    spent = []
-    for _ in range(rounds + 2):  # in its first step DDP does not know its buckets yet
-        loss = model(torch.zeros(1, WIDTH)).sum()
-        comm.Barrier()
-        start = time.perf_counter()
-        step(loss)
-        spent.append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
-    return min(spent[2:])
+    stages = make_stages()
+    parallel = DistributedDataParallel(stages, process_group=slow, bucket_cap_mb=megabytes)
+    return parallel, lambda: None
 
 
 def predicted_seconds(pieces):
@@ -1489,28 +1410,42 @@ def predicted_seconds(pieces):
     return costs.bucket_timeline([BACKWARD / pieces] * pieces, [sending] * pieces)[-1].end
 
 
-for name, made, predicted in [
-    ("one buffer, after backward", after_backward(), predicted_seconds(1)),
-    ("8 buckets, during backward", during_backward(8), predicted_seconds(8)),
-    ("8 buckets, DDP", ddp(8), predicted_seconds(8)),
-]:
-    seconds = emulated_seconds(*made)
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+def emulated_seconds(ways, rounds=3):
+    """Seconds of a step of each way, until all gradients are summed, emulated."""
+
+    def step(model, finish):  # the forward pass takes no emulated time
+        model(torch.zeros(1, WIDTH)).sum().backward()
+        finish()
+
+    # In its first step, DDP does not know its buckets yet.
+    calls = {name: partial(step, *way) for name, way in ways.items()}
+    return timing.fastest_seconds(calls, comm, rounds, warm_up=2)
+
+
+ways = {
+    "one buffer, after backward": after_backward(),
+    "8 buckets, during backward": during_backward(8),
+    "8 buckets, DDP": ddp_step(8),
+}
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+seconds = emulated_seconds(ways)
+for name, pieces in zip(ways, (1, 8, 8), strict=True):
+    predicted = 1e3 * predicted_seconds(pieces)
     if rank == 0:
-        print(
-            f"emulated: {name:<27} {1e3 * seconds:4.0f} ms, by the model {1e3 * predicted:4.0f} ms"
-        )
+        print(f"emulated: {name:<27} {1e3 * seconds[name]:4.0f} ms", end="")
+        print(f", by the model {predicted:4.0f} ms")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# After the backward pass: 120 ms and 90 ms, one after the other. With buckets the sum of both cannot
-# be reached any more, nor can less than the longer of the two: no step ends before the backward pass
-# has, and then the last bucket still has to go. Eight buckets take 14 ms each, which fits beside the
-# 15 ms of the backward pass that fill the next one: 120 ms and one bucket.
+# After the backward pass: 120 ms plus 90 ms. With buckets, the two overlap, but no step can be shorter than the longer of the two: it does not end before the backward pass has ended, and then
+# the last bucket still has to be sent. Each of eight buckets takes 14 ms. This fits into the 15 ms of the backward pass that fill the next bucket. So the step takes 120 ms plus one bucket.
 # </details>
 #
-# Look at one step of your class: every bucket leaves while the layers before it compute, and the last
-# one sticks out.
+# The next cells draw one step of your class: every bucket is sent while the layers before it compute, and only the last one is sent after the end.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
@@ -1531,15 +1466,14 @@ spans = timeline.gather()
 drawn, axes = draw(spans, "Emulated: seven of eight buckets hide", emulated("time (ms)"))
 
 # %% [markdown]
-# ## The valley of bucket sizes
+# ## The best size of a bucket
 #
-# **Predict**: each all-reduce costs 3.4 ms besides its bytes. Which of these numbers of buckets is the
-# best, and what loses at either end: 1, 2, 3, 4, 6, 8, 12 or 24?
+# **Predict**: each all-reduce costs 3.4 ms in addition to its bytes. Which of these numbers of buckets is the best: 1, 2, 3, 4, 6, 8, 12, or 24? Why are the smallest and the largest number worse?
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 90
 numbers = [24, 12, 8, 6, 4, 3, 2, 1]
-valley = {pieces: emulated_seconds(*during_backward(pieces), rounds=6) for pieces in numbers}
+valley = emulated_seconds({pieces: during_backward(pieces) for pieces in numbers}, rounds=6)
 if rank == 0:
     for pieces, seconds in valley.items():
         size, predicted = GRADIENTS // pieces, predicted_seconds(pieces)
@@ -1564,20 +1498,16 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 8 by the model, and 6 and 12 within 3%. One bucket a layer waits for the link: 24 times 3.4 ms is
-# more than hides. One bucket for all hides nothing. In between, take the smallest bucket whose
-# all-reduce still fits beside the backward pass that fills the next one: that one leaves the least
-# behind at the end. `DistributedDataParallel`'s 25 MiB are the same compromise, for links of
-# gigabytes a second and calls of some microseconds. (A busy machine makes single points late: run
-# the cell again.)
+# 8 is the best according to the model, and 6 and 12 are within 3%. If each layer has its own bucket, the link is busy for too long: 24 times 3.4 ms is more than the backward pass can hide. If there
+# is only one bucket, nothing is hidden. In between, take the smallest bucket whose all-reduce still fits into the part of the backward pass that fills the next bucket, because then the last bucket
+# is as small as possible. `DistributedDataParallel`'s 25 MiB are the same compromise, for links with gigabytes per second and calls of some microseconds. (On a busy machine, single points are
+# too slow. Then run the cell again.)
 # </details>
 #
-# ## What does the hierarchy gain?
+# ## What does the hierarchy save?
 #
-# `slow` took the fastest algorithm there is. Build two by hand, on the same emulated links: lab 01's
-# ring through all ranks, and the hierarchy in three calls on groups of your own. **Predict**: the ring
-# has 6 rounds, each with a message between the nodes. How many bytes does a rank send to the other node
-# in the ring, and how many in the hierarchy?
+# `slow` uses the fastest algorithm that it knows. Now write two algorithms yourself, on the same emulated links: lab 01's ring through all ranks, and the hierarchy, which takes three calls on your own
+# groups. **Predict**: the ring has 6 rounds, and each has a message between the nodes. How many bytes does a rank send to the other node in the ring, and how many in the hierarchy?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1594,6 +1524,8 @@ def flat_ring(x):
         part.copy_(part + incoming if i < world_size - 1 else incoming)
 
 
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
 node_ranks = torch.arange(world_size).view(network.nodes, per_node)
 nodes = [sub_group(slow, ranks) for ranks in node_ranks.tolist()]
 columns = [sub_group(slow, ranks) for ranks in node_ranks.T.tolist()]
@@ -1608,41 +1540,35 @@ def hierarchy(x):
     dist.all_gather_single(x, part, group=node)
 
 
-def library(x):
-    dist.all_reduce(x, group=slow)
-
-
-for sum_over_ranks in (flat_ring, hierarchy, library):
-    spent = []
-    for _ in range(3):
-        x = torch.ones(GRADIENTS // 4)
-        comm.Barrier()
-        start = time.perf_counter()
-        sum_over_ranks(x)
-        spent.append(comm.allreduce(time.perf_counter() - start, op=MPI.MAX))
-        assert (x == world_size).all()
-    if rank == 0:
-        milliseconds = 1e3 * min(spent)
-        print(f"emulated: all-reduce by {sum_over_ranks.__name__:<10} {milliseconds:4.0f} ms")
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+sums = {"flat ring": flat_ring, "hierarchy": hierarchy}
+sums["library"] = partial(dist.all_reduce, group=slow)
+for sum_over_ranks in sums.values():
+    x = torch.ones(GRADIENTS // 4)
+    sum_over_ranks(x)
+    assert (x == world_size).all()
+zeros = torch.zeros(GRADIENTS // 4)
+calls = {name: partial(sum_over_ranks, zeros) for name, sum_over_ranks in sums.items()}
+seconds = timing.fastest_seconds(calls, comm, rounds=3)
+for name in sums if rank == 0 else ():
+    print(f"emulated: all-reduce by {name:<10} {1e3 * seconds[name]:4.0f} ms")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# In the ring, 6 quarters: one and a half times the gradients, from the ranks whose neighbour is on the
-# other node, and all others wait for them. In the hierarchy, half of the gradients, from every rank:
-# a third. Inside the nodes it sends as much again, on links five times as fast.
+# In the ring, a rank whose neighbor is on the other node sends 6 quarters over the slow link, one and a
+# half times the gradients, and all other ranks wait for it. In the hierarchy, every rank sends half of
+# the gradients over the slow link, a third as much. Inside a node, it sends twice that, on links that
+# are five times as fast.
 # </details>
 #
 # # Going further
 #
-# - Put `nn.BatchNorm1d` into the MLP and run the comparison of part A again. The curves part at the
-#   first step: each rank normalises with the mean of its own shard. What does
+# - Put `nn.BatchNorm1d` into the MLP, and run the comparison of part A again. The curves differ from the first step on, because each rank normalizes with the mean of its own shard. What does
 #   `nn.SyncBatchNorm` send, and when?
-# - `torch.nn.utils.clip_grad_norm_`: before or after the all-reduce? Try both, and see which one
-#   leaves the learning curve alone.
-# - Describe another cluster: calls of 0.5 ms, or four nodes of one rank. Predict where its valley is
-#   before you sweep it on the emulated network.
-# - Send the buckets in bfloat16: half the bytes. Where do you round, and what does that do to the
-#   sum over many ranks? `DistributedDataParallel.register_comm_hook` is the library's place for it.
-# - Multiply the batch size by 8 and the learning rate with it. Does the loss after the same number
-#   of *samples* stay? Add a warm-up.
+# - Should you call `torch.nn.utils.clip_grad_norm_` before or after the all-reduce? Try both, and see which one does not change the learning curve.
+# - Describe another cluster: calls of 0.5 ms, or four nodes with one rank each. Predict its best number of buckets before you measure it on the emulated network.
+# - Send the buckets in bfloat16, with half of the bytes. Where do you round, and how does this change the sum over many ranks? `DistributedDataParallel.register_comm_hook` is the library's place
+#   for this.
+# - Multiply the batch size and the learning rate by 8. Does the loss after the same number of *samples* stay the same? Add a warm-up.

@@ -1,20 +1,20 @@
 # %% [markdown]
 # # Lab 03: ZeRO
 #
-# Data parallelism keeps the same weights, the same gradients and the same optimizer states on every
-# rank: N copies of everything. ZeRO keeps one copy in all. Each rank holds a *shard*, and asks the
-# others for the rest just before it is needed. You build its three stages, see that the learning
-# curve stays what it was, and **measure what each rank holds and sends, beside the formula**.
+# Data parallelism keeps the same weights, gradients, and optimizer states on every rank, so there are N copies of everything. ZeRO
+# keeps only one copy in total. Each rank holds a *shard* and gets the rest from the other ranks just before it is needed. In this
+# lab, you build ZeRO's three stages, see that the learning curve does not change, and **compare what each rank holds and sends with
+# the formulas**.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | account for every byte that a rank holds; shard parameters with padding; write ZeRO's stages 1, 2 and 3; clip by a norm that nobody holds; prefetch; keep optimizer states off the device; say what each saves and what it sends |
+# | **You will be able to** | account for every byte that a rank holds; shard parameters with padding; write ZeRO's stages 1, 2, and 3; clip by a norm that no rank knows alone; prefetch; keep optimizer states outside of the device; explain what each stage saves and what it sends |
 # | **Time** | 105 minutes |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or the knowledge of what data parallelism and a reduce-scatter are. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of data parallelism and a reduce-scatter. No GPU |
 # | **Background** | [chapter 03](../book/03_zero.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks. Other cells
+# run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -24,9 +24,8 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import copy
-import statistics
+import itertools
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
@@ -35,57 +34,50 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab import memory, models
+from parlab import memory, models, timing, training
 from parlab.checks import zero as check
 from parlab.costs import zero as costs
-from parlab.data import mnist, text
 from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 from parlab.sharding import own_parameters
-from parlab.timeline import Timeline, draw
+from parlab.timeline import Span, Timeline, draw
 
 # %% [markdown]
-# Everything here speaks through `torch.distributed`, on the `group` that a function is given:
-# `group.rank()` and `group.size()` are this rank's number and how many there are. The two
-# collectives that you need, both on flat tensors:
+# All functions communicate through `torch.distributed`, on the `group` that they get as an argument: `group.rank()` is this rank's number,
+# and `group.size()` is the number of ranks. You need two collectives, both on flat tensors:
 #
-# - `dist.all_gather_single(whole, shard, group=group)`: `whole` becomes all ranks' shards, one
-#   after the other. The shard may lie in its place in `whole` already.
-# - `dist.reduce_scatter_single(shard, whole, group=group)`: `shard` becomes this rank's part of the
-#   sum of all ranks' `whole`.
+# - `dist.all_gather_single(whole, shard, group=group)`: `whole` becomes the shards of all ranks, one after the other. The shard may already
+#   be in its place in `whole`.
+# - `dist.reduce_scatter_single(shard, whole, group=group)`: `shard` becomes this rank's part of the sum of all ranks' `whole`.
 #
-# An all-reduce is the second followed by the first. That is the whole trick of ZeRO: between the
-# two halves, each rank needs its shard only. If you are stuck on an exercise,
-# `use_reference("its_name")` in a `%%px` cell puts a solution in its place, and you go on.
+# An all-reduce is a reduce-scatter followed by an all-gather. ZeRO is based on this: between the two halves, each rank needs only its
+# shard. If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can continue.
 #
 # # Part A: what a rank holds
 #
-# ## 1. Account for it
+# ## 1. Count the bytes
 #
 # *Difficulty 1/5, 5 minutes.*
 #
-# Training keeps three kinds of numbers from step to step: parameters, their gradients, and what the
-# optimizer remembers. Count their bytes.
+# Training keeps three kinds of numbers from step to step: parameters, their gradients, and the optimizer's states. Count their bytes.
 #
-# - A parameter that two layers share is there once. A frozen one takes room as well.
-# - A gradient that is not there (`.grad` is None) takes none.
-# - The optimizer's states are the tensors in `optimizer.state`: of any optimizer, and only those
-#   that there are. Before the first step there are none.
-# - Tensors may have any dtype: `tensor.nbytes` is what one takes.
+# - A parameter that two layers share counts once. A frozen parameter counts, too.
+# - A gradient that does not exist (`.grad` is None) takes no memory.
+# - The optimizer's states are all tensors in `optimizer.state`, for any optimizer. Before the first step, there are none.
+# - Tensors may have any dtype. A tensor takes `tensor.nbytes` bytes.
 #
-# **Predict**: the MLP has 269,322 float32 parameters. How many bytes of each kind are there after a
-# step of Adam? And of SGD without momentum?
+# **Predict**: the MLP has 269,322 float32 parameters. How many bytes of each kind are there after a step of Adam? How many are there with
+# SGD without momentum?
 #
 # <details><summary>Hint 1</summary>
 #
-# `model.parameters()` gives each parameter once, tied or not.
+# `model.parameters()` returns each parameter once, even if it is tied.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `optimizer.state.values()` are dicts by parameter; among their values, `isinstance(value,
-# torch.Tensor)` are tensors.
+# `optimizer.state.values()` are dicts, one for each parameter. Among their values, count those with `isinstance(value, torch.Tensor)`.
 # </details>
 
 
@@ -133,24 +125,23 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 4 bytes of each: 1,077,288 of parameters and as many of gradients. Adam keeps two moments, so
-# twice that (and a step counter for each tensor). Plain SGD remembers nothing.
+# Parameters and gradients take 4 bytes each: 1,077,288 bytes of each kind. Adam keeps two moments, so its states take twice as much (plus a
+# step counter for each tensor). Plain SGD keeps nothing.
 # </details>
 #
 # ## 2. What each stage leaves on a rank
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# **Predict in numbers**: a model of Ψ float32 parameters, trained with Adam on N ranks. What are
-# the bytes of all three kinds together on one rank, between two steps? Adam's step counters do not
-# count, nor does padding.
+# **Predict in numbers**: a model with Ψ float32 parameters is trained with Adam on N ranks. How many bytes of all three kinds together does
+# one rank hold between two steps? Do not count Adam's step counters and padding.
 #
-# - `plain`: data parallelism, everything on every rank;
-# - `stage_1`: each rank holds the optimizer states of its shard only;
-# - `stage_2`: the gradients are sharded as well;
-# - `stage_3`: so are the parameters.
+# - `plain`: data parallelism, with everything on every rank
+# - `stage_1`: each rank holds only the optimizer states of its shard
+# - `stage_2`: gradients are sharded, too
+# - `stage_3`: parameters are sharded, too
 #
-# The check compares with the formulas; in part C, after stage 3, you measure it.
+# The check compares with the formulas. In part C, after stage 3, you measure the bytes.
 
 
 # %% tags=["exercise"] exercise="predict_stages"
@@ -180,35 +171,34 @@ check.show_values(
 )
 
 # %% [markdown]
-# # Part B: shard what nobody needs whole
+# # Part B: shard what no rank needs as a whole
 #
 # ## 3. Flatten and shard
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# All shards must be of one size, since the collectives want it so, and tensors differ in size. So: lay
-# all parameters side by side in one flat buffer, pad its end with zeros to a multiple of N, and cut it
-# into N equal parts. Rank r's shard is the r-th.
+# The collectives need shards of equal size, but tensors have different sizes. So copy all parameters into one flat buffer, pad its end
+# with zeros to a multiple of N, and cut it into N equal parts. Rank r's shard is the r-th part.
 #
-# - As in lab 02, the parameters become *views* into the buffer:
-#   `parameter.data = part.view_as(parameter)` does that; optimizer hooks and layers that share the
-#   parameter still see it.
-# - `parameters` may name a tied one twice, and frozen ones. Each trainable one is in the buffer once,
-#   where it is first named; frozen ones stay as they are.
-# - All ranks lay them out in the same order, that of the list.
-# - The padding is as short as possible, at the end, and zero. The shard is a view into the buffer.
+# - As in lab 02, the parameters become *views* into the buffer, with `parameter.data = part.view_as(parameter)`. Optimizers, hooks, and
+#   layers that share the parameter still see it.
+# - Each trainable parameter is in the buffer once, in the order of the list.
+# - The padding is at the end. It is zero and as short as possible. The shard is a view into the buffer.
 #
-# **Predict**: one tensor of 10 numbers on 4 ranks. How long is a shard, and what does the last rank hold?
+# Edge cases: `parameters` may contain a tied parameter twice. It is in the buffer where it comes first. It may contain frozen parameters,
+# which do not change.
+#
+# **Predict**: there is one tensor of 10 numbers on 4 ranks. How long is a shard, and what does the last rank hold?
 #
 # <details><summary>Hint 1</summary>
 #
-# `-(-a // b)` is a / b rounded up. `list(dict.fromkeys(parameters))` has each once, in order.
+# `-(-a // b)` is a / b, rounded up. `list(dict.fromkeys(parameters))` has each parameter once, in order.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `parameters[0].new_zeros(n)` has the right dtype and device. `flat.split([*sizes, padding])` gives
-# views; copy the values into each before you point `.data` there. `flat.chunk(world_size)[rank]`.
+# `parameters[0].new_zeros(n)` has the right dtype and device. `flat.split([*sizes, padding])` returns views. Copy the values into each view
+# before you assign it to `.data`. The shard is `flat.chunk(world_size)[rank]`.
 # </details>
 
 
@@ -265,32 +255,29 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Three: 10 rounded up to 12, in four parts. The last rank holds one parameter and two zeros. The
-# zeros get no gradient, so the optimizer leaves them zero.
+# A shard has three numbers: 10 is rounded up to 12, and cut into four parts. The last rank holds one parameter and two zeros. The zeros get
+# no gradient, so the optimizer does not change them.
 # </details>
 #
-# ## 4. Stage 1: one optimizer for all, a shard of it on each rank
+# ## 4. Stage 1: one optimizer for all ranks
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Adam's states are half of all bytes, and Adam looks at each number by itself. So rank r's optimizer
-# needs to know only shard r: its states are those of a shard. After its step each rank has the new
-# values of its shard, and the ranks gather them.
+# Adam's states are half of all bytes, and Adam treats each number separately. So the optimizer of rank r needs only shard r, and its states
+# are those of the shard. After its step, each rank has the new values of its shard, and the ranks gather them.
 #
-# - `__init__`: `self.shard` becomes a parameter over the shard's memory, with the same part of
-#   `self.gradient` as its `.grad` (memory too: nothing is copied). `self.optimizer` is
-#   `make_optimizer([self.shard])`.
-# - `finish()`, after the last backward pass of a step: each rank gets the sum over the ranks of its
-#   part of the gradient. An all-reduce does that. Half of it is enough: what else is in
-#   `self.gradient` need not be right.
-# - `step()`: the optimizer's step on the shard, then the shards of all ranks into `self.flat`, where
-#   the model's weights are.
+# - In `__init__`, `self.shard` becomes a parameter with the shard's memory. Its `.grad` is the same part of `self.gradient`, also the same
+#   memory, without a copy. `self.optimizer` is `make_optimizer([self.shard])`.
+# - `finish()` is called after the last backward pass of a step. Each rank gets the sum over the ranks of its part of the gradient. An
+#   all-reduce does this, but half of it is enough. The other parts of `self.gradient` need not be right.
+# - `step()` takes the optimizer's step on the shard. Then it gathers the shards of all ranks into `self.flat`, which is the memory of the
+#   model's weights.
 #
-# As in lab 02 the weights of the mean are in the loss: the caller does `(share * loss).backward()`,
-# and here the ranks' gradients are summed. `zero_grad()` zeros the buffer.
+# As in lab 02, the weights of the mean are in the loss: the caller runs `(share * loss).backward()`, and the ranks' gradients are summed.
+# `zero_grad()` sets the buffer to zero.
 #
-# **Predict**: an all-reduce, then an all-gather. How many times its parameters' bytes does a rank
-# send, for large N, and how many with a reduce-scatter in place of the all-reduce?
+# **Predict**: a step uses an all-reduce and then an all-gather. How many times its parameters' bytes does a rank send, for large N? How many
+# times does it send them if a reduce-scatter replaces the all-reduce?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -401,35 +388,35 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Three times: 2 for the all-reduce, 1 for the all-gather. With a reduce-scatter, twice: what plain
-# data parallelism sends. Stage 1 costs nothing but the need to know.
+# It sends them three times: 2 for the all-reduce and 1 for the all-gather. With a reduce-scatter, it sends them twice, as often as plain data
+# parallelism. So stage 1 sends nothing more.
 # </details>
 #
-# ## 5. Clip by a norm that nobody holds
+# ## 5. Clip by a norm that no rank knows
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Clipping scales the gradient so that its norm is at most `max_norm`. The norm is that of the
-# *whole* gradient. After a reduce-scatter no rank has it, only shards.
+# Clipping scales the gradient so that its norm is at most `max_norm`. This is the norm of the *whole* gradient. After a reduce-scatter, each
+# rank has only a shard of it.
 #
-# - Every rank scales its shard by the same number, $\min(1, \text{max\_norm} / \text{norm})$, in
-#   place; all return the norm before.
-# - The last shards end with padding. `used` numbers of the shard are gradient, perhaps none; what
-#   comes after may hold anything, and does not count.
-# - One number crosses the network, once.
-# - A gradient that is zero, on all ranks, stays zero: mind the division.
+# - Every rank scales its shard by the same number, $\min(1, \text{max\_norm} / \text{norm})$, in place. All ranks return the norm before
+#   clipping.
+# - Only one number crosses the network, once.
+# - The last shards end with padding. The first `used` numbers of the shard are gradient, perhaps none. The numbers after them do not count: they may
+#   hold anything, and you may overwrite them.
 #
-# **Predict**: four ranks clip by the norm of their own shards, to 1 each. What is the norm of the
-# whole gradient then?
+# Edge case: a gradient that is zero on all ranks stays zero. Watch the division.
+#
+# **Predict**: four ranks each clip their own shard to a norm of 1. What is the norm of the whole gradient then?
 #
 # <details><summary>Hint 1</summary>
 #
-# Norms do not add up. Their squares do.
+# You cannot add norms, but you can add their squares.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `squares = gradient[:used].square().sum()`, an all-reduce of it, a square root.
+# `squares = gradient[:used].square().sum()`, then an all-reduce of it, and then a square root.
 # </details>
 
 
@@ -474,31 +461,31 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Two: the root of 1 + 1 + 1 + 1. With N ranks, √N: the run depends on how many ranks it has, and the
-# direction of the gradient is another one as well.
+# It is two: the root of 1 + 1 + 1 + 1. With N ranks, it is √N, so the result of the training depends on the number of ranks. The direction
+# of the gradient changes, too.
 # </details>
 #
-# ## 6. Stage 2: gradients leave as they come
+# ## 6. Stage 2: reduce gradients as they are computed
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# A rank's optimizer needs one shard of the gradient. The rest is only on its way: as soon as a
-# layer's gradient is complete, it can be reduce-scattered and freed, while the backward pass goes on
-# to the layer before. So each layer gets a flat buffer and shards of its own: a *unit*. The frame is
-# given. `own_parameters(layers)` deals the parameters out: a layer has those that no layer inside it
-# has. The frame knows, as in lab 02, when a unit's gradients are complete, and calls `reduce(unit)`
-# for the units in one order on all ranks. You write what happens there:
+# A rank's optimizer needs one shard of the gradient, and the rest only has to be sent. As soon as a layer's gradient is complete, you can
+# reduce-scatter it and free it, while the backward pass continues with the layer before. So each layer gets its own flat buffer and shards, a
+# *unit*. The frame is given. `own_parameters(layers)` assigns each parameter to the innermost of these layers that contains it. As in lab 02,
+# the frame knows when a unit's gradients are complete. It calls `reduce(unit)` for the units in the same order on all ranks. You write
+# `reduce(unit)`:
 #
-# - lay the gradients of `unit.parameters` side by side, padded like `unit.flat`. A parameter that no
-#   gradient reached (its `.grad` is None) counts as zeros;
-# - **free** them: no parameter keeps a `.grad`, and nothing keeps the buffer after `finish()`;
-# - reduce-scatter, and *add* this rank's part to `unit.shard.grad`. There may be several backward
-#   passes before a step, each followed by `finish()`.
+# - Copy the gradients of `unit.parameters` into one buffer, padded like `unit.flat`. A parameter without a gradient (`.grad` is None) counts as
+#   zeros.
+# - **Free** them: no parameter keeps a `.grad` once its unit is reduced. The buffer may live until the end of `finish()`, so that a
+#   reduce-scatter can run during the backward pass. After that, only weights, shards with their gradients, and optimizer states are left.
+# - Reduce-scatter, and *add* this rank's part to `unit.shard.grad`. There may be several backward passes before a step, and each is followed by
+#   `finish()`.
 #
-# And `step()`: the optimizer's step, then each unit's parameters from all ranks.
+# Also write `step()`: it takes the optimizer's step, and then gathers each unit's parameters from all ranks.
 #
-# **Predict**: at what moment of a training step does a rank hold most bytes of gradients, and how
-# many: for a model of eight equal layers, on 4 ranks?
+# **Predict**: at which moment of a training step does a rank hold the most bytes of gradients? How many does it hold, for a model with eight
+# equal layers on 4 ranks?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -507,9 +494,8 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# `part = torch.empty_like(unit.shard)`, `dist.reduce_scatter_single(part, whole, group=self.group)`,
-# `unit.shard.grad += part`. In `step()`, `dist.all_gather_single(unit.flat,
-# unit.shard.detach(), group=self.group)` for each unit.
+# `part = torch.empty_like(unit.shard)`, `dist.reduce_scatter_single(part, whole, group=self.group)`, and `unit.shard.grad += part`. In
+# `step()`, call `dist.all_gather_single(unit.flat, unit.shard.detach(), group=self.group)` for each unit.
 # </details>
 
 
@@ -631,23 +617,22 @@ check.show_values(**second(Stage2))
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# While a layer is on its way, at every layer alike: the shards of all gradients, there from the start
-# (8/4 = 2 layers' worth), the layer's own gradients, and the buffer into which they are copied. Some 4
-# layers' worth instead of 8; 3 where the gradients go as they are copied.
+# It holds the most while a layer is being sent, and this is the same for every layer. It holds the shards of all gradients, which exist from
+# the start (8/4 = 2 layers), the layer's own gradients, and the buffer into which they are copied. These are about 4 layers instead of 8, or
+# 3 if the gradients are freed as they are copied.
 # </details>
 #
 # ## 7. What does it cost to send?
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# **Predict in numbers**: float32, Ψ parameters, N ranks, every collective on a ring. On a ring, a
-# rank sends (N−1)/N of the data in a reduce-scatter, and as much in an all-gather. How many bytes
-# does it send in a training step of one backward pass?
+# **Predict in numbers**, for Ψ float32 parameters on N ranks, with every collective on a ring. On a ring, a rank sends (N−1)/N of the data in a
+# reduce-scatter, and the same in an all-gather. How many bytes does it send in a training step with one backward pass?
 #
-# - `plain`: an all-reduce of the gradients;
-# - `stage_1`, `stage_2`: as you built them, with reduce-scatters;
-# - `stage_3`: each layer's parameters are gathered before its forward pass, freed after it, and
-#   gathered again before its backward pass; then its gradients are reduce-scattered.
+# - `plain`: an all-reduce of the gradients
+# - `stage_1`, `stage_2`: as you built them, with reduce-scatters
+# - `stage_3`: each layer's parameters are gathered before its forward pass, freed after it, and gathered again before its backward pass. Then its
+#   gradients are reduce-scattered
 
 
 # %% tags=["exercise"] exercise="predict_traffic"
@@ -678,36 +663,35 @@ check.show_values(
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# The parameters themselves: a rank keeps its shards, and a layer is whole only while it computes.
-# Hooks see to that; the model does not know. PyTorch calls `before_forward(unit)` and
-# `after_forward(unit)` around the layer's forward pass, and `before_backward(unit)` when the gradient
-# of its output is there. When its last gradient is complete, `reduce(unit)` is called, as in stage 2.
+# Now shard the parameters, too. A rank keeps its shards, and a layer is whole only while it computes. Hooks do this, and the model does not
+# notice. PyTorch calls `before_forward(unit)` and `after_forward(unit)` around the layer's forward pass. It calls `before_backward(unit)` when the
+# gradient of the layer's output is there. When the layer's last gradient is complete, `reduce(unit)` is called, as in stage 2.
 #
-# A freed buffer keeps its tensor and gives up its memory: `storage.resize_(0)`, where `storage =
-# unit.flat.untyped_storage()`. All views of it (the parameters, what autograd has kept for the
-# backward pass) stay valid when the storage gets its bytes back and its numbers are in it again.
+# A buffer that is freed keeps its tensor and gives up its memory with `storage.resize_(0)`, where `storage = unit.flat.untyped_storage()`. All views
+# of it stay valid: the parameters, and what autograd has kept for the backward pass. You can use them again when the storage has its bytes and its
+# numbers again.
 #
-# - `gather(unit)`: give the buffer its `unit.flat.nbytes` bytes, and gather all ranks' shards into it.
-# - `free(unit)`: give them up.
-# - The hooks and `reduce(unit)`: a layer is whole in its forward pass and in its backward pass, and
-#   at no other time. `super().reduce(unit)` does what stage 2 does.
-# - `step()`: nobody needs whole parameters after it.
+# - `gather(unit)` gives the buffer its `unit.flat.nbytes` bytes, and gathers all ranks' shards into it.
+# - `free(unit)` gives the bytes up.
+# - With the hooks and `reduce(unit)`, a layer is whole in its forward pass and in its backward pass, and at no other time.
+#   `super().reduce(unit)` does what stage 2 does.
+# - `step()`: after it, no rank needs whole parameters.
 #
-# The frame has given each shard memory of its own: it must outlive the buffer. Every rank must run
-# every layer in every pass, since gathers wait for all ranks.
+# In the given frame, each shard has its own memory, because it must outlive the buffer. Every rank must run every layer in every pass, because a
+# gather waits for all ranks.
 #
-# **Predict**: what is the largest number of parameters that a rank holds at any moment, for eight
-# equal layers on 4 ranks? How many collectives does a step take now?
+# **Predict**: what is the largest number of parameters that a rank holds at any moment, for eight equal layers on 4 ranks? How many collectives does
+# a step take now?
 #
 # <details><summary>Hint 1</summary>
 #
-# `unit.flat.untyped_storage().resize_(unit.flat.nbytes)`; then as in stage 2's `step()`.
+# `unit.flat.untyped_storage().resize_(unit.flat.nbytes)`, and then the same as in stage 2's `step()`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `before_forward` and `before_backward` gather, `after_forward` frees, and so does `reduce`, after
-# `super().reduce(unit)`. `step()` is `self.optimizer.step()`.
+# `before_forward` and `before_backward` gather. `after_forward` frees, and so does `reduce` after `super().reduce(unit)`. `step()` is
+# `self.optimizer.step()`.
 # </details>
 
 
@@ -823,69 +807,50 @@ check.show_values(**seen)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 2 layers' worth of shards, and 1 gathered: 3 of 8. A step takes 8 + 8 all-gathers and 8
-# reduce-scatters.
+# It holds shards with the size of 2 layers, and 1 gathered layer: 3 of 8. A step takes 8 + 8 all-gathers and 8 reduce-scatters.
 # </details>
 #
 # ## One curve for all stages
 #
-# The MLP on MNIST with SGD and with Adam: the three stages on all ranks, and a plain loop on one.
+# The next cells train the MLP on MNIST with SGD and with Adam, in three stages on all ranks and in a plain loop on one rank.
+
 
 # %%
 # %%px --timeout 100
-images, labels = (torch.from_numpy(part).to(device) for part in mnist("train", limit=2560))
-optimizers = {
-    "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-    "Adam": partial(torch.optim.Adam, lr=1e-3),
-}
-
-
-def one_step(stage, model, x, y):
+def one_step(stage, model, x, y, loss_function=F.cross_entropy):
     """A training step on this rank's share of the batch; returns the mean loss over all."""
     own = slice(rank, None, world_size)
     stage.zero_grad()
     # By its samples: where the batch does not divide, some ranks have one more than others.
-    loss = F.cross_entropy(model(x[own]), y[own]) * (len(x[own]) / len(x))
+    loss = loss_function(model(x[own]), y[own]) * (len(x[own]) / len(x))
     loss.backward()
     stage.finish()
     stage.step()
     return comm.allreduce(loss.item())
 
 
-def plain_losses(model, make_optimizer, batches):
-    optimizer, losses = make_optimizer(model.parameters()), []
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def sharded_model(stage_class, make_model, layers_of, make_optimizer, on=group):
-    """A model and its stage; ranks draw different weights, and rank 0's are used."""
+    """A stage and its model; ranks draw different weights, and rank 0's are used."""
     torch.manual_seed(rank)
     model = make_model().to(device)
-    return stage_class(layers_of(model), make_optimizer, on), model
+    layers = model if stage_class is Stage1 else layers_of(model)
+    return stage_class(layers, make_optimizer, on), model
 
 
-batches = list(zip(images.split(256), labels.split(256), strict=True))
+# %%
+# %%px --timeout 100
+batches = training.mnist_batches(2560, 256, device)
 stages = {"stage 1": Stage1, "stage 2": Stage2, "stage 3": Stage3}
 curves = {}
-for name, make_optimizer in optimizers.items():
+for name, make_optimizer in training.OPTIMIZERS.items():
     torch.manual_seed(0)
-    curves[name] = {"one rank": plain_losses(models.mlp().to(device), make_optimizer, batches)}
+    whole = models.mlp().to(device)
+    curves[name] = {"one rank": training.plain_losses(whole, make_optimizer, batches)}
     for stage_name, stage_class in stages.items():
-        layers_of = (lambda model: model) if stage_class is Stage1 else list
-        stage, model = sharded_model(stage_class, models.mlp, layers_of, make_optimizer)
-        curves[name][stage_name] = [one_step(stage, model, x, y) for x, y in batches]
-        gap = max(
-            abs(a - b)
-            for a, b in zip(curves[name][stage_name], curves[name]["one rank"], strict=True)
-        )
-        if rank == 0:
-            print(f"{name}, {stage_name}: the losses of one rank, step by step: {gap < 1e-4}")
+        sharded = sharded_model(stage_class, models.mlp, list, make_optimizer)
+        curves[name][stage_name] = [one_step(*sharded, *batch) for batch in batches]
+if rank == 0:
+    training.print_same(curves, 1e-4)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -896,7 +861,7 @@ drawn, axes = plots.same_curves(
 )
 
 # %% [markdown]
-# What does each rank hold now, and what does it send? Measured, over what you predicted:
+# What does each rank hold now, and what does it send? Compare the measured values with your predictions:
 
 
 # %%
@@ -912,71 +877,61 @@ def held(model, stage):
     }
 
 
+# %%
+# %%px
 psi = models.parameter_count(models.mlp())
 bytes_held = {}
-for i, (name, stage_class) in enumerate(stages.items(), 1):
-    layers_of = (lambda model: model) if stage_class is Stage1 else list
-    stage, model = sharded_model(stage_class, models.mlp, layers_of, optimizers["Adam"])
+for name, stage_class in stages.items():
+    stage, model = sharded_model(stage_class, models.mlp, list, training.OPTIMIZERS["Adam"])
     one_step(stage, model, *batches[0])
-    sent = Ledger()
-    with sent:
+    with Ledger() as sent:
         one_step(stage, model, *batches[1])
     bytes_held[name] = held(model, stage)
-    memory_ratio = sum(bytes_held[name].values()) / predict_stages(psi, world_size)[f"stage_{i}"]
-    traffic = predict_traffic(psi, world_size)[f"stage_{i}"]
+    key, total = name.replace(" ", "_"), sum(bytes_held[name].values())
+    memory_ratio = total / predict_stages(psi, world_size)[key]
+    traffic = predict_traffic(psi, world_size)[key]
     traffic_ratio = sent.ring_bytes() / traffic if world_size > 1 else 1.0  # nothing of nothing
     if rank == 0:
-        print(
-            f"{name}: {sum(bytes_held[name].values()):,} bytes held, {memory_ratio:.2f} of the "
-            f"prediction; {sent.ring_bytes():,.0f} bytes sent, {traffic_ratio:.2f} of it"
-        )
+        print(f"{name}: {total:,} bytes held, {memory_ratio:.2f} of the prediction")
+        print(f"{name}: {sent.ring_bytes():,.0f} bytes sent, {traffic_ratio:.2f} of the prediction")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("Each stage takes one more kind off the rank")
-kinds = ("parameters", "gradients", "optimizer_states")
 plain = costs.model_states(psi, world_size, 0, costs.FLOAT32_ADAM)
-bottom = [0.0] * 4
-for kind in kinds:
-    heights = [bytes_of[kind] / 1e6 for bytes_of in [plain, *bytes_held.values()]]
-    axes.bar(["plain (formula)", *bytes_held], heights, bottom=bottom, **plots.hatched(kind))
-    bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-axes.set_ylabel("MB on rank 0")
-legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
+drawn, axes = plots.memory_bars(
+    "Each stage takes one more kind off the rank", {"plain (formula)": plain, **bytes_held}
+)
 
 # %% [markdown]
 # ## 9. Gather the next layer while this one computes
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# In stage 3 every layer waits for its own parameters, and the network idles while it computes. Start
-# the next layer's gather before this one computes, and it is there in time.
+# In stage 3, every layer waits for its own parameters, and the network is idle while the layer computes. Start the next layer's gather before this
+# layer computes, so that the parameters arrive in time.
 #
-# Given is `start(unit)`: it starts a unit's all-gather with `async_op=True` and keeps the handle as
-# `unit.work`; where one is under way, or the unit is whole, it does nothing. It also takes None.
-# `following(unit, order)` is the unit after `unit` in a list, None after the last. Write the two
-# hooks:
+# Two functions are given. `start(unit)` starts a unit's all-gather with `async_op=True` and stores the handle in `unit.work`. If the gather is already
+# running, if the unit is whole, or if `unit` is None, it does nothing. `following(unit, order)` returns the unit after `unit` in a list, or None after the
+# last one. Write the two hooks:
 #
-# - `before_forward(unit)`: its parameters are on their way, if a layer before it did its part; the
-#   first layer must see to it itself. Wait for them; then start the next unit's. The forward pass
-#   takes units in the order of `self.units`.
-# - `before_backward(unit)`: the same, the other way round: the backward pass takes them in the reverse
-#   of the order in which their forward passes *ended*, `self.ended`.
+# - `before_forward(unit)`: the unit's parameters are on their way if the layer before it started them. The first layer must start its own. Wait for them,
+#   and then start those of the next unit. The forward pass uses units in the order of `self.units`.
+# - `before_backward(unit)`: the same for the backward pass. It uses units in the reverse of the order in which their forward passes *ended*,
+#   `self.ended`.
 #
-# The next one, and no more: two layers are whole at a time, not three.
+# Start only the next unit: two layers are whole at the same time, not three.
 #
-# **Predict**: gathering a layer takes 4 ms, computing it 6 ms. How long is a forward pass over six
-# layers, without prefetch and with it? And if gathering took 10 ms?
+# **Predict**: gathering a layer takes 4 ms, and computing it takes 6 ms. How long does a forward pass over six layers take, without prefetch and with it?
+# How long does it take if gathering needs 10 ms?
 #
 # <details><summary>Hint 1</summary>
 #
-# Three lines: start mine (nothing happens if it is under way), wait for mine, start the next.
+# You need three lines: start this unit (nothing happens if it is already on its way), wait for it, and start the next one.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `self.start(unit)`, `unit.work.wait()`, `self.start(following(unit, self.units))`. For the backward
-# pass the order is `self.ended[::-1]`.
+# `self.start(unit)`, `unit.work.wait()`, `self.start(following(unit, self.units))`. In the backward pass, the order is `self.ended[::-1]`.
 # </details>
 
 
@@ -1039,12 +994,12 @@ check.show_values(**third(Prefetching))
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 6 × 10 = 60 ms without, 4 + 6 × 6 = 40 ms with it: only the first gather is waited for. If gathering
-# takes 10 ms, 96 and 66 ms: the network is busy all the time, and computing hides behind it.
+# It takes 6 × 10 = 60 ms without prefetch and 4 + 6 × 6 = 40 ms with it, because only the first gather makes the pass wait. If gathering takes 10 ms, it
+# takes 96 and 66 ms: the network is always busy, and the computation hides behind it.
 # </details>
 #
-# On this machine all links are memory, and prefetch has nothing to win. So emulate a slow network
-# beside: each rank on a node of its own, layers that take a set time.
+# On this machine, messages go through memory, so prefetch saves nothing. The next cells emulate a slow network: each rank is on its own node, and layers take
+# a set time.
 
 # %%
 # %%px --timeout 60
@@ -1057,56 +1012,57 @@ slow = emulated_group(network)
 
 
 def timed_layers():
+    """Layers that take a set time: the backward pass twice as long as the forward pass."""
     return nn.Sequential(
-        *(Stage(nn.Linear(WIDTH, WIDTH), forward=FORWARD, backward=2 * FORWARD)
-          for _ in range(LAYERS))
-    )  # fmt: skip
+        *(Stage(nn.Linear(WIDTH, WIDTH), FORWARD, 2 * FORWARD) for _ in range(LAYERS))
+    )
 
 
-def slow_steps(stage_class, timeline, rounds=7):
-    """Median seconds of a step on the emulated network; the last one is recorded."""
-    model = timed_layers()
-    stage = stage_class(list(model), partial(torch.optim.SGD, lr=0.0), slow)
-    x, seconds = torch.ones(1, WIDTH), []
-    for _ in range(rounds):
-        comm.Barrier()
-        start = time.perf_counter()
-        stage.zero_grad()
+# %%
+# %%px --timeout 60
+def recorded_step(stage_class):
+    """A training step on the emulated network; its timeline has the spans of the last step."""
+    timeline = Timeline(comm)
+    stage, model = sharded_model(stage_class, timed_layers, list, torch.optim.SGD, slow)
+
+    def step():
+        timeline.clear()
         with timeline.span("forward"):
-            loss = model(x).square().sum()
+            loss = model(torch.ones(1, WIDTH)).square().sum()
         with timeline.span("backward"):
             loss.backward()
         stage.finish()
         stage.step()
-        seconds.append(comm.allreduce(time.perf_counter() - start) / world_size)
-        if _ < rounds - 1:
-            timeline.clear()
-    return statistics.median(seconds), timeline.gather()
+
+    return step, timeline
 
 
-timeline = Timeline(comm)
-without, spans_without = slow_steps(Stage3, timeline)
-timeline.clear()
-ahead, spans_ahead = slow_steps(Prefetching, timeline)
-gains = world_size == 1 or ahead < 0.9 * without
+# %%
+# %%px --timeout 60
+runs = {"without": recorded_step(Stage3), "with": recorded_step(Prefetching)}
+seconds = timing.fastest_seconds({name: step for name, (step, _) in runs.items()}, comm, rounds=6)
+spans = {name: timeline.gather() for name, (_, timeline) in runs.items()}
+gains = world_size == 1 or seconds["with"] < 0.9 * seconds["without"]
 if rank == 0:
-    print(f"prefetch wins 10 % and more of a step on the emulated network: {gains}")
+    print(f"prefetch saves more than 10 % of a step on the emulated network: {gains}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 gather = network.collective("all_gather", 4 * WIDTH * (WIDTH + 1)).seconds
 scatter = network.collective("reduce_scatter", 4 * WIDTH * (WIDTH + 1)).seconds
-for name, measured, prefetched in [("without", without, False), ("with", ahead, True)]:
+for name in runs:
     model_time = sum(
-        costs.prefetch_seconds(compute, gather, LAYERS, prefetch=prefetched, scatter=after)
-        for compute, after in [(FORWARD, 0.0), (2 * FORWARD, scatter)]
+        costs.prefetch_seconds(c, gather, LAYERS, prefetch=name == "with", scatter=after)
+        for c, after in [(FORWARD, 0.0), (2 * FORWARD, scatter)]
     )
     print(
-        f"{name} prefetch: {1e3 * measured:.0f} ms emulated, {1e3 * model_time:.0f} ms by the model"
+        f"{name} prefetch: {1e3 * seconds[name]:.0f} ms emulated, "
+        f"{1e3 * model_time:.0f} ms by the model"
     )
-rows = [span for span in spans_without if span.rank == 0]
-rows += [type(span)(1, span.name, span.kind, span.start, span.end) for span in spans_ahead
-         if span.rank == 0]  # fmt: skip
+rows = [
+    Span(row, span.name, span.kind, span.start, span.end)
+    for row, name in enumerate(runs) for span in spans[name] if span.rank == 0
+]  # fmt: skip
 drawn, axes = draw(
     rows, "Emulated: passes, their waiting included, end sooner with prefetch", "emulated time (ms)"
 )
@@ -1115,47 +1071,31 @@ ticks = axes.set_yticks([0, 1], ["stage 3", "prefetching"])
 # %% [markdown]
 # ## The small GPT, sharded
 #
-# Its units are the blocks, and the model itself for what lies around them: the embeddings, of which
-# the first is the output layer too. The tied weight is in one unit, so it is gathered once, and its
-# gradient is reduced once, when both of its layers have added to it.
+# Its units are the blocks, and the model itself for the rest: the embeddings, of which the token embedding is also the output layer. The tied weight is in one
+# unit, so it is gathered once. Its gradient is reduced once, after both of its layers have added to it.
 
 # %%
 # %%px --timeout 90
-windows = torch.from_numpy(text("train", 20 * 16 * 65).astype("int64")).view(-1, 65).to(device)
-pairs = [(b[:, :-1], b[:, 1:]) for b in windows.split(16)]
-
-
-class Flattened(nn.Module):
-    """The GPT, with its scores as cross-entropy wants them."""
-
-    def __init__(self):
-        super().__init__()
-        self.gpt = models.GPT()
-
-    def forward(self, tokens):
-        return self.gpt(tokens).transpose(1, 2)  # (batch, vocab, seq)
+pairs = training.text_batches(20, 16, 64, device)
+gpt_stages = stages | {"prefetching": Prefetching}
+gpt_curves = {}
 
 
 def gpt_layers(model):
-    return [model, *model.gpt.blocks]
+    return [model, *model.blocks]
 
 
-gpt_optimizers = {
-    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-    "Adam": partial(torch.optim.Adam, lr=3e-3),
-}
-gpt_curves = {}
-for name, make_optimizer in gpt_optimizers.items():
+for name, make_optimizer in training.GPT_OPTIMIZERS.items():
     torch.manual_seed(0)
-    losses = {"one rank": plain_losses(Flattened().to(device), make_optimizer, pairs)}
-    for stage_name, stage_class in (stages | {"prefetching": Prefetching}).items():
-        layers_of = (lambda model: model) if stage_class is Stage1 else gpt_layers
-        stage, model = sharded_model(stage_class, Flattened, layers_of, make_optimizer)
-        losses[stage_name] = [one_step(stage, model, x, y) for x, y in pairs]
-        gap = max(abs(a - b) for a, b in zip(losses[stage_name], losses["one rank"], strict=True))
-        if rank == 0:
-            print(f"GPT, {name}, {stage_name}: the losses of one rank, step by step: {gap < 1e-3}")
-    gpt_curves[name] = losses
+    whole = models.GPT().to(device)
+    losses = training.plain_losses(whole, make_optimizer, pairs, training.token_loss)
+    gpt_curves[name] = {"one rank": losses}
+    for stage_name, stage_class in gpt_stages.items():
+        sharded = sharded_model(stage_class, models.GPT, gpt_layers, make_optimizer)
+        losses = [one_step(*sharded, *pair, training.token_loss) for pair in pairs]
+        gpt_curves[name][stage_name] = losses
+if rank == 0:
+    training.print_same(gpt_curves, 1e-3)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -1164,45 +1104,39 @@ drawn, axes = plots.same_curves(
 )
 
 # %% [markdown]
-# # Part D: off the device
+# # Part D: outside of the device
 #
 # ## 10. Optimizer states in a file
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# The optimizer states are used once a step, each number once. They can live where memory is cheap:
-# for a GPU, in the host's memory; for the CPU ranks here, in a file. `torch.from_file` maps a file
-# into memory: what you write to the tensor is in the file, and the operating system decides which
-# part of it is in RAM.
+# The optimizer uses each of its states once in a step. So they can be where memory is cheap: in the host's memory for a GPU, and in a file for the CPU ranks in
+# this lab. `torch.from_file` maps a file into memory. What you write to the tensor is in the file, and the operating system decides which part of it is in RAM.
 #
-# The frame maps the file: `self.mean` and `self.square` are Adam's moments, `self.count` (one
-# number) the steps taken. A new file is all zeros. Write `step()`, Adam's step $t$ with gradient $g$:
+# The frame maps the file: `self.mean` and `self.square` are Adam's moments, and `self.count` (one number) is the number of steps so far. A new file contains
+# zeros. Write `step()`, which is Adam's step $t$ with gradient $g$:
 #
 # $$ m \leftarrow \beta_1 m + (1-\beta_1)\,g \qquad v \leftarrow \beta_2 v + (1-\beta_2)\,g^2 \qquad
 # w \leftarrow w - \eta\, \frac{m/(1-\beta_1^t)}{\sqrt{v/(1-\beta_2^t)} + \epsilon} $$
 #
-# - Go through the parameter in pieces of `self.piece` numbers, so that no more than a few pieces are
-#   in memory beside the parameter and its gradient.
-# - Who makes a new `OffloadedAdam` over the same file goes on where the last one stopped, at the
-#   same step.
-# - The parameter changes in place, its gradient stays as it is: `gradient[part].cpu()` on a CPU is a
-#   view, not a copy.
-# - The parameter may be on a GPU: bring each piece of its gradient to the CPU, and the update back.
+# - Process the parameter in pieces of `self.piece` numbers, so that only a few pieces are in memory in addition to the parameter and its gradient.
+# - A new `OffloadedAdam` with the same file continues where the last one stopped, at the same step.
 #
-# **Predict**: the step count is kept in an attribute of the object, and a run is resumed after 1000
-# steps. How many times as long as it should be is the first step after it, if the gradient stays
-# what it was?
+# Edge cases: the parameter changes in place, and its gradient does not change. `gradient[part].cpu()` on a CPU is a view, not a copy. The parameter may be on a
+# GPU: move each piece of its gradient to the CPU, and the update back.
+#
+# **Predict**: somebody keeps the step count in an attribute of the object, and resumes a run after 1000 steps. The gradient stays the same. How long is the first
+# step after that, compared with the right one?
 #
 # <details><summary>Hint 1</summary>
 #
-# `for start in range(0, n, self.piece): part = slice(start, start + self.piece)`; a slice of a tensor
-# is a view, and in-place operations on it write to the file.
+# `for start in range(0, n, self.piece): part = slice(start, start + self.piece)`. A slice of a tensor is a view, and in-place operations on it write to the file.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `mean.lerp_(gradient, 1 - beta_1)`; `square.mul_(beta_2).addcmul_(gradient, gradient, value=1 -
-# beta_2)`. `self.count += 1` once a step; `self.count.item()` is t.
+# `mean.lerp_(gradient, 1 - beta_1)`, and `square.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)`. Increase `self.count` once in each step.
+# `self.count.item()` is t.
 # </details>
 
 
@@ -1266,12 +1200,11 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The moments are grown, $m = g$ and $v = 0.63\,g^2$, but t is 1 again, so the corrections divide $m$
-# by 0.1 and $v$ by 0.001: ten times, over the root of 633. The step is 0.4 of what it should be: too
-# *short*, not too long. Nothing warns.
+# The moments have grown to $m = g$ and $v = 0.63\,g^2$, but t is 1 again, so the corrections divide $m$ by 0.1 and $v$ by 0.001. This is ten times as much, divided
+# by the root of 633. The step is 0.4 times as long as it should be: too *short*, not too long. There is no error.
 # </details>
 #
-# With stage 3 it takes the place of Adam, one file for each shard. A rank now holds 8Ψ/N bytes:
+# In stage 3, this optimizer replaces Adam, with one file for each shard. A rank then holds 8Ψ/N bytes:
 
 
 # %%
@@ -1291,144 +1224,104 @@ class Offloaded:
             part.step()
 
 
+# %%
+# %%px --timeout 60
 with tempfile.TemporaryDirectory() as folder:
-    stage, model = sharded_model(
-        Stage3, models.mlp, list, partial(Offloaded, folder=folder, lr=1e-3)
-    )
-    losses = [one_step(stage, model, x, y) for x, y in batches]
-    bytes_held = held(model, stage)
+    make_optimizer = partial(Offloaded, folder=folder, lr=1e-3)
+    stage, model = sharded_model(Stage3, models.mlp, list, make_optimizer)
+    losses = [one_step(stage, model, *batch) for batch in batches]
+    in_memory = sum(held(model, stage).values())
     on_disk = sum(file.stat().st_size for file in Path(folder).iterdir())
-gap = max(abs(a - b) for a, b in zip(losses, curves["Adam"]["one rank"], strict=True))
+shard_states = 8 * psi / world_size
 if rank == 0:
-    print(f"offloaded: the losses of one rank, step by step: {gap < 1e-4}")
-    print(
-        f"{sum(bytes_held.values()):,} bytes held, {on_disk:,} on disk: "
-        f"{sum(bytes_held.values()) / (8 * psi / world_size):.2f} and "
-        f"{on_disk / (8 * psi / world_size):.2f} of 8Ψ/N"
+    training.print_same(
+        {"Adam": {"one rank": curves["Adam"]["one rank"], "offloaded": losses}}, 1e-4
     )
+    print(f"{in_memory:,} bytes in memory, {in_memory / shard_states:.2f} of 8Ψ/N")
+    print(f"{on_disk:,} bytes on disk, {on_disk / shard_states:.2f} of 8Ψ/N")
 
 # %% [markdown]
 # # Against the library
 #
-# PyTorch has all of it. `ZeroRedundancyOptimizer` is stage 1, beside `DistributedDataParallel`.
-# `fully_shard` is FSDP2: with `reshard_after_forward=False` the parameters stay whole after the
-# forward pass, until the step (stage 2's traffic), else it is stage 3. The same model, the same
-# batches, Adam; on the default group (Gloo on CPUs, NCCL on GPUs).
+# PyTorch has all three stages. `ZeroRedundancyOptimizer` with `DistributedDataParallel` is stage 1.
+# `fully_shard` (FSDP2) is stage 3 by default. With `reshard_after_forward=False`, the parameters stay
+# whole from the forward pass to the backward pass. Without gradient accumulation, this setting sends as
+# much as stage 2. We train the same model on the same batches with Adam, on the default group (Gloo on
+# CPUs, NCCL on GPUs).
 
 
 # %%
 # %%px --timeout 100
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
+from parlab.libraries import zero as libraries
 
-WIDE = 512
+adam = partial(torch.optim.Adam, lr=1e-3, fused=True)
 
 
-class Library:
-    """A model under a library, with the stages' methods."""
-
-    def __init__(self, model, optimizer):
-        self.model, self.optimizer = model, optimizer
-
-    def zero_grad(self):
-        self.optimizer.zero_grad()
-
-    def finish(self):
-        """Nothing: `backward()` has done it."""
-
-    def step(self):
-        self.optimizer.step()
+def wide():
+    torch.manual_seed(0)
+    return models.mlp(512).to(device)
 
 
 def ours(stage_class, on):
-    torch.manual_seed(0)
-    model = models.mlp(WIDE).to(device)
-    layers = model if stage_class is Stage1 else list(model)
-    return (
-        model,
-        stage_class(layers, partial(torch.optim.Adam, lr=1e-3, fused=True), on),
-        world_size,
-    )
+    """The stage's step and what the rank holds."""
+    stage, model = sharded_model(stage_class, wide, list, adam, on)
+    return partial(one_step, stage, model), lambda: sum(held(model, stage).values())
 
 
-def zero_redundancy(on):
-    torch.manual_seed(0)
-    model = models.mlp(WIDE).to(device)
-    parallel = DistributedDataParallel(model, process_group=on)
-    optimizer = ZeroRedundancyOptimizer(
-        parallel.parameters(), torch.optim.Adam, process_group=on, lr=1e-3, fused=True
-    )
-    return parallel, Library(model, optimizer), 1
+def library(make, *arguments, **settings):
+    made = make(wide(), *arguments, **settings)
+    return made.train, made.bytes_held
 
 
-def fsdp(reshard):
-    torch.manual_seed(0)
-    model = models.mlp(WIDE).to(device)
-    mesh = init_device_mesh(device.type, (world_size,))
-    for layer in [model[1], model[3], model[5], model]:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
-    return model, Library(model, torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)), 1
-
-
-def library_held(model, stage):
-    module = model.module if isinstance(model, DistributedDataParallel) else model
-    if hasattr(stage, "shards"):
-        return sum(held(module, stage).values())
-    return memory.model_states(module, stage.optimizer).total
+# %%
+# %%px --timeout 100
+def fsdp(model, reshard):
+    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
+    return libraries.fully_sharded(model, layers, adam, reshard=reshard)
 
 
 default = dist.group.WORLD
 ways = {
-    "stage 1": partial(ours, Stage1, default),
-    "ZeroRedundancyOptimizer": partial(zero_redundancy, default),
-    "stage 2": partial(ours, Stage2, default),
-    "fully_shard, kept": partial(fsdp, False),
-    "stage 3": partial(ours, Stage3, default),
-    "fully_shard": partial(fsdp, True),
+    "stage 1": ours(Stage1, default),
+    "ZeroRedundancyOptimizer": library(
+        libraries.zero_redundancy, torch.optim.Adam, lr=1e-3, fused=True
+    ),
+    "stage 2": ours(Stage2, default),
+    "fully_shard, kept": library(fsdp, reshard=False),
+    "stage 3": ours(Stage3, default),
+    "fully_shard": library(fsdp, reshard=True),
 }
-share_of = [(x[rank::world_size], y[rank::world_size]) for x, y in batches]
+learned = {name: [step(*batch) for batch in batches[:6]] for name, (step, _) in ways.items()}
+if rank == 0:
+    training.print_same({"Adam": learned}, 1e-4)
 
-
-def library_step(way, x, y):
-    model, stage, divisor = way
-    stage.zero_grad()
-    loss = F.cross_entropy(model(x), y)
-    (loss / divisor).backward()
-    stage.finish()
-    stage.step()
-    return loss.item()
-
-
-made, learned = {name: make() for name, make in ways.items()}, {}
-for name, way in made.items():
-    learned[name] = [comm.allreduce(library_step(way, x, y)) / world_size for x, y in share_of[:6]]
-for name, losses in learned.items():
-    gap = max(abs(a - b) for a, b in zip(losses, learned["stage 1"], strict=True))
-    sent = Ledger()
-    with sent:
-        library_step(made[name], *share_of[0])
-    bytes_held = comm.allreduce(library_held(*made[name][:2])) / world_size
-    wide = models.parameter_count(models.mlp(WIDE))
-    if rank == 0:
+# %%
+# %%px --timeout 100
+wide_psi = models.parameter_count(wide())
+for name, (step, bytes_held_by) in ways.items():
+    with Ledger() as sent:
+        step(*batches[0])
+    average = comm.allreduce(bytes_held_by()) / world_size
+    if rank == 0 and world_size > 1:
+        whole = 4 * wide_psi * (world_size - 1) / world_size  # Ψ numbers, as a ring sends them
         print(
-            f"{name:>23}: same losses {gap < 1e-4}; held {bytes_held / wide:.1f} bytes a parameter; "
-            f"sent {sent.ring_bytes() / (4 * wide * (world_size - 1) / world_size):.1f}Ψ"
-            if world_size > 1
-            else f"{name:>23}: same losses {gap < 1e-4}"
+            f"{name:>23}: {average / wide_psi:.1f} bytes held for each parameter, "
+            f"{sent.ring_bytes() / whole:.1f}Ψ numbers sent"
         )
 
 # %% [markdown]
-# What is held is the same, but for stage 2: FSDP frees whole parameters after the backward pass even
-# where it keeps them until then, so between two steps it holds what stage 3 does. What is sent is the
-# same, but for stage 1: DDP all-reduces gradients, and then each rank broadcasts what it has updated.
-# (A broadcast sends all of its bytes, where an all-gather sends (N−1)/N: on four ranks that third Ψ
-# counts 4/3.)
-# Now the time of a step, all taken in turn; a bar left of the line is ahead of its
-# peer in the library.
+# The library holds the same bytes, except for stage 2: FSDP frees whole parameters after the backward
+# pass, so between two steps it holds as much as stage 3. It sends the same bytes, except for stage 1:
+# DDP all-reduces the gradients, and then each rank broadcasts the parameters that it has updated. The
+# ledger counts a broadcast with all of its bytes and an all-gather with the (N−1)/N that a ring sends,
+# so these parameters count as 4/3 Ψ on four ranks. (N ring broadcasts of Ψ/N would send as much as one
+# all-gather.)
 #
-# **Predict**: which stage is slowest here, where links are memory? Which would be on a slow network?
+# The next cell measures the time of a step of each. In the figure, a bar left of the line is faster than its
+# counterpart in the library.
+#
+# **Predict**: which stage is slowest on this machine, where messages go through memory? Which one would be slowest on a
+# slow network?
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
@@ -1438,30 +1331,27 @@ peers = {
     "stage 3": "fully_shard",
 }
 if device.type == "cpu":
-    made |= {f"{name} on group": ours(stages[name], group) for name in peers}
-spent = {name: [] for name in made}
-for i in range(10):
-    for name, way in made.items():
-        comm.Barrier()
-        start = time.perf_counter()
-        library_step(way, *share_of[i % len(share_of)])
-        spent[name].append(max(comm.allgather(time.perf_counter() - start)))
-milliseconds = {name: 1e3 * statistics.median(times[2:]) for name, times in spent.items()}
+    ways |= {f"{name} on group": ours(stages[name], group) for name in peers}
+next_batch = {name: itertools.cycle(batches) for name in ways}
+seconds = timing.median_seconds(
+    {name: lambda name=name: ways[name][0](*next(next_batch[name])) for name in ways},
+    comm,
+    rounds=8,
+)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("A step of each stage, over that of its peer in the library")
-rows = []
-for name, peer in peers.items():
-    for shown in (name, f"{name} on group"):
-        if shown in milliseconds:
-            rows.append((shown, milliseconds[shown] / milliseconds[peer]))
-for row, (_, ratio) in enumerate(rows[::-1]):
-    axes.barh(row, ratio, height=0.7, **plots.hatched("reference"))
-axes.axvline(1, color=plots.NEUTRAL, linewidth=1)
-ticks = axes.set_yticks(range(len(rows)), [name for name, _ in rows[::-1]])
-axes.set_xlabel("time over that of the library on the default group")
-print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
+rows = {
+    shown: seconds[shown] / seconds[peer]
+    for name, peer in peers.items()
+    for shown in (name, f"{name} on group") if shown in seconds
+}  # fmt: skip
+drawn, axes = plots.ratio_bars(
+    "A step of each stage, over that of its peer in the library",
+    {"Adam": rows},
+    "time over that of the library on the default group",
+)
+print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows.items()))
 
 # %% [markdown]
 # What to look for:
@@ -1470,17 +1360,15 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
 #   each layer, and each pays its latency.
 # - **Gloo's reduce-scatter** does the work of an all-reduce, so on Gloo the bytes that really move
 #   are more than the ledger's ring.
-# - **Whoever fits, should not shard parameters.** Memory is what stage 3 buys, and it pays in gathers.
-#   Stage 1 sends what data parallelism sends, and each rank's optimizer has an N-th of the work.
+# - **Shard parameters only if they do not fit.** Stage 3 saves memory and pays for it with gathers.
+#   Stage 1 sends as much as data parallelism, and each rank's optimizer has an N-th of the work.
 #
 # # Going further
 #
-# - Start stage 2's reduce-scatters with `async_op=True` and wait in `finish()`. How much more memory
-#   do gradients take, and when may a buffer be freed?
-# - `Stage3` gathers the last layer again right after it has freed it. Leave it whole, as FSDP does,
-#   and see what that saves in traffic.
-# - Two groups: shard inside a node, replicate between nodes (*hybrid sharding*). Which collective has
-#   to follow the reduce-scatter?
-# - Train in bfloat16 with float32 shards: gather in 16 bits, update in 32. How many bytes does each
-#   stage hold and send now?
-# - `CPUOffloadPolicy` of `fully_shard` and `offload_to_cpu` beside your file.
+# - Start stage 2's reduce-scatters with `async_op=True`, and wait in `finish()`. How much more memory do gradients take, and when can you
+#   free a buffer?
+# - `Stage3` gathers the last layer again right after it has freed it. Keep it whole between the two passes, and measure how much less is
+#   sent.
+# - Use two groups: shard inside a node, and replicate between nodes (*hybrid sharding*). Which collective must follow the reduce-scatter?
+# - Train in bfloat16 with float32 shards: gather in 16 bits, and update in 32. How many bytes does each stage hold and send now?
+# - Compare your file with `CPUOffloadPolicy` of `fully_shard`, which also moves the parameters to the CPU.

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # Lab 04: Tensor parallelism
 #
-# Data parallelism and ZeRO share out the samples; every rank computes whole layers. Here the ranks
-# share a *layer*: each holds some columns or rows of its weights, and computes on the same samples.
-# You cut a transformer so that a layer needs four all-reduces and no more, train the small GPT along
-# the curve of one rank, and then shard the sequence too, and **measure what each rank sends and
-# keeps, beside the formula**.
+# Data parallelism and ZeRO split the samples, and every rank computes whole layers. In tensor parallelism, the
+# ranks split a *layer*: each rank holds some columns or rows of its weights, and all ranks compute on the same
+# samples. In this lab, you cut a transformer so that a layer needs only four all-reduces. You train the small
+# GPT and get the learning curve of one rank. Then you also split the sequence, and **compare what each rank sends and
+# keeps with the formulas**.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | write f and g; cut a matrix product by columns and by rows; cut an MLP, attention by heads, embedding and cross-entropy by vocabulary; say where ranks must draw alike and where not; shard the sequence; predict bytes sent and kept |
+# | **You will be able to** | write f and g; cut a matrix product by columns and by rows; cut an MLP, attention by heads, and embedding and cross-entropy by vocabulary; decide where ranks must draw the same random numbers; split the sequence; predict the bytes that a rank sends and keeps |
 # | **Time** | 135 minutes |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or the knowledge of what an all-reduce is and what a transformer's layer computes. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of an all-reduce and of a transformer's layer. No GPU |
 # | **Background** | [chapter 04](../book/04_tensor_parallel.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
+# run on all ranks. Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -25,8 +25,6 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import copy
-import statistics
-import time
 from functools import partial
 
 import torch
@@ -34,22 +32,21 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab import memory, models
+from parlab import memory, models, timing, training
 from parlab.checks import tensor_parallel as check
 from parlab.costs import tensor_parallel as costs
-from parlab.data import mnist, text
 from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
 # %% [markdown]
-# Everything here speaks through `torch.distributed`, on the `group` that a function is given:
-# `group.rank()` and `group.size()` are this rank's number and how many there are. All ranks have the
-# same samples, and start from the same model. If you are stuck on an exercise,
-# `use_reference("its_name")` in a `%%px` cell puts a solution in its place, and you go on.
+# All functions communicate through `torch.distributed`, on the `group` that they get as an argument:
+# `group.rank()` is this rank's number, and `group.size()` is the number of ranks. All ranks have the same
+# samples and start from the same model. If you are stuck on an exercise, run `use_reference("its_name")` in a
+# `%%px` cell. It puts a solution in place, and you can continue.
 #
-# Sizes that do not divide by the number of ranks are refused: a `ValueError` that names them, raised
-# on every rank before anything is sent.
+# If a size does not divide by the number of ranks, your functions raise a `ValueError` that names the size. Every
+# rank raises it before anything is sent.
 #
 # # Part A: a layer on several ranks
 #
@@ -57,32 +54,33 @@ from parlab.reference import use_reference
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Autograd knows nothing of other ranks. Two functions tell it, and each is the other's mirror:
+# Autograd does not know about other ranks. Two functions connect it with them. Each is the mirror image of the
+# other:
 #
 # | | forward | backward |
 # |---|---|---|
-# | **f**, where a parallel part begins | nothing: all ranks have the same input | all-reduce: each rank has found a part of the input's gradient |
-# | **g**, where it ends | all-reduce: each rank has a part of the output | nothing: all ranks have the same gradient |
+# | **f**, where a parallel part begins | nothing: all ranks have the same input | all-reduce: each rank has computed a part of the input's gradient |
+# | **g**, where a parallel part ends | all-reduce: each rank has a part of the output | nothing: all ranks have the same gradient |
 #
-# - The sum is over all ranks of `group`.
-# - What comes in stays as it is: the tensor that f or g is given, and the gradient.
-# - Any shape and any float dtype. A tensor's memory need not be in the order of its indices
-#   (`x.transpose(1, 2)`), and on each rank it may be in another one; Gloo and NCCL add up memory as it
-#   lies. Hand the all-reduce a contiguous copy.
-# - Only this: an f that does nothing forward sends nothing there either.
+# - The sum is over all ranks of `group`. Any shape and any float dtype is possible.
+# - The tensor that f or g gets, and the gradient that comes back, do not change.
+# - A direction that needs no communication sends nothing.
+# - The memory of a tensor need not be in the order of its indices (`x.transpose(1, 2)`), and its order may differ
+#   between ranks. Gloo and NCCL add numbers in the order of the memory, so pass a contiguous copy to the
+#   all-reduce.
 #
-# **Predict**: the loss is the sum of `g(f(x) * w)`, with another `w` on each rank. What is the
-# gradient of `x`, and what would it be without f?
+# **Predict**: the loss is the sum of `g(f(x) * w)`, with a different `w` on each rank. What is the gradient of
+# `x`? What would it be without f?
 #
 # <details><summary>Hint 1</summary>
 #
-# `total = x.clone(memory_format=torch.contiguous_format)`, and an all-reduce of that.
+# `total = x.clone(memory_format=torch.contiguous_format)`, and then an all-reduce of `total`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# What `forward` puts into `ctx` (as `ctx.group = group`), `backward` finds there. `backward` returns
-# one value for each argument of `forward` after `ctx`: the gradient, and None for the group.
+# `backward` finds what `forward` stores in `ctx` (such as `ctx.group = group`). It returns one value for each
+# argument of `forward` after `ctx`: the gradient, and None for the group.
 # </details>
 
 
@@ -154,35 +152,36 @@ check.show_values(small=through(3), one=through(1), none=through(0))
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The sum of all ranks' `w`. Without f it is the rank's own `w`: a part of the gradient, another one
-# on each rank, and nothing fails.
+# It is the sum of all ranks' `w`. Without f, it is this rank's own `w`. That is only a part of the gradient, and a
+# different part on each rank, but there is no error.
 # </details>
 #
 # ## 2. A product cut by columns
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# A linear layer computes $XA + b$. Each rank takes some columns of $A$, and has some columns of the
-# result: nobody needs to send anything forward. PyTorch keeps $A$ transposed, so columns of $A$ are
-# *rows* of `linear.weight` (outputs, inputs).
+# A linear layer computes $XA + b$. If each rank has some columns of $A$, it gets the same columns of the result, and
+# nothing needs to be sent in the forward pass. PyTorch stores $A$ transposed, so columns of $A$ are *rows* of
+# `linear.weight` (outputs, inputs).
 #
-# - `__init__`: `self.weight` is a parameter with this rank's outputs, `self.bias` with its part of the
-#   bias, or None where the layer has none. They have **memory of their own**: who keeps a view keeps
-#   the whole layer. `linear` stays as it is.
-# - Rank $r$ has the $r$-th of N equal parts. But a layer may compute several things at once: Q, K and
-#   V are often one product. Then `sections` says how many outputs belong to each, in order, and each
-#   section is cut into N parts by itself.
-# - A section that N does not divide is refused: `ValueError`, before anything is sent.
-# - `forward(x)`: x (…, inputs) is the same on all ranks; returns this rank's outputs (…, outputs/N),
-#   in the order of the sections. In the backward pass, x's gradient must be whole again.
+# - In `__init__`, `self.weight` is a parameter with this rank's outputs. `self.bias` is its part of the bias, or
+#   None if the layer has no bias.
+# - Rank $r$ has the $r$-th of N equal parts. But a layer may compute several results in one product: Q, K, and V
+#   are often one layer. Then `sections` lists how many outputs belong to each of them, in order, and each section
+#   is cut into N parts separately.
+# - `forward(x)` gets the same x (…, inputs) on all ranks. It returns this rank's outputs (…, outputs/N), in the order of
+#   the sections. In the backward pass, x must get its whole gradient.
 #
-# **Predict**: 12 outputs are Q, K and V, four each, on 2 ranks. Which outputs has rank 0, and which
-# would it have without `sections`?
+# Edge cases: the parameters have their **own memory**, because a view would keep the whole layer alive. `linear`
+# does not change. If N does not divide a section, raise a `ValueError`.
+#
+# **Predict**: 12 outputs are Q, K, and V, with four each, on 2 ranks. Which outputs does rank 0 have? Which would it
+# have without `sections`?
 #
 # <details><summary>Hint 1</summary>
 #
-# `tensor.split(sections)` gives the sections, `section.chunk(n)[r]` a rank's part of one, and
-# `torch.cat` lays parts one after the other, in new memory.
+# `tensor.split(sections)` returns the sections, `section.chunk(n)[r]` is a rank's part of one, and `torch.cat`
+# concatenates parts in new memory.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -277,23 +276,23 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 0 and 1 (Q), 4 and 5 (K), 8 and 9 (V). Without: 0 to 5, which are all of Q and half of K. Shapes
-# are the same, and so nothing complains.
+# It has 0 and 1 (Q), 4 and 5 (K), and 8 and 9 (V). Without `sections`, it would have 0 to 5, which is all of Q and half
+# of K. The shapes are the same, so there is no error.
 # </details>
 #
 # ## 3. A product cut by rows
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The other way: each rank has some of the *inputs* and the rows of $A$ that they meet (columns of
-# `linear.weight`). Each has a product of full shape, which is a part of the sum.
+# You can also cut in the other direction: each rank has some of the *inputs* and the rows of $A$ that multiply them
+# (columns of `linear.weight`). Each rank then has a product of the full shape, which is a part of the sum.
 #
-# - `__init__`: `self.weight` (outputs, inputs/N), in memory of its own; `self.bias` whole, a copy, or
-#   None. Inputs that N does not divide are refused with a `ValueError`.
-# - `forward(x)`: x (…, inputs/N) is this rank's part of the input; returns the layer's whole output,
-#   the same on all ranks.
+# - In `__init__`, `self.weight` (outputs, inputs/N) has its own memory. `self.bias` is a copy of the whole bias, or
+#   None. If N does not divide the inputs, raise a `ValueError`.
+# - `forward(x)` gets this rank's part of the input, x (…, inputs/N). It returns the layer's whole output, the same
+#   on all ranks.
 #
-# **Predict**: somebody hands the bias to `F.linear` on each rank. What comes out?
+# **Predict**: somebody passes the bias to `F.linear` on each rank. What is the result?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -302,7 +301,7 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# The product without the bias; g; then the bias, once.
+# First compute the product without the bias, then apply g, and then add the bias once.
 # </details>
 
 
@@ -358,27 +357,27 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The sum of all ranks' outputs, with N times the bias in it.
+# It is the sum of all ranks' outputs, which contains the bias N times.
 # </details>
 #
 # ## 4. An MLP with one all-reduce each way
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# Columns, then rows: the first layer leaves each rank with the part of the hidden numbers that the
-# second wants from it. Between them is a function of single numbers, which each rank applies to its
-# own. Nothing is sent between the two.
+# Cut the first layer by columns and the second by rows. Then each rank already has the hidden numbers that its part
+# of the second layer needs. The activation function between them works on single numbers, so each rank applies it
+# to its own. Nothing is sent between the two layers.
 #
-# `mlp` is `nn.Sequential(first, activation, second)`, and nobody uses it afterwards. Return the same on this
-# rank's share, an `nn.Sequential` of three as well, so that parameters keep their names (`"0.weight"`, …). The two
-# classes are arguments, since part C brings others.
+# `mlp` is `nn.Sequential(first, activation, second)`, and it is not used afterwards. Return this rank's part of
+# it, which is also an `nn.Sequential` of three modules, so that the parameters keep their names (`"0.weight"`, …).
+# The two classes are arguments, because part C uses other ones.
 #
-# **Predict**: the other way round, rows and then columns. How many all-reduces (or gathers) would
-# that take forward, and what would the activation see?
+# **Predict**: cut the first layer by rows and the second by columns instead. How many all-reduces (or gathers) would the
+# forward pass need, and what would the activation get?
 #
 # <details><summary>Hint 1</summary>
 #
-# `first, activation, second = mlp` unpacks it.
+# `first, activation, second = mlp` unpacks the three modules.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -423,57 +422,29 @@ check.show_values(mlp=mlp_values())
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The activation wants whole numbers, and a rank has a part of the sum: gelu(a + b) is not gelu(a) +
-# gelu(b). So an all-reduce before it, and a gather at the end: two, and the wider one first.
+# The activation needs whole numbers, but a rank has only a part of the sum: gelu(a + b) is not gelu(a) + gelu(b). So
+# there must be an all-reduce before it and a gather at the end. That is two instead of one, and the first one is
+# the wider one.
 # </details>
 #
-# MNIST with it: the first two layers of the MLP are a pair; the last one, of ten outputs, stays whole
-# on every rank. SGD and Adam, beside a plain loop on one rank.
+# Now train on MNIST. The first two layers of the MLP are cut. The last one, with ten outputs, is whole on every
+# rank. The reference is a plain loop on one rank, with SGD and Adam.
 
 # %%
 # %%px --timeout 100
-images, labels = (torch.from_numpy(part).to(device) for part in mnist("train", limit=2560))
-optimizers = {
-    "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-    "Adam": partial(torch.optim.Adam, lr=1e-3),
-}
-
-
-def losses_of(model, loss_of, make_optimizer, batches):
-    """Train; the loss of each step."""
-    optimizer, losses = make_optimizer(model.parameters()), []
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss = loss_of(model, x, y)
-        loss.backward()
-        if hasattr(model, "finish"):  # part C
-            model.finish()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def classified(model, x, y):
-    return F.cross_entropy(model(x), y)
-
-
-def gap(losses, others):
-    return max(abs(a - b) for a, b in zip(losses, others, strict=True))
-
-
-width = 64 * world_size
-image_batches = list(zip(images.split(256), labels.split(256), strict=True))
+batches = training.mnist_batches(2560, 256, device)
 image_curves = {}
-for name, make_optimizer in optimizers.items():
+for name, make_optimizer in training.OPTIMIZERS.items():
     torch.manual_seed(0)
-    serial = models.mlp(width).to(device)
+    serial = models.mlp(64 * world_size).to(device)
     pair = parallel_mlp(copy.deepcopy(serial[1:4]), group)
     shared = nn.Sequential(serial[0], *pair, serial[4], copy.deepcopy(serial[5]))
-    alone = losses_of(serial, classified, make_optimizer, image_batches)
-    together = losses_of(shared, classified, make_optimizer, image_batches)
-    image_curves[name] = {"one rank": alone, "tensor parallel": together}
-    if rank == 0:
-        print(f"{name}: the losses of one rank, step by step: {gap(alone, together) < 1e-4}")
+    image_curves[name] = {
+        "one rank": training.plain_losses(serial, make_optimizer, batches),
+        "tensor parallel": training.plain_losses(shared, make_optimizer, batches),
+    }
+if rank == 0:
+    training.print_same(image_curves, 1e-4)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -488,19 +459,19 @@ drawn, axes = plots.same_curves(
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# A transformer layer is attention and an MLP, and attention will be cut like the MLP: columns at its
-# beginning, rows at its end.
+# A transformer layer consists of attention and an MLP. Attention is cut like the MLP: by columns at its beginning and
+# by rows at its end.
 #
-# **Predict in numbers**, in float32, for a batch of `batch` samples with `sequence` tokens and a layer
-# of size `hidden`, forward and backward together:
+# **Predict in numbers**, in float32, for a batch of `batch` samples with `sequence` tokens and a layer of size
+# `hidden`, forward and backward together:
 #
-# - `all_reduces`: how many of them a layer makes (on one rank, the same or none);
-# - `bytes`: what one of them reduces, the bytes that each rank hands in;
-# - `sent`: the bytes that a rank sends for the layer in all, where each all-reduce goes around a ring;
-# - `weights`: the bytes that it would take, instead, to gather the layer's 12h² weights once (the
-#   biases and norms left aside), on a ring: (N−1)/N of them.
+# - `all_reduces`: the number of all-reduces of a layer (on one rank, the same number or none)
+# - `bytes`: the number of bytes that each rank passes to one of them
+# - `sent`: the number of bytes that a rank sends for the whole layer, if each all-reduce uses a ring
+# - `weights`: the number of bytes that a rank would send if it gathered the layer's 12h² weights once instead
+#   (without biases and norms), on a ring: (N−1)/N of them
 #
-# The check compares with an f and a g that it measures; at the end of part B you measure your own.
+# The check compares your numbers with a measured f and g. At the end of part B, you measure your own layer.
 
 
 # %% tags=["exercise"] exercise="predict_layer"
@@ -538,32 +509,32 @@ check.show_values(
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Heads know nothing of each other until the output projection mixes them. So each rank takes some
-# heads: their columns of Q, K and V, and the rows of the output projection that they meet.
+# Heads are independent until the output projection combines them. So each rank takes some heads: their columns of Q, K,
+# and V, and the rows of the output projection that use them.
 #
-# `models.Attention` is the attention of the small GPT. Its `qkv` is one layer whose outputs are all
-# heads' queries, then the keys, then the values: `attention.sections` says how many of each. With
-# *grouped* queries there are fewer keys and values: `attention.key_value_heads`. Its forward pass
-# only asks `self.qkv`, `self.heads`, `self.key_value_heads`, `self.head_size` and `self.out`: give it this rank's share of
-# them, and it works as it is.
+# `models.Attention` is the attention of the small GPT. Its `qkv` is one layer. Its outputs are the queries of all
+# heads, then the keys, and then the values. `attention.sections` lists how many of each there are. With *grouped*
+# queries, there are fewer keys and values: `attention.key_value_heads`. The forward pass uses only `self.qkv`,
+# `self.heads`, `self.key_value_heads`, `self.head_size`, and `self.out`. If these have the values for this rank's part,
+# the forward pass works without a change.
 #
 # - Change `attention` in place, and return it.
-# - Heads, or key-value heads, that N does not divide are refused with a `ValueError` that says so;
-#   `attention` is unchanged then. (A rank with half a head would be wrong, and no shape would tell.)
+# - If N does not divide the heads or the key-value heads, raise a `ValueError` that says so, and leave `attention` as it
+#   is. (With half a head, the result would be wrong, but all shapes would be right.)
 #
-# **Predict**: 12 heads, 4 key-value heads, on 4 ranks. Which heads read which keys, on rank 1? And on
-# 8 ranks?
+# **Predict**: there are 12 heads and 4 key-value heads on 4 ranks. On rank 1, which heads use which keys? What about 8
+# ranks?
 #
 # <details><summary>Hint 1</summary>
 #
-# `column(attention.qkv, group, attention.sections)`, before the number of heads is changed:
-# `sections` is computed from it.
+# Use `column(attention.qkv, group, attention.sections)` before you change the number of heads, because `sections` is
+# computed from it.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Then `attention.out`, by rows; then `attention.heads //= n` and `attention.key_value_heads //= n`.
-# `head_size` stays what it is.
+# Then cut `attention.out` by rows, and set `attention.heads //= n` and `attention.key_value_heads //= n`. `head_size`
+# stays the same.
 # </details>
 
 
@@ -625,38 +596,38 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Rank 1 has heads 3, 4 and 5, which all read key-value head 1: it has that one as well. On 8 ranks
-# keys and values would have to be on two ranks each; here that is refused.
+# Rank 1 has heads 3, 4, and 5, which all use key-value head 1, and it has this one as well. On 8 ranks, each key-value
+# head would have to be on two ranks. Here, this raises an error.
 # </details>
 #
 # ## 7. Embedding by vocabulary
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# The embedding is the largest table of a small model. Rank $r$ takes the $r$-th part of its rows:
-# tokens $rV/N$ to $(r+1)V/N - 1$. Each token is in one rank's part; that rank knows its row, all others contribute zeros,
-# and g adds up.
+# The embedding is the largest table of a small model. Rank $r$ has the $r$-th part of its rows: tokens $rV/N$ to
+# $(r+1)V/N - 1$. Each token belongs to one rank. That rank looks up its row, all others contribute zeros, and g adds
+# them.
 #
-# - `self.weight` (V/N, h): a parameter in memory of its own. A vocabulary that N does not divide is
-#   refused with a `ValueError`. (Real ones are padded until it does.)
-# - `forward(tokens)`: tokens (batch, seq) int64, the same on all ranks; `tokens` stays as it is.
-#   Returns (batch, seq, h), the same on all ranks.
-# - A rank's weight gets the gradient of its own tokens only: what is looked up for another rank's
-#   token leaves no trace.
-# - `reduce` is what adds up the ranks' parts; g, where it is None.
+# - `self.weight` (V/N, h) is a parameter with its own memory.
+# - `forward(tokens)` gets tokens (batch, seq) int64, the same on all ranks. It returns (batch, seq, h), the same on
+#   all ranks.
+# - A rank's weight gets gradients only for its own tokens. Tokens of other ranks leave no trace in it.
+# - `reduce` is the function that adds the ranks' parts. It is g if the argument is None.
 #
-# **Predict**: the mask is forgotten, and tokens of other ranks are clamped to this rank's range.
-# What comes out?
+# Edge cases: `tokens` does not change. If N does not divide the vocabulary, raise a `ValueError`. (Real vocabularies
+# are padded until it does.)
+#
+# **Predict**: somebody forgets the mask, and clamps tokens of other ranks to this rank's range. What is the result?
 #
 # <details><summary>Hint 1</summary>
 #
-# `local = tokens - first`; `inside = (local >= 0) & (local < V // N)`. Look up `local` where it is
-# inside and 0 elsewhere; then put zeros into the rows of the others.
+# `local = tokens - first`, and `inside = (local >= 0) & (local < V // N)`. Look up `local` if it is inside and 0
+# otherwise. Then set the rows of the other tokens to zero.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `rows = F.embedding(local * inside, self.weight) * inside.unsqueeze(-1)`; then `reduce(rows)`.
+# `rows = F.embedding(local * inside, self.weight) * inside.unsqueeze(-1)`, and then `reduce(rows)`.
 # </details>
 
 
@@ -719,43 +690,47 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The sum of N rows, one of which is right and N − 1 the first or last row of a part: a number in
-# every place, and a loss that falls at first.
+# It is the sum of N rows. One of them is right, and each of the other N − 1 is the first or the last row of a part. There
+# is a number in every place, and the loss falls at first.
 # </details>
 #
 # ## 8. Cross-entropy without the logits
 #
 # *Difficulty 4/5, 15 minutes.*
 #
-# The output layer, cut by columns, leaves each rank with the scores of its own part of the vocabulary. Gathering
-# them would send $V$ numbers for each token. The loss of a token needs three:
+# The output layer is cut by columns, so each rank has the scores of its own part of the vocabulary. Gathering them
+# would send $V$ numbers for each token. The loss of a token needs only three numbers:
 #
 # $$ \ell = \log \sum_v e^{x_v - \hat x} + \hat x - x_\text{target}, \qquad \hat x = \max_v x_v $$
 #
-# The maximum, the sum, and the target's score: each rank finds its part, and the ranks combine
-# them. Three all-reduces of one number a token.
+# These are the maximum, the sum, and the target's score. Each rank computes its part, and the ranks combine the parts
+# in three all-reduces, with one number for each token.
 #
-# - `scores` (…, V/N) are this rank's; `targets` (…) int64, the same on all ranks. Neither is changed.
-# - Returns the mean loss over all tokens, of shape (), the same on all ranks.
-# - The gradient of `scores` is that of the whole softmax, this rank's part of it.
-# - Scores may be large, ±1000: subtract the maximum, and *the same* on all ranks, or the ranks' sums do not
-#   belong together. Over all of the vocabulary: one rank's scores may be far below another's.
-# - Forward, no more than three collectives, and nothing of the size of the vocabulary in them; backward,
-#   nothing is sent.
+# - `scores` (…, V/N) are this rank's scores. `targets` (…) int64 are the same on all ranks.
+# - Return the mean loss over all tokens, of shape (), the same on all ranks.
+# - The gradient of `scores` is this rank's part of the gradient of the whole softmax.
+# - Scores may be as large as ±1000, so subtract the maximum. It must be the maximum over the *whole* vocabulary,
+#   because the sums of the ranks only fit together if all ranks subtract the same number. (One rank's scores may all
+#   be far below those of another rank.)
+# - The forward pass uses at most three collectives, and none of them has the size of the vocabulary. The backward pass
+#   sends nothing.
 #
-# **Predict**: 8,192 tokens and a vocabulary of 51,200 in float32. How many bytes does an all-gather
-# of the logits hand to each rank, and how many do three all-reduces?
+# Edge case: neither `scores` nor `targets` changes.
+#
+# **Predict**: there are 8,192 tokens and a vocabulary of 51,200, in float32. How many bytes does each rank receive in an
+# all-gather of the logits? How many does it receive in three all-reduces?
 #
 # <details><summary>Hint 1</summary>
 #
-# The maximum needs no gradient (`scores.detach()`, and `dist.all_reduce(highest, dist.ReduceOp.MAX, group)`):
-# any number in its place gives the same loss. The two sums do need one: g adds up, and knows the way back.
+# The maximum needs no gradient (`scores.detach()`, and `dist.all_reduce(highest, dist.ReduceOp.MAX, group)`), because
+# any number in its place gives the same loss. The two sums need a gradient: g adds them and has the right backward
+# pass.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# As in the embedding, `local` and `inside` say whether a token's target is this rank's. Then
-# `scores.gather(-1, index)` picks it, and zero takes its place elsewhere.
+# As in the embedding, `local` and `inside` show whether a token's target belongs to this rank. Then
+# `scores.gather(-1, index)` selects its score. Use zero for the other tokens.
 # </details>
 
 
@@ -805,28 +780,31 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 8,192 × 51,200 × 4 bytes: 1.7 GB. Three times 8,192 × 4 bytes: 98 kB, 17,000 times less.
+# The whole logits have 8,192 × 51,200 × 4 bytes = 1.7 GB, and a rank receives all of them except its own part. Each of
+# three all-reduces is about 8,192 × 4 bytes, 98 kB in total. That is about 17,000 times less.
 # </details>
 #
-# ## 9. Draw alike, draw apart
+# ## 9. Draw the same, draw different
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# Dropout draws a mask. Where all ranks hold the same tensor (after g), they must draw the same mask,
-# or their copies drift apart. Where each holds its own part (between columns and rows; and the weights that a rank
-# draws for its own part), they must draw different ones, or the parts are tied to each other. So a rank needs two generators.
+# Dropout draws a random mask. Where all ranks hold the same tensor (after g), they must draw the same mask, because
+# their copies would differ otherwise. Where each rank holds its own part (between columns and rows, and when it draws
+# the weights of its part), the ranks must draw different masks, because the parts would be correlated otherwise. So
+# each rank needs two generators.
 #
-# - `together`: the same numbers on all ranks. `apart`: others on each rank, and not those of `together`.
-# - Both follow from `seed` and the rank's number in `group` alone, so that a run can be repeated. Another
-#   seed gives other numbers, on all ranks: rank 1 of this run draws `apart` nothing that rank 0 draws in
-#   the run with the next seed, and nothing that `together` draws in any other run. Seeds are small, and
-#   0 is one of them.
-# - No stream is the further course of another: each generator has a seed of its own. On a CPU torch takes
-#   the lowest 32 bits of a seed and leaves the others.
-# - `torch.Generator(device)`, seeded; leave torch's global generator alone.
+# - `together` draws the same numbers on all ranks. `apart` draws different numbers on each rank, and not those of
+#   `together`.
+# - Both depend only on `seed` and on the rank's number in `group`, so that a run can be repeated. Another seed gives
+#   other numbers on all ranks. In particular, `apart` on rank 1 does not draw the numbers that `apart` on rank 0 draws
+#   with the next seed, and not those of `together` in any other run.
 #
-# **Predict**: with the same mask on all four shards of the hidden numbers, p = 0.5: how large is the
-# variance of the number of hidden numbers that are kept, over what it should be?
+# Edge cases: seeds are small, and 0 is one of them. No stream may be a later part of another stream, so each generator
+# has its own seed. On a CPU, torch uses only the lowest 32 bits of a seed. Use `torch.Generator(device)`, and leave
+# torch's global generator alone.
+#
+# **Predict**: the same mask is drawn on all four shards of the hidden numbers, with p = 0.5. How large is the variance of
+# the number of hidden numbers that are kept, compared with independent masks?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -835,8 +813,8 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 #
 # <details><summary>Hint 2</summary>
 #
-# Which numbers? `together` can take the seed. `apart` needs one for each pair of seed and rank, that no
-# other pair and no `together` has, in 32 bits: count the pairs, and begin high up.
+# Which numbers should you use? `together` can use the seed itself. `apart` needs a number for each pair of seed and rank
+# that no other pair and no `together` has, in 32 bits. Count the pairs, and start at a large number.
 # </details>
 
 
@@ -888,36 +866,37 @@ check.show_values(moved=moved(), distinct=distinct(), alike=streams(40), zero=st
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Four times: the sum of four equal masks has a variance of 4² where four independent ones have 4.
-# Dropout is a stronger noise with fewer of it, and nothing shows.
+# It is four times as large. The sum of four equal masks has the variance 4², and the sum of four independent masks has
+# the variance 4. Dropout is then a stronger noise with fewer degrees of freedom, and nothing shows it.
 # </details>
 #
 # ## 10. The whole GPT
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# All parts are there. A block keeps its two norms and its forward pass; attention and MLP are
-# replaced. The model's embedding of tokens, and its output layer, are cut by the vocabulary.
+# Now you have all parts. A block keeps its two norms and its forward pass, and you replace attention and the MLP. The
+# model's token embedding and its output layer are cut by the vocabulary.
 #
-# - `parallel_block(block, …)` and `parallel_gpt(model, group)` change what they are given, in place, and return it.
-# - `model(tokens)` gives, on each rank, the scores of its part of the vocabulary, (batch, seq, V/N):
-#   what exercise 8 wants.
-# - The output layer *is* the embedding: `model.unembed.weight is model.tokens.weight`, still, and
-#   the rank's part of both.
-# - Norms and the embedding of positions stay whole, on every rank. Their gradients must be whole and the
-#   same on all ranks, without anyone summing them. Where does that come from?
+# - `parallel_block(block, …)` and `parallel_gpt(model, group)` change their argument in place, and return it.
+#   Blocks, norms, and the position embedding stay the same objects, with the same parameters.
+# - `model(tokens)` returns the scores of this rank's part of the vocabulary, (batch, seq, V/N), as exercise 8 needs
+#   them.
+# - The output layer *is* the embedding: `model.unembed.weight is model.tokens.weight` is still true. It is this rank's
+#   part of both.
+# - Norms and the position embedding stay whole on every rank. Their gradients must be whole and the same on all ranks,
+#   although no function sums them. Why is this the case?
 # - Parameters keep their names.
 #
 # <details><summary>Hint 1</summary>
 #
-# In a block: `block.attention = parallel_attention(block.attention, …)`, and so the MLP. `model.blocks`
-# is a list; a block is changed in place.
+# In a block: `block.attention = parallel_attention(block.attention, …)`, and the same for the MLP. `model.blocks` is a
+# list, and each block is changed in place.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `model.unembed` is a linear layer without a bias, cut by columns: the column-parallel layer has the
-# f that its input's gradient needs. Then `model.unembed.weight = model.tokens.weight` ties again.
+# `model.unembed` is a linear layer without a bias, cut by columns. The column-parallel layer contains the f that its
+# input's gradient needs. Then `model.unembed.weight = model.tokens.weight` ties the weights again.
 # </details>
 
 
@@ -999,8 +978,8 @@ values, ledger = gpt_values(parallel_gpt)
 check.show_values(values=values, block=block_layers(), calls=ledger.count() <= 4 * 2 + 1 + 1 + 3)
 
 # %% [markdown]
-# Now train it, on one rank and on all. The configuration grows with the number of ranks, so that
-# everything divides.
+# Now train it, on one rank and on all ranks. The configuration grows with the number of ranks, so that everything
+# divides.
 
 # %%
 # %%px --timeout 100
@@ -1011,17 +990,7 @@ config = models.GPTConfig(
     hidden_size=16 * heads,
     heads=heads,
 )
-length = config.sequence_length + 1
-windows = torch.from_numpy(text("train", 20 * 8 * length).astype("int64")).view(-1, length)
-batches = [(b[:, :-1], b[:, 1:]) for b in windows.to(device).split(8)]
-
-
-def serial_loss(model, tokens, targets):
-    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
-
-
-def shared_loss(model, tokens, targets):
-    return vocabulary_cross_entropy(model(tokens), targets, group)
+batches = training.text_batches(20, 8, config.sequence_length, device)
 
 
 def fresh_gpt():
@@ -1029,35 +998,36 @@ def fresh_gpt():
     return models.GPT(config).to(device)
 
 
-gpt_optimizers = {
-    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-    "Adam": partial(torch.optim.Adam, lr=3e-3),
-}
+def shared_loss(scores, targets):
+    return vocabulary_cross_entropy(scores, targets, group)
+
+
+# %%
+# %%px --timeout 100
 curves = {}
-for name, make_optimizer in gpt_optimizers.items():
+for name, make_optimizer in training.GPT_OPTIMIZERS.items():
+    serial, shared = fresh_gpt(), parallel_gpt(fresh_gpt(), group)
     curves[name] = {
-        "one rank": losses_of(fresh_gpt(), serial_loss, make_optimizer, batches),
-        "tensor parallel": losses_of(
-            parallel_gpt(fresh_gpt(), group), shared_loss, make_optimizer, batches
-        ),
+        "one rank": training.plain_losses(serial, make_optimizer, batches, training.token_loss),
+        "tensor parallel": training.plain_losses(shared, make_optimizer, batches, shared_loss),
     }
-    same = gap(*curves[name].values()) < 1e-3
-    if rank == 0:
-        print(f"GPT, {name}: the losses of one rank, step by step: {same}")
+if rank == 0:
+    training.print_same(curves, 1e-3)
 
 # %% [markdown]
-# Is every gradient right, too? Cut the serial model's gradients as its weights were cut: the same
-# function does both, on a model whose weights *are* the gradients.
+# Are all gradients right, too? To compare them, cut the serial model's gradients in the same way as its weights. The
+# same function does this, on a model whose weights *are* the gradients.
 
 
 # %%
 # %%px
-def largest_gap(parallel, loss_of):
+def largest_gap(parallel):
     """Between this rank's gradients and its share of the serial model's, over the largest there."""
     serial, shared = fresh_gpt(), parallel(fresh_gpt(), group)
-    serial_loss(serial, *batches[0]).backward()
-    loss_of(shared, *batches[0]).backward()
-    if hasattr(shared, "finish"):
+    tokens, targets = batches[0]
+    training.token_loss(serial(tokens), targets).backward()
+    shared_loss(shared(tokens), targets).backward()
+    if hasattr(shared, "finish"):  # part C
         shared.finish()
     for parameter in serial.parameters():
         parameter.data = parameter.grad
@@ -1068,12 +1038,12 @@ def largest_gap(parallel, loss_of):
     )
 
 
-worst = comm.allreduce(largest_gap(parallel_gpt, shared_loss), op=max)
+worst = comm.allreduce(largest_gap(parallel_gpt), op=max)
 if rank == 0:
     print(f"every gradient is this rank's share of the serial model's: {worst < 1e-3}")
 
 # %% [markdown]
-# And what does a layer send? Measured, over what you predicted:
+# What does a layer send? Compare the measured values with your predictions:
 
 # %%
 # %%px
@@ -1091,13 +1061,13 @@ if rank == 0:
 # %% [markdown]
 # ## Why inside a node
 #
-# Nothing hides these all-reduces: what comes next needs their result. So the link decides. The same
-# two halves of a layer on an emulated cluster: f, half of a layer that takes a set time divided by the number
-# of ranks, g. Once with all ranks on one node, once with each on a node of its own.
+# Nothing can hide these all-reduces, because the next product needs their result. So the speed of the link is decisive.
+# The next cell runs the two halves of a layer on an emulated cluster: f, half of a layer that takes a set time divided by
+# the number of ranks, and g. First, all ranks are on one node. Then, each rank is on its own node.
 #
-# **Predict**: 40 ms of computing forward and 80 backward for the whole layer on one rank; an
-# all-reduce takes less than 1 ms inside the node, and some 35 ms between nodes. How long are forward
-# and backward of a layer on four ranks, in both?
+# **Predict**: on one rank, the whole layer computes for 40 ms forward and 80 ms backward. An all-reduce takes less than
+# 1 ms inside the node and about 35 ms between nodes. How long do the forward and backward passes of a layer take on four
+# ranks, in both cases?
 
 # %%
 # %%px --timeout 60
@@ -1119,20 +1089,17 @@ def half_layer(on):
     return lambda x: g(work(f(x)))
 
 
-def layer_seconds(network, rounds=5):
-    """Fastest forward and backward pass of a layer: a busy machine is late, never early."""
+# %%
+# %%px --timeout 60
+def whole_layer(network):
+    """The forward and the backward pass of a layer."""
     halves = [half_layer(emulated_group(network)) for _ in range(2)]
-    seconds = []
-    for _ in range(rounds):
-        x = torch.ones(NUMBERS, requires_grad=True)
-        comm.Barrier()
-        start = time.perf_counter()
-        halves[1](halves[0](x)).sum().backward()
-        seconds.append(max(comm.allgather(time.perf_counter() - start)))
-    return min(seconds)
+    x = torch.ones(NUMBERS, requires_grad=True)
+    return lambda: halves[1](halves[0](x)).sum().backward()
 
 
-times = {name: layer_seconds(network) for name, network in networks.items()}
+layers = {name: whole_layer(network) for name, network in networks.items()}
+times = timing.fastest_seconds(layers, comm, rounds=5)
 alone = 3 * FORWARD
 if rank == 0:
     wins = world_size == 1 or times["one node"] < 0.7 * alone < 0.9 * times["a node each"]
@@ -1151,47 +1118,49 @@ for name, network in networks.items():
 # %% [markdown]
 # # Part C: the sequence too
 #
-# Between g and the next f all ranks hold the same tensor and do the same work on it: norms, dropout,
-# residual additions. With *sequence parallelism* each does that for its own part of the sequence. An
-# all-reduce is a reduce-scatter and an all-gather: g becomes the first, f the second, and what lies
-# between them is sharded. That sends the same (a quarter more where inputs are gathered again), and keeps N
-# times less of what lies between.
+# Between g and the next f, all ranks hold the same tensor and do the same work on it: norms, dropout, and residual
+# additions. With *sequence parallelism*, each rank does this only for its own part of the sequence. An all-reduce is a
+# reduce-scatter followed by an all-gather: g becomes the reduce-scatter, f becomes the all-gather, and everything
+# between them is split. This sends as many bytes as before (a quarter more if inputs are gathered again), and each rank
+# keeps an N-th of what lies between g and f.
 #
 # ## 11. Gather into a product, scatter out of one
 #
 # *Difficulty 4/5, 15 minutes.*
 #
-# Activations are (batch, seq/N, h) on each rank; rank $r$ has the $r$-th part of the sequence. Two
-# functions, as mirrors of each other:
+# Activations are (batch, seq/N, h) on each rank, and rank $r$ has the $r$-th part of the sequence. There are two
+# functions, which are mirror images of each other:
 #
-# - `scatter(x)`: x (batch, seq, h) is a part of the sum on each rank; returns this rank's part of the
-#   sequence of the sum, (batch, seq/N, h). Its gradient backward: gathered from all ranks.
-# - `gather_linear(x, weight, bias)`: x (batch, seq/N, h) is this rank's part of the sequence; returns
-#   the product for *all* of it, (batch, seq, outputs/N). The gradient of x is, of the sum over ranks,
-#   this rank's part of the sequence. `weight` and `bias` (or None) get the gradients of the whole sequence.
-# - `gather_linear` **keeps only its shard** for the backward pass (`ctx.save_for_backward(x, weight)`), and
-#   gathers again there: a third message, for N times less memory. That is why it is one function
-#   with the product, which by itself would keep its whole input.
-# - A sequence that N does not divide is refused with a `ValueError` by `scatter`, before anything is
-#   sent. Any float dtype; nothing that comes in is changed.
+# - `scatter(x)`: x (batch, seq, h) is a part of the sum on each rank. It returns the sum for this rank's part of the
+#   sequence, (batch, seq/N, h). In the backward pass, the gradient is gathered from all ranks.
+# - `gather_linear(x, weight, bias)`: x (batch, seq/N, h) is this rank's part of the sequence. It returns the product for
+#   the *whole* sequence, (batch, seq, outputs/N). The gradient of x is the sum over the ranks, for this rank's part of
+#   the sequence. `weight` and `bias` (or None) get the gradients of the whole sequence.
+# - `gather_linear` **keeps only this rank's part** for the backward pass (`ctx.save_for_backward(x, weight)`), and gathers
+#   again there. This is a third message, which saves memory by a factor of N. The product by itself would keep its
+#   whole input, so the two must be one function.
 #
-# Given are `gathered` and `scattered`, which do the two collectives along dimension 1: those of torch go
-# along dimension 0.
+# Edge cases: if N does not divide the sequence, `scatter` raises a `ValueError`. Any float dtype is possible. Nothing that
+# comes in changes. The memory of `x` and of the incoming gradients may be in any order. Use `flatten` or `reshape`, because
+# `view` raises an error for some of them.
 #
-# **Predict**: how many bytes does a rank send for a `gather_linear` and a `scatter`, forward and
-# backward, over those of an f and a g?
+# The cell provides `gathered` and `scattered`, which do the two collectives along dimension 1. Those of torch work along
+# dimension 0.
+#
+# **Predict**: how many bytes does a rank send for a `gather_linear` and a `scatter`, forward and backward, compared with
+# an f and a g?
 #
 # <details><summary>Hint 1</summary>
 #
-# In `GatherLinear.backward`: the gradient of the whole input is `gradient @ weight`; scatter that. Of
-# the weight: `gradient.flatten(0, 1).T @ whole.flatten(0, 1)`. Of the bias: the sum over all but the
-# last dimension.
+# In `GatherLinear.backward`, the gradient of the whole input is `gradient @ weight`, and this must be scattered. The
+# gradient of the weight is `gradient.flatten(0, 1).T @ whole.flatten(0, 1)`. The gradient of the bias is the sum over all
+# dimensions except the last.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `backward` returns one value for each argument of `forward` after `ctx`; None for the group, and for
-# a bias that is None. `Scatter.backward` returns `gathered(gradient, ctx.group), None`.
+# `backward` returns one value for each argument of `forward` after `ctx`. This is None for the group, and for a bias that
+# is None. `Scatter.backward` returns `gathered(gradient, ctx.group), None`.
 # </details>
 
 
@@ -1290,26 +1259,26 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# An f and a g: two all-reduces, 4 (N−1)/N of the bytes. A gather, a scatter, and the same the other
-# way round: the same 4. Gathering again in the backward pass makes it 5: 5/4, and a
-# library hides the quarter behind the product that does not need it.
+# An f and a g are two all-reduces, which send 4 (N−1)/N of the bytes. A gather and a scatter, and both of them again in
+# the backward pass, send the same 4. Gathering again in the backward pass makes it 5, so the ratio is 5/4. A library can
+# hide this quarter behind the product that does not need it.
 # </details>
 #
 # ## 12. What does a layer keep?
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# For its backward pass a block of the small GPT keeps: the inputs of both norms; the inputs of the four
-# linear layers (that of the second in the MLP is 4h wide); Q, K and V; the input of the GELU (4h). Attention is
-# *fused*: it computes its scores again in the backward pass, and keeps its output, which is the input of a linear layer
-# anyway. No dropout.
+# For its backward pass, a block of the small GPT keeps the inputs of both norms, the inputs of the four linear layers
+# (that of the second one in the MLP is 4h wide), Q, K, and V, and the input of the GELU (4h). Attention is *fused*: it
+# computes its scores again in the backward pass. It keeps its output, which is also the input of a linear layer. There
+# is no dropout.
 #
-# **Predict in numbers**: bytes in float32 that a rank keeps of one block, small things (the norms'
-# means, for one) left aside:
+# **Predict in numbers**: how many bytes does a rank keep of one block, in float32? Leave out small things, such as the
+# norms' means.
 #
-# - `serial`: on one rank;
-# - `tensor_parallel`: with f and g. What is cut is between them; what lies outside is on every rank;
-# - `sequence_parallel`: with `gather_linear` and `scatter`.
+# - `serial`: on one rank
+# - `tensor_parallel`: with f and g. The activations between them are cut, and all others are whole on every rank
+# - `sequence_parallel`: with `gather_linear` and `scatter`
 
 
 # %% tags=["exercise"] exercise="predict_activations"
@@ -1343,37 +1312,36 @@ check.show_values(
 )
 
 # %% [markdown]
-# ## 13. The GPT with a sharded sequence
+# ## 13. The GPT with a split sequence
 #
 # *Difficulty 4/5, 15 minutes.*
 #
-# Two layers take the places of their ancestors, and the blocks are cut as before. What is new:
+# Two new layers replace the ones from part A, and the blocks are cut as before. The new parts are:
 #
-# - The embedding's parts are summed *and* scattered: `reduce` is `scatter`. A rank adds the positions
-#   of its own part of the sequence.
-# - All blocks, and the last norm, work on (batch, seq/N, h). The output layer gathers: a rank's scores are (batch, seq,
+# - The parts of the embedding are summed *and* scattered: `reduce` is `scatter`. Each token gets its position once. The
+#   simplest way: after `scatter`, a rank adds the positions of its own part of the sequence.
+# - All blocks and the last norm work on (batch, seq/N, h). The output layer gathers, so a rank's scores are (batch, seq,
 #   V/N), as before.
-# - A parameter that is **whole on every rank** but saw only a part of the sequence has only a part of its gradient:
-#   norms, the biases after `scatter`, the positions. `finish()`, called after each backward pass, sums those gradients
-#   over the ranks, and no others. A parameter whose `.grad` is None is left out, on all ranks alike: one that
-#   is frozen, say. Before the next backward pass the gradients are set to None again.
-# - A sequence that N does not divide is refused with a `ValueError`.
-# - Parameters have the names that they have in `models.GPT`; the output layer is the embedding, still.
+# - A parameter that is **whole on every rank** but saw only a part of the sequence has only a part of its gradient. These
+#   are the norms, the biases after `scatter`, and the positions. `finish()` is called after each backward pass. It sums
+#   these gradients over the ranks, and no others.
 #
-# **Predict**: `finish()` is forgotten. Which parameters drift apart between the ranks, and does the loss
-# show it?
+# Edge cases: if N does not divide the sequence, raise a `ValueError`. Parameters have the names that they have in
+# `models.GPT`, and the output layer is still the embedding. `finish()` leaves out a parameter whose `.grad` is None, such
+# as a frozen one, which is None on all ranks. Before the next backward pass, the gradients are set to None again.
+#
+# **Predict**: somebody forgets `finish()`. Which parameters become different on the ranks? Does the loss show it?
 #
 # <details><summary>Hint 1</summary>
 #
-# The blocks: `parallel_block(block, group, SequenceColumnLinear, SequenceRowLinear)`. For `tokens`,
-# `positions`, `norm` and `unembed` do as in exercise 10, with the new classes.
+# Cut the blocks with `parallel_block(block, group, SequenceColumnLinear, SequenceRowLinear)`. Treat `tokens`, `positions`,
+# `norm`, and `unembed` as in exercise 10, with the new classes.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Which parameters are whole? Those of every `nn.LayerNorm`, the `bias` of every `SequenceRowLinear`,
-# and the positions' weight: go through `self.modules()`. In `forward`,
-# `self.positions.weight[:sequence].chunk(n)[r]`.
+# Which parameters are whole? Those of every `nn.LayerNorm`, the `bias` of every `SequenceRowLinear`, and the positions'
+# weight. Loop over `self.modules()`. In `forward`, use `self.positions.weight[:sequence].chunk(n)[r]`.
 # </details>
 
 
@@ -1452,19 +1420,27 @@ check.show_values(values=values, large=ledger.count("reduce_scatter") <= 4 * 2 +
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Norms, biases and positions: each rank's steps go along its own tokens. The ranks' copies differ
-# more and more, and the loss falls all the same, a little less well.
+# Norms, biases, and positions become different, because each rank updates them with its own tokens only. The ranks'
+# copies differ more and more. The loss still falls, but a little more slowly.
 # </details>
 
 # %%
 # %%px --timeout 100
-for name, make_optimizer in gpt_optimizers.items():
+for name, make_optimizer in training.GPT_OPTIMIZERS.items():
     model = SequenceParallelGPT(fresh_gpt(), group)
-    curves[name]["sequence parallel"] = losses_of(model, shared_loss, make_optimizer, batches)
-    same = gap(curves[name]["one rank"], curves[name]["sequence parallel"]) < 1e-3
-    if rank == 0:
-        print(f"GPT, {name}, sequence parallel: the losses of one rank, step by step: {same}")
-worst = comm.allreduce(largest_gap(SequenceParallelGPT, shared_loss), op=max)
+    optimizer = make_optimizer(model.parameters())
+    curves[name]["sequence parallel"] = [
+        training.one_step(model, optimizer, *batch, shared_loss, after_backward=model.finish)
+        for batch in batches
+    ]
+if rank == 0:
+    training.print_same(
+        {name: {k: v for k, v in runs.items() if k != "tensor parallel"}
+         for name, runs in curves.items()},
+        1e-3,
+    )  # fmt: skip
+
+worst = comm.allreduce(largest_gap(SequenceParallelGPT), op=max)
 if rank == 0:
     print(f"every gradient is this rank's share of the serial model's: {worst < 1e-3}")
 
@@ -1475,33 +1451,35 @@ drawn, axes = plots.same_curves(
 )
 
 # %% [markdown]
-# What does a rank keep of a block, and what does it send? Measured, over what you predicted:
+# What does a rank keep of a block, and what does it send? Compare the measured values with your predictions:
 
 # %%
 # %%px
 sequence_block = parallel_block(
     copy.deepcopy(fresh_gpt().blocks[0]), group, SequenceColumnLinear, SequenceRowLinear
 )
-part = config.sequence_length // world_size
 blocks = {
-    "serial": (fresh_gpt().blocks[0], config.sequence_length),
-    "tensor_parallel": (block, config.sequence_length),
-    "sequence_parallel": (sequence_block, part),
+    "serial": fresh_gpt().blocks[0],
+    "tensor_parallel": block,
+    "sequence_parallel": sequence_block,
 }
+
+# %%
+# %%px
 predicted = predict_activations(8, config.sequence_length, config.hidden_size, world_size)
 kept = {}
-for name, (one, tokens) in blocks.items():
+for name, one in blocks.items():
+    tokens = config.sequence_length // (world_size if name == "sequence_parallel" else 1)
     x = torch.randn(8, tokens, config.hidden_size, device=device, requires_grad=True)
     with Ledger() as sent:
         with memory.Saved(one) as saved:
             y = one(x)
         y.sum().backward()
     kept[name] = saved.bytes
+    ratio = saved.bytes / predicted[name]
     if rank == 0:
-        print(
-            f"{name}: {saved.bytes:,} bytes kept, {saved.bytes / predicted[name]:.2f} of the "
-            f"prediction; {sent.ring_bytes():,.0f} bytes sent"
-        )
+        print(f"{name}: {saved.bytes:,} bytes kept, {ratio:.2f} of the prediction", end="")
+        print(f"; {sent.ring_bytes():,.0f} bytes sent")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -1516,46 +1494,17 @@ label = axes.set_ylabel("MB kept, rank 0")
 # %% [markdown]
 # # Against the library
 #
-# PyTorch has all of it: `parallelize_module` with a plan that names a style for each layer.
-# `ColwiseParallel` cuts a layer by columns, `RowwiseParallel` by rows. The same plan for the blocks of
-# the GPT, the rest whole on every rank; on the default group (Gloo on CPUs, NCCL on GPUs).
+# PyTorch has all of this: `parallelize_module` takes a plan that assigns a style to each layer. `ColwiseParallel` cuts a
+# layer by columns, and `RowwiseParallel` cuts it by rows. The next cell applies the same plan to the blocks of the GPT and
+# leaves the rest whole on every rank. It uses the default group (Gloo on CPUs, NCCL on GPUs).
 #
-# A trap of exercise 2 is here too: `ColwiseParallel` cuts a fused QKV as one. So the rows of the library's
-# QKV are put in the order of the ranks first.
+# The trap of exercise 2 exists here, too: `ColwiseParallel` cuts a fused QKV as one layer. So
+# `parlab.libraries.tensor_parallel` first puts the rows of QKV in the order of the ranks.
 
 
 # %%
 # %%px --timeout 100
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
-
-PLAN = {
-    "attention.qkv": ColwiseParallel(),
-    "attention.out": RowwiseParallel(),
-    "mlp.0": ColwiseParallel(),
-    "mlp.2": RowwiseParallel(),
-}
-
-
-def by_rank(tensor, sections):
-    """Rows of a fused layer, all of rank 0's first."""
-    parts = [section.chunk(world_size) for section in tensor.split(sections)]
-    return torch.cat([part[r] for r in range(world_size) for part in parts])
-
-
-def library_gpt():
-    model, mesh = fresh_gpt(), init_device_mesh(device.type, (world_size,))
-    for one in model.blocks:
-        for parameter in one.attention.qkv.parameters():
-            parameter.data = by_rank(parameter.data, one.attention.sections)
-        parallelize_module(one, mesh, PLAN)
-        one.attention.heads //= world_size
-        one.attention.key_value_heads //= world_size
-    return model
+from parlab.libraries.tensor_parallel import parallelized_gpt
 
 
 def our_gpt(on):
@@ -1565,75 +1514,61 @@ def our_gpt(on):
     return model
 
 
-ways = {"ours": our_gpt(dist.group.WORLD), "parallelize_module": library_gpt()}
+ways = {"ours": our_gpt(dist.group.WORLD), "parallelize_module": parallelized_gpt(fresh_gpt())}
 if device.type == "cpu":
     ways["ours on group"] = our_gpt(group)
-steps = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in ways.items()}
+steps = {}
+for name, model in ways.items():
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss_function = training.token_loss
+    steps[name] = partial(training.one_step, model, optimizer, loss_function=loss_function)
 
-
-def library_step(name, tokens, targets):
-    steps[name].zero_grad()
-    loss = serial_loss(ways[name], tokens, targets)
-    loss.backward()
-    steps[name].step()
-    return loss.item()
-
-
-learned = {name: [library_step(name, *batch) for batch in batches[:6]] for name in ways}
-for name, losses in learned.items():
+# %%
+# %%px --timeout 100
+learned = {name: [step(*batch) for batch in batches[:6]] for name, step in steps.items()}
+if rank == 0:
+    training.print_same({"GPT": learned}, 1e-3)
+for name, step in steps.items():
     with Ledger() as sent:
-        library_step(name, *batches[0])
+        step(*batches[0])
     if rank == 0:
-        print(
-            f"{name}: same losses {gap(losses, learned['ours']) < 1e-3}; "
-            f"{sent.ring_bytes():,.0f} bytes sent"
-        )
+        print(f"{name}: {sent.ring_bytes():,.0f} bytes sent")
 
 # %% [markdown]
-# **Predict**: which is faster here, and by how much?
+# **Predict**: which is faster on this machine, and by how much?
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
-spent = {name: [] for name in ways}
-for i in range(12):
-    for name in ways:
-        comm.Barrier()
-        start = time.perf_counter()
-        library_step(name, *batches[i % len(batches)])
-        spent[name].append(max(comm.allgather(time.perf_counter() - start)))
-milliseconds = {name: 1e3 * statistics.median(times[2:]) for name, times in spent.items()}
+calls = {name: partial(step, *batches[0]) for name, step in steps.items()}
+seconds = timing.median_seconds(calls, comm, rounds=10)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("A training step, over that of the library")
-rows = [
-    (name, milliseconds[name] / milliseconds["parallelize_module"])
-    for name in ways
-    if name != "parallelize_module"
-]
-for row, (_, ratio) in enumerate(rows[::-1]):
-    axes.barh(row, ratio, height=0.6, **plots.hatched("reference"))
-axes.axvline(1, color=plots.NEUTRAL, linewidth=1)
-ticks = axes.set_yticks(range(len(rows)), [name for name, _ in rows[::-1]])
-axes.set_xlabel("time over that of parallelize_module on the default group")
-print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
+library = seconds.pop("parallelize_module")
+ratios = {name: own / library for name, own in seconds.items()}
+drawn, axes = plots.ratio_bars(
+    "A training step, over that of the library",
+    {"GPT": ratios},
+    "time over that of parallelize_module on the default group",
+)
+print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 
 # %% [markdown]
 # What to look for:
 #
-# - **The same bytes.** Both make four all-reduces a layer. `DTensor` finds out by itself where, from how
-#   each tensor is laid out, and does so in each step: that is most of its time at this size.
-# - **Nothing overlaps.** Each all-reduce stands between two products. On `group`, over memory, it costs
-#   little; on Gloo it is most of the step.
-# - **A model this small should not be cut.** Tensor parallelism pays where products are large: the
-#   chapter computes from which size.
+# - **The same bytes.** Both make four all-reduces in each layer. `DTensor` derives where they belong from
+#   the placement of each tensor, and it does so in every step. The ratio above shows how much that costs.
+# - **Nothing overlaps.** Each all-reduce is between two products that depend on it. On `group`, which uses
+#   shared memory, it costs little. On Gloo, it takes most of the step.
+# - **Do not split a model this small.** Tensor parallelism pays off if products are large. The chapter
+#   computes from which size.
 #
 # # Going further
 #
-# - Start the all-reduce of f's backward pass with `async_op=True`, and compute the weight's gradient
-#   meanwhile. Where do you have to wait?
-# - `SequenceParallel` and `PrepareModuleInput` in the library's plan are part C. Which layouts do they need?
-# - Keys and values for fewer heads than ranks: give each to several ranks. Whose gradient is it then?
-# - Two groups: tensor parallelism inside a node, data parallelism between nodes. Over which ranks is
-#   which gradient averaged?
-# - Send in bfloat16 and keep the weights in float32. Where does the sum of N ranks lose digits?
+# - Start the all-reduce of f's backward pass with `async_op=True`, and compute the weight's gradient in the meantime.
+#   Where do you have to wait?
+# - `SequenceParallel` and `PrepareModuleInput` in the library's plan do the same as part C. Which layouts do they need?
+# - If there are fewer key-value heads than ranks, give each of them to several ranks. Which rank has the gradient then?
+# - Use two groups: tensor parallelism inside a node, and data parallelism between nodes. Over which ranks is which
+#   gradient averaged?
+# - Send in bfloat16, and keep the weights in float32. Where does the sum over N ranks lose digits?

@@ -1,21 +1,22 @@
 # %% [markdown]
 # # Lab 05: Pipeline parallelism
 #
-# Tensor parallelism cuts a layer, and sends at every one of them. Here each rank takes some whole
-# layers, a *stage*, and hands its output to the next: one message where the model is cut, and none
-# inside. The price is waiting: a rank has nothing to do until the one before it is done. You cut the
-# model, run it naively, then cut the batch too and write the schedules that fill the time; you run
-# them with the gradients of one rank, and **measure idle time and activations beside the formula**.
+# Tensor parallelism cuts each layer and sends messages in each of them. In pipeline parallelism, each rank
+# has several whole layers, a *stage*, and sends its output to the next rank. There is one message at each cut
+# and none inside a stage. The price is waiting: a rank has nothing to do until the rank before it has
+# finished. In this lab, you cut a model and run it naively. Then you also cut the batch, and write the
+# schedules that fill the time. You train with them, get the gradients of a single rank, and **compare idle
+# time and activations with the formulas**.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | cut a model into stages; send activations and their gradients without a deadlock; predict the bubble and the activations that a rank holds; write GPipe, 1F1B and interleaved 1F1B as lists of actions, and run any schedule; sum the gradient of a tied weight |
+# | **You will be able to** | cut a model into stages; send activations and their gradients without a deadlock; predict the bubble and the activations that a rank holds; write GPipe, 1F1B, and interleaved 1F1B as lists of actions; run any schedule; sum the gradient of a tied weight |
 # | **Time** | 110 minutes |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or the knowledge of what a rank and a message are. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and messages. No GPU |
 # | **Background** | [chapter 05](../book/05_pipeline_parallel.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
+# run on all ranks. Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -25,8 +26,6 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import copy
-import statistics
-import time
 from functools import partial
 
 import torch
@@ -34,31 +33,22 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab import memory, models
+from parlab import memory, models, timing, training
 from parlab.checks import pipeline_parallel as check
-from parlab.data import mnist, text
 from parlab.ledger import Ledger
-from parlab.pipeline import (
-    Action,
-    Deadlock,
-    backward,
-    bubble,
-    forward,
-    live,
-    simulate,
-    sizes,
-    texts,
-)
+from parlab.pipeline import Action, backward, forward
 from parlab.pipeline.recorded import record
-from parlab.pipeline.stages import Share, layers_of, share_of
+from parlab.pipeline.stages import Share, layers_of, share_of, tied_weight
+from parlab.pipeline.timed import fastest_spans, mean_square, timed_share
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 from parlab.timeline import Span, Timeline, draw, with_idle
 
 # %% [markdown]
-# Everything here speaks through `torch.distributed`, on the `group` that a function is given:
-# `group.rank()` and `group.size()` are this rank's number and how many there are. If you are stuck on
-# an exercise, `use_reference("its_name")` in a `%%px` cell puts a solution in its place, and you go on.
+# All functions communicate through `torch.distributed`, on the `group` that they get as an argument:
+# `group.rank()` is this rank's number, and `group.size()` is the number of ranks. If you are stuck on an
+# exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can
+# continue.
 #
 # # Part A: one batch, several ranks
 #
@@ -66,26 +56,27 @@ from parlab.timeline import Span, Timeline, draw, with_idle
 #
 # *Difficulty 1/5, 5 minutes.*
 #
-# A model is a row of layers here. A stage is some layers that follow each other; stage 0 has the
-# first, the last stage has the last.
+# In this lab, a model is a list of layers. A stage is a part of this list. Stage 0 has the first layers, and
+# the last stage has the last ones.
 #
-# - Returns a list of `stages` modules, `nn.Sequential` each, with the layers in order. They are the
-#   layers themselves, no copies: they keep their weights.
-# - The numbers of layers of any two stages differ by one at most. Where `stages` does not divide the
-#   layers, the **first** stages have one more. (The last one has the output layer and the loss: it is
-#   busy enough.)
-# - More stages than layers, or fewer than one, are refused with a `ValueError` that says so. `layers` stays as it is.
+# - Return a list of `stages` modules of type `nn.Sequential`, with the layers in order.
+# - The stages have as many layers as possible in equal numbers: any two stages differ by one layer at most.
+#   If `stages` does not divide the number of layers, the **first** stages have one more. (The last stage also
+#   has the output layer and the loss.)
 #
-# **Predict**: nine layers on four ranks. Which layers has rank 1?
+# Edge cases: the layers are the given objects, not copies, and the list `layers` does not change. More stages
+# than layers, or fewer than one stage, raise a `ValueError` that says so.
+#
+# **Predict**: there are nine layers and four ranks. Which layers does rank 1 have?
 #
 # <details><summary>Hint 1</summary>
 #
-# `divmod(len(layers), stages)` gives the layers of every stage, and how many stages have one more.
+# `divmod(len(layers), stages)` returns how many layers each stage has, and how many stages have one more.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Go through the stages with the number of layers that are given out already.
+# Loop over the stages, and keep the number of layers that you have already used.
 # </details>
 
 
@@ -130,57 +121,63 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 9 = 3 + 2 + 2 + 2: rank 1 has layers 3 and 4, counted from 0.
+# 9 = 3 + 2 + 2 + 2. Rank 1 has layers 3 and 4, counted from 0.
 # </details>
 #
-# `share_of(stages, sample, rank, world_size)` is what a rank takes of the stages, a `Share`:
+# `share_of(stages, sample, rank, world_size)` returns this rank's part of the stages, a `Share`:
 #
 # | | |
 # |---|---|
-# | `share.count` | stages of the whole model. Stage s is on rank s % p: a rank may have several |
-# | `share.own` | this rank's stages, by number: `{2: Sequential(…)}` |
-# | `share.room(action, samples)` | an empty tensor of the size of what an action needs from another stage |
+# | `share.count` | the number of stages of the whole model. Stage s is on rank s % p, so a rank may have several stages |
+# | `share.own` | this rank's stages by number: `{2: Sequential(…)}` |
+# | `share.room(action, samples)` | an empty tensor of the size that an action needs from another stage |
 # | `share.number(action)` | a number that no other action has |
 # | `share.parameters()` | the parameters of this rank's stages, for its optimizer |
 #
-# Receivers must know the size of what comes. `share_of` finds it before training, from one sample.
+# A receiver must know the size of the tensor that arrives. `share_of` finds the sizes before training, with
+# one sample.
 #
 # ## 2. Messages between stages
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# What a rank does is a row of *actions*: `forward(stage, micro_batch)` and `backward(stage,
-# micro_batch)`. An action has `action.kind`, "forward" or "backward", `action.stage` and
-# `action.micro_batch`; it can be the key of a dict. An action needs a tensor from another stage: a forward pass the output of the stage
-# before; a backward pass the gradient of its own output, from the stage after. A mailbox sends a
-# tensor **to the action that needs it**.
+# A rank executes a list of *actions*: `forward(stage, micro_batch)` and `backward(stage, micro_batch)`. An
+# action has the attributes `kind` ("forward" or "backward"), `stage`, and `micro_batch`, and it can be the key
+# of a dict. Most actions need a tensor from another stage. A forward pass needs the output of the stage before
+# it. A backward pass needs the gradient of its own output, from the stage after it. A mailbox sends a tensor
+# **to the action that needs it**.
 #
-# - `send(action, tensor)`: to the rank that has `action.stage`. It **does not wait** for the receiver:
-#   two neighbours may send to each other before either receives. What is under way does not keep the
-#   autograd graph of `tensor` alive. `tensor` may be a view that is not contiguous; the libraries send
-#   contiguous memory alone.
-# - `receive(action, samples)`: what was sent to `action`, of so many samples; waits until it is there. The result
-#   has no gradient and requires none.
+# - `send(action, tensor)` sends to the rank that has `action.stage`. It **does not wait** for the receiver,
+#   because two neighbors may send to each other before either receives.
+# - `receive(action, samples)` returns the tensor that was sent to `action`, with this number of samples. It
+#   waits until the tensor has arrived. The result has no gradient and requires none.
 # - Tensors may be received in **another order** than they were sent.
-# - Both stages may be on this rank: then nothing goes through `group`. Nothing else is sent than the
-#   tensors, each once.
-# - `finish()` waits until all that was sent has left. It comes at the end of a step, and a mailbox may
-#   be used again after it. What has left and what was received it lets go of: it keeps no tensor then.
-# - Each mailbox has its own tensors: another one on this rank knows nothing of them.
+# - `finish()` waits until everything that was sent has left. It is called at the end of a step, and the
+#   mailbox can be used again after it.
 #
-# **Predict**: p = 2 with two stages each. Rank 0 sends two activations of micro-batch 3 to rank 1, for
-# stage 1 and for stage 3. How does rank 1 tell them apart?
+# Edge cases:
+#
+# - If both stages are on this rank, nothing goes through `group`. Each tensor is sent once, and nothing else is
+#   sent.
+# - A tensor that has been sent does not keep its autograd graph alive. After `finish()`, the mailbox keeps no
+#   tensor that has left or that was received.
+# - `tensor` may be a view that is not contiguous, but libraries send only contiguous memory.
+# - Each mailbox has its own tensors. Another mailbox on this rank does not know them.
+#
+# **Predict**: there are two ranks with two stages each. Rank 0 sends two activations of micro-batch 3 to rank
+# 1, one for stage 1 and one for stage 3. How does rank 1 distinguish them?
 #
 # <details><summary>Hint 1</summary>
 #
-# `dist.isend(tensor, group=group, group_dst=…, tag=…)` returns a handle at once; keep it for
-# `finish()`. A tag tells messages apart: `share.number(action)` is one.
+# `dist.isend(tensor, group=group, group_dst=…, tag=…)` immediately returns a handle. Keep it for `finish()`.
+# Use a tag to distinguish messages. `share.number(action)` is a good one.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `dist.recv(room, group=group, group_src=…, tag=…)`. From where? A forward pass gets its tensor from
-# stage − 1, a backward pass from stage + 1. `tensor.detach()` is the same memory without the graph.
+# `dist.recv(room, group=group, group_src=…, tag=…)`. Which rank is the source? A forward pass gets its tensor
+# from stage − 1, and a backward pass gets it from stage + 1. `tensor.detach()` is the same memory without the
+# graph.
 # </details>
 
 
@@ -266,8 +263,8 @@ dist.destroy_process_group(alone)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# By nothing but what the sender writes on them. Both come from rank 0, both are of micro-batch 3. Without
-# tags the first that was sent is the first that is received, whatever it is for.
+# Only the tag distinguishes them. Both come from rank 0, and both belong to micro-batch 3. Without tags, the
+# tensor that was sent first is received first, whichever action it is for.
 # </details>
 #
 # ## 3. The naive split
@@ -276,34 +273,40 @@ dist.destroy_process_group(alone)
 #
 # The whole batch goes through the stages, and its gradients come back. Each rank has one stage.
 #
-# - The batch is micro-batch 0, the only one. Only the first stage's rank has the right `inputs`, only the last one's
-#   the right `targets`; on other ranks these have as many samples, and other numbers.
-# - The last rank computes `loss_of(scores, targets)`, a tensor of shape (), and returns it as a float; all others
-#   return None.
-# - Afterwards each parameter of this rank has its gradient in `.grad`, that of the whole model's loss. (Before
-#   the step it is None: `zero_grad` is the caller's.) Weights stay as they are, and stages in the mode, training or
-#   evaluation, in which they are.
-# - Parameters may be *frozen* (`requires_grad=False`), all of a stage's too: these have no gradient and stay frozen.
-#   Of the gradients between stages, all are sent nevertheless: what a stage gets does not depend on what another one
-#   trains.
-# - `inputs` may be tokens, whole numbers: they have no gradient, and nobody needs the one of the first stage's inputs.
-# - Each stage computes **once**; between ranks only activations and their gradients travel, and all have arrived at
-#   the end.
+# - The batch is micro-batch 0, the only one. Only the rank of the first stage has the right `inputs`, and only
+#   the rank of the last stage has the right `targets`. On other ranks, they have the same number of samples and
+#   other values.
+# - The last rank computes `loss_of(scores, targets)`, a tensor of shape (), and returns it as a float. All other
+#   ranks return None.
+# - Afterwards, each parameter of this rank has its gradient of the whole model's loss in `.grad`.
+# - Each stage computes **once**. Between ranks, only activations and their gradients travel, and all of them
+#   have arrived at the end.
 #
-# Autograd knows nothing of other ranks: what you receive is a leaf. Ask for its gradient, and send it back.
+# Edge cases:
+#
+# - `.grad` is None before the step, because the caller calls `zero_grad`. The weights do not change, and each
+#   stage stays in training or evaluation mode.
+# - Parameters may be *frozen* (`requires_grad=False`), even all parameters of a stage. They get no gradient and
+#   stay frozen. The stages still send all gradients, because what a stage gets does not depend on what another
+#   stage trains.
+# - `inputs` may be tokens (integers), which have no gradient. No rank needs the gradient of the first stage's
+#   inputs.
+#
+# Autograd does not know about other ranks. A tensor that you receive is a leaf. Ask for its gradient, and send
+# the gradient back.
 #
 # **Predict**: for which part of the step does each of four ranks compute?
 #
 # <details><summary>Hint 1</summary>
 #
-# `x = mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()`; after the backward pass
-# `x.grad` is what the stage before needs.
+# `x = mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()`. After the backward pass, `x.grad` is
+# what the stage before needs.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `y.backward(gradient)` goes on from a gradient that came from elsewhere. The last stage needs none: its
-# `y` is the loss.
+# `y.backward(gradient)` continues from a gradient that came from another rank. The last stage needs no such
+# gradient, because its `y` is the loss.
 # </details>
 
 
@@ -385,38 +388,23 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# A quarter each: while one computes, three wait. The batch takes as long as on one rank, and the messages come on
-# top. What is won is memory: each rank has a quarter of the weights.
+# Each rank computes for a quarter of the step: while one computes, three wait. The batch takes as long as on
+# one rank, plus the time of the messages. The gain is memory: each rank has a quarter of the weights.
 # </details>
 #
-# See it. Stages whose passes take a set time (asleep, so that your cores do not matter), on an
-# emulated network, and the picture of your own run:
+# The next cells show this. The passes of these stages take a set time, during which the rank sleeps, so that
+# your number of cores does not matter. The network is emulated. The picture shows your own run:
 
 # %%
 # %%px --timeout 60
-from parlab.network import Link, Network, Stage, emulated_group, sub_group
+from parlab.network import Link, Network, emulated_group, sub_group
 
 FORWARD, BACKWARD = 30e-3, 60e-3  # seconds of a pass of one micro-batch through one stage
 link = Link.of(alpha=20e-6, bandwidth=1e9)
 network = Network(nodes=world_size, ranks_per_node=1, inside=link, between=link)
 emulated = emulated_group(network)
 
-
-def timed_share(ranks, stages_a_rank, forward_seconds, backward_seconds):
-    """Small layers whose passes take so many seconds, one a stage, on the first ranks."""
-    stages = [nn.Linear(8, 8) for _ in range(ranks * stages_a_rank)]
-    share = share_of(stages, torch.zeros(1, 8), rank % ranks, ranks)
-    for number, stage in share.own.items():
-        share.own[number] = Stage(stage, forward_seconds, backward_seconds)
-    return share
-
-
-def mean_square(y, targets):
-    return (y - targets).square().mean()
-
-
-share = timed_share(world_size, 1, FORWARD, BACKWARD)
-timeline = Timeline(comm)
+share, timeline = timed_share(rank, world_size, 1, FORWARD, BACKWARD), Timeline(comm)
 record(share, timeline, world_size, 1)
 comm.Barrier()
 loss = naive_step(share, torch.ones(4, 8), torch.zeros(4, 8), mean_square, emulated)
@@ -435,20 +423,20 @@ drawn, axes = draw(
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# Cut the batch into m *micro-batches*: while the second rank has the first of them, the first rank goes on with the
-# second. The *bubble* is the idle time of all ranks over the time that they compute.
+# Cut the batch into m *micro-batches*. While the second rank computes the first of them, the first rank
+# continues with the second. The *bubble* is the idle time of all ranks, divided by the time that they compute.
 #
-# On p ranks, each micro-batch takes a rank f seconds forward and 2f backward, with all of its layers
-# together. A step ends when the last gradient is there. All forward passes come first, then all
-# backward passes. Draw it for p = 3 and m = 4.
+# There are p ranks. Each micro-batch takes a rank f seconds forward and 2f backward, through all of its layers. A
+# step ends when the last gradient is there. All forward passes come first, and then all backward passes. Draw
+# this for p = 3 and m = 4.
 #
 # **Predict in numbers**:
 #
-# - `naive`: the bubble of one batch in one piece;
-# - `gpipe`: the bubble with m micro-batches;
-# - `interleaved`: the bubble where each rank has v short stages instead of one, with an order that leaves
-#   a rank idle only until the first short stage has come to it, and in the same way at the end;
-# - `enough`: the smallest m (1 or more) with which `gpipe`'s bubble is a tenth or less.
+# - `naive`: the bubble if the batch is one piece
+# - `gpipe`: the bubble with m micro-batches
+# - `interleaved`: the bubble if each rank has v short stages instead of one long stage, and if the order leaves a
+#   rank idle only until the first short stage reaches it, and in the same way at the end
+# - `enough`: the smallest m (1 or more) with which `gpipe`'s bubble is a tenth or less
 
 
 # %% tags=["exercise"] exercise="predict_bubble"
@@ -469,29 +457,38 @@ def predict_bubble(ranks: int, micro_batches: int, chunks: int) -> dict[str, flo
 # %%px
 check.predict_bubble(predict_bubble)
 
+
 # %% tags=["hidden-check"] exercise="predict_bubble" points=1
 # %%px --timeout 20
-check.show_values(
-    **{name: round(value, 6) for name, value in predict_bubble(6, 20, 3).items()},
-    alone=[round(value, 6) for value in predict_bubble(1, 7, 2).values()],
-)
+def predicted_bubbles(*sizes):
+    names, predicted = ("naive", "gpipe", "interleaved", "enough"), predict_bubble(*sizes)
+    return {name: round(predicted[name], 6) for name in names}
+
+
+check.show_values(**predicted_bubbles(6, 20, 3), alone=predicted_bubbles(1, 7, 2))
 
 # %% [markdown]
 # ## 5. GPipe
 #
 # *Difficulty 1/5, 5 minutes.*
 #
-# A *schedule* is for each rank the list of its actions, in the order in which it does them. It runs
-# nothing: it can be drawn, counted, and searched for deadlocks before anything is sent.
-# `simulate(schedule)` plays it, `bubble` and `live` say what came out.
+# A *schedule* has a list of actions for each rank, in the order in which the rank executes them. A schedule does
+# not run anything by itself. You can draw it, count its actions, and search it for deadlocks before anything is
+# sent. The next cell imports the tools for that: `simulate(schedule)` computes when each action runs, and
+# `bubble` and `live` evaluate the result.
+
+# %%
+# %%px
+from parlab.pipeline import Deadlock, bubble, live, simulate, sizes, texts
+
+# %% [markdown]
+# In GPipe's schedule, each rank does all its forward passes, and then all its backward passes. Each rank has one
+# stage, and each micro-batch goes once forward and once backward through it.
 #
-# GPipe: every rank does all its forward passes, then all its backward passes. One stage a rank; each micro-batch once
-# forward and once backward.
-#
+# - Return a list of p lists of `Action`s. p and m are 1 or more.
 # - The bubble is (p − 1)/m.
-# - Any p and m from 1 on. A list of p lists of `Action`s.
 #
-# **Predict**: of how many micro-batches does a rank hold the activations at the end of its forward passes?
+# **Predict**: at the end of its forward passes, a rank holds the activations of how many micro-batches?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -535,33 +532,34 @@ check.show_values(five=facts(gpipe(5, 3)), alone=facts(gpipe(1, 2)), one=facts(g
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Of all m. More micro-batches make the bubble smaller, and do not lower what a rank has to hold.
+# It holds all m. More micro-batches make the bubble smaller, but they do not reduce what a rank holds.
 # </details>
 #
 # ## 6. 1F1B
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# A backward pass frees what its forward pass kept. So do it as soon as you can: **one forward, one
-# backward**. A rank first does as many forward passes as it takes until the first gradient can come back to
-# it (*warm-up*), then one forward and one backward pass by turns, then the backward passes that are left.
+# A backward pass frees what its forward pass kept, so do it as soon as possible: **one forward, one backward**. A
+# rank first does as many forward passes as it takes until the first gradient can come back to it (the
+# *warm-up*). Then it alternates between one forward and one backward pass. Finally, it does the remaining
+# backward passes.
 #
 # - The bubble is GPipe's, (p − 1)/m.
-# - Rank r holds the activations of p − r micro-batches at most (of m, where that is less).
-# - No deadlock. Any p and m from 1 on, also m < p.
+# - Rank r holds the activations of p − r micro-batches at most, or of m if that is less.
+# - There is no deadlock. p and m are 1 or more, and m < p is possible.
 #
 # **Predict**: p = 4. How many forward passes does rank 1 do before its first backward pass?
 #
 # <details><summary>Hint 1</summary>
 #
-# The last rank has no warm-up: its first forward pass is followed by its first backward pass. The rank
-# before has to give one micro-batch away first.
+# The last rank has no warm-up: its first forward pass is followed by its first backward pass. The rank before it
+# has to send one micro-batch first.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `warm_up = min(p - r - 1, m)`: the actions are `F[:warm_up]`, then pairs of `F[warm_up + i]` and
-# `B[i]`, then the rest of `B`.
+# `warm_up = min(p - r - 1, m)`. The actions are `F[:warm_up]`, then pairs of `F[warm_up + i]` and `B[i]`, and
+# then the rest of `B`.
 # </details>
 
 
@@ -606,11 +604,13 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Three: two for the warm-up, and the forward pass of its first pair. At that point it holds three micro-batches, p − r.
+# It does three: two for the warm-up, and the forward pass of its first pair. At this point, it holds three
+# micro-batches, which is p − r.
 # </details>
 #
-# What such lists lead to is known before anything is sent. `F2` is the forward pass of micro-batch 2 here. Once they are
-# printed, the cell moves rank 1's first backward pass a little too early. Which ranks then wait for each other?
+# You can find out what a schedule leads to before anything is sent. The next cell prints one (`F2` is the forward
+# pass of micro-batch 2). Then it moves rank 1's first backward pass a little too early. Which ranks wait for each
+# other after that?
 
 # %%
 # %%px --targets 0
@@ -639,10 +639,10 @@ drawn, axes = draw(
 #
 # **Predict in numbers**, for a step on p = `ranks` ranks with m = `micro_batches`:
 #
-# - `gpipe`: of how many micro-batches rank `rank` (from 0) holds the activations at most;
-# - `one_f_one_b`: the same with 1F1B;
-# - `messages`: how many tensors go from one rank to another in a step, on all ranks together, where each
-#   rank has `chunks` = v stages (p is 2 or more).
+# - `gpipe`: the largest number of micro-batches whose activations rank `rank` (counted from 0) holds
+# - `one_f_one_b`: the same number with 1F1B
+# - `messages`: the number of tensors that all ranks together send in a step, if each rank has `chunks` = v stages
+#   (p is 2 or more)
 
 
 # %% tags=["exercise"] exercise="predict_live"
@@ -662,58 +662,69 @@ def predict_live(ranks: int, micro_batches: int, chunks: int, rank: int) -> dict
 # %%px
 check.predict_live(predict_live)
 
+
 # %% tags=["hidden-check"] exercise="predict_live" points=1
 # %%px --timeout 20
-check.show_values(
-    middle=[round(value, 6) for value in predict_live(8, 32, 2, 3).values()],
-    few=[round(value, 6) for value in predict_live(6, 2, 1, 0).values()],
-)
+def live_values(*sizes):
+    names, predicted = ("gpipe", "one_f_one_b", "messages"), predict_live(*sizes)
+    return {name: round(predicted[name], 6) for name in names}
+
+
+check.show_values(middle=live_values(8, 32, 2, 3), few=live_values(6, 2, 1, 0))
 
 # %% [markdown]
 # ## 8. Run any schedule
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# Now the schedule is run, whichever it is: any number of stages a rank, any order that is no deadlock.
+# Now run a schedule, whichever it is: with any number of stages for each rank, and in any order without a
+# deadlock.
 #
-# `__init__` takes the rank's `share`, the `schedule` of all ranks, `loss_of`, and the `group`. It refuses a schedule
-# with a deadlock, or one that is not complete: `simulate(schedule)` raises for both. It refuses one for other numbers
-# of ranks or stages than those of `group` and `share` with a `ValueError`. Nothing is sent by it.
+# `__init__` gets the rank's `share`, the `schedule` of all ranks, `loss_of`, and the `group`. It refuses a
+# schedule with a deadlock or with missing actions: `simulate(schedule)` raises an error for both. It refuses a
+# schedule for another number of ranks or stages than those of `group` and `share` with a `ValueError`. It sends
+# nothing.
 #
-# `step(inputs, targets)`:
+# `step(inputs, targets)` does the following:
 #
-# - Does this rank's actions, **in the schedule's order**, each once: no stage computes a forward pass again. (Dropout
-#   would draw again, and BatchNorm count the batch twice.)
-# - The batch is cut into m micro-batches, with `tensor_split(m)`: their sizes may differ by one. All ranks cut alike.
-#   Fewer samples than m are refused with a `ValueError`. As before, `inputs` count on the first stage's rank and
-#   `targets` on the last one's; elsewhere, their number of samples does.
-# - `loss_of` gives the *mean* loss of the samples that it gets. The step's loss is the mean over all samples of the
-#   batch: **each micro-batch counts by its share of the samples**. The rank of the last stage returns it as a float,
-#   all others None.
-# - Afterwards `.grad` is the gradient of that loss, summed over the micro-batches. (Before the step it is None.) The
-#   weights stay as they are: they change between steps, not between micro-batches. As before, a stage stays in its
-#   mode, its parameters may be frozen, and `inputs` may be tokens.
-# - A backward pass **frees** what its forward pass kept: then the rank holds nothing of that micro-batch but what is
-#   still on its way to another rank.
-# - Stages on one rank hand over directly. Only activations and their gradients are sent, each once, and all have
-#   arrived at the end.
+# - It executes this rank's actions, **in the schedule's order**, each once. No stage computes a forward pass again.
+#   (Dropout would draw other numbers, and BatchNorm would count the batch twice.)
+# - All ranks cut the batch into m micro-batches with `tensor_split(m)`, so their sizes may differ by one.
+# - `loss_of` returns the *mean* loss of the samples that it gets. The step's loss is the mean over all samples of
+#   the batch: **each micro-batch counts by its share of the samples**. The rank of the last stage returns it as a
+#   float, and all others return None.
+# - Afterwards, `.grad` is the gradient of this loss, summed over the micro-batches. The weights change between
+#   steps, not between micro-batches.
+# - A backward pass **frees** what its forward pass kept. After it, the rank holds nothing of this micro-batch,
+#   except what is still on its way to another rank.
 #
-# **Predict**: the loss is not divided by m, and SGD steps by it. What does the curve look like? And with Adam?
+# Edge cases, most of them as in exercise 3:
+#
+# - Fewer samples than m raise a `ValueError`.
+# - `inputs` have the right values on the rank of the first stage, and `targets` on the rank of the last one. On
+#   other ranks, they have the right number of samples. `inputs` may be tokens.
+# - `.grad` is None before the step. Parameters may be frozen. A stage stays in its mode.
+# - Stages on the same rank pass tensors directly. Only activations and their gradients are sent, each once, and
+#   all have arrived at the end.
+#
+# **Predict**: somebody does not divide the loss by m. What does the learning curve look like with SGD? And with
+# Adam?
 #
 # <details><summary>Hint 1</summary>
 #
-# `held[stage, micro_batch] = x, y` after a forward pass; `x, y = held.pop((stage, micro_batch))` before the backward
-# pass. `inputs.tensor_split(m)` are views: they cost nothing.
+# `held[stage, micro_batch] = x, y` after a forward pass, and `x, y = held.pop((stage, micro_batch))` before the
+# backward pass. `inputs.tensor_split(m)` returns views, which cost nothing.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `y = loss_of(y, targets_i) * (len(targets_i) / len(targets))` in the last stage. `sizes(schedule)` gives p, v and m.
+# `y = loss_of(y, targets_i) * (len(targets_i) / len(targets))` in the last stage. `sizes(schedule)` returns p, v,
+# and m.
 # </details>
 #
 # <details><summary>Hint 3</summary>
 #
-# `naive_step` is the pattern: what it does before `y.backward(…)` is the forward action, the rest is the backward
+# `naive_step` is the pattern. The part before `y.backward(…)` is the forward action, and the rest is the backward
 # action.
 # </details>
 
@@ -835,11 +846,11 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# SGD steps m times too far, and may well diverge. Adam divides by the size of its gradients: the curve is nearly
-# right, and the mistake stays. Test with SGD.
+# SGD's steps are m times too long, and it may well diverge. Adam divides by the size of its gradients, so its curve
+# is nearly right and hides the mistake. Test with SGD.
 # </details>
 #
-# Your own runs, drawn: GPipe and 1F1B on stages of a set duration.
+# The next cells draw your own runs of GPipe and 1F1B, on stages of a set duration.
 
 # %%
 # %%px --timeout 60
@@ -847,28 +858,15 @@ PIECES = 6
 
 
 def timed_run(schedule, group):
-    """The spans of a step on stages of a set duration, of the quickest of three."""
-    ranks, stages_a_rank, micro_batches = sizes(schedule)
-    share = timed_share(ranks, stages_a_rank, FORWARD / stages_a_rank, BACKWARD / stages_a_rank)
-    timeline, runs = Timeline(comm.Split(rank < ranks)), []
+    """The spans of the fastest step of your pipeline on stages of a set duration."""
+    ranks, stages, micro_batches = sizes(schedule)
+    share = timed_share(rank, ranks, stages, FORWARD / stages, BACKWARD / stages)
+    timeline = Timeline(comm.Split(rank < ranks))
     record(share, timeline, ranks, micro_batches)
     if rank >= ranks:
         return []
     pipeline = Pipeline(share, schedule, mean_square, group)
-    inputs, targets = torch.ones(micro_batches, 8), torch.zeros(micro_batches, 8)
-    for _ in range(3):
-        timeline.clear()
-        dist.barrier(group=group)
-        pipeline.step(inputs, targets)
-        runs.append(timeline.gather())
-    return min(runs, key=lambda spans: max(span.end for span in spans))
-
-
-def bubble_of(spans):
-    """Idle time over computing time, of what was recorded."""
-    ranks = len({span.rank for span in spans})
-    busy = sum(span.seconds for span in spans)
-    return ranks * max(span.end for span in spans) / busy - 1
+    return fastest_spans(pipeline, timeline, micro_batches, group)
 
 
 gpipe_spans = timed_run(gpipe(world_size, PIECES), emulated)
@@ -891,8 +889,8 @@ drawn, axes = draw(
 )
 
 # %% [markdown]
-# The bubble, measured beside the formula, on two ranks and on all of them, for several m. (Each of the
-# quickest of three steps: what disturbs a step makes it longer.)
+# The next cell compares the measured bubble with the formula, on two ranks and on all ranks, for several m. (Each
+# value is from the fastest of three steps, because everything that disturbs a step makes it longer.)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 90
@@ -903,7 +901,7 @@ for ranks in sorted({min(2, world_size), world_size}):
     for make in (gpipe, one_f_one_b):
         for m in COUNTS:
             if spans := timed_run(make(ranks, m), part):
-                bubbles.append((ranks, make.__name__, m, bubble_of(spans), (ranks - 1) / m))
+                bubbles.append((ranks, make.__name__, m, bubble(spans), (ranks - 1) / m))
 far = [abs(measured / right - 1) for *_, measured, right in bubbles if right]
 if rank == 0 and far:
     print(f"the bubbles are within {100 * max(far):.0f} % of (p − 1)/m")
@@ -914,8 +912,9 @@ for ranks, name, m, measured, right in bubbles:
     print(f"p = {ranks}, m = {m}, {name}: {measured:.3f} emulated, {right:.3f} by the formula")
 
 # %% [markdown]
-# And what a rank holds: the small GPT with more and more micro-batches of the same size. The most bytes that the
-# tensors of a step take at a time, beside weights and gradients, which are there before.
+# Now measure what a rank holds: the small GPT, with more and more micro-batches of the same size. The value is the
+# largest number of bytes that the tensors of a step take at the same time. Weights and gradients, which exist
+# before the step, do not count.
 
 # %%
 # %%px --timeout 90
@@ -927,29 +926,39 @@ def fresh_gpt():
     return models.GPT(config).to(device)
 
 
-def token_loss(scores, targets):
-    return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
+def gpt_pipeline(schedule, tokens):
+    """Your pipeline on the small GPT."""
+    stages = split_model(layers_of(fresh_gpt()), world_size)
+    share = share_of(stages, tokens[:1], rank, world_size, device)
+    return Pipeline(share, schedule, training.token_loss, group)
 
 
-SAMPLES = 8
-windows = torch.from_numpy(text("train", 10 * 48 * 33).astype("int64")).view(-1, 33).to(device)
-peaks = {}
+# %%
+# %%px --timeout 90
+SAMPLES, peaks = 8, {}
+(tokens, targets), *_ = training.text_batches(1, 16 * SAMPLES, 32, device)
 for make in (gpipe, one_f_one_b):
     for m in (4, 8, 16):
-        tokens = windows[: SAMPLES * m]
-        stages = split_model(layers_of(fresh_gpt()), world_size)
-        share = share_of(stages, tokens[:1, :-1], rank, world_size, device)
-        pipeline = Pipeline(share, make(world_size, m), token_loss, group)
-        pipeline.step(tokens[:, :-1], tokens[:, 1:])  # gradients are there from here on
+        pipeline = gpt_pipeline(make(world_size, m), tokens)
+        batch = tokens[: SAMPLES * m], targets[: SAMPLES * m]
+        pipeline.step(*batch)  # gradients are there from here on
         with memory.Peak(device) as peak:
-            pipeline.step(tokens[:, :-1], tokens[:, 1:])
+            pipeline.step(*batch)
         peaks[make.__name__, m] = comm.allgather(peak.bytes)
+
+
+# %%
+# %%px
+def growth(schedule):
+    """How many times as much each rank holds with twice the micro-batches."""
+    return [
+        large / small for large, small in zip(peaks[schedule, 16], peaks[schedule, 8], strict=True)
+    ]
+
+
 if rank == 0:
-    grows = [peaks["gpipe", 16][r] / peaks["gpipe", 8][r] > 1.5 for r in range(world_size)]
-    flat = [peaks["one_f_one_b", 16][r] / peaks["one_f_one_b", 8][r] < 1.2
-            for r in range(world_size)]  # fmt: skip
-    print(f"twice the micro-batches: GPipe's peak grows on every rank {all(grows)}, "
-          f"1F1B's on none {all(flat)}")  # fmt: skip
+    print(f"twice the micro-batches: GPipe's peak grows on every rank {min(growth('gpipe')) > 1.5}")
+    print(f"1F1B's peak grows on no rank {max(growth('one_f_one_b')) < 1.2}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -965,35 +974,31 @@ axes[0].set_ylabel("peak of a step (MB)")
 legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# How many micro-batches? PyTorch's tutorial on model parallelism cuts a batch of 120 images for two GPUs, and
-# takes 2.51 s for it in pieces of 20: 49 % faster than one GPU (3.75 s), and 60 % faster than the naive split (4.02 s).
-# More pieces fill the pipeline, and each pass has a fixed cost of its own. Here a pass of the whole batch takes 60 ms
-# forward and 120 ms backward, and each pass 3 % of that besides, however small its piece.
+# How many micro-batches are best? PyTorch's tutorial on model parallelism cuts a batch of 120 images for two GPUs. In
+# pieces of 20, it takes 2.51 s, against 3.75 s on one GPU (49 % faster) and 4.02 s with the naive split (60 %
+# faster). More pieces fill the pipeline better, but each pass has a fixed cost. In the next cell, a pass of the
+# whole batch takes 60 ms forward and 120 ms backward. Each pass, however small its piece, takes 3 % of this in
+# addition.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
 WHOLE, FIXED = 60e-3, 0.03
 
 
-def split_seconds(ranks, pieces, group):
-    """The quickest of three steps of a batch in so many pieces."""
-    took = []
-    for _ in range(3):
-        one = WHOLE * (FIXED + 1 / pieces)
-        share = timed_share(ranks, 1, one, 2 * one)
-        pipeline = Pipeline(share, gpipe(ranks, pieces), mean_square, group)
-        dist.barrier(group=group)
-        start = time.perf_counter()
-        pipeline.step(torch.ones(120, 8), torch.zeros(120, 8))
-        dist.barrier(group=group)
-        took.append(time.perf_counter() - start)
-    return min(took)
+def one_batch(ranks, pieces, group):
+    """A step of a batch in so many pieces, on stages of a set duration."""
+    seconds = WHOLE * (FIXED + 1 / pieces)
+    share = timed_share(rank, ranks, 1, seconds, 2 * seconds)
+    pipeline = Pipeline(share, gpipe(ranks, pieces), mean_square, group)
+    return partial(pipeline.step, torch.ones(120, 8), torch.zeros(120, 8))
 
 
 two = min(2, world_size)
 pair = emulated if two == world_size else sub_group(emulated, range(two))
-pieces_tried = (1, 2, 3, 6, 12, 24)
-took = {n: split_seconds(two, n, pair) for n in pieces_tried} if rank < two else {}
+pair_comm, took = comm.Split(rank < two), {}
+if rank < two:
+    steps = {pieces: one_batch(two, pieces, pair) for pieces in (1, 2, 3, 6, 12, 24)}
+    took = timing.fastest_seconds(steps, pair_comm, rounds=3, warm_up=0)
 gain = took[1] / min(took.values()) - 1 if took else 0.0
 
 # %% tags=["nbval-ignore-output"]
@@ -1010,33 +1015,36 @@ print(f"{100 * gain:.0f} % faster than the naive split")
 #
 # *Difficulty 5/5, 20 minutes.*
 #
-# A rank idles while the pipeline fills and while it empties, for p − 1 passes of a whole share each way. Give each
-# rank v short stages instead of a long one, stage s to rank s % p: the first micro-batch comes to the last rank v
-# times sooner, the last gradient back to the first as much sooner, and the bubble is v times smaller.
+# A rank is idle while the pipeline fills and while it empties, each time for p − 1 passes of a whole share. Give
+# each rank v short stages instead of a long one, with stage s on rank s % p. Then the first micro-batch reaches the
+# last rank in a v-th of the time, and the last gradient comes back in a v-th of the time. The bubble is v times
+# smaller.
 #
-# Each rank counts its forward passes k = 0, 1, 2, …, m·v − 1, and goes through them like this: p micro-batches
-# through its first stage, the same p through its second, …, through its v-th; then the next p micro-batches. The
-# backward passes are in the same order of micro-batches, but go through its stages **from the last to the first**.
-# Warm-up on rank r, for v > 1: 2 (p − r − 1) + (v − 1) p forward passes, or all where these are fewer. (With v = 1 it
-# is that of 1F1B, p − r − 1.) Then one forward and one backward pass by turns; then the backward passes that are
-# left.
+# Each rank numbers its forward passes k = 0, 1, 2, …, m·v − 1 in this order: p micro-batches go through its first
+# stage, the same p through its second stage, and so on, through its v-th stage. Then the next p micro-batches
+# follow. The backward passes have the same order of micro-batches, but go through the rank's stages **from the last
+# to the first**.
+#
+# For v > 1, the warm-up on rank r has 2 (p − r − 1) + (v − 1) p forward passes, or all of them if there are
+# fewer. (For v = 1, it is that of 1F1B, p − r − 1.) Then one forward and one backward pass alternate, and then
+# the remaining backward passes follow.
 #
 # - The bubble is (p − 1)/(v m).
-# - A rank never holds more than its warm-up and one forward pass more.
-# - m is a multiple of p: else a `ValueError` that names both. Any p, v and m otherwise.
-# - No deadlock. An order of your own that keeps all this is as right.
+# - A rank never holds more than its warm-up and one more forward pass.
+# - If m is not a multiple of p, raise a `ValueError` that contains both numbers.
+# - There is no deadlock. Another order that has all these properties is also right.
 #
 # **Predict**: what does the smaller bubble cost?
 #
 # <details><summary>Hint 1</summary>
 #
-# Of the k-th forward pass: the micro-batches' group is `k // (p * v)`, its place in the group `k % p`, and the rank's
-# stage `k // p % v`, which is stage `r + p * (k // p % v)` of the model.
+# For the k-th forward pass, the group of micro-batches is `k // (p * v)`, and the place in this group is `k % p`. The
+# rank's own stage is `k // p % v`. In the model, this is stage `r + p * (k // p % v)`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Backward the same, with `v - 1 - k // p % v`. The rest is `one_f_one_b` with longer lists.
+# The backward passes are the same, with `v - 1 - k // p % v`. The rest is `one_f_one_b` with longer lists.
 # </details>
 
 
@@ -1091,19 +1099,19 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Messages: 2m(pv − 1) instead of 2m(p − 1), a little more than v times as many, since every stage's end is a place
-# where the model is cut. And activations: rank 0 holds more than with 1F1B.
+# It costs messages: 2m(pv − 1) instead of 2m(p − 1), a little more than v times as many, because the model is cut at
+# the end of each stage. It also costs activations: rank 0 holds more than with 1F1B.
 # </details>
 #
-# Now run it with two micro-batches for each rank, beside 1F1B with as many. (The pictures of GPipe and 1F1B have six
-# in all: compare what is idle there, not when it ends.)
+# Now run it with two micro-batches for each rank, and compare it with 1F1B on the same number. (The pictures of
+# GPipe and 1F1B above have six micro-batches in total, so compare the idle time in them, not the end of the step.)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
-one_stage = bubble_of(timed_run(one_f_one_b(world_size, 2 * world_size), emulated))
+one_stage = bubble(timed_run(one_f_one_b(world_size, 2 * world_size), emulated))
 spans = timed_run(interleaved(world_size, 2 * world_size, 2), emulated)
 if rank == 0 and world_size > 1:
-    print(f"{bubble_of(spans) / one_stage:.2f} of the bubble of 1F1B, emulated; by the formula 0.5")
+    print(f"{bubble(spans) / one_stage:.2f} of the bubble of 1F1B, emulated; by the formula 0.5")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -1120,27 +1128,31 @@ drawn, axes = draw(
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# The GPT's output layer *is* its embedding. Cut into stages, the first rank has one and the last has the other: two
-# copies of one weight, and each gets only a part of its gradient. Sum the two, and both take the same step for ever.
+# The GPT's output layer *is* its embedding. After the cut, the first rank has one of them, and the last rank has
+# the other. These are two copies of one weight, and each copy gets only a part of its gradient. Sum the two parts.
+# Then both copies take the same steps and stay equal.
 #
-# - `weight` is this rank's copy on ranks `first` and `last` of `group`, and None on all others.
-# - Afterwards both copies' `.grad` is the sum, the same numbers on both. A copy whose `.grad` is None counts as zeros.
-# - The two ranks send each other one message; nobody else sends or waits. `weight` itself stays as it is, and what is
-#   on its way does not change before `wait()` on its handle returns.
-# - With `first == last` the weight is one parameter, and autograd has summed it already: nothing to do, and a `.grad`
-#   that is None stays None.
+# - `weight` is this rank's copy on the ranks `first` and `last` of `group`, and None on all others.
+# - Afterwards, `.grad` of both copies is the sum, with the same numbers. A copy whose `.grad` is None counts as
+#   zeros.
+# - Each of the two ranks sends the other one message. No other rank sends or waits.
 #
-# **Predict**: somebody adds the gradient on the last rank only. What happens to the two copies?
+# Edge cases: `weight` itself does not change. The gradient that you send does not change before `wait()` on its
+# handle returns. If `first == last`, the weight is one parameter, and autograd has already summed its gradient. Then
+# there is nothing to do, and a `.grad` that is None stays None.
+#
+# **Predict**: somebody sums the gradient only on the last rank. What happens to the two copies?
 #
 # <details><summary>Hint 1</summary>
 #
-# Each of the two sends its own and receives the other's. If both wait to send first, nobody receives.
+# Each of the two ranks sends its own part and receives the other one. If both first wait until they have sent, neither
+# receives.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
 # `work = dist.isend(weight.grad, group=group, group_dst=other)`, then
-# `dist.recv(theirs, group=group, group_src=other)`, then `work.wait()`, and only then the sum.
+# `dist.recv(theirs, group=group, group_src=other)`, then `work.wait()`. Sum only after that.
 # </details>
 
 
@@ -1193,11 +1205,13 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# They drift apart: the embedding learns from its tokens alone, the output layer from both. The loss falls all the same.
+# They drift apart: the embedding learns only from its tokens, and the output layer learns from both. The loss still
+# falls, so the curve does not show the mistake.
 # </details>
 #
-# Now train. MNIST and the small GPT, with SGD and Adam, with three schedules, beside a plain loop on one rank. 250
-# images do not divide into the micro-batches, and an odd number of layers not into the stages.
+# Now train MNIST and the small GPT, with SGD and Adam, with three schedules. A plain loop on one rank is the
+# reference. 250 images do not divide into the micro-batches, and an odd number of layers does not divide into the
+# stages.
 
 
 # %%
@@ -1210,50 +1224,23 @@ def mnist_layers():
     return [layer.to(device) for layer in (first, *inner, nn.Linear(64, 10))]
 
 
-images, labels = (torch.from_numpy(part).to(device) for part in mnist("train", limit=2500))
-image_batches = list(zip(images.split(250), labels.split(250), strict=True))
-token_batches = [(b[:, :-1], b[:, 1:]) for b in windows.split(48)]
+image_batches = training.mnist_batches(2500, 250, device)
+token_batches = training.text_batches(10, 48, 32, device)
 micro_batches = 2 * world_size
 schedules = {
     "GPipe": gpipe(world_size, micro_batches),
     "1F1B": one_f_one_b(world_size, micro_batches),
     "interleaved": interleaved(world_size, micro_batches, 2),
 }
-optimizers = {
-    "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
-    "Adam": partial(torch.optim.Adam, lr=1e-3),
-}
-tasks = {
-    "MNIST": (mnist_layers, F.cross_entropy, image_batches),
-    "GPT": (lambda: layers_of(fresh_gpt()), token_loss, token_batches),
-}
 
 
-def serial_losses(layers, loss_of, make_optimizer, batches):
-    model, losses = nn.Sequential(*layers), []
-    optimizer = make_optimizer(model.parameters())
-    for x, y in batches:
-        optimizer.zero_grad()
-        loss = loss_of(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-def tied_weight(layers, share):
-    """This rank's copy of the GPT's tied weight; None where it has none."""
-    for layer, stage, name in ((layers[0], 0, "tokens"), (layers[-1], share.count - 1, "unembed")):
-        if stage in share.own and hasattr(layer, name):
-            return getattr(layer, name).weight
-    return None
-
-
-def pipeline_losses(layers, loss_of, make_optimizer, batches, schedule):
+# %%
+# %%px
+def pipeline_losses(layers, loss_function, make_optimizer, batches, schedule):
     stages = split_model(layers, world_size * sizes(schedule)[1])
     share = share_of(stages, batches[0][0][:1], rank, world_size, device)
-    weight = tied_weight(layers, share)
-    pipeline = Pipeline(share, schedule, loss_of, group)
+    weight = tied_weight(share)
+    pipeline = Pipeline(share, schedule, loss_function, group)
     optimizer, losses = make_optimizer(share.parameters()), []
     for x, y in batches:
         optimizer.zero_grad()
@@ -1265,22 +1252,25 @@ def pipeline_losses(layers, loss_of, make_optimizer, batches, schedule):
     return losses
 
 
-def gap(losses, others):
-    return max(abs(a - b) for a, b in zip(losses, others, strict=True))
-
-
+# %%
+# %%px --timeout 120
+tasks = {
+    "MNIST": (mnist_layers, F.cross_entropy, image_batches),
+    "GPT": (lambda: layers_of(fresh_gpt()), training.token_loss, token_batches),
+}
 curves = {}
-for task, (make_layers, loss_of, batches) in tasks.items():
-    for optimizer_name, make_optimizer in optimizers.items():
-        curve = curves[f"{task}, {optimizer_name}"] = {
-            "one rank": serial_losses(make_layers(), loss_of, make_optimizer, batches)
-        }
+for task, (make_layers, loss_function, batches) in tasks.items():
+    for optimizer_name, make_optimizer in training.OPTIMIZERS.items():
+        whole = nn.Sequential(*make_layers())
+        losses = training.plain_losses(whole, make_optimizer, batches, loss_function)
+        curve = curves[f"{task}, {optimizer_name}"] = {"one rank": losses}
         for name, schedule in schedules.items():
             # Every rank makes the same model and keeps its own stages: copies tie no ranks.
-            curve[name] = pipeline_losses(make_layers(), loss_of, make_optimizer, batches, schedule)
-        same = max(gap(curve["one rank"], losses) for losses in curve.values()) < 1e-3
-        if rank == 0:
-            print(f"{task}, {optimizer_name}: the losses of one rank, step by step: {same}")
+            curve[name] = pipeline_losses(
+                make_layers(), loss_function, make_optimizer, batches, schedule
+            )
+if rank == 0:
+    training.print_same(curves, 1e-3)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -1289,212 +1279,117 @@ drawn, axes = plots.same_curves("One curve: one rank, and a pipeline by three sc
 # %% [markdown]
 # # With remote calls
 #
-# There is another way to write the naive split: one rank runs the loop, and *calls* the stages of the others. A remote
-# reference (`RRef`) stands for an object on another rank; distributed autograd follows the calls and sends the
-# gradients back; its optimizer steps where the parameters are. PyTorch has all of it in `torch.distributed.rpc`, with a
-# store and a port of its own.
+# There is another way to write the naive split: one rank runs the loop and *calls* the stages of the other ranks. A
+# remote reference (`RRef`) stands for an object on another rank. Distributed autograd records the calls and sends the
+# gradients back, and the distributed optimizer updates the parameters where they are. PyTorch has all of this in
+# `torch.distributed.rpc`, with its own store and port.
 #
-# **Predict**: what does a step take, over your naive split? Who computes when?
+# **Predict**: how long does a step take, compared with your naive split? Which rank computes when?
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 90
-import logging
-import os
 import socket
-import warnings
 
-import torch.distributed.autograd as dist_autograd
-from torch.distributed import rpc
-from torch.distributed.optim import DistributedOptimizer
+from parlab.libraries.pipelining import SCHEDULES, LibraryPipeline, train_step
+from parlab.libraries.rpc_pipeline import rpc_losses
 
-warnings.filterwarnings("ignore", message="You are using a Backend")  # rpc's own way with Gloo
-logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # see `SGD` below
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    address = comm.bcast(("127.0.0.1", free.getsockname()[1]))
+
+class Naive:
+    """Your naive split with the `step` of a pipeline."""
+
+    def __init__(self, stages, inputs):
+        self.share = share_of(stages, inputs[:1], rank, world_size)
+
+    def step(self, x, y):
+        return naive_step(self.share, x, y, F.cross_entropy, dist.group.WORLD)
+
+
 on_one_machine = len(set(comm.allgather(socket.gethostname()))) == 1
-called_layers = split_model([layer.cpu() for layer in mnist_layers()], world_size)
 
-
-class SGD(torch.optim.SGD):
-    """A class of its own: for torch's, the optimizer takes TorchScript, which is to be retired."""
-
-
-class Remote:
-    """A stage on the rank that made it, for others to call."""
-
-    def __init__(self, number):
-        self.stage = called_layers[number]
-
-    def forward(self, x):
-        return self.stage(x)
-
-    def parameters(self):
-        return [rpc.RRef(p) for p in self.stage.parameters()]
-
-
-def called_losses(batches):
-    stages = [rpc.remote(f"rank{r}", Remote, (r,)) for r in range(world_size)]
-    owned = [p for stage in stages for p in stage.rpc_sync().parameters()]
-    optimizer = DistributedOptimizer(SGD, owned, lr=0.05)
-    losses, took = [], []
-    for x, y in batches:
-        start = time.perf_counter()
-        with dist_autograd.context() as context:
-            for stage in stages:
-                x = stage.rpc_sync().forward(x)
-            loss = F.cross_entropy(x, y)
-            dist_autograd.backward(context, [loss])
-            optimizer.step(context)
-        took.append(time.perf_counter() - start)
-        losses.append(loss.item())
-    return losses, statistics.median(took[2:])
-
-
-def naive_losses(batches):
-    stages = split_model([layer.cpu() for layer in mnist_layers()], world_size)
-    share = share_of(stages, batches[0][0][:1], rank, world_size)
-    optimizer, losses, took = torch.optim.SGD(share.parameters(), lr=0.05), [], []
-    for x, y in batches:
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        loss = naive_step(share, x, y, F.cross_entropy, dist.group.WORLD)
-        optimizer.step()
-        losses.append(comm.bcast(loss, root=world_size - 1))
-        took.append(time.perf_counter() - start)
-    return losses, statistics.median(took[2:])
-
-
-on_cpu = [(x.cpu(), y.cpu()) for x, y in image_batches]
-called = None
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 90
 if on_one_machine and device.type == "cpu":
-    naive, naive_seconds = naive_losses(on_cpu)
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
-    options = rpc.TensorPipeRpcBackendOptions(
-        init_method=f"tcp://{address[0]}:{address[1]}", rpc_timeout=60
-    )
-    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    stages = split_model(mnist_layers(), world_size)
+    naive = Naive(copy.deepcopy(stages), image_batches[0][0])
+    optimizer = torch.optim.SGD(naive.share.parameters(), lr=0.05)
+    losses = [train_step(naive, optimizer, *batch) for batch in image_batches]
+    step = partial(train_step, naive, optimizer, *image_batches[0])
+    seconds = timing.median_seconds({"naive": step}, comm, rounds=8)["naive"]
+    called, called_seconds = rpc_losses(stages, image_batches, 0.05, comm)
     if rank == 0:
-        called, called_seconds = called_losses(on_cpu)
-    rpc.shutdown()
-    if rank == 0:
-        print(f"same losses as the naive split: {gap(called, naive) < 1e-3}")
-        print(
-            f"a step takes {called_seconds / naive_seconds:.1f} times as long as naive_step on Gloo"
-        )
+        training.print_same({"MNIST": {"the naive split": losses, "rpc": called}}, 1e-3)
+        print(f"a step takes {called_seconds / seconds:.1f} times as long as naive_step on Gloo")
 elif rank == 0:
     print("not run: this cell is for CPU ranks on one machine")
 
 # %% [markdown]
-# It is short, and it is naive: the loop waits in each call. To fill the time it would have to make calls for many
-# micro-batches at once, and say in which order each rank takes them. That is a schedule, and then the ranks may as
-# well have it from the start and run it without a caller.
+# The code is short, and it is naive: the loop waits in each call. To fill the time, it would have to call for many
+# micro-batches at once, and tell each rank their order. That is a schedule. Then the ranks can just as well have
+# the schedule from the start and run it without a caller.
 #
 # # Against the library
 #
-# `torch.distributed.pipelining` has `ScheduleGPipe`, `Schedule1F1B` and `ScheduleInterleaved1F1B`. A `PipelineStage` is
-# one stage of one rank; a schedule runs the steps. The same MNIST model, cut in the same places, on the default
-# group (Gloo on CPUs, NCCL on GPUs); and yours on `group` besides.
+# `torch.distributed.pipelining` has `ScheduleGPipe`, `Schedule1F1B`, and `ScheduleInterleaved1F1B`. A `PipelineStage`
+# is one stage on one rank, and a schedule runs the steps. The next cells compare them with your class: the same MNIST
+# model, cut in the same places, on the default group (Gloo on CPUs, NCCL on GPUs). Your class also runs on
+# `group`.
 
 # %%
 # %%px --timeout 110
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-)
-
-LIBRARY = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B, "interleaved": ScheduleInterleaved1F1B}
 even_batches = [(x[:240], y[:240]) for x, y in image_batches]  # the library wants equal pieces
-
-
-class LibraryPipeline:
-    """The library's schedule of that name, with the `step` of yours."""
-
-    def __init__(self, name, share, micro_batches):
-        self.stages = [
-            PipelineStage(stage, number, share.count, device) for number, stage in share.own.items()
-        ]
-        several = name == "interleaved"
-        self.schedule = LIBRARY[name](
-            self.stages if several else self.stages[0], micro_batches, loss_fn=F.cross_entropy
-        )
-
-    def step(self, inputs, targets):
-        arguments = (inputs,) if rank == 0 else ()
-        losses = []
-        last = {"target": targets, "losses": losses} if rank == world_size - 1 else {}
-        self.schedule.step(*arguments, **last)
-        return torch.stack(losses).mean().item() if losses else None
 
 
 def contestants(name):
     """A step of the library and of yours, each with a model and an optimizer of its own."""
-    chunks, made = 2 if name == "interleaved" else 1, {}
+    steps = {}
     for who, on in {"library": None, "ours": dist.group.WORLD, "ours on group": group}.items():
-        stages = split_model(mnist_layers(), world_size * chunks)
-        share = share_of(stages, images[:1], rank, world_size, device)
+        stages = split_model(mnist_layers(), world_size * (2 if name == "interleaved" else 1))
+        share = share_of(stages, image_batches[0][0][:1], rank, world_size, device)
         if who == "library":
-            runner = LibraryPipeline(name, share, micro_batches)
+            pipeline = LibraryPipeline(name, share, micro_batches, F.cross_entropy)
         else:
-            runner = Pipeline(share, schedules[name], F.cross_entropy, on)
-        made[who] = runner, torch.optim.SGD(share.parameters(), lr=0.05)
-    return made
+            pipeline = Pipeline(share, schedules[name], F.cross_entropy, on)
+        steps[who] = partial(train_step, pipeline, torch.optim.SGD(share.parameters(), lr=0.05))
+    return steps
 
 
-def one_step(runner, optimizer, x, y):
-    optimizer.zero_grad()
-    loss = runner.step(x, y)
-    optimizer.step()
-    return comm.bcast(loss, root=world_size - 1)
-
-
-ratios, library_runs = {}, world_size > 1
-for name in LIBRARY if library_runs else ():
-    made, spent = contestants(name), {}
-    learned = {
-        who: [one_step(*pair, *batch) for batch in even_batches[:6]] for who, pair in made.items()
-    }
-    for batch in even_batches[:8]:
-        for who, pair in made.items():
-            comm.Barrier()
-            start = time.perf_counter()
-            one_step(*pair, *batch)
-            spent.setdefault(who, []).append(max(comm.allgather(time.perf_counter() - start)))
-    ratios[name] = {
-        who: statistics.median(times[1:]) / statistics.median(spent["library"][1:])
-        for who, times in spent.items() if who != "library"
-    }  # fmt: skip
-    same = max(gap(learned["library"], learned[who]) for who in ratios[name]) < 1e-3
+# %%
+# %%px --timeout 110
+ratios = {}
+for name in SCHEDULES if world_size > 1 else ():
+    steps = contestants(name)
+    losses = {who: [step(*batch) for batch in even_batches[:6]] for who, step in steps.items()}
+    calls = {who: partial(step, *even_batches[6]) for who, step in steps.items()}
+    seconds = timing.median_seconds(calls, comm, rounds=7, warm_up=1)
+    library = seconds.pop("library")
+    ratios |= {f"{name}, {who}": time / library for who, time in seconds.items()}
     if rank == 0:
-        print(f"{name}: the library's losses, step by step: {same}")
+        training.print_same({name: losses}, 1e-3)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("A training step, over that of torch.distributed.pipelining")
-rows = [(f"{name}, {who}", ratio) for name, both in ratios.items() for who, ratio in both.items()]
-for row, (_, ratio) in enumerate(rows[::-1]):
-    axes.barh(row, ratio, height=0.6, **plots.hatched("reference"))
-axes.axvline(1, color=plots.NEUTRAL, linewidth=1)
-ticks = axes.set_yticks(range(len(rows)), [name for name, _ in rows[::-1]])
-axes.set_xlabel("time over the library's on the default group")
-print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows))
+drawn, axes = plots.ratio_bars(
+    "A training step, over that of torch.distributed.pipelining",
+    {"MNIST": ratios},
+    "time over the library's on the default group",
+)
+print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 
 # %% [markdown]
 # What to look for:
 #
-# - **The same losses, the same messages.** A schedule is a schedule; the library has its own as lists of actions, too.
-# - **What is left is overhead.** Stages this small take less time than their messages. A pipeline pays where a stage
-#   takes much longer than its output takes to travel: the chapter has a formula for it.
-# - **The library wants equal micro-batches.** Yours takes what there is.
+# - **The losses and the messages are the same.** The library, too, describes its schedules as lists of actions.
+# - **The difference is overhead.** Stages as small as these take less time than their messages. A pipeline pays off if
+#   a stage takes much longer than its output takes to travel. The chapter has a formula for this.
+# - **The library needs equal micro-batches.** Your class accepts any number of samples.
 #
 # # Going further
 #
-# - Receive ahead: post the `irecv` of the next action before you compute this one. On which link does it win?
-# - Split the backward pass: gradients of inputs first, of weights when there is nothing else to do. The bubble
-#   shrinks to what the chapter calls zero bubble. `torch.autograd.grad` gives you the first half.
-# - Cut by time, not by layers: measure what each takes, and let `split_model` balance the sum.
-# - Throw the activations away and compute them again in the backward pass (`torch.utils.checkpoint`). What does a
-#   rank hold then, and what has to be kept of dropout?
-# - Two pipelines side by side with data parallelism: which ranks average which gradients, and when can they begin?
+# - Receive ahead: start the `irecv` of the next action before you compute this one. On which link does this save time?
+# - Split the backward pass: first compute the gradients of the inputs, and compute those of the weights when there is
+#   nothing else to do. The bubble becomes smaller, up to what the chapter calls zero bubble. `torch.autograd.grad`
+#   computes the first half.
+# - Cut by time instead of layers: measure the time of each layer, and let `split_model` balance the sum.
+# - Discard the activations, and compute them again in the backward pass (`torch.utils.checkpoint`). What does a rank
+#   hold then, and what does it have to store for dropout?
+# - Combine two pipelines with data parallelism. Which ranks average which gradients, and when can they start?

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # Lab 06: Mixed precision
 #
-# Sixteen bits take half the memory and half the time on the network, and a GPU multiplies them many
-# times as fast. They also have a smallest number, a largest, and gaps. You take a 16-bit float to
-# pieces and put it together again, see which numbers of a training run it cannot hold, and build
-# the two remedies: master weights and loss scaling. Then on several ranks, where **all must agree
-# on which steps to skip**.
+# 16-bit numbers take half of the memory and half of the time on the network, and a GPU multiplies them many
+# times as fast. But they have a smallest number, a largest number, and gaps. In this lab, you decode a 16-bit
+# float and encode it again, and you find out which numbers of a training run it cannot hold. You build two
+# remedies: master weights and loss scaling. Then you use them on several ranks, where **all ranks must agree on
+# which steps to skip**.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | read and write a half bit by bit; predict which updates and gradients vanish; train 16-bit weights with master weights and a loss that finds its scale; reduce in 16 bits without overflow; skip a step on all ranks or none; shard the master weights as ZeRO does; say what mixed precision saves |
+# | **You will be able to** | read and write a half bit by bit; predict which updates and gradients vanish; train 16-bit weights with master weights and a loss scale that adapts; reduce in 16 bits without overflow; skip a step on all ranks or on none; shard the master weights like ZeRO; explain what mixed precision saves |
 # | **Time** | 125 minutes |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or the knowledge of what a rank and an all-reduce are. No GPU |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and an all-reduce. No GPU |
 # | **Background** | [chapter 06](../book/06_mixed_precision.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
+# run on all ranks. Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -26,8 +26,6 @@ cluster.start()
 # %%px --timeout 120
 import itertools
 import math
-import statistics
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -37,16 +35,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab import memory, models, plots
+from parlab import memory, models, plots, timing, training
 from parlab.checks import mixed_precision as check
-from parlab.data import mnist, text
 from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
 # %% [markdown]
-# If you are stuck on an exercise, `use_reference("its_name")` in a `%%px` cell puts a solution in
-# its place, and you go on.
+# If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place,
+# and you can continue.
 #
 # # Part A: sixteen bits
 #
@@ -54,29 +51,31 @@ from parlab.reference import use_reference
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# A `torch.float16`, a *half*, is 16 bits: one for the sign, five for the exponent $e$, ten for the
-# mantissa $m$, in this order from the highest bit. Read as integers, they stand for
+# A `torch.float16` (a *half*) has 16 bits. From the highest bit to the lowest, these are one bit for the sign, five
+# for the exponent $e$, and ten for the mantissa $m$. If you read $e$ and $m$ as integers, the value is:
 #
 # | exponent $e$ | value | |
 # |---|---|---|
-# | 1 to 30 | $\pm\,2^{\,e-15} \cdot (1 + m/1024)$ | normal: a leading 1 that is not stored |
+# | 1 to 30 | $\pm\,2^{\,e-15} \cdot (1 + m/1024)$ | normal: the leading 1 is not stored |
 # | 0 | $\pm\,2^{-14} \cdot m/1024$ | subnormal, and the two zeros |
-# | 31 | $\pm\infty$ where $m$ is 0, else NaN | |
+# | 31 | $\pm\infty$ if $m$ is 0, otherwise NaN | |
 #
-# Take the bits, an integer from 0 to 65,535, and give the number. All of them have exactly one:
-# −0.0 is not 0.0, though the two compare as equal. A NaN is any NaN. Work with Python's own
-# integers and floats, which hold every half exactly, and `math`: no NumPy, no torch, no `struct`.
+# Given the bits, an integer from 0 to 65,535, return the number.
 #
-# **Predict**: what is the largest half, the smallest normal one, the smallest above zero?
+# - −0.0 is not 0.0, although the two compare as equal. For a NaN, return any NaN.
+# - Use only Python's own integers and floats, which can hold every half exactly, and `math`: no NumPy, no torch, and no
+#   `struct`.
+#
+# **Predict**: what is the largest half? What is the smallest normal one, and the smallest one above zero?
 #
 # <details><summary>Hint 1</summary>
 #
-# `bits >> 15` is the sign, `bits >> 10 & 31` the exponent, `bits & 1023` the mantissa.
+# `bits >> 15` is the sign, `bits >> 10 & 31` is the exponent, and `bits & 1023` is the mantissa.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `math.ldexp(x, n)` is x times 2ⁿ, `-0.0` is a float like others, and `-1 * 0.0` gives it.
+# `math.ldexp(x, n)` is x times 2ⁿ. `-0.0` is an ordinary float, and `-1 * 0.0` returns it.
 # </details>
 
 
@@ -112,43 +111,40 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 65,504: exponent 30 and a full mantissa, $2^{15} \cdot (2 - 2^{-10})$. The smallest normal one is
-# $2^{-14}$, about 6.1·10⁻⁵. The smallest above zero is $2^{-24}$, about 6.0·10⁻⁸. A float32 has
-# eight bits of exponent: its normal numbers go from 1.2·10⁻³⁸ to 3.4·10³⁸, and so do a bfloat16's,
-# which has eight as well.
+# The largest half is 65,504, with exponent 30 and a full mantissa: $2^{15} \cdot (2 - 2^{-10})$. The smallest normal one
+# is $2^{-14}$, about 6.1·10⁻⁵. The smallest one above zero is $2^{-24}$, about 6.0·10⁻⁸. A float32 has eight bits of
+# exponent, so its normal numbers go from 1.2·10⁻³⁸ to 3.4·10³⁸. A bfloat16 also has eight, and about the same range.
 # </details>
 #
 # ## 2. Write a half
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Now the other way: the half that is nearest to a number. That is what happens each time a float32
-# becomes a float16, and each time two of them are added.
+# Now do the reverse: find the half that is nearest to a number. This happens each time a float32 becomes a float16, and
+# each time two float16 numbers are added.
 #
-# - Of two halves that are equally near, take the one whose last bit is 0: *round to nearest even*.
-# - Rounding up may carry: from one exponent into the next, from subnormal to normal, from the
-#   largest half to infinity.
-# - What is nearer to 65,536, which no half holds, than to 65,504 becomes infinity, and so does what
-#   is halfway.
-# - What is nearer to zero than to the smallest subnormal becomes zero; it keeps its sign.
-# - An infinity stays one; of a NaN, only that it is one.
+# - If two halves are equally near, take the one whose last bit is 0 (*round to nearest even*).
+# - Rounding up may carry: from one exponent to the next, from subnormal to normal, or from the largest half to infinity.
+# - A number that is nearer to 65,536, which is not a half, than to 65,504 becomes infinity. So does the number halfway
+#   between them.
+# - A number that is nearer to zero than to the smallest subnormal becomes zero, and it keeps its sign.
 #
-# The value is a Python float, so it has 53 bits of mantissa: round it once, straight to the half.
-# Again without NumPy, torch and `struct`.
+# Edge cases: an infinity stays an infinity, and a NaN becomes any NaN. The value is a Python float with a 53-bit
+# mantissa. Round it once, directly to the half. Again, do not use NumPy, torch, or `struct`.
 #
-# **Predict**: 2049 is not a half. Which one does it become, and which does 2051?
+# **Predict**: 2049 is not a half. Which half does it become? Which one does 2051 become?
 #
 # <details><summary>Hint 1</summary>
 #
-# `math.frexp(x)` gives (f, n) with x = f·2ⁿ and 0.5 ≤ f < 1, and (0, 0) for zero. Halves near x
-# are multiples of 2ⁿ⁻¹¹, and never of less than 2⁻²⁴. How many of these steps is x?
+# `math.frexp(x)` returns (f, n) with x = f·2ⁿ and 0.5 ≤ f < 1, and (0, 0) for zero. Halves near x are multiples of
+# 2ⁿ⁻¹¹, and of at least 2⁻²⁴. How many of these steps is x?
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Python's `round(x)` rounds to the nearest integer, halves to even. The bits of positive halves are
-# in order: the next larger half has the next larger bits. So with x = steps · 2ᵏ, the bits are
-# (k + 24) · 1024 + steps, and every carry is right by itself.
+# Python's `round(x)` rounds to the nearest integer, and ties to even. The bits of positive halves are in order: the next
+# larger half has the next larger bits. So with x = steps · 2ᵏ, the bits are (k + 24) · 1024 + steps, and every carry is
+# right automatically.
 # </details>
 
 
@@ -185,12 +181,11 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# From 2048 to 4096 halves are two apart. 2049 and 2051 are both halfway: 2049 becomes 2048 and 2051
-# becomes 2052, the ones with an even last bit. On average over many sums that favours neither
-# direction.
+# From 2048 to 4096, the gap between halves is 2. Both 2049 and 2051 are halfway: 2049 becomes 2048, and 2051 becomes 2052,
+# because these have an even last bit. Over many sums, neither direction has an advantage.
 # </details>
 #
-# Your half beside torch's, on random numbers of all sizes:
+# The next cell compares your half with torch's, on random numbers of all sizes:
 
 # %%
 # %%px --timeout 60
@@ -206,19 +201,19 @@ if rank == 0:
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# A weight and its update are both halves, and far from zero each. Their sum is rounded too, to the
-# halves near the *weight*. If the update is too small beside it, the sum is the weight again: the
-# step was for nothing, and so are all that follow.
+# A weight and its update can both be halves, and both far from zero. But their sum is rounded, too, to the halves near
+# the *weight*. If the update is too small compared with the weight, the sum is the weight again. The step had no effect,
+# and neither will the steps after it.
 #
-# `eps` is the gap from 1 to the next larger number: $2^{-10}$ for float16, $2^{-7}$ for bfloat16.
-# **Predict in numbers**, for a positive weight far from the ends of the format:
+# `eps` is the gap from 1 to the next larger number: $2^{-10}$ for float16, $2^{-7}$ for bfloat16. **Predict in numbers**,
+# for a positive weight far from both ends of the format:
 #
-# - `added`: the largest update $u$ for which weight + $u$ gives the weight again;
-# - `subtracted`: the same for weight − $u$. Look closely at what lies below a power of two;
-# - `counter`: begin at 0 and add 1 again and again. At which number does it stop?
+# - `added`: the largest update $u$ for which weight + $u$ is the weight again
+# - `subtracted`: the same for weight − $u$. Look closely at the numbers just below a power of two
+# - `counter`: start at 0 and add 1 repeatedly. At which number does it stop?
 #
-# The check does it in torch, and compares. (A percent more or less is right: whether a tie vanishes
-# depends on the weight's last bit.)
+# The check does this in torch and compares. (It accepts a difference of one percent, because the weight's last bit decides
+# whether a tie vanishes.)
 
 
 # %% tags=["exercise"] exercise="predict_vanishing"
@@ -251,8 +246,8 @@ check.show_values(
 )
 
 # %% [markdown]
-# Weights of 1, half and 1024 that take a thousand steps upward, of the size that you say vanishes,
-# and of 1.01 times that:
+# The next cell takes a thousand upward steps from weights of 1, a half, and 1024. The steps have the size that vanishes
+# according to your prediction, and 1.01 times that size:
 
 # %%
 # %%px
@@ -272,9 +267,9 @@ for weight in (1.0, 0.5, 1024.0):
             )
 
 # %% [markdown]
-# A step a hundredth longer, and the float16 goes twice as far as it should: each step is rounded up
-# to a whole gap. The bfloat16 stops at the next power of two, where the gap doubles. A weight of 16
-# bits cannot take small steps, whatever the optimizer does.
+# With a step that is one percent longer, float16 moves twice as far as it should, because each step is rounded up to a
+# whole gap. The bfloat16 stops at the next power of two, where the gap doubles. A 16-bit weight cannot take small steps,
+# whatever the optimizer does.
 
 # %% [markdown]
 # # Part B: two remedies
@@ -283,35 +278,34 @@ for weight in (1.0, 0.5, 1024.0):
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# What becomes of a gradient in 16 bits depends on its exponent alone: the $e$ with
-# $2^e \le |g| < 2^{e+1}$. Count how many of a model's gradients have which. The gradients of the
-# layers' *outputs* matter most, since the backward pass goes through them: what is zero there is
-# zero in every layer before.
+# What happens to a gradient in 16 bits depends only on its exponent: the $e$ with $2^e \le |g| < 2^{e+1}$. Count how many
+# of a model's gradients have which exponent. The gradients of the layers' *outputs* matter most, because the backward pass
+# goes through them: if they are zero, the gradients of all earlier layers are zero.
 #
-# `run()` does a forward and a backward pass of a model that `layers` are in. Hooks see the
-# gradients pass by: a forward hook of a layer gets its output, and `output.register_hook(f)` calls
-# `f(gradient)` when that has its gradient.
+# `run()` does a forward and a backward pass of a model that contains `layers`. Use hooks to see the gradients: a forward
+# hook of a layer gets the layer's output, and `output.register_hook(f)` calls `f(gradient)` when the output has its
+# gradient.
 #
-# - Each number of each gradient counts once; a layer that is used twice in a pass counts twice.
-# - Zeros have no exponent. They count under the key None.
-# - Nothing else changes: the gradients are what they are without you, and no hook of yours is left
-#   on a layer when you return.
-# - Gradients may have any float dtype.
+# - Each number of each gradient counts once. A layer that is used twice in a pass counts twice.
+# - Zeros have no exponent. Count them under the key None.
 #
-# **Predict**: where do most gradients of an MLP on MNIST lie, with a batch of 64: near $2^{-2}$,
-# $2^{-10}$ or $2^{-25}$? And those of a GPT, whose loss is the mean over 1,024 tokens?
+# Edge cases: the gradients are the same as without your hooks, and no hook is left on a layer when you return. Gradients may
+# have any float dtype.
+#
+# **Predict**: where are most gradients of an MLP on MNIST, with a batch of 64: near $2^{-2}$, $2^{-10}$, or $2^{-25}$? Where
+# are those of a GPT, whose loss is the mean over 1,024 tokens?
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.frexp(g)` gives f and n with g = f·2ⁿ and 0.5 ≤ |f| < 1: the exponent asked for is n − 1.
-# Have `float32` numbers when you ask.
+# `torch.frexp(g)` returns f and n with g = f·2ⁿ and 0.5 ≤ |f| < 1, so the exponent is n − 1. Convert the numbers to float32
+# first.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `handle = layer.register_forward_hook(lambda layer, inputs, output: …)`, `handle.remove()`. A
-# forward hook that returns something replaces the output, and a tensor's hook the gradient: let
-# yours return None. `counts.update(numbers.tolist())` of a `Counter` counts.
+# `handle = layer.register_forward_hook(lambda layer, inputs, output: …)`, and later `handle.remove()`. If a forward hook
+# returns something, it replaces the output, and a tensor's hook replaces the gradient. So return None from both.
+# `counts.update(numbers.tolist())` of a `Counter` counts.
 # </details>
 
 
@@ -366,38 +360,31 @@ def counted(scale):
 check.show_values(scaled=[counted(scale) for scale in (1.0, 2.0**-20, 2.0**-24)])
 
 # %% [markdown]
-# The gradients of the activations of two models, in float32, with what float16 can hold: the MLP on
+# The next cell counts the gradients of the activations of two models in float32, and draws what float16 can hold: the MLP on
 # MNIST with a batch of 64, and the small GPT with 16 windows of text.
 
 # %%
 # %%px --timeout 60
-images, labels = (torch.from_numpy(part).to(device) for part in mnist("train", limit=2560))
-windows = torch.from_numpy(text("train", 16 * 65).astype("int64")).view(16, 65).to(device)
+images, labels = training.mnist_batches(2560, 2560, device)[0]
+text_batch = training.text_batches(1, 16, 64, device)[0]
 
 
-def mlp_loss(model, x, y, dtype=torch.float32):
-    return F.cross_entropy(model(x.to(dtype)).float(), y)
-
-
-def gpt_loss(model, tokens):
-    scores = model(tokens[:, :-1])
-    return F.cross_entropy(scores.float().transpose(1, 2), tokens[:, 1:])
+def gradients_of(model, loss_function, inputs, targets):
+    """How many gradients of activations have which exponent, in the linear layers."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    return gradient_exponents(layers, lambda: loss_function(model(inputs), targets).backward())
 
 
 torch.manual_seed(0)
-watched = {"MLP": models.mlp(64).to(device), "GPT": models.GPT().to(device)}
+mlp, gpt = models.mlp(64).to(device), models.GPT().to(device)
 histograms = {
-    "MLP": gradient_exponents(
-        [layer for layer in watched["MLP"] if isinstance(layer, nn.Linear)],
-        lambda: mlp_loss(watched["MLP"], images[:64], labels[:64]).backward(),
-    ),
-    "GPT": gradient_exponents(
-        [layer for layer in watched["GPT"].modules() if isinstance(layer, nn.Linear)],
-        lambda: gpt_loss(watched["GPT"], windows).backward(),
-    ),
+    "MLP": gradients_of(mlp, F.cross_entropy, images[:64], labels[:64]),
+    "GPT": gradients_of(gpt, training.token_loss, *text_batch),
 }
 
 
+# %%
+# %%px
 def survivors(counts, scale=0):
     """Shares of the numbers other than 0 that 2^`scale` times them are: zero, subnormal, normal, too
     large, in float16."""
@@ -410,13 +397,20 @@ def survivors(counts, scale=0):
 
 
 if rank == 0:
-    for name, counts in histograms.items():
-        for scale in (0, 4, 8, 16, 24):
-            lost, subnormal, normal, over = survivors(counts, scale)
-            print(
-                f"{name}, scale 2^{scale:<2}: {lost:6.1%} are lost, {subnormal:6.1%} subnormal, "
-                f"{normal:6.1%} normal, {over:6.1%} too large"
-            )
+    _, subnormal, _, _ = survivors(histograms["GPT"])
+    _, _, normal, _ = survivors(histograms["GPT"], 16)
+    print("more than half of the GPT's gradients are subnormal in float16:", subnormal > 0.5)
+    print("2^16 makes more than 99% of them normal:", normal > 0.99)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+for name, counts in histograms.items():
+    for scale in (0, 4, 8, 16, 24):
+        lost, subnormal, normal, over = survivors(counts, scale)
+        print(
+            f"{name}, scale 2^{scale:<2}: {lost:6.1%} are lost, {subnormal:6.1%} subnormal, "
+            f"{normal:6.1%} normal, {over:6.1%} too large"
+        )
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
@@ -441,41 +435,39 @@ legend = axes.legend(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Near $2^{-10}$ and near $2^{-18}$: the mean over 16 times as many outputs makes each gradient 16
-# times smaller, and that is half of the way. Most of the GPT's are subnormal: they have few digits
-# left. Above, up to $2^{15}$, nothing is used. So: multiply the loss, and by the chain rule every
-# gradient, by a power of two. That moves the picture to the right, without a rounding error.
+# They are near $2^{-10}$ and near $2^{-18}$. The mean over 16 times as many outputs makes each gradient 16 times smaller, which
+# is half of the difference. Most of the GPT's gradients are subnormal, so they have few digits left. The range above, up to
+# $2^{15}$, is not used. So multiply the loss by a power of two. By the chain rule, this multiplies every gradient by it. It
+# moves the whole picture to the right, without a rounding error.
 # </details>
 #
 # ## 5. Master weights
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The model computes with 16-bit weights; exercise 3 says that it cannot be trained in them. So the
-# optimizer gets float32 copies, the *master weights*. The update goes to the copy, which takes the
-# smallest step, and the model gets the copy rounded. Many steps that vanish one by one add up.
+# The model computes with 16-bit weights, but exercise 3 shows that you cannot train such weights directly. So the optimizer
+# gets float32 copies, the *master weights*. It updates the copy, which can take small steps, and the model gets the rounded
+# copy. Many steps that would vanish one by one add up.
 #
-# - `__init__`: `self.master` has a float32 `nn.Parameter` for each of `self.parameters`, which are
-#   of 16 bits, in their order. `self.optimizer` is `make_optimizer(self.master)`.
-# - `collect()`: the copies get the parameters' gradients, in float32; the parameters have none
-#   afterwards (`.grad` is None). Where a parameter has no gradient, its copy has none either: an
-#   optimizer leaves alone what has none, and decays what has zeros.
-# - `step()`: the optimizer's step; then the parameters get the new values, rounded, in the memory
-#   where they are.
+# - In `__init__`, `self.master` gets a float32 `nn.Parameter` for each of the 16-bit `self.parameters`, in the same order.
+#   `self.optimizer` is `make_optimizer(self.master)`.
+# - `collect()` moves the parameters' gradients to the copies, in float32. Afterwards, the parameters have no gradients
+#   (`.grad` is None). If a parameter has no gradient, its copy has none either, because an optimizer skips a parameter
+#   without a gradient, but decays one whose gradient is zero.
+# - `step()` takes the optimizer's step. Then the parameters get the new values, rounded, in their own memory.
 #
-# **Predict**: how many bytes does a parameter take now, with Adam in float32: weight, gradient,
-# copy and states? And without mixed precision?
+# **Predict**: how many bytes does a parameter take now, with Adam in float32? Count weight, gradient, copy, and states. How
+# many does it take without mixed precision?
 #
 # <details><summary>Hint 1</summary>
 #
-# `nn.Parameter(parameter.detach().float())`. `parameter.detach().copy_(copy)` rounds and keeps the
-# memory.
+# `nn.Parameter(parameter.detach().float())`. `parameter.detach().copy_(copy)` rounds and keeps the memory.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `zip(self.parameters, self.master, strict=True)` goes through both. In `collect()`, the copies of
-# the step before still have a `.grad`.
+# `zip(self.parameters, self.master, strict=True)` loops over both. In `collect()`, the copies still have a `.grad` from the
+# step before.
 # </details>
 
 
@@ -537,41 +529,39 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 2 for the weight, 2 for the gradient, 4 for the copy, 8 for Adam's states: 16. (After `collect()` the
-# gradient is there in float32 instead: 18. Kept until the next one, it makes 20 of them by the end of
-# the next backward pass.) Without: 4, 4 and 8, also 16. Mixed precision saves nothing here.
-# It saves half of the activations and of what is sent, and it computes faster.
+# 2 for the weight, 2 for the gradient, 4 for the copy, and 8 for Adam's states: 16. (After `collect()`, the gradient exists in
+# float32 instead, which makes 18. If it is kept, there are 20 at the end of the next backward pass.) Without mixed precision,
+# there are 4, 4, and 8, which is also 16. So mixed precision saves nothing here. It saves half of the activations and half of
+# what is sent, and it computes faster.
 # </details>
 #
 # ## 6. Scale the loss
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# A step with a fixed scale. Multiply the loss, let the backward pass run in 16 bits, and undo it
-# where there is room: in float32. Everything that looks at the size of the gradient comes after
-# that.
+# Take a step with a fixed scale. Multiply the loss, run the backward pass in 16 bits, and undo the scale in float32, where
+# there is room. Everything that depends on the size of the gradient comes after that.
 #
-# - The backward pass is that of `scale` times the loss, which is a float32; `weights.collect()`
-#   brings the gradients into float32, then they are divided by `scale`.
-# - Clip them: all of `weights.master` together to a norm of at most `max_norm`. Return the norm
-#   before clipping, of the true gradient, as a Python float.
-# - `weights.step()`. The optimizer's settings stay as they are.
+# - Run the backward pass of `scale` times the loss, which is a float32. `weights.collect()` converts the gradients to float32.
+#   Then divide them by `scale`.
+# - Clip the gradients of all of `weights.master` together to a norm of at most `max_norm`. Return the norm of the true
+#   gradient before clipping, as a Python float.
+# - Call `weights.step()`. The optimizer's settings do not change.
 #
-# A master weight without gradient (None) keeps none. Gradients that are all zero, as where all have
-# underflown, stay zero: their norm is 0.
+# Edge cases: a master weight without a gradient (None) keeps None. If all gradients are zero, for example because all of them
+# have underflowed, they stay zero, and their norm is 0.
 #
-# **Predict**: a gradient of norm 0.5, a scale of 1024, `max_norm` 1. How long is the step if you
-# clip first and unscale then?
+# **Predict**: a gradient has norm 0.5, the scale is 1024, and `max_norm` is 1. How long is the step if you clip first and
+# unscale then?
 #
 # <details><summary>Hint 1</summary>
 #
-# One line for each point above, in this order.
+# You need one line for each step of the text above, in this order.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` clips in place and returns the norm before,
-# as a tensor.
+# `torch.nn.utils.clip_grad_norm_(parameters, max_norm)` clips in place and returns the norm before clipping, as a tensor.
 # </details>
 
 
@@ -600,14 +590,16 @@ check.scaled_step(scaled_step)
 # %%px --timeout 20
 def scaled_steps(scale, max_norm):
     layer = nn.Linear(2, 1, bias=False).half()
-    layer.large, layer.unused = (nn.Parameter(torch.ones(1).half()) for _ in range(2))
-    nn.init.constant_(layer.weight, 1.0 + rank)
+    layer.large, layer.unused, layer.other = (nn.Parameter(torch.ones(1).half()) for _ in range(3))
+    nn.init.zeros_(layer.weight)
     weights = MasterWeights(layer, partial(torch.optim.SGD, lr=2.0**14))
-    x, norms = torch.tensor([[0.5, 0.25]]).half(), []
+    x, norms = torch.tensor([[0.5 + rank, 0.25]]).half(), []
     for _ in range(3):
-        loss = layer(x).float().sum() * 2.0**-18 + layer.large.float() / 8
-        norms.append(f"{scaled_step(weights, loss.sum(), scale, max_norm):.3e}")
-    return norms, [f"{x:.4g}" for copy in weights.master for x in copy.flatten().tolist()]
+        loss = layer(x).float().sum() * 2.0**-26 + (layer.large.float() / 8).sum()
+        loss = loss + (layer.other.float() * 5 / 64).sum()  # so the norm is not the largest one
+        norms.append(f"{scaled_step(weights, loss, scale, max_norm):.3e}")
+    found = [*weights.master, *layer.parameters()]
+    return norms, [f"{x:.4g}" for tensor in found for x in tensor.flatten().tolist()]
 
 
 check.show_values(cut=scaled_steps(2.0**12, 2.0**-6), whole=scaled_steps(2.0**15, 1.0))
@@ -615,9 +607,8 @@ check.show_values(cut=scaled_steps(2.0**12, 2.0**-6), whole=scaled_steps(2.0**15
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The scaled gradient has norm 512, is clipped to 1, and is 1/1024 after unscaling: the step is 512
-# times too short. It depends on the scale, and nothing warns. With Adam you would not even see it
-# in the length of the step.
+# The scaled gradient has norm 512. It is clipped to 1, and after unscaling it is 1/1024, so the step is 512 times too short.
+# Its length depends on the scale, and there is no error. With Adam, you would not even see it in the length of the step.
 # </details>
 
 # %% [markdown]
@@ -625,33 +616,32 @@ check.show_values(cut=scaled_steps(2.0**12, 2.0**-6), whole=scaled_steps(2.0**15
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Which scale is right? It depends on the model, and changes while it learns. So begin too high.
-# Where a gradient overflows, the step is skipped and the scale goes down; where none has for a
-# while, it goes up. That is `torch.amp.GradScaler`; write it, with exactly its rule.
+# Which scale is right? It depends on the model, and it changes during training. So start with a scale that is too high. If a
+# gradient overflows, skip the step and reduce the scale. If there has been no overflow for a while, increase it. Write this as
+# `torch.amp.GradScaler` does it, with exactly its rule.
 #
-# - `unscale(gradients)` divides the float32 gradients by the scale, in place, and returns whether
-#   one of their numbers is an infinity or a NaN: then the step is to be skipped.
-# - `update(overflow)` is called at the end of each step, skipped or not. After an overflow the
-#   scale is multiplied by `backoff_factor`, and the count of good steps begins again. After
-#   `growth_interval` good steps in a row it is multiplied by `growth_factor`, and the count begins
-#   again.
-# - The scale is a float32 in the library, and there it stays finite: where growing would make it
-#   larger than `torch.finfo(torch.float32).max`, it stays, though the count begins again. Down, it
-#   has no limit.
-# - `self.scale` is the scale, `self.good_steps` the count. With them `state_dict()`, which is
-#   given, is what the library's scaler saves, and loads.
+# - `unscale(gradients)` divides the float32 gradients by the scale, in place. It returns whether one of their numbers is an
+#   infinity or a NaN. In this case, the step must be skipped.
+# - `update(overflow)` is called at the end of each step, skipped or not. After an overflow, the scale is multiplied by
+#   `backoff_factor`, and the count of good steps starts again. After `growth_interval` good steps in a row, the scale is
+#   multiplied by `growth_factor`, and the count starts again.
+# - `self.scale` is the scale, and `self.good_steps` is the count. The given `state_dict()` uses them. It is what the library's
+#   scaler saves and loads.
 #
-# **Predict**: the scale begins at $2^{16}$, the largest gradient is 0.01, and `growth_interval`
-# is 2000. At which scale does it settle, and what share of the steps is skipped from then on?
+# Edge case: the library's scale is a float32 and stays finite. If growing would make it larger than
+# `torch.finfo(torch.float32).max`, it stays as it is, and the count starts again. There is no lower limit.
+#
+# **Predict**: the scale starts at $2^{16}$, the largest gradient is 0.01, and `growth_interval` is 2000. At which scale does it
+# settle? Which share of the steps is skipped from then on?
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.isfinite(gradient).all()` is a tensor of one bool.
+# `torch.isfinite(gradient).all()` is a tensor with one bool.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# In `update`: an overflow sets the count to 0. Else add one to it, and compare with the interval.
+# In `update`, an overflow sets the count to 0. Otherwise, add one to the count and compare it with the interval.
 # </details>
 
 
@@ -751,8 +741,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The largest scale for which 0.01 times it stays below 65,520 is $2^{22}$. Every 2000 good steps it
-# tries $2^{23}$, which overflows: one step in 2001 is lost, and that is the price of knowing.
+# The largest scale for which 0.01 times the scale stays below 65,520 is $2^{22}$. Every 2000 good steps, the scaler tries
+# $2^{23}$, which overflows. So one step in 2001 is lost. This is the price of finding the scale.
 # </details>
 
 # %% [markdown]
@@ -762,28 +752,27 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# Data parallelism sends every gradient in every step. In 16 bits that is half of the bytes. The
-# mean over the ranks has two parts, a sum and a division by N, and in 16 bits the order matters:
-# gradients that were scaled up to the end of the format overflow in the sum, even where their mean
-# is a half.
+# Data parallelism sends every gradient in every step. In 16 bits, these are half as many bytes. The mean over the ranks
+# consists of a sum and a division by N, and in 16 bits their order matters: gradients that were scaled up to the end of the
+# format overflow in the sum, even if their mean is a half.
 #
-# - Lay the float32 gradients side by side in one buffer of `dtype`, and all-reduce it once: 2 bytes
-#   for each number, and one message.
-# - No mean of finite halves overflows: divide before the sum.
-# - An infinity or NaN of one rank is everybody's: it stays one.
-# - The means go back into the float32 gradients, in place.
+# - Copy the float32 gradients into one buffer of `dtype`, and all-reduce it once. This is one message, with 2 bytes for each
+#   number.
+# - The mean of finite halves does not overflow: divide before the sum.
+# - An infinity or a NaN of one rank must arrive at all ranks.
+# - Copy the means back into the float32 gradients, in place.
 #
-# **Predict**: four ranks have a gradient of 20,000 each, in float16. What comes out if you divide
-# after the sum? And with gradients of $3 \cdot 2^{-24}$, if you divide before, in float16?
+# **Predict**: four ranks each have a gradient of 20,000 in float16. What is the result if you divide after the sum? What is the
+# result for gradients of $3 \cdot 2^{-24}$ if you divide before the sum, in float16?
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.cat([g.flatten() for g in gradients])`, a division, `.to(dtype)`.
+# `torch.cat([g.flatten() for g in gradients])`, a division, and `.to(dtype)`.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `flat.split([g.numel() for g in gradients])` gives the parts, `part.view_as(g)` their shape.
+# `flat.split([g.numel() for g in gradients])` returns the parts, and `part.view_as(g)` gives each part its shape.
 # </details>
 
 
@@ -827,15 +816,14 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 80,000 is no half: infinity, though the mean is 20,000. Before the sum, $3 \cdot 2^{-24}/4$ lies
-# between 0 and the smallest half, rounds up to it, and the sum is $4 \cdot 2^{-24}$: a third too
-# much. After the sum it would be exact. Loss scaling keeps gradients far from both ends, if it can;
-# PyTorch's FSDP divides float16 gradients by about √N before the sum, and by the rest after.
+# 80,000 is not a half, so the result is infinity, although the mean is 20,000. If you divide before the sum,
+# $3 \cdot 2^{-24}/4$ is between 0 and the smallest half and rounds up to it. The sum is $4 \cdot 2^{-24}$, a third too much.
+# After the sum, it would be exact. Loss scaling keeps gradients far from both ends, if possible. PyTorch's FSDP divides float16
+# gradients by about √N before the sum, and by the rest after it.
 # </details>
 #
-# What does it cost in accuracy? Random gradients on 2 to 4,096 ranks, here added up one after the
-# other as a chain of ranks would, each sum rounded; and, on your ranks, `group`, which adds halves
-# in float32 and rounds once.
+# What does this cost in accuracy? The next cell sums random gradients on 2 to 4,096 ranks, one after the other, as a chain of
+# ranks would, and rounds each sum. On your ranks, `group` sums halves in float32 and rounds once.
 
 
 # %%
@@ -844,24 +832,30 @@ def error(sums, right):
     return float((sums.double() - right).norm() / right.norm())
 
 
+def summed_in_turn(numbers, dtype):
+    """The mean over the ranks, summed rank by rank in `dtype`."""
+    total = torch.zeros(numbers.shape[1], dtype=dtype)
+    for one in (numbers / len(numbers)).to(dtype):
+        total = total + one
+    return total
+
+
+# %%
+# %%px --timeout 60
 torch.manual_seed(0)
 numbers = torch.randn(4096, 500) + 1  # (ranks, numbers), with a mean of 1
-errors = {torch.float16: [], torch.bfloat16: []}
 counts = [2**k for k in range(1, 13)]
-for dtype, found in errors.items():
-    for n in counts:
-        total = torch.zeros(500, dtype=dtype)
-        for one in (numbers[:n] / n).to(dtype):
-            total = total + one
-        found.append(error(total, numbers[:n].double().mean(0)))
-    mine = [numbers[rank].clone().to(device)]
-    reduce_halves(mine, dtype, group)
-    once = error(mine[0].cpu(), numbers[:world_size].double().mean(0))
+errors = {}
+for dtype in (torch.float16, torch.bfloat16):
+    means = {n: numbers[:n].double().mean(0) for n in counts}
+    errors[dtype] = [error(summed_in_turn(numbers[:n], dtype), means[n]) for n in counts]
+    own = [numbers[rank].clone().to(device)]
+    reduce_halves(own, dtype, group)
+    once = error(own[0].cpu(), numbers[:world_size].double().mean(0))
     if rank == 0:
-        at = dict(zip(counts, found, strict=True))
+        by_ranks = ", ".join(f"{errors[dtype][counts.index(n)]:.0e} on {n}" for n in (4, 64, 4096))
         print(
-            f"{str(dtype)[6:]:8}: error {at[4]:.0e} on 4 ranks, {at[64]:.0e} on 64, "
-            f"{at[4096]:.0e} on 4096; rounded once, on your ranks, {once:.0e}"
+            f"{str(dtype)[6:]:8}: error {by_ranks} ranks; rounded once, on your ranks, {once:.0e}"
         )
 
 # %% tags=["nbval-ignore-output"]
@@ -873,39 +867,37 @@ axes.set(xlabel="ranks", ylabel="relative error of the mean", yscale="log")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# A bfloat16 has eight significant bits, and where the sum is 256 times as large as what is added, that
-# vanishes, as in exercise 3. A tree loses less than a ring; but libraries choose between them by time
-# and not by accuracy. Where ranks are many, reduce in float32.
+# A bfloat16 has eight significant bits. When the sum is 256 times as large as the next number, this number vanishes, as in
+# exercise 3. A tree loses less than a ring, but libraries choose between them by time, not by accuracy. If there are many ranks,
+# reduce in float32.
 #
 # ## 9. The whole step
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Now all of it, on top of data parallelism: each rank has a loss over samples of its own, and the
-# gradients are averaged, as in lab 02. **All ranks take the step, or all skip it.** One rank's
-# overflow is everybody's: if it skipped alone, its weights would be other ones from then on, and
-# its scale too.
+# Now combine all of this with data parallelism: each rank has a loss over its own samples, and the gradients are averaged, as in
+# lab 02. **All ranks take the step, or all ranks skip it.** An overflow on one rank concerns all of them. If only this rank
+# skipped, its weights and its scale would be different from then on.
 #
-# - The scaled backward pass, `weights.collect()`, then the mean over the ranks with `reduce_halves`
-#   in float16.
-# - `scaler.unscale(…)` the float32 gradients of the master weights that have one.
-# - Unless something has overflowed on some rank: clip all of them to `max_norm`, and
-#   `weights.step()`. Else nothing moves.
-# - At the end, `scaler.update(…)`, on all ranks alike. Return whether the step was taken.
+# - Run the scaled backward pass, then `weights.collect()`, and then compute the mean over the ranks with `reduce_halves` in
+#   float16.
+# - Call `scaler.unscale(…)` with the float32 gradients of the master weights that have one.
+# - If nothing has overflowed on any rank, clip all gradients together to `max_norm` and call `weights.step()`. Otherwise,
+#   nothing moves.
+# - At the end, call `scaler.update(…)` in the same way on all ranks. Return whether the step was taken.
 #
-# All ranks have gradients for the same parameters. Beside the gradients, send at most one number.
+# All ranks have gradients for the same parameters. In addition to the gradients, send at most one number.
 #
-# **Predict**: does the step need a message to agree on the overflow?
+# **Predict**: do the ranks need another message to agree on the overflow?
 #
 # <details><summary>Hint 1</summary>
 #
-# What is infinity plus anything? After the reduction every rank sees the overflow of any.
+# What is infinity plus any number? After the reduction, every rank sees the overflow of any rank.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `overflow = scaler.unscale(gradients)` comes after the reduction, and `if not overflow:` holds
-# clipping and step.
+# Call `overflow = scaler.unscale(gradients)` after the reduction. Clip and step inside `if not overflow:`.
 # </details>
 
 
@@ -960,29 +952,27 @@ check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda st
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No: the all-reduce of the gradients carries infinities and NaN to everyone. It does where ranks
-# hold *shards*, as in lab 03: no rank sees the others' numbers then, and one number is all-reduced,
-# which the norm needs anyway (it is infinite, or NaN, if a shard is).
+# No. The all-reduce of the gradients brings infinities and NaN to all ranks. If ranks hold *shards*, as in lab 03, they do need
+# one, because then no rank sees the other ranks' numbers. One number is all-reduced, which the norm needs anyway. (It is
+# infinite or NaN if a shard contains such a number.)
 # </details>
 #
 # ## 10. What it saves
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# **Predict in numbers**: Ψ parameters, Adam with float32 states, N ranks, collectives on a ring.
-# Bytes on one rank, at the end of a backward pass (float32 copies of the last step's gradients are
-# gone by then):
+# **Predict in numbers**, for Ψ parameters, Adam with float32 states, N ranks, and collectives on a ring. First, the bytes on one
+# rank at the end of a backward pass (the float32 copies of the last step's gradients no longer exist):
 #
-# - `held_float32`: weights, gradients and states, all in float32;
-# - `held_mixed`: 16-bit weights and gradients; master weights and states in float32;
-# - `held_sharded`: the same, with the master weights and states sharded over the ranks (lab 03's
-#   stage 1).
+# - `held_float32`: weights, gradients, and states, all in float32
+# - `held_mixed`: 16-bit weights and gradients, and float32 master weights and states
+# - `held_sharded`: the same, but the master weights and states are sharded over the ranks (stage 1 of lab 03)
 #
-# And bytes that a rank sends in a step:
+# Second, the bytes that a rank sends in a step:
 #
-# - `sent_float32`: an all-reduce of float32 gradients;
-# - `sent_mixed`: one of 16-bit gradients;
-# - `sent_sharded`: a reduce-scatter of 16-bit gradients, and an all-gather of 16-bit weights.
+# - `sent_float32`: an all-reduce of float32 gradients
+# - `sent_mixed`: an all-reduce of 16-bit gradients
+# - `sent_sharded`: a reduce-scatter of 16-bit gradients and an all-gather of 16-bit weights
 
 
 # %% tags=["exercise"] exercise="predict_bytes"
@@ -1018,48 +1008,43 @@ check.show_values(
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# Exercise 5 keeps all master weights and all of Adam's states on every rank. Stage 1 of ZeRO (lab
-# 03) deals them out: a rank keeps in 32 bits what belongs to its own part of the flat weights, and
-# nothing else. The 16-bit weights stay whole, so forward and backward pass know nothing of it. But
-# no rank sees all gradients any more: the norm, and whether something has overflowed, are now
-# **asked of all ranks**.
+# Exercise 5 keeps all master weights and all of Adam's states on every rank. Stage 1 of ZeRO (lab 03) distributes them: a rank
+# keeps 32-bit numbers only for its own part of the flat weights. The 16-bit weights stay whole, so the forward and backward
+# passes do not change. But no rank sees all gradients any more. The norm and the overflow must be **found together with all
+# ranks**.
 #
-# The frame lays the model's 16-bit weights side by side in `self.flat`, with zeros at the end until
-# its length divides by the number of ranks N, and sends rank 0's to all. `self.parameters` are
-# views of it.
+# The given code copies the model's 16-bit weights into `self.flat`, with zeros at the end until its length divides by the
+# number of ranks N, and broadcasts those of rank 0. `self.parameters` are views of it.
 #
-# - `__init__`: `self.master` is one float32 `nn.Parameter`, a copy of this rank's part of
-#   `self.flat`: the rank-th of N equal ones, its zeros included. `self.optimizer` is
-#   `make_optimizer([self.master])`.
-# - `collect()`: lay the gradients of `self.parameters` side by side in the same way. Where a
-#   parameter has none (None), and at the end, are zeros. Afterwards no parameter has a gradient,
-#   and `self.master.grad` is this rank's part of the mean over the ranks, in float32. As in
-#   exercise 8, gradients travel in 16 bits (the weights' dtype), and no mean of finite ones
-#   overflows.
-# - `step(scaler, max_norm)`: `scaler.unscale(…)`. Where no rank has an infinity or a NaN (a sum of
-#   squares beyond float32 may count as one), clip the gradient of all shards together to a norm of at
-#   most `max_norm`, take the optimizer's step, and give all ranks all weights, rounded, in the memory
-#   where they are. Else nothing moves, on **no rank**.
-# - At its end, on every rank: `scaler.update(…)`, no gradient is left (`self.master.grad` is None),
-#   and it returns whether the step was taken.
-# - In all, a rank sends what you predicted as `sent_sharded`, and beside that at most two numbers.
-#   Between steps it keeps the 16-bit weights, `self.master` and the optimizer's states, and no
-#   more.
+# - In `__init__`, `self.master` is one float32 `nn.Parameter`, a copy of this rank's part of `self.flat`. This is part number
+#   `rank` of N equal ones, including its zeros. `self.optimizer` is `make_optimizer([self.master])`.
+# - `collect()` copies the gradients of `self.parameters` into one buffer in the same way. Afterwards, no parameter has a
+#   gradient, and `self.master.grad` is this rank's part of the mean over the ranks, in float32. As in exercise 8, gradients
+#   travel in 16 bits (the weights' dtype), and the mean of finite ones does not overflow.
+# - `step(scaler, max_norm)` calls `scaler.unscale(…)`. If no rank has an infinity or a NaN, clip the gradients of all shards
+#   together to a norm of at most `max_norm`, take the optimizer's step, and gather all weights on all ranks, rounded, in
+#   their own memory. Otherwise, nothing moves, on **no rank**.
+# - At the end of `step`, on every rank: call `scaler.update(…)`, remove the gradient (`self.master.grad` is None), and return
+#   whether the step was taken.
 #
-# **Predict**: one number of one rank's gradient is infinite. How many of four ranks see that after
-# a reduce-scatter, and which?
+# Edge cases: a parameter without a gradient (None) counts as zeros, and so does the end of the buffer. In total, a rank sends
+# what you predicted as `sent_sharded`, and at most two more numbers. Between steps, it keeps only the 16-bit weights,
+# `self.master`, and the optimizer's states. A sum of squares that is too large for float32 may count as an overflow.
+#
+# **Predict**: one number of one rank's gradient is infinite. After a reduce-scatter, how many of four ranks see this, and which
+# ones?
 #
 # <details><summary>Hint 1</summary>
 #
-# `dist.reduce_scatter_single(part, whole, group=self.group)` makes `part` this rank's part of the
-# sum, and `dist.all_gather_single(self.flat, part, group=self.group)` puts the parts together
-# again. Both are flat, and of the same dtype.
+# `dist.reduce_scatter_single(part, whole, group=self.group)` makes `part` this rank's part of the sum, and
+# `dist.all_gather_single(self.flat, part, group=self.group)` puts the parts together again. Both tensors are flat and have the
+# same dtype.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# The squares of all shards, added up by an all-reduce, are the square of the norm. And if one of
-# them is infinite or NaN?
+# Sum the squares of all shards with an all-reduce. The result is the square of the norm. What is it if one of the numbers is
+# infinite or NaN?
 # </details>
 
 
@@ -1183,58 +1168,67 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# One: the rank that the number belongs to. The others' shards are finite, and so is what they would
-# do. If that rank skipped alone, its part of the weights would be one step behind the others', and
-# its scale half of theirs. One number tells them all: a sum of squares with an infinity or a NaN in
-# it is none.
+# One rank sees it: the rank whose part contains the number. The shards of the other ranks are finite, and so are the steps that
+# they would take. If this rank skipped alone, its part of the weights would be one step behind the others, and its scale would be
+# half of theirs. One number is enough to agree: a sum of squares that contains an infinity or a NaN is not finite.
 # </details>
 #
-# What a rank holds at the end of a backward pass of the small GPT with Adam, with all master
-# weights and with a shard of them, and what it sends in a step: beside what you predicted in
-# exercise 10.
+# The next cells measure what a rank holds at the end of a backward pass of the small GPT with Adam, with all master weights and
+# with a shard of them. They also measure what it sends in a step, and compare both with your predictions from exercise 10.
 
 
 # %%
 # %%px --timeout 60
-def held_by(weights, master, model):
-    """Bytes on this rank by kind."""
+def mixed(model, inputs, targets):
+    """Two steps with whole master weights; what the second one sends."""
+    weights, scaler = MasterWeights(model, torch.optim.Adam), LossScaler(2.0**12)
+    for _ in range(2):
+        loss = training.token_loss(model(inputs).float(), targets)
+        with Ledger() as ledger:
+            mixed_step(weights, scaler, loss, 1.0, group)
+            weights.optimizer.zero_grad()
+    return weights, weights.master, ledger.ring_bytes()
+
+
+# %%
+# %%px
+def sharded(model, inputs, targets):
+    """Two steps with a shard of the master weights; what the second one sends."""
+    weights, scaler = ShardedMasterWeights(model, torch.optim.Adam, group), LossScaler(2.0**12)
+    for _ in range(2):
+        loss = training.token_loss(model(inputs).float(), targets)
+        with Ledger() as ledger:
+            (scaler.scale * loss).backward()
+            weights.collect()
+            weights.step(scaler, 1.0)
+    return weights, [weights.master], ledger.ring_bytes()
+
+
+# %%
+# %%px --timeout 60
+def measured(train):
+    """Bytes by kind after two steps and the backward pass of a third; bytes sent in a step."""
+    torch.manual_seed(0)
+    model = models.GPT().to(device).half()
+    inputs, targets = (part[rank::world_size] for part in text_batch)
+    weights, master, sent = train(model, inputs, targets)
+    training.token_loss(model(inputs).float(), targets).backward()
     states = memory.model_states(model, weights.optimizer)
-    return {
+    held = {
         "weights": states.parameters,
         "gradients": states.gradients,
         "master weights": memory.tensor_bytes(copy.detach() for copy in master),
         "optimizer states": states.optimizer_states,
     }
+    return held, sent
 
 
-def measured(way):
-    """After two steps and the backward pass of a third; what the second sends, on a ring."""
-    torch.manual_seed(0)
-    model = models.GPT().to(device).half()
-    mine, scaler = windows[rank::world_size], LossScaler(2.0**12)
-    if way == "mixed":
-        weights = MasterWeights(model, torch.optim.Adam)
-    else:
-        weights = ShardedMasterWeights(model, torch.optim.Adam, group)
-    for _ in range(2):
-        loss = gpt_loss(model, mine)
-        with Ledger() as ledger:
-            if way == "mixed":
-                mixed_step(weights, scaler, loss, 1.0, group)
-                weights.optimizer.zero_grad()
-            else:
-                (scaler.scale * loss).backward()
-                weights.collect()
-                weights.step(scaler, 1.0)
-    gpt_loss(model, mine).backward()
-    master = weights.master if way == "mixed" else [weights.master]
-    return held_by(weights, master, model), ledger.ring_bytes()
-
-
+# %%
+# %%px --timeout 60
 predicted = predict_bytes(models.parameter_count(models.GPT()), world_size)
 held = {}
-for way in ("mixed", "sharded"):
-    held[way], sent = measured(way)
+for way, train in {"mixed": mixed, "sharded": sharded}.items():
+    held[way], sent = measured(train)
     for what, got in (("held", sum(held[way].values())), ("sent", sent)):
         right = predicted[f"{what}_{way}"]
         as_predicted = all(comm.allgather(abs(got - right) <= 0.02 * right))
@@ -1264,37 +1258,28 @@ legend = drawn.legend(
 # %% [markdown]
 # ## Six ways to train
 #
-# A small MLP on MNIST, its images averaged down to 7 × 7, and a small GPT on text, on all ranks, in
+# The next cells train a small MLP on MNIST, with images averaged down to 7 × 7, and a small GPT on text. They use all ranks and
+# six ways:
 #
-# - float32;
-# - pure float16, and pure bfloat16: weights, gradients and optimizer in 16 bits;
-# - float16 with master weights;
-# - float16 with master weights and your scaler;
-# - bfloat16 with master weights, which needs no scale, having the exponents of float32.
+# - float32
+# - pure float16 and pure bfloat16: weights, gradients, and optimizer in 16 bits
+# - float16 with master weights
+# - float16 with master weights and your scaler
+# - bfloat16 with master weights. It needs no scale, because it has the exponents of float32
 #
-# The MLP twice: with a **small learning rate**, where each step is small beside the weights; and
-# with a **small loss**, $2^{-19}$ times the cross-entropy with a learning rate $2^{19}$ times as
-# large. The GPT with Adam and $2^{-20}$ times its loss, as if the mean were over a batch of 268
-# million tokens instead of 256. In exact arithmetic, none of that changes anything: Adam divides by
-# the size of the gradients (its $\epsilon$ is made as much smaller).
+# The MLP is trained twice. With a **small learning rate**, each step is small compared with the weights. With a **small loss**,
+# the loss is $2^{-19}$ times the cross-entropy, and the learning rate is $2^{19}$ times as large. The GPT is trained with Adam and
+# $2^{-20}$ times its loss, as if the mean were over a batch of 268 million tokens instead of 256. In exact arithmetic, this would
+# change nothing: Adam divides by the size of the gradients (and its $\epsilon$ is reduced by the same factor).
 #
-# **Predict**: which of them fail in the first, which in the second? And which number of Adam's, in
-# pure float16, is zero after the first step?
+# **Predict**: which ways fail in the first setting, and which in the second? In pure float16, which of Adam's numbers is zero after
+# the first step?
 
 # %%
 # %%px --timeout 200
 small_images = F.avg_pool2d(images, 4)
 pairs = list(zip(small_images.split(128), labels.split(128), strict=True))
-lines = torch.from_numpy(text("train", 48 * 8 * 33).astype("int64")).view(48, 8, 33).to(device)
-
-
-def mnist_loss(model, pair, dtype):
-    x, y = (part[rank::world_size] for part in pair)
-    return mlp_loss(model, x, y, dtype)
-
-
-def text_loss(model, tokens, dtype):
-    return gpt_loss(model, tokens[rank::world_size])
+lines = training.text_batches(48, 8, 32, device)
 
 
 def small_mlp():
@@ -1305,6 +1290,15 @@ def small_gpt():
     return models.GPT(models.GPTConfig(sequence_length=32, hidden_size=32, layers=1))
 
 
+def loss_of(model, batch, dtype):
+    """The loss of this rank's samples."""
+    inputs, targets = (part[rank::world_size] for part in batch)
+    scores = model(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+    return training.token_loss(scores.float(), targets)
+
+
+# %%
+# %%px
 def pure_step(model, optimizer, loss, dtype):
     """The gradients' mean travels, and the optimizer works, in the model's own dtype."""
     optimizer.zero_grad()
@@ -1316,36 +1310,38 @@ def pure_step(model, optimizer, loss, dtype):
     optimizer.step()
 
 
-def losses_of(dtype, way, make_model, loss_of, batches, make_optimizer, weight):
-    """The loss before each step, over all ranks."""
+def master_step(weights, loss, dtype):
+    """The gradients' mean travels in the model's dtype, and the optimizer works in float32."""
+    loss.backward()
+    weights.collect()
+    reduce_halves([copy.grad for copy in weights.master], dtype, group)
+    weights.step()
+
+
+# %%
+# %%px
+def losses_of(dtype, way, make_model, batches, make_optimizer, weight):
+    """The mean loss over all ranks before each step; `weight` multiplies the loss."""
     torch.manual_seed(0)
     model = make_model().to(device, dtype)
     optimizer = make_optimizer(model.parameters())
     weights = MasterWeights(model, make_optimizer)
     scaler = LossScaler(2.0**12 / weight, growth_interval=50)
+    steps = {
+        "pure": lambda loss: pure_step(model, optimizer, loss, dtype),
+        "master": lambda loss: master_step(weights, loss, dtype),
+        "scaled": lambda loss: mixed_step(weights, scaler, loss, math.inf, group),
+    }
     losses = []
     for batch in batches:
         loss = loss_of(model, batch, dtype)
-        if way == "pure":
-            pure_step(model, optimizer, loss * weight, dtype)
-        elif way == "scaled":
-            mixed_step(weights, scaler, loss * weight, math.inf, group)
-        else:
-            (loss * weight).backward()
-            weights.collect()
-            reduce_halves([copy.grad for copy in weights.master], dtype, group)
-            weights.step()
+        steps[way](loss * weight)
         losses.append(loss.detach())
-    mean = torch.stack(losses).cpu()
-    return comm.allreduce(mean) / world_size
+    return comm.allreduce(torch.stack(losses).cpu()) / world_size
 
 
-def averaged(losses, every):
-    """The mean of each `every` losses; nothing from the first NaN on, but the first loss at least."""
-    points = itertools.takewhile(math.isfinite, losses.view(-1, every).mean(1).tolist())
-    return list(points) or [losses[0].item()]
-
-
+# %%
+# %%px
 WAYS = {
     "float32": (torch.float32, "pure"),
     "pure float16": (torch.float16, "pure"),
@@ -1358,16 +1354,23 @@ SMALL_RATE = partial(torch.optim.SGD, lr=1e-3)
 SMALL_LOSS = partial(torch.optim.SGD, lr=0.1 * 2**19)
 ADAM = partial(torch.optim.Adam, lr=3e-3, eps=1e-8 * 2**-20)
 SETTINGS = {
-    "MNIST, a small learning rate": (small_mlp, mnist_loss, pairs * 6, SMALL_RATE, 1.0),
-    "MNIST, a small loss": (small_mlp, mnist_loss, pairs * 8, SMALL_LOSS, 2.0**-19),
-    "GPT, a small loss, Adam": (small_gpt, text_loss, list(lines), ADAM, 2.0**-20),
+    "MNIST, a small learning rate": (small_mlp, pairs * 6, SMALL_RATE, 1.0),
+    "MNIST, a small loss": (small_mlp, pairs * 8, SMALL_LOSS, 2.0**-19),
+    "GPT, a small loss, Adam": (small_gpt, lines, ADAM, 2.0**-20),
 }
+POINTS = 8  # of each curve
+
+
+# %%
+# %%px --timeout 200
+def averaged(losses):
+    """The means of `POINTS` parts; nothing from the first NaN on, but the first loss at least."""
+    means = losses.view(POINTS, -1).mean(1).tolist()
+    return list(itertools.takewhile(math.isfinite, means)) or [losses[0].item()]
 
 
 def all_ways(setting):
-    given = SETTINGS[setting]
-    every = len(given[2]) // 8
-    return {name: averaged(losses_of(*way, *given), every) for name, way in WAYS.items()}
+    return {name: averaged(losses_of(*way, *SETTINGS[setting])) for name, way in WAYS.items()}
 
 
 curves = {setting: all_ways(setting) for setting in SETTINGS if "MNIST" in setting}
@@ -1375,64 +1378,38 @@ curves = {setting: all_ways(setting) for setting in SETTINGS if "MNIST" in setti
 # %%
 # %%px --timeout 200
 curves |= {setting: all_ways(setting) for setting in SETTINGS if "GPT" in setting}
-for setting, found in curves.items():
-    start, end = found["float32"][0], found["float32"][-1]
-    for name, points in found.items():
+for setting, runs in curves.items():
+    start, end = runs["float32"][0], runs["float32"][-1]
+    for name, points in runs.items():
         learned = (start - points[-1]) / (start - end)
         how = "learns as float32 does" if learned > 0.95 else "falls back"
-        if len(points) < len(found["float32"]):
+        if len(points) < POINTS:
             how = "is NaN"
         if rank == 0:
             print(f"{setting}: {name} {how}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots(
-    "Small steps need master weights, small gradients a scale", 1, 3, figsize=(10, 4)
-)
-for column, (setting, found) in zip(axes, curves.items(), strict=True):
-    every = len(SETTINGS[setting][2]) // 8
-    for i, (name, points) in enumerate(found.items()):
-        style = plots.artist(plots.series(i - 1, name)) | {"linewidth": 7 - i, "alpha": 0.8}
-        if i == 0:
-            style |= {"color": plots.NEUTRAL, "linestyle": "solid"}
-        steps = [every * (k + 1) for k in range(len(points))]
-        column.plot(steps, points, **style | {"marker": ""})
-        if len(points) < len(found["float32"]):
-            column.plot(steps[-1], points[-1], "x", color=style["color"], markersize=10, mew=3)
-            at, offset = (steps[-1], points[-1]), (8, 6)
-            column.annotate(
-                "NaN", at, offset, textcoords="offset points", color=plots.NEUTRAL, fontsize="small"
-            )
-    column.margins(y=0.12)
-    column.set_title(setting, fontsize="medium")
-    column.set_xlabel("step")
-axes[0].set_ylabel("loss")
-legend = drawn.legend(
-    *axes[0].get_legend_handles_labels(),
-    loc="outside lower center",
-    ncols=3,
-    frameon=False,
-    labelcolor=plots.NEUTRAL,
-)
+every = {setting: len(SETTINGS[setting][1]) // POINTS for setting in curves}
+title = "Small steps need master weights, small gradients a scale"
+drawn, axes = plots.ending_curves(title, curves, POINTS, every)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Left, both pure ways stall: what vanishes is the update, and bfloat16, with three bits less, loses
-# more. Master weights mend it, in either format. In the middle, float16 fails without a scale,
-# master weights or not: most gradients are zero before they get there, and what is left is rounded
-# to multiples of the smallest half. Pure bfloat16 learns, since steps are large; with float32's
-# exponents nothing underflows. On the right it is the same, and pure float16 fails at the first
-# step: Adam's second moment, a thousandth of the gradient's *square*, is zero in halves, and so is
-# $\epsilon$. It divides by zero. (Pure bfloat16 learns there too, a little behind the others:
-# Adam's steps are as long as the learning rate says, which is much beside such small weights.)
+# On the left, both pure ways stall: the updates vanish, and bfloat16 loses more of them, because it has three bits less. Master
+# weights solve this in both formats. In the middle, float16 fails without a scale, with and without master weights: most gradients
+# are zero before they reach them, and the others are rounded to multiples of the smallest half. Pure bfloat16 learns, because the
+# steps are large, and nothing underflows with the exponents of float32. On the right, the same happens, and pure float16 fails in
+# the first step: Adam's second moment is a thousandth of the gradient's *square*, which is zero in halves, and so is $\epsilon$. Adam
+# then divides by zero. (Pure bfloat16 learns there, too, a little behind the others. Adam's steps are as long as the learning rate,
+# which is large compared with such small weights.)
 # </details>
 #
 # ## Half of the bytes, on a slow link
 #
-# Here the links are memory, and a sum of halves is no faster. So emulate a network with a rank on
-# each node, and average a million gradients over it.
+# On this machine, messages go through memory, and a sum of halves is not faster. So the next cell emulates a network with one rank on
+# each node, and averages a million gradients on it.
 
 # %%
 # %%px --timeout 60
@@ -1443,18 +1420,12 @@ network = Network(nodes=world_size, ranks_per_node=1, inside=link, between=link)
 slow = emulated_group(network)
 
 
-def seconds_of(dtype, rounds=3):
-    spent = []
-    for _ in range(rounds):
-        buffer = torch.zeros(2**20, dtype=dtype)
-        comm.Barrier()
-        start = time.perf_counter()
-        dist.all_reduce(buffer, group=slow)
-        spent.append(comm.allreduce(time.perf_counter() - start) / world_size)
-    return statistics.median(spent)
+def summed(dtype):
+    return partial(dist.all_reduce, torch.zeros(2**20, dtype=dtype), group=slow)
 
 
-times = {dtype: seconds_of(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+sums = {dtype: summed(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)}
+times = timing.fastest_seconds(sums, comm, rounds=5, warm_up=0)
 halved = (
     world_size == 1
     or max(times[torch.float16], times[torch.bfloat16]) < 0.75 * (times[torch.float32])
@@ -1465,14 +1436,14 @@ if rank == 0:
 # %% [markdown]
 # # Against the library
 #
-# PyTorch keeps the parameters in float32, and `torch.autocast` casts them where they are used:
-# products in 16 bits, losses, norms and softmax in float32. So the parameters themselves are the
-# master weights. `torch.amp.GradScaler` has the rule of exercise 7. The same MLP, the same batches,
-# both on the default group; the scale begins far too high, and grows after four good steps.
+# PyTorch keeps the parameters in float32, and `torch.autocast` casts them where they are used: it computes products in 16 bits,
+# and losses, norms, and softmax in float32. So the parameters themselves are the master weights. `torch.amp.GradScaler` has the rule
+# of exercise 7. The next cells train the same MLP on the same batches, both on the default group. The scale starts far too high and
+# grows after four good steps.
 
 # %%
 # %%px --timeout 100
-from torch.nn.parallel import DistributedDataParallel
+from parlab.libraries.amp import AutocastTraining
 
 START, INTERVAL = 2.0**26, 4
 
@@ -1489,74 +1460,60 @@ class Ours:
         self.scaler, self.on = LossScaler(START, growth_interval=INTERVAL), on
 
     def step(self, x, y):
-        loss = mlp_loss(self.model, x, y, torch.float16)
+        loss = F.cross_entropy(self.model(x.half()).float(), y)
         mixed_step(self.weights, self.scaler, loss, math.inf, self.on)
         return loss.item(), self.scaler.scale
 
 
-class Library:
-    def __init__(self):
-        self.model = DistributedDataParallel(fresh_model())
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.scaler = torch.amp.GradScaler(device.type, START, growth_interval=INTERVAL)
+# %%
+# %%px --timeout 100
+sides = {
+    "ours": Ours(dist.group.WORLD),
+    "library": AutocastTraining(fresh_model(), lr=0.1, scale=START, growth_interval=INTERVAL),
+}
+own_pairs = [(x[rank::world_size], y[rank::world_size]) for x, y in pairs] * 2
+results = {name: [side.step(*pair) for pair in own_pairs] for name, side in sides.items()}
+losses = {name: [loss for loss, _ in found] for name, found in results.items()}
+scales = {name: [scale for _, scale in found] for name, found in results.items()}
+skipped = sum(after < before for before, after in itertools.pairwise([START, *scales["library"]]))
+if rank == 0:
+    print(f"the library's scales and skips, step by step: {scales['ours'] == scales['library']}")
+    print(f"some steps are skipped: {skipped > 2}")
+    training.print_same({"MLP": losses}, 0.02)
 
-    def step(self, x, y):
-        self.optimizer.zero_grad()
-        with torch.autocast(device.type, torch.float16):
-            loss = F.cross_entropy(self.model(x), y)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return loss.item(), self.scaler.get_scale()
-
-
-sides = {"ours": Ours(dist.group.WORLD), "library": Library()}
+# %% tags=["nbval-ignore-output"]
+# %%px
 if device.type == "cpu":
     sides["ours on group"] = Ours(group)
-spent = {name: [] for name in sides}
-seen = {name: [] for name in sides}
-for x, y in pairs * 2:
-    for name, side in sides.items():
-        comm.Barrier()
-        start = time.perf_counter()
-        seen[name].append(side.step(x[rank::world_size], y[rank::world_size]))
-        spent[name].append(max(comm.allgather(time.perf_counter() - start)))
-same_scales = [s for _, s in seen["ours"]] == [s for _, s in seen["library"]]
-skipped = sum(b[1] < a[1] for a, b in itertools.pairwise([(0, START), *seen["library"]]))
-gap = max(abs(a[0] - b[0]) for a, b in zip(seen["ours"], seen["library"], strict=True))
-if rank == 0:
-    print(
-        f"the library's scales and skips, step by step: {same_scales}; some are skipped: {skipped > 2}"
-    )
-    print(f"its losses to two digits: {gap < 0.02}")
+calls = {name: partial(side.step, *own_pairs[0]) for name, side in sides.items()}
+seconds = timing.median_seconds(calls, comm, rounds=20, warm_up=4)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-milliseconds = {name: 1e3 * statistics.median(times[4:]) for name, times in spent.items()}
-drawn, axes = plots.subplots("A step of ours, over the library's")
-rows = [(name, milliseconds[name] / milliseconds["library"]) for name in sides if name != "library"]
-for row, (_, ratio) in enumerate(rows[::-1]):
-    axes.barh(row, ratio, height=0.6, **plots.hatched("reference"))
-axes.axvline(1, color=plots.NEUTRAL, linewidth=1)
-ticks = axes.set_yticks(range(len(rows)), [name for name, _ in rows[::-1]])
-axes.set_xlabel("time over autocast, GradScaler and DDP on the default group", fontsize="small")
-print(f"{skipped} of {len(pairs) * 2} steps skipped; " + ", ".join(f"{n} {r:.2f}" for n, r in rows))
+library = seconds.pop("library")
+ratios = {name: own / library for name, own in seconds.items()}
+drawn, axes = plots.ratio_bars(
+    "A step of ours, over the library's",
+    {"MLP": ratios},
+    "time over autocast, GradScaler, and DDP on the default group",
+)
+print(f"{skipped} of {len(own_pairs)} steps skipped; ", end="")
+print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 
 # %% [markdown]
 # What to look for:
 #
-# - **The same rule.** Both begin too high, halve the scale step by step without moving a weight,
-#   and then try a higher one every fifth step.
-# - **No speed.** A CPU multiplies halves more slowly than floats, and a model this small costs its
-#   calls. On a GPU products in 16 bits are several times as fast: that is what it is for.
-# - **Where the casts are.** Autocast keeps what it must in float32 and sends gradients in float32;
-#   you sent halves. `DistributedDataParallel` has a hook for that, `fp16_compress_hook`, which
-#   divides before the sum too.
+# - **The same rule.** Both start too high, and halve the scale step by step without changing a weight. Then they try a higher scale
+#   in every fifth step.
+# - **No speed.** A CPU multiplies halves more slowly than floats, and in a model as small as this one, calls take most of the time.
+#   On a GPU, products in 16 bits are several times as fast. That is their purpose.
+# - **Where the casts are.** Autocast keeps some operations in float32, and sends gradients in float32. You sent halves.
+#   `DistributedDataParallel` has a hook that sends them, `fp16_compress_hook`, which also divides before the sum.
 #
 # # Going further
 #
-# - Round at random: up with the probability of how near the upper number is. Do weights of 16 bits
-#   learn then without a copy?
-# - Which `eps` would save pure float16 with Adam, and what does it do to the steps?
-# - `torch.float8_e4m3fn`: decode it as in exercise 1, and find its largest number. Which scale does
-#   a tensor need, and which does a block of 32 of its numbers?
+# - Round at random: round up with a probability that depends on how near the upper number is. Can 16-bit weights learn without a
+#   copy then?
+# - Which `eps` would save pure float16 with Adam? How does it change the steps?
+# - Decode `torch.float8_e4m3fn` as in exercise 1, and find its largest number. Which scale does a tensor need? Which scale does a
+#   block of 32 of its numbers need?

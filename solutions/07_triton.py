@@ -1,22 +1,21 @@
 # %% [markdown]
 # # Lab 07: Triton kernels
 #
-# A GPU computes far faster than it fetches numbers from its memory. PyTorch's operations each fetch
-# their inputs and put their result back, so that three of them in a row move the same numbers three
-# times. A *fused* kernel does all of it in one trip. You write such kernels in
-# [Triton](https://triton-lang.org), which is Python with blocks of numbers: a sum, a softmax, Adam
-# for a whole model in **one launch**, and a product of matrices. Then each rank updates its shard
-# with your Adam.
+# A GPU computes far faster than it reads numbers from its memory. Each PyTorch operation reads its inputs and writes its
+# result, so three operations in a row move the same numbers three times. A *fused* kernel does everything in one trip to
+# memory. In this lab, you write such kernels in [Triton](https://triton-lang.org), which is Python with blocks of numbers: a
+# sum, a softmax, Adam for a whole model in **one launch**, a matrix product, and attention that never stores its scores. Each
+# rank also updates its shard with your Adam.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | write a kernel whose programs share the work, with masks where a block is not full; fuse a softmax into one trip to memory, and say what that saves; update all tensors of a model in one launch; write an optimizer that trades states with `torch.optim.Adam`; update a shard on each rank; multiply matrices by tiles |
-# | **Time** | 145 minutes |
-# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or the knowledge of what a rank and a shard are. No GPU |
+# | **You will be able to** | write a kernel whose programs share the work, with masks where a block is not full; fuse a softmax into one trip to memory, and compute what this saves; update all tensors of a model in one launch; write an optimizer that exchanges its state with `torch.optim.Adam`; update a shard on each rank; multiply matrices in tiles; compute a softmax in pieces, and attention without storing its scores |
+# | **Time** | 200 minutes |
+# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of ranks and shards. No GPU |
 # | **Background** | [chapter 07](../book/07_triton.md) of the book explains what you build here |
 #
-# Start the ranks: four processes, each with a Python of its own. Cells that begin with `%%px` run
-# on all of them, other cells in this notebook.
+# First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
+# Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -25,8 +24,6 @@ cluster.start()
 
 # %%
 # %%px --timeout 120
-import statistics
-import time
 from functools import partial
 
 import torch
@@ -36,26 +33,25 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from parlab import models, plots
+from parlab import models, plots, timing, training
 from parlab.checks import triton as check
 from parlab.costs.kernels import Device
-from parlab.data import mnist
 from parlab.kernels import INTERPRETED
 from parlab.kernels.accesses import recorded
 from parlab.kernels.buffers import Arena
 from parlab.kernels.launches import launches
+from parlab.kernels.tables import chunk_table, to_device
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 from parlab.reference_tables import load
 
 # %% [markdown]
-# Where there is no GPU, your kernels run in Triton's **interpreter**: NumPy does what the GPU would
-# do, program after program. It is slow, so no time that it takes means anything; but it computes the
-# same numbers. The checks look at each address that a kernel asks it for: what leaves a tensor's memory
-# by one element is found.
+# Without a GPU, your kernels run in Triton's **interpreter**: NumPy does what the GPU would do, one program after another. The
+# interpreter is slow, so its times mean nothing. Its numbers agree with a GPU's up to rounding. The checks look at every
+# address that a kernel uses, so they find an access that is outside a tensor's memory by a single element.
 #
-# If you are stuck on an exercise, `use_reference("its_name")` in a `%%px` cell puts a solution in its
-# place, and you go on.
+# If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can
+# continue.
 #
 # # Part A: one trip to memory
 #
@@ -63,39 +59,38 @@ from parlab.reference_tables import load
 #
 # *Difficulty 2/5, 15 minutes.*
 #
-# A *kernel* is a function that many **programs** run at the same time, each on a block of its own. The
-# launch `kernel[grid](arguments)` says how many: `grid` is a tuple, `(12,)` for twelve. Inside,
-# `tl.program_id(0)` is the program's number, and everything else is the same for all of them.
+# A *kernel* is a function that many **programs** run at the same time, each on its own block of numbers. The launch
+# `kernel[grid](arguments)` sets how many programs there are: `grid` is a tuple, such as `(12,)` for twelve. Inside the kernel,
+# `tl.program_id(0)` is the program's number. Everything else is the same for all programs.
 #
-# A tensor that you pass arrives as a **pointer**, the address of its first element. Pointer plus 3 is the
-# address of the element three further. `tl.arange(0, BLOCK)` is a block of integers, so pointer plus
-# a block is a block of addresses, and `tl.load` of that a block of numbers. A block's size is a power of
-# two, known when the kernel is compiled: `tl.constexpr`.
+# A tensor arrives in the kernel as a **pointer**, the address of its first element. Pointer plus 3 is the address of the
+# element three places further. `tl.arange(0, BLOCK)` is a block of integers. Pointer plus such a block is a block of addresses,
+# and `tl.load` of it is a block of numbers. The size of a block is a power of two that is known when the kernel is compiled
+# (`tl.constexpr`).
 #
-# The last block is rarely full. What lies behind the tensor belongs to somebody else: `mask=`, a block of
-# booleans, says which elements a `tl.load` or `tl.store` may touch.
+# The last block is rarely full, and the memory after the tensor belongs to something else. `mask=` is a block of booleans. It
+# selects the elements that a `tl.load` or `tl.store` may touch.
 #
-# Write the kernel and the function that launches it. `x` and `y` are contiguous, of the same shape, any
-# number of dimensions, and the same dtype, float32, float16, bfloat16 or int32; there is at least one
-# element.
+# Write the kernel and the function that launches it. `x` and `y` are contiguous. They have the same shape, with any number of
+# dimensions and at least one element, and the same dtype: float32, float16, bfloat16, or int32.
 #
-# - The result is a new tensor; `x` and `y` stay as they are.
-# - One launch, in which each program takes `block` elements: as few programs as that allows.
+# - The result is a new tensor, and `x` and `y` do not change.
+# - There is one launch. Each program takes `block` elements, so there are as few programs as possible.
 # - A kernel computes the sum, and each element of it once.
 #
-# **Predict**: how many programs are there for 1,000 elements in blocks of 256, and how many elements
-# does the last one compute?
+# **Predict**: how many programs are there for 1,000 elements in blocks of 256? How many elements does the last one compute?
 #
 # <details><summary>Hint 1</summary>
 #
-# `offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)` are the indices of this program's elements.
-# `offsets < n` are those that exist.
+# `offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)` are the indices of this program's elements.
+# `offsets < n` selects those that exist. (The program's number has 32 bits, so without `.to(tl.int64)`, the indices
+# overflow in tensors with more than 2³¹ elements.)
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `triton.cdiv(n, block)` is n/block rounded up. `torch.empty_like(x)` has the memory of the result; its
-# pointer is an argument like those of `x` and `y`.
+# `triton.cdiv(n, block)` is n/block, rounded up. `torch.empty_like(x)` is memory for the result. Pass it to the kernel like `x`
+# and `y`.
 # </details>
 
 
@@ -105,7 +100,7 @@ from parlab.reference_tables import load
 def add_kernel(x_pointer, y_pointer, out_pointer, n, BLOCK: tl.constexpr):
     """Each program adds up the elements of its block, those that are below `n`."""
     # BEGIN SOLUTION
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n
     x = tl.load(x_pointer + offsets, mask=mask)
     y = tl.load(y_pointer + offsets, mask=mask)
@@ -142,8 +137,8 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 1,000 / 256 is 3.9, so there are four programs. Three have full blocks, and the last one computes
-# 1,000 − 3 · 256 = 232 elements; the other 24 of its block are masked.
+# 1,000 / 256 is 3.9, so there are four programs. Three have full blocks, and the last one computes 1,000 − 3 · 256 = 232
+# elements. The other 24 elements of its block are masked.
 # </details>
 
 # %% [markdown]
@@ -151,9 +146,8 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# The softmax of a row is $e^{x_i} / \sum_j e^{x_j}$. Since $e^{89}$ is no float32 any more, the row's
-# maximum is subtracted first, which cancels. In PyTorch that is five operations, each with its trip to
-# memory and back:
+# The softmax of a row is $e^{x_i} / \sum_j e^{x_j}$. $e^{89}$ is too large for a float32, so the row's maximum is subtracted
+# first. It cancels out. In PyTorch, these are five operations, and each of them reads and writes memory:
 #
 #     highest = x.amax(1, keepdim=True)
 #     shifted = x - highest
@@ -161,29 +155,30 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 #     total = powers.sum(1, keepdim=True)
 #     y = powers / total
 #
-# In a kernel a program loads a row once, does all five in registers, and stores the result once. `tl.max`
-# and `tl.sum` reduce a block; `other=` is what a masked load gives where nothing is loaded.
+# In a kernel, a program loads a row once, does all five operations in registers, and stores the result once. `tl.max` and
+# `tl.sum` reduce a block. `other=` is the value that a masked load returns for elements that it does not load.
 #
-# `x` has the shape (rows, columns), at least one of each, in float32, float16 or bfloat16.
+# `x` has the shape (rows, columns), with at least one of each, in float32, float16, or bfloat16.
 #
-# - The numbers of a row are adjacent. The rows need not be: `x` may be some columns of a wider tensor, and
-#   `x.stride(0)` says how far the next row is.
-# - The result is a new tensor of `x`'s shape and dtype, and `x` stays as it is.
-# - Inside it is float32, whatever `x` is: rounded once, at the store.
-# - A row may hold large numbers and −∞, but neither NaN nor +∞. At least one of its numbers is finite.
-# - One launch, which reads `x` where it lies: no contiguous copy first. Each number is loaded once and
-#   stored once.
+# - The result is a new tensor with `x`'s shape and dtype.
+# - There is one launch. Each number is loaded once and stored once.
+# - The numbers of a row are adjacent, but the rows need not be: `x` may be some columns of a wider tensor. `x.stride(0)` is the
+#   distance from one row to the next. Read `x` where it is, and do not make a contiguous copy.
+# - Compute in float32, whatever the dtype of `x`, and round once, when you store.
+#
+# Edge cases: `x` does not change. A row may contain large numbers and −∞, but no NaN and no +∞. At least one of its numbers is
+# finite.
 #
 # <details><summary>Hint 1</summary>
 #
-# A block's size is a power of two: `triton.next_power_of_2(columns)` holds a row. What does the rest of the
-# block do to the maximum, and to the sum? Choose `other` so that it does nothing.
+# The size of a block is a power of two: `triton.next_power_of_2(columns)` is large enough for a row. What does the rest of the
+# block do to the maximum and to the sum? Choose `other` so that it changes neither.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# A program for each row: `x_pointer + row * row_stride + columns`. `.to(tl.float32)` after the load;
-# `tl.store` rounds by itself to the dtype that the pointer is of. e to the power of `-float("inf")` is 0.
+# Use one program for each row: `x_pointer + row * row_stride + columns`. Convert with `.to(tl.float32)` after the load.
+# `tl.store` rounds to the dtype of its pointer. e to the power of `-float("inf")` is 0.
 # </details>
 
 
@@ -193,7 +188,7 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 def softmax_kernel(x_pointer, out_pointer, x_stride, out_stride, columns, BLOCK: tl.constexpr):
     """Each program does a row; rows begin `x_stride` and `out_stride` elements apart."""
     # BEGIN SOLUTION
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     mask = column < columns
     x = tl.load(x_pointer + row * x_stride + column, mask=mask, other=-float("inf"))
@@ -234,17 +229,16 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# **Predict in numbers**, for a matrix of `rows` × `columns` numbers of `size` bytes each. An operation
-# reads each of its inputs from memory, and writes its result there; `highest` and `total` are one number for
-# each row.
+# **Predict in numbers**, for a matrix of `rows` × `columns` numbers with `size` bytes each. Each operation reads its inputs from
+# memory and writes its result to memory. `highest` and `total` have one number for each row.
 #
-# - `eager`: bytes that the five operations above read and write;
-# - `fused`: bytes that your kernel reads and writes;
-# - `intensity`: FLOP for each byte that your kernel moves, where each of the five operations is one FLOP for
-#   each number of the matrix;
-# - `programs`: of exercise 1, for as many numbers as the matrix has, in blocks of 1,024.
+# - `eager`: the number of bytes that the five operations above read and write
+# - `fused`: the number of bytes that your kernel reads and writes
+# - `intensity`: the number of FLOP for each byte that your kernel moves, if each of the five operations is one FLOP for each
+#   number of the matrix
+# - `programs`: the number of programs of exercise 1 for as many numbers as the matrix has, in blocks of 1,024
 #
-# The check counts what torch's operations and kernels move, and compares.
+# The check counts what torch's operations and the kernels move, and compares.
 
 
 # %% tags=["exercise"] exercise="predict_softmax"
@@ -278,7 +272,7 @@ check.show_values(
 )
 
 # %% [markdown]
-# Your softmax, beside what you predicted. In the interpreter the bytes are counted load by load.
+# The next cell compares your softmax with your predictions. In the interpreter, it counts the bytes load by load.
 
 # %%
 # %%px --timeout 60
@@ -294,9 +288,9 @@ if rank == 0:
     print(f"eager moves {predicted['eager'] / predicted['fused']:.2f} times as many")
 
 # %% [markdown]
-# And under the *roofline* of a GPU, from the numbers of its data sheet: what a kernel of this intensity
-# can compute at most, and how long it takes at least, whoever writes it. It is the same exercise with other
-# numbers for any kernel: count its FLOP and its bytes before you make it faster.
+# The next cell draws the *roofline* of a GPU from the numbers of its data sheet. It shows what a kernel of this intensity can
+# compute at most, and how long it takes at least. This works for any kernel: count its FLOP and its bytes before you make it
+# faster.
 
 # %%
 # %%px
@@ -319,37 +313,44 @@ if rank == 0:
 #
 # *Difficulty 3/5, 20 minutes.*
 #
-# With gradient $g$, parameter $w$, moments $m$ and $v$, and $t$ steps, this one among them:
+# With the gradient $g$, the parameter $w$, the moments $m$ and $v$, and $t$ steps including this one:
 #
 # $$m \leftarrow \beta_1 m + (1 - \beta_1) g \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2 \qquad
 # w \leftarrow w - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}$$
 #
-# Weight decay $\lambda$ comes first, in one of two ways: *decoupled* (AdamW), $w \leftarrow w - \eta \lambda w$;
-# else $g \leftarrow g + \lambda w$, which goes into the moments.
+# Weight decay $\lambda$ comes first, in one of two ways. If it is *decoupled* (AdamW), then $w \leftarrow w - \eta \lambda w$.
+# Otherwise, $g \leftarrow g + \lambda w$, which also changes the moments.
 #
-# Write it in three pieces: the **rule**, on blocks of numbers; the **kernel**, which loads a block, calls the
-# rule, and stores; and the **PyTorch function** that launches the kernel. A kernel may call another function
-# under `@triton.jit`.
+# Write four functions. A kernel can call another function with `@triton.jit`.
 #
-# - `parameter`, `exp_avg` ($m$) and `exp_avg_sq` ($v$) change in place; `gradient` stays as it is. All are
-#   contiguous and of one shape.
-# - Parameter and gradient have the same dtype, float32, float16 or bfloat16; the moments are float32.
-#   Compute in float32, and round the parameter once, at the store.
-# - `step` is 1 at the first step.
-# - One launch, which loads and stores each number once.
+# - `adam_rule`, the rule, computes with blocks of numbers.
+# - `adam_block` loads the elements at `offsets`, calls the rule, and stores the result. `mask` selects the elements that
+#   exist. It is `None` if all of them do, which `tl.load` and `tl.store` accept.
+# - `adam_kernel` calls `adam_block` for the elements of its program.
+# - `adam_step` launches the kernel.
 #
-# **Predict**: in the first step, from moments of zero and with a tiny ε, how far does each weight move?
+# The requirements are:
+#
+# - `parameter`, `exp_avg` ($m$), and `exp_avg_sq` ($v$) change in place, and `gradient` does not change. All are contiguous and
+#   have the same shape.
+# - Parameter and gradient have the same dtype: float32, float16, or bfloat16. The moments are float32. Compute in float32, and
+#   round the parameter once, when you store it.
+# - `step` is 1 in the first step.
+# - There is one launch, which loads and stores each number once.
+#
+# **Predict**: in the first step, the moments are zero, and ε is tiny. How far does each weight move?
 #
 # <details><summary>Hint 1</summary>
 #
-# The two corrections are the same for all elements: compute `1 - beta1**step` in Python, and pass it. (As a
-# float. Triton compiles a kernel anew for some values of an *integer* argument, among them 1.)
+# The two corrections are the same for all elements. Compute `1 - beta1**step` in Python, and pass it as a float. (Triton
+# compiles a kernel again for some values of an *integer* argument, such as 1.) The kernel also gets 1 − β instead of β,
+# because float32 is too coarse to compute it: for β = 0.999, the difference has a relative error of 13 parts per million.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# A `tl.constexpr` may decide an `if` when the kernel is compiled. `p.to(tl.float32)` goes behind the loads of
-# parameter and gradient, and a function under `@triton.jit` may return three blocks.
+# An `if` with a `tl.constexpr` is decided when the kernel is compiled. Apply `p.to(tl.float32)` after you load the parameter and
+# the gradient. A function with `@triton.jit` may return three blocks.
 # </details>
 
 
@@ -357,41 +358,54 @@ if rank == 0:
 # %%px
 @triton.jit
 def adam_rule(
-    p, g, m, v, lr, beta1, beta2, correction1, correction2, eps, decay, DECOUPLED: tl.constexpr
+    p, g, m, v, lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED: tl.constexpr
 ):
-    """Parameter and moments after a step, all blocks of float32; correction1 is 1 − β₁ᵗ."""
+    """p, m, and v after a step, all blocks of float32; share1 is 1 − β₁, correction1 is 1 − β₁ᵗ."""
     # BEGIN SOLUTION
     if DECOUPLED:
         p = p - lr * decay * p
     else:
         g = g + decay * p
-    m = beta1 * m + (1 - beta1) * g
-    v = beta2 * v + (1 - beta2) * g * g
+    m = (1 - share1) * m + share1 * g
+    v = (1 - share2) * v + share2 * g * g
     p = p - lr * (m / correction1) / (tl.sqrt(v / correction2) + eps)
     return p, m, v
     # END SOLUTION
 
 
 @triton.jit
-def adam_kernel(
-    p_pointer, g_pointer, m_pointer, v_pointer, n,
-    lr, beta1, beta2, correction1, correction2, eps, decay,
-    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+def adam_block(
+    p_pointer, g_pointer, m_pointer, v_pointer, offsets, mask,
+    lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED: tl.constexpr,
 ):  # fmt: skip
-    """Each program takes a step with the elements of its block, those that are below `n`."""
+    """Load the elements at `offsets`, take a step with them, and store what changes."""
     # BEGIN SOLUTION
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = offsets < n
     p = tl.load(p_pointer + offsets, mask=mask).to(tl.float32)
     g = tl.load(g_pointer + offsets, mask=mask).to(tl.float32)
     m = tl.load(m_pointer + offsets, mask=mask)
     v = tl.load(v_pointer + offsets, mask=mask)
     p, m, v = adam_rule(
-        p, g, m, v, lr, beta1, beta2, correction1, correction2, eps, decay, DECOUPLED
+        p, g, m, v, lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED
     )
     tl.store(p_pointer + offsets, p, mask=mask)
     tl.store(m_pointer + offsets, m, mask=mask)
     tl.store(v_pointer + offsets, v, mask=mask)
+    # END SOLUTION
+
+
+@triton.jit
+def adam_kernel(
+    p_pointer, g_pointer, m_pointer, v_pointer, n,
+    lr, share1, share2, correction1, correction2, eps, decay,
+    DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each program takes a step with the elements of its block, those that are below `n`."""
+    # BEGIN SOLUTION
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    adam_block(
+        p_pointer, g_pointer, m_pointer, v_pointer, offsets, offsets < n,
+        lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED,
+    )  # fmt: skip
     # END SOLUTION
 
 
@@ -412,7 +426,7 @@ def adam_step(
     n, (beta1, beta2) = parameter.numel(), betas
     adam_kernel[(triton.cdiv(n, 1024),)](
         parameter, gradient, exp_avg, exp_avg_sq, n,
-        lr, beta1, beta2, 1 - beta1**step, 1 - beta2**step, eps, weight_decay,
+        lr, 1 - beta1, 1 - beta2, 1 - beta1**step, 1 - beta2**step, eps, weight_decay,
         DECOUPLED=decoupled, BLOCK=1024,
     )  # fmt: skip
     # END SOLUTION
@@ -443,9 +457,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# By η, whatever the size of its gradient: $m / (1 - \beta_1)$ is $g$, and the root of $v / (1 - \beta_2)$ is
-# $|g|$. Only the sign is left. Without the corrections it would be $(1 - \beta_1) / \sqrt{1 - \beta_2}$ times
-# that, 3.2 with the usual betas.
+# It moves by η, whatever the size of its gradient: $m / (1 - \beta_1)$ is $g$, and the root of $v / (1 - \beta_2)$ is $|g|$. Only
+# the sign of the gradient is left. Without the corrections, it would move $(1 - \beta_1) / \sqrt{1 - \beta_2}$ times as far, which
+# is 3.2 with the usual betas.
 # </details>
 #
 # ## 5. What Adam moves
@@ -462,13 +476,13 @@ check.show_values(
 #     d.add_(eps)
 #     p.addcdiv_(m, d, value=-lr / (1 - beta1**t))
 #
-# An operation reads each tensor that it needs once (g in the third too), also one that it then changes,
-# and writes what it changes or makes. **Predict in numbers**, for a model of so many tensors:
+# An operation reads each tensor that it needs once (`g` in the third one, too), including one that it changes. It writes what it
+# changes or creates. **Predict in numbers**, for a model with this number of tensors:
 #
-# - `launches`: of those seven operations, each a kernel, in one step;
-# - `eager`: bytes that they move for each parameter, all in float32;
-# - `fused`: bytes that your kernel moves for each parameter, all in float32;
-# - `fused_bfloat16`: the same with parameters and gradients in bfloat16, moments in float32.
+# - `launches`: the number of kernels that these seven operations launch in one step
+# - `eager`: the number of bytes that they move for each parameter, all in float32
+# - `fused`: the number of bytes that your kernel moves for each parameter, all in float32
+# - `fused_bfloat16`: the same with parameters and gradients in bfloat16 and moments in float32
 
 
 # %% tags=["exercise"] exercise="predict_adam"
@@ -504,34 +518,51 @@ check.show_values(
 #
 # *Difficulty 4/5, 25 minutes.*
 #
-# A model has hundreds of tensors, many of them small, and a launch takes a GPU some microseconds however
-# little there is to do. So update **all of them in one launch**. A kernel has a fixed list of arguments,
-# and cannot take hundreds of pointers: put the addresses, `tensor.data_ptr()`, into a tensor of int64, a *table*,
-# and pass that. In the kernel, `.to(tl.pointer_type(tl.float32))` makes a pointer of such an integer again.
+# A model has hundreds of tensors, and many of them are small. A launch takes a GPU some microseconds, even if there is little to
+# do. So update **all tensors in one launch**. A kernel has a fixed list of arguments, so it cannot take hundreds of pointers. Put the
+# addresses, `tensor.data_ptr()`, into a tensor of int64, a *table*, and pass this table. In the kernel,
+# `.to(tl.pointer_type(tl.float32))` converts such an integer back to a pointer.
 #
-# The arguments are those of exercise 4, as lists with an entry for each tensor.
+# The arguments are those of exercise 4, as lists with one entry for each tensor.
 #
-# - **One launch**, however many tensors there are, of whatever sizes. Each has one element or more.
-# - All parameters and gradients have the same dtype, float32, float16 or bfloat16; moments are float32. All
-#   are contiguous.
-# - Each tensor has a step count of its own, in `steps`.
-# - The kernel works on the tensors where they are: nothing is copied into one long vector and back. Each
-#   number of parameters, gradients and moments is loaded and stored once; tables, as often as you like.
+# - There is **one launch**, whatever the number of tensors and their sizes. Each tensor has one element or more.
+# - All parameters and gradients have the same dtype: float32, float16, or bfloat16. Moments are float32. All tensors are
+#   contiguous.
+# - Each tensor has its own step count, in `steps`.
+# - The kernel works on the tensors where they are: do not copy them into one long vector. Load and store each number of the
+#   parameters, gradients, and moments once. You may load from tables as often as you like.
 #
-# **Predict**: how many programs are there for tensors of 1, 1,000 and 5,000 elements, in blocks of 4,096?
+# A tensor may be large, so cut it into *chunks* of 16,384 elements. Each program works on one chunk. Two functions help with the
+# tables:
+#
+# - `chunk_table(sizes, chunk, device)` has a row for each program: the number of its tensor, and the first element of its chunk.
+#   `sizes` is a tuple. The table depends only on the sizes, so on a GPU, the function keeps it between steps.
+# - `to_device(table, device)` copies a table to the GPU without waiting for the work in its queue. The table of addresses needs
+#   this in every step: a new gradient has a new address.
+#
+# **Predict**: how many programs are there for tensors of 1, 1,000, and 50,000 elements, in chunks of 16,384?
+#
+# Three things make this kernel fast on a GPU. The check does not require them:
+#
+# - **Blocks of 1,024.** A thread has at most 255 registers. Four numbers for each element of a block of 4,096 do not fit, and the
+#   rest *spills* to memory. So let a program go through its chunk block by block.
+# - **Access to 16 bytes at once.** A thread can load four adjacent float32 numbers with one instruction if their address is a
+#   multiple of 16. The compiler knows this about a pointer that is an argument, but not about an address from a table. Check all
+#   addresses on the host. If they qualify, promise it with `pointer = tl.multiple_of(pointer, 16)`.
+# - **Masks only where they are needed.** Only the last block of a tensor can be incomplete, and a mask also prevents accesses to
+#   16 bytes.
 #
 # <details><summary>Hint 1</summary>
 #
-# The host knows all sizes, so let it say who does what: a list of blocks, each with the number of its tensor
-# and the first element. `tl.load(table + i)` loads one integer. Its program gets five from the tables: four
-# addresses, and how many elements the tensor has.
+# `tl.load(table + i)` loads one integer. A program gets two from the table of chunks, and five from a table with a row for each
+# tensor: four addresses, and the number of elements. Corrections are floats, so they need their own table.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Pointers to parameter and gradient are of their dtype, which is known when the kernel is compiled: give it
-# as a `tl.constexpr`, `{torch.float32: tl.float32, …}[dtype]`. Corrections are floats, so they need a table of
-# their own. `torch.repeat_interleave(torch.arange(n), counts)` lists the tensor of each block.
+# Pointers to the parameter and the gradient have their dtype, which is known when the kernel is compiled. Pass it as a
+# `tl.constexpr`: `{torch.float32: tl.float32, …}[dtype]`. In the kernel, the chunk begins at `pointer + first`. For each full
+# block, `for start in range(0, whole, BLOCK)` calls `adam_block` with `mask=None`. One more call does the rest, with a mask.
 # </details>
 
 
@@ -539,32 +570,36 @@ check.show_values(
 # %%px
 @triton.jit
 def adam_group_kernel(
-    tensors, corrections, blocks, lr, beta1, beta2, eps, decay,
-    DTYPE: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+    tensors, corrections, chunks, lr, share1, share2, eps, decay, DTYPE: tl.constexpr,
+    DECOUPLED: tl.constexpr, ALIGNED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Each program takes a step with one block of one tensor, as the tables say."""
+    """Each program takes a step with one chunk of one tensor, block by block."""
     # BEGIN SOLUTION
-    tensor = tl.load(blocks + 2 * tl.program_id(0))
-    first = tl.load(blocks + 2 * tl.program_id(0) + 1)
-    p_pointer = tl.load(tensors + 5 * tensor).to(tl.pointer_type(DTYPE))
-    g_pointer = tl.load(tensors + 5 * tensor + 1).to(tl.pointer_type(DTYPE))
-    m_pointer = tl.load(tensors + 5 * tensor + 2).to(tl.pointer_type(tl.float32))
-    v_pointer = tl.load(tensors + 5 * tensor + 3).to(tl.pointer_type(tl.float32))
-    n = tl.load(tensors + 5 * tensor + 4)
+    tensor = tl.load(chunks + 2 * tl.program_id(0))
+    first = tl.load(chunks + 2 * tl.program_id(0) + 1)
+    row = tensors + 5 * tensor
+    p_pointer = tl.load(row).to(tl.pointer_type(DTYPE)) + first
+    g_pointer = tl.load(row + 1).to(tl.pointer_type(DTYPE)) + first
+    m_pointer = tl.load(row + 2).to(tl.pointer_type(tl.float32)) + first
+    v_pointer = tl.load(row + 3).to(tl.pointer_type(tl.float32)) + first
+    if ALIGNED:  # the compiler cannot know this about an address from a table
+        p_pointer, g_pointer = tl.multiple_of(p_pointer, 16), tl.multiple_of(g_pointer, 16)
+        m_pointer, v_pointer = tl.multiple_of(m_pointer, 16), tl.multiple_of(v_pointer, 16)
     correction1 = tl.load(corrections + 2 * tensor)
     correction2 = tl.load(corrections + 2 * tensor + 1)
-    offsets = first + tl.arange(0, BLOCK)
-    mask = offsets < n
-    p = tl.load(p_pointer + offsets, mask=mask).to(tl.float32)
-    g = tl.load(g_pointer + offsets, mask=mask).to(tl.float32)
-    m = tl.load(m_pointer + offsets, mask=mask)
-    v = tl.load(v_pointer + offsets, mask=mask)
-    p, m, v = adam_rule(
-        p, g, m, v, lr, beta1, beta2, correction1, correction2, eps, decay, DECOUPLED
-    )
-    tl.store(p_pointer + offsets, p, mask=mask)
-    tl.store(m_pointer + offsets, m, mask=mask)
-    tl.store(v_pointer + offsets, v, mask=mask)
+    n = tl.minimum(tl.load(row + 4) - first, CHUNK).to(tl.int32)
+    whole = n // BLOCK * BLOCK
+    for start in range(0, whole, BLOCK):
+        adam_block(
+            p_pointer, g_pointer, m_pointer, v_pointer, start + tl.arange(0, BLOCK), None,
+            lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED,
+        )  # fmt: skip
+    if whole < n:
+        offsets = whole + tl.arange(0, BLOCK)
+        adam_block(
+            p_pointer, g_pointer, m_pointer, v_pointer, offsets, offsets < n,
+            lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED,
+        )  # fmt: skip
     # END SOLUTION
 
 
@@ -582,18 +617,18 @@ def adam_group(
 ) -> None:
     """A step of Adam for all tensors, in place, in one launch; tensor i is at its `steps[i]`-th."""
     # BEGIN SOLUTION
-    block, dtype, device = 4096, parameters[0].dtype, parameters[0].device
+    chunk, dtype, device = 16_384, parameters[0].dtype, parameters[0].device
     lists = zip(parameters, gradients, exp_avgs, exp_avg_sqs, strict=True)
-    tensors = torch.tensor([[*(t.data_ptr() for t in four), four[0].numel()] for four in lists])
-    corrections = torch.tensor([[1 - beta**step for beta in betas] for step in steps])
-    counts = (tensors[:, 4] + block - 1) // block
-    owners = torch.repeat_interleave(torch.arange(len(tensors)), counts)
-    numbers = torch.arange(len(owners)) - (counts.cumsum(0) - counts)[owners]
-    blocks = torch.stack([owners, numbers * block], dim=1)
+    rows = [[*(t.data_ptr() for t in four), four[0].numel()] for four in lists]
+    aligned = all(address % 16 == 0 for row in rows for address in row[:4])
+    tensors = to_device(torch.tensor(rows), device)
+    corrections = [[1 - beta**step for beta in betas] for step in steps]
+    corrections = to_device(torch.tensor(corrections), device)
+    chunks = chunk_table(tuple(row[4] for row in rows), chunk, device)
     known = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-    adam_group_kernel[(len(owners),)](
-        tensors.to(device), corrections.to(device), blocks.to(device), lr, *betas, eps, weight_decay,
-        DTYPE=known[dtype], DECOUPLED=decoupled, BLOCK=block,
+    adam_group_kernel[(len(chunks),)](
+        tensors, corrections, chunks, lr, 1 - betas[0], 1 - betas[1], eps, weight_decay,
+        DTYPE=known[dtype], DECOUPLED=decoupled, ALIGNED=aligned, CHUNK=chunk, BLOCK=1024,
     )  # fmt: skip
     # END SOLUTION
 
@@ -617,7 +652,7 @@ def group_stepped(sizes, steps, dtype):
 
 check.show_values(
     stepped=[
-        group_stepped([3, 5000], [1, 4], torch.float32),
+        group_stepped([3, 20_000], [1, 4], torch.float32),
         group_stepped([4097, 1, 70], [9, 2, 3], torch.float16),
     ]
 )
@@ -625,7 +660,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Four: one each for the first two, and two for the last, since a program works on one tensor alone.
+# There are six: one for each of the first two tensors, because a program works on only one tensor, and four for the last one,
+# because 50,000 / 16,384 is 3.1.
 # </details>
 
 # %% [markdown]
@@ -633,33 +669,33 @@ check.show_values(
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# Make it what a training script can use in place of `torch.optim.Adam`: a subclass of
-# `torch.optim.Optimizer`, which has `param_groups`, `state`, `zero_grad` and more already.
+# Make an optimizer that a training script can use instead of `torch.optim.Adam`. It is a subclass of `torch.optim.Optimizer`,
+# which already has `param_groups`, `state`, `zero_grad`, and more.
 #
-# - `step(closure=None)` updates the parameters that have a gradient, with **one launch for each group** (one
-#   for each dtype in it, if there are several). A parameter without a gradient stays as it is, and its step
-#   does not count. A closure is called, with gradients enabled, and its loss returned.
-# - Each group has its own `lr`, `betas`, `eps`, `weight_decay` and `decoupled_weight_decay`, with torch's
-#   defaults. They may change between steps, as a learning rate does.
-# - The moments are float32 whatever the parameter is.
-# - A parameter's state has torch's names: `step` (a float32 tensor of shape `()`), `exp_avg`, `exp_avg_sq`.
-# - `state_dict()` can be loaded into `torch.optim.Adam`, and torch's into yours, and training goes on as it
-#   would have. Loading keeps moments in float32.
-# - Parameters are contiguous. Gradients may have any strides, and stay as they
-#   are: the same tensors, with the same numbers.
+# - `step(closure=None)` updates the parameters that have a gradient, with **one launch for each group**. (If a group has several
+#   dtypes, there is one launch for each of them.)
+# - Each group has its own `lr`, `betas`, `eps`, `weight_decay`, and `decoupled_weight_decay`, with torch's defaults. They may change
+#   between steps, like a learning rate.
+# - The moments are float32, whatever the dtype of the parameter.
+# - A parameter's state has torch's names: `step` (a float32 tensor of shape `()`), `exp_avg`, and `exp_avg_sq`.
+# - `torch.optim.Adam` with its default `amsgrad` and `maximize` can load your `state_dict()`, and you can load the one of
+#   `torch.optim.Adam`. Training continues as it would have done. Loading keeps moments in float32.
+#
+# Edge cases: a parameter without a gradient does not change, and its step count does not increase. A closure is called with
+# gradients enabled, and `step` returns its loss. Parameters are contiguous. Gradients may have any strides. They stay the same
+# tensors with the same numbers.
 #
 # <details><summary>Hint 1</summary>
 #
-# `super().__init__(params, defaults)` with a dict of the settings; `self.state[p]` is an empty dict at first.
-# `@torch.no_grad()` goes over `step`. `adam_group` needs contiguous gradients, and a copy must live until the
-# launch.
+# Call `super().__init__(params, defaults)` with a dict of the settings. `self.state[p]` is an empty dict at first. Put
+# `@torch.no_grad()` above `step`. `adam_group` needs contiguous gradients, and a copy must exist until the launch.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `Optimizer.load_state_dict` casts each state to its parameter's dtype, but for `step`. Call it, then put the
-# moments of the dict that was loaded back in: `state_dict["state"]` has them by number, in the order of the
-# numbers in `state_dict["param_groups"][i]["params"]`.
+# `Optimizer.load_state_dict` casts each state except `step` to its parameter's dtype. Call it, and then restore the moments from the
+# dict that was loaded. `state_dict["state"]` has them by number, in the order of the numbers in
+# `state_dict["param_groups"][i]["params"]`.
 # </details>
 
 
@@ -769,34 +805,34 @@ check.show_values(
 # %% [markdown]
 # # Part C: on several ranks
 #
-# ## 8. Each rank its shard
+# ## 8. Each rank updates its shard
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# In [lab 03](03_zero.ipynb) each rank has the optimizer states of a part of the parameters, its *shard*, and
-# updates that part alone. Now your kernel does the update: cut the parameters, one after the other in one
-# vector, into as many equal parts as there are ranks, padded with zeros at the end.
+# In [lab 03](03_zero.ipynb), each rank has the optimizer states of a part of the parameters, its *shard*, and updates only this part.
+# Now your kernel does the update. Put all parameters into one vector, pad it with zeros at the end, and cut it into as many equal
+# parts as there are ranks.
 #
-# - `step()`: reduce-scatter the gradients to the **mean** over the ranks, of the shard; one launch of your Adam
-#   on it; all-gather the shards into the parameters, on all ranks.
-# - `shard` is this rank's part as an `nn.Parameter` of ⌈Ψ/N⌉ elements, `optimizer` the `FusedAdam` of it alone,
-#   made with `settings`. So a rank holds 8⌈Ψ/N⌉ bytes of moments.
-# - Parameters are float32, contiguous, equal on all ranks, and all have a gradient when `step` is called,
-#   which you may overwrite.
-# - What a rank sends is a reduce-scatter and an all-gather: no all-reduce.
+# - `step()` does three things. It reduce-scatters the gradients to the **mean** over the ranks, for the shard. It updates the shard
+#   in one launch of your Adam. It all-gathers the shards into the parameters, on all ranks.
+# - `shard` is this rank's part, an `nn.Parameter` of ⌈Ψ/N⌉ elements. `optimizer` is the `FusedAdam` of this shard, with `settings`.
+#   So a rank holds 8⌈Ψ/N⌉ bytes of moments.
+# - A rank sends a reduce-scatter and an all-gather, and no all-reduce.
+#
+# Parameters are float32, contiguous, and equal on all ranks. All of them have a gradient when `step` is called, and you may overwrite
+# it.
 #
 # <details><summary>Hint 1</summary>
 #
-# `dist.reduce_scatter_single(part, whole, group=group)` sums; divide by the number of ranks, before or after.
-# `dist.all_gather_single(whole, part, group=group)` is the way back. `group.size()` and `group.rank()` say
-# where this rank is.
+# `dist.reduce_scatter_single(part, whole, group=group)` sums. Divide by the number of ranks, before or after.
+# `dist.all_gather_single(whole, part, group=group)` is the reverse. `group.size()` and `group.rank()` are the number of ranks and this
+# rank's number.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `shard.grad` gets the part of the gradient, and `optimizer.step()` does the rest. `whole.split(sizes)` stops
-# at the padding, if the sizes do with it: add the padding as a last size, or `whole[:n]` first. Parameters
-# change under `torch.no_grad()`.
+# `shard.grad` gets this rank's part of the gradient, and `optimizer.step()` does the rest. `whole.split(sizes)` needs sizes that cover
+# the padding, too: add the padding as a last size, or use `whole[:n]`. Change parameters under `torch.no_grad()`.
 # </details>
 
 
@@ -863,14 +899,13 @@ check.show_values(sharded=[shards([5, 6], lr=0.125, eps=0.25), shards([7, 1, 40]
 # %% [markdown]
 # ## The curve of one rank
 #
-# MNIST, its images averaged down to 7 × 7, and a small MLP: your sharded Adam on all ranks, each with its part of
-# a batch, and `torch.optim.Adam` on one rank with all of it. The losses must be the same.
+# The next cells train a small MLP on MNIST, with images averaged down to 7 × 7. Your sharded Adam runs on all ranks, each with its part
+# of a batch, and `torch.optim.Adam` runs on one rank with the whole batch. The losses must be the same.
 
 # %%
 # %%px --timeout 100
-images, labels = (torch.from_numpy(part).to(device) for part in mnist("train", limit=1280))
-small_images = F.avg_pool2d(images, 4)
-pairs = list(zip(small_images.split(64), labels.split(64), strict=True))
+batches = training.mnist_batches(1280, 64, device)
+pairs = [(F.avg_pool2d(images, 4), labels) for images, labels in batches]
 SETTINGS = {"lr": 0.02, "weight_decay": 0.01, "decoupled_weight_decay": True}
 
 
@@ -879,43 +914,35 @@ def fresh_model():
     return models.mlp(32, inputs=49).to(device)
 
 
-def curve(model, optimizer, own, ranks):
-    """The loss of each batch, as its mean over the ranks: each counts by its samples."""
-    losses = []
-    for x, y in pairs:
-        model.zero_grad()
-        loss = F.cross_entropy(model(x[own]), y[own]) * (ranks * len(x[own]) / len(x))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return torch.tensor(losses)
+def sharded_step(model, optimizer, x, y):
+    """A step on this rank's samples of a batch; the mean loss over all of them."""
+    own = slice(rank, None, world_size)
+    model.zero_grad()
+    loss = F.cross_entropy(model(x[own]), y[own]) * (world_size * len(x[own]) / len(x))
+    loss.backward()
+    optimizer.step()
+    return comm.allreduce(loss.item()) / world_size
 
 
+# %%
+# %%px --timeout 100
 model = fresh_model()
 ours = ShardedAdam(list(model.parameters()), group, **SETTINGS)
-mine = curve(model, ours, slice(rank, None, world_size), world_size)
-sharded_losses = comm.allreduce(mine) / world_size
-model = fresh_model()
-whole_losses = curve(model, torch.optim.Adam(model.parameters(), **SETTINGS), slice(None), 1)
-gap = (sharded_losses - whole_losses).abs().max().item()
-learned = (sharded_losses[-1] < sharded_losses[0] / 2).item()
+runs = {
+    "one rank": training.plain_losses(fresh_model(), partial(torch.optim.Adam, **SETTINGS), pairs),
+    "sharded": [sharded_step(model, ours, *pair) for pair in pairs],
+}
 held = ours.optimizer.state[ours.shard]["exp_avg"].nbytes * 2
 if rank == 0:
-    parameters = sum(p.numel() for p in model.parameters())
-    print(
-        f"{parameters:,} parameters; moments take {held:,} bytes on a rank, {8 * parameters:,} whole"
-    )
-    print(f"the curve of one rank, to four digits: {gap < 1e-4}; it learns: {learned}")
+    whole = 8 * models.parameter_count(model)
+    print(f"Adam's moments take {held:,} bytes on a rank, {whole:,} whole")
+    training.print_same({"MNIST": runs}, 1e-4)
+    print(f"it learns: {runs['sharded'][-1] < runs['sharded'][0] / 2}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("A fused Adam on shards follows the curve of one rank")
-wide = plots.artist(plots.series(0, "torch.optim.Adam, one rank")) | {"linewidth": 6, "alpha": 0.5}
-axes.plot(whole_losses, **wide | {"marker": ""})
-thin = plots.artist(plots.series(1, "yours, sharded"))
-axes.plot(sharded_losses, **thin | {"marker": ""})
-axes.set(xlabel="step", ylabel="loss")
-legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL, fontsize="small")
+title = "A fused Adam on shards follows the curve of one rank"
+drawn, axes = plots.same_curves(title, {"MNIST": runs})
 
 # %% [markdown]
 # # Part D: a product
@@ -924,32 +951,31 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL, fontsize="small")
 #
 # *Difficulty 4/5, 25 minutes.*
 #
-# A product of matrices uses each number many times, so that fetching it once for each use would be the cost. A
-# program computes a **tile** of the result, 32 × 32 here, and goes along $k$ in steps of 32: it loads a tile
-# of $a$ and one of $b$, and `tl.dot` adds their product to its sums. Each number that it loads serves 32 times.
+# A matrix product uses each number many times, so reading it from memory for each use would take most of the time. A program computes
+# a **tile** of the result, here of 32 × 32, and moves along $k$ in steps of 32. In each step, it loads a tile of $a$ and a tile of $b$,
+# and `tl.dot` adds their product to the sums. Each number that it loads is used 32 times.
 #
-# Programs next to each other run at the same time and share a cache. Row by row, a row of tiles of the result
-# needs a row of $a$ and **all** of $b$. So go in *groups*: `group` rows of tiles, and within them column by
-# column, each from top to bottom; then the next group, of which the last may have fewer rows. A group's
-# programs share what they load of $a$, and neighbours what they load of $b$.
+# Programs with neighboring numbers run at the same time and share a cache. If the programs go through the result row by row, a row of
+# tiles needs one row of $a$ and **all** of $b$. So go through it in *groups* of `group` rows of tiles. Inside a group, go column by
+# column, each from top to bottom. Then go to the next group, and the last one may have fewer rows. The programs of a group share what
+# they load of $a$, and neighbors share what they load of $b$.
 #
-# - `a` is (m, k) and `b` (k, n), of any sizes, **any strides** and one dtype, float32, float16 or bfloat16.
-# - The result is a new, contiguous tensor of that dtype. Sums are float32, rounded once.
-# - One launch, with a program for each tile, in that order.
+# - `a` is (m, k) and `b` is (k, n), of any sizes, with **any strides** and the same dtype: float32, float16, or bfloat16.
+# - The result is a new, contiguous tensor of this dtype. Sums are float32 and are rounded once.
+# - There is one launch, with a program for each tile, in the order above.
 #
-# **Predict**: 5 × 3 tiles in groups of 2 rows. Which tile is program 7's?
+# **Predict**: there are 5 × 3 tiles in groups of 2 rows. Which tile does program 7 compute?
 #
 # <details><summary>Hint 1</summary>
 #
-# A full group has `group · columns` programs, so `program // (group * columns)` is the group. Its rows begin at
-# `group` times that, and it has `tl.minimum(rows - first, GROUP)` of them.
+# A full group has `group · columns` programs, so `program // (group * columns)` is the group. Its first row is `group` times this number,
+# and it has `tl.minimum(rows - first, GROUP)` rows.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `rows[:, None] * stride + columns[None, :]` is a block of two dimensions. Masks have two conditions; what is
-# masked must add nothing to the sums. `tl.dot(a, b, total, input_precision="ieee")` multiplies float32 as
-# float32 on a GPU, too.
+# `rows[:, None] * stride + columns[None, :]` is a block with two dimensions. Masks have two conditions, and masked elements must add nothing
+# to the sums. `tl.dot(a, b, total, input_precision="ieee")` multiplies float32 numbers as float32, on a GPU, too.
 # </details>
 
 
@@ -1020,14 +1046,261 @@ check.show_values(multiplied=[multiplied(3, 40, 70, 1), multiplied(100, 5, 33, 2
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The first group has 2 · 3 = 6 programs, 0 to 5. Program 7 is the second of the next group: column 0,
-# from top to bottom, so row 3.
+# The first group has 2 · 3 = 6 programs, 0 to 5. Program 7 is the second one of the next group. Inside it, programs go from top to bottom,
+# so program 7 computes the tile in row 3, column 0.
+# </details>
+
+# %% [markdown]
+# # Part E: attention
+#
+# ## 10. A softmax in pieces
+#
+# *Difficulty 3/5, 20 minutes.*
+#
+# The softmax of exercise 2 keeps a whole row in registers, so its rows cannot be very long. *Online softmax* goes through a row in
+# blocks, and keeps two running values: the largest number so far, and the sum of $e^{x_i - \text{largest}}$ so far. If a block has a
+# larger number, the old sum must be corrected: multiply it by $e^{\text{old largest} - \text{new largest}}$.
+#
+# Write a kernel that reads each row twice. The first pass finds the two values. The second pass computes the softmax and stores it.
+#
+# - `x` and the result are those of exercise 2: (rows, columns) in float32, float16, or bfloat16, a new tensor of the same dtype,
+#   computed in float32 and rounded once. Read `x` where it is, with rows `x.stride(0)` elements apart.
+# - There is one launch with one program for each row. No load has more than `block` elements, and `block` is a power of two.
+# - Each number is loaded twice and stored once.
+#
+# The check also tries:
+#
+# - **Blocks of −∞.** All numbers of a block can be −∞, even those of the first one. Each row has at least one finite number.
+# - **Short rows**, with fewer elements than a block.
+#
+# **Predict**: the numbers so far are 0 and 1, and the next one is 3. What are the largest number and the sum then?
+#
+# <details><summary>Hint 1</summary>
+#
+# Start with −∞ and 0. In each step, compute the new largest number first, then the factor, and then the new sum. The old largest
+# number is needed until the end of the step.
 # </details>
 #
+# <details><summary>Hint 2</summary>
+#
+# −∞ − (−∞) is NaN. As long as the largest number is −∞, subtract 0 instead: `tl.where(larger > -float("inf"), larger, 0.0)`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="online_softmax"
+# %%px
+@triton.jit
+def online_softmax_kernel(
+    x_pointer, out_pointer, x_stride, out_stride, columns, BLOCK: tl.constexpr
+):
+    """Each program does a row in blocks of BLOCK elements, and goes through it twice."""
+    # BEGIN SOLUTION
+    x_pointer += tl.program_id(0).to(tl.int64) * x_stride
+    out_pointer += tl.program_id(0).to(tl.int64) * out_stride
+    highest = tl.full((), -float("inf"), tl.float32)
+    total = tl.full((), 0.0, tl.float32)
+    for first in range(0, columns, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        x = tl.load(x_pointer + column, mask=column < columns, other=-float("inf")).to(tl.float32)
+        larger = tl.maximum(highest, tl.max(x, axis=0))
+        shift = tl.where(larger > -float("inf"), larger, 0.0)
+        total = total * tl.exp(highest - shift) + tl.sum(tl.exp(x - shift), axis=0)
+        highest = larger
+    for first in range(0, columns, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        mask = column < columns
+        x = tl.load(x_pointer + column, mask=mask, other=-float("inf")).to(tl.float32)
+        tl.store(out_pointer + column, tl.exp(x - highest) / total, mask=mask)
+    # END SOLUTION
+
+
+def online_softmax(x: torch.Tensor, block: int = 1024) -> torch.Tensor:
+    """The softmax of each row of `x`, (rows, columns), in blocks of `block` columns."""
+    # BEGIN SOLUTION
+    rows, columns = x.shape
+    out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
+    online_softmax_kernel[(rows,)](x, out, x.stride(0), out.stride(0), columns, BLOCK=block)
+    return out
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="online_softmax" points=3
+# %%px --timeout 120
+check.online_softmax(online_softmax)
+
+
+# %% tags=["hidden-check"] exercise="online_softmax" points=1
+# %%px --timeout 60
+def in_pieces(columns, block, high):
+    wide = torch.arange(4 * 90, dtype=torch.float32, device=device).view(4, 90).cos() * 3 + high
+    wide[1, :17] = -torch.inf
+    with launches() as made:
+        found = online_softmax(wide[:, :columns], block)
+    return [
+        len(made),
+        made[0].programs,
+        [round(x, 3) for x in found[:, columns - 1 - rank].tolist()],
+    ]
+
+
+check.show_values(
+    pieces=[in_pieces(23, 16, 0.0), in_pieces(70, 16, 400.0), in_pieces(33, 32, -90.0)]
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The largest number is 3. The old sum is $e^{-1} + 1 = 1.37$. It becomes $1.37 \cdot e^{1 - 3} + 1 = 1.19$.
+# </details>
+
+# %% [markdown]
+# ## 11. Attention in tiles
+#
+# *Difficulty 5/5, 35 minutes.*
+#
+# Attention is a softmax between two matrix products, $\operatorname{softmax}(qk^\top / \sqrt{D})\,v$. The scores $qk^\top$ have a row
+# for each query and a column for each key, so they are much larger than the rest if the sequence is long. *FlashAttention* does not
+# store them at all. Each program has a tile of 32 queries and goes through the keys and values in tiles of 32. In each step, it
+#
+# 1. computes a tile of scores, 32 × 32;
+# 2. updates the largest number and the sum **of each query**, as in exercise 10;
+# 3. multiplies its result so far by the same factor, and adds the product of the tile's $e^{\text{score} - \text{largest}}$ and $v$.
+#
+# At the end, it divides the result by the sum. Write the forward pass:
+#
+# - `q`, `k`, and `v` are (heads, length, $D$), contiguous, and have the same dtype: float32, float16, or bfloat16. $D$ is 16, 32, 64, or
+#   128. The result is a new tensor of this shape and dtype.
+# - If `causal` is true, query $i$ uses only the keys 0 to $i$. End the loop at the diagonal: a program does not load tiles of keys that
+#   none of its queries uses.
+# - There is one launch with a program for each tile of queries of each head. It loads its queries once, and a tile of keys and values
+#   once in each step. It stores only the result.
+# - Scores and sums are float32. The second product may round its weights to the dtype of `v`.
+#
+# The check also tries:
+#
+# - **Any length**, from 1 on. The last tile of queries, keys, and values can be incomplete.
+# - **Large scores**, up to several hundred.
+#
+# **Predict**: a head has 8,192 tokens with $D$ = 128. How many times as many numbers as `q`, `k`, and `v` together do the scores have?
+#
+# <details><summary>Hint 1</summary>
+#
+# `tl.dot(q, tl.trans(k), input_precision="ieee")` is a tile of $qk^\top$. (By default, a GPU rounds float32 inputs of `tl.dot` to 10 bits
+# of mantissa, TF32. The interpreter does not show that.) A grid can have two axes: `tl.program_id(0)` for the tile of queries, and
+# `tl.program_id(1)` for the head.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A key that does not exist, or that is after the query, must have the score −∞: `tl.where(allowed, scores, -float("inf"))`. Its values
+# are multiplied by 0, so load them as 0. If they are NaN, the product is NaN. The first tile has key 0, which all queries use, so the
+# largest number is finite after the first step.
+# </details>
+
+
+# %% tags=["exercise"] exercise="attention"
+# %%px
+@triton.jit
+def attention_kernel(
+    q_pointer, k_pointer, v_pointer, out_pointer, length, scale,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Each program computes the result for a tile of queries of one head."""
+    # BEGIN SOLUTION
+    head = tl.program_id(1).to(tl.int64) * length * WIDTH
+    column = tl.arange(0, WIDTH)[None, :]
+    begin = tl.program_id(0) * TILE
+    query = begin + tl.arange(0, TILE)[:, None]
+    q_places = head + query * WIDTH + column
+    q = tl.load(q_pointer + q_places, mask=query < length, other=0.0)
+    highest = tl.full((TILE,), -float("inf"), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    result = tl.zeros((TILE, WIDTH), tl.float32)
+    end = length
+    if CAUSAL:
+        end = tl.minimum(begin + TILE, length)
+    for first in range(0, end, TILE):
+        key = first + tl.arange(0, TILE)
+        k_places = head + key[:, None] * WIDTH + column
+        k = tl.load(k_pointer + k_places, mask=key[:, None] < length, other=0.0)
+        v = tl.load(v_pointer + k_places, mask=key[:, None] < length, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        allowed = key[None, :] < length
+        if CAUSAL:
+            allowed = allowed & (key[None, :] <= query)
+        scores = tl.where(allowed, scores, -float("inf"))
+        larger = tl.maximum(highest, tl.max(scores, axis=1))
+        factor = tl.exp(highest - larger)
+        powers = tl.exp(scores - larger[:, None])
+        total = total * factor + tl.sum(powers, axis=1)
+        result = result * factor[:, None]
+        result = tl.dot(powers.to(v.dtype), v, result, input_precision="ieee")
+        highest = larger
+    tl.store(out_pointer + q_places, result / total[:, None], mask=query < length)
+    # END SOLUTION
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
+) -> torch.Tensor:
+    """softmax(q kᵀ / √D) v for each head, (heads, length, D), in tiles of 32 × 32."""
+    # BEGIN SOLUTION
+    heads, length, width = q.shape
+    out = torch.empty_like(q)
+    attention_kernel[(triton.cdiv(length, 32), heads)](
+        q, k, v, out, length, width**-0.5, WIDTH=width, CAUSAL=causal, TILE=32
+    )
+    return out
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="attention" points=4
+# %%px --timeout 120
+check.attention(attention)
+
+
+# %% tags=["hidden-check"] exercise="attention" points=2
+# %%px --timeout 60
+def attended(heads, length, width, causal):
+    q = torch.arange(heads * length * width, device=device).view(heads, length, width).sin()
+    k, v = (2 * q + rank).cos(), q.flip(1) + rank
+    with launches() as made:
+        found = attention(4 * q, k, v, causal)
+    values = found[0, 0, 0].item(), found[-1, -1, -1].item(), found.sum().item()
+    return [len(made), made[0].programs, *(round(x, 2) for x in values)]
+
+
+check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32, causal=False)])
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The scores have 8,192 · 8,192 numbers, and the three tensors have 3 · 8,192 · 128. The ratio is 8,192 / 384, which is 21.
+# </details>
+#
+# The next cell compares your function with PyTorch's `F.scaled_dot_product_attention`. In the interpreter, it also counts the bytes that
+# your kernel moves. Three kernels (product, softmax, product) would also write the scores, read them for the softmax, write the weights,
+# and read those.
+
+# %%
+# %%px --timeout 100
+q, k, v = (torch.randn(4, 200, 32, device=device) for _ in range(3))
+stored = (4 * q.numel() + 4 * 4 * 200 * 200) * q.element_size()
+for causal in (False, True):
+    with recorded(Arena(device)) as seen:
+        ours = attention(q, k, v, causal)
+    theirs = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if rank == 0:
+        print(f"causal: {causal}; as torch's: {torch.allclose(ours, theirs, atol=1e-5)}")
+        if seen.known:
+            moved = seen.loaded + seen.stored
+            print(f"  {moved:,} bytes moved; with stored scores: {stored:,}")
+
+# %% [markdown]
 # # Against the library
 #
-# The same model on one rank, 20 steps with the same batches: `FusedAdam` and `torch.optim.Adam`, with a loop
-# over tensors, with `foreach`, and fused.
+# The next cell trains the same model on one rank, for 20 steps with the same batches: with `FusedAdam` and with `torch.optim.Adam`, which has a
+# loop over tensors, a version with `foreach`, and a fused version.
 
 # %%
 # %%px --timeout 100
@@ -1037,11 +1310,7 @@ PEERS = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": 
 def twenty_steps(make):
     torch.manual_seed(0)
     model = models.mlp(16, inputs=49).to(device)
-    optimizer = make(model.parameters(), **SETTINGS)
-    for x, y in pairs[:20]:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    training.plain_losses(model, partial(make, **SETTINGS), pairs[:20])
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
@@ -1053,58 +1322,47 @@ for name, settings in PEERS.items():
         print(f"after 20 steps, beside torch's {name}: the same parameters to 1e-4: {gap < 1e-4}")
 
 # %% [markdown]
-# Now the time, which only a GPU can tell. There, this cell measures a step of each on a model of 60 tensors, 16
-# million parameters together. In the interpreter it measures nothing: no result of a GPU is recorded for this
-# lab, and none of its cells has been run on one yet.
+# Only a GPU can show the time. On a GPU, the next cell measures a step of each optimizer on a model of 60 tensors with 16 million parameters in
+# total. In the interpreter, it measures nothing. No GPU result is recorded for this lab, and none of its cells has run on a GPU yet.
 
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
-def step_seconds(make, rounds=20):
-    """The median of a step's seconds, on a GPU."""
+def large_step(make):
+    """A step of the optimizer on 60 tensors."""
     p = [nn.Parameter(torch.randn(2**18, device=device)) for _ in range(60)]
     for parameter in p:
         parameter.grad = torch.randn_like(parameter)
-    optimizer, spent = make(p, **SETTINGS), []
-    for _ in range(rounds + 5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        optimizer.step()
-        torch.cuda.synchronize()
-        spent.append(time.perf_counter() - start)
-    return statistics.median(spent[5:])
+    return make(p, **SETTINGS).step
 
 
-if rank == 0 and not INTERPRETED:
-    ours = step_seconds(FusedAdam)
+if not INTERPRETED:
+    steps = {"ours": large_step(FusedAdam)}
     for name, settings in PEERS.items():
-        ratio = ours / step_seconds(partial(torch.optim.Adam, **settings))
-        print(f"a step of ours, over torch's {name}: {ratio:.2f}")
-    compiled = torch.compile(lambda optimizer: optimizer.step(), fullgraph=False)
-
-    def compiled_adam(p, **settings):
-        optimizer = torch.optim.Adam(p, **settings)
-        optimizer.step = partial(compiled, optimizer)
-        return optimizer
-
-    print(f"a step of ours, over torch.compile's: {ours / step_seconds(compiled_adam):.2f}")
+        steps[name] = large_step(partial(torch.optim.Adam, **settings))
+    steps["compiled"] = torch.compile(large_step(torch.optim.Adam), fullgraph=False)
+    seconds = timing.median_seconds(steps, comm, rounds=20, warm_up=5)
+    for name in [*PEERS, "compiled"] if rank == 0 else ():
+        print(f"a step of ours, over torch's {name}: {seconds['ours'] / seconds[name]:.2f}")
 elif rank == 0:
     print("no GPU here, and no GPU's result is recorded: the interpreter's times mean nothing")
 
 # %% [markdown]
 # What to look for:
 #
-# - **The same rule.** The parameters agree to float32's rounding, whichever way they are updated.
-# - **Launches, not arithmetic.** The loop launches seven kernels a tensor; `foreach` seven for all tensors
-#   together, which still move 72 bytes a parameter; `fused` one, as you do, with 28.
-# - **What is left.** You make the tables anew in each step, on the host. A library keeps them while the
-#   tensors stay where they are.
+# - **The same rule.** All versions update the parameters in the same way, up to the rounding of float32.
+# - **Launches, not arithmetic.** The loop over tensors launches eight kernels for each tensor.
+#   `foreach` launches about as many for all tensors together, and splits long lists of tensors. Each of
+#   them still reads and writes whole tensors. `fused` first increases the step counts in a launch of their
+#   own, and then updates everything in one launch, with 28 bytes for each parameter in float32.
+# - **What is left.** Your code makes the table of addresses again in each step, on the host. A library can keep
+#   it as long as the tensors stay where they are.
 #
 # # Going further
 #
-# - Keep the tables of `adam_group` between steps. What must you look at to know that they still hold?
-# - Let the kernel of exercise 6 divide by a loss scale and skip its stores if a flag in memory is set: then
-#   lab 06's step needs no trip of its own for unscaling.
-# - `@triton.autotune` tries blocks and numbers of warps. Which is best for the sum, and for the softmax of
-#   100,000 columns, which fit into no block?
-# - Add dropout to the softmax. `tl.rand(seed, offsets)` gives random numbers that depend on nothing else.
+# - Keep the table of addresses of `adam_group` between steps. What must you check to know that it is still right?
+# - Let the kernel of exercise 6 divide by a loss scale, and skip its stores if a flag in memory is set. Then lab 06's step does not need to read
+#   and write the gradients for unscaling.
+# - `@triton.autotune` tries several blocks and numbers of warps. Which is best for the sum? Which is best for the softmax of 100,000 columns, which
+#   fit into a block of 131,072, but not into the registers of a program?
+# - Add dropout to the softmax. `tl.rand(seed, offsets)` returns random numbers that depend only on its arguments.

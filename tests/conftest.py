@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.built_book import books, full_book, student_book  # noqa: F401, for all test files
-from tests.notebook import Notebook
+from tests.support.built_book import books, full_book, student_book  # noqa: F401, for all test files
+from tests.support.kernel import Notebook
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def rank_processes() -> list[psutil.Process]:
     """Every process of any set of ranks on this machine: engines, controllers, mpiexec, helpers."""
     marks = (
         "ipyparallel.controller",
-        "parlab.engine",
+        "parlab.rank.engine",
         "parlab/cluster/",
-        "parlab/engine/",
+        "parlab/rank/engine/",
         "mpiexec",
     )
     found = []

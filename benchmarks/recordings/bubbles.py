@@ -17,8 +17,8 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.recordings import record_on_ranks
-from parlab.files import ROOT, write_atomically
 from parlab.network import Link, Network, emulated_group, sub_group
+from parlab.runtime.paths import ROOT, write_atomically
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -40,7 +40,7 @@ HELD_FOR = [4, 8, 16]
 @functools.cache
 def lab() -> dict[str, Any]:
     """The functions and classes of the lab's reference."""
-    from parlab.authoring.definitions import definitions
+    from parlab_staff.course.references import definitions
 
     return definitions("05_pipeline_parallel")
 

@@ -12,8 +12,8 @@ import time
 from datetime import date
 
 from benchmarks.recordings import record_on_ranks
-from parlab.files import ROOT, write_atomically
 from parlab.network import Link, Network, Stage, emulated_group
+from parlab.runtime.paths import ROOT, write_atomically
 
 COMMAND = "python -m benchmarks.recordings.buckets"
 FILE = ROOT / "book" / "measurements" / "buckets.json"
@@ -28,8 +28,8 @@ def measure(machine_text: str) -> None:
     import torch
     from torch import nn
 
-    from parlab.authoring.definitions import definitions
     from parlab.rank import comm
+    from parlab_staff.course.references import definitions
 
     group = emulated_group(NETWORK)
     make_parallel = definitions("02_data_parallel")["BucketedDataParallel"]
@@ -65,8 +65,8 @@ def measure(machine_text: str) -> None:
         "seconds": fastest,
     }
     write_atomically(FILE, json.dumps(record, indent=2) + "\n")
-    told = ", ".join(f"{n}: {1e3 * t:.0f} ms" for n, t in zip(BUCKETS, fastest, strict=True))
-    print(f"{FILE.name}: emulated, by number of buckets: {told}")
+    row = ", ".join(f"{n}: {1e3 * t:.0f} ms" for n, t in zip(BUCKETS, fastest, strict=True))
+    print(f"{FILE.name}: emulated, by number of buckets: {row}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import machine
-from parlab.files import ROOT, write_atomically
+from parlab.runtime.paths import ROOT, write_atomically
 
 COMMAND = "python -m benchmarks.recordings.calls"
 FILE = ROOT / "book" / "measurements" / "calls.json"

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import machine
 from parlab.data import text
-from parlab.files import ROOT, write_atomically
 from parlab.models import GPT, GPTConfig
+from parlab.runtime.paths import ROOT, write_atomically
 
 COMMAND = "python -m benchmarks.recordings.exponents"
 FILE = ROOT / "book" / "measurements" / "exponents.json"
@@ -39,11 +39,11 @@ def octaves(x: Tensor) -> Counter[int]:
 def watch(model: nn.Module, counted: Counter[int]) -> list[torch.utils.hooks.RemovableHandle]:
     """Count the gradients of the outputs of all layers without parts, until the handles go."""
 
-    def seen(layer: nn.Module, inputs: object, output: Tensor) -> None:
+    def note(layer: nn.Module, inputs: object, output: Tensor) -> None:
         output.register_hook(lambda gradient: counted.update(octaves(gradient)))
 
     leaves = [module for module in model.modules() if not list(module.children())]
-    return [module.register_forward_hook(seen) for module in leaves]
+    return [module.register_forward_hook(note) for module in leaves]
 
 
 def vanished(

@@ -14,8 +14,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from benchmarks.recordings import record_on_ranks
-from parlab.files import ROOT, write_atomically
 from parlab.network import Link, Network, Stage, emulated_group, sub_group
+from parlab.runtime.paths import ROOT, write_atomically
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -44,8 +44,8 @@ def fastest(group: "dist.ProcessGroup", ranks: int) -> float:
     import torch
     from torch import nn
 
-    from parlab.authoring.definitions import definitions
     from parlab.rank import comm
+    from parlab_staff.course.references import definitions
 
     f, g = definitions("04_tensor_parallel")["f_and_g"](group)
     part = FORWARD / 2 / ranks

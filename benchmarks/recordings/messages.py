@@ -12,7 +12,7 @@ from datetime import date
 
 from benchmarks import machine
 from parlab import mpirun
-from parlab.files import ROOT
+from parlab.runtime.paths import ROOT
 
 COMMAND = "python -m benchmarks.recordings.messages"
 FILE = ROOT / "book" / "measurements" / "messages.json"
@@ -54,7 +54,7 @@ def measure(machine_text: str) -> None:
     """On two ranks: measure, and write the file from rank 0."""
     from mpi4py import MPI
 
-    from parlab.authoring.definitions import definitions
+    from parlab_staff.course.references import definitions
 
     lab, comm = definitions("01_mpi"), MPI.COMM_WORLD
     lab["ping_pong"](8, 2000, comm)

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks import machine
 from parlab.costs import kernels as costs
-from parlab.files import ROOT, write_atomically
+from parlab.runtime.paths import ROOT, write_atomically
 
 COMMAND = "python -m benchmarks.recordings.rooflines"
 FILE = ROOT / "book" / "measurements" / "rooflines.json"

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import machine
 from parlab.data import text
-from parlab.files import ROOT, write_atomically
 from parlab.models import GPT
+from parlab.runtime.paths import ROOT, write_atomically
 
 COMMAND = "python -m benchmarks.recordings.scales"
 FILE = ROOT / "book" / "measurements" / "scales.json"
@@ -34,12 +34,12 @@ def halved(gradient: Tensor) -> Tensor:
 def round_gradients(model: nn.Module) -> None:
     """Let the gradient of every layer's output pass through float16."""
 
-    def seen(layer: nn.Module, inputs: object, output: Tensor) -> None:
+    def note(layer: nn.Module, inputs: object, output: Tensor) -> None:
         output.register_hook(halved)
 
     for module in model.modules():
         if not list(module.children()):
-            module.register_forward_hook(seen)
+            module.register_forward_hook(note)
 
 
 def train(scale: float | None) -> tuple[float, int]:

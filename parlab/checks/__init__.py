@@ -7,6 +7,6 @@ One module a lab, one function an exercise, named by the exercise's key. A check
 line of what it verified, or raises CheckFailed with the same message on every rank.
 """
 
-from parlab.checks.verdict import CheckFailed
+from parlab.checks.base.verdict import CheckFailed
 
 __all__ = ["CheckFailed"]

@@ -77,8 +77,8 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
         raise RankInterrupted(NO_RANKS)
     _current.ready(print)
     print(_current.ranks.description or _description(n, gpus, network))
-    if done := progress.line():
-        print(done)
+    if progress_line := progress.line():
+        print(progress_line)
 
 
 def _ranks_of(network: Any, n: int | None, profile: str | None) -> int:
@@ -97,7 +97,7 @@ def restart() -> None:
     session.replace()
     session.ready(print)
     on = f" on the emulated network, {session.network}" if session.network else ""
-    print(f"{session.n} fresh ranks{on}; what the cells imported is imported again")
+    print(f"{session.n} new ranks{on}. The imports of your cells ran again on them")
 
 
 def stop() -> None:

@@ -23,7 +23,7 @@ class BatchJob:
         """Whether it has no nodes yet, as far as is known."""
         return self.last is None or self.last.waits
 
-    def look(self) -> Job | None:
+    def query(self) -> Job | None:
         """Ask how the job is, ever more seldom."""
         now = time.monotonic()
         if now - self._asked > min(PAUSE_SECONDS, (now - self._submitted) / 5):

@@ -6,16 +6,16 @@ from parlab.cluster.execution import Execution
 from parlab.cluster.freeing import Freeing
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.stop_button import StopButton
-from parlab.engine import DAMAGE
-from parlab.wording import by_value, ranks_text
+from parlab.rank.engine import DAMAGE
+from parlab.runtime.rank_names import by_value, ranks_text
 
 # Of each kind: what the cell did, and what was done about it.
 BROKEN = {
-    "comm": ("freed or revoked `comm`, or what belongs to it", "It is as good as new."),
+    "comm": ("freed or revoked `comm`, or what belongs to it", "It works again."),
     "torch": (
         "destroyed the default process group",
-        "It was made again, and `group`; objects made on them (DDP models, meshes) have to be "
-        "made again.",
+        "It was created again, and so was `group`. Objects on them, such as DDP models and meshes, "
+        "must be created again.",
     ),
 }
 # The same, where the rank has to be replaced.
@@ -24,8 +24,8 @@ ENDED = {
         "called quit() or exit(), which ends its process. To leave a cell early, raise an error."
     ),
     "mpi": (
-        "called MPI.Finalize, after which no process can use MPI again. Ranks end by themselves; "
-        "leave it out."
+        "called MPI.Finalize. After that, a process cannot use MPI any more. Leave this call out: "
+        "MPI ends by itself."
     ),
 }
 
@@ -35,18 +35,20 @@ def mend(execution: Execution, outputs: dict[int, dict], error: RankError | None
 
     Raises RankDied where the ranks have to be replaced; with the cell's own `error`, if it has one.
     """
-    broken = {rank: said for rank, meta in outputs.items() if (said := meta["data"].get(DAMAGE))}
+    broken = {rank: kind for rank, meta in outputs.items() if (kind := meta["data"].get(DAMAGE))}
     if not broken:
         return
     session = execution.session
     kinds = sorted(set(broken.values()))
     if ended := {rank: ENDED[kind] for rank, kind in broken.items() if kind in ENDED}:
-        told = (f"{ranks_text(ranks, session.n)} {did}" for ranks, did in by_value(ended))
-        reason = "\n".join(text[0].upper() + text[1:] for text in told)
+        sentences = (f"{ranks_text(ranks, session.n)} {did}" for ranks, did in by_value(ended))
+        reason = "\n".join(text[0].upper() + text[1:] for text in sentences)
     elif hindered := _renew(execution):
         reason = f"This cell {_done(kinds)}. {hindered}"
     else:
-        print("\n".join(f"This cell {done}. {mended}" for done, mended in map(BROKEN.get, kinds)))
+        print(
+            "\n".join(f"This cell {ending}. {remedy}" for ending, remedy in map(BROKEN.get, kinds))
+        )
         return
     text = [reason, replaced_text(session.replace())]
     raise RankDied("\n".join([str(error), *text] if error else text))

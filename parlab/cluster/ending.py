@@ -16,11 +16,11 @@ from parlab.cluster.errors import (
 from parlab.cluster.locations import Cells, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.replies import Replies
-from parlab.wording import by_value, ranks_text
+from parlab.runtime.rank_names import by_value, ranks_text
 
 OTHERS = "The others were at:"
 MESSAGE_START, MESSAGE_END = 4000, 1000  # characters of an exception's message
-INTACT = "The ranks are free again and their variables are intact; `comm` is as good as new."
+INTACT = "The ranks are free again, their variables are intact, and `comm` works again."
 
 
 def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple[str, str]]:
@@ -69,10 +69,13 @@ def error_of(
         case Ending.DIED:
             return RankDied("\n".join([died, *others, *failed]))
         case Ending.DEADLINE:
-            head = [f"Stopped after {timeout:g} s (`%%px --timeout SECONDS` gives more). Not done:"]
+            head = [
+                f"Stopped after {timeout:g} s (use `%%px --timeout SECONDS` for more time). "
+                "These ranks had not finished:"
+            ]
             return DeadlineExceeded("\n".join(head + places + failed + also_died))
         case Ending.INTERRUPTED:
-            head = ["Interrupted. Not done:"] if places else ["Interrupted."]
+            head = ["Interrupted. These ranks had not finished:"] if places else ["Interrupted."]
             return RankInterrupted("\n".join(head + places + failed + also_died))
 
 
@@ -89,20 +92,24 @@ def died_text(deaths: Mapping[int, int], channel: Channel, cells: Cells, n: int)
 
 def replaced_text(gone: list[str]) -> str:
     """What a restart took away."""
-    text = "The ranks are being started again; what the cells imported is imported again."
+    text = "New ranks are starting, and the imports of your cells run again on them."
     return f"{text} {_gone_text(gone)}".rstrip()
 
 
 def lost_job_text(job: str, gone: list[str]) -> str:
     """That the ranks ended with their batch job."""
-    text = f"{job}\nThe ranks ended with it; cluster.start() submits another."
+    text = f"{job}\nThe ranks ended with it. cluster.start() submits a new job."
     return f"{text} {_gone_text(gone)}".rstrip()
 
 
 def _gone_text(gone: list[str]) -> str:
     if not gone:
         return ""
-    return "Gone: " + ", ".join(f"`{name}`" for name in gone) + ". Run their cells again."
+    return (
+        "These variables are lost: "
+        + ", ".join(f"`{name}`" for name in gone)
+        + ". Run the cells that define them again."
+    )
 
 
 def reason_text(outcome: Outcome, n: int) -> str:
@@ -110,7 +117,7 @@ def reason_text(outcome: Outcome, n: int) -> str:
     if outcome.deaths:
         return ""
     if outcome.not_free:
-        return f"{ranks_text(outcome.not_free, n).capitalize()} did not stop."
+        return f"{ranks_text(outcome.not_free, n).capitalize()} could not be stopped."
     modules = {
         rank: ", ".join(f"`{module}`" for module in modules)
         for rank, modules in outcome.cut_off.items()
@@ -118,11 +125,11 @@ def reason_text(outcome: Outcome, n: int) -> str:
     }
     if modules:
         return "\n".join(
-            f"{ranks_text(ranks, n).capitalize()} stopped inside the import of {text}: what was "
-            "cut off there cannot be imported again by the same process."
+            f"{ranks_text(ranks, n).capitalize()} stopped during the import of {text}, which the "
+            "same process cannot import again."
             for ranks, text in by_value(modules)
         )
-    return "The ranks stopped, and then did not answer."
+    return "The ranks were stopped, and then they did not answer."
 
 
 def kept_text(outcome: Outcome) -> str:
@@ -132,11 +139,13 @@ def kept_text(outcome: Outcome) -> str:
         places = (
             f"{ranks_text(ranks)} at {place}" for ranks, place in by_value(outcome.background)
         )
-        text += f" Stopped as well, since all ranks are needed for that: {'; '.join(places)}."
+        text += (
+            f" Other cells were stopped, too, because all ranks are needed: {'; '.join(places)}."
+        )
     if outcome.torch_is_new:
         text += (
-            " torch.distributed was started anew: `group` is as good as new; objects made on the "
-            "default group (DDP models, meshes) have to be made again."
+            " torch.distributed was started again, and `group` works again. Objects on the "
+            "default group, such as DDP models and meshes, must be created again."
         )
     if outcome.lost:
         names = ", ".join(f"`{name}`" for name in outcome.lost)

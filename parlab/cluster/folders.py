@@ -30,8 +30,8 @@ def make_folder(profile: str | None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="parlab-", dir=place))
     except OSError as error:
         raise ClusterError(
-            f"{place} does not take the {ROOM // 2**20} MiB that ranks may write there "
-            f"({error.strerror}). Make some space{'' if place == inside else ELSEWHERE}."
+            f"{place} has no room for the {ROOM // 2**20} MiB that ranks may write there "
+            f"({error.strerror}). Free some space{'' if place == inside else ELSEWHERE}."
         ) from None
     for settings in inside.glob("*_config.py") if inside else ():
         (folder / settings.name).symlink_to(settings)
@@ -48,7 +48,7 @@ def _check_temporary() -> None:
         usable = ""
     if not usable or (os.path.isdir(wanted) and not os.path.samefile(wanted, usable)):
         raise ClusterError(
-            f"nothing can be written into {name}, {wanted}: it is full, or not yours. Make some "
+            f"cannot write into {name}, {wanted}: it is full, or it is not yours. Free some "
             f"space{ELSEWHERE}."
         )
 

@@ -135,7 +135,7 @@ class Freeing:
 
 
 def _cut_off() -> list[str]:
-    from parlab.engine.interrupts import cut_off
+    from parlab.rank.engine.interrupts import cut_off
 
     return cut_off()
 
@@ -143,6 +143,6 @@ def _cut_off() -> list[str]:
 def _recover(generation: int) -> dict[str, object]:
     from IPython import get_ipython
 
-    from parlab.engine.recovery import recover
+    from parlab.rank.engine.recovery import recover
 
     return recover(get_ipython().user_ns, generation)

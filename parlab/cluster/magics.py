@@ -85,7 +85,7 @@ class RankMagics(ParallelMagics):
             self._wait(replies, stop)
             outputs.show(outputs.printed(replies, stop), self.session.n)
         if replies.running():
-            raise RankDied("The ranks that ran this cell are gone.")
+            raise RankDied("The ranks that ran this cell no longer exist.")
         if replies in self.session.background:
             self.session.background.remove(replies)  # all of it is told here
         if errors := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
@@ -100,7 +100,7 @@ class RankMagics(ParallelMagics):
 
     def _tell_failures(self, replies: Replies) -> None:
         if failures := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
-            print("An earlier cell, with `--noblock`, failed:", *failures, sep="\n")
+            print("An earlier cell with `--noblock` failed:", *failures, sep="\n")
 
     def _wait(self, replies: Replies, stop: StopButton) -> None:
         """Wait until all ranks have answered, or never will."""

@@ -12,7 +12,7 @@ from parlab.cluster.ending import errors_by_rank
 from parlab.cluster.replies import Replies
 from parlab.cluster.report import labelled
 from parlab.cluster.stop_button import StopButton
-from parlab.wording import by_value, ranks_text
+from parlab.runtime.rank_names import by_value, ranks_text
 
 OUTPUT_SECONDS = 10.0
 

@@ -4,35 +4,38 @@ import contextlib
 import json
 import logging
 import math
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
 
 import ipyparallel as ipp
 import psutil
-from ipyparallel.cluster.launcher import BatchSystemLauncher, LauncherError, LocalProcessLauncher
+from ipyparallel.cluster.launcher import BatchSystemLauncher, LauncherError
 from ipyparallel.error import EngineError
-from traitlets.config import Config
 
-from parlab import mpirun
 from parlab.cluster.batch_job import BatchJob
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.folders import make_folder
 from parlab.cluster.forks import close_in_children
+from parlab.cluster.launchers import (
+    CONTROLLER_ARGS,
+    START_SECONDS,
+    born_deaf,
+    has_ended,
+    launcher_config,
+    output_of,
+    send_signal,
+)
 from parlab.cluster.report import exit_text
-from parlab.engine import supervisor
 from parlab.profiles.slurm import SlurmRanks
-from parlab.terminal import without_escapes
+from parlab.runtime.ansi import without_escapes
 
-START_SECONDS = 120.0
 GRACE_SECONDS = 1.0
 POLL_SECONDS = 0.2
 # A client asks which engines there are as it connects, and is told of those that come later; on a
@@ -46,33 +49,6 @@ IN_USE = "Address already in use"  # as the controller prints it
 REGISTERED = "Completed registration with id"  # as engines print it
 HERE = Path(__file__).parent
 
-CONTROLLER_ARGS = [
-    # Engines are registered on a heartbeat; the stock one, of 3 s, is most of a stock start.
-    "--HeartMonitor.period=100",
-    # A rank's death is seen by its supervisor. Heartbeats missed on a busy machine mean nothing.
-    "--HeartMonitor.max_heartmonitor_misses=36000",
-    "--IPController.use_threads=True",
-    "--IPController.broadcast_scheduler_depth=0",
-]
-ENGINE_ARGS = [
-    "--IPEngine.enable_nanny=False",
-    "--IPEngine.max_heartbeat_misses=0",
-    # Stock engines end where the controller is too busy to answer within 5 s.
-    f"--IPEngine.timeout={START_SECONDS:.0f}",
-]
-
-
-def output_of(launcher: LocalProcessLauncher) -> str:
-    """All that a launcher's process has printed so far.
-
-    ipyparallel reads the file once and keeps that. As the process ends, it reads the file, if it
-    has not yet, and removes it.
-    """
-    kept, launcher._output = launcher._output, None
-    text = launcher.get_output(remove=False) or kept or ""
-    launcher._output = None if os.path.isfile(launcher.output_file) else text
-    return text
-
 
 class ControllerFailed(ClusterError):
     """ipyparallel's controller does not serve, and another one may.
@@ -80,20 +56,6 @@ class ControllerFailed(ClusterError):
     It chooses ports that are free, and listens on them a second later: another program may have
     taken one by then. It ends of that, or goes on without the part of it that was to listen there.
     """
-
-
-@contextlib.contextmanager
-def _born_deaf() -> Iterator[None]:
-    """Processes that are started within do not hear SIGINT.
-
-    They get a session of their own, out of reach of the stop button, but only a moment after they
-    were made: until then they are in the kernel's. Engines listen to it again as they start.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Processes:
@@ -114,7 +76,6 @@ class Processes:
         self.n = n
         self.profile = profile
         self._channel = channel
-        self._environment = environment
         self._ended = ended
         self.folder = make_folder(profile)
         self.batch: BatchJob | None = None  # where the ranks are one
@@ -133,8 +94,10 @@ class Processes:
         )
         self.cluster.shutdown_atexit = False
         # In a copy: ipyparallel's own is that of the whole notebook, and of its next cluster.
-        self.cluster.update_config(self._launcher_config())
-        with _born_deaf():
+        addresses = {"PARLAB_CHANNEL": channel.address, **environment}
+        config = launcher_config(self.cluster, self.folder, bool(profile), addresses)
+        self.cluster.update_config(config)
+        with born_deaf():
             self.cleanup = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(HERE / "cleanup.py"), str(self.folder)],
                 stdin=subprocess.PIPE,
@@ -142,45 +105,13 @@ class Processes:
             )
         close_in_children(self.cleanup.stdin)
 
-    def _launcher_config(self) -> Config:
-        engines = self.cluster.engine_launcher_class.__name__
-        local = Config()
-        local[engines].engine_cmd = [
-            *(sys.executable, "-I", "-S", supervisor.__file__),
-            # Files of the working folder, which may be named as Python's own, are for cells.
-            *(sys.executable, "-P", "-m", "parlab.engine"),
-        ]
-        local[engines].engine_args = ENGINE_ARGS
-        if issubclass(self.cluster.engine_launcher_class, BatchSystemLauncher):
-            local[engines].batch_file_name = str(self.folder / "job.sh")
-            local[engines].output_file = str(self.folder / "job.log")
-        controller = self.cluster.controller_launcher_class.__name__
-        local[controller].environment = {
-            "PYTHONSAFEPATH": "1",
-            **self.cluster.config[controller].get("environment", {}),
-        }
-        # Elsewhere it is the profile that knows how many ranks a node has, and its folders.
-        here = mpirun.environment(self.n, folder=self.folder)
-        local[engines].environment = {
-            **(mpirun.environment(None) if self.profile else here),
-            **self.cluster.config[engines].get("environment", {}),
-            "PARLAB_CHANNEL": self._channel.address,
-            **self._environment,
-        }
-        if not self.profile:
-            file = f"security/ipcontroller-{self.cluster.cluster_id}-engine.json"
-            local[engines].environment["PARLAB_CONNECTION_FILE"] = str(self.folder / file)
-            local[engines].mpi_cmd = [mpirun.mpiexec()]
-            local[engines].mpi_args = mpirun.MPI_ARGS
-        return local
-
     def start(self, timeout: float = START_SECONDS) -> ipp.Client:
         """Start everything and wait for all ranks; whoever calls it calls `kill` in any case.
 
         Raises ClusterError after `timeout` seconds, or once it is clear that they do not come:
         ControllerFailed where another start may go well. Time in a queue does not count.
         """
-        with _born_deaf():
+        with born_deaf():
             self.cluster.start_controller_sync()
             self._guard(self.cluster.controller)
             try:
@@ -234,7 +165,7 @@ class Processes:
             self.check()
             self._check_job()
             # ipyparallel tells of it in the event loop of the thread that started it: this one.
-            if self._has_ended(self.cluster.engine_set):
+            if has_ended(self.cluster.engine_set):
                 raise self._failure(client, "before mpiexec ended")
             self._check_controller()
             try:
@@ -257,39 +188,31 @@ class Processes:
         text = ""
         with contextlib.suppress(Exception):  # a launcher may keep nothing of it
             text = without_escapes(output_of(self.cluster.controller))
-        if self._has_ended(self.cluster.controller) or IN_USE in text:
+        if has_ended(self.cluster.controller) or IN_USE in text:
             raise ControllerFailed(
-                "ipyparallel's controller failed, which ranks need to start. Try cluster.start() "
-                "again; `parlab doctor` says what this machine lacks. The controller printed: "
-                + (text[-2000:].strip() or "nothing")
+                "ipyparallel's controller failed, and the ranks cannot start without it. Try "
+                "cluster.start() again. `parlab doctor` shows what is missing on this machine. The "
+                "controller printed: " + (text[-2000:].strip() or "nothing")
             )
 
     def _check_job(self) -> None:
-        if self.batch and (job := self.batch.look()) and job.has_ended:
+        if self.batch and (job := self.batch.query()) and job.has_ended:
             raise ClusterError(f"{job}, before all ranks had started{self.printed()}")
 
     def check(self) -> None:
         """Raise ClusterError where a rank ended, or the start was given up."""
         if self._ended.is_set():
-            raise ClusterError("the ranks were ended while they started")
+            raise ClusterError("the ranks were stopped while they were starting")
         if deaths := self._channel.deaths():
             rank, status = next(iter(deaths.items()))
             raise ClusterError(
-                f"rank {rank} ended as it started: {exit_text(status)}.{self.printed()}"
+                f"rank {rank} ended while it was starting: {exit_text(status)}.{self.printed()}"
             )
-
-    @staticmethod
-    def _has_ended(launcher: Any) -> bool:
-        """Whether the launcher's process on this machine has ended; no where there is none."""
-        process = getattr(launcher, "process", None)
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return process is not None and process.status() == psutil.STATUS_ZOMBIE
-        return True
 
     def _failure(self, client: ipp.Client, when: str) -> ClusterError:
         return ClusterError(
-            f"{len(client.ids)} of {self.n} ranks started {when}; `parlab doctor` says what this "
-            f"machine lacks.{self.printed()}"
+            f"{len(client.ids)} of {self.n} ranks started {when}. `parlab doctor` shows what is "
+            f"missing on this machine.{self.printed()}"
         )
 
     def printed(self) -> str:
@@ -321,12 +244,12 @@ class Processes:
         """
         launchers = [x for x in (self.cluster.controller, self.cluster.engine_set) if x]
         if self.cluster.controller:
-            self._signal(self.cluster.controller, signal.SIGTERM)
+            send_signal(self.cluster.controller, signal.SIGTERM)
         for launcher in launchers:
             if getattr(launcher, "process", None) is not None:
                 with contextlib.suppress(psutil.TimeoutExpired):
                     launcher.process.wait(GRACE_SECONDS)
-                self._signal(launcher, signal.SIGKILL)
+                send_signal(launcher, signal.SIGKILL)
                 self._list_for_cleanup("-", launcher.pid)
             elif isinstance(launcher, BatchSystemLauncher):  # whose job the cleanup cancels
                 if self.batch and not self.batch.waits:
@@ -339,9 +262,3 @@ class Processes:
         with contextlib.suppress(OSError):
             self.cleanup.stdin.close()
         self.cleanup.wait()
-
-    @staticmethod
-    def _signal(launcher: Any, number: int) -> None:
-        if getattr(launcher, "pid", -1) > 0:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(launcher.pid, number)

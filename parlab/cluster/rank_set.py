@@ -27,15 +27,15 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     """
     from IPython import get_ipython
 
-    from parlab.engine import damage, interrupts, printing, tracebacks
+    from parlab.rank.engine import broken_state, interrupts, output_limit, tracebacks
     from parlab.rank.world import comm
 
     shell = get_ipython()
     shell.autoawait = False  # a cell with `await` would never be said to have ended
     tracebacks.install(shell)
     interrupts.install(shell.kernel)
-    damage.install(shell)
-    printing.install(shell)
+    broken_state.install(shell)
+    output_limit.install(shell)
     failed = []
     for statement in imports:
         try:
@@ -132,17 +132,18 @@ class RankSet:
             return
         sizes = sorted({size for _, size in found})
         raise ClusterError(
-            f"asked for {self.n} ranks of one MPI world; there came {len(found)} processes, in "
-            f"worlds of {' and '.join(map(str, sizes))}. A profile must start all ranks by one "
-            "`mpiexec`, the one beside this Python: see the profile's launcher."
+            f"expected {self.n} ranks of one MPI world, but {len(found)} processes started, in "
+            f"worlds of {' and '.join(map(str, sizes))}. A profile must start all ranks with one "
+            "`mpiexec`, which is in the same folder as this Python. Check the profile's launcher."
         )
 
     def _look_at_nodes(self, client: ipp.Client) -> None:
         hosts = [self.channel.ranks[rank].host for rank in range(self.n)]
         late = (
             f"the ranks are there, on {', '.join(dict.fromkeys(hosts))}, but a message from each "
-            f"to the next did not arrive within {MESSAGE_SECONDS:.0f} s. A firewall, or a network "
-            "that does not lead from node to node? `parlab profile … --interface` takes another."
+            f"to the next did not arrive within {MESSAGE_SECONDS:.0f} s. Is there a firewall, or a "
+            "network that does not connect the nodes? Choose another network with "
+            "`parlab profile … --interface`."
         )
         links = self._answers(client, MESSAGE_SECONDS, late, nodes.links)
         self.description = nodes.description(hosts, nodes.interfaces(hosts, links))
@@ -171,7 +172,7 @@ class RankSet:
     def lost_job(self) -> str:
         """What to tell where the batch job that the ranks are is over, which ends them; else empty.
 
-        A job is not over because a rank died: somebody cancelled it, or its time was up.
+        A job is not over because a rank died: somebody canceled it, or its time was up.
         """
         batch = self._processes.batch
         if not (batch and (job := batch.look_now()) and job.is_over):

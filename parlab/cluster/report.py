@@ -3,8 +3,8 @@
 import signal
 from collections.abc import Mapping
 
-from parlab.terminal import without_escapes
-from parlab.wording import LEFT_OUT, by_value, ranks_text
+from parlab.runtime.ansi import without_escapes
+from parlab.runtime.rank_names import LEFT_OUT, by_value, ranks_text
 
 # A cell that prints more than this, for one rank, is cut in the notebook: a browser that is sent
 # tens of megabytes stops answering.

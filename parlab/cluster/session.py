@@ -14,13 +14,13 @@ from parlab.cluster.rank_set import RankSet
 from parlab.cluster.replies import Replies
 from parlab.cluster.stop_button import StopButton
 from parlab.costs.networks import Network
-from parlab.network.naming import rank_environment
+from parlab.network.labels import rank_environment
 
 Notify = Callable[[str], None]
 
 STARTING = (
-    "Interrupted while fresh ranks were starting. They go on starting: run the cell again, or "
-    "`cluster.stop()`."
+    "Interrupted while new ranks were starting. They continue to start. Run the cell again, or "
+    "call `cluster.stop()`."
 )
 
 
@@ -145,7 +145,7 @@ class Session:
             raise ClusterError(f"the ranks did not start ({error}): run cluster.start()") from error
 
     def _wait(self, notify: Notify) -> None:
-        told = None
+        shown = None
         with StopButton() as stop:
             self.on_change.append(stop.notify)
             try:
@@ -156,16 +156,16 @@ class Session:
                         raise RankInterrupted(f"Interrupted. {job}; it is cancelled.")
                     if stop.presses:
                         raise RankInterrupted(STARTING)
-                    if job and job != told:
-                        notify(f"{job}. It waits for nodes; the stop button cancels it.")
-                        told = job
+                    if job and job != shown:
+                        notify(f"{job}. It waits for nodes. The stop button cancels it.")
+                        shown = job
                     stop.wait_for_change(1.0)
             finally:
                 self.on_change.remove(stop.notify)
         self.ranks.client  # noqa: B018, raises what went wrong
         failed, self.ranks.failed_imports = self.ranks.failed_imports, []
-        for told in self.names.forget_imports(failed):
-            notify(f"Could not be imported again: {told}")
+        for shown in self.names.forget_imports(failed):
+            notify(f"This import failed on the new ranks: {shown}")
 
     def stop(self) -> None:
         """End the ranks; idempotent."""

@@ -191,8 +191,8 @@ def sectors(stride: int, element_bytes: int = 4, start: int = 0) -> int:
 
 def load_efficiency(stride: int, element_bytes: int = 4, start: int = 0) -> float:
     """The share of the bytes which those sectors have that the warp asked for."""
-    asked = WARP * element_bytes if stride else element_bytes
-    return asked / (SECTOR_BYTES * sectors(stride, element_bytes, start))
+    requested = WARP * element_bytes if stride else element_bytes
+    return requested / (SECTOR_BYTES * sectors(stride, element_bytes, start))
 
 
 Span = tuple[float, float]

@@ -17,8 +17,8 @@ from parlab.formats import Format
 # kept until the backward pass is done with it.
 RECIPES: Mapping[str, zero.Recipe] = {
     "fp32": zero.FLOAT32_ADAM,
-    "16-bit weights, master weights": zero.MIXED_ADAM,
-    "the same, gradients added up in fp32": zero.Recipe(2, 4, 12),
+    "16-bit weights and gradients, master weights": zero.MIXED_ADAM,
+    "16-bit weights, fp32 gradients, master weights": zero.Recipe(2, 4, 12),
     "autocast": zero.Recipe(4 + 2, 4, 8),
     "16-bit throughout": zero.Recipe(2, 2, 4),
 }
@@ -35,9 +35,9 @@ def activation_bytes(layer: Layer, element_bytes: int = 2) -> float:
 
 
 def largest_lost_update(of: Format, weight: float) -> float:
-    """The largest update that may leave `weight` as it is: half the step to its neighbour.
+    """The largest update that may leave `weight` as it is: half the step to its neighbor.
 
-    Exactly half is a tie, which goes to the even neighbour: every other weight stays. Away from 0
+    Exactly half is a tie, which goes to the even neighbor: every other weight stays. Away from 0
     only: below a power of two the numbers lie twice as close.
     """
     return of.spacing(weight) / 2
@@ -135,9 +135,24 @@ def most_ranks(of: Format, value: float) -> int:
     if not value:
         raise ValueError("a sum of zeros never overflows")
     # Rounding is to infinity from half a step beyond the largest number on. There it is a tie,
-    # which goes to the even neighbour: the largest number, only where there is no infinity.
+    # which goes to the even neighbor: the largest number, only where there is no infinity.
     count = (of.largest + of.spacing(of.largest) / 2) / abs(value)
     return math.ceil(count) - 1 if of.infinities else math.floor(count)
+
+
+def reduction_window(
+    smallest: float, largest: float, world_size: int, divide_before: float, *, equal: bool
+) -> tuple[float, float]:
+    """Return the smallest and the largest gradient for which a mean over N ranks is accurate.
+
+    A rank stores its gradient, the gradient over `divide_before`, their sum over N ranks, and the
+    mean. All four must lie between `smallest` and `largest`. A sum of `equal` gradients is N times
+    as large as one of them, and a sum of independent ones √N times.
+    """
+    _check(world_size)
+    growth = world_size if equal else math.sqrt(world_size)
+    stored = (1, 1 / divide_before, growth / divide_before, growth / world_size)
+    return smallest / min(stored), largest / max(stored)
 
 
 def swallowed_from(of: Format) -> int:

@@ -132,9 +132,9 @@ class Network:
 
     def __str__(self) -> str:
         nodes = _times(self.nodes, "node") + " of " + _times(self.ranks_per_node, "rank")
-        links = f"{_told(self.inside)} inside"
+        links = f"{_described(self.inside)} inside"
         if self.nodes > 1:
-            links += f", {_told(self.between)} between"
+            links += f", {_described(self.between)} between"
         return f"{nodes}: {links}" + (f", {timed(self.call)} a call" if self.call else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _times(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _told(link: Link) -> str:
+def _described(link: Link) -> str:
     return f"{timed(link.alpha)} and {sized(link.bandwidth) if link.beta else 'any'}" + (
         "/s" if link.beta else " bandwidth"
     )
@@ -197,7 +197,7 @@ def _hierarchical(
             else best(step.collective, parts[step.part], nodes, network.between)
             for step in steps
         ]
-        told = ", ".join(
+        names = ", ".join(
             f"{choice.algorithm} {step.where}" for choice, step in zip(chosen, steps, strict=True)
         )
-        yield Choice(f"hierarchical: {told}", sum(choice.seconds for choice in chosen))
+        yield Choice(f"hierarchical: {names}", sum(choice.seconds for choice in chosen))

@@ -133,6 +133,32 @@ def layer_seconds(
     return compute, layer_cost(element_bytes * layer.numbers, ranks).seconds(link)
 
 
+def chunked(
+    compute: float, size: float, ranks: int, link: Link, chunks: int
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Schedule a product and the all-reduce of its output in equal chunks that overlap.
+
+    The ranks compute the next chunk while they all-reduce the previous one. Every chunk has the
+    latency of a whole ring.
+
+    Args:
+        compute: seconds of the whole product.
+        size: bytes of its output.
+
+    Returns:
+        Start and duration, in seconds, of each chunk's computation and of its all-reduce.
+    """
+    part, sending = compute / chunks, ring_all_reduce(size / chunks, ranks).seconds(link)
+    computing = [(i * part, part) for i in range(chunks)]
+    reducing: list[tuple[float, float]] = []
+    free = 0.0
+    for start, duration in computing:
+        begin = max(free, start + duration)
+        reducing.append((begin, sending))
+        free = begin + sending
+    return computing, reducing
+
+
 def hidden_to_pay(
     ranks: int, beta: float, flop_per_second: float, share: float = 1.0, element_bytes: int = 2
 ) -> float:

@@ -1,7 +1,9 @@
-"""What rounding does, by doing it: updates that vanish, means over ranks, blocks with a scale.
+"""Round real numbers: updates that vanish, means over ranks, blocks with a scale.
 
-With torch, and imported by itself.
+This module needs torch, so `parlab.formats` does not import it.
 """
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -19,20 +21,41 @@ def lost_updates(dtype: torch.dtype, ratio: float) -> float:
     return torch.cat([after == weights for after in moved]).double().mean().item()
 
 
-def mean_over_ranks(values: Tensor, dtype: torch.dtype, *, divide_first: bool) -> Tensor:
-    """The mean of rows, (ranks, numbers) → (numbers,), as a ring computes it in `dtype`.
+def mean_over_ranks(values: Tensor, dtype: torch.dtype, *, divide_before: float) -> Tensor:
+    """Compute the mean of rows, (ranks, numbers) → (numbers,), like a ring in `dtype`.
 
-    Each rank rounds its numbers, and adds them to what it has received. Divided by the ranks
-    either by each of them, before it adds, or at the end.
+    Each rank rounds its numbers, divides them by `divide_before`, and adds them to those that it
+    received. The sum is divided by the rest, ranks / `divide_before`.
     """
-    ranks = len(values)
-    rows = values.to(dtype)
-    if divide_first:
-        rows = rows / ranks
+    rows = values.to(dtype) / divide_before
     total = rows[0]
     for row in rows[1:]:
         total = total + row
-    return total if divide_first else total / ranks
+    return total / (len(values) / divide_before)
+
+
+def accurate_sizes(
+    values: Tensor,
+    dtype: torch.dtype,
+    scales: Iterable[float],
+    *,
+    divide_before: float,
+    tolerance: float = 0.01,
+) -> tuple[float, float]:
+    """Return the smallest and the largest scale that keep the error of a mean over ranks small.
+
+    The values, (ranks, numbers), are multiplied by each of `scales`. The relative error of their
+    mean must be less than `tolerance`. Raises ValueError if it is for none of them.
+    """
+    accurate = []
+    for scale in scales:
+        scaled_values = values * scale
+        mean = mean_over_ranks(scaled_values, dtype, divide_before=divide_before)
+        if relative_error(mean, scaled_values.double().mean(0)) < tolerance:
+            accurate.append(scale)
+    if not accurate:
+        raise ValueError(f"no scale keeps the relative error below {tolerance:g}")
+    return min(accurate), max(accurate)
 
 
 def relative_error(got: Tensor, right: Tensor) -> float:

@@ -1,17 +1,19 @@
-"""Triton kernels on any machine, and instruments that see what they do.
+"""Triton kernels on any machine, and instruments that show what they do.
 
-asking       where there is no GPU, kernels run in Triton's interpreter
-interpreter  what that does otherwise than a GPU, mended
-launches     counts the launches of kernels
+mode         selects Triton's interpreter if there is no GPU
+interpreter  patches the interpreter where it differs from a GPU
+launches     records the launches of kernels
 buffers      tensors with guards around their memory
-accesses     what the kernels load and store, and what of it is outside (in the interpreter)
+addresses    which addresses belong to a tensor
+accesses     what kernels load and store, and what is outside of all tensors (in the interpreter)
+tables       which program works where, as tensors that a kernel can read
 traffic      what PyTorch's own operations move
 
-Import it before the first `@triton.jit`: a kernel is compiled or interpreted as the environment
-says when it is decorated.
+Import this package before the first `@triton.jit`. The environment at that moment decides whether
+a kernel is compiled or interpreted.
 """
 
 import parlab.kernels.interpreter  # noqa: F401
-from parlab.kernels.asking import INTERPRETED
+from parlab.kernels.mode import INTERPRETED
 
 __all__ = ["INTERPRETED"]

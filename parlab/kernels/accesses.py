@@ -1,21 +1,19 @@
-"""What kernels load and store, number by number: in the interpreter, which asks for each address.
+"""What kernels load and store, element by element, in the interpreter.
 
-    with recorded(arena) as seen:
+    with recorded(arena) as accesses:
         softmax(x)
-    seen.outside                    # the first access that leaves every tensor, or None
-    seen.loaded, seen.stored        # bytes
-    seen.stored_in(result)          # which of its elements kernels have written
-    seen.kept(result)               # which of those still are what was stored
+    accesses.outside                # the first access outside of all tensors, or None
+    accesses.loaded, accesses.stored    # bytes
+    accesses.stored_in(result)      # which of its elements kernels have written
+    accesses.kept(result)           # which of those still are what was stored
 
-An access outside is not done: a load gives nothing, a store changes nothing, so that no kernel can
-end the process. Where a load has a mask and no `other`, floats that it leaves out are NaN: on a GPU
-they are anything. There nothing of all this is known, and `seen.known` is False; the guards of
-`buffers` are what is left.
+An access outside is not carried out: a load returns nothing and a store changes nothing, so that no
+kernel can end the process. If a load has a mask and no `other`, the floats that it excludes are
+NaN; on a GPU they are undefined. On a GPU, none of this is known, and `known` is False: only the
+guards of `buffers` remain.
 """
 
-import gc
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,20 +23,22 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 
-from parlab.kernels.asking import INTERPRETED
+from parlab.kernels.addresses import Memory, addresses_of
 from parlab.kernels.buffers import GUARD, Arena
+from parlab.kernels.mode import INTERPRETED
 
 
 @dataclass(frozen=True)
 class Outside:
-    """An access that leaves every tensor.
+    """An access outside of all tensors.
 
     Attributes:
         stores: whether it is a store, else a load.
-        count: elements of that one load or store that are outside.
-        buffer: the guarded buffer whose guard it meets, if it is one.
+        count: number of elements of that one access that are outside.
+        buffer: the guarded buffer whose guard it meets, or None.
         distance: elements from that buffer's first element.
-        program: which program did it, of the grid's three axes.
+        program: the program's place on the three axes of the grid.
+        element_bytes: the size of an element, from the pointer's type.
     """
 
     stores: bool
@@ -46,275 +46,243 @@ class Outside:
     buffer: str | None
     distance: int
     program: tuple[int, ...]
+    element_bytes: int
+
+
+@dataclass(frozen=True)
+class _Store:
+    """One store, or an atomic operation, whose `values` are None."""
+
+    addresses: np.ndarray
+    values: np.ndarray | None
+    program: int
+    launch: int
 
 
 @dataclass
 class Accesses:
-    """What the kernels did."""
+    """What the kernels did.
+
+    Attributes:
+        known: whether anything is known: on a GPU it is not.
+        loaded, stored: bytes.
+        outside: the first access outside of all tensors.
+        undefined: whether a load had masked floats, and no `other` for them.
+        at_launch: the arena's memory when the first kernel began.
+    """
 
     known: bool = INTERPRETED
     loaded: int = 0
     stored: int = 0
     outside: Outside | None = None
-    undefined: bool = False  # some load had masked floats, and no `other` for them
-    _stores: list[tuple[np.ndarray, int, int]] = field(default_factory=list)
-    _loads: list[tuple[np.ndarray, int]] = field(default_factory=list)
-    _values: list[tuple[np.ndarray, np.ndarray | None]] = field(default_factory=list)
-    first_launch: list[torch.Tensor] = field(default_factory=list)  # the arena's memory, then
+    undefined: bool = False
+    at_launch: list[torch.Tensor] = field(default_factory=list)
+    _stores: list[_Store] = field(default_factory=list)
+    _loads: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def largest_load(self) -> int:
+        """The most elements that a single load reads."""
+        return max((addresses.size for addresses in self._loads), default=0)
 
     def stored_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Whether each element of a tensor was written by a kernel; its shape, bool."""
-        written = [addresses for addresses, _, _ in self._stores]
-        return _elements_in(tensor, written)
+        """Return whether a kernel has written each element, in the tensor's shape."""
+        return _elements_in(tensor, [store.addresses for store in self._stores])
+
+    def loaded_from(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return whether a kernel has read each element, in the tensor's shape."""
+        return _elements_in(tensor, self._loads)
 
     def programs_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Which program has stored each element last, on a grid of one axis; −1 where none has."""
-        mine = _addresses(tensor)
-        found = np.full(mine.shape, -1)
-        for addresses, program, _ in self._stores:
-            found[np.isin(mine, addresses)] = program
+        """Return which program stored each element last, as z · 2⁴⁰ + y · 2²⁰ + x; −1 if none."""
+        elements = addresses_of(tensor)
+        found = np.full(elements.shape, -1)
+        for store in self._stores:
+            found[np.isin(elements, store.addresses)] = store.program
         return torch.from_numpy(found)
 
     def times_stored(self, tensor: torch.Tensor) -> int:
-        """How many stores went to elements of a tensor, of all programs together."""
-        mine = _addresses(tensor)
-        return sum(int(np.isin(addresses, mine).sum()) for addresses, _, _ in self._stores)
+        """Return how many stores of all programs went to elements of a tensor."""
+        elements = addresses_of(tensor)
+        return sum(int(np.isin(store.addresses, elements).sum()) for store in self._stores)
 
     def kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Whether each element is, bit by bit, what a kernel stored there last; its shape, bool.
+        """Return whether each element is, bit by bit, what a kernel stored there last.
 
-        True as well where none has, and where the last was an atomic operation.
+        Also True if no kernel stored anything, or if the last one was an atomic operation.
         """
-        mine = _addresses(tensor)
-        now = _bits(tensor.detach().contiguous().view(_integers(tensor)).numpy(force=True))
-        last = now.copy()
-        for addresses, values in self._values:
-            order = np.argsort(addresses)
-            place = np.minimum(np.searchsorted(addresses, mine, sorter=order), len(order) - 1)
-            here = addresses[order[place]] == mine
-            if values is None:
-                last[here] = now[here]
-            elif values.itemsize == now.itemsize:
-                last[here] = _bits(values)[order[place[here]]]
-        return torch.from_numpy(last == now)
-
-    def loaded_from(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Whether each element of a tensor was read by a kernel; its shape, bool."""
-        return _elements_in(tensor, [addresses for addresses, _ in self._loads])
+        integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        same_bits = tensor.detach().contiguous().view(integers[tensor.element_size()])
+        now = _bits(same_bits.numpy(force=True))
+        if not self._stores:
+            return torch.ones(tensor.shape, dtype=torch.bool)
+        elements = addresses_of(tensor)
+        addresses = np.concatenate([store.addresses for store in self._stores])
+        stored = np.concatenate([_bits_or_zeros(store) for store in self._stores])
+        sizes = [0 if store.values is None else store.values.itemsize for store in self._stores]
+        sizes = np.repeat(sizes, [store.addresses.size for store in self._stores])
+        order = np.argsort(addresses, kind="stable")
+        last = order[np.searchsorted(addresses, elements, side="right", sorter=order) - 1]
+        is_known = (addresses[last] == elements) & (sizes[last] == tensor.element_size())
+        return torch.from_numpy(~is_known | (stored[last] == now))
 
     def stored_twice(self) -> int:
-        """How many addresses more than one program of a launch has written."""
-        launches = {launch for _, _, launch in self._stores}
-        return sum(self._stored_twice_in(launch) for launch in launches)
-
-    def _stored_twice_in(self, wanted: int) -> int:
-        of_programs: dict[int, list[np.ndarray]] = {}
-        for addresses, program, launch in self._stores:
-            if launch == wanted:
-                of_programs.setdefault(program, []).append(addresses)
-        each = [np.unique(np.concatenate(addresses)) for addresses in of_programs.values()]
-        _, programs = np.unique(np.concatenate(each), return_counts=True)
-        return int((programs > 1).sum())
-
-
-def _addresses(tensor: torch.Tensor) -> np.ndarray:
-    wanted = torch.zeros(tensor.shape, dtype=torch.int64)
-    for axis, (n, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        steps = torch.arange(n) * stride * tensor.element_size()
-        wanted += steps.view([-1 if i == axis else 1 for i in range(tensor.dim())])
-    return wanted.numpy().astype(np.uint64) + np.uint64(tensor.data_ptr())
-
-
-def _integers(tensor: torch.Tensor) -> torch.dtype:
-    return {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+        """Return how many addresses more than one program of a launch has written."""
+        by_program: dict[tuple[int, int], list[np.ndarray]] = {}
+        for store in self._stores:
+            by_program.setdefault((store.launch, store.program), []).append(store.addresses)
+        count = 0
+        for launch in {launch for launch, _ in by_program}:
+            each = [np.unique(np.concatenate(a)) for (n, _), a in by_program.items() if n == launch]
+            _, programs = np.unique(np.concatenate(each), return_counts=True)
+            count += int((programs > 1).sum())
+        return count
 
 
 def _bits(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values).view(f"u{values.itemsize}").reshape(values.shape)
 
 
+def _bits_or_zeros(store: _Store) -> np.ndarray:
+    if store.values is None:
+        return np.zeros(store.addresses.shape, np.uint64)
+    return _bits(store.values).astype(np.uint64)
+
+
 def _elements_in(tensor: torch.Tensor, addresses: list[np.ndarray]) -> torch.Tensor:
     every = np.concatenate([np.zeros(0, np.uint64), *addresses])
-    return torch.from_numpy(np.isin(_addresses(tensor), every))
+    return torch.from_numpy(np.isin(addresses_of(tensor), every))
 
 
-class _Memory:
-    """Which addresses are elements of a tensor: of the arena's, or of any other that is alive."""
+class _Recorder:
+    """Records what the interpreter's loads, stores and launches do.
+
+    Each method gets the interpreter's own function, and its arguments.
+    """
 
     def __init__(self, arena: Arena) -> None:
-        self.buffers = sorted(arena.buffers, key=lambda buffer: buffer.whole.data_ptr())
-        self.starts = np.array([b.whole.data_ptr() for b in self.buffers], np.uint64)
-        self.ends = np.array([b.whole.data_ptr() + b.whole.nbytes for b in self.buffers], np.uint64)
-        self.sizes = np.array([b.whole.element_size() for b in self.buffers], np.uint64)
-        lengths = [len(b.whole) for b in self.buffers]
-        self.first = np.cumsum([0, *lengths], dtype=np.int64)[:-1]
-        self.inside = np.concatenate(
-            [np.zeros(0, bool), *(b.inside.numpy(force=True) for b in self.buffers)]
-        )
-        self.others: list[tuple[int, int]] = []
-        self.found: list[weakref.ref] = []
+        self.accesses, self._arena, self._memory = Accesses(), arena, Memory(arena)
+        self._launches = 0
 
-    def launch(self, arguments: list[Any]) -> None:
-        """A kernel begins: what it gets is known, and what was found before, if it is alive."""
-        self.found = [tensor for tensor in self.found if tensor() is not None]
-        self.others = [_extent(a) for a in arguments if isinstance(a, torch.Tensor)]
-        self.others += [_extent(t) for t in (tensor() for tensor in self.found) if t is not None]
+    def run(self, run: Callable, kernel: Any, *arguments: Any, **named: Any) -> Any:
+        self._launches += 1
+        if self._launches == 1:
+            self.accesses.at_launch = [buffer.whole.clone() for buffer in self._arena.buffers]
+        self._memory.launch([*arguments, *named.values()])
+        return run(kernel, *arguments, **named)
 
-    def allowed(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which addresses are an element's; and the number of the buffer around each, or -1."""
-        if not len(self.buffers):
-            return self._of_others(addresses), np.full(addresses.shape, -1)
-        place = np.searchsorted(self.starts, addresses, "right").astype(np.int64) - 1
-        at = np.maximum(place, 0)
-        within = (place >= 0) & (addresses < self.ends[at])
-        offset = np.where(within, addresses - self.starts[at], 0).astype(np.uint64)
-        element = self.first[at] + (offset // self.sizes[at]).astype(np.int64)
-        allowed = within & self.inside[np.where(within, element, 0)]
-        allowed &= offset % self.sizes[at] == 0
-        if not within.all():
-            allowed |= ~within & self._of_others(addresses)
-        return allowed, np.where(within, at, -1)
+    def load(self, load: Callable, builder: Any, pointers: Any, mask: Any, other: Any, *rest: Any):
+        if other is None and not mask.data.all():
+            other = _undefined(pointers)
+            self.accesses.undefined |= other is not None
+        wanted, addresses = _selected(pointers, mask)
+        self.accesses._loads.append(addresses)
+        self.accesses.loaded += _element_bytes(pointers) * addresses.size
+        return load(builder, pointers, self._inside(builder, pointers, wanted, False), other, *rest)
 
-    def _of_others(self, addresses: np.ndarray) -> np.ndarray:
-        found = self._in_others(addresses)
-        for generation in (0, 1, 2):  # of Python's objects, the youngest first: they are few
-            if found.all():
-                break
-            tensors = _plain_tensors(gc.get_objects(generation))
-            self.found += [weakref.ref(tensor) for tensor in tensors]
-            self.others += [_extent(tensor) for tensor in tensors]
-            found = self._in_others(addresses)
-        return found
+    def store(
+        self, store: Callable, builder: Any, pointers: Any, value: Any, mask: Any, *rest: Any
+    ):
+        inside = self._store(builder, pointers, mask, value.data)
+        return store(builder, pointers, value, inside, *rest)
 
-    def _in_others(self, addresses: np.ndarray) -> np.ndarray:
-        found = np.zeros(addresses.shape, bool)
-        low, high = int(addresses.min()), int(addresses.max())
-        guarded = {buffer.whole.data_ptr() for buffer in self.buffers}
-        for start, end in self.others:
-            if start <= high and low < end and start not in guarded:
-                found |= (addresses >= start) & (addresses < end)
-        return found
+    def atomic(
+        self,
+        atomic: Callable,
+        builder: Any,
+        op: Any,
+        pointers: Any,
+        value: Any,
+        mask: Any,
+        *rest: Any,
+    ):
+        inside = self._store(builder, pointers, mask, None)
+        return atomic(builder, op, pointers, value, inside, *rest)
+
+    def _store(
+        self, builder: Any, pointers: Any, mask: Any, values: np.ndarray | None
+    ) -> TensorHandle:
+        wanted, addresses = _selected(pointers, mask)
+        if addresses.size:
+            if values is not None:
+                values = np.broadcast_to(values, pointers.data.shape)[wanted]
+            x, y, z = builder.grid_idx
+            program = (z * 2**20 + y) * 2**20 + x
+            self.accesses._stores.append(_Store(addresses, values, program, self._launches))
+        self.accesses.stored += _element_bytes(pointers) * addresses.size
+        return self._inside(builder, pointers, wanted, True)
+
+    def _inside(
+        self, builder: Any, pointers: Any, wanted: np.ndarray, stores: bool
+    ) -> TensorHandle:
+        """Return the mask of the elements that belong to a tensor, and record others."""
+        addresses = pointers.data[wanted]
+        if not addresses.size:
+            return TensorHandle(wanted, tl.int1)
+        allowed, place = self._memory.allowed(addresses)
+        if not allowed.all() and self.accesses.outside is None:
+            first = int(np.argmin(allowed))
+            name, distance = None, 0
+            if place[first] >= 0:
+                buffer = self._memory.buffers[place[first]]
+                distance = int(addresses[first]) - buffer.whole.data_ptr()
+                name, distance = buffer.name, distance // buffer.whole.element_size() - GUARD
+            self.accesses.outside = Outside(
+                stores,
+                int((~allowed).sum()),
+                name,
+                distance,
+                tuple(builder.grid_idx),
+                _element_bytes(pointers),
+            )
+        inside = wanted.copy()
+        inside[wanted] = allowed
+        return TensorHandle(inside, tl.int1)
 
 
-def _plain_tensors(objects: list[Any]) -> list[torch.Tensor]:
-    # Kinds first: of hundreds of thousands of objects there are few kinds.
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
-    return [one for one in objects if type(one) in kinds and one.device.type == "cpu"]
+def _selected(pointers: Any, mask: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mask in the shape of the pointers, and the addresses that it selects."""
+    wanted = np.broadcast_to(mask.data, pointers.data.shape)
+    return wanted, pointers.data[wanted]
+
+
+def _element_bytes(pointers: Any) -> int:
+    return max(1, pointers.get_element_ty().primitive_bitwidth // 8)
 
 
 def _undefined(pointers: Any) -> TensorHandle | None:
-    """NaN where a load gives nothing that is defined; None for numbers that have none."""
+    """Return NaN for what a load leaves undefined; None for integers."""
     dtype = pointers.get_element_ty()
     if dtype not in (tl.float16, tl.bfloat16, tl.float32, tl.float64):
         return None
-    # The interpreter has bfloat16 as the bits of it.
+    # The interpreter stores a bfloat16 as its bits.
     kind = np.uint16 if dtype == tl.bfloat16 else np.dtype(f"f{dtype.primitive_bitwidth // 8}")
-    return TensorHandle(
-        np.full(pointers.data.shape, 0x7FC0 if kind == np.uint16 else np.nan, kind), dtype
-    )
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The storage's addresses: a kernel may get the address of a view and use all of its memory."""
-    try:
-        storage = tensor.untyped_storage()
-        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-    except (RuntimeError, NotImplementedError):  # a tensor without memory
-        return 0, 0
+    value = 0x7FC0 if dtype == tl.bfloat16 else np.nan
+    return TensorHandle(np.full(pointers.data.shape, value, kind), dtype)
 
 
 @contextmanager
 def recorded(arena: Arena) -> Iterator[Accesses]:
-    """Watch the memory that kernels use within; on a GPU it sees nothing."""
-    seen = Accesses()
+    """Record what kernels do with memory within; on a GPU, nothing is recorded."""
+    recorder = _Recorder(arena)
     if not INTERPRETED:
-        yield seen
+        yield recorder.accesses
         return
-    memory = _Memory(arena)
-    originals = {
-        (owner, name): getattr(owner, name)
-        for owner, name in (
-            (InterpreterBuilder, "create_masked_load"),
-            (InterpreterBuilder, "create_masked_store"),
-            (InterpreterBuilder, "create_atomic_rmw"),
-            (InterpretedFunction, "run"),
-        )
+    methods = {
+        (InterpreterBuilder, "create_masked_load"): recorder.load,
+        (InterpreterBuilder, "create_masked_store"): recorder.store,
+        (InterpreterBuilder, "create_atomic_rmw"): recorder.atomic,
+        (InterpretedFunction, "run"): recorder.run,
     }
-    load, store, atomic, run = originals.values()
-    launched = 0
-
-    def watched_run(self: Any, *arguments: Any, **named: Any) -> Any:
-        nonlocal launched
-        launched += 1
-        if launched == 1:
-            seen.first_launch = [buffer.whole.clone() for buffer in arena.buffers]
-        memory.launch([*arguments, *named.values()])
-        return run(self, *arguments, **named)
-
-    def look(builder: Any, pointers: Any, mask: Any, stores: bool) -> Any:
-        """The mask without what is outside; notes the rest."""
-        wanted = np.broadcast_to(mask.data, pointers.data.shape)
-        addresses = pointers.data[wanted]
-        if not addresses.size:
-            return mask
-        allowed, place = memory.allowed(addresses)
-        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        if stores:
-            seen.stored += size * addresses.size
-            x, y, z = builder.grid_idx
-            program = (z * 2**20 + y) * 2**20 + x
-            seen._stores.append((addresses, program, launched))
-        else:
-            seen.loaded += size * addresses.size
-            seen._loads.append((addresses, launched))
-        if allowed.all():
-            return mask
-        if seen.outside is None:
-            first = int(np.argmin(allowed))
-            buffer = memory.buffers[place[first]] if place[first] >= 0 else None
-            distance = 0
-            if buffer is not None:
-                distance = int(addresses[first]) - buffer.whole.data_ptr()
-                distance = distance // buffer.whole.element_size() - GUARD
-            seen.outside = Outside(
-                stores,
-                int((~allowed).sum()),
-                buffer.name if buffer else None,
-                distance,
-                tuple(builder.grid_idx),
-            )
-        kept = wanted.copy()
-        kept[wanted] = allowed
-        return TensorHandle(kept, tl.int1)
-
-    def watched_load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        if other is None and not mask.data.all():
-            other = _undefined(pointers)
-            seen.undefined = seen.undefined or other is not None
-        return load(self, pointers, look(self, pointers, mask, False), other, *rest)
-
-    def note(pointers: Any, values: np.ndarray | None, mask: Any) -> None:
-        wanted = np.broadcast_to(mask.data, pointers.data.shape)
-        if wanted.any():
-            if values is not None:
-                values = np.broadcast_to(values, pointers.data.shape)[wanted]
-            seen._values.append((pointers.data[wanted], values))
-
-    def watched_store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        note(pointers, value.data, mask)
-        return store(self, pointers, value, look(self, pointers, mask, True), *rest)
-
-    def watched_atomic(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        note(pointers, None, mask)
-        return atomic(self, op, pointers, value, look(self, pointers, mask, True), *rest)
-
-    _set(originals, (watched_load, watched_store, watched_atomic, watched_run))
+    originals = {place: getattr(*place) for place in methods}
+    for place, method in methods.items():
+        setattr(*place, _calling(method, originals[place]))
     try:
-        yield seen
+        yield recorder.accesses
     finally:
-        _set(originals, originals.values())
+        for place, original in originals.items():
+            setattr(*place, original)
 
 
-def _set(places: Any, functions: Any) -> None:
-    for (owner, name), function in zip(places, functions, strict=True):
-        setattr(owner, name, function)
+def _calling(method: Callable, original: Callable) -> Callable:
+    return lambda owner, *arguments, **named: method(original, owner, *arguments, **named)

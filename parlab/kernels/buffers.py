@@ -1,4 +1,4 @@
-"""Tensors with guards around their memory, so that a kernel that leaves it is seen.
+"""Tensors with guards around their memory, which show that a kernel leaves it.
 
     arena = Arena(device)
     x = arena.place("x", torch.randn(5, 7))                   # a view in the middle of more memory
@@ -6,8 +6,8 @@
     …
     arena.overwritten()                                       # the guards that a store has changed
 
-Before it, behind it, and in its gaps a buffer is filled with NaN (integers: with their least
-number), so that what a kernel loads there spoils its result, and what it stores there is noticed.
+A buffer has NaN (integers: their smallest number) before and after the tensor and in its gaps. What
+a kernel loads there spoils its result, and what it stores there is found.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,24 @@ ALIGNMENT = 16  # elements: memory that torch gives is aligned, and compiled ker
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor's memory: `view` is what a kernel gets, `whole` has the guards, `inside` tells."""
+    """A tensor's memory.
+
+    Attributes:
+        name: what messages call it.
+        view: the tensor that a kernel gets.
+        whole: the view's memory with its guards, one-dimensional, as are the next two.
+        inside: whether an element belongs to the view.
+        filler: what `whole` was before the view was filled.
+    """
 
     name: str
     view: torch.Tensor
-    whole: torch.Tensor  # (elements,)
-    inside: torch.Tensor  # (elements,), bool: whether an element is the view's
-    filler: torch.Tensor  # (elements,), as `whole` was before
+    whole: torch.Tensor
+    inside: torch.Tensor
+    filler: torch.Tensor
 
     def overwritten(self) -> list[int]:
-        """The elements of guards that have changed, as distances from the view's first element."""
+        """Return the changed elements of guards, as distances from the view's first element."""
         bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
             self.whole.element_size()
         ]
@@ -48,12 +56,12 @@ class Arena:
     def place(
         self, name: str, values: torch.Tensor, strides: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """A tensor of these values (and shape and dtype), with guards.
+        """Return a tensor of these values, shape and dtype, with guards.
 
         Args:
             name: what messages call it.
-            values: what it holds at first.
-            strides: its strides in elements, none negative; else those of a contiguous tensor.
+            values: its first values.
+            strides: in elements, none negative; default: those of a contiguous tensor.
         """
         strides = tuple(strides if strides is not None else values.contiguous().stride())
         span = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))
@@ -69,7 +77,7 @@ class Arena:
         return view
 
     def overwritten(self) -> tuple[str, int] | None:
-        """The first guard that has changed: a buffer's name, and how far from its beginning."""
+        """Return the buffer of the first changed guard, and the distance from its beginning."""
         for buffer in self.buffers:
             if found := buffer.overwritten():
                 return buffer.name, found[0]

@@ -1,8 +1,8 @@
 """Triton's interpreter, which runs kernels with NumPy where there is no GPU.
 
-It is for correctness: a launch takes milliseconds where a GPU takes microseconds. What it does
-otherwise than a GPU, with triton 3.7.1, is mended here: it cuts a float32 off where a GPU rounds it
-to the nearest bfloat16, and computes with the bits of bfloat16 numbers as if they were integers.
+It is for correctness: a launch takes milliseconds, on a GPU microseconds. This module corrects what
+the interpreter of triton 3.7.1 does differently from a GPU: it truncates a float32 instead of
+rounding it to the nearest bfloat16, and computes with the bits of bfloat16 numbers as integers.
 """
 
 import functools
@@ -14,20 +14,20 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-from parlab.kernels.asking import INTERPRETED
+from parlab.kernels.mode import INTERPRETED
 
 Handle = interpreter.TensorHandle
 
 
 def to_bfloat16(numbers: np.ndarray) -> np.ndarray:
-    """The bits of the nearest bfloat16 numbers, ties to even, as uint16; of float32 `numbers`."""
+    """Round float32 numbers to the nearest bfloat16, ties to even; return their bits as uint16."""
     bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, rounded).astype(np.uint16)
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """The numbers that bfloat16 `bits`, uint16, stand for, as float32."""
+    """Return the numbers of bfloat16 `bits`, uint16, as float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -40,9 +40,9 @@ def _widened(handle: Any) -> Any:
 
 
 def _in_float32(operation: Callable) -> Callable:
-    """The operation on float32 numbers where some are bfloat16; what it gives is bfloat16 again."""
+    """Compute in float32 if an argument is bfloat16, and round the result to bfloat16."""
 
-    def mended(self: Any, *arguments: Any) -> Any:
+    def corrected(self: Any, *arguments: Any) -> Any:
         if not any(map(_is_bfloat16, arguments)):
             return operation(self, *arguments)
         result = operation(self, *map(_widened, arguments))
@@ -50,11 +50,11 @@ def _in_float32(operation: Callable) -> Callable:
             return Handle(to_bfloat16(result.data), tl.bfloat16)
         return result
 
-    return mended
+    return corrected
 
 
 def _casts(cast: Callable) -> Callable:
-    def mended(self: Any, source: Any, wanted: Any, *mode: Any) -> Any:
+    def corrected(self: Any, source: Any, wanted: Any, *mode: Any) -> Any:
         old, new = source.dtype.scalar, wanted.scalar
         if (old, new) == (tl.float32, tl.bfloat16):
             return Handle(to_bfloat16(source.data), new)
@@ -68,17 +68,17 @@ def _casts(cast: Callable) -> Callable:
             return Handle(to_bfloat16(source.data.astype(np.float32)), new)
         return cast(self, source, wanted, *mode)
 
-    return mended
+    return corrected
 
 
 def _dot(dot: Callable) -> Callable:
-    def mended(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    def corrected(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return dot(self, _widened(a), _widened(b), *rest)
 
-    return mended
+    return corrected
 
 
-def _mend() -> None:
+def _correct() -> None:
     builder = interpreter.InterpreterBuilder
     for name in ("binary_op", "unary_op"):
         setattr(builder, name, _in_float32(getattr(builder, name)))
@@ -89,7 +89,7 @@ def _mend() -> None:
 
 
 def _interpret() -> None:
-    """Kernels that were decorated before anybody asked for the interpreter run in it as well."""
+    """Interpret also kernels that were decorated before the interpreter was selected."""
 
     @functools.cache
     def twin(kernel: JITFunction) -> interpreter.InterpretedFunction:
@@ -100,5 +100,5 @@ def _interpret() -> None:
 
 
 if INTERPRETED:
-    _mend()
+    _correct()
     _interpret()

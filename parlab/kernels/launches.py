@@ -1,8 +1,8 @@
-"""Counts the launches of Triton kernels, compiled ones and interpreted ones alike.
+"""Records the launches of Triton kernels, compiled or interpreted.
 
-with launches() as made:
+with launches() as launched:
     vector_add(x, y)
-made[0].kernel, made[0].programs      # "add_kernel", 4
+launched[0].kernel, launched[0].programs      # "add_kernel", 4
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from typing import Any
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from parlab.kernels.asking import INTERPRETED
+from parlab.kernels.mode import INTERPRETED
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class Launch:
 
 @contextmanager
 def launches() -> Iterator[list[Launch]]:
-    """The launches that are made within, in order, by any function on any thread."""
-    made: list[Launch] = []
+    """Record the launches within, in order, by any function on any thread."""
+    launched: list[Launch] = []
     kind = InterpretedFunction if INTERPRETED else JITFunction
     run = kind.run
-    kind.run = _noting(run, made)
+    kind.run = _recording(run, launched)
     try:
-        yield made
+        yield launched
     finally:
         kind.run = run
 
 
-def _noting(run: Callable, made: list[Launch]) -> Callable:
-    def noted(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+def _recording(run: Callable, launched: list[Launch]) -> Callable:
+    def recorded(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         if not warmup:
             given = dict(zip(self.arg_names, arguments, strict=False)) | named
             size = grid(given) if callable(grid) else grid
             size = tuple(size) if isinstance(size, tuple | list) else (size,)
-            made.append(Launch(self.fn.__name__, tuple(map(int, size)), given))
+            launched.append(Launch(self.fn.__name__, tuple(map(int, size)), given))
         return run(self, *arguments, grid=grid, warmup=warmup, **named)
 
-    return noted
+    return recorded

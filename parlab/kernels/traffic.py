@@ -1,4 +1,4 @@
-"""What PyTorch's own operations read and write, each with a trip to memory.
+"""What PyTorch's own operations read from memory and write to it.
 
 with traffic() as moved:
     y = x.exp() / 3
@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_iter
 
 
 class traffic(TorchDispatchMode):
-    """Counts operations and the bytes of their tensors, those they read and those they write.
+    """Counts operations and the bytes of the tensors that they read and write.
 
-    An operation that changes a tensor reads and writes it; one that gets a tensor twice reads it
-    once. Views, which move nothing, do not count, nor tensors of no dimension, such as Adam's count
-    of steps.
+    An operation that changes a tensor reads and writes it. One that gets a tensor twice reads it
+    once. Views, which move nothing, do not count, nor do tensors without dimensions, such as Adam's
+    step count.
     """
 
     def __init__(self) -> None:

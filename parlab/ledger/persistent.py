@@ -9,8 +9,8 @@ from typing import Any
 from mpi4py import MPI
 
 from parlab.ledger.calls import Call
-from parlab.ledger.completion import NotesItsEnd
 from parlab.ledger.entries import Entries
+from parlab.ledger.requests import NotesItsEnd
 
 # The op of each start of a message, by the name of the method that makes the request.
 MAKERS = {

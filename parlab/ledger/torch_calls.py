@@ -1,5 +1,5 @@
 """Enters the calls of torch.distributed: those that pass through torch's dispatcher, which is how
-C++ and libraries make them, and those on a `parlab.torch_mpi.group.MPIGroup`, which do not."""
+C++ and libraries make them, and those on a `torch_mpi.group.MPIGroup`, which do not."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parlab.ledger.calls import Call, one_sided
-from parlab.torch_mpi.observers import observers
+from parlab.runtime.torch_mpi.observers import observers
 
 Enter = Callable[[Call], None]
 

@@ -11,10 +11,10 @@ from typing import Any
 from mpi4py import MPI
 
 from parlab.ledger.calls import Call
-from parlab.ledger.completion import NotesItsEnd
 from parlab.ledger.entries import Entries
 from parlab.ledger.persistent import MAKERS, maker
 from parlab.ledger.probed import WatchedMessage
+from parlab.ledger.requests import NotesItsEnd
 from parlab.ledger.traffic import traffic
 
 _POINT_TO_POINT = {
@@ -67,10 +67,10 @@ class WatchedRequest(NotesItsEnd, MPI.Request):
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
         status = status or MPI.Status()
-        done, value = super().test(status)
-        if done:
+        completed, value = super().test(status)
+        if completed:
             self._complete(status)
-        return done, value
+        return completed, value
 
     def _complete(self, status: MPI.Status) -> None:
         if self._call.end is not None:

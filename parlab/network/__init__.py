@@ -40,12 +40,12 @@ from typing import TYPE_CHECKING, Any
 from parlab.costs.collectives import Link
 from parlab.costs.networks import Network
 from parlab.network.clock import compute
-from parlab.network.naming import emulated
+from parlab.network.labels import emulated
 
 if TYPE_CHECKING:
     from parlab.network.group import EmulatedGroup
-    from parlab.network.making import emulated_group, sub_group
-    from parlab.network.stage import Stage
+    from parlab.network.registry import emulated_group, sub_group
+    from parlab.network.sleeping_layer import Stage
 
 __all__ = [
     "EmulatedGroup",
@@ -60,9 +60,9 @@ __all__ = [
 
 _MODULES = {
     "EmulatedGroup": "group",
-    "Stage": "stage",
-    "emulated_group": "making",
-    "sub_group": "making",
+    "Stage": "sleeping_layer",
+    "emulated_group": "registry",
+    "sub_group": "registry",
 }
 
 

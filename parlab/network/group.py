@@ -11,15 +11,15 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from parlab.costs.networks import Network
-from parlab.network.background import Background, Collectives
 from parlab.network.clock import now
 from parlab.network.links import Links
-from parlab.network.meetings import Meetings
-from parlab.network.memory import MemoryComm
+from parlab.network.progress_thread import Background, Collectives
+from parlab.network.rendezvous import Meetings
+from parlab.network.shared_sum import MemoryComm
 from parlab.network.work import CollectiveWork, MessageWork
-from parlab.torch_mpi.group import MPIGroup
-from parlab.torch_mpi.observers import observed
-from parlab.torch_mpi.work import PointToPointWork
+from parlab.runtime.torch_mpi.group import MPIGroup
+from parlab.runtime.torch_mpi.observers import observed
+from parlab.runtime.torch_mpi.work import PointToPointWork
 
 BACKEND = "emulated"
 
@@ -79,24 +79,24 @@ class EmulatedGroup(MPIGroup):
     @observed
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         called, size = now(), _total(tensors)
-        here, there = self.members[self.comm.rank], self.members[dst]
-        end = array("d", [self.links.message(called, size, here, there)])
+        sender, receiver = self.members[self.comm.rank], self.members[dst]
+        end = array("d", [self.links.message(called, size, sender, receiver)])
         with self.messages:
-            told = self.comm.Isend(end, dst, tag + _END_TAG)
+            announcement = self.comm.Isend(end, dst, tag + _END_TAG)
             real: PointToPointWork = MPIGroup.send.__wrapped__(self, tensors, dst, tag)
-        return self._message(real, tensors, dst, lambda: _when(told, end))
+        return self._message(real, tensors, dst, lambda: _when(announcement, end))
 
     @observed
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         end = array("d", [0.0])
         with self.messages:
-            told = None
+            announcement = None
             if src != MPI.ANY_SOURCE:  # else it is asked for when the message says from whom
-                told = self.comm.Irecv(end, src, tag + _END_TAG)
+                announcement = self.comm.Irecv(end, src, tag + _END_TAG)
             real: PointToPointWork = MPIGroup.recv.__wrapped__(self, tensors, src, tag)
 
         def end_of() -> float:
-            request = told or self.comm.Irecv(end, real.source_rank(), tag + _END_TAG)
+            request = announcement or self.comm.Irecv(end, real.source_rank(), tag + _END_TAG)
             return _when(request, end)
 
         return self._message(real, tensors, src, end_of)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from mpi4py import MPI
 
 from parlab.costs.networks import Network
-from parlab.shared_numbers import SharedNumbers
+from parlab.runtime.shared_memory import SharedNumbers
 
 # Of each rank: its link inside the node and that to other nodes, each with two directions.
 INSIDE, BETWEEN = 0, 2

@@ -1,5 +1,5 @@
 """What an operation on an emulated network returns: complete when its exchange is done and the
-modelled time is over."""
+modeled time is over."""
 
 import threading
 import time
@@ -12,10 +12,10 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from parlab.network.clock import now, sleep_until
-from parlab.torch_mpi.work import NO_TIMEOUT, PointToPointWork
+from parlab.runtime.torch_mpi.work import NO_TIMEOUT, PointToPointWork
 
 # How often a rank looks whether the others have come: often enough to do the exchange within the
-# modelled time, and no oftener, since each look takes a little of a core.
+# modeled time, and no oftener, since each look takes a little of a core.
 _LOOKS = 4
 _SHORTEST_LOOK, _LONGEST_LOOK = 1e-4, 2e-3
 # A rank that sleeps until a far end looks up so often, to hear that it is to be freed.
@@ -26,7 +26,7 @@ LookAfter = Callable[["EmulatedWork"], None]
 
 
 class EmulatedWork(dist.Work):
-    """An operation under way on `comm`. `seconds` is the modelled time, `tensors` the result.
+    """An operation under way on `comm`. `seconds` is the modeled time, `tensors` the result.
 
     Whoever asks for its future calls `look_after(work)`, which has it advanced and completed.
     """
@@ -43,8 +43,8 @@ class EmulatedWork(dist.Work):
         self._tensors = tensors
         self._error: BaseException | None = None
         self._future: torch.futures.Future | None = None
-        self.end = 0.0  # of the modelled time; 0 until it is known
-        self.look = min(max(seconds / _LOOKS, _SHORTEST_LOOK), _LONGEST_LOOK)
+        self.end = 0.0  # of the modeled time; 0 until it is known
+        self.poll_seconds = min(max(seconds / _LOOKS, _SHORTEST_LOOK), _LONGEST_LOOK)
 
     # What a kind of operation says of itself.
 
@@ -69,7 +69,7 @@ class EmulatedWork(dist.Work):
             if self.exchanged():
                 break
             self._look_up(deadline, timeout)
-            time.sleep(self.look)
+            time.sleep(self.poll_seconds)
         while self._error is None and now() < self.end:
             self._look_up(deadline, timeout)
             sleep_until(min(self.end, now() + NAP))

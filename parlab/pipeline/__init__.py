@@ -11,7 +11,8 @@ passes and one for backward passes:
 
 actions: the actions and their short text. complete: is every action there once? simulate: times,
 deadlocks, the bubble and the activations held. With torch, and imported by themselves: stages
-(what a rank has of a model) and recorded (a picture's spans from a run).
+(what a rank has of a model), recorded (a picture's spans from a run), and timed (stages that take
+a set time).
 """
 
 from parlab.pipeline.actions import Action, Schedule, backward, forward, text, texts

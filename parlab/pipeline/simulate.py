@@ -124,8 +124,8 @@ def live(spans: list[Span]) -> list[float]:
     """
     ranks = max(span.rank for span in spans) + 1
     stages = max(span.action.stage for span in spans) + 1
-    held, most = [0] * ranks, [0] * ranks
+    held, largest = [0] * ranks, [0] * ranks
     for span in sorted(spans, key=lambda span: span.start):
         held[span.rank] += 1 if span.action.kind == "forward" else -1
-        most[span.rank] = max(most[span.rank], held[span.rank])
-    return [count * ranks / stages for count in most]
+        largest[span.rank] = max(largest[span.rank], held[span.rank])
+    return [count * ranks / stages for count in largest]

@@ -102,3 +102,12 @@ def layers_of(model: models.GPT) -> list[nn.Module]:
         *model.blocks,
         Output(model.norm, model.unembed),
     ]
+
+
+def tied_weight(share: Share) -> nn.Parameter | None:
+    """This rank's copy of the weight that a GPT's first and last stage share; None elsewhere."""
+    for stage, kind, layer in ((0, Embedding, "tokens"), (share.count - 1, Output, "unembed")):
+        for module in share.own[stage].modules() if stage in share.own else ():
+            if isinstance(module, kind):
+                return getattr(module, layer).weight
+    return None

@@ -12,8 +12,10 @@ second time, by dash, marker or hatch, for readers who do not see the colours.
 
 from typing import TYPE_CHECKING, Any
 
-from parlab.plots.curves import same_curves
+from parlab.plots.curves import ending_curves, same_curves
 from parlab.plots.look import NEUTRAL, ROLES, SERIES, Style, bar, line, ramp, series, style
+from parlab.plots.memory_bars import memory_bars
+from parlab.plots.ratio_bars import ratio_bars
 from parlab.plots.still import artist, hatched, subplots
 
 if TYPE_CHECKING:
@@ -31,11 +33,14 @@ __all__ = [
     "artist",
     "bar",
     "bytes_axis",
+    "ending_curves",
     "figure",
     "hatched",
     "line",
+    "memory_bars",
     "ramp",
     "ranks_axis",
+    "ratio_bars",
     "same_curves",
     "series",
     "show",

@@ -1,4 +1,4 @@
-"""Still pictures of who sends what to whom: collectives, rounds of messages, waiting ranks."""
+"""Still pictures of messages: collectives, rounds, rings, waiting ranks, protocols."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from parlab.plots.look import NEUTRAL, SERIES, style
 from parlab.plots.still import subplots
 
-# What one rank holds in one place: the letters of the pieces in it ("A", "ABCD" for a sum).
+# What one rank holds in one place: the letters of the ranks whose numbers are in it ("A"; "ABCD"
+# for a sum), and a digit if it is another chunk than that of its place ("A2").
 Piece = str
 Grid = Sequence[Sequence[Piece]]
 
@@ -34,12 +35,13 @@ def _cell(
     width: float = 1.0,
     fontsize: float = 11,
 ) -> None:
-    """One place in a rank's memory: stripes in the colours of all that is added up in it."""
+    """Draw one place in a rank's memory, with a stripe for each rank whose numbers are in it."""
     axes.add_patch(
         Rectangle((x, y), width, 0.8, facecolor="none", edgecolor=NEUTRAL, linewidth=0.8)
     )
-    for i, part in enumerate(piece):
-        stripe = width / len(piece)
+    letters = piece.rstrip("0123456789")
+    for i, part in enumerate(letters):
+        stripe = width / len(letters)
         axes.add_patch(
             Rectangle((x + i * stripe, y), stripe, 0.8, facecolor=_colour(part), alpha=0.85)
         )
@@ -56,17 +58,18 @@ def _cell(
 
 
 def _done(drawn: Figure) -> Figure:
-    """Not shown by itself at the end of a cell: the cell shows what it returns."""
+    """Close the figure, so that only the cell's own output shows it."""
     plt.close(drawn)
     return drawn
 
 
-def collective(title: str, before: Grid, after: Grid, *, indexed: bool = True) -> Figure:
-    """What each rank holds before and after a collective.
+def collective(title: str, before: Grid, after: Grid) -> Figure:
+    """Draw what each rank holds before and after a collective.
 
     `before[r][i]` is what rank r holds in place i: the letters of the ranks whose numbers are
-    there, one letter each, or "" for nothing that counts. Several letters are a sum. With
-    `indexed`, places carry their number: A₀ is the first chunk of A. Returns matplotlib's figure.
+    there, one letter each, or "" for a place that does not matter. Several letters are a sum.
+    Chunks carry their number: A₀ is the first chunk of A. The number is that of the place, or
+    the digit after the letter: "A2" is A₂ in any place.
     """
     places = max(len(row) for row in (*before, *after))
     drawn, axes = subplots(title, 1, 2, figsize=(8, 0.5 * len(before) + 0.8))
@@ -75,7 +78,7 @@ def collective(title: str, before: Grid, after: Grid, *, indexed: bool = True) -
             y = -r * 1.0
             _label(axis, -0.25, y + 0.4, f"rank {r}", ha="right")
             for i, piece in enumerate(row):
-                _cell(axis, i * 1.15, y, piece, _text(piece, i if indexed else None))
+                _cell(axis, i * 1.15, y, piece, _text(piece, i))
         axis.set_title(name, fontsize="medium", color=NEUTRAL)
         axis.set_xlim(-1.5, places * 1.15)
         axis.set_ylim(-len(grid) + 0.9, 1.0)
@@ -83,11 +86,12 @@ def collective(title: str, before: Grid, after: Grid, *, indexed: bool = True) -
     return _done(drawn)
 
 
-def _text(piece: Piece, index: int | None) -> str:
+def _text(piece: Piece, place: int) -> str:
     if not piece:
         return ""
-    subscript = "" if index is None else f"$_{index}$"
-    return f"Σ{subscript}" if len(piece) > 1 else f"{piece}{subscript}"
+    letters = piece.rstrip("0123456789")
+    index = piece[len(letters) :] or place
+    return f"Σ$_{index}$" if len(letters) > 1 else f"{letters}$_{index}$"
 
 
 def rounds(
@@ -96,11 +100,10 @@ def rounds(
     n: int,
     start: Sequence[int] = (0,),
 ) -> Figure:
-    """Who sends to whom in each round: one row a rank, time from left to right.
+    """Draw who sends to whom in each round: one row per rank, time from left to right.
 
-    `messages[k]` are the (sender, receiver) pairs of round k; a rank is filled once it has
-    something to pass on, which the ranks in `start` have from the start. Returns matplotlib's
-    figure.
+    `messages[k]` holds the (sender, receiver) pairs of round k. A rank is filled once it has data
+    to send. The ranks in `start` have data from the beginning.
     """
     drawn, axis = subplots(title, figsize=(8, 0.42 * n + 0.9))
     has, ink = set(start), style("communication").colour
@@ -150,9 +153,9 @@ def _arrow(
 
 
 def ring_rounds(title: str, states: Sequence[Grid]) -> Figure:
-    """What each rank of a ring holds after each round, one small grid beside the other.
+    """Draw what each rank holds after each round, as one small grid per round.
 
-    `states[k][r][i]` is as in `collective`. A place that the round changed has a bold frame.
+    `states[k][r][i]` is as in `collective`. A place that the round filled has a bold frame.
     """
     n = len(states[0])
     drawn, axes = subplots(title, 1, len(states), figsize=(8.6, 0.55 * n + 0.8))
@@ -160,7 +163,7 @@ def ring_rounds(title: str, states: Sequence[Grid]) -> Figure:
         for r, row in enumerate(grid):
             for i, piece in enumerate(row):
                 _cell(axis, i, -r, piece, piece, width=0.92, fontsize=8)
-                if k and piece != states[k - 1][r][i]:
+                if k and piece and piece != states[k - 1][r][i]:
                     axis.add_patch(
                         Rectangle(
                             (i, -r), 0.92, 0.8, facecolor="none", edgecolor=NEUTRAL, linewidth=2.6
@@ -179,7 +182,7 @@ def ring_rounds(title: str, states: Sequence[Grid]) -> Figure:
 
 
 def waiting(title: str, arrows: Sequence[tuple[int, int]], n: int, circle: Sequence[int]) -> Figure:
-    """Which rank waits for which: an arrow for each pair, the ranks of `circle` marked."""
+    """Draw an arrow from each waiting rank to the rank it waits for; mark the ranks of `circle`."""
     drawn, axis = subplots(title, figsize=(6.4, 1.7))
     stuck, other = style("reference").colour, style("idle").colour
     for r in range(n):
@@ -209,7 +212,7 @@ def waiting(title: str, arrows: Sequence[tuple[int, int]], n: int, circle: Seque
 
 
 def protocols(title: str) -> Figure:
-    """How a message goes when it is eager, and when its ends have to meet first."""
+    """Draw the time lines of an eager message and of a rendezvous."""
     drawn, axes = subplots(title, 1, 2, figsize=(8.4, 3.4))
     _eager(axes[0])
     _rendezvous(axes[1])
@@ -225,7 +228,7 @@ def protocols(title: str) -> Figure:
 
 
 def _call(axis: Any, x: float, start: float, end: float, text: str) -> None:
-    """A call that lasts from `start` to `end` on the time line at `x`."""
+    """Draw a call that lasts from `start` to `end` on the time line at `x`."""
     colour = style("idle").colour
     axis.add_patch(Rectangle((x - 0.05, -end), 0.1, end - start, facecolor=colour))
     side = -1 if x == 0 else 1
@@ -246,37 +249,12 @@ def _eager(axis: Any) -> None:
     )
     _label(axis, 1.12, -2.6, "in a buffer", ha="left")
     _call(axis, 1, 3.6, 4.1, "Recv")
-    _label(axis, -0.12, -2.6, "goes on", ha="right")
+    _label(axis, -0.12, -2.6, "continues", ha="right")
 
 
 def _rendezvous(axis: Any) -> None:
     _call(axis, 0, 0.4, 4.7, "Send\nwaits")
-    _flight(axis, 0.6, 1.3, "may I?")
+    _flight(axis, 0.6, 1.3, "request")
     _call(axis, 1, 3.0, 4.7, "Recv")
-    _flight(axis, 3.1, 3.6, "now", back=True)
+    _flight(axis, 3.1, 3.6, "ready", back=True)
     _flight(axis, 3.9, 4.6, "data")
-
-
-def nodes(title: str, count: int, ranks_per_node: int) -> Figure:
-    """Nodes as boxes of ranks: links inside each, and rank i of one to rank i of the next."""
-    drawn, axis = subplots(title, figsize=(6.4, 1.5 * count + 0.5))
-    inside, between = style("compute").colour, style("communication").colour
-    for node in range(count):
-        y = -2.0 * node
-        axis.add_patch(
-            Rectangle(
-                (-0.6, y - 0.55), ranks_per_node + 0.2, 1.1, facecolor="none", edgecolor=NEUTRAL
-            )
-        )
-        _label(axis, -0.75, y, f"node {node}", ha="right")
-        axis.plot([0, ranks_per_node - 1], [y, y], color=inside, linewidth=5, alpha=0.6)
-        for i in range(ranks_per_node):
-            if node:
-                axis.plot([i, i], [y + 0.25, y + 1.75], color=between, linewidth=2, linestyle="--")
-            axis.plot(i, y, "o", markersize=24, color=inside)
-            number = node * ranks_per_node + i
-            axis.text(i, y, number, ha="center", va="center", color="white", fontweight="bold")
-    axis.set_xlim(-2.0, ranks_per_node)
-    axis.set_ylim(-2.0 * (count - 1) - 0.8, 0.8)
-    axis.axis("off")
-    return _done(drawn)

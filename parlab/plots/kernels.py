@@ -1,4 +1,4 @@
-"""Pictures of kernels: programs over a vector, sectors of a load, order of tiles, rooflines."""
+"""Pictures of kernels: programs on a vector, sectors of a load, order of tiles, rooflines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,9 +19,9 @@ _TEXT = {"color": NEUTRAL, "fontsize": 12}
 _INSIDE = {"color": "white", "fontsize": 9}
 _USED = style("compute")
 _MASKED = Style("masked", "#8b929c", hatch="///")
-_STAGES = {"communication": "tile copied", "compute": "tiles multiplied"}
-_LOADED = Style("loaded, not asked for", "#e2a76f", hatch="...")
-_ASKED = Style("asked for", "#b4540a")
+_STAGES = {"communication": "copying a tile", "compute": "multiplying tiles"}
+_LOADED = Style("read but not needed", "#e2a76f", hatch="...")
+_ASKED = Style("needed", "#b4540a")
 
 
 def device(title: str) -> Figure:
@@ -34,24 +34,24 @@ def device(title: str) -> Figure:
         for half in (0, 1):
             _box(axes, left + 0.12 + half, 3.55, 0.93, 0.66, "compute", "program")
         _box(axes, left + 0.12, 2.62, 1.93, 0.8, "parameters", "registers,\nshared memory")
-    _box(axes, 0.2, 1.35, 9.55, 0.75, "activations", "L2 cache: shared by all")
-    _box(axes, 0.2, 0.1, 9.55, 0.85, "communication", "memory: tensors live here")
+    _box(axes, 0.2, 1.35, 9.55, 0.75, "activations", "L2 cache, shared by all multiprocessors")
+    _box(axes, 0.2, 0.1, 9.55, 0.85, "communication", "memory: holds the tensors")
     for place in range(4):
         x = 1.3 + place * 2.45
         _arrow(axes, x, 2.1, 2.5)
         _arrow(axes, x, 0.95, 1.35)
     axes.set(xlim=(0, 9.95), ylim=(0, 4.8))
-    _bare(axes)
-    return _finished(figure)
+    bare(axes)
+    return finished(figure)
 
 
 def grid(title: str, numbers: int, block: int) -> Figure:
-    """A vector of so many numbers, the programs that share it, and what the last one masks."""
+    """A vector of `numbers` numbers, the programs that share it, and what the last one masks."""
     programs = costs.programs(numbers, block)
     figure, axes = subplots(title, figsize=(7.2, 2.2))
     for place in range(programs * block):
-        look = hatched(_USED if place < numbers else _MASKED)
-        axes.add_patch(Rectangle((place + 0.06, 0), 0.88, 0.8, **look))
+        drawn_as = hatched(_USED if place < numbers else _MASKED)
+        axes.add_patch(Rectangle((place + 0.06, 0), 0.88, 0.8, **drawn_as))
         if place < numbers:
             axes.text(place + 0.5, 0.4, f"{place}", ha="center", va="center", **_INSIDE)
     for program in range(programs):
@@ -59,17 +59,17 @@ def grid(title: str, numbers: int, block: int) -> Figure:
         axes.plot([first + 0.1, first + block - 0.1], [1.05, 1.05], color=NEUTRAL, lw=1.5)
         axes.text(first + block / 2, 1.2, f"program {program}", ha="center", **_TEXT)
     axes.set(xlim=(-0.2, programs * block + 0.2), ylim=(-0.1, 1.65))
-    _bare(axes)
+    bare(axes)
     handles = [
         Patch(**hatched(_USED, "loaded and stored")),
-        Patch(**hatched(_MASKED, "beyond the end: masked")),
+        Patch(**hatched(_MASKED, "beyond the end, masked")),
     ]
-    _legend(figure, handles)
-    return _finished(figure)
+    legend(figure, handles)
+    return finished(figure)
 
 
 def warp_loads(title: str, loads: Mapping[str, tuple[int, int]], element_bytes: int = 4) -> Figure:
-    """The sectors that a warp touches, a row for each load: its stride, and its first address."""
+    """The sectors that a warp reads, one row per load; a load is its stride and first address."""
     figure, axes = subplots(title, figsize=(7.2, 0.6 * len(loads) + 1.4))
     last = max(
         start + (costs.WARP - 1) * stride * element_bytes for stride, start in loads.values()
@@ -91,13 +91,13 @@ def warp_loads(title: str, loads: Mapping[str, tuple[int, int]], element_bytes: 
         axes.text(count + 0.4, row, f"{touched}, {share:.3g}%", va="center", **_TEXT)
     axes.set(xlim=(-0.2, count + 6.4), ylim=(len(loads) - 0.5, -0.6))
     axes.set_yticks(range(len(loads)), loads)
-    _bare(axes, ticks=True)
-    _legend(figure, [Patch(**hatched(look)) for look in (_ASKED, _LOADED)])
-    return _finished(figure)
+    bare(axes, ticks=True)
+    legend(figure, [Patch(**hatched(drawn_as)) for drawn_as in (_ASKED, _LOADED)])
+    return finished(figure)
 
 
 def orders(title: str, size: int, count: int, taken: Mapping[str, Sequence[Tile]]) -> Figure:
-    """The first tiles of a result in each order, and the bands of A and B that they need."""
+    """The first `count` tiles of a product in each order, and the blocks of A and B they need."""
     figure, panels = subplots(title, 1, len(taken), figsize=(7.2, 4.3))
     for axes, (name, tiles) in zip(panels, taken.items(), strict=True):
         first = list(tiles[:count])
@@ -117,31 +117,34 @@ def orders(title: str, size: int, count: int, taken: Mapping[str, Sequence[Tile]
         loaded = costs.blocks_loaded(first, size)
         axes.set_title(f"{name}: {loaded} blocks", fontsize=13, color=NEUTRAL)
         axes.set(xlim=(-0.2, 2 * size + 1.2), ylim=(2 * size + 1.2, -0.4), aspect="equal")
-        _bare(axes)
-    return _finished(figure)
+        bare(axes)
+    return finished(figure)
 
 
 def stages(title: str, steps: int, load: float, compute: float, counts: Sequence[int]) -> Figure:
-    """A loop's copies and products over time, a row for each buffer and one for the products."""
-    rows = sum(counts) + len(counts)
-    figure, axes = subplots(title, figsize=(7.2, 0.36 * rows + 1.5))
-    labels, row, end = [], 0, 0.0
-    for count in counts:
+    """A loop over time, one panel per number of buffers: a row per buffer, and one for products."""
+    heights = [count + 1 for count in counts]
+    figure, panels = subplots(
+        title, len(counts), 1, sharex=True, height_ratios=heights,
+        figsize=(7.2, 0.36 * sum(heights) + 0.5 * len(counts) + 1.3),
+    )  # fmt: skip
+    for axes, count in zip(panels, counts, strict=True):
         loads, computes = costs.staged(steps, load, compute, count)
         for buffer in range(count):
-            _spans(axes, row + buffer, loads, range(buffer, steps, count), "communication")
-            labels.append(f"buffer {buffer}")
-        _spans(axes, row + count, computes, range(steps), "compute")
-        labels.append(f"{count} stage{'s' * (count > 1)}")
-        row += count + 1
-        axes.axhline(row - 0.5, color=NEUTRAL, lw=0.5, alpha=0.5)
-        end = max(end, computes[-1][1])
-    axes.set(xlim=(0, 1.01 * end), ylim=(rows - 0.5, -0.5))
-    axes.set_yticks(range(rows), labels)
-    _bare(axes, ticks=True)
+            _spans(axes, buffer, loads, range(buffer, steps, count), "communication")
+        _spans(axes, count, computes, range(steps), "compute")
+        noun = "buffer" if count == 1 else "buffers"
+        name = f"{count} {noun}: {computes[-1][1]:g} units of time"
+        axes.set_title(name, fontsize=13, color=NEUTRAL)
+        axes.set_yticks(range(count + 1), [f"buffer {i}" for i in range(count)] + ["products"])
+        axes.set_ylim(count + 0.5, -0.5)
+        bare(axes, ticks=True)
+    panels[0].set_xlim(
+        0, 1.01 * max(costs.staged(steps, load, compute, n)[1][-1][1] for n in counts)
+    )
     handles = [Patch(**hatched(role, name) | {"hatch": ""}) for role, name in _STAGES.items()]
-    _legend(figure, handles)
-    return _finished(figure)
+    legend(figure, handles)
+    return finished(figure)
 
 
 def _spans(
@@ -149,8 +152,8 @@ def _spans(
 ) -> None:
     for step in which:
         start, end = spans[step]
-        look = hatched(role) | {"hatch": ""}
-        axes.add_patch(Rectangle((start + 0.04, row - 0.36), end - start - 0.08, 0.72, **look))
+        drawn_as = hatched(role) | {"hatch": ""}
+        axes.add_patch(Rectangle((start + 0.04, row - 0.36), end - start - 0.08, 0.72, **drawn_as))
         axes.text((start + end) / 2, row, f"{step}", ha="center", va="center", **_INSIDE)
 
 
@@ -161,14 +164,14 @@ def roofline(
     labels: tuple[str, str],
     active: tuple[int, int] = (0, 0),
 ) -> go.Figure:
-    """The ceilings of a device, and kernels under them, for a device and a size to choose.
+    """The ceilings of a device, and the limit of each kernel, with sliders for device and size.
 
-    `roofs` has the devices to choose from, each with one or more ceilings (its arithmetic in
-    several formats); `kernels` has, by size, what is drawn: a name, its traffic, and which of the
-    ceilings it is under. A kernel stands where the roofline lets it get at most.
+    `roofs` maps each device to one or more ceilings, one per number format. `kernels` maps each
+    size to its kernels: a name, the traffic, and the index of the kernel's ceiling. Each kernel is
+    drawn on the roofline, at the highest rate it can reach.
     """
     figure = interactive_figure(
-        title, x="FLOP for each byte moved", y="FLOP a second at most", height=640,
+        title, x="FLOP per byte", y="upper limit (FLOP/s)", height=640,
         xaxis={"type": "log", "range": [-1.6, 4.2], "exponentformat": "power"},
         yaxis={"type": "log", "range": [10.8, 15.4], "exponentformat": "power"},
         margin_t=110,  # a legend of several lines, on a phone
@@ -194,11 +197,11 @@ def roofline(
 
 def _roof(of: Device, place: int) -> go.Scatter:
     ends = [10**-1.6, of.ridge, 10**4.2]
-    look = (style("model"), style("idle"))[place % 2]
+    drawn_as = (style("model"), style("idle"))[place % 2]
     return go.Scatter(
         x=ends, y=[of.attainable(x) for x in ends], mode="lines",
         name=f"{of.name}: ridge at {of.ridge:.0f}", hoverinfo="skip",
-        line={"color": look.colour, "dash": ("solid", "dash")[place % 2], "width": 2.5},
+        line={"color": drawn_as.colour, "dash": ("solid", "dash")[place % 2], "width": 2.5},
     )  # fmt: skip
 
 
@@ -207,23 +210,20 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 
 def _point(name: str, moved: Traffic, under: Device, place: int) -> go.Scatter:
     reached = under.attainable(moved.intensity)
-    look = SERIES[place % len(SERIES)]
+    drawn_as = SERIES[place % len(SERIES)]
     return go.Scatter(
         x=[moved.intensity], y=[reached], mode="markers", name=name,
-        marker={"color": look.colour, "symbol": _SYMBOLS[place % len(_SYMBOLS)], "size": 13},
-        hovertemplate=f"{moved.intensity:.3g} FLOP a byte,<br>{reached / 1e12:.3g} TFLOP/s at most",
+        marker={"color": drawn_as.colour, "symbol": _SYMBOLS[place % len(_SYMBOLS)], "size": 13},
+        hovertemplate=f"{moved.intensity:.3g} FLOP/byte,<br>at most {reached / 1e12:.3g} TFLOP/s",
     )  # fmt: skip
 
 
 def measured_roofline(
     title: str, roof: Device, found: Mapping[str, tuple[Traffic, float]], x_range: tuple, y_range
 ) -> go.Figure:
-    """Measured ceilings, and kernels where they were measured; times in seconds.
-
-    The ranges of the axes are powers of ten.
-    """
+    """Measured ceilings and kernels, with times in seconds. Axis ranges are powers of ten."""
     figure = interactive_figure(
-        title, x="FLOP for each byte moved", y="FLOP a second", height=520,
+        title, x="FLOP per byte", y="FLOP/s", height=520,
         xaxis={"type": "log", "range": x_range}, yaxis={"type": "log", "range": y_range},
         margin_t=110,
     )  # fmt: skip
@@ -233,21 +233,21 @@ def measured_roofline(
         name=f"ceilings: ridge at {roof.ridge:.1f}", line={"color": NEUTRAL, "width": 2.5},
     )  # fmt: skip
     for place, (name, (moved, seconds)) in enumerate(found.items()):
-        look = line(series(place, name))
-        look["marker"] |= {"symbol": _SYMBOLS[place % len(_SYMBOLS)], "size": 12}
+        drawn_as = line(series(place, name))
+        drawn_as["marker"] |= {"symbol": _SYMBOLS[place % len(_SYMBOLS)], "size": 12}
         figure.add_scatter(
             x=[moved.intensity], y=[moved.flop / seconds], mode="markers", name=name,
-            marker=look["marker"], hovertemplate="%{x:.3g} FLOP a byte<br>%{y:.3g} FLOP/s",
+            marker=drawn_as["marker"], hovertemplate="%{x:.3g} FLOP per byte<br>%{y:.3g} FLOP/s",
         )  # fmt: skip
     return figure
 
 
 def _cell(axes: Axes, x: float, y: float, role: str | None) -> None:
     if role is None:
-        look = {"fill": False, "ec": NEUTRAL, "lw": 0.4, "alpha": 0.6}
+        drawn_as = {"fill": False, "ec": NEUTRAL, "lw": 0.4, "alpha": 0.6}
     else:
-        look = {"facecolor": style(role).colour, "lw": 0}
-    axes.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, **look))
+        drawn_as = {"facecolor": style(role).colour, "lw": 0}
+    axes.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, **drawn_as))
 
 
 def _box(axes: Axes, x: float, y: float, width: float, height: float, role: str, text: str) -> None:
@@ -263,11 +263,12 @@ def _box(axes: Axes, x: float, y: float, width: float, height: float, role: str,
 
 
 def _arrow(axes: Axes, x: float, low: float, high: float) -> None:
-    look = {"arrowstyle": "<->", "color": NEUTRAL, "lw": 1.2}
-    axes.annotate("", (x, high), (x, low), arrowprops=look | {"shrinkA": 0, "shrinkB": 0})
+    drawn_as = {"arrowstyle": "<->", "color": NEUTRAL, "lw": 1.2}
+    axes.annotate("", (x, high), (x, low), arrowprops=drawn_as | {"shrinkA": 0, "shrinkB": 0})
 
 
-def _bare(axes: Axes, ticks: bool = False) -> None:
+def bare(axes: Axes, ticks: bool = False) -> None:
+    """Remove the frame and the ticks; `ticks` keeps the labels of the vertical axis."""
     axes.set_xticks([])
     if not ticks:
         axes.set_yticks([])
@@ -276,13 +277,15 @@ def _bare(axes: Axes, ticks: bool = False) -> None:
         side.set_visible(False)
 
 
-def _legend(figure: Figure, handles: Sequence[Patch]) -> None:
+def legend(figure: Figure, handles: Sequence[Patch], columns: int | None = None) -> None:
+    """Put a legend below the figure, in one row or in `columns` columns."""
     figure.legend(
-        handles=list(handles), loc="outside lower right", ncols=len(handles), frameon=False,
-        labelcolor=NEUTRAL, fontsize=12,
+        handles=list(handles), loc="outside lower right", ncols=columns or len(handles),
+        frameon=False, labelcolor=NEUTRAL, fontsize=12,
     )  # fmt: skip
 
 
-def _finished(figure: Figure) -> Figure:
-    plt.close(figure)  # the cell shows what it returns, and would show it twice
+def finished(figure: Figure) -> Figure:
+    """Close and return `figure`, so that a notebook cell shows it once instead of twice."""
+    plt.close(figure)
     return figure

@@ -1,4 +1,4 @@
-"""Pictures of pipeline parallelism: what each rank does when, for any schedule."""
+"""Draw what each rank of a pipeline does over time, for any schedule."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,28 +19,28 @@ from parlab.plots.look import NEUTRAL, Style, style
 from parlab.plots.pipeline_policies import schedule
 from parlab.plots.still import hatched, subplots
 
-# Three tones around the colour of computing; all carry the number of their micro-batch.
+# Three tones of the color for computing. Every cell also shows its micro-batch number.
 PASSES = {
     "forward": Style("forward", "#5596d2"),
     "backward": Style("backward", "#33699f"),
-    "weights": Style("backward, for weights", "#9fb3d6"),
+    "weights": Style("backward, weights only", "#9fb3d6"),
 }
 PANELS = ("gpipe", "1f1b", "interleaved")
 _NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "inter-<br>leaved"}
-_PANEL, _GAP = 8.0, 2.6  # height of a panel, whatever its number of ranks; room for its text
-_AWAY = 100.0  # where nobody looks
+_PANEL, _GAP = 8.0, 2.6  # height of a panel for any number of ranks; space for its text
+_AWAY = 100.0  # offset that moves a trace outside the plot
 _IDLE = "rgba(139,146,156,0.22)"
-# Of a cell: idle; forward and backward, each with a second tone so that neighbours stay apart.
+# Cell colors: idle, then forward and backward in two alternating tones each.
 _TONES = (_IDLE, "#5596d2", "#4582bd", "#33699f", "#2f5f91")
 
 _IDEAL = {"color": style("reference").colour, "dash": "dot", "width": 2}
 
 
 def gantt(title: str, panels: Mapping[str, Sequence[Span]], unit: float = 1.0) -> Figure:
-    """What each rank does when, a panel for each name, all on the same axis of time.
+    """Draw what each rank does over time: one panel per schedule, with a common time axis.
 
-    Numbers are micro-batches; a rank's second stage has a prime, and a paler colour, and so on.
-    `unit` is what the axis counts in: the time of a forward pass, where spans count in others.
+    The numbers are micro-batches. A rank's second stage has a prime and a paler color, its third
+    stage two primes, and so on. `unit` is the length of a forward pass in the units of the spans.
     """
     ranks = {name: 1 + max(span.rank for span in spans) for name, spans in panels.items()}
     height = 1.1 + sum(0.34 * n + 0.45 for n in ranks.values())
@@ -63,7 +63,7 @@ def gantt(title: str, panels: Mapping[str, Sequence[Span]], unit: float = 1.0) -
         handles=patches, loc="outside lower right", ncols=len(patches), frameon=False,
         labelcolor=NEUTRAL,
     )  # fmt: skip
-    plt.close(figure)  # the cell shows what it returns, and would show it twice
+    plt.close(figure)  # the cell shows the returned figure
     return figure
 
 
@@ -75,12 +75,12 @@ def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float) -> None:
             Rectangle((0, rank - 0.4), end, 0.8, color=style("idle").colour, alpha=0.22, lw=0)
         )
     for span in spans:
-        look, chunk = PASSES[span.action.kind], span.action.stage // ranks
+        drawn, chunk = PASSES[span.action.kind], span.action.stage // ranks
         start, width = span.start / unit, (span.end - span.start) / unit
         white = 0.5 * chunk / max(chunks - 1, 1)
         pale = white > 0 or span.action.kind == "weights"
         axes.add_patch(
-            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=_mixed(look.colour, white),
+            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=_mixed(drawn.colour, white),
                       edgecolor="white", lw=0.8)
         )  # fmt: skip
         axes.text(
@@ -90,7 +90,7 @@ def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float) -> None:
 
 
 def _mixed(colour: str, white: float) -> tuple[float, ...]:
-    """A colour with a share of white in it; opaque, so that no grey shows through."""
+    """Mix a color with white. The result is opaque, so the gray background does not show."""
     return tuple(channel + (1 - channel) * white for channel in to_rgb(colour))
 
 
@@ -101,16 +101,16 @@ def schedule_explorer(
     chunks: Sequence[int],
     active: tuple[int, int, int] = (0, 0, 0),
 ) -> go.Figure:
-    """GPipe, 1F1B and interleaved 1F1B for any p, m and v, each with its bubble in numbers.
+    """Draw GPipe, 1F1B, and interleaved 1F1B with their bubbles; p, m, and v have sliders.
 
-    Three sliders, each with a property of the traces to itself, or one would undo what another did:
-    p whether a trace is visible, m its place from left to right, v its place from top to bottom, on
-    the plot or beyond it. Time is a share of what GPipe takes. `active` are the places at which the
-    sliders begin.
+    Each slider changes its own property of the traces, so that no slider undoes another one: p
+    changes the visibility, m the horizontal position, and v the vertical position. A position is
+    either on the plot or far outside. Times are fractions of GPipe's time. `active` has the initial
+    position of each slider.
     """
     rows = len(PANELS) * (_PANEL + _GAP)
     figure = interactive_figure(
-        title, x="time, over that of GPipe", height=760, legend_traceorder="normal",
+        title, x="time (share of GPipe's)", height=760, legend_traceorder="normal",
         xaxis={"range": [0, 1.001], "tickformat": ".0%", "showgrid": False},
         yaxis={
             "range": [rows, -0.2], "showgrid": False, "zeroline": False, "ticks": "",
@@ -118,9 +118,9 @@ def schedule_explorer(
             "ticktext": [_NAMES[panel] for panel in PANELS],
         },
     )  # fmt: skip
-    for look in (PASSES["forward"], PASSES["backward"], Style("idle", _IDLE)):  # the legend's
-        figure.add_bar(x=[None], y=[None], name=look.label, marker_color=look.colour)
-    figure.add_scatter(x=[None], y=[None], mode="lines", line=_IDEAL, name="without a bubble")
+    for drawn in (PASSES["forward"], PASSES["backward"], Style("idle", _IDLE)):  # for the legend
+        figure.add_bar(x=[None], y=[None], name=drawn.label, marker_color=drawn.colour)
+    figure.add_scatter(x=[None], y=[None], mode="lines", line=_IDEAL, name="end without a bubble")
     always = len(figure.data)
     parts = [part for p in ranks for m in micro_batches for part in _parts(p, m, chunks)]
     first = (ranks[active[0]], micro_batches[active[1]], chunks[active[2]])
@@ -153,7 +153,7 @@ def schedule_explorer(
 
 @dataclass
 class Part:
-    """A trace of the explorer: of which p, m and v (None: of all), and where it is when seen."""
+    """A trace of the explorer: its p, m, and v (None: any v), and its position when shown."""
 
     trace: Any
     p: int
@@ -161,7 +161,7 @@ class Part:
     v: int | None
     x0: float
     y: float
-    height: float = 0.0  # of a line from y downwards
+    height: float = 0.0  # of a line that starts at y and goes down
 
 
 def _left(part: Part, m: int) -> float:
@@ -169,7 +169,7 @@ def _left(part: Part, m: int) -> float:
 
 
 def _down(part: Part, v: int) -> dict[str, Any]:
-    """The vertical place, in the property that this kind of trace has for it."""
+    """Return the vertical position as the property that this kind of trace uses."""
     y = part.y if part.v in (None, v) else part.y + _AWAY
     if part.trace.type == "heatmap":
         return {"y0": y}
@@ -181,7 +181,7 @@ def _top(panel: str) -> float:
 
 
 def _parts(p: int, m: int, chunks: Sequence[int]) -> Iterator[Part]:
-    """All of one p and m: the panels with their numbers, and where an ideal step would end."""
+    """Yield the traces of one p and m: panels, their text, and the end of an ideal step."""
     total = 3.0 * (m + p - 1)
     for panel in PANELS:
         for v in chunks if panel == "interleaved" else [None]:
@@ -189,17 +189,17 @@ def _parts(p: int, m: int, chunks: Sequence[int]) -> Iterator[Part]:
             try:
                 spans = simulate(schedule(panel, p, m, v or 1))
             except ValueError:
-                told = f"takes m = {p}, {2 * p}, {3 * p} …"
+                note = f"needs m = {p}, {2 * p}, {3 * p}, …"
             else:
                 width = 1 / (total * (v or 1))
                 yield Part(
                     _heatmap(spans, p, width), **of, x0=width / 2, y=_top(panel) + _PANEL / p / 2
                 )
                 held = max(live(spans))
-                told = f"bubble {bubble(spans):.1%}, holds {held:g}"
+                note = f"bubble {bubble(spans):.1%}, holds {held:g}"
             yield Part(
                 go.Scatter(
-                    text=[told], mode="text", textposition="middle right", showlegend=False,
+                    text=[note], mode="text", textposition="middle right", showlegend=False,
                     hoverinfo="skip",
                 ),
                 **of, x0=0.0, y=_top(panel) - _GAP * 0.3,
@@ -211,7 +211,7 @@ def _parts(p: int, m: int, chunks: Sequence[int]) -> Iterator[Part]:
 
 
 def _heatmap(spans: Sequence[Span], ranks: int, width: float) -> go.Heatmap:
-    """A cell a rank and unit of time, in the tone of what is done then; `width` is that unit's."""
+    """Return a heatmap with one cell per rank and unit of time, each `width` wide."""
     units = round(max(span.end for span in spans))
     tones = np.zeros((ranks, units), np.int8)
     numbers = np.full((ranks, units), "", object)

@@ -1,13 +1,17 @@
-"""Schedules found by playing: each rank, whenever it is free, waits for what its rule wants next.
+"""Find schedules by simulation: each free rank waits for the action that its rule wants next.
 
     schedule("1f1b", ranks=4, micro_batches=6)
 
-The rules are what the schedules mean; the lists of actions follow. A rank takes a forward pass as
-long as not too many micro-batches are on their way back to it, and else a backward pass. How many
-are too many makes the schedule. "gpipe": never. "1f1b": as many as there are ranks from here to the
-end. "interleaved": the same with several stages on a rank, which it serves in turn, p micro-batches
-each. `zero_bubble` has backward passes in two parts, of which the one for the weights comes later,
-where there would be a gap (ZB-H1 and ZB-H2 of Qi et al. 2024).
+A rank runs a forward pass unless too many of its micro-batches still wait for their backward
+passes; otherwise it runs a backward pass. The schedules differ in this limit:
+
+- "gpipe": no limit;
+- "1f1b": the number of ranks from this one to the end of the pipeline;
+- "interleaved": the same idea with several stages on a rank, which serves each stage in turn with p
+  micro-batches.
+
+`zero_bubble` divides a backward pass into two parts and delays the part for weights until the rank
+would be idle (ZB-H1 and ZB-H2 of Qi et al. 2024).
 """
 
 import heapq
@@ -21,10 +25,10 @@ ZERO_BUBBLE = ("ZB-H1", "ZB-H2")
 
 
 def schedule(policy: str, ranks: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """Each rank's actions, with a backward pass that takes twice as long as a forward pass.
+    """Return each rank's actions if a backward pass takes twice as long as a forward pass.
 
-    Raises ValueError for a policy that is none, and for an interleaved schedule whose
-    micro-batches the ranks do not divide.
+    Raises ValueError for an unknown policy, and for an interleaved schedule if the number of
+    micro-batches is not a multiple of the number of ranks.
     """
     if policy not in POLICIES:
         raise ValueError(f"no policy {policy!r}: use one of {', '.join(POLICIES)}")
@@ -44,12 +48,13 @@ def schedule(policy: str, ranks: int, micro_batches: int, chunks: int = 1) -> Sc
 
 
 def zero_bubble(policy: str, ranks: int, micro_batches: int) -> list[Span]:
-    """ "ZB-H1" or "ZB-H2": forward pass, backward for inputs and for weights take 1 each.
+    """Return the spans of "ZB-H1" or "ZB-H2". Each kind of action takes one unit of time.
 
-    Actions are of the kinds "forward", "backward" (for inputs) and "weights". ZB-H2 fills the time
-    before the first backward pass with forward passes, and needs 2p − 1 micro-batches for that.
+    The kinds are "forward", "backward" (gradients of inputs only), and "weights" (gradients of
+    weights). ZB-H2 fills the time before the first backward pass with forward passes, which takes
+    2p − 1 micro-batches.
 
-    Raises ValueError for a policy that is neither.
+    Raises ValueError for another policy.
     """
     if policy not in ZERO_BUBBLE:
         raise ValueError(f"no policy {policy!r}: use one of {', '.join(ZERO_BUBBLE)}")
@@ -58,27 +63,27 @@ def zero_bubble(policy: str, ranks: int, micro_batches: int) -> list[Span]:
 
 
 def idle(spans: list[Span]) -> list[float]:
-    """For each rank, from its own first start to its own last end, the time that it does nothing.
+    """Return each rank's idle time between its own first start and its own last end.
 
-    So Qi et al. count. `parlab.pipeline.bubble` counts from the first start of all: to one step of
-    the optimizer for all ranks together.
+    Qi et al. count idle time this way. `parlab.pipeline.bubble` counts from the first start to the
+    last end of all ranks, because all ranks run the optimizer at the same time.
     """
     own = [[s for s in spans if s.rank == r] for r in range(1 + max(s.rank for s in spans))]
     return [of[-1].end - of[0].start - sum(s.end - s.start for s in of) for of in own]
 
 
 class Worker:
-    """A rank and its rule: what is still to do, and what of it comes next."""
+    """A rank and its rule: which actions remain, and which one is next."""
 
     def __init__(self, policy: str, rank: int, ranks: int, micro_batches: int, chunks: int) -> None:
         order = list(_order(rank, ranks, micro_batches, chunks))
-        last = (chunks - 1) * ranks + 2 * rank  # back through the stages, the last one first
+        last = (chunks - 1) * ranks + 2 * rank  # backward passes start at the last stage
         self.todo = {
             "forward": [forward(stage, m) for stage, m in order],
             "backward": [backward(last - stage, m) for stage, m in order],
             "weights": [],
         }
-        self.done: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.ahead = {
             "gpipe": micro_batches,
             "1f1b": ranks - rank,
@@ -87,27 +92,27 @@ class Worker:
             "ZB-H2": 2 * (ranks - rank) - 1,
         }[policy]
         self.two_parts = policy in ZERO_BUBBLE
-        self.later = 2 * rank if policy == "ZB-H2" else rank  # gradients of weights put off
+        self.later = 2 * rank if policy == "ZB-H2" else rank  # weight gradients that may wait
 
     def next(self) -> Action | None:
-        """What this rank waits for and does next; None at the end."""
+        """Return the next action, which may have to wait; None at the end."""
         if len(self.todo["weights"]) > (self.later if self.todo["backward"] else 0):
             return self.todo["weights"][0]
-        ahead = self.done["forward"] - self.done["backward"]
+        ahead = self.counts["forward"] - self.counts["backward"]
         if self.todo["forward"] and ahead < self.ahead:
             return self.todo["forward"][0]
         return self.todo["backward"][0] if self.todo["backward"] else None
 
     def begin(self, action: Action) -> None:
-        """`action` is begun: what comes after it is the next of its kind."""
+        """Record that `action` has started."""
         self.todo[action.kind].pop(0)
-        self.done[action.kind] += 1
+        self.counts[action.kind] += 1
         if action.kind == "backward" and self.two_parts:
             self.todo["weights"].append(Action("weights", action.stage, action.micro_batch))
 
 
 def _order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[tuple[int, int]]:
-    """Stage and micro-batch of a rank's forward passes: each stage in turn, p micro-batches."""
+    """Yield stage and micro-batch of each forward pass: p micro-batches per stage in turn."""
     turn = ranks if chunks > 1 else micro_batches
     for first in range(0, micro_batches, turn):
         for chunk in range(chunks):
@@ -116,9 +121,9 @@ def _order(rank: int, ranks: int, micro_batches: int, chunks: int) -> Iterator[t
 
 
 def play(workers: list[Worker], stages: int, durations: dict[str, int]) -> list[Span]:
-    """Let time pass from one end of an action to the next; all spans, by rank and start."""
+    """Simulate from the end of one action to the next. Return the spans by rank and start."""
     spans: list[Span] = []
-    ready: set[Action] = set()  # actions that are over
+    ready: set[Action] = set()  # finished actions
     free = [True] * len(workers)
     ends: list[tuple[int, int, Action]] = []
     now = 0
@@ -141,5 +146,8 @@ def play(workers: list[Worker], stages: int, durations: dict[str, int]) -> list[
 
 
 def _needs(action: Action, stages: int) -> list[Action]:
-    """Weights' gradients need the backward pass before them, which this rank has done itself."""
+    """Return the actions that must end first.
+
+    A weight gradient needs only the rank's own backward pass, which has already run.
+    """
     return [] if action.kind == "weights" else needs(action, stages)

@@ -1,4 +1,4 @@
-"""Pictures of tensor parallelism: matrices cut over ranks, and what a layer keeps and takes."""
+"""Figures of tensor parallelism: split matrices, the layout of a layer, overlap, activations."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,22 +10,22 @@ from matplotlib.patches import Rectangle
 
 from parlab.costs.tensor_parallel import Layer, activation_bytes
 from parlab.plots.interactive import figure as interactive_figure
-from parlab.plots.look import NEUTRAL, SERIES, bar
-from parlab.plots.still import subplots
+from parlab.plots.look import NEUTRAL, SERIES, bar, style
+from parlab.plots.still import hatched, subplots
 from parlab.plots.two_sliders import add_two_sliders
 
-# How a layer's activations may be kept: name, sequence parallel, recomputation.
+# Ways to store a layer's activations: name, sequence parallelism, recomputation.
 SCHEMES: tuple[tuple[str, bool, str], ...] = (
     ("tensor parallel", False, "none"),
     ("+ sequence", True, "none"),
     ("+ selective", False, "selective"),
     ("+ both", True, "selective"),
-    ("full recompute", False, "full"),
+    ("full recomputation", False, "full"),
 )
 
 
 def cut_products(title: str, ranks: int = 2) -> Figure:
-    """X·A by columns of A, and by rows: who holds what, and what the result is."""
+    """Draw X·A with A split by columns and by rows: what each rank holds and computes."""
     figure, axes = subplots(title, 1, 2, figsize=(9.5, 3.2))
     left, right = axes
     _matrix(left, 0.0, "X", ranks, None)
@@ -33,10 +33,10 @@ def cut_products(title: str, ranks: int = 2) -> Figure:
     _matrix(left, 4.0, "XA", ranks, "columns")
     _matrix(right, 0.0, "X", ranks, "columns")
     _matrix(right, 2.0, "A", ranks, "rows")
-    _matrix(right, 4.0, "part of XA", ranks, "parts")
+    _matrix(right, 4.0, "terms of XA", ranks, "parts")
     for part, name, sent in (
-        (left, "by columns", "each rank has its columns: nothing to send"),
-        (right, "by rows", "each rank has a part of every sum: all-reduce"),
+        (left, "A split by columns", "each rank computes some columns"),
+        (right, "A split by rows", "each rank computes one term of a sum"),
     ):
         part.set_title(name, color=NEUTRAL)
         part.text(2.7, -0.45, sent, ha="center", color=NEUTRAL, fontsize=10)
@@ -44,16 +44,16 @@ def cut_products(title: str, ranks: int = 2) -> Figure:
             part.text(x, 0.7, sign, ha="center", va="center", color=NEUTRAL, fontsize=16)
         part.set(xlim=(-0.2, 5.7), ylim=(-0.8, 2.0), aspect="equal")
         part.axis("off")
-    plt.close(figure)  # the cell shows what it returns, and would show it twice
+    plt.close(figure)  # the cell shows the returned figure: do not show it twice
     return figure
 
 
 def _matrix(axes: Axes, x: float, name: str, ranks: int, cut: str | None) -> None:
-    """A square; its parts have the ranks' colours; uncut, it is every rank's."""
+    """Draw a square matrix. Its parts have the colors of their ranks; if whole, it has none."""
     side = 1.4
     axes.text(x + side / 2, side + 0.12, name, ha="center", color=NEUTRAL, fontsize=11)
     for rank in range(ranks):
-        look = SERIES[rank % len(SERIES)]
+        drawn_as = SERIES[rank % len(SERIES)]
         step = side / ranks
         place, width, height = {
             None: ((x, 0.0), 0.0, 0.0),
@@ -64,7 +64,7 @@ def _matrix(axes: Axes, x: float, name: str, ranks: int, cut: str | None) -> Non
         if cut:
             axes.add_patch(
                 Rectangle(
-                    place, width, height, facecolor=look.colour, hatch=look.hatch,
+                    place, width, height, facecolor=drawn_as.colour, hatch=drawn_as.hatch,
                     edgecolor="white", alpha=0.85 if cut != "parts" else 0.6,
                 )
             )  # fmt: skip
@@ -77,7 +77,93 @@ def _matrix(axes: Axes, x: float, name: str, ranks: int, cut: str | None) -> Non
         axes.add_patch(Rectangle((x, 0.0), side, side, fill=False, edgecolor=NEUTRAL, linewidth=2))
         axes.text(x + side / 2, side / 2, "all\nranks", ha="center", va="center", color=NEUTRAL)
     if cut == "parts":
-        axes.text(x + 0.8, 0.6, "all ranks,\nto be added", ha="center", va="center", color="white")
+        axes.text(x + 0.8, 0.6, "one on\neach rank", ha="center", va="center", color="white")
+
+
+# Along a layer: what is computed, and whether it lies inside a parallel part.
+_STEPS: tuple[tuple[str, bool], ...] = (
+    ("input,\nnorm", False),
+    ("Q, K, V,\nattention", True),
+    ("dropout,\nresidual,\nnorm", False),
+    ("MLP,\n4h wide", True),
+    ("dropout,\nresidual", False),
+)
+_MESSAGES = {
+    False: ("f: backward, all-reduce", "g: forward, all-reduce"),
+    True: ("gather: forward, all-gather", "scatter: forward, reduce-scatter"),
+}
+
+
+def layer_layout(title: str, *, sequence_parallel: bool = False, ranks: int = 2) -> Figure:
+    """Draw what each rank holds of the activations along a layer, and where ranks communicate.
+
+    A square is a whole activation: tokens from top to bottom, hidden size from left to right. With
+    `sequence_parallel`, a second panel shows sequence parallelism next to tensor parallelism.
+    """
+    panels = (False, True) if sequence_parallel else (False,)
+    figure, axes = subplots(
+        title, 1, len(panels), figsize=(2.0 + 3.3 * len(panels), 6.4), squeeze=False,
+        width_ratios=(1.5 * ranks + 2.3, 1.5 * ranks + 1.0)[: len(panels)],
+    )  # fmt: skip
+    for part, sharded in zip(axes[0], panels, strict=True):
+        part.set_title(
+            "sequence parallelism" if sharded else "tensor parallelism", color=NEUTRAL, fontsize=11
+        )
+        for row, (name, inside) in enumerate(_STEPS):
+            y = -1.7 * row
+            if part is axes[0, 0]:
+                part.text(-0.2, y + 0.5, name, ha="right", va="center", color=NEUTRAL, fontsize=11)
+            for rank in range(ranks):
+                _held(part, 1.5 * rank, y, rank, ranks, inside, sharded)
+            if row:
+                middle = (1.5 * (ranks - 1) + 1.2) / 2
+                message = _MESSAGES[sharded][0 if inside else 1]
+                part.text(middle, y + 1.36, message, ha="center", va="center", color=NEUTRAL,
+                          fontsize=10)  # fmt: skip
+        for rank in range(ranks):
+            part.text(
+                1.5 * rank + 0.6, 1.15, f"rank {rank}", ha="center", color=NEUTRAL, fontsize=11
+            )
+        left = -1.9 if part is axes[0, 0] else -0.6
+        part.set(xlim=(left, 1.5 * ranks + 0.4), ylim=(-1.7 * (len(_STEPS) - 1) - 0.1, 1.5))
+        part.axis("off")
+    plt.close(figure)
+    return figure
+
+
+def _held(
+    axes: Axes, x: float, y: float, rank: int, ranks: int, inside: bool, sharded: bool
+) -> None:
+    """Draw the outline of a whole activation, filled where `rank` holds it."""
+    width, height = 1.2, 1.0
+    place, size = (x, y), (width, height)
+    if inside:  # some heads, or some hidden columns, of all tokens
+        place, size = (x + rank * width / ranks, y), (width / ranks, height)
+    elif sharded:  # all columns of some tokens
+        place, size = (x, y + height - (rank + 1) * height / ranks), (width, height / ranks)
+    axes.add_patch(Rectangle(place, *size, facecolor=style("activations").colour, alpha=0.85))
+    axes.add_patch(Rectangle((x, y), width, height, fill=False, edgecolor=NEUTRAL, linewidth=1.2))
+
+
+Spans = Sequence[tuple[float, float]]  # start and duration, in seconds
+
+
+def overlap(title: str, plans: Mapping[str, tuple[Spans, Spans]]) -> Figure:
+    """Draw when a rank computes and when it communicates, one panel for each plan."""
+    figure, axes = subplots(
+        title, len(plans), 1, figsize=(7.2, 0.9 + 1.35 * len(plans)), sharex=True, squeeze=False
+    )
+    for part, (name, lanes) in zip(axes[:, 0], plans.items(), strict=True):
+        part.set_title(name, color=NEUTRAL, fontsize=11)
+        for row, (role, spans) in enumerate(zip(("compute", "communication"), lanes, strict=True)):
+            micro = [(1e6 * start, 1e6 * duration) for start, duration in spans]
+            drawn_as = hatched(role) | {"edgecolor": "white", "linewidth": 1.0}
+            part.broken_barh(micro, (row - 0.38, 0.76), **drawn_as)
+        part.set(ylim=(1.6, -0.6), xlim=(0, None))
+        part.set_yticks((0, 1), ("compute", "all-reduce"))
+    axes[-1, 0].set_xlabel("time (µs)")
+    plt.close(figure)
+    return figure
 
 
 def activation_explorer(
@@ -86,11 +172,11 @@ def activation_explorer(
     ranks: Sequence[int],
     active: tuple[int, int] = (0, 0),
 ) -> go.Figure:
-    """Bytes of a layer's activations on a rank by scheme: choose the model and the ranks."""
+    """Draw one layer's activations by scheme, with sliders for the model and the ranks."""
     figure = interactive_figure(
-        title, y="activations of a layer on each rank (GB)", height=600,
+        title, y="one layer's activations on each rank (GB)", height=600,
         yaxis_type="log", yaxis_range=[-2.6, 1.4],
-        barmode="overlay",  # or those that are not chosen would lie below, unseen
+        barmode="overlay",  # stacking would count the hidden bars too
     )  # fmt: skip
     names = [name for name, _, _ in SCHEMES]
 
@@ -102,7 +188,7 @@ def activation_explorer(
         return go.Bar(x=names, y=heights, hovertemplate="%{y:.3g} GB", **bar("activations"))
 
     traces = {(model, str(n)): [bars(layer, n)] for model, layer in models.items() for n in ranks}
-    add_two_sliders(figure, ("model:", "ranks of a layer:"), traces, active)
+    add_two_sliders(figure, ("model:", "tensor-parallel ranks:"), traces, active)
     for slider in figure.layout.sliders:
-        slider.pad.t += 40  # on a phone the names are turned, and need room above
+        slider.pad.t += 40  # room for the names, which a phone shows rotated
     return figure

@@ -1,7 +1,7 @@
 """Pictures of ZeRO: what ranks hold in each stage, and how much that is for any model."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -96,9 +96,34 @@ def memory_explorer(
             **bar(kind),
         )
     indices = list(range(always, len(figure.data)))
+    figure.update_layout(sliders=_sliders((models, worlds, recipes), keys, indices, active))
+    for name, size in devices.items():
+        figure.add_hline(y=size / 1e9, line={"color": NEUTRAL, "dash": "dot", "width": 1.5})
+        figure.add_annotation(
+            text=name, x=1, xref="paper", y=math.log10(size / 1e9), showarrow=False, xanchor="left",
+        )  # fmt: skip
+    figure.update_xaxes(tickangle=0)
+    return figure
+
+
+def _sliders(
+    choices: tuple[Iterable[str], Iterable[int], Iterable[str]],
+    keys: list[tuple[str, int, str, str]],
+    bars: list[int],
+    active: tuple[int, int, int],
+) -> list[dict[str, Any]]:
+    """Return the three controls.
+
+    Args:
+        choices: the models, the numbers of ranks, and the recipes.
+        keys: model, ranks, recipe, and kind of each bar.
+        bars: the bars' indices among all traces.
+        active: the positions at which the controls begin.
+    """
+    models, worlds, recipes = choices
 
     def step(label: str, change: dict[str, list[Any]]) -> dict[str, Any]:
-        return {"label": label, "method": "restyle", "args": [change, indices]}
+        return {"label": label, "method": "restyle", "args": [change, bars]}
 
     by_model = [step(m, {"visible": [key[0] == m for key in keys]}) for m in models]
     by_ranks = [
@@ -114,19 +139,11 @@ def memory_explorer(
     by_recipe = [
         step(r, {"offset": [_place(key[3], key[2] == r) for key in keys]}) for r in recipes
     ]
-    sliders = [
+    return [
         slider("parameters:", by_model, active[0], top=44),
         slider("ranks:", by_ranks, active[1], top=136),
         slider("training:", by_recipe, active[2], top=228),
     ]
-    for name, size in devices.items():
-        figure.add_hline(y=size / 1e9, line={"color": NEUTRAL, "dash": "dot", "width": 1.5})
-        figure.add_annotation(
-            text=name, x=1, xref="paper", y=math.log10(size / 1e9), showarrow=False, xanchor="left",
-        )  # fmt: skip
-    figure.update_layout(sliders=sliders)
-    figure.update_xaxes(tickangle=0)
-    return figure
 
 
 def _place(kind: str, on_the_plot: bool) -> float:

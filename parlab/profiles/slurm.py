@@ -64,8 +64,8 @@ class SlurmRanks(SlurmEngineSetLauncher):
         self.write_batch_script(n)
         submitted = _run(*self.args, env=_outside_of_jobs(os.environ) | self.get_env())
         if submitted.returncode != 0:
-            said = submitted.stderr.strip() or f"it ended with {submitted.returncode}"
-            raise LauncherError(f"Slurm does not take the job.\n{said}")
+            message = submitted.stderr.strip() or f"it ended with {submitted.returncode}"
+            raise LauncherError(f"Slurm does not take the job.\n{message}")
         self.parse_job_id(submitted.stdout)
         self.notify_start(self.job_id)
         return self.job_id
@@ -73,14 +73,14 @@ class SlurmRanks(SlurmEngineSetLauncher):
     def job(self) -> Job | None:
         """How the job is now; None where Slurm gives no answer."""
         try:
-            told = _run(
+            answer = _run(
                 *("squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T|%r")
             )
         except LauncherError:
             return None
-        if told.returncode != 0 and "Invalid job id" not in told.stderr:
+        if answer.returncode != 0 and "Invalid job id" not in answer.stderr:
             return None
-        state, _, reason = told.stdout.strip().partition("|")
+        state, _, reason = answer.stdout.strip().partition("|")
         return Job(self.job_id, state or "FORGOTTEN", "" if reason == "None" else reason)
 
 

@@ -52,10 +52,10 @@ def __getattr__(name: str) -> Any:
 
 def _start_group() -> "dist.ProcessGroup":
     """The labs' `group`; for ranks that were started on an emulated network, one on that."""
-    from parlab.network.naming import network_of_rank
+    from parlab.network.labels import network_of_rank
 
     if network := network_of_rank():
-        from parlab.network.making import emulated_group
+        from parlab.network.registry import emulated_group
 
         return emulated_group(network)
     from parlab.rank.torch_groups import start

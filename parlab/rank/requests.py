@@ -58,8 +58,8 @@ class _WaitsByTesting:
         cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None
     ) -> list[Any]:
         while True:
-            done, values = _Request.testall(requests, statuses)
-            if done:
+            completed, values = _Request.testall(requests, statuses)
+            if completed:
                 return values
 
     @classmethod
@@ -70,8 +70,8 @@ class _WaitsByTesting:
             return _Request.waitany(requests, status)
         while active := _active(requests):
             for index in active:
-                done, value = requests[index].test(status)
-                if done:
+                completed, value = requests[index].test(status)
+                if completed:
                     return index, value
         return MPI.UNDEFINED, None
 
@@ -83,7 +83,7 @@ class _WaitsByTesting:
             return _Request.waitsome(requests, statuses)
         while active := _active(requests):
             tried = {index: requests[index].test() for index in active}
-            if ended := {index: value for index, (done, value) in tried.items() if done}:
+            if ended := {index: value for index, (completed, value) in tried.items() if completed}:
                 return list(ended), list(ended.values())
         return None, None
 

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 
 from parlab.rank import devices
 from parlab.rank.world import comm, new_communicator
-from parlab.torch_mpi.group import MPIGroup, register
+from parlab.runtime.torch_mpi.group import MPIGroup, register
 
 # Long: the deadline of a rank cell ends a stuck call far sooner, and a slow one must not fail.
 TIMEOUT = timedelta(minutes=30)
@@ -52,13 +52,13 @@ def _end() -> None:
 
 def _connect() -> None:
     hosts = comm.allgather(socket.gethostname())
-    here = len(set(hosts)) == 1
-    if here:
+    same_host = len(set(hosts)) == 1
+    if same_host:
         # Without it Gloo looks the host's name up, which fails on machines with no network.
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     with _opening_sockets():
-        store = _open_store("127.0.0.1" if here else hosts[0])
+        store = _open_store("127.0.0.1" if same_host else hosts[0])
         _state["store"] = store
         nccl = comm.allreduce(int(devices.one_gpu_each())) == comm.size
         device = devices.this_device()

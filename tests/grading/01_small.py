@@ -25,7 +25,7 @@ raise RuntimeError("a lab shows an error, and no grader waits for it")
 # %% tags=["exercise"] exercise="ring_shift"
 # %%px
 def ring_shift(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
-    """Send `x` to the right neighbour; return what came from the left one."""
+    """Send `x` to the right neighbor; return what came from the left one."""
     # BEGIN SOLUTION
     received = np.empty_like(x)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

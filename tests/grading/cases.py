@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parlab.grading.lab import GradedLab
-from parlab.grading.results import SubmissionResult
+from parlab_staff.grading.graded_lab import GradedLab
+from parlab_staff.grading.results import SubmissionResult
 from tests.grading.copies import Copy
 
 Build = Callable[[Copy, Path], None]

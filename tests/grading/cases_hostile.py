@@ -68,8 +68,8 @@ def patched_failures(copy: Copy, path: Path) -> None:
         copy,
         """\
 %%px
-from parlab.checks.check import Check
-from parlab.checks.trial import Trial
+from parlab.checks.base.check import Check
+from parlab.checks.base.trial import Trial
 for kind, name in [(Check, "fail"), (Trial, "fail"), (Check, "agree"), (Trial, "require")]:
     setattr(kind, name, lambda *given, **named: None)
 """,
@@ -160,8 +160,13 @@ for place in places:
         if not folder.removeprefix("/proc/1/root").startswith(sys.prefix):
             found += [f"{{folder}}/{{file}}" for file in files if file.endswith(".ipynb")]
 import parlab
-found += os.listdir(f"{{parlab.__path__[0]}}/grading")
-found += [name for name in os.listdir(f"{{parlab.__path__[0]}}/..") if "solutions" in name]
+beside = os.listdir(f"{{parlab.__path__[0]}}/..")
+found += [name for name in beside if name in ("parlab_staff", "solutions", "tests")]
+try:
+    import parlab_staff
+    found += list(parlab_staff.__path__)
+except ImportError:
+    pass
 """,
     )
 
@@ -257,5 +262,5 @@ get_ipython().input_transformers_cleanup.insert(0, remember)
 
 
 @case("passed", case.all)
-def harmless_neighbour(copy: Copy, path: Path) -> None:
+def harmless_neighbor(copy: Copy, path: Path) -> None:
     """Graded among all of them."""

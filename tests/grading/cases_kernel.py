@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from parlab.grading.syscalls import refused
+from parlab_staff.grading.sandbox.syscalls import refused
 from tests.grading.cases import Cases
 from tests.grading.copies import Copy
 

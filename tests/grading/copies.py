@@ -3,7 +3,7 @@
 import nbformat
 from nbformat import NotebookNode
 
-from parlab.grading.lab import GradedLab
+from parlab_staff.grading.graded_lab import GradedLab
 
 
 class Copy:

@@ -8,11 +8,11 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbformat import NotebookNode, v4
 
-from parlab.authoring import notebooks
-from parlab.authoring.source import read_lab
-from parlab.grading.grader import Grader
-from parlab.grading.lab import GradedLab
-from parlab.grading.running import CellRun, Limits, NotebookRun
+from parlab_staff.course.percent_source import read_lab
+from parlab_staff.grading.graded_lab import GradedLab
+from parlab_staff.grading.grader import Grader
+from parlab_staff.grading.run import CellRun, Limits, NotebookRun
+from parlab_staff.notebooks import make
 from tests.grading import small_lab
 
 SOURCE = Path(__file__).with_name("01_plain.py")
@@ -30,7 +30,7 @@ def make_course(root: Path) -> GradedLab:
 def in_process_lab() -> GradedLab:
     """The lab with its rank cells, which `InProcess` runs without ranks."""
     lab = read_lab(SOURCE)
-    solution, handed_out = notebooks.solution_notebook(lab), notebooks.lab_notebook(lab)
+    solution, handed_out = make.solution_notebook(lab), make.lab_notebook(lab)
     code = [cell for cell in solution.cells if cell.cell_type == "code"]
     for cell in code:
         cell.outputs = []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parlab.grading.comparing import share_right
+from parlab_staff.grading.compare import share_right
 
 NAN = math.nan
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from parlab.grading.building import build
-from parlab.grading.comparing import right_at
-from parlab.grading.doing_nothing import answers
-from parlab.grading.matching import match
-from parlab.grading.proof import ProofFailed, prove
-from parlab.grading.scoring import score
+from parlab_staff.grading.compare import right_at
+from parlab_staff.grading.match import match
+from parlab_staff.grading.no_op_answers import answers
+from parlab_staff.grading.rebuild import build
+from parlab_staff.grading.score import score
+from parlab_staff.grading.self_test import ProofFailed, prove
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 

@@ -13,12 +13,12 @@ import nbformat
 import psutil
 import pytest
 
-from parlab.grading.building import build
-from parlab.grading.lab import GradedLab, find_lab
-from parlab.grading.matching import match
-from parlab.grading.reading import parse
-from parlab.grading.running import Limits, run
-from parlab.grading.scoring import score
+from parlab_staff.grading.graded_lab import GradedLab, find_lab
+from parlab_staff.grading.match import match
+from parlab_staff.grading.reading import parse
+from parlab_staff.grading.rebuild import build
+from parlab_staff.grading.run import Limits, run
+from parlab_staff.grading.score import score
 from tests.conftest import wait_until
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import make_course
@@ -56,7 +56,7 @@ def handed_in(lab: GradedLab, tmp_path: Path) -> Path:
 
 def command(lab: Path | GradedLab, folder: Path, *more: str) -> list[str]:
     path = lab.path if isinstance(lab, GradedLab) else lab
-    start = [sys.executable, "-m", "parlab.cli", "grade", str(path), str(folder)]
+    start = [sys.executable, "-m", "parlab.setup.cli", "grade", str(path), str(folder)]
     return [*start, "--out", str(folder.parent / "out"), *more]
 
 
@@ -106,7 +106,7 @@ def test_bad_input_ends_with_2_and_says_what_to_do(
     folder.mkdir()
     (folder / "ada.ipynb").write_text("{}")
     (tmp_path / "file").touch()
-    ended = graded([sys.executable, "-m", "parlab.cli", *asked], cwd=folder)
+    ended = graded([sys.executable, "-m", "parlab.setup.cli", *asked], cwd=folder)
     assert ended.returncode == 2, ended.stderr
     assert says in ended.stderr and "Traceback" not in ended.stderr
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parlab.grading import running
+from parlab_staff.grading import run
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def gone() -> int:
 
 
 def test_what_a_killed_grader_left_is_removed(gone: int, tmp_path: Path) -> None:
-    left = tmp_path / f"{running.PREFIX}{gone}-x"
+    left = tmp_path / f"{run.PREFIX}{gone}-x"
     (left / "door" / "deep").mkdir(parents=True)
     (left / "door").chmod(0o500)
-    running.remove_leftovers(tmp_path)
+    run.remove_leftovers(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -31,14 +31,14 @@ def test_a_link_is_nobodys_folder(gone: int, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()
     (target / "secret").touch(mode=0o400)
-    link = tmp_path / f"{running.PREFIX}{gone}-x"
+    link = tmp_path / f"{run.PREFIX}{gone}-x"
     link.symlink_to(target)
-    running.remove_leftovers(tmp_path)
+    run.remove_leftovers(tmp_path)
     assert link.is_symlink() and os.stat(target / "secret").st_mode & 0o777 == 0o400
 
 
 def test_what_lives_is_left_alone(tmp_path: Path) -> None:
-    running_now = tmp_path / f"{running.PREFIX}{os.getpid()}-x"
+    running_now = tmp_path / f"{run.PREFIX}{os.getpid()}-x"
     running_now.mkdir()
-    running.remove_leftovers(tmp_path)
+    run.remove_leftovers(tmp_path)
     assert running_now.is_dir()

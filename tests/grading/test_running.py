@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from parlab.grading.results import SubmissionResult
+from parlab_staff.grading.results import SubmissionResult
 from tests.grading import cases_kernel, cases_running
 from tests.grading.cases import Case
 from tests.grading.plain_lab import make_course
@@ -29,7 +29,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SubmissionRes
     # Many of them wait for a limit: more of them than cores.
     asked = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "4", *LIMITS]
     ended = subprocess.run(
-        [sys.executable, "-m", "parlab.cli", *asked], capture_output=True, text=True, timeout=800
+        [sys.executable, "-m", "parlab.setup.cli", *asked],
+        capture_output=True,
+        text=True,
+        timeout=800,
     )
     assert ended.returncode == 0, ended.stderr
     found = {}

@@ -2,11 +2,11 @@
 
 import pytest
 
-from parlab.grading.building import build
-from parlab.grading.lab import Exercise
-from parlab.grading.matching import Matched, match
-from parlab.grading.running import CellRun, NotebookRun
-from parlab.grading.scoring import score, score_exercise
+from parlab_staff.grading.graded_lab import GradedExercise
+from parlab_staff.grading.match import Matched, match
+from parlab_staff.grading.rebuild import build
+from parlab_staff.grading.run import CellRun, NotebookRun
+from parlab_staff.grading.score import score, score_exercise
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
@@ -14,11 +14,11 @@ LINE = "✓ add: two numbers"
 EXPECTED = {"sum": [3, 5]}
 
 
-def exercise(**hidden: tuple[float, dict]) -> Exercise:
-    return Exercise("add", "exercise-add", frozenset({"add"}), {"check-add": 3.0}, hidden)
+def exercise(**hidden: tuple[float, dict]) -> GradedExercise:
+    return GradedExercise("add", "exercise-add", frozenset({"add"}), {"check-add": 3.0}, hidden)
 
 
-def scored(one: Exercise, line: str, shown: dict[str, list]) -> tuple[str, float | None]:
+def scored(one: GradedExercise, line: str, shown: dict[str, list]) -> tuple[str, float | None]:
     """Status and points where the check printed `line`, and hidden checks displayed `shown`."""
     cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=line)}
     cells |= {cell: CellRun("ok", json=values) for cell, values in shown.items()}

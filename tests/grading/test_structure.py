@@ -5,10 +5,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from parlab.grading.building import build
-from parlab.grading.lab import GradedLab
-from parlab.grading.matching import match
-from parlab.grading.submissions import find_submissions
+from parlab_staff.grading.graded_lab import GradedLab
+from parlab_staff.grading.match import match
+from parlab_staff.grading.rebuild import build
+from parlab_staff.grading.submissions import find_submissions
 from tests.grading import cases_files, cases_structure
 from tests.grading.cases import Case
 from tests.grading.copies import Copy

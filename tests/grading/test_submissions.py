@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parlab.grading.submissions import claim, find_submissions
+from parlab_staff.grading.submissions import claim, find_submissions
 
 LAB = "01_mpi"
 DEEP = "ada/a/b/c/d/e/f/g/h/i/x.ipynb"

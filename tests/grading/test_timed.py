@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from nbformat import NotebookNode
 
-from parlab.authoring.rules import TIMED
-from parlab.files import ROOT, numbered
-from parlab.grading.batch import grade_all
-from parlab.grading.lab import find_lab
-from parlab.grading.results import SubmissionResult
-from parlab.grading.running import CellRun, NotebookRun
-from parlab.grading.store import Store
-from parlab.grading.submissions import Submission
+from parlab.runtime.paths import ROOT, numbered
+from parlab_staff.course.rules import TIMED
+from parlab_staff.grading.batch import grade_all
+from parlab_staff.grading.graded_lab import find_lab
+from parlab_staff.grading.results import SubmissionResult
+from parlab_staff.grading.run import CellRun, NotebookRun
+from parlab_staff.grading.store import Store
+from parlab_staff.grading.submissions import Submission
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 

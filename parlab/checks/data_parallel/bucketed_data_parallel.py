@@ -8,72 +8,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.data_parallel import sums
-from parlab.checks.data_parallel.assign_buckets import (
-    Names,
-    bucket_names,
-    packed,
-    trainable_bytes,
-)
-from parlab.checks.data_parallel.models import awkward_model, gradients_of
-from parlab.checks.data_parallel.sums import WeightedSum
-from parlab.checks.groups import Event, places
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.models import (
-    Shard,
-    State,
-    add,
-    gradients,
-    tokens,
-    trainable,
-    uneven_shards,
-)
-from parlab.checks.trial import Trial
+from parlab.checks.base import models
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import same_states
+from parlab.checks.base.late_group import Event, RecordingGroup, places
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.models import State
+from parlab.checks.base.trial import Trial
+from parlab.checks.data_parallel import _sums
+from parlab.checks.data_parallel._buckets import Names, bucket_names, filled, trainable_bytes
+from parlab.checks.data_parallel._models import awkward_model, gradients_of
 
 MISTAKES = Mistakes(
-    **{key: sums.MISTAKES.texts[key] for key in ("divided_again", "largest")},
-    for_each_gradient=(
-        "{got} all-reduces for {right} buckets: a bucket is sent once, when the last of its "
-        "gradients is ready"
-    ),
+    divided_again=_sums.MISTAKES.texts["divided_again"],
     left_out=(
-        "{got} all-reduces for {right} buckets: a parameter that no gradient reaches never calls "
-        "gradient_ready, so finish() must start the buckets that are left"
-    ),
-    wrong_buffer=(
-        "the all-reduces are to be of buffers 0, 1, …, each once and whole. They are of {order}, "
-        "where −1 is none of them, and of {got} bytes"
+        "{got} all-reduces for {right} buckets. A parameter without a gradient never calls "
+        "gradient_ready, so finish() must start the remaining buckets"
     ),
     blocking=(
-        "the backward pass stops and waits for an all-reduce: async_op=True returns a handle at "
-        "once, to be waited for in finish()"
+        "the backward pass waits for an all-reduce. Start it with async_op=True, and wait for the "
+        "returned handle in finish()"
     ),
     too_early=(
-        "bucket {i} starts before the gradient of {late} is ready: it sends what was there "
-        "before. Count down the gradients that are missing"
+        "bucket {i} starts before all of its gradients are ready. Count down the gradients that "
+        "are missing"
     ),
     no_overlap=(
-        "{got} buckets start during the backward pass where {right} are complete in it and could: "
-        "what starts after it is not hidden"
+        "{got} buckets start during the backward pass, expected {right}, which are complete by "
+        "then. A bucket that starts later cannot overlap with the backward pass"
     ),
-    too_late="bucket {i} could start before the gradient of {later} is ready, and waits",
     as_they_come=(
-        "buckets start in the order {order}, as they are complete. A model may finish its "
-        "gradients in another order on another rank, and the ranks would add up buckets that do "
-        "not belong together: bucket 1 must wait until bucket 0 has started"
+        "the buckets start in the order {order}, as they are complete. That order may differ "
+        "between ranks, which would add up different buckets. Start bucket 1 only after bucket 0"
     ),
     not_awaited=(
-        "finish() returned while {got} of {right} all-reduces were under way: the optimizer would "
-        "read gradients that are still changing. wait() for every handle"
-    ),
-    one_by_one=(
-        "finish() waits for one bucket before it starts the next: start all that are left, then "
-        "wait for all handles"
+        "finish() returns while {got} of {right} all-reduces are running, so the optimizer would "
+        "read gradients that still change. Wait for every handle"
     ),
     no_restart=(
-        "the first step is right and this one is not: is everything ready for the next step when "
-        "finish() returns, by self.restart()? {what}"
+        "the first step is right, but not the second. Prepare the next step in finish(), with "
+        "self.restart(). {what}"
+    ),
+    left_the_buffers=(
+        "the gradient of {name} is no longer part of a buffer, so it is not summed. zero_grad() "
+        "must keep each .grad, and zero the buffers in place"
     ),
 )
 
@@ -83,16 +61,17 @@ Loss = Callable[[nn.Module], Tensor]
 
 @dataclass
 class Step:
-    """One training step on this rank: what happened in it, and what is there after it."""
+    """What happened in one training step on this rank, and what is there after it."""
 
     events: list[Event]
     gradients: State
     buckets: Names
     buffers: list[int]  # their addresses
+    inside: list[str]  # parameters whose gradient is in a buffer
 
 
 class Layers(nn.Module):
-    """Layers listed as 0, 1, 2, …, and used in the order given; those not named are not used."""
+    """Layers 0, 1, 2, … in the model's order, used in another order, or not at all."""
 
     def __init__(self, listed: int, used: Sequence[int]) -> None:
         super().__init__()
@@ -108,9 +87,17 @@ class Layers(nn.Module):
 @check_of(MISTAKES)
 def bucketed_data_parallel(check: Check) -> str:
     """Check values, and the order of events, over three steps, on 1, 2, … ranks."""
-    for used in ([0, 1, 2, 3], [3, 2, 1, 0], [0, 1, 3]):
-        with check.trial() as trial:
-            _order_only(trial, used)
+    orders = [0, 1, 2, 3], [3, 2, 1, 0], [0, 1, 3]
+    with check.trial() as trial:
+        for _, used in trial.cases({f"four layers, used in the order {n}": n for n in orders}):
+            model = Layers(4, used)
+            x, sizes = torch.ones(2, 5, dtype=torch.float64), trainable_bytes(model)
+            passes = [[lambda model, x=x: model(x).sum()]] * 2
+            steps = trial.run_function(_train, trial, model, 1, passes)
+            trial.require(
+                lambda steps=steps, sizes=sizes: in_order(steps[0], sizes, 1),
+                lambda steps=steps, sizes=sizes: second(in_order(steps[1], sizes, 1)),
+            )
     for trial in check.trials():
         _three_steps(trial)
     return (
@@ -119,163 +106,146 @@ def bucketed_data_parallel(check: Check) -> str:
     )
 
 
-def _order_only(trial: Trial, used: list[int]) -> None:
-    """One bucket a layer; where layers are used in another order, the first is ready last."""
-    trial.situation = f"layers 0 to 3 are in buckets of their own, and are used in the order {used}"
-    x = torch.ones(2, 5, dtype=torch.float64)
-    steps = trial.run_function(
-        _train, trial, Layers(4, used), 1, [[lambda model: model(x).sum()]] * 2
-    )
-    buckets = [[f"layers.{i}.weight"] for i in (3, 2, 1, 0)]
-    trial.require(
-        lambda: in_order(steps[0], buckets, [200] * 4),
-        lambda: second(in_order(steps[1], buckets, [200] * 4)),
-    )
-
-
 def _three_steps(trial: Trial) -> None:
     """In the second step a rank may have no samples; the third has two backward passes."""
     model = awkward_model(trial.draw, trial.rank)
-    start = trial.gather(copy.deepcopy(model))[0]
-    sizes = trainable_bytes(model)
-    limit = max(sizes.values())
-    buckets = packed(sizes, limit)
-    bytes_of = [sum(sizes[name] for name in bucket) for bucket in buckets]
-    uneven = uneven_shards(trial.draw, trial.size)
-    plan = [[uneven[0]], [uneven[-1]], [uneven[0], uneven[0]]]  # [step][pass][rank]
-    data = [[[tokens(trial.draw, model, n) for n in ranks] for ranks in step] for step in plan]
-    passes = [_passes(step, trial.rank) for step in data]
-    steps = trial.run_function(_train, trial, model, limit, passes)
+    start, sizes = trial.gather(copy.deepcopy(model))[0], trainable_bytes(model)
+    limit, uneven = max(sizes.values()), models.uneven_shards(trial.draw, trial.size)
+    plan = [[uneven[0]], [uneven[-1]], [uneven[0], uneven[0]]]  # [step][pass][rank] → samples
+    data = [[[models.tokens(trial.draw, model, n) for n in ns] for ns in step] for step in plan]
+    samples_of = [[sum(ns) for ns in zip(*step, strict=True)] for step in plan]
+    passes = [
+        [_weighted_loss(*shards[trial.rank], sum(samples)) for shards in step]
+        for step, samples in zip(data, samples_of, strict=True)
+    ]
+    own = [[loss for loss in step if loss] for step in passes]
+    steps = trial.run_function(_train, trial, model, limit, own)
     everyone = trial.gather([step.gradients for step in steps or ()])
-    for number, step in enumerate(data):
-        samples = [sum(ranks) for ranks in zip(*plan[number], strict=True)]
-        trial.situation = f"step {number + 1}, samples on the ranks: {samples}"
-        local = [_mean_gradients(start, shards) for shards in zip(*step, strict=True)]
-        total = WeightedSum(local, samples)
-        got = [gradients[number] for gradients in everyone]
+    cases = {f"step {i + 1}, samples on the ranks: {n}": i for i, n in enumerate(samples_of)}
+    for _, number in trial.cases(cases):
+        got, weights = [state[number] for state in everyone], _sums.rank_weights(samples_of[number])
+        shards = [
+            map(torch.cat, zip(*rank, strict=True)) for rank in zip(*data[number], strict=True)
+        ]
+        local = [models.gradients(start, *shard) for shard in shards]
         trial.require(
-            lambda: in_order(steps[number], buckets, bytes_of),
-            lambda: total.instead(got),
-            lambda: total.equals(got[trial.rank]),
+            lambda: in_order(steps[number], sizes, limit),
+            lambda: in_buffers(steps[number], models.add(local, weights[0][0].tolist())),
+            lambda: _sums.weighted_sum(got, local, weights, trial.rank),
         )
 
 
-def _passes(step: list[list[Shard]], rank: int) -> list[Loss]:
-    """The weighted losses of one rank's backward passes in a step; none without samples."""
-    total = sum(len(inputs) for ranks in step for inputs, _ in ranks)
-
-    def weighted(inputs: Tensor, targets: Tensor) -> Loss:
-        share = len(inputs) / total
-        return lambda model: share * F.cross_entropy(model(inputs), targets)
-
-    return [weighted(*ranks[rank]) for ranks in step if len(ranks[rank][0])]
-
-
-def _mean_gradients(model: nn.Module, shards: Sequence[Shard]) -> State:
-    """Of the mean loss over all samples of the shards."""
-    samples = [len(inputs) for inputs, _ in shards]
-    weights = [n / max(sum(samples), 1) for n in samples]
-    return add([gradients(model, *shard) for shard in shards], weights)
+def _weighted_loss(inputs: Tensor, targets: Tensor, total: int) -> Loss | None:
+    share = len(inputs) / total
+    return (lambda model: share * F.cross_entropy(model(inputs), targets)) if share else None
 
 
 def _train(trial: Trial, model: nn.Module, limit: int, steps: list[list[Loss]]) -> list[Step]:
-    """Train with the learner's class, all backward passes of a step but the last in no_sync()."""
+    """Train with the learner's class; all backward passes of a step but the last in no_sync()."""
     group = trial.group
     assert group is not None
-    for name, parameter in trainable(model).items():
+    for name, parameter in models.trainable(model).items():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: group.note("ready", name))
     parallel = trial.check.function(model, group, limit)
-    done = []
-    for losses in steps:
-        group.take_events()
-        parallel.zero_grad()
-        for loss in losses[:-1]:
-            with parallel.no_sync():
-                loss(parallel).backward()
-        for loss in losses[-1:]:
-            value = loss(parallel)
-            group.note("last pass")
-            value.backward()
-            group.note("backward ends")
-        parallel.finish()
-        addresses = [buffer.data_ptr() for buffer in parallel.buffers]
-        names = bucket_names(parallel.buckets, model)
-        done.append(Step(group.take_events(), gradients_of(model), names, addresses))
-    return done
+    return [_step(parallel, model, group, losses) for losses in steps]
+
+
+def _step(parallel: nn.Module, model: nn.Module, group: RecordingGroup, losses: list[Loss]) -> Step:
+    group.take_events()
+    parallel.zero_grad()
+    for loss in losses[:-1]:
+        with parallel.no_sync():
+            loss(parallel).backward()
+    for loss in losses[-1:]:
+        value = loss(parallel)
+        group.note("last pass")
+        value.backward()
+        group.note("backward ends")
+    parallel.finish()
+    found, buffers = gradients_of(model), [(b.data_ptr(), b.nbytes) for b in parallel.buffers]
+    places = {
+        n: p.grad.data_ptr() for n, p in models.trainable(model).items() if p.grad is not None
+    }
+    inside = [
+        n for n, at in places.items() if any(0 <= at - start < size for start, size in buffers)
+    ]
+    names = bucket_names(parallel.buckets, model)
+    return Step(group.take_events(), found, names, [start for start, _ in buffers], inside)
+
+
+def in_buffers(step: Step, right: State) -> Finding | None:
+    """Name the mistake if the gradients are wrong, and one of them has left the buffers."""
+    outside = [name for name in right if name not in step.inside]
+    if not outside or same_states(step.gradients, right, models.TOLERANCE):
+        return None
+    return MISTAKES.left_the_buffers(name=outside[0])
 
 
 def second(finding: Finding | None) -> Finding | None:
-    """What is wrong with a second step that is like the first, which was right."""
+    """Return what is wrong with a second step that is like the first, which was right."""
     return finding and MISTAKES.no_restart(what=finding.text)
 
 
-def in_order(step: Step, buckets: Names, bytes_of: list[int]) -> Finding | None:
-    """Whether the all-reduces cover whole buckets, start when they can, and are awaited."""
-    if step.buckets != buckets:
-        return evidence(f"the buckets are {step.buckets} where {buckets} are right")
-    last_pass = sum(places(step.events, "last pass"))  # 0 where a rank makes none
-    events = step.events[last_pass:]
+def in_order(step: Step, sizes: dict[str, int], limit: int) -> Finding | None:
+    """Require that the all-reduces cover whole buckets, start when they can, and are awaited."""
+    if finding := filled(step.buckets, sizes, limit):
+        return finding
+    last_pass = sum(places(step.events, "last pass"))  # 0 without a backward pass
     if places(step.events[:last_pass], "start"):
         return evidence("an all-reduce starts within no_sync(), where passes only accumulate")
+    events = step.events[last_pass:]
     starts = [event for event in events if event.kind == "start"]
-    if len(starts) > len(buckets):
-        return MISTAKES.for_each_gradient(got=len(starts), right=len(buckets))
-    if len(starts) < len(buckets):
-        if len(starts) >= len(_possible(events, buckets)):
-            return MISTAKES.left_out(got=len(starts), right=len(buckets))
-        return evidence(f"{len(starts)} all-reduces for {len(buckets)} buckets")
     number = {address: i for i, address in enumerate(step.buffers)}
-    order, in_turn = [number.get(s.address, -1) for s in starts], list(range(len(buckets)))
-    got = [start.bytes for start in starts]
+    order, in_turn = [number.get(s.address, -1) for s in starts], list(range(len(step.buckets)))
+    possible = _possible(events, step.buckets)
     if sorted(order) == in_turn != order:
         return MISTAKES.as_they_come(order=order)
-    if order != in_turn or got != bytes_of:
-        return MISTAKES.wrong_buffer(order=order, got=got)
-    return during_backward(events, buckets) or awaited(events, len(buckets))
-
-
-def _ready(events: Sequence[Event]) -> dict[str, int]:
-    """Where each gradient, by its parameter's name, was ready."""
-    return {events[at].what: at for at in places(events, "ready")}
+    if order == in_turn[: len(order)] and len(possible) <= len(order) < len(in_turn):
+        return MISTAKES.left_out(got=len(order), right=len(in_turn))
+    got, right = [s.bytes for s in starts], [sum(map(sizes.get, names)) for names in step.buckets]
+    if order != in_turn or got != right:
+        return evidence(
+            f"all-reduces of buffers {order}, of {got} bytes, expected {in_turn}, of {right} bytes "
+            "(-1 is another tensor)"
+        )
+    return during_backward(events, possible) or awaited(events, in_turn)
 
 
 def _possible(events: Sequence[Event], buckets: Names) -> list[int]:
-    """Where each bucket that can start during the backward pass could do so, in their order."""
-    ready = _ready(events)
+    """Return where in `events` each bucket that is complete in the backward pass can start."""
+    ready = {events[at].what: at for at in places(events, "ready")}
     found: list[int] = []
     for bucket in buckets:
-        if not all(name in ready for name in bucket):
+        if not ready.keys() >= set(bucket):
             break  # finish() starts this one, and those after it
         found.append(max([*found[-1:], *(ready[name] for name in bucket)]))
     return found
 
 
-def during_backward(events: Sequence[Event], buckets: Names) -> Finding | None:
-    if not places(events, "backward ends"):
-        return None
-    (ends,) = places(events, "backward ends")
+def during_backward(events: Sequence[Event], possible: list[int]) -> Finding | None:
+    ends = sum(places(events, "backward ends"))  # 0 without a backward pass
     if places(events[:ends], "wait"):
         return MISTAKES.blocking()
-    ready, starts, possible = _ready(events), places(events, "start"), _possible(events, buckets)
-    for i, (start, bucket) in enumerate(zip(starts, buckets, strict=True)):
-        late = [name for name in bucket if ready.get(name, ends) > start]
-        if late:
-            return MISTAKES.too_early(i=i, late=late[0])
-    hidden = sum(start < ends for start in starts)
-    if hidden < len(possible):
-        return MISTAKES.no_overlap(got=hidden, right=len(possible))
-    for i, at in enumerate(possible):
-        later = [name for name, other in ready.items() if at < other < starts[i]]
-        if later:
-            return MISTAKES.too_late(i=i, later=later[0])
+    starts = places(events, "start")
+    for i, start in enumerate(starts):
+        if start < (possible[i] if i < len(possible) else ends):
+            return MISTAKES.too_early(i=i)
+    overlapped = sum(start < ends for start in starts)
+    if overlapped < len(possible):
+        return MISTAKES.no_overlap(got=overlapped, right=len(possible))
+    for i, (at, start) in enumerate(zip(possible, starts, strict=False)):
+        if later := [event.what for event in events[at + 1 : start] if event.kind == "ready"]:
+            return evidence(f"bucket {i} is complete, but starts only after {later[0]} is ready")
     return None
 
 
-def awaited(events: Sequence[Event], count: int) -> Finding | None:
+def awaited(events: Sequence[Event], in_turn: list[int]) -> Finding | None:
     waits = places(events, "wait")
-    waited = {events[at].what for at in waits}
-    if len(waited) < count:
-        return MISTAKES.not_awaited(got=count - len(waited), right=count)
-    if len(waits) > count:
-        return evidence(f"finish() waits {len(waits)} times for {count} handles")
-    return MISTAKES.one_by_one() if places(events[waits[0] :], "start") else None
+    numbers = sorted(events[at].what for at in waits)
+    if running := set(in_turn) - set(numbers):
+        return MISTAKES.not_awaited(got=len(running), right=len(in_turn))
+    if numbers != in_turn:
+        return evidence(f"finish() waits for handles {numbers}, expected each one once")
+    if places(events[waits[0] :], "start"):
+        return evidence("finish() waits before it has started all buckets. Start them all first")
+    return None

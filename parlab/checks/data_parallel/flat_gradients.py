@@ -1,58 +1,59 @@
 """Exercise `flat_gradients`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import equal, equal_states, is_a
-from parlab.checks.data_parallel.models import Awkward, Tensors, awkward_model, gradients_of
-from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
-from parlab.checks.models import Shard, gradients, state_of, tokens, trainable
-from parlab.checks.trial import Trial
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal_states, is_a
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.models import gradients, state_of, tokens, trainable
+from parlab.checks.base.trial import Trial
+from parlab.checks.data_parallel._models import Tensors, awkward_model, gradients_of
 
 MISTAKES = Mistakes(
-    frozen_in="the buffer is longer than {right} elements: the frozen weight is in it, too",
-    tied_twice="the buffer is longer than {right} elements: the tied weight is in it twice",
-    unused_left_out=(
-        "the buffer is shorter than {right} elements: a trainable weight that no gradient reached "
-        "yet is not in it"
-    ),
-    not_zeros="the buffer must start as zeros: backward() adds to what is there",
+    frozen_in="the buffer has {got} elements, expected {right}: it includes the frozen weight",
+    tied_twice="the buffer has {got} elements, expected {right}: the tied weight is in it twice",
+    not_zeros="the buffer does not start as zeros. backward() adds to what is there",
     copy=(
-        "the gradient of {name} is a copy, not a view: it does not change with the buffer. "
-        "Cutting (split, view_as) keeps the memory; cat, clone, stack and reshaping may copy"
+        "the gradient of {name} is a copy, not a view: it does not change with the buffer. split "
+        "and view_as return views; cat, clone, and stack copy"
     ),
-    overlap="the gradients of {one} and {other} overlap in the buffer, at place {place}",
-    no_gradient="{name} has no .grad: give every trainable parameter its view",
-    frozen_gradient="frozen.weight has a .grad now, although it requires none",
     other_device=(
-        "the buffer is made on torch's default device, wherever the parameters are: with a model "
-        "on a GPU it fails. `parameter.new_zeros(…)` and `device=parameter.device` go where it is"
+        "the buffer is on torch's default device, not on the parameters' device. Use "
+        "`parameter.new_zeros(…)` or `device=parameter.device`"
     ),
-    weight_itself=(
-        "the buffer is the memory of the weight {name}: what flattens a single tensor may return "
-        "a view of it, and zeros in the one are zeros in the other"
-    ),
-    same_buffer="a second call gives the same buffer again: it must be a new one",
     leaves_the_buffer=(
-        "after backward() the gradient of {name} is no longer in the buffer: `.grad` itself must "
+        "after backward(), the gradient of {name} is no longer in the buffer. `.grad` itself must "
         "be the view"
     ),
 )
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def flat_gradients(check: Check) -> str:
     """Check that every gradient is a view, stays one, and has its own place in the buffer."""
+    one = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4, bias=False)).double()
+    one[0].requires_grad_(False)
+    models = {
+        "a float64 model": awkward_model(check.draw),
+        "a float32 model": awkward_model(check.draw).float(),
+        "a model with one trainable parameter, the last": one,
+    }
     with check.trial() as trial:
-        for dtype in (torch.float64, torch.float32):
-            _in_dtype(trial, dtype)
-        _of_one_parameter(trial)
-        trial.situation = "with another default device than the model's"
+        for _, model in trial.cases(models):
+            flat = _flat(trial, model)
+            if model is not one:
+                trial.require(lambda flat=flat, model=model: filled(flat, model, trial))
+                trial.add("called again after a backward pass")
+                again = _flat(trial, model)
+                is_new = again.data_ptr() != flat.data_ptr()
+                trial.require(
+                    lambda is_new=is_new: None if is_new else evidence("it is not a new buffer"),
+                    lambda again=again, model=model: filled(again, model, trial),
+                )
         # Some operations on meta load much of torch first.
         made_on = trial.run_function(
             _device, check.function, awkward_model(trial.draw), seconds=60.0
@@ -64,110 +65,75 @@ def flat_gradients(check: Check) -> str:
     )
 
 
-def _in_dtype(trial: Trial, dtype: torch.dtype) -> None:
-    trial.situation = f"with a model of {dtype}"
-    model = awkward_model(trial.draw).to(dtype)
-    shard = tokens(trial.draw, model, 9)
+def _flat(trial: Trial, model: nn.Module) -> Tensor:
+    """Return the buffer that the learner's function makes; fail if something is wrong with it."""
     before, tensors = state_of(model), Tensors(model)
     flat = trial.run(model)
     trial.require(
-        lambda: form(flat, model),
-        lambda: views(flat, model),
-        tensors.kept,
-        lambda: equal_states(state_of(model), before, "{}", 0.0),
-        lambda: filled(flat, model, shard),
-    )
-    trial.situation += ", called again after a backward pass"
-    again = trial.run(model)
-    trial.require(
-        lambda: form(again, model),
-        lambda: MISTAKES.same_buffer() if again.data_ptr() == flat.data_ptr() else None,
-        lambda: views(again, model),
-        lambda: filled(again, model, shard),
-    )
-
-
-def _of_one_parameter(trial: Trial) -> None:
-    trial.situation = "with a model of one trainable parameter, the last"
-    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4, bias=False)).double()
-    model[0].requires_grad_(False)
-    before, tensors = state_of(model), Tensors(model)
-    flat = trial.run(model)
-    weight = model[1].weight
-    shape = (weight.numel(),)
-    trial.require(
-        tensors.kept,
         lambda: is_a(flat, Tensor, "a torch.Tensor"),
-        lambda: memory_of_its_own(flat, weight),
+        lambda: form(flat, model),
+        tensors.kept,
         lambda: equal_states(state_of(model), before, "{}", 0.0),
-        lambda: equal(flat, torch.zeros(shape, dtype=torch.float64), "the buffer"),
         lambda: views(flat, model),
     )
+    return flat
 
 
-def memory_of_its_own(flat: Tensor, weight: Tensor) -> Finding | None:
-    shared = flat.data_ptr() == weight.data_ptr()
-    return MISTAKES.weight_itself(name="1.weight") if shared else None
-
-
-def form(flat: Any, model: Awkward) -> Finding | None:
-    if found := is_a(flat, Tensor, "a torch.Tensor"):
-        return found
-    parameters = trainable(model)
-    right, dtype = sum(p.numel() for p in parameters.values()), model.unused.dtype
-    if flat.dim() != 1:
-        return COMMON.wrong_shape(name="the buffer", got=tuple(flat.shape), right=(right,))
-    if flat.dtype != dtype:
-        return COMMON.wrong_dtype(name="the buffer", got=flat.dtype, right=dtype)
-    known = {
-        model.frozen.weight.numel(): MISTAKES.frozen_in(right=right),
-        model.embed.weight.numel(): MISTAKES.tied_twice(right=right),
-        -model.unused.numel(): MISTAKES.unused_left_out(right=right),
+def form(flat: Tensor, model: nn.Module) -> Finding | None:
+    parameters, every = trainable(model), model.named_parameters(remove_duplicate=False)
+    right = sum(p.numel() for p in parameters.values())
+    longer = {
+        "frozen_in": sum(p.numel() for p in model.parameters()),
+        "tied_twice": sum(p.numel() for _, p in every if p.requires_grad),
     }
-    if more := flat.numel() - right:
-        wrong = COMMON.wrong_shape(name="the buffer", got=(flat.numel(),), right=(right,))
-        return known.get(more, wrong)
-    if model.frozen.weight.grad is not None:
-        return MISTAKES.frozen_gradient()
-    missing = [name for name, p in parameters.items() if p.grad is None]
-    return MISTAKES.no_gradient(name=missing[0]) if missing else None
-
-
-def views(flat: Tensor, model: nn.Module) -> Finding | None:
-    """Whether the gradients are zeros, each in its own part of the buffer; it is zeros again."""
-    if not bool((flat == 0).all()):
-        return MISTAKES.not_zeros()
-    # Number the buffer's places, and look where the numbers turn up.
-    with torch.no_grad():
-        flat.copy_(torch.arange(1, flat.numel() + 1))
-    owner: dict[int, str] = {}
-    for name, parameter in trainable(model).items():
-        for place in parameter.grad.detach().flatten().long().tolist():
-            if not 0 < place <= flat.numel():
-                return MISTAKES.copy(name=name)
-            if place in owner:
-                return MISTAKES.overlap(one=owner[place], other=name, place=place - 1)
-            owner[place] = name
-    with torch.no_grad():
-        flat.zero_()
+    for key, count in longer.items():
+        if flat.shape == (count,) != (right,):
+            return getattr(MISTAKES, key)(got=count, right=right)
+    if flat.shape != (right,):
+        return COMMON.wrong_shape(name="the buffer", got=tuple(flat.shape), right=(right,))
+    if flat.dtype != (dtype := next(iter(parameters.values())).dtype):
+        return COMMON.wrong_dtype(name="the buffer", got=flat.dtype, right=dtype)
+    if flat.requires_grad:
+        return evidence("the buffer requires a gradient, expected a tensor without")
+    for name, p in model.named_parameters():
+        if (p.grad is not None) != p.requires_grad:
+            got = "None" if p.grad is None else "a tensor"
+            return evidence(f"the .grad of {name}, requires_grad={p.requires_grad}, is {got}")
     return None
 
 
-def filled(flat: Tensor, model: Awkward, shard: Shard) -> Finding | None:
-    """Whether a backward pass leaves the gradients in the buffer, and adds there."""
-    right = gradients(model, *shard)
-    F.cross_entropy(model(shard[0]), shard[1]).backward()
+def views(flat: Tensor, model: nn.Module) -> Finding | None:
+    """Require zeros, and each gradient in its own part of the buffer; zero the buffer again."""
+    if not bool((flat == 0).all()):
+        return MISTAKES.not_zeros()
+    # Number the buffer's elements, and find the numbers in the gradients.
+    flat.copy_(torch.arange(1, flat.numel() + 1))
+    found: set[int] = set()
+    for name, parameter in trainable(model).items():
+        numbers = parameter.grad.flatten().long().tolist()
+        if not all(0 < number <= flat.numel() for number in numbers):
+            return MISTAKES.copy(name=name)
+        if twice := found.intersection(numbers):
+            return evidence(f"element {min(twice) - 1} of the buffer is in two gradients")
+        found.update(numbers)
+    flat.zero_()
+    return None
+
+
+def filled(flat: Tensor, model: nn.Module, trial: Trial) -> Finding | None:
+    """Require that a backward pass adds the gradients in the buffer."""
+    inputs, targets = tokens(trial.draw, model, 9)
+    right = gradients(model, inputs, targets)
+    F.cross_entropy(model(inputs), targets).backward()
     first, last = flat.data_ptr(), flat.data_ptr() + flat.nbytes
     for name, parameter in trainable(model).items():
         if not first <= parameter.grad.data_ptr() < last:
             return MISTAKES.leaves_the_buffer(name=name)
-    if flat.requires_grad:
-        return evidence("the buffer requires a gradient itself: it is no part of the model")
     return equal_states(gradients_of(model), right, "after backward(), the gradient of {}", 1e-5)
 
 
-def _device(function: Callable[[nn.Module], Tensor], model: Awkward) -> str:
-    """The kind of device of the buffer, where nobody says which but the model's tensors."""
+def _device(function: Any, model: nn.Module) -> str:
+    """Return the type of the buffer's device if torch's default device is another."""
     try:
         with torch.device("meta"):
             return function(model).device.type

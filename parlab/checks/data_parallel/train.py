@@ -1,118 +1,73 @@
-"""Exercise `train`.
-
-Which samples each step trained on is told by the model's inputs, so that a plain loop on one
-process can be given the same global batches: nothing of the learner's is compared with itself.
-"""
+"""Exercise `train`: a plain loop on one process replays the batches that the ranks trained on."""
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import (
-    equal_numbers,
-    equal_states,
-    instead,
-    is_a,
-    same_states,
-    wrong_names,
-)
-from parlab.checks.data_parallel import sums
-from parlab.checks.data_parallel.models import A_FLOAT, Awkward, awkward_model
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.models import Shard, State, state_of, tokens, trainable
-from parlab.checks.trial import Trial
-from parlab.checks.untouched import generators, unchanged
+from parlab.checks.base import models
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal_states, explained, is_a, same, same_states, wrong_names
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.models import Shard, State
+from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import generators, unchanged
+from parlab.checks.data_parallel import _sums
+from parlab.checks.data_parallel._models import A_FLOAT, Awkward, awkward_model
 
-# Losses of float64 runs may differ by the order of sums, which training amplifies a little.
-TOLERANCE = 1e-7
-LOSS = "the loss of step {}"
-
-MakeOptimizer = Callable[..., torch.optim.Optimizer]
-SGD: MakeOptimizer = partial(torch.optim.SGD, lr=0.2, momentum=0.9)
-ADAM: MakeOptimizer = partial(torch.optim.Adam, lr=0.01)
+TOLERANCE, EPOCHS = 1e-7, 2  # training amplifies the rounding of float64 sums
+SGD = partial(torch.optim.SGD, lr=0.2, momentum=0.9)
+ADAM = partial(torch.optim.Adam, lr=0.01)
 
 MISTAKES = Mistakes(
-    **{key: sums.MISTAKES.texts[key] for key in ("not_summed", "equal_weights", "sum_for_mean")},
+    **{k: _sums.MISTAKES.texts[k] for k in ("not_summed", "equal_weights", "sum_for_mean")},
     no_broadcast=(
-        "in the first forward pass `{name}` is not rank 0's: broadcast parameters and buffers "
-        "before the first step"
-    ),
-    broadcast_again=(
-        "{got} bytes are broadcast where {right} are enough: once, before the first step. Equal "
-        "gradients keep equal models equal"
+        "{name} is not rank 0's in the first forward pass. Broadcast parameters and buffers before "
+        "the first step"
     ),
     steps=(
-        "optimizer.step() was called {got} times where {right} are right: once for each global "
-        "batch, the uneven last one too, and on a rank without samples too"
-    ),
-    same_samples=(
-        "in step {step} several ranks train on sample {sample}: each is to train on its own share "
-        "of the global batch, and together on the batch"
-    ),
-    batch_of_each_rank=(
-        "step {step} trains on {got} samples in all where {right} are right: batch_size is that "
-        "of the global batch, all ranks together"
-    ),
-    same_batches=(
-        "epochs 0 and 1 train on the same batches: the shuffle is to be a new one in each epoch"
+        "optimizer.step() is called {got} times, expected {right}: once for each global batch, "
+        "which has batch_size samples on all ranks together, and fewer at the end of an epoch. "
+        "Ranks without samples take the step, too"
     ),
     other_batches=(
-        "step {step} trains on other samples than with {ranks} ranks, so the learning curves "
-        "cannot be the same"
+        "step {step} trains on other samples than the same run on more ranks, or on ranks in "
+        "another order, so the learning curves cannot be the same"
     ),
-    not_zeroed="the gradients of earlier steps are still in .grad: is zero_grad() missing?",
-    stale_gradients=(
-        "the first step goes along what was in .grad before the training began, too: zero the "
-        "gradients before each backward pass, not only after each step"
-    ),
+    not_zeroed="the gradients of earlier steps are still in .grad. Zero them in each step",
     share_of_batch_size=(
-        "each share is a rank's number of samples over batch_size: the last global batch of an "
-        "epoch has fewer, so its shares do not add up to 1. Divide by what the batch really has"
-    ),
-    own_loss=(
-        "each rank returns the loss on its own share: sum share · loss over the ranks, so that "
-        "all return the loss over the global batch"
+        "the shares are divided by batch_size, but the last global batch of an epoch has fewer "
+        "samples. Divide by the number that it has"
     ),
     own_part=(
-        "each rank returns its own part of the loss, share · loss: sum the parts over the ranks, "
-        "so that all return the loss over the global batch"
+        "each rank returns its own part of the loss, share * loss. Sum the parts over the ranks"
     ),
-    loss_of_mean="the losses are the plain mean of the ranks' losses: weight each with its share",
-    loss_of_sum="the losses are the sum of the ranks' losses: weight each with its share",
-    loss_after="the losses are those after the step, and those before it are asked for",
 )
 
 
-@dataclass(frozen=True)
-class Run:
-    """A training run: `size` samples in global batches of `batch_size`."""
-
-    size: int
-    batch_size: int
-    epochs: int
-    make_optimizer: MakeOptimizer
-
-    def batch_sizes(self) -> list[int]:
-        starts = range(0, self.size, self.batch_size)
-        return [min(self.batch_size, self.size - start) for start in starts] * self.epochs
-
-    def __str__(self) -> str:
-        optimizer = self.make_optimizer.func.__name__
-        return f"{optimizer}, {self.size} samples, batch_size {self.batch_size}"
+Run = tuple[int, int, Callable[..., torch.optim.Optimizer]]  # samples, batch_size, optimizer
+Batches = list[list[list[int]]]  # [step][rank] → samples
+# Weights of the ranks' losses, from numbers of samples (steps × ranks), batch_size, and the rank.
+WEIGHTS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
+    "right": lambda n, batch_size, rank: n / n.sum(1, keepdims=True),
+    "equal_weights": lambda n, batch_size, rank: np.full(n.shape, 1 / n.shape[1]),
+    "sum_for_mean": lambda n, batch_size, rank: np.ones(n.shape),
+    "share_of_batch_size": lambda n, batch_size, rank: n / batch_size,
+    "not_summed": lambda n, batch_size, rank: np.ones(n.shape) * (np.arange(n.shape[1]) == rank),
+}
 
 
 class Recorded(nn.Module):
-    """Notes on which samples each step trains. Inputs are (batch, 2): a token, the sample's number.
+    """A model that records the samples of each step. Inputs are (batch, 2): a token, a number.
 
-    A sample belongs to the step in which the backward pass came through it.
+    A sample belongs to the step before which its backward pass ran.
     """
 
     def __init__(self, model: Awkward) -> None:
@@ -124,181 +79,117 @@ class Recorded(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         scores = self.model(inputs[:, 0])
         if scores.requires_grad:
-            self.start = self.start or state_of(self.model)
+            self.start = self.start or models.state_of(self.model)
             numbers = inputs[:, 1].tolist()
             scores.register_hook(lambda _: self.steps[-1].update(numbers))
         return scores
 
     def step(self, *_: Any) -> None:
-        """The optimizer took a step."""
+        """Begin the next step: the optimizer calls this."""
         self.steps.append(set())
-
-
-@dataclass
-class Replay:
-    """A serial run: the mean losses on each rank's samples, before and after each step."""
-
-    state: State
-    before: list[list[float]]
-    after: list[list[float]]  # empty where nobody asks
-
-
-Batches = list[list[list[int]]]  # [step][rank] → samples
-Weigh = Callable[[list[list[int]]], list[float]]
 
 
 @check_of(MISTAKES)
 def train(check: Check) -> str:
-    """Check runs with uneven and with nearly empty last batches against a plain loop."""
-    batch_size = check.draw.choice([9, 11, 13])
-    tail = check.draw.randint(2, batch_size - 1)
-    runs = [
-        Run(2 * batch_size + tail, batch_size, 2, SGD),
-        Run(2 * batch_size + 1, batch_size, 2, SGD),
-        Run(2 * batch_size, batch_size, 2, ADAM),
-        Run(9, 2, 2, SGD),  # from the first step on, ranks 2, 3, … have no samples
-    ]
-    seen: dict[Run, tuple[int, Batches]] = {}
+    """Check runs with full, smaller, and nearly empty last batches against a plain loop."""
+    n = check.draw.choice([9, 11, 13])
+    smaller = 2 * n + check.draw.randint(2, n - 1)
+    runs: list[Run] = [(smaller, n, SGD), (2 * n + 1, n, SGD), (2 * n, n, ADAM), (9, 2, SGD)]
+    cases = {f"{run[2].func.__name__}, {run[0]} samples, batch_size {run[1]}": run for run in runs}
+    first = dict([*cases.items()][:1])
+    earlier: dict[str, Batches] = {}
     for trial in check.trials():
-        for run in runs if trial.size in (1, check.world_size) else runs[:1]:
-            trial.situation = f"{run}, on {trial.size} ranks"
-            ranks, batches = seen.get(run, (0, None))
-            seen[run] = trial.size, _train(trial, run, ranks, batches)
+        for name, run in trial.cases(cases if trial.size in (1, check.world_size) else first):
+            earlier[name] = _train(trial, run, earlier.get(name))
     return (
         f"the losses and weights of a plain loop on the same batches, step by step, on 1 to "
         f"{check.world_size} ranks, with SGD and Adam; a new shuffle in each epoch"
     )
 
 
-def _train(trial: Trial, run: Run, earlier_ranks: int, earlier: Batches | None) -> Batches:
+def _train(trial: Trial, run: Run, earlier: Batches | None) -> Batches:
+    size, batch_size, make_optimizer = run
     recorded = Recorded(awkward_model(trial.draw, trial.rank))
-    inputs, targets = tokens(trial.draw, recorded.model, run.size)
-    inputs = torch.stack([inputs, torch.arange(run.size)], dim=1)
+    fill_gradients(recorded.model)
+    inputs, targets = models.tokens(trial.draw, recorded.model, size)
+    inputs = torch.stack([inputs, torch.arange(size)], dim=1)
     given = inputs.clone(), targets.clone()
-    optimizer = run.make_optimizer(recorded.model.parameters())
+    optimizer = make_optimizer(recorded.model.parameters())
     optimizer.register_step_post_hook(recorded.step)
     start = trial.gather(copy.deepcopy(recorded.model))[0]
-    arguments = (inputs, targets, run.batch_size, run.epochs, trial.comm)
-    leave_gradients(recorded.model)
+    arguments = (inputs, targets, batch_size, EPOCHS, trial.comm)
     with generators() as watched:
         losses = trial.run(recorded, optimizer, *arguments)
     everyone = trial.gather([sorted(samples) for samples in recorded.steps[:-1]])
-    states = trial.gather(state_of(recorded.model))
+    batches: Batches = [list(shares) for shares in zip_longest(*everyone, fillvalue=[])]
+    sizes = [len(batch) for batch in torch.arange(size).split(batch_size)] * EPOCHS
     trial.require(
-        lambda: form(losses),
+        lambda: is_a(losses, list, f"a list, each loss {A_FLOAT}"),
+        lambda: next(filter(None, (is_a(n, float, A_FLOAT, "a loss") for n in losses)), None),
         lambda: unchanged("`inputs`", inputs, given[0]),
         lambda: unchanged("`targets`", targets, given[1]),
         watched.moved,
-        lambda: started(recorded.start, state_of(start)),
-    )
-    batches: Batches = [list(shares) for shares in zip_longest(*everyone, fillvalue=[])]
-    trial.require(
-        lambda: apart(batches, run),
-        lambda: steps(everyone[trial.rank], losses, run),
-        lambda: right_batches(batches, run),
-        lambda: new_shuffle(batches, run),
-        lambda: as_before(batches, earlier, earlier_ranks),
+        lambda: started(recorded.start, models.state_of(start)),
+        lambda: right_steps(len(everyone[trial.rank]), len(sizes)),
+        lambda: right_batches(batches, sizes, earlier or batches),
         lambda: broadcast_once(trial, recorded.model),
     )
-    replays = partial(replay, start, run, given, batches)
-    right = replays(by_share)
+    counts = np.array([[len(share) for share in shares] for shares in batches])
+    weights = {key: weigh(counts, batch_size, trial.rank) for key, weigh in WEIGHTS.items()}
+    replays = partial(replay, start, make_optimizer, given, batches)
+    right, rank_losses = replays(weights["right"])
+    state, parts = models.state_of(recorded.model), weights["right"] * rank_losses
+    keys = set(trial.gather(explanation(state, right, replays, weights)))
+    own = parts[:, trial.rank]
+    own_parts = all(trial.gather(same(losses, own, TOLERANCE)))
+    variants = {"own_part": own} if own_parts else {}
+    name = "the list of losses"
     trial.require(
-        lambda: other_training(states, replays, right, run),
-        lambda: equal_states(states[trial.rank], right.state, "after training, {}", TOLERANCE),
-    )
-    curves, right_curve = trial.gather(losses), curve(right.before, batches)
-    trial.require(
-        lambda: other_losses(curves, right, replays, batches),
-        lambda: equal_numbers(curves[trial.rank], right_curve, LOSS, TOLERANCE),
+        lambda: getattr(MISTAKES, keys.pop())() if len(keys) == 1 and None not in keys else None,
+        lambda: equal_states(state, right, "after training, {}", TOLERANCE),
+        lambda: explained(np.array(losses), parts.sum(1), variants, MISTAKES, name, TOLERANCE),
     )
     return batches
 
 
-def leave_gradients(model: Awkward) -> None:
-    """What something else before the training may have left in `.grad`."""
-    for parameter in trainable(model).values():
+def fill_gradients(model: Awkward) -> None:
+    """Leave something in `.grad`, as an earlier run does."""
+    for parameter in models.trainable(model).values():
         parameter.grad = torch.full_like(parameter, 0.25)
-
-
-def by_share(shares: list[list[int]]) -> list[float]:
-    total = sum(map(len, shares))
-    return [len(share) / total for share in shares]
-
-
-def equally(shares: list[list[int]]) -> list[float]:
-    return [1 / len(shares)] * len(shares)
-
-
-def unweighted(shares: list[list[int]]) -> list[float]:
-    return [1.0] * len(shares)
-
-
-def over_batch_size(batch_size: int) -> Weigh:
-    return lambda shares: [len(share) / batch_size for share in shares]
-
-
-def alone(rank: int, weigh: Weigh) -> Weigh:
-    """The samples of this rank only."""
-    return lambda shares: [w * (r == rank) for r, w in enumerate(weigh(shares))]
 
 
 def replay(
     start: Awkward,
-    run: Run,
+    make_optimizer: Callable[..., torch.optim.Optimizer],
     data: Shard,
     batches: Batches,
-    weigh: Weigh,
-    *,
-    zero: Literal["before", "after", "never"] = "before",
-    look_after: bool = False,
-) -> Replay:
-    """Train a copy of `start` on one process, each share of each batch weighted as given.
+    weights: np.ndarray,
+    zero: bool = True,
+) -> tuple[State, np.ndarray]:
+    """Train a copy of `start` on one process.
 
-    `zero`: whether gradients are zeroed before each backward pass, only after each step, or never.
+    Args:
+        weights: of each rank's mean loss (steps × ranks).
+        zero: whether to zero gradients before each step.
+
+    Returns:
+        The state after training, and the mean loss of each step and rank.
     """
-    model = copy.deepcopy(start)
-    leave_gradients(model)
-    optimizer = run.make_optimizer(model.parameters())
-    inputs, targets = data
-
-    def means(shares: list[list[int]]) -> list[Tensor]:
-        return [
-            F.cross_entropy(model(inputs[share, 0]), targets[share])
-            if share
-            else torch.zeros((), dtype=torch.float64)
-            for share in shares
-        ]
-
-    before, after = [], []
-    for shares in batches:
-        if zero == "before":
+    model, (inputs, targets) = copy.deepcopy(start), data
+    fill_gradients(model)
+    optimizer = make_optimizer(model.parameters())
+    rank_losses = np.zeros(weights.shape)
+    for step, shares in enumerate(batches):
+        if zero:
             optimizer.zero_grad()
-        losses = means(shares)
-        weighted = zip(weigh(shares), losses, shares, strict=True)
-        counted = [weight * loss for weight, loss, share in weighted if share and weight]
-        if counted:  # else all gradients stay None, and a step leaves even its momentum alone
-            sum(counted).backward()
+        for rank, share in enumerate(shares):
+            if share:
+                loss = F.cross_entropy(model(inputs[share, 0]), targets[share])
+                rank_losses[step, rank] = loss.item()
+                if weights[step, rank]:  # else the gradients stay None, and momentum stays as it is
+                    (weights[step, rank] * loss).backward()
         optimizer.step()
-        if zero == "after":  # in place: `unused` keeps its momentum
-            optimizer.zero_grad(set_to_none=False)
-        before.append([loss.item() for loss in losses])
-        if look_after:
-            after.append([loss.item() for loss in means(shares)])
-    return Replay(state_of(model), before, after)
-
-
-def curve(losses: list[list[float]], batches: Batches, weigh: Weigh = by_share) -> list[float]:
-    """The weighted sum of the ranks' losses, step by step."""
-    return [
-        sum(w * loss for w, loss in zip(weigh(shares), step, strict=True))
-        for shares, step in zip(batches, losses, strict=True)
-    ]
-
-
-def form(losses: Any) -> Finding | None:
-    if found := is_a(losses, list, f"a list, each loss {A_FLOAT}"):
-        return found
-    return next(filter(None, (is_a(loss, float, A_FLOAT, "a loss") for loss in losses)), None)
+    return models.state_of(model), rank_losses
 
 
 def started(state: State | None, right: State) -> Finding | None:
@@ -306,116 +197,64 @@ def started(state: State | None, right: State) -> Finding | None:
     return MISTAKES.no_broadcast(name=wrong[0]) if wrong else None
 
 
-def apart(batches: Batches, run: Run) -> Finding | None:
-    """Whether no two ranks train on the same sample in a step, and not on too many together."""
-    for step, shares in enumerate(batches):
-        samples = [sample for share in shares for sample in share]
-        for sample in samples:
-            if samples.count(sample) > 1:
-                return MISTAKES.same_samples(step=step, sample=sample)
-        if len(samples) > run.batch_size:
-            return MISTAKES.batch_of_each_rank(step=step, got=len(samples), right=run.batch_size)
-    return None
+def right_steps(got: int, right: int) -> Finding | None:
+    return None if got == right else MISTAKES.steps(got=got, right=right)
 
 
-def steps(taken: list[list[int]], losses: list[float], run: Run) -> Finding | None:
-    got, right = len(taken), len(run.batch_sizes())
-    if got != right:
-        return MISTAKES.steps(got=got, right=right)
-    return None if len(losses) == right else evidence(f"{len(losses)} losses for {right} steps")
-
-
-def right_batches(batches: Batches, run: Run) -> Finding | None:
-    """Whether each step's shares are one global batch, and each epoch's batches the data set."""
-    for step, (shares, size) in enumerate(zip(batches, run.batch_sizes(), strict=True)):
+def right_batches(batches: Batches, sizes: list[int], earlier: Batches) -> Finding | None:
+    """Require even shares of each batch, each sample once per epoch, and a new shuffle."""
+    for step, (shares, size) in enumerate(zip(batches, sizes, strict=True)):
         counts = [len(share) for share in shares]
-        if sum(counts) != size:
-            return evidence(f"step {step} trains on {sum(counts)} samples where {size} are right")
-        if max(counts) - min(counts) > 1:
-            return evidence(f"step {step} gives the ranks {counts} samples: share them evenly")
-    an_epoch = len(batches) // run.epochs
-    for epoch in range(run.epochs):
-        trained = set().union(*_whole(batches)[epoch * an_epoch :][:an_epoch])
-        if missing := set(range(run.size)) - trained:
-            return evidence(f"epoch {epoch} leaves out sample {min(missing)}")
-    return None
-
-
-def _whole(batches: Batches) -> list[set[int]]:
-    return [{sample for share in shares for sample in share} for shares in batches]
-
-
-def new_shuffle(batches: Batches, run: Run) -> Finding | None:
-    whole, an_epoch = _whole(batches), len(batches) // run.epochs
-    if whole[:an_epoch] == whole[an_epoch : 2 * an_epoch]:
-        return MISTAKES.same_batches()
-    return None
-
-
-def as_before(batches: Batches, earlier: Batches | None, ranks: int) -> Finding | None:
-    now, before = _whole(batches), _whole(earlier or batches)
-    for step in range(len(now)):
-        if now[step] != before[step]:
-            return MISTAKES.other_batches(step=step, ranks=ranks)
+        if sum(counts) != size or max(counts) - min(counts) > 1:
+            return evidence(
+                f"in step {step}, the ranks train on {counts} samples, expected {size} in all, in "
+                "shares that differ by at most 1"
+            )
+    whole, before = ([set().union(*shares) for shares in every] for every in (batches, earlier))
+    length = len(sizes) // EPOCHS
+    for epoch in range(EPOCHS):
+        counted = Counter(
+            i for batch in batches[epoch * length :][:length] for s in batch for i in s
+        )
+        for sample in range(sum(sizes) // EPOCHS):
+            if counted[sample] != 1:
+                return evidence(
+                    f"in epoch {epoch}, the ranks train on sample {sample} {counted[sample]} "
+                    "times, expected 1"
+                )
+    if whole[:length] == whole[length:]:
+        return evidence("epochs 0 and 1 train on the same batches: shuffle anew in each epoch")
+    for step, (now, right) in enumerate(zip(whole, before, strict=True)):
+        if now != right:
+            return MISTAKES.other_batches(step=step)
     return None
 
 
 def broadcast_once(trial: Trial, model: Awkward) -> Finding | None:
-    once = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
-    calls = trial.calls[trial.rank]
-
-    def handed(op: str) -> int:
-        return sum(call.bytes for call in calls if call.op == op)
-
-    # What was reduced to one rank is broadcast from there: that is an all-reduce.
-    got = handed("broadcast") - handed("reduce")
-    if got >= 2 * once:
-        return MISTAKES.broadcast_again(got=got, right=once)
-    return None
-
-
-def other_training(
-    states: list[State], replays: Callable[..., Replay], right: Replay, run: Run
-) -> Finding | None:
-    """What the ranks have trained instead, each rank's state known to all."""
-    size = len(states)
-
-    def wrong() -> Iterator[tuple[list[State], Finding]]:
-        yield [replays(by_share, zero="never").state] * size, MISTAKES.not_zeroed()
-        yield [replays(by_share, zero="after").state] * size, MISTAKES.stale_gradients()
-        yield [replays(equally).state] * size, MISTAKES.equal_weights()
-        yield [replays(unweighted).state] * size, MISTAKES.sum_for_mean()
-        too_small = replays(over_batch_size(run.batch_size))
-        yield [too_small.state] * size, MISTAKES.share_of_batch_size()
-        for weigh in (by_share, unweighted):
-            each = [replays(alone(rank, weigh)).state for rank in range(size)]
-            yield each, MISTAKES.not_summed()
-
-    return instead(states, [right.state] * size, wrong(), lambda a, b: same_states(a, b, TOLERANCE))
-
-
-def other_losses(
-    curves: list[list[float]], right: Replay, replays: Callable[..., Replay], batches: Batches
-) -> Finding | None:
-    """What all ranks return instead of the losses over the global batches."""
-    size, before = len(curves), right.before
-
-    def wrong() -> Iterator[tuple[list[list[float]], Finding]]:
-        yield [[step[rank] for step in before] for rank in range(size)], MISTAKES.own_loss()
-        shares = [by_share(shares) for shares in batches]
-        parts = [
-            [w[rank] * step[rank] for w, step in zip(shares, before, strict=True)]
-            for rank in range(size)
-        ]
-        yield parts, MISTAKES.own_part()
-        yield [curve(before, batches, equally)] * size, MISTAKES.loss_of_mean()
-        yield [curve(before, batches, unweighted)] * size, MISTAKES.loss_of_sum()
-        after = replays(by_share, look_after=True).after
-        yield [curve(after, batches)] * size, MISTAKES.loss_after()
-
-    return instead(
-        curves,
-        [curve(before, batches)] * size,
-        wrong(),
-        lambda a, b: equal_numbers(a, b, LOSS, TOLERANCE) is None,
+    right = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
+    # A reduce and a broadcast are an all-reduce.
+    signs = {"broadcast": 1, "reduce": -1}
+    got = sum(signs.get(call.op, 0) * call.bytes for call in trial.calls[trial.rank])
+    if got < 2 * right:
+        return None
+    return evidence(
+        f"{got} bytes are broadcast, expected {right}: once, before the first step. Equal "
+        "gradients keep the models equal"
     )
+
+
+def explanation(
+    state: State,
+    right: State,
+    replays: Callable[..., tuple[State, np.ndarray]],
+    weights: dict[str, np.ndarray],
+) -> str | None:
+    """Return the mistake whose replay gives this rank's weights, or None."""
+    if same_states(state, right, TOLERANCE):
+        return None
+    variants = {key: replays(weights[key]) for key in weights if key != "right"}
+    variants["not_zeroed"] = replays(weights["right"], zero=False)
+    for key, (wrong, _) in variants.items():
+        if same_states(state, wrong, TOLERANCE) and not same_states(wrong, right, TOLERANCE):
+            return key
+    return None

@@ -1,9 +1,10 @@
-"""Checks of lab 06, mixed precision: one module an exercise.
+"""Checks of lab 06, mixed precision: one module per exercise.
 
-halves: all float16, worked out. by_hand: without a library. masters: master weights of the checks'.
+Shared: _float16 (all numbers of the format), _weights and _scaler (objects that record calls),
+and _serial_training (the reference of sharded_master_weights).
 """
 
-from parlab.checks.agreement import show_values
+from parlab.checks.base.collective import show_values
 from parlab.checks.mixed_precision.decode_half import decode_half
 from parlab.checks.mixed_precision.encode_half import encode_half
 from parlab.checks.mixed_precision.gradient_exponents import gradient_exponents

@@ -1,123 +1,91 @@
-"""Exercise `decode_half`."""
+"""Exercise `decode_half`: all 65,536 patterns."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import instead, is_a
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.mixed_precision.by_hand import LIBRARY, by_hand
-from parlab.checks.mixed_precision.halves import INFINITY, NEGATIVE, same_number, value
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import is_a
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.mixed_precision._float16 import LIBRARY, NEGATIVE, VALUES, without_library
 
 SECONDS = 20.0
 
 MISTAKES = Mistakes(
     **LIBRARY.texts,
     no_hidden_bit=(
-        "the leading 1 is missing: a normal number is 2ᵉ⁻¹⁵ · (1 + m/1024), and the 1 is not stored"
+        "normal numbers lack their leading 1, which is not stored: they are 2ᵉ⁻¹⁵ · (1 + m/1024)"
     ),
     wrong_bias=(
-        "normal numbers are {ratio:g} times what they should be: the stored exponent is 15 more "
-        "than the power of two"
+        "normal numbers have the wrong power of two: the stored exponent is that power plus 15"
     ),
-    mantissa_over_1023="the mantissa is divided by 1023: ten bits are 1024ths",
-    sign_ignored="numbers with the highest bit set are not negative",
     subnormal_as_normal=(
-        "with exponent 0 there is no leading 1: these are the subnormal numbers, multiples of 2⁻²⁴"
-    ),
-    subnormal_exponent=(
-        "subnormal numbers are half of what they should be: they have the power of two of the "
-        "smallest normal ones, 2⁻¹⁴, though their exponent says 0"
-    ),
-    subnormal_lost="subnormal numbers are all zero: exponent 0 with a mantissa is a number",
-    zero_unsigned=(
-        "bits 0x8000 give 0.0: they are −0.0, which compares as equal and is another number "
-        "(1/x has another sign)"
+        "numbers with exponent 0 get a leading 1. They are subnormal, multiples of 2⁻²⁴ without it"
     ),
     infinity_as_number=(
-        "exponent 31 goes on where 30 ends: it stands for infinity where the mantissa is 0, else "
-        "for NaN"
+        "exponent 31 is treated like exponent 30. It stands for infinity if the mantissa is 0, and "
+        "otherwise for NaN"
     ),
-    nan_as_infinity="exponent 31 with a mantissa is a NaN, not an infinity",
-    infinity_unsigned="bits 0xFC00 are −∞: an infinity has a sign",
+    nan_as_infinity="exponent 31 with a mantissa other than 0 is a NaN, not an infinity",
+)
+
+CLASSES = {  # the bits without the sign
+    "normal numbers": range(0x0400, 0x7C00),
+    "subnormal numbers": range(0x0001, 0x0400),
+    "zeros": range(1),
+    "infinities and NaN": range(0x7C00, 0x8000),
+}
+# What a mistake makes of a class: its size by exponent and mantissa.
+WRONG: tuple[tuple[str, str, Callable[[int, int], float]], ...] = (
+    ("normal numbers", "no_hidden_bit", lambda e, m: 2.0 ** (e - 25) * m),
+    ("normal numbers", "wrong_bias", lambda e, m: 2.0 ** (e - 16) * (1 + m / 1024)),
+    ("normal numbers", "wrong_bias", lambda e, m: 2.0 ** (e - 14) * (1 + m / 1024)),
+    ("normal numbers", "wrong_bias", lambda e, m: 2.0**e * (1 + m / 1024)),
+    ("subnormal numbers", "subnormal_as_normal", lambda e, m: 2.0**-15 * (1 + m / 1024)),
+    ("subnormal numbers", "subnormal_as_normal", lambda e, m: 2.0**-14 * (1 + m / 1024)),
+    ("infinities and NaN", "infinity_as_number", lambda e, m: 2.0**16 * (1 + m / 1024)),
+    ("infinities and NaN", "nan_as_infinity", lambda e, m: math.inf),
 )
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def decode_half(check: Check) -> str:
-    """Check all 65,536 patterns."""
+    """Compare all patterns with torch's, one class of numbers after the other."""
     with check.trial() as trial:
-        trial.situation = "all patterns"
-        right = [value(bits) for bits in range(2**16)]
-        got = trial.run_function(_decoded, check.function, seconds=SECONDS)
-        trial.require(
-            lambda: by_hand(check.function),
-            lambda: numbers(got),
-            *(lambda bits=bits: decoded(got, right, bits) for bits in CLASSES),
+        got = trial.run_function(
+            lambda: [check.function(bits) for bits in range(2**16)], seconds=SECONDS
         )
+        trial.require(lambda: without_library(check.function), lambda: numbers(got))
+        for name, sizes in trial.cases(CLASSES):
+            trial.require(lambda: decoded(got, name, sizes))
     return "all 65,536 patterns: normal, subnormal, zeros, infinities and NaN"
 
 
-def _decoded(function: Callable[[int], float]) -> list[float]:
-    return [function(bits) for bits in range(2**16)]
-
-
-def _both_signs(first: int, last: int) -> list[int]:
-    return [sign + bits for sign in (0, NEGATIVE) for bits in range(first, last + 1)]
-
-
-NORMAL = _both_signs(0x0400, 0x7BFF)
-SUBNORMAL = _both_signs(0x0001, 0x03FF)
-ZEROS = _both_signs(0, 0)
-SPECIAL = _both_signs(0x7C00, 0x7FFF)
-CLASSES = (NORMAL, SUBNORMAL, ZEROS, SPECIAL)
-
-
 def numbers(got: Sequence[float]) -> Finding | None:
-    """Whether each is a float, or an integer, which is as good where it is a number's value."""
-    for bits, one in enumerate(got):
-        if found := is_a(one, float | int, "a Python float"):
+    """Require floats, or integers where a number is whole."""
+    for bits, number in enumerate(got):
+        if found := is_a(number, float | int, "a Python float"):
             return Finding(f"{found.text} (bits {bits:#06x})", found.mistake)
     return None
 
 
-def decoded(got: Sequence[float], right: Sequence[float], patterns: list[int]) -> Finding | None:
-    """What is wrong with the numbers of one class of patterns."""
-    mine, theirs = [got[bits] for bits in patterns], [right[bits] for bits in patterns]
-    if found := instead(mine, theirs, wrong(patterns, theirs), same_number):
-        return found
-    for bits, one, other in zip(patterns, mine, theirs, strict=True):
-        if not same_number(one, other):
-            return evidence(f"bits {bits:#06x} ({bits:016b}) give {one} where {other} is right")
-    return None
+def decoded(got: Sequence[float], name: str, sizes: range) -> Finding | None:
+    """Compare one class of numbers, of both signs."""
+    patterns = [sign + size for sign in (0, NEGATIVE) for size in sizes]
+    found, right = ([text(values[bits]) for bits in patterns] for values in (got, VALUES))
+    if found == right:
+        return None
+    for kind, mistake, size in WRONG:
+        if kind == name and found == [text(signed(size, bits)) for bits in patterns]:
+            return getattr(MISTAKES, mistake)()
+    i = next(i for i, (a, b) in enumerate(zip(found, right, strict=True)) if a != b)
+    bits = patterns[i]
+    return evidence(f"bits {bits:#06x} ({bits:016b}) give {found[i]}, expected {right[i]}")
 
 
-def wrong(patterns: list[int], right: list[float]) -> Iterator[tuple[list[float], Finding]]:
-    """What each mistake makes of the patterns of a class."""
+def signed(size: Callable[[int, int], float], bits: int) -> float:
+    return math.copysign(size(bits >> 10 & 31, bits & 1023), -1 if bits & NEGATIVE else 1)
 
-    def each(size: Callable[[int, int], float]) -> list[float]:
-        return [
-            math.copysign(size(bits >> 10 & 31, bits & 1023), -1 if bits & NEGATIVE else 1)
-            for bits in patterns
-        ]
 
-    if patterns is NORMAL:
-        yield each(lambda e, m: 2.0 ** (e - 25) * m), MISTAKES.no_hidden_bit()
-        for ratio in (2.0, 0.5, 2.0**15, 2.0**-15):
-            yield [ratio * x for x in right], MISTAKES.wrong_bias(ratio=ratio)
-        yield each(lambda e, m: 2.0 ** (e - 15) * (1 + m / 1023)), MISTAKES.mantissa_over_1023()
-    if patterns is SUBNORMAL:
-        yield each(lambda e, m: 2.0**-15 * (1 + m / 1024)), MISTAKES.subnormal_as_normal()
-        yield each(lambda e, m: 2.0**-14 * (1 + m / 1024)), MISTAKES.subnormal_as_normal()
-        yield [x / 2 for x in right], MISTAKES.subnormal_exponent()
-        yield [x * 0 for x in right], MISTAKES.subnormal_lost()
-        yield [0.0 for x in right], MISTAKES.subnormal_lost()
-    if patterns is ZEROS:
-        yield [0.0, 0.0], MISTAKES.zero_unsigned()
-    if patterns is SPECIAL:
-        yield each(lambda e, m: 2.0**16 * (1 + m / 1024)), MISTAKES.infinity_as_number()
-        yield each(lambda e, m: math.inf), MISTAKES.nan_as_infinity()
-        yield [math.inf for _ in right], MISTAKES.nan_as_infinity()
-        unsigned = [math.nan if bits & 0x7FFF > INFINITY else math.inf for bits in patterns]
-        yield unsigned, MISTAKES.infinity_unsigned()
-    yield [abs(x) for x in right], MISTAKES.sign_ignored()
+def text(number: float) -> str:
+    """Return the same text for the same number: zeros have signs, and any NaN is NaN."""
+    return "nan" if math.isnan(number) else repr(float(number))

@@ -1,118 +1,93 @@
-"""Exercise `predict_vanishing`."""
+"""Exercise `predict_vanishing`: torch's sums are the reference."""
 
 import math
-from collections.abc import Iterator
 
 import torch
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Mistakes
-from parlab.checks.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
 
 MISTAKES = Mistakes(
     whole_gap=(
-        "{name}: that is the gap between numbers near the weight. A sum rounds to the nearest: "
-        "what is more than half of the gap reaches the next number"
+        "{name}: this is the whole gap between numbers near the weight. Sums round to the nearest "
+        "number, so an update of more than half of the gap does not vanish"
     ),
     gap_at_one=(
-        "{name}: that is right for a weight from 1 to 2. Gaps double with each power of two: `eps` "
-        "is the gap above 1 alone"
+        "added: this is right for weights from 1 to 2. The gap doubles with each power of two; "
+        "`eps` is the gap above 1"
     ),
     proportional=(
-        "{name}: that takes the gap as proportional to the weight. It is the same from one power "
+        "{name}: this takes the gap as proportional to the weight. It is the same from one power "
         "of two to the next"
     ),
-    gap_of_the_next_power=(
-        "{name}: that is for the gap above the next power of two. The gap near a weight is `eps` "
-        "times the power of two at or *below* it: take the floor of the logarithm (int() goes "
-        "towards zero, round() to the nearest)"
-    ),
-    swapped="added: that is what vanishes when it is subtracted",
+    swapped="added: this is the largest update that vanishes when it is subtracted",
     gap_below=(
-        "subtracted: this weight is a power of two, and the numbers below it are closer to each "
-        "other than those above, twice as close"
+        "subtracted: this weight is a power of two, so the gap below it is half of the gap above"
     ),
     gap_below_everywhere=(
-        "subtracted: only below a power of two are numbers closer than above. This weight is none"
+        "subtracted: the gap below a weight is smaller only if the weight is a power of two"
     ),
     eps_below_one=(
-        "counter: up to there, numbers are less than 1 apart. Where the gap is 1, adding 1 still "
-        "leads to the next number; where it is 2, it does not"
+        "counter: up to this number, the gap is less than 1. The counter stops where the gap is 2"
     ),
-    counter_from_weight="counter: it begins at 0 and adds 1, whatever the weight is",
 )
 
-FORMATS = (torch.float16, torch.bfloat16)
 
-
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def predict_vanishing(check: Check) -> str:
-    """Compare with what torch's sums give, in two formats, at powers of two and between them."""
+    """Compare with torch's sums, in two formats, at powers of two and between them."""
     with check.trial() as trial:
-        for dtype in FORMATS:
+        power = 2.0 ** trial.draw.choice([-6, -3, 2, 5, 7])
+        between = trial.draw.choice([5, 7, 11, 13]) * 2.0 ** trial.draw.randrange(-4, 5)
+        small = trial.draw.choice([5, 7, 11, 13]) * 2.0 ** trial.draw.randrange(-8, -4)
+        weights = (1.25, 1.0, power, 0.5, 1024.0, 3.0, between, small)
+        pairs = [(w, dtype) for dtype in (torch.float16, torch.bfloat16) for w in weights]
+        cases = {f"weight {w:g}, {str(dtype)[6:]}": (w, dtype) for w, dtype in pairs}
+        for _, (weight, dtype) in trial.cases(cases):
             eps = torch.finfo(dtype).eps
-            counter = counted(dtype)
-            power = 2.0 ** trial.draw.choice([-6, -3, 2, 5, 7])
-            between = trial.draw.choice([5, 7, 11, 13]) * 2.0 ** trial.draw.randrange(-4, 5)
-            small = trial.draw.choice([5, 7, 11, 13]) * 2.0 ** trial.draw.randrange(-8, -4)
-            for weight in (1.0, power, 0.5, 1024.0, 3.0, between, small):
-                trial.situation = f"weight {weight:g}, eps {eps:g}"
-                right = {
-                    "added": vanishing(weight, dtype, 1),
-                    "subtracted": vanishing(weight, dtype, -1),
-                    "counter": counter,
-                }
-                predicted = trial.run(weight, eps)
-                trial.require(
-                    lambda: form(predicted, right),
-                    lambda: misconception(predicted, right, wrong_numbers(weight, eps)),
-                    lambda: first_wrong(predicted, right),
-                )
+            right = {
+                "added": largest_vanishing(weight, dtype, 1),
+                "subtracted": largest_vanishing(weight, dtype, -1),
+                "counter": last_count(dtype),
+            }
+            predicted = trial.run(weight, eps)
+            trial.require(
+                lambda: form(predicted, right),
+                lambda: misconception(predicted, right, wrong_numbers(weight, eps)),
+                lambda: first_wrong(predicted, right, "the right number"),
+            )
     return "half of the gap above, and of the gap below; a counter stops where the gap is 2"
 
 
-def vanishing(weight: float, dtype: torch.dtype, sign: int) -> float:
-    """The largest number of the format that, added or subtracted, leaves the weight as it is."""
+def largest_vanishing(weight: float, dtype: torch.dtype, sign: int) -> float:
+    """Try all positive numbers of the format up to the weight."""
     w = torch.tensor(weight, dtype=dtype)
-    # Bits of positive numbers are in order: look for the last that vanishes among them.
-    low, high = 1, int(w.view(torch.int16))
-    while high - low > 1:
-        middle = (low + high) // 2
-        update = torch.tensor(middle, dtype=torch.int16).view(dtype)
-        if torch.equal(w + sign * update, w):
-            low = middle
-        else:
-            high = middle
-    return torch.tensor(low, dtype=torch.int16).view(dtype).item()
+    # The bits of positive numbers are in order.
+    updates = torch.arange(1, int(w.view(torch.int16)), dtype=torch.int16).view(dtype)
+    return updates[w + sign * updates == w].max().item()
 
 
-def counted(dtype: torch.dtype) -> float:
-    """Where 0 + 1 + 1 + … stops."""
-    one = torch.ones((), dtype=dtype)
-    total = torch.zeros_like(one)
-    while not torch.equal(total + one, total):
-        total = total + one
-    return total.item()
+def last_count(dtype: torch.dtype) -> float:
+    """Find where 0 + 1 + 1 + … stops."""
+    numbers = torch.arange(5000.0).to(dtype)
+    return numbers[numbers + 1 == numbers].min().item()
 
 
-def wrong_numbers(weight: float, eps: float) -> Iterator[Wrong]:
-    fraction, exponent = math.frexp(weight)
-    gap = eps * 2.0 ** (exponent - 1)
-    below = gap / 2 if fraction == 0.5 else gap
-    if fraction == 0.5:
-        yield "added", gap / 4, MISTAKES.swapped()
-    for name, right in (("added", gap), ("subtracted", below)):
-        if name == "subtracted" and fraction == 0.5:
-            yield name, gap / 2, MISTAKES.gap_below()
-        elif name == "subtracted":
-            yield name, gap / 4, MISTAKES.gap_below_everywhere()
-        # Who takes the whole gap has it wrong at 1 already, which is asked first.
-        named = MISTAKES.whole_gap if weight == 1.0 else MISTAKES.gap_of_the_next_power
-        yield name, right, named(name=name)
-        yield name, eps / 2, MISTAKES.gap_at_one(name=name)
-        yield name, eps, MISTAKES.gap_at_one(name=name)
-        yield name, weight * eps / 2, MISTAKES.proportional(name=name)
-        yield name, weight * eps, MISTAKES.proportional(name=name)
-    yield "counter", 1 / eps, MISTAKES.eps_below_one()
-    for gaps in (1 / eps, 2 / eps):
-        yield "counter", gaps * weight, MISTAKES.counter_from_weight()
+def wrong_numbers(weight: float, eps: float) -> list[Wrong]:
+    """List what each mistake predicts for the first weight that it gets wrong."""
+    if weight == 1.25:
+        wrong = [("subtracted", eps / 4, MISTAKES.gap_below_everywhere())]
+        for name in ("added", "subtracted"):
+            wrong.append((name, eps, MISTAKES.whole_gap(name=name)))
+            wrong.append((name, weight * eps / 2, MISTAKES.proportional(name=name)))
+    elif weight == 1.0:
+        wrong = [
+            ("added", eps / 4, MISTAKES.swapped()),
+            ("subtracted", eps / 2, MISTAKES.gap_below()),
+        ]
+    elif math.frexp(weight)[0] == 0.5:  # a rounded logarithm is right for powers of two
+        wrong = [("added", eps / 2, MISTAKES.gap_at_one())]
+    else:
+        wrong = []
+    return [*wrong, ("counter", 1 / eps, MISTAKES.eps_below_one())]

@@ -1,179 +1,143 @@
-"""Exercise `reduce_halves`."""
+"""Exercise `reduce_halves`: means of random, large, and overflowed gradients, and what is sent."""
+
+import itertools
 
 import torch
 from torch import Tensor
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import equal, same
-from parlab.checks.messages import something_sent
-from parlab.checks.mistakes import COMMON, Finding, Mistakes, evidence
-from parlab.checks.trial import Trial
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import same
+from parlab.checks.base.messages import something_sent
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.trial import Trial
 
-LARGE = {torch.float16: 4e4, torch.bfloat16: 2e38}  # two of them are no number of the format
-NO_HALF = 1e5  # and a bfloat16
+LARGE = {torch.float16: 4e4, torch.bfloat16: 2e38}  # the sum of two is infinite in the format
 SECONDS = 20.0
 
 MISTAKES = Mistakes(
     overflows_in_the_sum=(
-        "gradients of ±{size:g} have a mean of as much, and become infinite: the sum over the "
-        "ranks does not fit where the mean does. Divide before the sum"
+        "the mean of gradients of ±{size:g} is infinite, because their sum is too large for 16 "
+        "bits. Divide before the sum"
     ),
-    summed="the gradients are {ratio:g} times what they should be: the mean is asked for",
-    divided_by_all_ranks=(
-        "the sum is divided by the {world} ranks that there are: the group has {ranks}"
-    ),
-    other_dtype="the means went through {got}: `dtype` is {right} here, and the buffer has that",
+    summed="the gradients are {ranks} times too large. Compute the mean, not the sum",
+    not_in_place="the gradients are unchanged. Write the means into them, in place",
     copy_written=(
-        "gradient {i} is as before: it does not lie in one piece (its strides are {strides}), "
-        "`flatten()` of it is a copy, and what is written there does not reach it"
-    ),
-    gathered=(
-        "a rank collects what all others have, by `{api}`: that is N/2 times the bytes of an "
-        "all-reduce on a ring"
-    ),
-    divided_twice="the gradients are an N-th of what they should be: divide once",
-    sent_in_float32=(
-        "a rank hands in {got} bytes where {right} are enough: it is the tensor of `dtype` that is "
-        "sent, 2 bytes a number"
+        "gradient 0 is unchanged. It is not contiguous (its strides are {strides}), so `flatten()` "
+        "returns a copy. Write into the gradient itself"
     ),
     one_message_each=(
-        "a rank makes {got} collectives: one buffer for all gradients takes one, and each pays a "
-        "latency"
+        "this rank calls {got} collectives. Put all gradients into one buffer and reduce it once"
     ),
-    overflow_hidden=(
-        "one rank's {what} is gone after the reduction: then nobody knows that this step has to be "
-        "skipped, and who goes on has wrong gradients"
-    ),
-    not_in_place="the gradients are as before: the means go into them, in place",
+    sent_in_float32="this rank sends float32 numbers. Convert the buffer to `dtype` first",
 )
 
 
 @check_of(MISTAKES)
 def reduce_halves(check: Check) -> str:
-    """Check means in both formats, large ones, infinities and NaN, and what is sent."""
+    """Check the means in both formats, and what is sent."""
     for number, trial in enumerate(check.trials()):
-        situation = trial.situation
-        for dtype in (torch.float16, torch.bfloat16):
-            for what in ("random", "large", "infinity", "NaN") if number == 0 else ("random",):
-                trial.situation = f"{situation}, {str(dtype)[6:]}, {what} gradients"
-                _reduced(trial, dtype, what, check.world_size)
+        kinds = ("random", "large", "infinite", "NaN") if number == 0 else ("random",)
+        pairs = itertools.product((torch.float16, torch.bfloat16), kinds)
+        cases = {f"{str(dtype)[6:]}, {kind} gradients": (dtype, kind) for dtype, kind in pairs}
+        for _, (dtype, kind) in trial.cases(cases):
+            shapes = [(trial.draw.randrange(3, 9), 4), (trial.draw.randrange(2, 9),), (1, 1, 3)]
+            per_rank = [drawn(trial, shapes, dtype, kind, rank) for rank in range(trial.size)]
+            own = per_rank[max(trial.rank, 0)]
+            # The first is like the gradient of a transposed weight: not contiguous.
+            given = [own[0].t().contiguous().t(), *(g.clone() for g in own[1:])]
+            places = [g.data_ptr() for g in given]
+            got = trial.run(given, dtype, trial.group, seconds=SECONDS)
+            trial.require(
+                lambda: something_sent(trial),
+                lambda: nothing_returned(got),
+                lambda: means(given, per_rank, trial.rank, dtype, kind),
+                lambda: sent(trial, sum(g.numel() for g in given)),
+                lambda: in_place(given, places),
+            )
     return "the means, sent as one buffer of 16 bits; nothing overflows in the sum, or is hidden"
 
 
-def _reduced(trial: Trial, dtype: torch.dtype, what: str, world: int) -> None:
-    shapes = [(trial.draw.randrange(3, 9), 4), (trial.draw.randrange(2, 9),), (1, 1, 3)]
-    per_rank = [drawn(trial, shapes, dtype, what, rank) for rank in range(trial.size)]
-    mine = [g.clone() for g in per_rank[max(trial.rank, 0)]]
-    # As the gradient of a transposed weight: it does not lie in one piece.
-    mine[0] = mine[0].t().contiguous().t()
-    addresses = [g.data_ptr() for g in mine]
-    got = trial.run(mine, dtype, trial.group, seconds=SECONDS)
-    trial.require(
-        lambda: something_sent(trial),
-        lambda: returned(got),
-        lambda: means(mine, per_rank, trial.rank, dtype, what, world),
-        lambda: bytes_of(trial, sum(g.numel() for g in mine)),
-        lambda: kept(mine, addresses),
-    )
-
-
 def drawn(
-    trial: Trial, shapes: list[tuple[int, ...]], dtype: torch.dtype, what: str, rank: int
+    trial: Trial, shapes: list[tuple[int, ...]], dtype: torch.dtype, kind: str, rank: int
 ) -> list[Tensor]:
+    """Draw the gradients of one rank."""
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
     found = [torch.randn(shape, generator=generator) for shape in shapes]
-    if what == "large":
+    if kind == "large":
         found[0][1:3] = LARGE[dtype] * (1 + 0.001 * rank)
         found[1][0] = -LARGE[dtype]
     elif dtype == torch.bfloat16:
-        found[0][0, 0] = NO_HALF
-    if rank == trial.size - 1 and what in ("infinity", "NaN"):
-        found[1][1] = torch.inf if what == "infinity" else torch.nan
+        found[0][0, 0] = 1e5  # infinite in float16
+    if rank == trial.size - 1 and kind in ("infinite", "NaN"):
+        found[1][1] = torch.inf if kind == "infinite" else torch.nan
     return found
 
 
-def returned(got: object) -> Finding | None:
+def nothing_returned(got: object) -> Finding | None:
     if got is None:
         return None
-    return COMMON.returns_something(
-        got=f"a {type(got).__name__}", instead="the gradients, in place"
-    )
+    return COMMON.returns_something(got=f"a {type(got).__name__}", instead="means, in place")
 
 
 def means(
-    got: list[Tensor],
-    per_rank: list[list[Tensor]],
-    rank: int,
-    dtype: torch.dtype,
-    what: str,
-    world: int,
+    got: list[Tensor], per_rank: list[list[Tensor]], rank: int, dtype: torch.dtype, kind: str
 ) -> Finding | None:
-    ranks = len(per_rank)
-    right = [sum(g.double() for g in parts) / ranks for parts in zip(*per_rank, strict=True)]
-    sizes = [sum(g.double().abs() for g in parts) / ranks for parts in zip(*per_rank, strict=True)]
-    room = torch.finfo(dtype).eps
+    """Compare with the means; an infinity or NaN of one rank must not become finite."""
+    ranks, own = len(per_rank), per_rank[rank]
+    parts = [torch.stack(one).double() for one in zip(*per_rank, strict=True)]
+    right = [part.mean(0) for part in parts]
 
-    def are(values: list[Tensor], times: float = 1.0) -> bool:
-        """Whether they are, to the roundings of gradients that are so many times as large."""
-        most = 1.5 * room * times
-        return all(
-            bool(((a.double() - b).abs() <= most * s + ranks * 2.0**-24)[b.isfinite()].all())
-            for a, b, s in zip(got, values, sizes, strict=True)
-        )
+    def correct(times: int = 1) -> list[Tensor]:
+        """Return where `got` is a multiple of the means, to the roundings of `dtype`."""
+        room = [
+            1.5 * times * torch.finfo(dtype).eps * part.abs().mean(0) + ranks * 2.0**-24
+            for part in parts
+        ]
+        return [
+            torch.where(b.isfinite(), (a - times * b).abs() <= r, ~a.isfinite())
+            for a, b, r in zip(got, right, room, strict=True)
+        ]
 
-    for i, (one, wanted) in enumerate(zip(got, right, strict=True)):
-        if found := form(one, wanted, i):
-            return found
-        if one[~wanted.isfinite()].isfinite().any():
-            return MISTAKES.overflow_hidden(what=what)
-        if what != "large" and bool(one[wanted.isfinite()].isinf().any()):
-            return MISTAKES.other_dtype(got="float16", right=dtype)
-        if what == "large" and one.isinf().any():
-            return MISTAKES.overflows_in_the_sum(size=LARGE[dtype])
-    if are(right):
-        return None
-    if all(same(a, b) for a, b in zip(got, per_rank[rank], strict=True)):
-        return MISTAKES.not_in_place()
-    if same(got[0], per_rank[rank][0]) and not same(got[1], per_rank[rank][1]):
-        return MISTAKES.copy_written(i=0, strides=got[0].stride())
-    if ranks < world and are([g * ranks / world for g in right]):
-        return MISTAKES.divided_by_all_ranks(world=world, ranks=ranks)
-    if dtype == torch.float16 and all(same(g, g.bfloat16()) for g in got):
-        return MISTAKES.other_dtype(got="bfloat16", right=dtype)
-    if ranks > 1 and are([g * ranks for g in right], ranks):
-        return MISTAKES.summed(ratio=ranks)
-    if ranks > 1 and are([g / ranks for g in right]):
-        return MISTAKES.divided_twice()
     for i, (a, b) in enumerate(zip(got, right, strict=True)):
-        if found := equal(a.double(), b, f"gradient {i}", 0.01):
-            return found
-    return evidence(f"the means are less exact than numbers of {dtype} allow: round once, to it")
+        if a.dtype != torch.float32 or a.shape != b.shape:
+            return evidence(f"gradient {i} is now {a.dtype} with shape {tuple(a.shape)}")
+    wrong = [~part for part in correct()]
+    if not any(part.any() for part in wrong):
+        return None
+    unchanged = [same(a.nan_to_num(), b.nan_to_num()) for a, b in zip(got, own, strict=True)]
+    if all(unchanged):
+        return MISTAKES.not_in_place()
+    if unchanged[0] and not unchanged[1]:
+        return MISTAKES.copy_written(strides=got[0].stride())
+    if kind == "large" and any(a.isinf().any() for a in got):
+        return MISTAKES.overflows_in_the_sum(size=LARGE[dtype])
+    if ranks > 1 and all(part.all() for part in correct(ranks)):
+        return MISTAKES.summed(ranks=ranks)
+    i = next(i for i, part in enumerate(wrong) if part.any())
+    index = tuple(wrong[i].nonzero()[0].tolist())
+    return evidence(
+        f"gradient {i} at index {index} is {got[i][index]:.6g}, expected {right[i][index]:.6g} "
+        f"(rounded to {dtype})"
+    )
 
 
-def form(got: Tensor, right: Tensor, i: int) -> Finding | None:
-    if got.dtype != torch.float32 or got.shape != right.shape:
-        return evidence(f"gradient {i} is {got.dtype} of shape {tuple(got.shape)} now")
-    return None
-
-
-def bytes_of(trial: Trial, numbers: int) -> Finding | None:
+def sent(trial: Trial, numbers: int) -> Finding | None:
+    """Require one all-reduce of 16-bit numbers."""
     if trial.size == 1:
         return None
     got, calls = trial.bytes_sent(trial.rank), trial.calls[trial.rank]
     if len(calls) > 1:
         return MISTAKES.one_message_each(got=len(calls))
-    if calls[0].op in ("all_gather", "all_to_all", "gather") and trial.size > 2:
-        return MISTAKES.gathered(api=calls[0].api)
     if got == 4 * numbers:
-        return MISTAKES.sent_in_float32(got=got, right=2 * numbers)
+        return MISTAKES.sent_in_float32()
+    if calls[0].op in ("all_gather", "all_to_all", "gather") and trial.size > 2:
+        return evidence(f"{calls[0].api} sends N/2 times as many bytes as an all-reduce on a ring")
     if got > 2 * numbers * 1.02 + 16:
-        return evidence(
-            f"a rank hands in {got} bytes where {2 * numbers} are enough, 2 for each number"
-        )
+        return evidence(f"this rank sends {got} bytes, expected {2 * numbers}, 2 for each number")
     return None
 
 
-def kept(got: list[Tensor], addresses: list[int]) -> Finding | None:
-    if [g.data_ptr() for g in got] != addresses:
-        return evidence("the gradients lie in other memory now: copy the means into them")
-    return None
+def in_place(got: list[Tensor], places: list[int]) -> Finding | None:
+    if [g.data_ptr() for g in got] == places:
+        return None
+    return evidence("the gradients are in other memory now. Copy the means into them")

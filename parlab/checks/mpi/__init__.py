@@ -1,14 +1,15 @@
-"""Checks of lab 01, message passing: one function an exercise, in a file of its name.
+"""Checks of lab 01, message passing: one function for each exercise, in a file of its name.
 
-Each runs the learner's function in trials: on communicators of their own, of several sizes and
-orders of ranks, where no message is sent before its receiver has come.
+Each runs the learner's function on several numbers and orders of ranks. No message is sent before
+its receiver is ready.
 """
 
-from parlab.checks.agreement import show_values
-from parlab.checks.mpi.binomial_broadcast import binomial_broadcast
+from parlab.checks.base.collective import show_values
+from parlab.checks.mpi._comms import delayed
+from parlab.checks.mpi.binomial_broadcast import binomial_broadcast, broadcast_rounds
 from parlab.checks.mpi.fit_alpha_beta import fit_alpha_beta
+from parlab.checks.mpi.grid_communicators import grid_communicators
 from parlab.checks.mpi.hidden import no_messages, received, sent, turned, within_rounds
-from parlab.checks.mpi.late_answers import late_answers
 from parlab.checks.mpi.ping_pong import is_median, ping_pong
 from parlab.checks.mpi.predict_broadcast import predict_broadcast
 from parlab.checks.mpi.predict_ring import predict_ring
@@ -19,9 +20,11 @@ from parlab.checks.mpi.ring_shift import ring_shift
 
 __all__ = [
     "binomial_broadcast",
+    "broadcast_rounds",
+    "delayed",
     "fit_alpha_beta",
+    "grid_communicators",
     "is_median",
-    "late_answers",
     "no_messages",
     "ping_pong",
     "predict_broadcast",

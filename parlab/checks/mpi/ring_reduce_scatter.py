@@ -1,95 +1,70 @@
 """Exercise `ring_reduce_scatter`."""
 
-from typing import Any
-
 import numpy as np
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import equal, same
-from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.mpi.numbers import random_numbers
-from parlab.checks.mpi.rings import DTYPES, RING, SUMS, lengths, ring_messages, wrong_sum
-from parlab.checks.trial import Trial
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import explained, same
+from parlab.checks.base.messages import no_pickles, only_messages
+from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.base.trial import Trial
+from parlab.checks.mpi._arrays import random_numbers
+from parlab.checks.mpi._rings import RING, ring_messages, vectors
 from parlab.chunks import chunk
 
 MISTAKES = Mistakes(
     **RING,
-    **SUMS,
-    other_chunk=(
-        "it returns chunk {got} of the sum, where chunk {right} is right: all rounds work on a "
-        "chunk that is {off} too far"
+    next_chunk=(
+        "the result is chunk `rank + 1` of the sum, not chunk `rank`. All rounds work on a chunk "
+        "that is one too far: in the first round, rank r sends chunk r − 1"
     ),
-    complete_elsewhere=(
-        "chunk {got} of `x` is complete, where chunk {right} is to be: a chunk is complete after "
-        "N − 1 steps, at the left neighbour of the rank where it started"
+    not_added=(
+        "the result holds only this rank's own numbers: nothing was added to its chunk. Receive "
+        "chunk `rank` in the last round, and add to `x` in place"
     ),
-    not_in_x=(
-        "the result is right, but chunk `comm.rank` of `x` itself does not hold it: `x` is the "
-        "work space, add to it in place (`+=` on a slice of it)"
+    overwritten=(
+        "the result holds the numbers of one other rank. Receive into an array of its own, and add "
+        "it to the chunk of `x`"
     ),
-    a_copy="the result is right, but a copy: return the chunk itself, a view of `x`",
+    a_copy=(
+        "the sum is right, but the result is not chunk `rank` of `x` itself. Add to the chunks of "
+        "`x` in place, and return a slice of `x`"
+    ),
 )
 
 
 @check_of(MISTAKES)
 def ring_reduce_scatter(check: Check) -> str:
-    """Check the chunk of the sum on each rank, and what was sent to whom in how many rounds."""
+    """Check each rank's chunk of the sum, and the messages."""
     for trial in check.trials(unbuffered=True):
-        situation = trial.situation
-        for length, dtype in zip(lengths(trial), (*DTYPES, np.float32), strict=True):
-            trial.situation = f"{situation}, {length} elements of {np.dtype(dtype)}"
-            numbers = random_numbers(trial.draw, trial.size, length, dtype)
-            reduce_scatter(trial, numbers)
+        for _, (length, dtype) in trial.cases(vectors(trial)):
+            arrays = random_numbers(trial.draw, trial.size, length, dtype)
+            x = arrays[trial.rank].copy()
+            got = trial.run(x, trial.comm)
+            trial.require(
+                lambda: only_messages(trial),
+                lambda: no_pickles(trial),
+                lambda: own_chunk(got, arrays, trial),
+                lambda: a_view(got, x, trial),
+                *ring_messages(MISTAKES, trial, x, left_out=0),
+            )
     return (
         f"rank r holds chunk r of the sum, in `x` itself, on 1 to {check.world_size} ranks, also "
-        "where chunks are uneven or empty; N−1 messages a rank, each of one chunk, all at once"
+        "if chunks are uneven or empty; N−1 messages a rank, each of one chunk, all at once"
     )
 
 
-def reduce_scatter(trial: Trial, numbers: list[np.ndarray]) -> None:
-    x = np.array(numbers[trial.rank])
-    got = trial.run(x, trial.comm)
-    messages = ring_messages(MISTAKES, trial, x.size, x.itemsize, times=1, to_the_right=True)
-    trial.require(
-        *messages[:2],
-        lambda: elsewhere(got, x, numbers, trial.rank),
-        lambda: own_chunk(got, numbers, trial.rank),
-        lambda: in_x(got, x, trial),
-        *messages[2:],
-    )
+def own_chunk(got: object, arrays: list[np.ndarray], trial: Trial) -> Finding | None:
+    rank, size, total = trial.rank, trial.size, sum(arrays)
+    own, following = (chunk(len(total), index, size) for index in (rank, rank + 1))
+    variants = {
+        "next_chunk": total[following],
+        "not_added": arrays[rank][own],
+        "overwritten": arrays[(rank + 1) % size][own],
+    }
+    return explained(got, total[own], variants, MISTAKES)
 
 
-def elsewhere(got: Any, x: np.ndarray, numbers: list[np.ndarray], rank: int) -> Finding | None:
-    """Whether `x` was summed, into another chunk than the one that was returned."""
-    size, total = len(numbers), sum(numbers)
-
-    def complete(index: int) -> bool:
-        part = chunk(len(total), index, size)
-        return part.stop > part.start and same(x[part], total[part])
-
-    if size == 1 or complete(rank) or not same(got, x[chunk(len(x), rank, size)]):
-        return None
-    found = [other for other in range(size) if other != rank and complete(other)]
-    return MISTAKES.complete_elsewhere(got=found[0], right=rank) if len(found) == 1 else None
-
-
-def own_chunk(got: Any, numbers: list[np.ndarray], rank: int) -> Finding | None:
-    size, total = len(numbers), sum(numbers)
-    mine = chunk(len(total), rank, size)
-    if (finding := equal(got, total[mine], name := "the result")) is None:
-        return None
-    if not isinstance(got, np.ndarray) or got.ndim != 1 or not got.size:
-        return finding
-    for other in range(size):
-        if other != rank and same(got, total[chunk(len(total), other, size)]):
-            return MISTAKES.other_chunk(got=other, right=rank, off=(other - rank) % size)
-    if got.shape != total[mine].shape or got.dtype != total.dtype:
-        return finding
-    return wrong_sum(MISTAKES, got, [part[mine] for part in numbers], name) or finding
-
-
-def in_x(got: np.ndarray, x: np.ndarray, trial: Trial) -> Finding | None:
-    mine = x[chunk(len(x), trial.rank, trial.size)]
-    if not same(mine, got):
-        return MISTAKES.not_in_x()
-    return None if not got.size or np.shares_memory(mine, got) else MISTAKES.a_copy()
+def a_view(got: np.ndarray, x: np.ndarray, trial: Trial) -> Finding | None:
+    own = x[chunk(len(x), trial.rank, trial.size)]
+    is_view = same(own, got) and (not got.size or np.shares_memory(own, got))
+    return None if is_view else MISTAKES.a_copy()

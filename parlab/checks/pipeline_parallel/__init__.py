@@ -1,10 +1,11 @@
-"""Checks of lab 05, pipeline parallelism: one module an exercise.
+"""Checks of lab 05, pipeline parallelism.
 
-schedules: requirements on lists of actions. runs: steps of a learner's function, watched from
-inside its stages.
+A module for each exercise, and those that several of them share: _schedules (requirements on lists
+of actions), _models (models, batches and right values), _steps (steps, recorded from inside the
+stages), _requirements (on a step), _hang_reasons and _mailbox_states (why ranks wait).
 """
 
-from parlab.checks.agreement import show_values
+from parlab.checks.base.collective import show_values
 from parlab.checks.pipeline_parallel.gpipe import gpipe
 from parlab.checks.pipeline_parallel.interleaved import interleaved
 from parlab.checks.pipeline_parallel.mailbox import mailbox

@@ -1,53 +1,45 @@
 """Exercise `gpipe`."""
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.pipeline_parallel import schedules
-from parlab.pipeline import Schedule, text
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.pipeline_parallel import _schedules
+from parlab.pipeline import Schedule, texts
 
 MISTAKES = Mistakes(
     backward_too_soon=(
-        "rank {rank} does {backward} before {forward}: with GPipe all forward passes of a rank "
-        "come first. (A backward pass as soon as it can be is the next exercise)"
+        "rank {rank} runs {actions}: with GPipe, all forward passes of a rank come before its "
+        "first backward pass"
     ),
     one_list=(
-        "it is one list for each micro-batch, or for each stage of the time: there is to be one "
-        "for each of the {ranks} ranks"
+        "there is a list for each micro-batch. Return a list for each of the {ranks} ranks: the "
+        "actions of that rank, in order"
     ),
-    **schedules.texts_of("incomplete", "other_size", "larger_bubble"),
+    **_schedules.texts_of("incomplete", "larger_bubble"),
 )
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def gpipe(check: Check) -> str:
     """Check the order of passes, completeness and the bubble, for many sizes."""
     with check.trial() as trial:
         drawn = [(trial.draw.randrange(2, 9), trial.draw.randrange(2, 20)) for _ in range(3)]
-        for ranks, micro_batches in [(4, 8), (3, 5), (4, 2), (1, 3), (3, 1), (1, 1), *drawn]:
-            trial.situation = f"p = {ranks}, m = {micro_batches}"
-            got = trial.run(ranks, micro_batches)
+        sizes = [(4, 8), (3, 5), (4, 2), (1, 3), (3, 1), (1, 1), *drawn]
+        for _, (p, m) in trial.cases({f"p = {p}, m = {m}": (p, m) for p, m in sizes}):
+            got = trial.run(p, m)
             trial.require(
-                lambda: schedules.form(got),
-                lambda: (
-                    MISTAKES.one_list(ranks=ranks)
-                    if len(got) == micro_batches != ranks
-                    else schedules.complete(got, (ranks, 1, micro_batches))
-                ),
-                lambda: forward_first(got, ranks),
-                # No deadlock is left then: no forward pass waits for a backward pass.
-                lambda: schedules.bubble_is(got, (ranks - 1) / micro_batches),
+                lambda: _schedules.is_schedule(got),
+                lambda: MISTAKES.one_list(ranks=p) if len(got) == m != p else None,
+                lambda: _schedules.complete(got, p, 1, m),
+                lambda: forward_first(got),
+                # A deadlock is impossible now: no forward pass waits for a backward pass.
+                lambda: _schedules.bubble_at_most(got, (p - 1) / m),
             )
     return "all forward passes, then all backward passes, with a bubble of (p − 1)/m"
 
 
-def forward_first(schedule: Schedule, ranks: int) -> Finding | None:
+def forward_first(schedule: Schedule) -> Finding | None:
     for rank, own in enumerate(schedule):
-        seen = None
-        for action in own:
-            if action.kind == "backward":
-                seen = seen or action
-            elif seen is not None:
-                return MISTAKES.backward_too_soon(
-                    rank=rank, backward=text(seen, ranks), forward=text(action, ranks)
-                )
+        kinds = [action.kind for action in own]
+        if kinds != sorted(kinds, reverse=True):
+            return MISTAKES.backward_too_soon(rank=rank, actions=texts(own, len(schedule)))
     return None

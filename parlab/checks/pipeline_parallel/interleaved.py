@@ -1,101 +1,81 @@
 """Exercise `interleaved`."""
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.pipeline_parallel import schedules
-from parlab.checks.trial import Trial
-from parlab.pipeline import Action, Schedule, text
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.pipeline_parallel import _schedules
+from parlab.pipeline import Schedule, text
 
 MISTAKES = Mistakes(
     not_refused=(
-        "it accepts m = {micro_batches} on p = {ranks} ranks: micro-batches go through the stages "
-        "in groups of p, so other numbers are to be refused, with a ValueError that names both"
+        "it accepts an m that is not a multiple of p. Micro-batches go through the stages in "
+        "groups of p: raise a ValueError that names both numbers"
     ),
     forwards_order=(
-        "rank {rank} begins its backward passes with {got}: gradients come from the end of the "
-        "model, so its last stage, {right}, is first. Backward goes through the stages in the "
-        "other direction"
+        "rank {rank} begins its backward passes with {got}. Gradients come from the end of the "
+        "model: begin with the rank's last stage, {right}, and go back to its first"
     ),
     blocks=(
-        "rank {rank} has stage {got}: stages that follow each other are on ranks that follow each "
-        "other, stage s on rank s % p. With neighbours on one rank nothing gets shorter"
+        "rank {rank} has stage {got}. Stage s belongs on rank s % p: with neighboring stages on "
+        "one rank, the first micro-batch reaches the last rank no sooner"
     ),
-    **schedules.texts_of("deadlock", "incomplete", "other_size", "larger_bubble", "holds_too_many"),
+    **_schedules.texts_of("deadlock", "incomplete", "larger_bubble", "holds_too_many"),
 )
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def interleaved(check: Check) -> str:
     """Check the bubble, the activations held and deadlocks; refusals of any other m."""
     with check.trial() as trial:
         pick = trial.draw.randrange
         drawn = [(p := pick(2, 6), p * pick(1, 4), pick(2, 5)) for _ in range(4)]
         sizes = [(4, 8, 2), (2, 4, 3), (3, 3, 2), (4, 12, 1), (1, 3, 2), (1, 1, 1), *drawn]
-        for ranks, micro_batches, chunks in sizes:
-            trial.situation = f"p = {ranks}, m = {micro_batches}, v = {chunks}"
-            got = trial.run(ranks, micro_batches, chunks)
-
-            def most(rank: int, p: int = ranks, m: int = micro_batches, v: int = chunks) -> int:
-                ahead = p - rank - 1
-                return min(2 * ahead + (v - 1) * p + 1 if v > 1 else ahead + 1, m * v)
-
+        refused = [(4, 6, 2), (2, 5, 1), (3, 2, 2), (5, 9, 3)]
+        cases = {f"p = {p}, m = {m}, v = {v}": (p, m, v) for p, m, v in [*sizes, *refused]}
+        for _, (p, m, v) in trial.cases(cases):
+            if m % p:
+                attempt = lambda: trial.check.function(p, m, v)  # noqa: E731
+                error = require_refusal(trial, attempt, MISTAKES.not_refused())
+                trial.require(lambda: names(error, p, m))
+                continue
+            got = trial.run(p, m, v)
             trial.require(
-                lambda: schedules.form(got),
-                lambda: placed(got, ranks),
-                lambda: schedules.complete(got, (ranks, chunks, micro_batches)),
-                lambda: backward_from_the_end(got, ranks, chunks),
-                lambda: schedules.can_run(got),
-                lambda: schedules.bubble_is(got, (ranks - 1) / (chunks * micro_batches)),
-                lambda: schedules.holds_at_most(got, most, "stages' micro-batches"),
+                lambda: _schedules.is_schedule(got),
+                lambda: placed(got),
+                lambda: _schedules.complete(got, p, v, m),
+                lambda: backward_from_the_end(got, v),
+                lambda: _schedules.can_run(got),
+                lambda: _schedules.bubble_at_most(got, (p - 1) / (v * m)),
+                lambda: _schedules.holds_at_most(got, limits(p, m, v), "stages' micro-batches"),
             )
-        for ranks, micro_batches, chunks in [(4, 6, 2), (2, 5, 1), (3, 2, 2), (5, 9, 3)]:
-            trial.situation = f"p = {ranks}, m = {micro_batches}, v = {chunks}"
-            _refusal(trial, ranks, micro_batches, chunks)
     return "a bubble of (p − 1)/(v m), no deadlock, and no m that p does not divide"
 
 
-def placed(schedule: Schedule, ranks: int) -> Finding | None:
+def names(error: str, *numbers: int) -> Finding | None:
+    for number in numbers:
+        if str(number) not in error:
+            return evidence(f"the ValueError says {error!r}: it does not name {number}")
+    return None
+
+
+def limits(p: int, m: int, v: int) -> list[int]:
+    """Return the most that each rank may hold: its warm-up, and one forward pass more."""
+    ahead = range(p - 1, -1, -1)
+    return [min(1 + (2 * a + (v - 1) * p if v > 1 else a), m * v) for a in ahead]
+
+
+def placed(schedule: Schedule) -> Finding | None:
     for rank, own in enumerate(schedule):
         for action in own:
-            if action.stage % ranks != rank:
+            if action.stage % len(schedule) != rank:
                 return MISTAKES.blocks(rank=rank, got=action.stage)
     return None
 
 
-def backward_from_the_end(schedule: Schedule, ranks: int, chunks: int) -> Finding | None:
+def backward_from_the_end(schedule: Schedule, chunks: int) -> Finding | None:
     for rank, own in enumerate(schedule):
-        first: Action = next(action for action in own if action.kind == "backward")
-        last = rank + ranks * (chunks - 1)
+        first = next(action for action in own if action.kind == "backward")
+        last = rank + len(schedule) * (chunks - 1)
         if first.stage != last:
             return MISTAKES.forwards_order(rank=rank, got=text(first), right=last)
-    return None
-
-
-def _refusal(trial: Trial, ranks: int, micro_batches: int, chunks: int) -> None:
-    def attempt() -> Exception | None:
-        try:
-            trial.check.function(ranks, micro_batches, chunks)
-        except NotImplementedError:
-            raise  # a stub
-        except Exception as error:
-            return error
-        return None
-
-    raised = trial.run_function(attempt)
-    trial.require(lambda: refused(raised, ranks, micro_batches))
-
-
-def refused(raised: Exception | None, ranks: int, micro_batches: int) -> Finding | None:
-    if raised is None:
-        return MISTAKES.not_refused(ranks=ranks, micro_batches=micro_batches)
-    if not isinstance(raised, ValueError):
-        return evidence(
-            f"it raises {type(raised).__name__}: {raised}. A ValueError is asked for, since p does "
-            "not divide m"
-        )
-    if str(ranks) not in str(raised) or str(micro_batches) not in str(raised):
-        return evidence(
-            f"the ValueError says {str(raised)!r}: it is to name both m = {micro_batches} and "
-            f"p = {ranks}"
-        )
     return None

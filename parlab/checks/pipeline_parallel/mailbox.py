@@ -5,18 +5,18 @@ import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import equal, is_a, same
-from parlab.checks.mistakes import COMMON, Finding, Mistakes
-from parlab.checks.pipeline_parallel import mail, mistakes
-from parlab.checks.pipeline_parallel.mail import At, source_of
-from parlab.checks.trial import Trial
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal, is_a, same
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.trial import Trial
+from parlab.checks.pipeline_parallel import _hang_reasons
+from parlab.checks.pipeline_parallel._mailbox_states import MailboxState, explain, source_of
+from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.memory import LiveStorages
 from parlab.pipeline import Action, backward, forward, text
 from parlab.pipeline.stages import Share, share_of
@@ -26,118 +26,114 @@ PIECES = 3
 ROUNDS = 2
 
 MISTAKES = Mistakes(
+    blocking_send=(
+        "all ranks wait in `send` until their receiver has come, so no rank receives. Use "
+        "`dist.isend`, which returns at once"
+    ),
+    mixed_up=(
+        "{action} receives what was sent to {other}. A tensor belongs to a kind, a stage and a "
+        "micro-batch together: use a tag that distinguishes all of them"
+    ),
+    shared_state=(
+        "two mailboxes of one rank share their tensors: one waits for, or returns, what was sent "
+        "with the other. Create lists and dicts in `__init__`, not in the class body"
+    ),
     keeps_graph=(
-        "the graph of a tensor that was sent is still alive: what is on its way, or waits in the "
-        "mailbox, needs the numbers alone. `tensor.detach()` has them, without the graph"
+        "the autograd graph of a tensor that was sent is still alive. Keep and send "
+        "`tensor.detach()`, which is the same memory without the graph"
     ),
     kept=(
-        "{got} bytes of tensors are still there after `finish`, when all that was sent has left "
-        "and all that came was received: a handle, and a list or dict, keeps what is in it. Take "
-        "out what is done with (`pop`, `clear`)"
+        "{got} bytes of tensors are still there after `finish`. Remove handles from your list, and "
+        "tensors from your dict, when they have left or were received (`pop`, `clear`)"
     ),
     requires_grad=(
-        "what `receive` returns requires a gradient, or has a graph: it came from another rank, "
-        "and autograd knows nothing of where it was made"
+        "what `receive` returns requires a gradient or has a graph. Return it without: the caller "
+        "decides about gradients"
     ),
-    **mail.MISTAKES.texts,
-    **mistakes.texts_of("local_through_group", "to_itself"),
+    to_itself=_hang_reasons.MISTAKES.texts["to_itself"],
 )
 
 
 @dataclass
-class Got:
-    """What `receive` returned; of a tensor its numbers, so that the check keeps none."""
+class Round:
+    """What one round of sending and receiving did on this rank.
 
-    value: Any
-    requires_grad: bool = False
+    Attributes:
+        received: by action.
+        received_by_other: what another mailbox received for the same actions.
+        requires_grad: whether something that was received requires a gradient, or has a graph.
+        graphs: number of tensors whose graph was alive before `finish`.
+        changed: whether a tensor that was sent has changed.
+        kept: bytes of tensors after `finish`.
+    """
 
-    @classmethod
-    def of(cls, value: Any) -> "Got":
-        if not isinstance(value, Tensor):
-            return cls(value)
-        graph = value.requires_grad or value.grad_fn is not None
-        return cls(value.detach().clone(), graph)
-
-
-@dataclass
-class Seen:
-    """What came, and what did not go."""
-
-    got: dict[Action, Got]
-    of_other: dict[Action, Got]  # what another mailbox had for the same actions
-    graphs: list[Action]  # of the tensors whose graph was alive before `finish`
-    changed: list[Action]
-    kept: int  # bytes
+    received: dict[Action, Any]
+    received_by_other: dict[Action, Any]
+    requires_grad: bool
+    graphs: int
+    changed: bool
+    kept: int = 0
 
 
 @check_of(MISTAKES)
 def mailbox(check: Check) -> str:
     """Check tensors sent all at once and received in another order; one and three stages a rank."""
     for trial in check.trials():
-        for chunks, dtype, samples in (
-            (1, torch.float64, [3, 3, 3]),
-            # Of three stages on a rank alone, the second gets something from both sides.
-            (3, torch.float32, [3, 3, 2]),
-        ):
-            trial.situation = f"{trial.size} ranks, {chunks} stage{'s' * (chunks > 1)} each"
-            _one(trial, chunks, dtype, samples)
+        # If a rank has all three stages, the second gets something from both sides.
+        cases = {
+            "1 stage each": (1, torch.float64, [3, 3, 3]),
+            "3 stages each": (3, torch.float32, [3, 3, 2]),
+        }
+        for _, case in trial.cases(cases):
+            _rounds(trial, *case)
     return (
         "tensors come to the action that needs them, in any order, with no rank waiting to send, "
         f"and nothing is kept, on 1 to {check.world_size} ranks"
     )
 
 
-def needed(count: int) -> list[Action]:
-    """All actions that need a tensor from another stage."""
-    return [
-        action
-        for stage in range(count)
-        for i in range(PIECES)
-        for action in (forward(stage, i), backward(stage, i))
-        if 0 <= source_of(action) < count
-    ]
-
-
-def _one(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -> None:
-    count, draw = trial.size * chunks, trial.draw
-    stages = [nn.Linear(4, 4).to(dtype) for _ in range(count)]
-    share = share_of(stages, torch.zeros(1, 4, dtype=dtype), max(trial.rank, 0), trial.size)
-    generator = torch.Generator().manual_seed(draw.getrandbits(32))
-    actions = needed(count)
-    rounds = []
+def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -> None:
+    stages = trial.size * chunks
+    layers = [nn.Linear(4, 4).to(dtype) for _ in range(stages)]
+    share = share_of(layers, torch.zeros(1, 4, dtype=dtype), max(trial.rank, 0), trial.size)
+    pairs = [(s, i) for s in range(stages) for i in range(PIECES)]
+    actions = [kind(s, i) for s, i in pairs for kind in (forward, backward)]
+    actions = [action for action in actions if 0 <= source_of(action) < stages]
+    generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
+    plan = []
     for _ in range(ROUNDS):
-        sent = {
-            a: torch.randn(samples[a.micro_batch], 4, generator=generator, dtype=dtype)
-            for a in actions
+        shapes = {action: (samples[action.micro_batch], 4) for action in actions}
+        tensors = {
+            action: torch.randn(shape, generator=generator, dtype=dtype)
+            for action, shape in shapes.items()
         }
-        rounds.append(
-            (sent, draw.sample(actions, len(actions)), draw.sample(actions, len(actions)))
-        )
-    at = At(trial)
+        orders = [trial.draw.sample(actions, len(actions)) for _ in range(2)]
+        plan.append((tensors, *orders))
+    state = MailboxState(trial)
 
-    def run() -> list[Seen]:
+    def run() -> list[Round]:
         box, other = (trial.check.function(share, trial.group) for _ in range(2))
-        return [_round(trial, at, box, other, share, *one) for one in rounds]
+        return [_round(state, box, other, share, *one) for one in plan]
 
-    told = partial(mail.explained, trial, at)
     _import_all()
-    seen = trial.run_function(run, seconds=SECONDS, explain=told) or []
-    trial.require(*(lambda n=n: comes(seen[n], rounds[n][0]) for n in range(ROUNDS)))
+    reason = functools.partial(explain, trial, state, MISTAKES)
+    rounds = trial.run_function(run, seconds=SECONDS, explain=reason) or []
+    trial.require(*(lambda n=n: _received(rounds[n], plan[n][0]) for n in range(ROUNDS)))
     trial.require(
-        lambda: traffic(trial, share, actions, rounds),
-        *(lambda n=n: leaves_alone(seen[n]) for n in range(ROUNDS)),
+        lambda: _messages(trial, share, [tensors for tensors, *_ in plan]),
+        *(lambda n=n: _left_alone(rounds[n]) for n in range(ROUNDS)),
     )
 
 
 @functools.cache
 def _import_all() -> None:
-    """What torch imports where storages are followed: not in the learner's time."""
+    """Import now what torch imports at first use, which takes long on a busy machine."""
     with LiveStorages():
         _Mark.apply(torch.zeros(1, requires_grad=True), _Token()).detach()
 
 
 class _Token:
-    """Lives as long as the graph that it is in."""
+    """Lives as long as the graph that contains it."""
 
 
 class _Mark(torch.autograd.Function):
@@ -152,113 +148,108 @@ class _Mark(torch.autograd.Function):
 
 
 def _round(
-    trial: Trial,
-    at: At,
+    state: MailboxState,
     box: Any,
     other: Any,
     share: Share,
-    sent: dict[Action, Tensor],
-    out: Sequence[Action],
-    back: Sequence[Action],
-) -> Seen:
-    """Send all, receive all; `other` is another mailbox, for what stays on this rank."""
-    tokens: dict[Action, weakref.ref] = {}
-    originals = {}
-    own = [action for action in out if source_of(action) in share.own]
-    local = [action for action in own if action.stage in share.own]
+    tensors: dict[Action, Tensor],
+    send_order: Sequence[Action],
+    receive_order: Sequence[Action],
+) -> Round:
+    """Send all tensors, then receive all. `other` has only those that stay on this rank."""
+    outgoing = [action for action in send_order if source_of(action) in share.own]
+    incoming = [action for action in receive_order if action.stage in share.own]
+    local = [action for action in outgoing if action.stage in share.own]
+    tokens, originals = [], {}
     with LiveStorages() as storages:
-        for action in own:
+        for action in outgoing:
             token = _Token()
-            tokens[action] = weakref.ref(token)
-            tensor = _Mark.apply(_as_sent(sent[action], action).requires_grad_(), token)
+            tokens.append(weakref.ref(token))
+            tensor = _Mark.apply(_as_sent(tensors[action], action).requires_grad_(), token)
             originals[action] = tensor.detach()
             del token
-            at.sends(action, lambda a=action, t=tensor: box.send(a, t))
+            state.send(box, action, tensor)
             del tensor
-        graphs = [action for action, token in tokens.items() if token() is not None]
+        graphs = sum(token() is not None for token in tokens)
         for action in local:
-            other.send(action, _of_other(sent[action]))
-        at.does("finish of a mailbox that has sent nothing")
+            other.send(action, _of_other(tensors[action]))
+        state.does("finish of another mailbox")
         other.finish()
-        got, of_other = {}, {}
-        for action in back:
-            if action.stage in share.own:
-                at.does("receive", action)
-                got[action] = box.receive(action, len(sent[action]))
+        received, of_other = {}, {}
+        for action in incoming:
+            state.does("receive", action)
+            received[action] = box.receive(action, len(tensors[action]))
         for action in local:
-            of_other[action] = other.receive(action, len(sent[action]))
-        at.does("finish")
+            of_other[action] = other.receive(action, len(tensors[action]))
+        state.does("finish")
         box.finish()
-        changed = [a for a, tensor in originals.items() if not same(tensor, sent[a])]
+        changed = not all(same(tensor, tensors[a]) for a, tensor in originals.items())
         originals.clear()
-    seen = Seen(_read(got), _read(of_other), graphs, changed, 0)
-    got.clear()
-    of_other.clear()
+    everything = [x for x in (*received.values(), *of_other.values()) if isinstance(x, Tensor)]
+    requires_grad = any(x.requires_grad or x.grad_fn is not None for x in everything)
+    result = Round(_numbers(received), _numbers(of_other), requires_grad, graphs, changed)
+    for one in (received, of_other, everything):
+        one.clear()
     if storages.live:
-        gc.collect()  # what is in a circle
-    seen.kept = storages.live
-    return seen
+        gc.collect()  # reference cycles
+    result.kept = storages.live
+    return result
 
 
 def _as_sent(numbers: Tensor, action: Action) -> Tensor:
-    """A copy; every third is a view in another order of memory."""
+    """Copy the numbers; every third copy is a view that is not contiguous."""
     return numbers.t().clone().contiguous().t() if action.micro_batch == 1 else numbers.clone()
 
 
 def _of_other(numbers: Tensor) -> Tensor:
+    """Return what the other mailbox sends instead."""
     return -1 - numbers
 
 
-def _read(received: dict[Action, Any]) -> dict[Action, Got]:
-    return {action: Got.of(value) for action, value in received.items()}
+def _numbers(received: dict[Action, Any]) -> dict[Action, Any]:
+    return {a: x.detach().clone() if isinstance(x, Tensor) else x for a, x in received.items()}
 
 
-def comes(seen: Seen, sent: dict[Action, Tensor]) -> Finding | None:
-    others = {action: _of_other(sent[action]) for action in seen.of_other}
-    for got, right in ((seen.got, sent), (seen.of_other, others)):
-        for action, one in got.items():
-            tensor, name = one.value, f"what {text(action)} receives"
-            if (found := is_a(tensor, Tensor, "a torch.Tensor", name)) is not None:
+def _received(result: Round, tensors: dict[Action, Tensor]) -> Finding | None:
+    others = {action: _of_other(tensors[action]) for action in result.received_by_other}
+    for received, right in ((result.received, tensors), (result.received_by_other, others)):
+        for action, x in received.items():
+            name = f"what {text(action)} receives"
+            if found := is_a(x, Tensor, "a torch.Tensor", name):
                 return found
-            if one.requires_grad:
-                return MISTAKES.requires_grad()
-            if not same(tensor, right[action]):
-                return _instead(tensor, action, sent, others) or equal(tensor, right[action], name)
-    return None
+            if difference := equal(x, right[action], name):
+                if action in others and (same(x, tensors[action]) or same(x, others[action])):
+                    return MISTAKES.shared_state()
+                instead = next((a for a, one in tensors.items() if same(x, one)), None)
+                if instead is None or instead == action:
+                    return difference
+                return MISTAKES.mixed_up(action=text(action), other=text(instead))
+    return MISTAKES.requires_grad() if result.requires_grad else None
 
 
-def _instead(
-    tensor: Tensor, action: Action, sent: dict[Action, Tensor], others: dict[Action, Tensor]
-) -> Finding | None:
-    if action in others and (same(tensor, sent[action]) or same(tensor, others[action])):
-        return MISTAKES.shared_state()
-    other = next((a for a, one in sent.items() if same(tensor, one)), None)
-    return other and MISTAKES.mixed_up(action=text(action), other=text(other))
-
-
-def leaves_alone(seen: Seen) -> Finding | None:
-    if seen.changed:
+def _left_alone(result: Round) -> Finding | None:
+    if result.changed:
         return COMMON.argument_changed(name="`tensor`")
-    if seen.graphs:
+    if result.graphs:
         return MISTAKES.keeps_graph()
-    return MISTAKES.kept(got=seen.kept) if seen.kept else None
+    return MISTAKES.kept(got=result.kept) if result.kept else None
 
 
-def traffic(trial: Trial, share: Share, actions: list[Action], rounds: list) -> Finding | None:
-    if (found := mail.collective(trial.rank, trial.calls[trial.rank])) is not None:
-        return found
-    sends = trial.sends(trial.rank)
-    going = [
-        sent[a].nbytes
-        for sent, _, _ in rounds
-        for a in actions
-        if source_of(a) in share.own and a.stage not in share.own
+def _messages(trial: Trial, share: Share, rounds: Sequence[dict[Action, Tensor]]) -> Finding | None:
+    for call in trial.calls[trial.rank]:
+        if call.op not in (*SENDS, *RECEIVES):
+            return evidence(f"it calls {call.op}. Use only messages between two ranks")
+    sizes = [
+        tensor.nbytes
+        for tensors in rounds
+        for action, tensor in tensors.items()
+        if source_of(action) in share.own and action.stage not in share.own
     ]
+    sends = trial.sends(trial.rank)
     size = sum(call.bytes_sent for call in sends)
-    if len(sends) != len(going) or size != sum(going):
-        return MISTAKES.sent_more(
-            rank=trial.rank,
-            got=f"{len(sends)} messages with {size} bytes",
-            right=f"{len(going)} with {sum(going)} bytes",
-        )
-    return None
+    if (len(sends), size) == (len(sizes), sum(sizes)):
+        return None
+    return evidence(
+        f"it sends {len(sends)} messages with {size} bytes, expected {len(sizes)} "
+        f"with {sum(sizes)}: each tensor once"
+    )

@@ -1,11 +1,11 @@
-"""Checks of lab 04, tensor parallelism: one module an exercise.
+"""Checks of lab 04, tensor parallelism: one module for each exercise.
 
-layers: passes of a learner's layer beside those of the serial one; who holds which part.
-requirements: what is asked of any of them.
-gpt: the same for the whole model.
+_passes: run a function forward and backward, and check what it computes, sends, and refuses.
+_layers: compare a learner's layer with the serial layer.
+_gpt: the small GPT, and each rank's share of it.
 """
 
-from parlab.checks.agreement import show_values
+from parlab.checks.base.collective import show_values
 from parlab.checks.tensor_parallel.column_parallel_linear import column_parallel_linear
 from parlab.checks.tensor_parallel.dropout_generators import dropout_generators
 from parlab.checks.tensor_parallel.f_and_g import f_and_g

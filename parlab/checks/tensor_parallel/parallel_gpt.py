@@ -1,45 +1,32 @@
 """Exercise `parallel_gpt`."""
 
-from collections.abc import Callable
-
 from torch import nn
 
 from parlab import models
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.tensor_parallel import gpt, layers, requirements
-from parlab.checks.trial import Trial
-from parlab.ledger import Call
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.trial import Trial
+from parlab.checks.tensor_parallel import _gpt as gpt
+from parlab.checks.tensor_parallel import _layers as layers
+from parlab.checks.tensor_parallel._passes import uses_classes
 
 MISTAKES = Mistakes(
-    too_many_messages=(
-        "the {which} pass sends {got} bytes, and {times} all-reduces of {right} are enough: one "
-        "for each attention, each MLP, and for the {end}"
-    ),
-    block_not_returned=(
-        "`parallel_block` returns {got}: it changes the block that it is given, and returns it"
-    ),
-    block_classes=(
-        "`parallel_block` is given two other classes, and makes {got} of its two pairs of layers "
-        "with them: attention and MLP get both, `column` and `row`"
+    no_reduce_backward=(
+        "each rank has only its own part: the ranks' parts must be added in the backward pass. Is "
+        "there an f before every layer cut by columns, and before the output layer?"
     ),
     **gpt.MISTAKES.texts,
-    **requirements.texts("whole_weights", "reduced_again"),
-)
-WHERE = (
-    "Gradients become whole where an f is passed: is there one before every product cut by "
-    "columns, the output layer's too?"
+    **layers.texts("whole_weights", "output_gathered", "reduced_again", "sends_more"),
 )
 
 
 @check_of(MISTAKES)
 def parallel_gpt(check: Check) -> str:
-    """Check shares, scores, gradients and traffic of the whole model, plain and grouped."""
+    """Check shares, scores, gradients, and calls of the whole model, plain and grouped."""
     for number, trial in enumerate(check.trials()):
-        for grouped in (False, True) if number == 0 else (bool(number % 2),):
-            told = "grouped queries" if grouped else "as many keys as heads"
-            trial.situation = f"{trial.size} ranks, {told}"
-            _one(trial, gpt.Case(trial, grouped=grouped, shorter=grouped))
+        for _, grouped in trial.cases(gpt.GROUPED):
+            if number == 0 or grouped == bool(number % 2):
+                _model(trial, grouped)
         if number == 0:
             _block(trial)
     return (
@@ -48,54 +35,47 @@ def parallel_gpt(check: Check) -> str:
     )
 
 
+def _model(trial: Trial, grouped: bool) -> None:
+    before: dict[str, object] = {}
+
+    def cut(model: nn.Module) -> nn.Module:
+        before.update(_kept(model))
+        return trial.check.function(model, trial.group)
+
+    def form(model: nn.Module) -> Finding | None:
+        now = _kept(model)
+        for name, value in before.items():
+            if now.get(name) is not value:
+                return evidence(f"{name} is another object than before: change the model in place")
+        return gpt.is_tied(model)
+
+    case = gpt.case(trial, MISTAKES, grouped, cut=cut, form=form, in_place=True)
+    case.forward = case.backward = 2 * gpt.LAYERS + 1
+    case.message = 8 * case.x.numel() * 4 * trial.size
+    layers.compare(trial, case)
+
+
+def _kept(model: nn.Module) -> dict[str, object]:
+    """Return what stays the same object: blocks, norms, positions, and their parameters."""
+    kept: dict[str, object] = {f"block {i}": block for i, block in enumerate(model.blocks)}
+    for name, module in model.named_modules():
+        if "norm" in name or name == "positions":
+            kept |= {name: module}
+            kept |= {f"{name}.{one}": p for one, p in module.named_parameters()}
+    return kept
+
+
 def _block(trial: Trial) -> None:
-    """What stands beside `parallel_gpt` in its cell: part C cuts blocks with other classes."""
+    """Check `parallel_block`, in the same cell: part C cuts blocks with other classes."""
     parallel_block = getattr(trial.check.function, "__globals__", {}).get("parallel_block")
     if parallel_block is None:
         return
-    block = models.Block(gpt.config_for(trial, False))
-    made: list[str] = []
-
-    def noted(name: str) -> Callable[..., nn.Module]:
-        def make(linear: nn.Linear, group: object, *more: object, **named: object) -> nn.Module:
-            made.append(name)
-            return nn.Identity()
-
-        return make
-
-    got = trial.run_function(parallel_block, block, trial.group, noted("column"), noted("row"))
+    block = models.Block(gpt.config(trial))
+    got = uses_classes(trial, parallel_block, block, ["column", "row", "column", "row"])
     trial.require(
-        lambda: None if got is block else MISTAKES.block_not_returned(got=layers.told(got)),
         lambda: (
             None
-            if sorted(made) == ["column", "column", "row", "row"]
-            else MISTAKES.block_classes(got=min(made.count("column"), made.count("row")))
-        ),
-    )
-
-
-def _one(trial: Trial, case: gpt.Case) -> None:
-    passed = gpt.run(
-        trial, case, lambda model: trial.check.function(model, trial.group), in_place=True
-    )
-    everyone = trial.gather(passed)
-    trial.require(
-        lambda: None if passed.tied else MISTAKES.untied(),
-        lambda: requirements.holds_its_share(passed, case.right, case.shares, trial),
-        lambda: requirements.untouched(passed, "`tokens`"),
-        lambda: gpt.scores_are(passed, case.right, trial),
-        lambda: gpt.gradients_are(passed, case, everyone, trial, WHERE),
-        lambda: traffic(passed.forward, case, trial, "forward", "embedding"),
-        lambda: traffic(passed.backward, case, trial, "backward", "output layer"),
-    )
-
-
-def traffic(
-    calls: list[Call], case: gpt.Case, trial: Trial, which: str, end: str
-) -> Finding | None:
-    size, times = case.hidden_bytes, 2 * gpt.LAYERS + 1
-    if requirements.sends_too_much(calls, size, trial.size, times):
-        return MISTAKES.too_many_messages(
-            which=which, got=requirements.told_calls(calls), times=times, right=size, end=end
+            if got is block
+            else evidence("`parallel_block` does not return the block that it changes")
         )
-    return None
+    )

@@ -2,118 +2,76 @@
 
 from torch import nn
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import equal, same
-from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.models import TOLERANCE
-from parlab.checks.tensor_parallel import layers, requirements
-from parlab.checks.tensor_parallel.layers import Passed, Right, Share, passes, random, seeded
-from parlab.checks.trial import Trial
-
-SHARES = {"0.weight": Share(0), "0.bias": Share(0), "2.weight": Share(1), "2.bias": None}
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.trial import Trial
+from parlab.checks.tensor_parallel import _layers as layers
+from parlab.checks.tensor_parallel._passes import random, refuses, uses_classes
 
 MISTAKES = Mistakes(
-    rows_first=(
-        "0.weight has shape {got}: the first layer is cut by rows, so that the activation sees a "
-        "part of a sum. Columns first, then rows"
+    wrong_dimension=(
+        "it is cut along the wrong dimension. Cut the first layer by columns, and the second by "
+        "rows, so that the activation gets whole numbers"
     ),
-    gathered_between=(
-        "the forward pass sends {got} bytes: columns, then rows, need one all-reduce at the end "
-        "and nothing between"
-    ),
-    **requirements.texts(
-        "no_reduce_backward",
-        "not_summed",
+    **layers.texts(
         "whole_weights",
+        "not_summed",
+        "no_reduce_backward",
+        "sends_more",
         "kept_whole",
         "not_refused",
-        "sends_more",
     ),
 )
+ACTIVATIONS = {"GELU": nn.GELU, "Tanh": nn.Tanh}
+SHARES = {"0.weight": layers.Share(0), "0.bias": layers.Share(0), "2.weight": layers.Share(1)}
 
 
 @check_of(MISTAKES)
 def parallel_mlp(check: Check) -> str:
-    """Check parameters, output, gradients and calls, with several activations."""
+    """Check parameters, output, gradients, and calls, with several activations."""
     for trial in check.trials():
-        for activation in (nn.GELU, nn.Tanh):
-            trial.situation = f"{trial.size} ranks, {activation.__name__}"
-            _one(trial, activation)
-        trial.situation = f"{trial.size} ranks"
-        mlp = nn.Sequential(
-            nn.Linear(2, 2 * trial.size + 1), nn.ReLU(), nn.Linear(2 * trial.size + 1, 2)
-        )
-        requirements.refusal(
-            trial,
-            lambda mlp=mlp: check.function(mlp, trial.group),
-            f"{2 * trial.size + 1} hidden numbers",
-            [2 * trial.size + 1],
-        )
         n = trial.size
-        mlp = nn.Sequential(nn.Linear(2, n), nn.ReLU(), nn.Linear(n, 2))
-        requirements.uses_classes(trial, mlp)
+        for _, activation in trial.cases(ACTIVATIONS):
+            _case(trial, activation)
+        refuses(
+            trial,
+            lambda trial=trial: check.function(_mlp(2, 2 * trial.size + 1, 2), trial.group),
+            f"{2 * n + 1} hidden numbers",
+            [2 * n + 1],
+        )
+        uses_classes(trial, check.function, _mlp(2, n, 2), ["column", "row"])
     return (
         "the serial MLP's output and gradients, with one all-reduce forward and one backward, on 1 "
         f"to {check.world_size} ranks"
     )
 
 
-def _one(trial: Trial, activation: type[nn.Module]) -> None:
-    inputs, outputs = 2 * trial.size, 3 * trial.size
-    hidden, seed = trial.size * trial.draw.randrange(2, 5), trial.draw.getrandbits(32)
-    x = random(trial.draw, 3, 2, inputs)
-    weights = random(trial.draw, 3, 2, outputs)
+def _mlp(
+    inputs: int, hidden: int, outputs: int, activation: type[nn.Module] = nn.ReLU
+) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), activation(), nn.Linear(hidden, outputs))
 
-    def serial() -> nn.Module:
-        return seeded(
-            seed,
-            lambda: nn.Sequential(
-                nn.Linear(inputs, hidden), activation(), nn.Linear(hidden, outputs)
-            ),
-        )
 
-    right = layers.serially(serial(), x, layers.weighing(weights))
-    passed = trial.run_function(
-        passes,
-        trial,
-        serial,
+def _case(trial: Trial, activation: type[nn.Module]) -> None:
+    n = trial.size
+    hidden = n * trial.draw.randrange(2, 5)
+    case = layers.Case(
+        MISTAKES,
+        layers.seeded(trial, lambda: _mlp(2 * n, hidden, 3 * n, activation)),
         lambda mlp: trial.check.function(mlp, trial.group),
-        x,
-        layers.weighing(weights),
-        seconds=layers.SECONDS,
+        random(trial.draw, 3, 2, 2 * n),
+        SHARES,
+        forward=1,
+        backward=1,
+        form=_is_sequential,
     )
-    everyone = trial.gather(passed)
-    trial.require(
-        lambda: instead(passed, right),
-        lambda: requirements.holds_its_share(passed, right, SHARES, trial),
-        lambda: requirements.untouched(passed),
-        lambda: between(passed, right, trial),
-        lambda: output_is(passed, right, everyone, trial),
-        lambda: requirements.gradient_is(
-            passed.input_gradient, right.input_gradient, [p.input_gradient for p in everyone], "x"
-        ),
-        lambda: requirements.gradients_are(passed, right, SHARES, everyone, trial),
-        lambda: requirements.sends(passed.backward, x.nbytes, trial.size, "backward"),
+    layers.compare(trial, case)
+
+
+def _is_sequential(module: nn.Module) -> Finding | None:
+    if isinstance(module, nn.Sequential) and len(module) == 3:
+        return None
+    length = f" of {len(module)}" if isinstance(module, nn.Sequential) else ""
+    return evidence(
+        f"it returns a {type(module).__name__}{length}: return an nn.Sequential of three layers"
     )
-
-
-def instead(passed: Passed, right: Right) -> Finding | None:
-    got, whole = passed.parameters.get("0.weight"), right.parameters["0.weight"]
-    if got is not None and got.shape[0] == whole.shape[0] and got.shape[1] < whole.shape[1]:
-        return MISTAKES.rows_first(got=tuple(got.shape))
-    return None
-
-
-def between(passed: Passed, right: Right, trial: Trial) -> Finding | None:
-    if requirements.sends_too_much(passed.forward, right.output.nbytes, trial.size):
-        return MISTAKES.gathered_between(got=requirements.told_calls(passed.forward))
-    return None
-
-
-def output_is(passed: Passed, right: Right, everyone: list[Passed], trial: Trial) -> Finding | None:
-    same_here = same(passed.output, right.output, TOLERANCE)
-    bias = right.parameters["2.bias"]
-    parts = sum(p.output for p in everyone) - (trial.size - 1) * bias
-    if not same_here and trial.size > 1 and same(parts, right.output, TOLERANCE):
-        return MISTAKES.not_summed(name="the output")
-    return equal(passed.output, right.output, "the output", TOLERANCE)

@@ -1,14 +1,12 @@
-"""Checks of lab 07, Triton kernels: one module an exercise.
+"""Checks of lab 07, Triton kernels: one module an exercise."""
 
-watched: a call with guarded buffers, its launches and accesses, and requirements on them.
-adams: Adam as it is, and as it is often mistaken.
-"""
-
-from parlab.checks.agreement import show_values
+from parlab.checks.base.collective import show_values
 from parlab.checks.triton.adam_group import adam_group
 from parlab.checks.triton.adam_step import adam_step
+from parlab.checks.triton.attention import attention
 from parlab.checks.triton.fused_adam import fused_adam
 from parlab.checks.triton.matmul import matmul
+from parlab.checks.triton.online_softmax import online_softmax
 from parlab.checks.triton.predict_adam import predict_adam
 from parlab.checks.triton.predict_softmax import predict_softmax
 from parlab.checks.triton.sharded_adam import sharded_adam
@@ -18,8 +16,10 @@ from parlab.checks.triton.vector_add import vector_add
 __all__ = [
     "adam_group",
     "adam_step",
+    "attention",
     "fused_adam",
     "matmul",
+    "online_softmax",
     "predict_adam",
     "predict_softmax",
     "sharded_adam",

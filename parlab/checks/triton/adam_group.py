@@ -1,119 +1,119 @@
 """Exercise `adam_group`."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import torch
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Finding, Mistakes
-from parlab.checks.triton.adam_step import close, differs, once, stored, tensors
-from parlab.checks.triton.adams import Settings, State, random_settings, stepped
-from parlab.checks.triton.watched import KERNEL, Run, as_passed, inside, one_launch, run
-from parlab.checks.untouched import unchanged
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
+from parlab.checks.triton import _adam, _kernels
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    **KERNEL.texts,
+    **_kernels.KERNEL.texts,
     launch_per_tensor=(
-        "{got} launches for {got} tensors: a table of their addresses goes to one launch for all"
+        "{count} launches for {count} tensors: put the addresses of all tensors into a table, and "
+        "pass it to one launch"
     ),
-    one_step_for_all=(
-        "all tensors are corrected for the same step: tensor {tensor} is at step {right}"
-    ),
-    left_out="tensor {tensor} of {size} elements is not updated: neither parameter nor moments",
+    one_step_for_all="all tensors are corrected for the same step. Use `steps[i]` for tensor i",
     rest_left_out=(
-        "of tensor {tensor}, which has {size} elements, those from {first} on are not updated: "
-        "its blocks together go to the last of its `numel()`"
+        "only the first {updated} of {size} elements of tensor {tensor} are updated. Its blocks "
+        "must cover all of its `numel()`"
+    ),
+    kept_tables=(
+        "this call uses tensors or steps of an earlier call. Make tables of addresses, sizes, and "
+        "corrections from the arguments of each call"
     ),
 )
+GROUPS = {  # shapes, dtype and weight decay
+    "one tensor": ([(64,)], torch.float32, "no"),
+    "very different sizes": ([(5,), (6000,), (1,), (33, 17)], torch.float32, "coupled"),
+    "as many tensors, other sizes": ([(700,), (3,), (41, 30), (9,)], torch.float32, "coupled"),
+    "twelve tensors": ([(7 * n + 2,) for n in range(12)], torch.float32, "decoupled"),
+    "bfloat16": ([(3, 7), (1025,), (40,)], torch.bfloat16, "decoupled"),
+    "float16": ([(2, 3, 5), (700,)], torch.float16, "coupled"),
+    "more elements than one block can have": ([(70_000,), (3,)], torch.float32, "no"),
+}
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def adam_group(check: Check) -> str:
-    """Check groups of tensors of very different sizes, in one launch each."""
+    """Check groups of tensors of very different sizes, in one launch each, and later calls."""
     with check.trial() as trial:
-        draw = trial.draw
-        large = draw.randrange(4100, 9000)
-        for shapes, dtype, decay, decoupled in [
-            ([(64,)], torch.float32, False, False),
-            ([(5,), (large,), (1,), (33, 17)], torch.float32, True, False),
-            ([(draw.randrange(2, 90),) for _ in range(12)], torch.float32, True, True),
-            ([(3, 7), (1025,), (40,)], torch.bfloat16, True, True),
-            ([(2, 3, 5), (700,)], torch.float16, True, False),
-        ]:
-            of = random_settings(draw, decay=decay, decoupled=decoupled)
-            sizes = [torch.Size(shape).numel() for shape in shapes]
-            trial.situation = f"tensors of {sizes} elements, {str(dtype)[6:]}"
-            steps = [draw.randrange(1, 9) for _ in shapes]
+        earlier: list[_adam.State] = []
+        for _, (shapes, dtype, decay) in trial.cases(GROUPS):
+            of = _adam.random_settings(trial.draw, decay)
+            steps = [trial.draw.randrange(1, 9) for _ in shapes]
             steps[-1] = steps[0] % 8 + 1
             arena = Arena(device)
-            before = [tensors(trial, s, dtype, n) for s, n in zip(shapes, steps, strict=True)]
-            now = [placed(arena, state, i) for i, state in enumerate(before)]
-            done = run(
-                trial,
-                arena,
-                [s.p for s in now],
-                [s.g for s in now],
-                [s.m for s in now],
-                [s.v for s in now],
-                steps,
-                *of.values,
-            )
-            trial.require(
-                lambda: inside(done),
-                lambda: launched(done, len(now)),
-                lambda: unchanged("`gradients`", [s.g for s in now], [s.g for s in before]),
-                lambda: values(now, before, of),
-                lambda: as_passed(done),
-                lambda: all_stored(done, now),
-                lambda: once(done, *now),
-            )
+            now = [
+                _adam.placed(arena, _adam.random_state(trial, shape, dtype, step), f"s[{i}]")
+                for i, (shape, step) in enumerate(zip(shapes, steps, strict=True))
+            ]
+            _one_call(trial, arena, now, of, steps, earlier)
+            trial.add("the same tensors again, at later steps")
+            later = [replace(state, step=state.step + 3 + i) for i, state in enumerate(now)]
+            _one_call(trial, arena, later, of, steps, earlier)
+            earlier += now
     return "one launch for all tensors where they are, each at its own step, three dtypes"
 
 
-def placed(arena: Arena, state: State, number: int) -> State:
-    return State(
-        arena.place(f"parameters[{number}]", state.p),
-        arena.place(f"gradients[{number}]", state.g),
-        arena.place(f"exp_avgs[{number}]", state.m),
-        arena.place(f"exp_avg_sqs[{number}]", state.v),
-        state.step,
+def _one_call(
+    trial: Trial,
+    arena: Arena,
+    now: list[_adam.State],
+    of: _adam.Settings,
+    first_steps: list[int],
+    earlier: list[_adam.State],
+) -> None:
+    before, others = [s.copy() for s in now], [s.copy() for s in earlier]
+    p, g, m, v = ([getattr(s, name) for s in now] for name in "pgmv")
+    call = _kernels.run(trial, arena, p, g, m, v, [s.step for s in now], *astuple(of))
+    trial.require(
+        lambda: _kernels.inside(call) or launch_per_tensor(call, len(now)),
+        lambda: _kernels.one_launch_inside(call, "gradients"),
+        lambda: keeps_earlier(earlier, others),
+        lambda: values(now, before, of, first_steps),
+        lambda: _adam.moved_once(call, *now),
     )
 
 
-def launched(done: Run, tensors: int) -> Finding | None:
-    if tensors > 1 and len(done.made) == tensors:
-        return MISTAKES.launch_per_tensor(got=tensors)
-    return one_launch(done)
+def launch_per_tensor(call: _kernels.KernelCall, tensors: int) -> Finding | None:
+    count = len(call.launches)
+    return MISTAKES.launch_per_tensor(count=count) if count == tensors > 1 else None
 
 
-def values(now: list[State], before: list[State], of: Settings) -> Finding | None:
-    got = [(s.p, s.m, s.v) for s in now]
-    right = [stepped(s, of) for s in before]
-    wrong = [i for i in range(len(now)) if not close(got[i], right[i])]
-    if not wrong:
-        return None
-    first = wrong[0]
-    for step in {s.step for s in before}:
-        if all(
-            close(one, stepped(replace(s, step=step), of))
-            for one, s in zip(got, before, strict=True)
-        ):
-            return MISTAKES.one_step_for_all(tensor=first, right=before[first].step)
-    old = before[first]
-    kept = [(a.cpu() == b).flatten() for a, b in ((now[first].m, old.m), (now[first].v, old.v))]
-    same = kept[0] & kept[1]
-    if same.all():
-        return MISTAKES.left_out(tensor=first, size=len(same))
-    changed = int((~same).nonzero()[-1]) + 1
-    if changed < len(same) and not same[:changed].any():
-        return MISTAKES.rest_left_out(tensor=first, size=len(same), first=changed)
-    return differs(got[first], right[first], f"s[{first}]")
-
-
-def all_stored(done: Run, now: list[State]) -> Finding | None:
-    for number, state in enumerate(now):
-        if found := stored(done, state, f"s[{number}]"):
-            return found
+def keeps_earlier(now: list[_adam.State], before: list[_adam.State]) -> Finding | None:
+    """Require that tensors of earlier calls are as they were."""
+    if unchanged("", [s.changing for s in now], [s.changing for s in before]):
+        return MISTAKES.kept_tables()
     return None
+
+
+def values(
+    now: list[_adam.State], before: list[_adam.State], of: _adam.Settings, first_steps: list[int]
+) -> Finding | None:
+    """Compare all tensors."""
+
+    def compare(states: list[_adam.State]) -> Finding | None:
+        return _kernels.first(
+            _adam.compare_step(one.changing, _adam.stepped(other, of), f"s[{i}]")
+            for i, (one, other) in enumerate(zip(now, states, strict=True))
+        )
+
+    at_first = [replace(s, step=step) for s, step in zip(before, first_steps, strict=True)]
+    difference = _kernels.explained(compare, before, {"kept_tables": at_first}, MISTAKES)
+    if difference is None:
+        return None
+    for step in {s.step for s in before}:
+        if compare([replace(s, step=step) for s in before]) is None:
+            return MISTAKES.one_step_for_all()
+    for i, (one, old) in enumerate(zip(now, before, strict=True)):
+        changed = ((one.m.cpu() != old.m) | (one.v.cpu() != old.v)).flatten()
+        updated = int(changed.sum())
+        if updated < len(changed) and changed[:updated].all():
+            return MISTAKES.rest_left_out(updated=updated, size=len(changed), tensor=i)
+    return difference

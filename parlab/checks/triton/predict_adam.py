@@ -1,39 +1,47 @@
 """Exercise `predict_adam`."""
 
-from collections.abc import Iterator
-
 import torch
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Mistakes
-from parlab.checks.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.base.predictions import first_wrong, form, misconception
 from parlab.kernels.traffic import traffic
 
 MISTAKES = Mistakes(
-    one_tensor="launches: that is for one tensor: each has seven of its own",
-    one_each="launches: that is one for each tensor: each operation is a kernel",
-    elements="{name}: that counts numbers, not bytes",
-    reads_alone="{name}: that is what is read; what is written moves too",
-    two_each="eager: that is a read and a write for each operation; some read two or three tensors",
-    gradient_written="{name}: that writes the gradient as well{other}",
-    state_forgotten="{name}: that leaves out the moments, or reads them alone",
-    all_halved="fused_bfloat16: the moments are float32 there",
-    nothing_halved="fused_bfloat16: parameter and gradient have two bytes there",
+    one_tensor="launches: this is the number for one tensor. Each tensor has its own seven",
+    elements="{name}: this counts numbers, not bytes",
+    reads_alone="{name}: this counts only what is read. Add what is written",
+    two_each="eager: this counts one read and one write for each operation. Some read two or three",
+    gradient_written="{name}: this counts a write of the gradient, which stays as it is",
+    all_halved="fused_bfloat16: the moments stay float32",
+    nothing_halved="fused_bfloat16: parameters and gradients have two bytes each",
 )
+WRONG = [
+    ("launches", 7, "one_tensor"),
+    ("eager", 18, "elements"),
+    ("eager", 4 * 11, "reads_alone"),
+    ("eager", 4 * 14, "two_each"),
+    ("fused", 7, "elements"),
+    ("fused", 4 * 4, "reads_alone"),
+    ("fused", 4 * 8, "gradient_written"),
+    ("fused_bfloat16", 14, "all_halved"),
+    ("fused_bfloat16", 28, "nothing_halved"),
+]
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def predict_adam(check: Check) -> str:
-    """Compare with what torch.optim.Adam really launches and moves."""
+    """Compare with what torch.optim.Adam launches and moves."""
     with check.trial() as trial:
-        # Not seven: one launch for each of them, and seven for one, would be the same number.
-        for tensors in (trial.draw.choice([3, 4, 5, 6, 8, 9, 10, 11]), 1):
-            trial.situation = f"{tensors} tensor" + "s" * (tensors > 1)
+        # With seven tensors, a launch for each tensor would look like seven in all.
+        several = trial.draw.choice([3, 4, 5, 6, 8, 9, 10, 11])
+        for _, tensors in trial.cases({f"{several} tensors": several, "1 tensor": 1}):
             right = measured(tensors)
             predicted = trial.run(tensors)
+            wrong = [(name, value, getattr(MISTAKES, key)(name=name)) for name, value, key in WRONG]
             trial.require(
                 lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong_numbers(right, tensors)),
+                lambda: misconception(predicted, right, wrong),
                 lambda: first_wrong(predicted, right),
             )
     return "seven launches a tensor; 72 bytes a parameter, 28 fused, 22 in bfloat16"
@@ -47,34 +55,7 @@ def measured(tensors: int) -> dict[str, float]:
     optimizer.step()
     with traffic() as eager:
         optimizer.step()
-
-    def fused(dtype: torch.dtype) -> float:
-        p, g = torch.ones(2, 50, dtype=dtype)
-        m, v = torch.ones(2, 50)
-        return (sum(t.nbytes for t in (p, g, m, v)) + sum(t.nbytes for t in (p, m, v))) / 50
-
-    return {
-        "launches": eager.operations,
-        "eager": eager.bytes / (50 * tensors),
-        "fused": fused(torch.float32),
-        "fused_bfloat16": fused(torch.bfloat16),
-    }
-
-
-def wrong_numbers(right: dict[str, float], tensors: int) -> Iterator[Wrong]:
-    if tensors > 1:
-        yield "launches", 7, MISTAKES.one_tensor()
-        yield "launches", tensors, MISTAKES.one_each()
-    for name, numbers in (("eager", 18), ("fused", 7), ("fused_bfloat16", 7)):
-        yield name, numbers, MISTAKES.elements(name=name)
-    yield "eager", 4 * 11, MISTAKES.reads_alone(name="eager")
-    yield "eager", 4 * 14, MISTAKES.two_each()
-    yield "fused", 16, MISTAKES.reads_alone(name="fused")
-    yield "fused", 32, MISTAKES.gradient_written(name="fused", other="")
-    yield "fused", 12, MISTAKES.state_forgotten(name="fused")
-    yield "fused", 20, MISTAKES.state_forgotten(name="fused")
-    yield "fused_bfloat16", 14, MISTAKES.all_halved()
-    yield "fused_bfloat16", 28, MISTAKES.nothing_halved()
-    yield "fused_bfloat16", 12, MISTAKES.reads_alone(name="fused_bfloat16")
-    other = ", or reads one of float32"
-    yield "fused_bfloat16", 24, MISTAKES.gradient_written(name="fused_bfloat16", other=other)
+    per_parameter = eager.bytes / (50 * tensors)
+    # The kernel reads parameter, gradient, and moments, and writes all but the gradient.
+    fused = {"fused": 4 * (4 + 3), "fused_bfloat16": 2 * (2 + 1) + 4 * (2 + 2)}
+    return {"launches": eager.operations, "eager": per_parameter, **fused}

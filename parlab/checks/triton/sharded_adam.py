@@ -1,48 +1,44 @@
 """Exercise `sharded_adam`."""
 
-from collections.abc import Iterator
+import math
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.messages import something_sent
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.trial import Trial
-from parlab.checks.triton.adams import ABSOLUTE, ROUNDED, Settings, State, stepped
-from parlab.checks.triton.watched import Run, inside, is_near, near, run, warm
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.messages import something_sent
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.trial import Trial
+from parlab.checks.triton import _adam, _kernels
+from parlab.checks.triton._kernels import unless
 from parlab.kernels.buffers import Arena
 from parlab.kernels.launches import launches
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    summed="the step is along the sum of the ranks' gradients: the mean is asked for",
-    own_gradient="each rank updates its shard with its own gradient: it is to be the mean over all",
-    not_gathered=(
-        "parameters of other ranks' shards are as they were: gather the shards after the step"
-    ),
-    shard_not_gathered="the shard has taken the step, and the parameters have not: copy it back",
-    states_whole="a rank holds moments of {got} elements, where its shard has {right}",
-    wrong_shard="shard has {got} elements where ⌈{numbers}/{ranks}⌉ = {right} are right",
-    launched_otherwise="{got} launches in a step, where one updates the shard",
+    summed="the step uses the sum of the ranks' gradients. Use their mean",
+    own_gradient="each rank updates its shard with its own gradient. Use the mean over all ranks",
+    not_gathered="other ranks' shards keep their old parameters. Gather all shards after the step",
+    states_whole="a rank holds moments of {got} elements, but its shard has {right}",
     sent_too_much=(
-        "a rank sends {got:.0f} bytes (on a ring) where a reduce-scatter and an all-gather take "
-        "{right:.0f}: an all-reduce is both at once, and more than is needed for one"
+        "a rank sends {got:.0f} bytes (on a ring), expected {right:.0f} for one reduce-scatter and "
+        "one all-gather. An all-reduce is both of them"
     ),
 )
-
 STEPS = 3
-OF = Settings(0.05, (0.7, 0.9), 0.2, 0.3, True)
+OF = _adam.Settings(0.05, (0.7, 0.9), 0.2, 0.3, True)
+SHAPES = [[(5, 3), (7,), (1,)], [(2,)], [(4, 6), (8,)]]
 
 
 @check_of(MISTAKES)
 def sharded_adam(check: Check) -> str:
     """Check steps on all ranks and fewer, with shards that are padded and some that are empty."""
-    warm()
-    shapes = [[(5, 3), (7,), (1,)], [(2,)], [(4, 6), (8,)]]
+    _kernels.import_optimizers()
     for number, trial in enumerate(check.trials()):
-        _steps(trial, shapes[number % len(shapes)])
+        _steps(trial, SHAPES[number % len(SHAPES)])
     return (
         f"the steps of one rank along the mean gradient, on 1 to {check.world_size} ranks; each "
         "launches once, for its shard, and holds the moments of that alone"
@@ -50,144 +46,93 @@ def sharded_adam(check: Check) -> str:
 
 
 def _steps(trial: Trial, shapes: list[tuple[int, ...]]) -> None:
+    """Take steps. Adam updates each number alone, so the parameters are one vector in the check."""
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
-    start = [torch.randn(shape, generator=generator) for shape in shapes]
-    gradients = [
-        [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(trial.size)]
-        for _ in range(STEPS)
-    ]
-    trial.add(f"tensors of {[t.numel() for t in start]} elements")
-    p = [nn.Parameter(t.to(device, copy=True)) for t in start]
-    per_step: list[int] = []
-    group, mine = trial.group, max(trial.rank, 0)
+    sizes = [math.prod(shape) for shape in shapes]
+    start = torch.randn(sum(sizes), generator=generator)
+    gradients = torch.randn(STEPS, trial.size, len(start), generator=generator)
+    trial.add(f"tensors of {sizes} elements")
+    group, counts = trial.group, []
+
+    def tensors(vector: Tensor) -> list[Tensor]:
+        parts = vector.to(device, copy=True).split(sizes)
+        return [part.clone().view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    p = [nn.Parameter(t) for t in tensors(start)]
 
     def train() -> Any:
-        settings = {"lr": OF.lr, "betas": OF.betas, "eps": OF.eps}
-        settings |= {"weight_decay": OF.weight_decay, "decoupled_weight_decay": OF.decoupled}
-        made = trial.check.function(p, group, **settings)
-        for step in range(STEPS):
-            for parameter, gradient in zip(p, gradients[step][mine], strict=True):
-                parameter.grad = gradient.to(device, copy=True)
+        optimizer = trial.check.function(p, group, **asdict(OF))
+        for ranks in gradients:
+            for parameter, gradient in zip(p, tensors(ranks[trial.rank]), strict=True):
+                parameter.grad = gradient
             with launches() as launched:
-                made.step()
-            per_step.append(len(launched))
-        return made
+                optimizer.step()
+            counts.append(len(launched))
+        return optimizer
 
-    done = run(trial, Arena(device), function=train)
+    call = _kernels.run(trial, Arena(device), function=train)
     sent = trial.ledger.ring_bytes()
-    mean = [[sum(row) / trial.size for row in zip(*ranks, strict=True)] for ranks in gradients]
-    right = trained(start, mean)
-    count = sum(t.numel() for t in start)
+    shard = -(-len(start) // trial.size)
+    right, wrong = expected(start, gradients, shard, trial.rank)
+
+    def compare(values: Tensor) -> Finding | None:
+        got = torch.cat([t.detach().flatten() for t in p])
+        return _adam.compare_parameters([got], [values], "all parameters in one vector")
+
     trial.require(
-        lambda: inside(done),
-        lambda: something_sent(trial) if trial.size > 1 else None,
-        lambda: launched_once(per_step),
-        lambda: shard(done, count, trial.size),
-        lambda: values(p, right, wrong(start, gradients, mean, trial, done)),
-        lambda: own_part(done.result.shard, right, trial),
-        lambda: little_sent(sent, count, trial.size),
+        lambda: _kernels.inside(call),
+        lambda: something_sent(trial),
+        lambda: launched_once(counts),
+        lambda: is_sharded(call.result, shard, len(start)),
+        lambda: _kernels.explained(compare, right, wrong, MISTAKES),
+        lambda: own_part(call.result.shard, right, trial.rank),
+        lambda: sends_once(sent, shard, trial.size),
     )
 
 
-def trained(start: list[Tensor], gradients: list[list[Tensor]], factor: float = 1) -> list[Tensor]:
-    """Parameters after the steps, in float64."""
-    found = []
-    for number, p in enumerate(start):
-        m = v = torch.zeros(p.shape, dtype=torch.float64)
-        for step, row in enumerate(gradients):
-            p, m, v = stepped(State(p, row[number] * factor, m, v, step + 1), OF)
-        found.append(p)
-    return found
+def expected(
+    start: Tensor, gradients: Tensor, shard: int, rank: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the parameters after all steps, and what each mistake computes instead."""
+
+    def after(rows: Tensor) -> Tensor:
+        return _adam.trained([start], [[row] for row in rows], lambda *_: OF)[0]
+
+    right, owner = after(gradients.mean(1)), torch.arange(len(start)) // shard
+    each = torch.stack([after(rows) for rows in gradients.unbind(1)])
+    wrong = {
+        "summed": after(gradients.sum(1)),
+        "own_gradient": each.gather(0, owner[None])[0],
+        "not_gathered": torch.where(owner == rank, right, start),
+    }
+    return right, wrong
 
 
-def launched_once(per_step: list[int]) -> Finding | None:
-    for got in per_step:
-        if got != 1:
-            return MISTAKES.launched_otherwise(got=got)
-    return None
+def launched_once(counts: list[int]) -> Finding | None:
+    got = next((count for count in counts if count != 1), 1)
+    return unless(got == 1, f"{got} launches in a step, expected one for the shard")
 
 
-def shard(done: Run, numbers: int, ranks: int) -> Finding | None:
-    right = -(-numbers // ranks)
-    made = done.result
-    if not isinstance(getattr(made, "shard", None), Tensor):
-        return evidence("it has no tensor `shard`")
-    if not isinstance(getattr(made, "optimizer", None), torch.optim.Optimizer):
-        return evidence("it has no `optimizer`, the FusedAdam of its shard")
-    states = [
-        value
-        for state in made.optimizer.state.values()
-        for name, value in state.items()
-        if name == "exp_avg"
-    ]
-    got = sum(value.numel() for value in states)
-    if made.shard.numel() in (right, numbers) and got > right:
+def is_sharded(optimizer: Any, right: int, whole: int) -> Finding | None:
+    shard, adam = getattr(optimizer, "shard", None), getattr(optimizer, "optimizer", None)
+    if not isinstance(shard, Tensor) or not isinstance(adam, torch.optim.Optimizer):
+        name = "optimizer" if isinstance(shard, Tensor) else "shard"
+        return evidence(f"it has no `{name}`: see the attributes that its docstring lists")
+    got = sum(state["exp_avg"].numel() for state in adam.state.values() if "exp_avg" in state)
+    if got > right and shard.numel() in (right, whole):
         return MISTAKES.states_whole(got=got, right=right)
-    if made.shard.numel() != right:
-        return MISTAKES.wrong_shard(
-            got=made.shard.numel(), numbers=numbers, ranks=ranks, right=right
-        )
-    return None
+    got = shard.numel()
+    return unless(got == right, f"`shard` has {got} elements, expected ⌈Ψ/N⌉ = {right}")
 
 
-def values(
-    got: list[nn.Parameter], right: list[Tensor], wrong: Iterator[tuple[list[Tensor], Finding]]
-) -> Finding | None:
-    def alike(other: list[Tensor]) -> bool:
-        relative = 3 * ROUNDED[torch.float32]
-        return all(is_near(a, b, relative, 3 * ABSOLUTE) for a, b in zip(got, other, strict=True))
-
-    if alike(right):
-        return None
-    for other, finding in wrong:
-        if alike(other):
-            return finding
-    for number, (one, other) in enumerate(zip(got, right, strict=True)):
-        if found := near(one, other, f"parameter {number}", 1e-5, 3 * ABSOLUTE):
-            return found
-    return None
+def own_part(shard: Tensor, right: Tensor, rank: int) -> Finding | None:
+    """Require that the shard is this rank's part of all parameters, with padding at the end."""
+    first = rank * len(shard)
+    part = right[first : first + len(shard)]
+    part = pad(part, (0, len(shard) - len(part)))
+    return _adam.compare_parameters([shard.flatten()], [part], "`shard`")
 
 
-def wrong(
-    start: list[Tensor],
-    gradients: list[list[list[Tensor]]],
-    mean: list[list[Tensor]],
-    trial: Trial,
-    done: Run,
-) -> Iterator[tuple[list[Tensor], Finding]]:
-    size, sizes = trial.size, [t.numel() for t in start]
-    part = -(-sum(sizes) // size)
-
-    def joined(tensors: list[Tensor]) -> Tensor:
-        return torch.cat([t.flatten().double() for t in tensors])
-
-    def parted(vector: Tensor) -> list[Tensor]:
-        return [v.view(t.shape) for v, t in zip(vector.split(sizes), start, strict=True)]
-
-    if size > 1:
-        yield trained(start, mean, size), MISTAKES.summed()
-    each = [joined(trained(start, [row[r] for row in gradients])) for r in range(size)]
-    yield (
-        parted(torch.cat([v.split(part)[r] for r, v in enumerate(each) if r * part < len(v)])),
-        (MISTAKES.own_gradient()),
-    )
-    right, old = joined(trained(start, mean)), joined(start)
-    own = torch.zeros(len(old), dtype=torch.bool)
-    own[part * trial.rank : part * (trial.rank + 1)] = True
-    yield parted(old), MISTAKES.shard_not_gathered()
-    yield parted(torch.where(own, right, old)), MISTAKES.not_gathered()
-
-
-def own_part(shard: Tensor, right: list[Tensor], trial: Trial) -> Finding | None:
-    """Whether the shard is this rank's part of the vector, with the padding at its end."""
-    whole = torch.cat([t.flatten() for t in right])
-    whole = torch.nn.functional.pad(whole, (0, -len(whole) % trial.size))
-    part = whole.chunk(trial.size)[trial.rank]
-    return near(shard.flatten(), part, "`shard`", 1e-5, 3 * ABSOLUTE)
-
-
-def little_sent(sent: float, numbers: int, ranks: int) -> Finding | None:
-    right = STEPS * 2 * 4 * -(-numbers // ranks) * (ranks - 1)
-    if ranks > 1 and sent > 1.01 * right:
-        return MISTAKES.sent_too_much(got=sent, right=right)
-    return None
+def sends_once(sent: float, shard: int, ranks: int) -> Finding | None:
+    right = STEPS * 2 * 4 * shard * (ranks - 1)
+    return MISTAKES.sent_too_much(got=sent, right=right) if sent > 1.01 * right else None

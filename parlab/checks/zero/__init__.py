@@ -1,9 +1,10 @@
 """Checks of lab 03, ZeRO: one module an exercise.
 
-models: the awkward models that they train. training: steps of a stage, and of a serial loop.
+_models: the models that they train. _training: steps of a learner's stage. _steps: the same steps
+on one rank, and how to compare. _whole_layers: stages that shard parameters. _predictions: numbers.
 """
 
-from parlab.checks.agreement import show_values
+from parlab.checks.base.collective import show_values
 from parlab.checks.zero.clip_shards import clip_shards
 from parlab.checks.zero.flat_shard import flat_shard
 from parlab.checks.zero.memory_by_kind import memory_by_kind

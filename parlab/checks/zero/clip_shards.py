@@ -4,138 +4,98 @@ import math
 from numbers import Real
 
 import torch
-from torch import Tensor
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.compare import close, equal, is_a, same
-from parlab.checks.messages import something_sent
-from parlab.checks.mistakes import Finding, Mistakes, evidence
-from parlab.checks.trial import Trial
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import close, explained, is_a
+from parlab.checks.base.messages import something_sent
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.trial import Trial
 
 TOLERANCE = 1e-5  # some divide by the norm plus 10⁻⁶, as the library does
 
 MISTAKES = Mistakes(
-    padding_counts=(
-        "the norm is {got:.6g} where {right:.6g} is right: the padding is in it. The first `used` "
-        "numbers are the gradient"
-    ),
+    padding_counts="the norm includes the padding: use only the first `used` elements",
+    norms_added="the returned norm is the sum of the ranks' norms: add up their squares",
+    squared="the returned norm is its own square: take the square root",
+    norm_after="the returned norm is that after clipping: return the norm before",
     own_norm=(
-        "each rank clips by the norm of its own shard: the ranks scale by different factors, and "
-        "the gradient points elsewhere"
+        "the shard is clipped by its own norm, so ranks scale by different factors: use the norm "
+        "of the whole gradient"
     ),
-    norms_added="the norm is {got:.6g}, the ranks' norms added up: their squares add up",
-    norm_after=(
-        "the norm is {got:.6g}, what it is after clipping: the one before is asked for, {right:.6g}"
-    ),
-    averaged="the norm is {got:.6g}, 1/√N of the right one: squares add up, no mean is taken",
-    squared="the norm is {got:.6g}, its square: a square root is missing",
-    largest="the norm is {got:.6g}, the largest of the ranks' norms: their squares add up",
-    scaled_up=(
-        "a gradient with a norm below max_norm has changed: clipping makes gradients shorter, "
-        "never longer"
-    ),
-    not_in_place="the shard is as it was: scale it in place",
-    whole_sent=(
-        "a rank sends {got} bytes: one number is enough, the sum of its squares. Nobody needs the "
-        "whole gradient"
-    ),
-    own_norm_returned="it returns the norm of this rank's shard, not that of the whole gradient",
+    scaled_up="a gradient whose norm is below max_norm has changed: clipping never makes it longer",
+    not_in_place="the shard has not changed: scale it in place",
 )
+CASES = {  # max_norm over the norm, and what the padding has
+    "max_norm is 0.15 times the norm": (0.15, 1e3),  # so small that it is no 1/√N
+    "max_norm is twice the norm": (2.0, 1e3),
+    "max_norm is 0.15 times the norm, the padding is NaN": (0.15, math.nan),
+    "max_norm is twice the norm, the padding is NaN": (2.0, math.nan),
+    "the gradient is zero": (math.inf, math.nan),
+}
 
 
 @check_of(MISTAKES)
 def clip_shards(check: Check) -> str:
     """Check gradients above and below the limit, with padding and empty shards."""
     for trial in check.trials():
-        for padding in (math.nan, 1e3):
-            for factor in (0.15, 2.0):  # so small that it is no 1/√N
-                _clipped(trial, factor, padding)
-        _clipped(trial, math.inf, math.nan)
+        for _, (factor, padding) in trial.cases(CASES):
+            _clip(trial, factor, padding)
     return (
         "one norm for all, of the whole gradient and no padding; scaled alike, or left alone; one "
         "number sent"
     )
 
 
-def _clipped(trial: Trial, factor: float, padding: float) -> None:
-    """With `max_norm` so many times the norm; infinitely many where the gradient is zero."""
+def _clip(trial: Trial, factor: float, padding: float) -> None:
+    """Let the last rank have no gradient, and the one before it less than a whole shard."""
     width = trial.draw.randrange(4, 9)
     used = [width] * trial.size
     if trial.size > 1:
-        used[-1] = 0
-        used[-2] = trial.draw.randrange(1, width)
+        used[-2:] = [trial.draw.randrange(1, width), 0]
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
     shards = torch.randn(trial.size, width, generator=generator, dtype=torch.float64)
-    if zero := math.isinf(factor):
+    if math.isinf(factor):
         shards.zero_()
     parts = [shard[:n] for shard, n in zip(shards, used, strict=True)]
     norm = torch.cat(parts).norm().item()
-    max_norm = 1.0 if zero else factor * norm
-    me = max(trial.rank, 0)
-    mine = shards[me].clone()
-    mine[used[me] :] = padding
-    filled = mine.clone()
-    trial.situation = (
-        "the gradient is zero" if zero else f"max_norm is {factor} times the norm"
-    ) + f", of shards of {width} the ranks use {', '.join(map(str, used))}"
-    got = trial.run(mine, used[me], max_norm, trial.group)
-    returned = trial.gather(got)
-    right = parts[me] * min(1.0, factor)
+    max_norm = factor * norm if norm else 1.0
+    rank = max(trial.rank, 0)
+    local, given = parts[rank], torch.full((width,), padding, dtype=torch.float64)
+    given[: used[rank]] = local
+    got = trial.run(given, used[rank], max_norm, trial.group)
+    sizes, padded = [part.norm().item() for part in parts], trial.size * width - sum(used)
+    wrong_norms = {
+        "padding_counts": math.hypot(norm, padding * padded**0.5),
+        "norms_added": sum(sizes),
+        "squared": norm**2,
+        "norm_after": min(norm, max_norm),
+    }
+    wrong_shards = {
+        "not_in_place": local,
+        "own_norm": local * (max_norm / local.norm()).clamp(max=1),
+        "scaled_up": local * factor,
+    }
+    shard, right = given[: used[rank]], local * min(1.0, factor)
     trial.require(
         lambda: is_a(got, Real, "a Python float"),
         lambda: something_sent(trial),
-        lambda: one_norm(returned, parts, filled, (norm, max_norm), trial.rank),
-        lambda: scaled(mine[: used[me]], right, parts[me], max_norm, factor),
-        lambda: sent(trial),
+        lambda: one_norm(got, norm, wrong_norms),
+        lambda: explained(shard, right, wrong_shards, MISTAKES, "the shard", TOLERANCE),
+        lambda: one_number_sent(trial),
     )
 
 
-def one_norm(
-    returned: list[float],
-    parts: list[Tensor],
-    filled: Tensor,
-    norms_of_all: tuple[float, float],
-    rank: int,
-) -> Finding | None:
-    got, (norm, max_norm) = returned[rank], norms_of_all
-    if close(got, norm, TOLERANCE):
+def one_norm(got: float, right: float, wrong: dict[str, float]) -> Finding | None:
+    if close(got, right, TOLERANCE):
         return None
-    norms = [part.norm().item() for part in parts]
-    if math.isnan(got) or (filled[-1] == 1e3 and got >= 1e3):
-        return MISTAKES.padding_counts(got=got, right=norm)
-    if all(close(a, b, TOLERANCE) for a, b in zip(returned, norms, strict=True)):
-        return MISTAKES.own_norm_returned()
-    if norm > max_norm and close(got, max_norm, TOLERANCE):
-        return MISTAKES.norm_after(got=got, right=norm)
-    for value, finding in (
-        (norm / len(parts) ** 0.5, MISTAKES.averaged),
-        (sum(norms), MISTAKES.norms_added),
-        (norm**2, MISTAKES.squared),
-        (max(norms), MISTAKES.largest),
-    ):
-        if close(got, value, TOLERANCE):
-            return finding(got=got)
-    return evidence(f"the norm is {got:.6g} where {norm:.6g} is right")
+    for key, value in wrong.items():
+        if close(got, value, TOLERANCE) and not close(value, right, TOLERANCE):
+            return getattr(MISTAKES, key)()
+    return evidence(f"the norm is {got:.6g}, expected {right:.6g}")
 
 
-def scaled(
-    got: Tensor, right: Tensor, before: Tensor, max_norm: float, factor: float
-) -> Finding | None:
-    if same(got, right, TOLERANCE):
-        return None
-    if factor > 1:
-        return MISTAKES.scaled_up()
-    if not len(before):
-        return None
-    if same(got, before):
-        return MISTAKES.not_in_place()
-    if same(got, before * min(1.0, max_norm / before.norm().item()), TOLERANCE):
-        return MISTAKES.own_norm()
-    return equal(got, right, "the shard", TOLERANCE)
-
-
-def sent(trial: Trial) -> Finding | None:
+def one_number_sent(trial: Trial) -> Finding | None:
     got = trial.bytes_sent(trial.rank)
-    if got > 8:
-        return MISTAKES.whole_sent(got=got)
-    return None
+    if got <= 8:
+        return None
+    return evidence(f"a rank sends {got} bytes, expected at most 8: one number, the sum of squares")

@@ -2,59 +2,46 @@
 
 from collections.abc import Iterator
 
-from parlab.checks.check import Check, check_of
-from parlab.checks.mistakes import Mistakes
-from parlab.checks.predictions import Wrong, first_wrong, form, misconception
-from parlab.costs.zero import FLOAT32_ADAM, MIXED_ADAM, total
-
-NAMES = ("plain", "stage_1", "stage_2", "stage_3")
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.zero._predictions import STAGES, Variant, compare
+from parlab.costs.zero import FLOAT32_ADAM, MIXED_ADAM, Recipe, total
 
 MISTAKES = Mistakes(
-    no_states="{name}: that leaves out Adam's states, two float32 numbers for each parameter",
-    one_moment="{name}: Adam keeps two moments for each parameter, not one",
+    no_states="{name}: this leaves out Adam's states, two float32 numbers for each parameter",
     mixed=(
-        "{name}: that is mixed precision, with 2 bytes of parameters and of gradients and 12 of "
-        "optimizer states. Here everything is float32"
+        "{name}: this is mixed precision, with 2 bytes for parameters and gradients and 12 for "
+        "optimizer states. Here, everything is float32"
     ),
-    stage_before="{name}: that is what the stage before it leaves",
-    one_kind=(
-        "{name}: that shards one kind alone. Each stage shards one kind more, and what the stages "
-        "before it shard"
-    ),
-    all_ranks="{name}: that is what all ranks hold together. What does one hold?",
-    numbers="{name}: that counts numbers. A float32 takes 4 bytes",
+    stage_before="{name}: this is what the stage before it leaves",
+    stage_after="{name}: this is what the next stage leaves. Each stage shards one more kind",
+    all_ranks="{name}: this is the total over all ranks. How much does one rank hold?",
+    numbers="{name}: this counts numbers. A float32 takes 4 bytes",
 )
 
 
-@check_of(MISTAKES)
+@check_of(MISTAKES, ranks=1)
 def predict_stages(check: Check) -> str:
     """Compare with the closed forms, for several sizes and numbers of ranks."""
     with check.trial() as trial:
         for ranks in (4, trial.draw.randrange(5, 70), 1):
-            parameters = ranks * trial.draw.randrange(1000, 10**6)
-            trial.situation = f"Ψ = {parameters:,}, N = {ranks}"
-            predicted = trial.run(parameters, ranks)
-            right = {
-                name: total(parameters, ranks, stage, FLOAT32_ADAM)
-                for stage, name in enumerate(NAMES)
-            }
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong_numbers(right, parameters, ranks)),
-                lambda: first_wrong(predicted, right, "what the formula gives"),
-            )
+            size = ranks * trial.draw.randrange(1000, 10**6)
+            right = held(size, ranks, FLOAT32_ADAM)
+            compare(trial, size, ranks, right, MISTAKES, variants(size, ranks))
     return "16Ψ; 8Ψ + 8Ψ/N; 4Ψ + 12Ψ/N; 16Ψ/N"
 
 
-def wrong_numbers(right: dict[str, float], parameters: int, ranks: int) -> Iterator[Wrong]:
-    for stage, name in enumerate(NAMES if ranks > 1 else ()):  # on one rank all stages are alike
-        split = parameters / (ranks if stage >= 1 else 1)  # optimizer states of one number
-        yield name, right[name] - 8 * split, MISTAKES.no_states(name=name)
-        yield name, right[name] - 4 * split, MISTAKES.one_moment(name=name)
-        yield name, total(parameters, ranks, stage, MIXED_ADAM), MISTAKES.mixed(name=name)
-        if stage:
-            yield name, right[NAMES[stage - 1]], MISTAKES.stage_before(name=name)
-        if stage >= 2:
-            yield name, 12 * parameters + 4 * split, MISTAKES.one_kind(name=name)
-        yield name, right[name] * ranks, MISTAKES.all_ranks(name=name)
-        yield name, right[name] / 4, MISTAKES.numbers(name=name)
+def held(size: int, ranks: int, recipe: Recipe) -> dict[str, float]:
+    return {name: total(size, ranks, i, recipe) for i, name in enumerate(STAGES)}
+
+
+def variants(size: int, ranks: int) -> Iterator[Variant]:
+    right = held(size, ranks, FLOAT32_ADAM)
+    yield "mixed", held(size, ranks, MIXED_ADAM)
+    others = {"no_states": held(size, ranks, Recipe(4, 4, 0))}
+    others["all_ranks"] = {name: value * ranks for name, value in right.items()}
+    others["numbers"] = {name: value / 4 for name, value in right.items()}
+    others["stage_before"] = dict(zip(STAGES[1:], right.values(), strict=False))
+    others["stage_after"] = dict(zip(STAGES, list(right.values())[1:], strict=False))
+    for key, values in others.items():
+        yield from ((key, {name: value}) for name, value in values.items())

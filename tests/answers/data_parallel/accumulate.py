@@ -1,11 +1,10 @@
 """Answers to `accumulate`."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 
-import torch
 import torch.nn.functional as F
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("accumulate")
 
@@ -17,18 +16,19 @@ OWN = "sum(len(x) for x, _ in micro_batches)"
 
 answers.edit("no_sync_forgotten", "no_sync_forgotten", (LAST, "nullcontext()"))
 answers.edit(
-    "not_the_last", "the_other_way_round", (LAST, "nullcontext() if i == 0 else parallel.no_sync()")
+    None,
+    "the_other_way_round",
+    (LAST, "nullcontext() if i == 0 else parallel.no_sync()"),
+    says="backward passes [1] of 3 are outside",
 )
 answers.edit(
-    "no_sync_forgotten",
+    None,
     "only_the_last_in_no_sync",
     (LAST, "parallel.no_sync() if last else nullcontext()"),
+    says="backward passes [1, 2] of 3 are outside",
 )
 answers.edit("never_synchronised", "all_in_no_sync", (LAST, "parallel.no_sync()"))
-answers.edit(
-    "not_the_last", "one_too_early", ("len(micro_batches) - 1", "max(len(micro_batches) - 2, 0)")
-)
-answers.edit("not_finished", "not_finished", (FINISH, ""))
+answers.edit(None, "not_finished", (FINISH, ""), says="called 0 times")
 answers.edit(
     "ranks_left",
     "nothing_to_do",
@@ -40,34 +40,24 @@ answers.edit(
 answers.edit(
     "ranks_left", "finished_each_time", (FINISH, ""), (SUM, SUM + "\n        parallel.finish()")
 )
-answers.edit("finished_often", "finished_twice", (FINISH, FINISH + FINISH))
+answers.edit(None, "finished_twice", (FINISH, FINISH + FINISH), says="called 2 times")
 answers.edit(
-    "finished_early",
+    None,
     "finished_first",
     (FINISH, ""),
     ("    weighted_loss = 0.0\n", "    weighted_loss = 0.0\n" + FINISH),
+    says="after [0] backward passes",
 )
 answers.edit("unweighted", "unweighted", (WEIGHT, ""))
 answers.edit(
-    "equal_micro_batches",
+    None,
     "equal_micro_batches",
     (WEIGHT, f" * ({OWN} / total / len(micro_batches))"),
+    says="the gradient of",
 )
 answers.edit("mean_of_each_rank", "one_over_k", (WEIGHT, " / len(micro_batches)"))
-answers.edit(
-    "mean_of_means",
-    "one_over_k_and_ranks",
-    (WEIGHT, " / len(micro_batches) / parallel.group.size()"),
-)
 answers.edit("own_total", "own_total", (WEIGHT, f" * (len(inputs) / {OWN})"))
-answers.edit(
-    "zeroed",
-    "zeroed",
-    (
-        "            loss.backward()",
-        "            parallel.zero_grad()\n            loss.backward()",
-    ),
-)
+answers.edit("zeroed", "zeroed", ("loss.backward()", "parallel.zero_grad(); loss.backward()"))
 answers.edit("returns_none", "no_return", ("return weighted_loss", "pass"))
 answers.edit("wrong_type", "a_tensor", (SUM, "weighted_loss += loss.detach()"))
 answers.edit(
@@ -80,36 +70,15 @@ answers.edit(
     ("last = i == len(micro_batches) - 1", "last = i == 3 - parallel.group.rank() - 1"),
 )
 answers.edit(None, "loss_of_the_last", (SUM, "weighted_loss = loss.item()"), says="add up to")
-answers.edit(
-    None,
-    "loss_of_means",
-    (SUM, "weighted_loss += loss.item() * total / len(inputs)"),
-    says="add up to",
-)
-answers.edit(
-    None, "elements_not_samples", (WEIGHT, " * (len(inputs) / (total - 1))"), says="the gradient of"
-)
 
 
-@answers.wrong("passes")
+@answers.wrong(None, says="1 backward passes for 3 micro-batches")
 def one_backward_pass_at_the_end(parallel, micro_batches, total):
     losses = [F.cross_entropy(parallel(x), y) * (len(x) / total) for x, y in micro_batches]
     if losses:
         sum(losses).backward()
     parallel.finish()
     return sum(loss.item() for loss in losses)
-
-
-@answers.wrong("passes")
-def one_large_batch(parallel, micro_batches, total):
-    part = 0.0
-    if micro_batches:
-        inputs, targets = (torch.cat(tensors) for tensors in zip(*micro_batches, strict=True))
-        loss = F.cross_entropy(parallel(inputs), targets) * (len(inputs) / total)
-        loss.backward()
-        part = loss.item()
-    parallel.finish()
-    return part
 
 
 @answers.right
@@ -130,17 +99,13 @@ def all_but_the_last_first(parallel, micro_batches, total):
 
 
 @answers.right
-def with_an_exit_stack(parallel, micro_batches, total):
+def sums_of_losses(parallel, micro_batches, total):
     part = 0
-    for left, (inputs, targets) in zip(
-        range(len(micro_batches), 0, -1), micro_batches, strict=True
-    ):
-        with ExitStack() as stack:
-            if left > 1:
-                stack.enter_context(parallel.no_sync())
-            loss = F.cross_entropy(parallel(inputs), targets)
-            (loss * inputs.shape[0] / total).backward()
-        part += float(loss) * inputs.shape[0] / total
+    for left, (x, y) in zip(range(len(micro_batches))[::-1], micro_batches, strict=True):
+        with parallel.no_sync() if left else nullcontext():
+            loss = F.cross_entropy(parallel(x), y, reduction="sum") / total
+            loss.backward()
+        part += float(loss)
     parallel.finish()
     return part
 

@@ -3,7 +3,7 @@
 import torch
 from mpi4py import MPI
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("all_reduce_gradients")
 
@@ -13,18 +13,17 @@ ZEROS = "parameter.grad = torch.zeros_like(parameter)"
 ALL = "model.parameters()"
 IF_FROZEN = "if not parameter.requires_grad:"
 
+answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"), says="calls send")
 answers.edit(
-    "one_ranks", "broadcast", (WEIGHT, "pass"), (REDUCE, "comm.Bcast(parameter.grad, root=0)")
+    None, "nan_to_num", (WEIGHT, "torch.nan_to_num_(parameter.grad.mul_(share))"), says="NaN"
 )
+answers.edit(None, "frozen_too", (IF_FROZEN, "if False:"), says="calls send")
 answers.edit(
-    "one_ranks",
-    "broadcast_of_the_last",
-    (WEIGHT, "pass"),
-    (REDUCE, "comm.Bcast(parameter.grad, root=comm.size - 1)"),
+    None,
+    "frozen_gradient",
+    (IF_FROZEN, IF_FROZEN + "\n            parameter.grad = torch.zeros_like(parameter)"),
+    says="frozen.weight has a .grad",
 )
-answers.edit("one_ranks", "weighted_broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"))
-answers.edit("hides_nan", "nan_to_num", (WEIGHT, "torch.nan_to_num_(parameter.grad.mul_(share))"))
-answers.edit("frozen_gradient", "frozen_too", (IF_FROZEN, "if False:"))
 answers.edit(
     "not_summed",
     "into_nothing",
@@ -48,13 +47,10 @@ answers.edit(
     (REDUCE, REDUCE + "; parameter.grad *= share"),
 )
 answers.edit("divided_again", "divided_again", (REDUCE, REDUCE + "; parameter.grad /= comm.size"))
-answers.edit("largest", "largest", ("parameter.grad)\n", "parameter.grad, op=MPI.MAX)\n"))
-answers.edit("new_gradient", "new_gradient", (WEIGHT, "parameter.grad = parameter.grad * share"))
 answers.edit(
-    "tied_twice",
-    "tied_by_modules",
-    (ALL, "[p for m in model.modules() for p in m.parameters(recurse=False)]"),
+    None, "largest", ("parameter.grad)\n", "parameter.grad, op=MPI.MAX)\n"), says="expected"
 )
+answers.edit("not_in_place", "new_gradient", (WEIGHT, "parameter.grad = parameter.grad * share"))
 answers.edit(
     "copy_not_written_back",
     "reshaped",
@@ -66,17 +62,7 @@ answers.edit(
     (WEIGHT, "grad = parameter.grad.contiguous()"),
     (REDUCE, "grad *= share; comm.Allreduce(MPI.IN_PLACE, grad)"),
 )
-answers.edit(
-    "unused_left_out",
-    "first_left_out",
-    ("for parameter in model.parameters():", "for parameter in [*model.parameters()][1:]:"),
-)
-answers.edit(
-    "no_gradient",
-    "last_left_out",
-    ("for parameter in model.parameters():", "for parameter in [*model.parameters()][:-1]:"),
-    says="unembed.bias",
-)
+answers.edit(None, "first_left_out", (ALL, "[*model.parameters()][1:]"), says="calls send")
 answers.edit(
     None,
     "reduced_and_broadcast",
@@ -85,57 +71,31 @@ answers.edit(
         "total = parameter.grad.clone(); comm.Reduce(parameter.grad, total, root=0); "
         "comm.Bcast(total, root=0); parameter.grad.copy_(total)",
     ),
-    says="each trainable tensor goes once through one all-reduce",
+    says="each trainable tensor once through one all-reduce",
 )
 answers.edit("lab_communicator", "world", ("comm.Allreduce", "MPI.COMM_WORLD.Allreduce"))
 answers.edit("raises", "parameter_itself", (REDUCE, "comm.Allreduce(MPI.IN_PLACE, parameter)"))
-answers.edit(None, "minimum", ("parameter.grad)\n", "parameter.grad, op=MPI.MIN)\n"), says="where")
-answers.edit(
-    "no_gradient",
-    "biases_left_out",
-    (IF_FROZEN, "if not parameter.requires_grad or parameter.dim() == 1:"),
-    says="hidden.bias",
-)
 
 
 @answers.wrong("tied_twice")
-def tied_twice_by_name(model, share, comm):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad *= share
+def tied_twice(model, share, comm):
+    for parameter in trainable_of(model):
+        parameter.grad *= share
     for _, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
             comm.Allreduce(MPI.IN_PLACE, parameter.grad)
 
 
-@answers.wrong("tied_twice")
-def tied_sent_twice(model, share, comm):
-    found = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if parameter.requires_grad:
-            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            found[name] = grad * share
-            comm.Allreduce(MPI.IN_PLACE, found[name])
-    for name, grad in found.items():
-        parameter = model.get_parameter(name)
-        if parameter.grad is None:
-            parameter.grad = grad
-        parameter.grad.copy_(grad)
-
-
-@answers.wrong("no_gradient")
+@answers.wrong("wrong_type", says="is None")
 def none_stays_none(model, share, comm):
     for parameter in model.parameters():
-        if not parameter.requires_grad:
-            continue
-        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        grad *= share
-        comm.Allreduce(MPI.IN_PLACE, grad)
+        if parameter.requires_grad:
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            grad *= share
+            comm.Allreduce(MPI.IN_PLACE, grad)
 
 
-@answers.wrong("model_changed")
+@answers.wrong(None, says="expected")
 def the_weights_instead(model, share, comm):
     answers.reference()(model, share, comm)
     for parameter in model.parameters():
@@ -148,25 +108,26 @@ def returned(model, share, comm):
     return [p.grad for p in model.parameters()]
 
 
-@answers.right
-def not_in_place_of_mpi(model, share, comm):
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad * share
-            total = torch.empty_like(mine)
-            comm.Allreduce(mine.detach(), total)
-            if parameter.grad is None:
-                parameter.grad = total
-            else:
-                parameter.grad.copy_(total)
-
-
-@answers.right
-def in_one_message(model, share, comm):
+def trainable_of(model):
+    """Return the trainable parameters, with zeros for gradients that are missing."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     for parameter in trainable:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+    return trainable
+
+
+@answers.right
+def not_in_place_of_mpi(model, share, comm):
+    for parameter in trainable_of(model):
+        total = torch.empty_like(parameter)
+        comm.Allreduce(parameter.grad * share, total)
+        parameter.grad.copy_(total)
+
+
+@answers.right
+def in_one_message(model, share, comm):
+    trainable = trainable_of(model)
     flat = torch.cat([p.grad.flatten() for p in trainable]) * share
     comm.Allreduce(MPI.IN_PLACE, flat)
     for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
@@ -176,33 +137,21 @@ def in_one_message(model, share, comm):
 @answers.right
 def without_waiting(model, share, comm):
     requests = []
-    for parameter in reversed(list(model.parameters())):
-        if parameter.requires_grad:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.mul_(share)
-            requests.append(comm.Iallreduce(MPI.IN_PLACE, parameter.grad))
+    for parameter in reversed(trainable_of(model)):
+        parameter.grad.mul_(share)
+        requests.append(comm.Iallreduce(MPI.IN_PLACE, parameter.grad))
     MPI.Request.Waitall(requests)
 
 
 @answers.right
-def zeros_where_the_share_is_empty(model, share, comm):
-    for parameter in filter(lambda p: p.requires_grad, model.parameters()):
-        grad = parameter.grad
-        if share == 0 or grad is None:
-            grad = torch.zeros_like(parameter)
-        parameter.grad = parameter.grad if parameter.grad is not None else grad
+def as_numpy(model, share, comm):
+    for parameter in trainable_of(model):
         parameter.grad.data.mul_(share)
         comm.Allreduce(MPI.IN_PLACE, parameter.grad.numpy(), op=MPI.SUM)
 
 
 @answers.right
-def one_by_one_through_a_copy(model, share, comm):
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    for parameter in trainable:
-        parameter.grad = parameter.grad if parameter.grad is not None else parameter.detach() * 0
-    for parameter in trainable:
-        part = share * parameter.grad
-        comm.Allreduce(MPI.IN_PLACE, part)
-        with torch.no_grad():
-            parameter.grad.copy_(part)
+def nothing_on_one_rank(model, share, comm):
+    for parameter in trainable_of(model) if comm.size > 1 else ():
+        parameter.grad *= share
+        comm.Allreduce(MPI.IN_PLACE, parameter.grad)

@@ -1,6 +1,6 @@
 """Answers to `assign_buckets`."""
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("assign_buckets")
 
@@ -8,40 +8,29 @@ TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
 FULL = "if not buckets or size + bytes_more > bucket_bytes:"
 BYTES = "parameter.numel() * parameter.element_size()"
 REVERSED = f"reversed({TRAINABLE})"
+SIZE = "size += bytes_more"
 
 
 def trainable_of(model):
     return [p for p in model.parameters() if p.requires_grad]
 
 
-answers.edit("over_the_limit", "closed_too_late", (FULL, "if not buckets or size > bucket_bytes:"))
-answers.edit(
-    "over_the_limit",
-    "closed_when_full",
-    (FULL, "if not buckets or size >= bucket_bytes:"),
-)
-answers.edit(
-    "forward_inside", "forward_inside", ("return buckets", "return [b[::-1] for b in buckets]")
-)
+answers.edit(None, "closed_late", (FULL, "if not buckets or size > bucket_bytes:"), says="exceeds")
 answers.edit("elements", "elements", (BYTES, "parameter.numel()"))
-answers.edit(
-    "one_width",
-    "width_of_the_first",
-    (BYTES, "parameter.numel() * next(model.parameters()).element_size()"),
-)
+answers.edit(None, "eight_bytes", (BYTES, "parameter.numel() * 8"), says="with bucket_bytes")
 answers.edit(
     None,
-    "eight_bytes",
-    (BYTES, "parameter.numel() * 8"),
-    says="for bucket_bytes",
+    "width_of_the_first",
+    (BYTES, "parameter.numel() * next(model.parameters()).element_size()"),
+    says="float32 and float64",
 )
 answers.edit("exact_fit", "exact_fit", ("> bucket_bytes", ">= bucket_bytes"))
 answers.edit("forward_order", "forward_order", (REVERSED, TRAINABLE))
 answers.edit(
-    "buckets_reversed",
-    "buckets_reversed",
-    (REVERSED, TRAINABLE),
-    ("return buckets", "return buckets[::-1]"),
+    None,
+    "forward_inside",
+    ("return buckets", "return [b[::-1] for b in buckets]"),
+    says="the buckets hold",
 )
 answers.edit(
     "tied_twice",
@@ -52,27 +41,21 @@ answers.edit(
     ),
 )
 answers.edit("frozen", "with_frozen", (TRAINABLE, "list(model.parameters())"))
-answers.edit("empty_bucket", "starts_with_an_empty_one", ("= []\n    size", "= [[]]\n    size"))
-answers.edit("left_out", "last_bucket_lost", ("return buckets", "return buckets[:-1]"))
+answers.edit(None, "empty_bucket", ("= []\n    size", "= [[]]\n    size"), says="is empty")
+answers.edit(None, "last_lost", ("return buckets", "return buckets[:-1]"), says="the buckets hold")
 answers.edit("returns_none", "no_return", ("return buckets", "pass"))
 answers.edit("wrong_type", "names", ("append(parameter)", "append(str(parameter.shape))"))
-answers.edit("wrong_type", "gradients", ("append(parameter)", "append(parameter.grad)"))
 answers.edit("wrong_type", "one_list", ("return buckets", "return [p for b in buckets for p in b]"))
 answers.edit(
-    "joined_large",
-    "large_not_counted",
-    ("size += bytes_more", "size += bytes_more if bytes_more <= bucket_bytes else 0"),
-)
-answers.edit(None, "size_not_reset", ("            size = 0\n", ""), says="for bucket_bytes")
-answers.edit(
     None,
-    "first_not_counted",
-    ("size += bytes_more", "size += bytes_more if len(buckets[-1]) > 1 else 0"),
-    says="for bucket_bytes",
+    "large_not_counted",
+    (SIZE, SIZE + " if bytes_more <= bucket_bytes else 0"),
+    says="exceeds the limit",
 )
+answers.edit(None, "size_not_reset", ("            size = 0\n", ""), says="both fit")
 
 
-@answers.wrong("gaps_filled")
+@answers.wrong(None, says="the buckets hold")
 def first_fit(model, bucket_bytes):
     buckets, room = [], []
     for parameter in reversed(trainable_of(model)):
@@ -85,7 +68,7 @@ def first_fit(model, bucket_bytes):
     return buckets
 
 
-@answers.wrong("requires_grad")
+@answers.wrong(None, says="requires_grad is True")
 def frees_the_frozen(model, bucket_bytes):
     buckets = answers.reference()(model, bucket_bytes)
     model.requires_grad_(True)
@@ -140,15 +123,11 @@ def with_empty_ones_dropped(model, bucket_bytes):
 
 
 @answers.right
-def named(model, bucket_bytes):
-    left = dict(model.named_parameters())
-    buckets, size = [], bucket_bytes + 1
-    for name in list(left)[::-1]:
-        parameter = left.pop(name)
-        if parameter.requires_grad:
-            size += parameter.numel() * parameter.element_size()
-            if size > bucket_bytes or not buckets:
-                buckets += [[]]
-                size = parameter.numel() * parameter.element_size()
-            buckets[-1] += [parameter]
+def over_names(model, bucket_bytes):
+    buckets, names = [], [name for name, p in model.named_parameters() if p.requires_grad]
+    for parameter in map(model.get_parameter, reversed(names)):
+        held = sum(p.nbytes for p in buckets[-1]) if buckets else bucket_bytes
+        if held + parameter.nbytes > bucket_bytes:
+            buckets += [[]]
+        buckets[-1] += [parameter]
     return buckets

@@ -6,7 +6,7 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("broadcast_state")
 
@@ -18,9 +18,9 @@ def tensors_of(model):
     return itertools.chain(model.parameters(), model.buffers())
 
 
-answers.edit("other_root", "last_rank", ("root=0", "root=comm.size - 1"))
+answers.edit("root_changed", "last_rank", ("root=0", "root=comm.size - 1"))
 answers.edit("no_buffers", "no_buffers", (ALL, "model.parameters()"))
-answers.edit("into_a_copy", "into_a_clone", ("tensor.detach()", "tensor.detach().clone()"))
+answers.edit("nothing_arrived", "into_a_clone", ("tensor.detach()", "tensor.detach().clone()"))
 answers.edit(
     "tied_twice",
     "tied_twice",
@@ -29,74 +29,37 @@ answers.edit(
 answers.edit(
     "not_persistent",
     "by_state_dict",
-    (
-        ALL,
-        "[*model.parameters(), *(model.state_dict()[n] for n, _ in model.named_buffers() "
-        "if n in model.state_dict())]",
-    ),
+    (ALL, "{t.data_ptr(): t for t in model.state_dict(keep_vars=True).values()}.values()"),
 )
 answers.edit(
-    "no_frozen",
+    None,
     "no_frozen",
     ("model.parameters(), ", "(p for p in model.parameters() if p.requires_grad), "),
+    says="frozen.weight",
 )
 answers.edit(
-    "no_integers",
-    "floating_point_alone",
-    (BCAST, f"tensor.is_floating_point() and {BCAST}"),
-)
-answers.edit(
-    "took_no_part",
-    "root_alone",
-    (BCAST, "comm.rank or comm.Bcast(tensor.detach().numpy(), root=0)"),
-)
-answers.edit(
-    "copy_not_written_back",
-    "into_a_contiguous_copy",
-    ("tensor.detach()", "tensor.detach().contiguous()"),
+    None, "floats_only", (BCAST, f"tensor.is_floating_point() and {BCAST}"), says="seen is"
 )
 answers.edit("copy_not_written_back", "flattened", ("tensor.detach()", "tensor.detach().flatten()"))
 answers.edit("raises", "not_detached", ("tensor.detach()", "tensor"))
 answers.edit(
-    "requires_grad",
+    None,
     "requires_grad_switched_off",
     (BCAST, "comm.Bcast(tensor.requires_grad_(False), root=0)"),
+    says="requires_grad is False",
 )
 answers.edit("lab_communicator", "world", ("comm.Bcast", "MPI.COMM_WORLD.Bcast"))
 
 
-@answers.wrong("not_persistent")
-def state_dict_without_doubles(model, comm):
-    seen = set()
-    for tensor in model.state_dict().values():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            comm.Bcast(tensor, root=0)
-
-
-@answers.wrong("new_name")
+@answers.wrong(None, says="new tensor")
 def notes_it_in_the_model(model, comm):
-    for tensor in list(tensors_of(model)):
-        comm.Bcast(tensor.detach(), root=0)
+    answers.reference()(model, comm)
     model.register_buffer("in_step", torch.ones(1))
 
 
 @answers.wrong("nothing_sent")
 def a_common_seed(model, comm):
     torch.manual_seed(0)
-
-
-@answers.wrong("took_no_part")
-def only_a_barrier(model, comm):
-    comm.Barrier()
-
-
-@answers.wrong("mean")
-def averaged(model, comm):
-    for tensor in tensors_of(model):
-        tensor = tensor.detach()
-        comm.Allreduce(MPI.IN_PLACE, tensor)
-        tensor.copy_(tensor / comm.size)
 
 
 @answers.wrong("root_changed")
@@ -106,32 +69,20 @@ def summed(model, comm):
 
 
 @answers.wrong("pickles")
-def replaced(model, comm):
-    for module in model.modules():
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            value = comm.bcast(parameter.detach(), root=0)
-            setattr(module, name, nn.Parameter(value.clone(), parameter.requires_grad))
-    for buffer in model.buffers():
-        comm.Bcast(buffer, root=0)
-
-
-@answers.wrong("pickles")
 def as_one_object(model, comm):
     model.load_state_dict(comm.bcast(model.state_dict(), root=0))
 
 
-@answers.wrong("new_tensor")
+@answers.wrong("not_in_place")
 def new_parameters(model, comm):
+    answers.reference()(model, comm)
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             value = parameter.detach().clone()
-            comm.Bcast(value, root=0)
             setattr(module, name, nn.Parameter(value, parameter.requires_grad))
-    for buffer in model.buffers():
-        comm.Bcast(buffer, root=0)
 
 
-@answers.wrong("new_memory")
+@answers.wrong("not_in_place")
 def new_data(model, comm):
     for tensor in tensors_of(model):
         value = tensor.detach().clone()
@@ -141,8 +92,7 @@ def new_data(model, comm):
 
 @answers.wrong("returns_something")
 def returns_the_model(model, comm):
-    for tensor in tensors_of(model):
-        comm.Bcast(tensor.detach(), root=0)
+    answers.reference()(model, comm)
     return model
 
 
@@ -154,17 +104,33 @@ def gathered_from_all(model, comm):
         tensor.detach().copy_(every[0])
 
 
+@answers.wrong("one_by_one")
+def sent_by_rank_0(model, comm):
+    for tensor in tensors_of(model):
+        if comm.rank == 0:
+            for rank in range(1, comm.size):
+                comm.Send(tensor.detach(), dest=rank)
+        else:
+            comm.Recv(tensor.detach(), source=0)
+
+
+@answers.right
+def in_a_tree(model, comm):
+    for tensor in tensors_of(model):
+        reached = 1
+        while reached < comm.size:
+            if comm.rank < reached and comm.rank + reached < comm.size:
+                comm.Send(tensor.detach(), dest=comm.rank + reached)
+            elif reached <= comm.rank < 2 * reached:
+                comm.Recv(tensor.detach(), source=comm.rank - reached)
+            reached *= 2
+
+
 @answers.right
 def under_no_grad(model, comm):
     with torch.no_grad():
         for tensor in [*model.buffers(), *model.parameters()]:
-            comm.Bcast(tensor.data, root=0)
-
-
-@answers.right
-def as_numpy(model, comm):
-    for tensor in tensors_of(model):
-        comm.Bcast(tensor.detach().numpy(), root=0)
+            comm.Bcast(tensor.data.numpy(), root=0)
 
 
 @answers.right
@@ -191,13 +157,3 @@ def floats_in_one_message(model, comm):
     for tensor in tensors_of(model):
         if not tensor.is_floating_point():
             comm.Bcast(tensor.detach(), root=0)
-
-
-@answers.right
-def sent_by_rank_0(model, comm):
-    for tensor in tensors_of(model):
-        if comm.rank == 0:
-            for rank in range(1, comm.size):
-                comm.Send(tensor.detach(), dest=rank)
-        else:
-            comm.Recv(tensor.detach(), source=0)

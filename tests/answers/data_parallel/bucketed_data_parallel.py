@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("bucketed_data_parallel")
 Reference = answers.reference()
@@ -29,20 +29,10 @@ answers.edit("no_wait", "not_awaited", (WAIT, ""))
 answers.edit("not_awaited", "last_awaited_only", (WAIT, "        self.works[-1].wait()\n"))
 answers.edit("no_restart", "no_restart", (RESTART, WAIT))
 answers.edit(
-    "no_restart",
-    "handles_kept",
-    (
-        RESTART,
-        WAIT + "        kept = self.works\n        self.restart()\n        self.works = kept\n",
-    ),
-)
-answers.edit(
+    None,
     "one_by_one",
-    "one_by_one",
-    (
-        LEFT,
-        LEFT + "            self.works.pop().wait()\n",
-    ),
+    (LEFT, LEFT + "            self.works.pop().wait()\n"),
+    says="before it has started all buckets",
 )
 answers.edit("raises", "without_async", (START, START.replace(", async_op=True", "")))
 answers.edit(
@@ -56,18 +46,21 @@ answers.edit(
     (WAIT, WAIT + "        for buffer in self.buffers:\n            buffer /= self.group.size()\n"),
 )
 answers.edit(
-    "largest", "largest", (START, START.replace("buffer,", "buffer, op=dist.ReduceOp.MAX,"))
-)
-answers.edit(
-    "wrong_buffer",
-    "always_the_first",
-    ("buffer = self.buffers[self.started]", "buffer = self.buffers[0]"),
+    None,
+    "largest",
+    (START, START.replace("buffer,", "buffer, op=dist.ReduceOp.MAX,")),
+    says="the gradient of",
 )
 answers.edit(
     None,
-    "counts_up_by_two",
-    ("        self.started += 1\n", "        self.started += 2\n"),
-    says="2 all-reduces for 4 buckets",
+    "always_the_first",
+    ("buffer = self.buffers[self.started]", "buffer = self.buffers[0]"),
+    says="all-reduces of buffers [0, 0, 0, 0]",
+)
+answers.edit(
+    "left_the_buffers",
+    "zero_grad_to_none",
+    ("            buffer.zero_()", "            self.model.zero_grad(set_to_none=True)"),
 )
 
 
@@ -105,20 +98,13 @@ class Blocking(Reference):
         self.started += 1
 
 
-@answers.wrong("blocking")
-class WaitsAtOnce(Reference):
-    def start_next(self):
-        super().start_next()
-        self.works[-1].wait()
-
-
-@answers.wrong("for_each_gradient")
+@answers.wrong(None, says="all-reduces of buffers [0, 1, 2, 3, 0")
 class WholeBucketEachTime(_Wrong):
     def gradient_ready(self, i):
         self.start(i)
 
 
-@answers.wrong("too_late")
+@answers.wrong(None, says="is complete, but starts only after")
 class OneBucketBehind(Reference):
     def gradient_ready(self, i):
         if not self.synchronise:

@@ -3,7 +3,7 @@
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("flat_gradients")
 
@@ -17,9 +17,10 @@ def trainable_of(model):
 
 
 answers.edit(
-    "weight_itself",
+    None,
     "flattened_weights",  # a single contiguous tensor is flattened into a view of itself
     (FLAT, "torch._utils._flatten_dense_tensors([p.detach() for p in trainable]).zero_()"),
+    says="1.weight at index (0, 0) is 0",
 )
 answers.edit("copy", "cloned_views", (VIEW, VIEW + ".clone()"))
 answers.edit(
@@ -43,12 +44,14 @@ answers.edit(
     ("        parameter.grad", "        if parameter.requires_grad: parameter.grad"),
 )
 answers.edit(
+    None,
     "frozen_gradient",
-    "frozen_apart",
     (
         "    return flat",
-        "    model.frozen.weight.grad = torch.zeros_like(model.frozen.weight)\n    return flat",
+        "    for p in model.parameters():\n"
+        "        p.grad = torch.zeros_like(p) if p.grad is None else p.grad\n    return flat",
     ),
+    says="frozen.weight, requires_grad=False, is a tensor",
 )
 answers.edit("not_zeros", "ones", ("new_zeros", "new_ones"))
 answers.edit(
@@ -57,33 +60,26 @@ answers.edit(
 answers.edit("returns_none", "no_return", ("return flat", "pass"))
 answers.edit("wrong_shape", "two_dimensions", ("return flat", "return flat[None]"))
 answers.edit(
-    "wrong_shape",
-    "one_place_more",
-    ("sum(sizes))", "sum(sizes) + 1)"),
-    ("flat.split(sizes)", "flat[1:].split(sizes)"),
-)
-answers.edit(
     "other_device",
     "on_the_default_device",
     (FLAT, "torch.zeros(sum(sizes), dtype=trainable[0].dtype)"),
 )
 answers.edit("raises", "asks_the_second", (FLAT, "trainable[1].new_zeros(sum(sizes))"))
 answers.edit(
-    "new_name",
+    None,
     "registers_a_buffer",
     ("    return flat", "    model.register_buffer('flat', flat)\n    return flat"),
+    says="new tensor",
 )
 answers.edit("wrong_type", "the_views", ("return flat", "return list(flat.split(sizes))"))
 answers.edit(
-    "no_gradient",
-    "only_where_there_is_one",
-    ("        parameter.grad", "        if parameter is not model.unused: parameter.grad"),
+    None,
+    "not_for_the_first",
+    ("        parameter.grad", "        if parameter is not trainable[0]: parameter.grad"),
+    says="unused, requires_grad=True, is None",
 )
 answers.edit(
-    None,
-    "requires_grad",
-    ("return flat", "return flat.requires_grad_()"),
-    says="requires a gradient",
+    None, "requires_grad", ("return flat", "return flat.requires_grad_()"), says="requires a"
 )
 
 
@@ -94,7 +90,7 @@ def concatenated(model):
     return torch.cat([parameter.grad.flatten() for parameter in trainable_of(model)])
 
 
-@answers.wrong("overlap")
+@answers.wrong(None, says="is in two gradients")
 def offset_never_moves(model):
     trainable = trainable_of(model)
     flat = trainable[0].new_zeros(sum(p.numel() for p in trainable))
@@ -113,29 +109,12 @@ def what_was_there(model):
     return flat
 
 
-@answers.wrong("unused_left_out")
-def where_a_gradient_is(model):
-    trainable = [p for p in trainable_of(model) if p is not model.unused]
-    flat = trainable[0].new_zeros(sum(p.numel() for p in trainable))
-    model.unused.grad = torch.zeros_like(model.unused)
-    for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
-        parameter.grad = part.view_as(parameter)
-    return flat
-
-
-@answers.wrong("same_buffer")
+@answers.wrong(None, says="not a new buffer")
 def kept_on_the_model(model):
     if not hasattr(model, "kept"):
         model.kept = [answers.reference()(model)]
     model.kept[0].zero_()
     return model.kept[0]
-
-
-@answers.wrong("other_device")
-def buffer_of_its_own(model):
-    flat = answers.reference()(model)
-    own = torch.zeros(len(flat), dtype=flat.dtype)
-    return own if own.device.type == "meta" else flat
 
 
 @answers.wrong("leaves_the_buffer")
@@ -196,13 +175,3 @@ def zeroed_at_the_end(model):
     for parameter, part in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
         parameter.grad = part.view(*parameter.shape)
     return flat.zero_()
-
-
-@answers.right
-def offsets_in_a_tensor(model):
-    trainable = trainable_of(model)
-    ends = torch.tensor([p.numel() for p in trainable]).cumsum(0)
-    flat = trainable[0].new_zeros(int(ends[-1]))
-    for parameter, end in zip(trainable, ends.tolist(), strict=True):
-        parameter.grad = flat[end - parameter.numel() : end].view_as(parameter)
-    return flat

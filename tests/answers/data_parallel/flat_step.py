@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from mpi4py import MPI
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("flat_step")
 
@@ -14,27 +14,16 @@ REDUCE = "comm.Allreduce(MPI.IN_PLACE, flat)"
 STEP = "optimizer.step()"
 RETURN = "return weighted_loss"
 
-answers.edit("one_ranks", "broadcast", (SHARE, ""), (REDUCE, "comm.Bcast(flat, root=0)"))
-answers.edit("one_ranks", "weighted_broadcast", (REDUCE, "comm.Bcast(flat, root=0)"))
+answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(flat, root=0)"), says="/ lr of")
 answers.edit(
     "does_not_end", "empty_share_leaves", (ZERO, ZERO + "\n    if not len(inputs): return 0.0")
 )
 answers.edit("weighted_only", "into_a_copy", (REDUCE, "comm.Allreduce(MPI.IN_PLACE, flat.clone())"))
 answers.edit(
-    "many_messages",
-    "loss_all_reduced_too",
-    (
-        RETURN,
-        "loss_all = torch.tensor(weighted_loss)\n    comm.Allreduce(MPI.IN_PLACE, loss_all)\n"
-        "    return loss_all.item() / comm.size",
-    ),
-)
-answers.edit(
     "many_messages", "loss_pickled", (RETURN, "return comm.allreduce(weighted_loss) / comm.size")
 )
 answers.edit("pickles", "pickled", (REDUCE, "flat.copy_(comm.allreduce(flat))"))
 answers.edit("not_zeroed", "not_zeroed", (ZERO, "pass"))
-answers.edit("not_zeroed", "zeroed_at_the_end", (ZERO, "pass"), (STEP, STEP + "\n    flat.zero_()"))
 answers.edit(
     "step_before_sum",
     "step_before_sum",
@@ -44,7 +33,6 @@ answers.edit(
 answers.edit("sum_for_mean", "no_weight", (SHARE, ""))
 answers.edit("equal_weights", "every_rank_alike", (SHARE, " / comm.size"))
 answers.edit("left_the_buffer", "zero_grad", (ZERO, "optimizer.zero_grad()"))
-answers.edit("left_the_buffer", "zero_grad_after", (STEP, STEP + "\n    optimizer.zero_grad()"))
 answers.edit("divided_again", "divided_again", (REDUCE, REDUCE + "\n    flat /= comm.size"))
 answers.edit(
     "weighted_after",
@@ -52,9 +40,8 @@ answers.edit(
     (SHARE, ""),
     (REDUCE, REDUCE + "\n    flat *= len(inputs) / total"),
 )
-answers.edit("largest", "largest", ("MPI.IN_PLACE, flat)", "MPI.IN_PLACE, flat, op=MPI.MAX)"))
-answers.edit("no_step", "no_step", (STEP, "pass"))
-answers.edit("many_steps", "two_steps", (STEP, f"{STEP}\n    {STEP}"))
+answers.edit(None, "no_step", (STEP, "pass"), says="is called 0 times")
+answers.edit(None, "two_steps", (STEP, f"{STEP}\n    {STEP}"), says="is called 2 times")
 answers.edit("nothing_sent", "no_all_reduce", (REDUCE, "pass"))
 answers.edit(
     "not_summed",
@@ -70,18 +57,16 @@ answers.edit(
     ("weighted_loss = loss.item()", "weighted_loss = loss.item() * total / len(inputs)"),
 )
 answers.edit(
-    "loss_after",
+    None,
     "loss_after_the_step",
     (
         RETURN,
         "after = F.cross_entropy(model(inputs), targets, reduction='sum')\n"
         "    return after.item() / total",
     ),
+    says="add up to",
 )
 answers.edit("lab_communicator", "world", ("comm.Allreduce", "MPI.COMM_WORLD.Allreduce"))
-answers.edit(
-    None, "divided_by_the_rest", (SHARE, " * (len(inputs) / (total + 1))"), says="is right"
-)
 answers.edit(
     None,
     "not_a_number",
@@ -103,24 +88,6 @@ def loss_rides_along(model, flat, optimizer, inputs, targets, total, comm):
     flat.copy_(sent[:-1])
     optimizer.step()
     return sent[-1].item()
-
-
-@answers.wrong("left_the_buffer")
-def gradients_made_anew(model, flat, optimizer, inputs, targets, total, comm):
-    optimizer.zero_grad()
-    part = 0.0
-    if len(inputs):
-        loss = F.cross_entropy(model(inputs), targets) * (len(inputs) / total)
-        loss.backward()
-        part = loss.item()
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainable]
-    flat.copy_(torch.cat([grad.flatten() for grad in grads]))
-    comm.Allreduce(MPI.IN_PLACE, flat)
-    for p, piece in zip(trainable, flat.split([p.numel() for p in trainable]), strict=True):
-        p.grad = piece.view_as(p).clone()
-    optimizer.step()
-    return part
 
 
 @answers.right

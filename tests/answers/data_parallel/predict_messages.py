@@ -1,7 +1,7 @@
 """Answers to `predict_messages`."""
 
 from parlab import models
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_messages")
 
@@ -22,9 +22,7 @@ answers.edit(
 )
 answers.edit("all_ranks", "all_ranks", ('"bytes": gradient', '"bytes": world_size * gradient'))
 answers.edit("half_of_the_ring", "half_of_the_ring", ("2 * (world", "1 * (world"))
-answers.edit(
-    "whole_buffer_each_round", "whole_buffer_each_round", (" / world_size * grad", " * grad")
-)
+answers.edit(None, "whole_buffer", (" / world_size * grad", " * grad"), says="4 times what was")
 answers.edit(None, "zeros", ('"messages": 28', '"messages": 0'), says="0 times")
 answers.edit(None, "not_a_number", ('"messages": 28', '"messages": float("nan")'), says="nan")
 answers.edit(None, "left_out", ('"messages": 28,', ""), says="no number is given")
@@ -61,11 +59,10 @@ def roughly(world_size):
 
 
 @answers.right
-def rounded_to_kilobytes(world_size):
-    exact = answers.reference()(world_size)
-    return {name: v if v < 100 else 1000 * round(v / 1000) for name, v in exact.items()}
+def as_whole_numbers(world_size):
+    return {name: int(value) for name, value in answers.reference()(world_size).items()}
 
 
 @answers.right
-def as_whole_numbers(world_size):
-    return {name: int(value) for name, value in answers.reference()(world_size).items()}
+def in_another_order(world_size):
+    return dict(reversed(answers.reference()(world_size).items()))

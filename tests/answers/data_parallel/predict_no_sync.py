@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_no_sync")
 

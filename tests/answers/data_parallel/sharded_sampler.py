@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("sharded_sampler")
 
@@ -28,31 +28,20 @@ answers.edit(
     ("split(batch_size)", "split(batch_size * world_size)"),
 )
 answers.edit("same_shuffle", "epoch_forgotten", (SEED, "manual_seed(0)"))
-answers.edit("same_shuffle", "every_second_epoch", (SEED, "manual_seed(epoch // 2)"))
 answers.edit("same_shuffle", "repeats_after_a_while", (SEED, "manual_seed(epoch % 10)"))
-answers.edit("not_shuffled", "not_shuffled", (SHUFFLE, "torch.arange(size)"))
-answers.edit("same_share", "first_share", (SHARE, "batch[::world_size]"))
-answers.edit("own_shuffles", "seeded_by_rank", (SEED, "manual_seed(1000 * epoch + rank)"))
+answers.edit(None, "not_shuffled", (SHUFFLE, "torch.arange(size)"), says="not shuffled")
+answers.edit(None, "first_share", (SHARE, "batch[::world_size]"), says="the same share")
+answers.edit(None, "seeded_by_rank", (SEED, "manual_seed(1000 * epoch + rank)"), says="times")
 answers.edit("other_batches", "seeded_by_world_size", (SEED, "manual_seed(epoch + world_size)"))
-answers.edit("cut_off", "one_off", (SHARE, "batch[rank + 1 :: world_size]"))
-answers.edit("cut_off", "stride_too_large", (SHARE, "batch[rank :: world_size + 1]"))
-answers.edit("padded", "stride_too_small", (SHARE, "batch[rank :: max(world_size - 1, 1)]"))
+answers.edit(None, "one_off", (SHARE, "batch[rank + 1 :: world_size]"), says="0 times, expected 1")
 answers.edit("returns_none", "no_return", ("return [batch", "[batch"))
 answers.edit("wrong_dtype", "int32", (SHARE, SHARE + ".int()"))
 answers.edit("wrong_type", "lists", (SHARE, SHARE + ".tolist()"))
-answers.edit(
-    "wrong_type",
-    "generator",
-    (
-        "return [batch[rank::world_size] for batch in shuffle.split(batch_size)]",
-        "return (batch[rank::world_size] for batch in shuffle.split(batch_size))",
-    ),
-)
 answers.edit("wrong_shape", "columns", (SHARE, SHARE + "[:, None]"))
-answers.edit("processes_differ", "unseeded", (SHUFFLE, "torch.randperm(size)"))
+answers.edit(None, "unseeded", (SHUFFLE, "torch.randperm(size)"), says="two processes")
 
 
-@answers.wrong("unbalanced")
+@answers.wrong(None, says="that differ by at most 1")
 def blocks_rounded_up(size, batch_size, epoch, rank, world_size):
     width = -(-batch_size // world_size)
     batches = shuffled(size, epoch).split(batch_size)
@@ -65,56 +54,20 @@ def global_seed(size, batch_size, epoch, rank, world_size):
     return dealt(torch.randperm(size).split(batch_size), rank, world_size)
 
 
-@answers.wrong("global_generator", says="NumPy's")
-def numpys_global_seed(size, batch_size, epoch, rank, world_size):
-    np.random.seed(epoch)
-    shuffle = torch.from_numpy(np.random.permutation(size))
-    return dealt(shuffle.split(batch_size), rank, world_size)
-
-
-@answers.wrong("global_generator", says="Python's")
-def pythons_global_seed(size, batch_size, epoch, rank, world_size):
-    random.seed(epoch)
-    shuffle = list(range(size))
-    random.shuffle(shuffle)
-    return dealt(torch.tensor(shuffle).split(batch_size), rank, world_size)
-
-
-@answers.wrong("own_shuffles")
-def one_generator_for_ever(size, batch_size, epoch, rank, world_size, generator=[]):  # noqa: B006
+@answers.wrong(None, says="a second call")
+def one_generator_forever(size, batch_size, epoch, rank, world_size, generator=[]):  # noqa: B006
     if not generator:
         generator.append(torch.Generator().manual_seed(0))
     return dealt(torch.randperm(size, generator=generator[0]).split(batch_size), rank, world_size)
 
 
-@answers.wrong(None, says="comes twice")
-def with_replacement(size, batch_size, epoch, rank, world_size):
-    generator = torch.Generator().manual_seed(epoch)
-    shuffle = torch.randint(size, (size,), generator=generator)
-    return dealt(shuffle.split(batch_size), rank, world_size)
-
-
-@answers.wrong("cut_off")
-def tail_cut(size, batch_size, epoch, rank, world_size):
-    batches = shuffled(size, epoch).split(batch_size)
-    return dealt([b[: len(b) // world_size * world_size] for b in batches], rank, world_size)
-
-
-@answers.wrong("last_dropped")
+@answers.wrong(None, says="steps, expected")
 def tail_dropped(size, batch_size, epoch, rank, world_size):
     whole = shuffled(size, epoch)[: size // batch_size * batch_size]
     return dealt(whole.split(batch_size) if len(whole) else [], rank, world_size)
 
 
-@answers.wrong("last_merged")
-def tail_merged(size, batch_size, epoch, rank, world_size):
-    batches = list(shuffled(size, epoch).split(batch_size))
-    if len(batches) > 1 and len(batches[-1]) < batch_size:
-        batches[-2:] = [torch.cat(batches[-2:])]
-    return dealt(batches, rank, world_size)
-
-
-@answers.wrong("padded")
+@answers.wrong(None, says="2 times, expected 1")
 def tail_padded(size, batch_size, epoch, rank, world_size):
     shuffle = shuffled(size, epoch)
     batches = list(shuffle.split(batch_size))
@@ -128,23 +81,15 @@ def data_set_dealt_first(size, batch_size, epoch, rank, world_size):
     return list(shuffled(size, epoch)[rank::world_size].split(max(batch_size // world_size, 1)))
 
 
-@answers.wrong("uneven_steps")
-def empty_shares_left_out(size, batch_size, epoch, rank, world_size):
-    shares = dealt(shuffled(size, epoch).split(batch_size), rank, world_size)
-    return [share for share in shares if len(share)]
-
-
 @answers.wrong("other_batches")
 def data_set_in_blocks(size, batch_size, epoch, rank, world_size):
-    batches, first, sizes = shuffled(size, epoch).split(batch_size), 0, []
-    shares = [[len(b[r::world_size]) for b in batches] for r in range(world_size)]
-    for r in range(rank):
-        first += sum(shares[r])
-    sizes = shares[rank]
-    return list(shuffled(size, epoch)[first : first + sum(sizes)].split(sizes))
+    batches = shuffled(size, epoch).split(batch_size)
+    sizes = [[len(b[r::world_size]) for b in batches] for r in range(world_size)]
+    first = sum(map(sum, sizes[:rank]))
+    return list(shuffled(size, epoch)[first : first + sum(sizes[rank])].split(sizes[rank]))
 
 
-@answers.wrong("shuffled_inside")
+@answers.wrong(None, says="has neighbors")
 def only_inside_a_batch(size, batch_size, epoch, rank, world_size):
     generator = torch.Generator().manual_seed(epoch)
     batches = torch.arange(size).split(batch_size)
@@ -152,12 +97,12 @@ def only_inside_a_batch(size, batch_size, epoch, rank, world_size):
     return dealt(mixed, rank, world_size)
 
 
-@answers.wrong("rotated")
+@answers.wrong(None, says="mostly the same order")
 def begins_elsewhere(size, batch_size, epoch, rank, world_size):
     return dealt(shuffled(size, 0).roll(epoch).split(batch_size), rank, world_size)
 
 
-@answers.wrong("same_batches")
+@answers.wrong(None, says="the same batches")
 def batches_in_another_order(size, batch_size, epoch, rank, world_size):
     batches = shuffled(size, 0).split(batch_size)
     order = torch.randperm(len(batches) - 1, generator=torch.Generator().manual_seed(epoch))
@@ -201,12 +146,6 @@ def shares_in_a_row(size, batch_size, epoch, rank, world_size):
 @answers.right
 def last_ranks_first(size, batch_size, epoch, rank, world_size):
     return dealt(shuffled(size, epoch).split(batch_size), world_size - 1 - rank, world_size)
-
-
-@answers.right
-def ranks_take_turns(size, batch_size, epoch, rank, world_size):
-    batches = shuffled(size, epoch).split(batch_size)
-    return [b[(rank + i) % world_size :: world_size] for i, b in enumerate(batches)]
 
 
 @answers.right

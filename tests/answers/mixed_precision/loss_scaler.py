@@ -4,134 +4,63 @@ import math
 
 import torch
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("loss_scaler")
 Reference = answers.reference()
 
 DIVIDE = "gradient /= self.scale"
 FINITE = "finite = finite and bool(torch.isfinite(gradient).all())"
+FINDS = "finite = finite and {}"
+UNSCALED = "return not finite"
 BACK = "self.scale *= self.backoff_factor\n            self.good_steps = 0"
-COUNT = "self.good_steps += 1"
+SHRINK = "self.scale *= self.backoff_factor"
 WHEN = "if self.good_steps == self.growth_interval:"
 GROWN = "grown = self.scale * self.growth_factor"
 BOUND = "self.scale = grown if grown <= torch.finfo(torch.float32).max else self.scale"
 AGAIN = BOUND + "\n            self.good_steps = 0"
 
-answers.edit("never_grows", "never_grows", (BOUND, "pass"))
-answers.edit("never_shrinks", "never_shrinks", (BACK, "self.good_steps = 0"))
+for mistake, name, old, new in (
+    ("never_grows", "never_grows", BOUND, "pass"),
+    ("never_shrinks", "never_shrinks", BACK, "self.good_steps = 0"),
+    ("grows_each_step", "every_step", WHEN, "if True:"),
+    ("grows_a_step_late", "more_than", WHEN, WHEN.replace("==", ">")),
+    ("counts_on_after_overflow", "row_goes_on", BACK, SHRINK),
+    ("grows_to_infinity", "no_end", BOUND, "self.scale = grown"),
+    (None, "divided_by_growth", SHRINK, "self.scale /= self.growth_factor"),
+    (None, "overflow_takes_one_off", BACK, BACK.replace("good_steps = 0", "good_steps -= 1")),
+    (None, "one_early", WHEN, WHEN.replace("== self", ">= -1 + self")),
+    (None, "at_least_one", SHRINK, "self.scale = max(1.0, self.scale * self.backoff_factor)"),
+    (None, "limit_of_float16", BOUND, BOUND.replace("float32", "float16")),
+    (None, "clamped", BOUND, "self.scale = min(grown, torch.finfo(torch.float32).max)"),
+    (None, "not_the_largest_itself", BOUND, BOUND.replace("<=", "<")),
+    ("overflow_missed", "infinities_only", FINITE, FINDS.format("not gradient.isinf().any()")),
+    ("overflow_missed", "nan_only", FINITE, FINDS.format("not gradient.isnan().any()")),
+    ("overflow_missed", "upward_only", FINITE, FINDS.format("bool((gradient < math.inf).all())")),
+    ("overflow_missed", "last_one_wins", FINITE, FINITE.replace("finite and ", "")),
+    (None, "sum_in_float32", FINITE, FINDS.format("math.isfinite(gradient.sum())")),
+    ("not_in_place", "new_tensors", DIVIDE, "gradient = gradient / self.scale"),
+    (None, "multiplied", DIVIDE, "gradient *= self.scale"),
+    (None, "new_memory", DIVIDE, "gradient.data = gradient / self.scale"),
+    (None, "cleaned", FINITE, FINITE + "\n            gradient.nan_to_num_(0.0, 0.0, 0.0)"),
+    (None, "opposite", UNSCALED, "return finite"),
+    (None, "unscale_updates_too", UNSCALED, "self.update(not finite)\n        return not finite"),
+    ("returns_none", "no_return", UNSCALED, "pass"),
+):
+    answers.edit(mistake, name, (old, new))
 answers.edit(
-    "growth_factor_alone",
-    "divided_by_growth",
-    (BACK, BACK.replace("*= self.backoff_factor", "/= self.growth_factor")),
-)
-answers.edit(
-    "updated_in_unscale",
-    "unscale_updates_too",
-    ("return not finite", "self.update(not finite)\n        return not finite"),
+    None, "count_kept", (WHEN, WHEN.replace("==", ">=")), (AGAIN, BOUND), says="after step 3"
 )
 answers.edit(
     None,
-    "overflow_takes_one_off",
-    (BACK, BACK.replace("good_steps = 0", "good_steps -= 1")),
-    says="the count of good steps is",
-)
-answers.edit(
-    None,
-    "overflow_counts",
-    (BACK, BACK.replace("good_steps = 0", "good_steps = 1")),
-    says="the count of good steps is 1",
-)
-answers.edit("grows_each_step", "every_step", (WHEN, "if True:"))
-answers.edit("counts_on_after_overflow", "row_goes_on", (BACK, "self.scale *= self.backoff_factor"))
-answers.edit(
-    "counts_on_after_growth",
-    "count_kept",
-    (WHEN, "if self.good_steps >= self.growth_interval:"),
-    (AGAIN, BOUND),
-)
-answers.edit("grows_a_step_late", "more_than", (WHEN, WHEN.replace("==", ">")))
-answers.edit(
-    "grows_a_step_early", "one_early", (WHEN, "if self.good_steps >= self.growth_interval - 1:")
-)
-answers.edit(
-    "factors_swapped",
-    "swapped",
-    (BACK, BACK.replace("backoff", "growth")),
-    (GROWN, GROWN.replace("growth", "backoff")),
-)
-answers.edit(
-    "factors_of_two",
     "two_and_a_half",
     (BACK, BACK.replace("self.backoff_factor", "0.5")),
     (GROWN, "grown = 2 * self.scale"),
-)
-answers.edit("grows_to_infinity", "no_end", (BOUND, "self.scale = grown"))
-answers.edit(
-    "limited_below",
-    "at_least_one",
-    (BACK, BACK.replace("*= self.backoff_factor", "= max(1.0, self.scale * self.backoff_factor)")),
-)
-answers.edit(
-    "nan_not_seen",
-    "infinities_only",
-    (FINITE, "finite = finite and not bool(torch.isinf(gradient).any())"),
-)
-answers.edit(
-    "infinity_not_seen",
-    "nan_only",
-    (FINITE, "finite = finite and not bool(torch.isnan(gradient).any())"),
-)
-answers.edit(
-    "minus_infinity_not_seen",
-    "upward_only",
-    (FINITE, "finite = finite and bool((gradient < math.inf).all())"),
-)
-answers.edit(
-    "first_tensor_only", "last_one_wins", (FINITE, "finite = bool(torch.isfinite(gradient).all())")
-)
-answers.edit("not_in_place", "new_tensors", (DIVIDE, "gradient = gradient / self.scale"))
-answers.edit("multiplied", "multiplied", (DIVIDE, "gradient *= self.scale"))
-answers.edit("returns_none", "no_return", ("return not finite", "pass"))
-answers.edit(
-    "limited_below",
-    "normal_halves",
-    (
-        BACK,
-        BACK.replace("*= self.backoff_factor", "= max(2**-14, self.scale * self.backoff_factor)"),
-    ),
-)
-answers.edit("limited_above", "halves", (BOUND, BOUND.replace("float32", "float16")))
-answers.edit(
-    "cut_to_the_largest",
-    "clamped",
-    (BOUND, "self.scale = min(grown, torch.finfo(torch.float32).max)"),
-)
-answers.edit(None, "not_the_largest_itself", (BOUND, BOUND.replace("<=", "<")))
-answers.edit(
-    None, "opposite", ("return not finite", "return finite"), says="where all numbers are finite"
-)
-answers.edit(
-    None, "new_memory", (DIVIDE, "gradient.data = gradient / self.scale"), says="other memory"
-)
-answers.edit(
-    "overflow_hidden",
-    "cleaned",
-    (FINITE, FINITE + "\n            gradient.nan_to_num_(0.0, 0.0, 0.0)"),
-)
-answers.edit(
-    "finite_taken_for_overflow",
-    "sum_in_float32",
-    (FINITE, "finite = finite and math.isfinite(gradient.sum())"),
-)
-answers.edit(
-    "finite_taken_for_overflow",
-    "norm",
-    (FINITE, "finite = finite and math.isfinite(gradient.norm())"),
+    says="other factors",
 )
 
 
-@answers.wrong("rest_left_scaled")
+@answers.wrong(None)
 class StopsAtTheFirst(Reference):
     def unscale(self, gradients):
         for gradient in gradients:
@@ -141,20 +70,17 @@ class StopsAtTheFirst(Reference):
         return False
 
 
-@answers.wrong(None)
+@answers.wrong(None, says="_growth_tracker")
 class CountsElsewhere(Reference):
-    """Not where the state takes it from."""
-
     def update(self, overflow):
-        count = getattr(self, "count", 0)
-        self.good_steps = count
+        self.good_steps = getattr(self, "count", 0)
         super().update(overflow)
         self.count, self.good_steps = self.good_steps, 0
 
 
 @answers.right
 class ByTheSum(Reference):
-    """A sum of absolute numbers is finite where all are, in float64."""
+    """A sum of absolute values in float64 is finite if all of them are."""
 
     def unscale(self, gradients):
         torch._foreach_div_(gradients, self.scale)
@@ -173,7 +99,7 @@ class LooksFirst(Reference):
 
 @answers.right
 class Tensors(Reference):
-    """A tensor of one bool is as good as a bool."""
+    """A tensor of one bool counts as a bool."""
 
     def unscale(self, gradients):
         found = torch.zeros((), dtype=torch.bool)
@@ -199,12 +125,6 @@ class WithTheLibrarysOperator(Reference):
     def update(self, overflow):
         scale = torch.tensor(self.scale, dtype=torch.float32)
         count = torch.tensor(self.good_steps, dtype=torch.int32)
-        torch._amp_update_scale_(
-            scale,
-            count,
-            torch.tensor(float(overflow)),
-            self.growth_factor,
-            self.backoff_factor,
-            self.growth_interval,
-        )
+        factors = self.growth_factor, self.backoff_factor, self.growth_interval
+        torch._amp_update_scale_(scale, count, torch.tensor(float(overflow)), *factors)
         self.scale, self.good_steps = scale.item(), int(count)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("master_weights")
 Reference = answers.reference()
@@ -15,67 +15,51 @@ FREE = "parameter.grad = None"
 STEP = "self.optimizer.step()"
 BACK = "parameter.detach().copy_(copy.detach())"
 
-answers.edit(
-    "copies_of_16_bits",
-    "copies_of_16_bits",
-    (MASTER, MASTER.replace("p.detach().float()", "p.detach().clone()")),
-    (MOVE, MOVE.replace(".float()", ".clone()")),
+WITH_GRADIENT = MOVE.replace("= None if", "= torch.zeros_like(copy) if")
+SIXTEEN = MASTER.replace("float()", "clone()")
+CUT = "clamp(-65504, 65504)."  # the range of float16
+REBUILD = (
+    "for parameter, copy in zip(self.parameters, self.master, strict=True):\n"
+    "            copy.data.copy_(parameter)\n        "
 )
-answers.edit(
-    "optimizer_of_parameters", "model_s_parameters", (OPTIMIZER, "self.optimizer = "
-    "make_optimizer(self.parameters)"),
-)  # fmt: skip
-answers.edit("not_copied_back", "not_copied_back", (BACK, "pass"))
-answers.edit(
-    "not_copied_back", "copied_before_the_step", (STEP, "pass"), (BACK, BACK + "\n        " + STEP)
+TENSORS = MASTER.replace("nn.Parameter(p.detach().float())", "p.detach().float().requires_grad_()")
+
+for mistake, name, *edits in (
+    (None, "model_s_own", (OPTIMIZER, OPTIMIZER.replace("master", "parameters"))),
+    ("not_copied_back", "not_copied_back", (BACK, "pass")),
+    ("not_copied_back", "copied_before", (STEP, "pass"), (BACK, BACK + "\n        " + STEP)),
+    ("gradient_invented", "zeros_for_none", (MOVE, WITH_GRADIENT)),
+    ("gradients_left", "not_freed", ("            " + FREE, "            pass")),
+    ("new_memory", "data_replaced", (BACK, "parameter.data = copy.detach().to(parameter)")),
+    ("wrong_dtype", "of_16_bits", (MASTER, SIXTEEN), (MOVE, MOVE.replace("float()", "clone()"))),
+    ("wrong_dtype", "no_rounding", (BACK, "parameter.data = copy.data")),
+    ("wrong_dtype", "model_cast", (OPTIMIZER, OPTIMIZER + "\n        model.half()")),
+    ("wrong_type", "forgotten", (MOVE, "pass")),
+    ("wrong_type", "tensors", (MASTER, TENSORS)),
+    ("wrong_type", "no_optimizer_yet", (OPTIMIZER, "self.optimizer = None")),
+    ("raises", "gradient_of_16_bits", (MOVE, MOVE.replace(".float()", ""))),
+    (None, "gradients_within_float16", (MOVE, MOVE.replace("float", CUT + "float"))),
+    ("rebuilt_each_step", "rebuilt", (STEP, REBUILD + STEP)),
+    ("rebuilt_each_step", "rounded_too", (BACK, BACK + "\n            copy.data.copy_(parameter)")),
+    ("gradient_invented", "keeps_the_old_one", (MOVE, MOVE.replace("None if", "copy.grad if"))),
+    (None, "adds_up", (MOVE, MOVE + " + (0 if copy.grad is None else copy.grad)")),
+    (None, "one_is_missing", (OPTIMIZER, OPTIMIZER.replace("master", "master[1:]"))),
+    (None, "step_forgotten", (STEP, "pass")),
+    (None, "parameters_frozen", (OPTIMIZER, OPTIMIZER + "\n        model.requires_grad_(False)")),
+    (None, "cleaned", (MOVE, MOVE.replace(".float()", ".float().nan_to_num()"))),
+    (None, "within_float16", (BACK, BACK.replace("copy.detach()", f"copy.detach().{CUT[:-1]}"))),
+):
+    answers.edit(mistake, name, *edits)
+answers.right_edit(
+    "through_new_memory", (MOVE, MOVE.replace(".float()", ".clone().to(torch.float32)"))
 )
-answers.edit("gradients_not_moved", "forgotten", (MOVE, "pass"))
-answers.edit("no_step", "zeroed_first", (STEP, "self.optimizer.zero_grad()\n        " + STEP))
-answers.edit("no_step", "step_forgotten", (STEP, "pass"))
-answers.edit(
-    "gradient_invented",
-    "zeros_for_none",
-    (MOVE, MOVE.replace("= None if", "= torch.zeros_like(copy) if")),
+answers.right_edit("through_data", (BACK, "parameter.data[...] = copy.data"))
+answers.right_edit(
+    "from_a_list", (MASTER, MASTER.replace("p.detach().float()", "torch.tensor(p.tolist())"))
 )
-answers.edit("gradients_left", "not_freed", ("            " + FREE, "            pass"))
-answers.edit("new_memory", "data_replaced", (BACK, "parameter.data = copy.detach().to(parameter)"))
-answers.edit(
-    None,
-    "tensors",
-    (MASTER, "self.master = [p.detach().float().requires_grad_() for p in self.parameters]"),
-    says="nn.Parameter",
-)
-answers.edit(
-    "not_a_number",
-    "copies_through_float16",
-    (MASTER, MASTER.replace("p.detach()", "p.detach().half()")),
-)
-answers.edit(None, "no_optimizer_yet", (OPTIMIZER, "self.optimizer = None"), says="self.optimizer")
-answers.edit(
-    "wrong_dtype",
-    "model_cast",
-    (OPTIMIZER, OPTIMIZER + "\n        model.half()"),
-    says="self.parameters",
-)
-answers.edit(
-    None,
-    "parameters_frozen",
-    (OPTIMIZER, OPTIMIZER + "\n        model.requires_grad_(False)"),
-    says="does not require",
-)
-answers.edit(
-    "overflow_hidden", "cleaned", (MOVE, MOVE.replace(".float()", ".float().nan_to_num()"))
-)
-answers.edit(
-    "not_a_number", "gradients_through_float16", (MOVE, MOVE.replace(".float()", ".half().float()"))
-)
-answers.edit("parameters_in_float32", "no_rounding", (BACK, "parameter.data = copy.data"))
-answers.edit("rounded_through_float16", "through_float16", (BACK, BACK.replace(
-    "copy.detach()", "copy.detach().half()")),
-)  # fmt: skip
 
 
-@answers.wrong("cut_off")
+@answers.wrong(None)
 class CutOff(Reference):
     def step(self):
         self.optimizer.step()
@@ -85,108 +69,13 @@ class CutOff(Reference):
             parameter.detach().copy_(bits.view(torch.float32))
 
 
-@answers.wrong("update_rounded")
+@answers.wrong(None)
 class AddsTheUpdate(Reference):
     def step(self):
         old = [copy.detach().clone() for copy in self.master]
         self.optimizer.step()
         for parameter, copy, before in zip(self.parameters, self.master, old, strict=True):
             parameter.detach().add_((copy.detach() - before).to(parameter.dtype))
-
-
-answers.edit("raises", "gradient_of_16_bits", (MOVE, MOVE.replace(".float()", "")))
-
-
-@answers.wrong("gradient_of_the_step_before")
-class KeepsTheOldOne(Reference):
-    def collect(self):
-        for parameter, copy in zip(self.parameters, self.master, strict=True):
-            if parameter.grad is not None:
-                copy.grad = parameter.grad.float()
-            parameter.grad = None
-
-
-@answers.wrong("gradients_add_up")
-class AddsUp(Reference):
-    def collect(self):
-        for parameter, copy in zip(self.parameters, self.master, strict=True):
-            if parameter.grad is None:
-                copy.grad = None
-            elif copy.grad is None:
-                copy.grad = parameter.grad.float()
-            else:
-                copy.grad += parameter.grad
-            parameter.grad = None
-
-
-@answers.wrong("rebuilt_each_step")
-class RebuiltEachStep(Reference):
-    """The copies come from the rounded weights again."""
-
-    def step(self):
-        for parameter, copy in zip(self.parameters, self.master, strict=True):
-            copy.data.copy_(parameter.detach())
-        super().step()
-
-
-@answers.wrong("rebuilt_each_step")
-class RoundedAsWell(Reference):
-    """The copies are rounded with the weights, which comes to the same."""
-
-    def step(self):
-        super().step()
-        for parameter, copy in zip(self.parameters, self.master, strict=True):
-            copy.data.copy_(parameter.detach())
-
-
-@answers.wrong("gradients_of_16_bits")
-class AnyDtype(Reference):
-    """Torch is told not to mind."""
-
-    def collect(self):
-        for parameter, copy in zip(self.parameters, self.master, strict=True):
-            copy.grad_dtype = None
-            copy.grad, parameter.grad = parameter.grad, None
-
-
-@answers.wrong(None)
-class DecaysOnlyOne(Reference):
-    """Drops a parameter: its copy never moves."""
-
-    def __init__(self, model, make_optimizer):
-        super().__init__(model, make_optimizer)
-        self.optimizer = make_optimizer(self.master[1:])
-
-
-@answers.right
-class ByList(Reference):
-    """Copies made of Python's numbers."""
-
-    def __init__(self, model, make_optimizer):
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.master = [
-            nn.Parameter(torch.tensor(p.tolist(), dtype=torch.float32)) for p in self.parameters
-        ]
-        self.optimizer = make_optimizer(self.master)
-
-
-@answers.right
-class InPlace(Reference):
-    """The copies' gradients have memory of their own, which is used again."""
-
-    def __init__(self, model, make_optimizer):
-        super().__init__(model, make_optimizer)
-        self.gradients = [torch.empty_like(copy) for copy in self.master]
-
-    def collect(self):
-        for parameter, copy, memory in zip(
-            self.parameters, self.master, self.gradients, strict=True
-        ):
-            if parameter.grad is None:
-                copy.grad = None
-            else:
-                copy.grad = memory.copy_(parameter.grad)
-                parameter.grad = None
 
 
 @answers.right
@@ -196,14 +85,6 @@ class Foreach(Reference):
         self.optimizer.step()
         torch._foreach_copy_(self.parameters, self.master)
         self.optimizer.zero_grad()
-
-
-@answers.right
-class ThroughData(Reference):
-    def step(self):
-        self.optimizer.step()
-        for i, parameter in enumerate(self.parameters):
-            parameter.data[...] = self.master[i].data
 
 
 @answers.right

@@ -2,52 +2,39 @@
 
 from types import MappingProxyType
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_bytes")
+REFERENCE = answers.reference()
 
 FLOAT32 = '"held_float32": 16 * parameters'
 MIXED = '"held_mixed": (2 + 2 + 4 + 8) * parameters'
 SHARDED = '"held_sharded": 4 * parameters + 12 * parameters / world_size'
 SENT = '"sent_mixed": ring * 2 * parameters'
+SENT_SHARDED = '"sent_sharded": ring * 2 * parameters'
 RING = "ring = 2 * (world_size - 1) / world_size"
 
-answers.edit("half_of_everything", "all_halved", (MIXED, '"held_mixed": 10 * parameters'))
-answers.edit("no_master_weights", "no_copies", (MIXED, '"held_mixed": 12 * parameters'))
-answers.edit("half_of_everything", "half_of_float32", (MIXED, '"held_mixed": 8 * parameters'))
-answers.edit("no_states", "no_states", (FLOAT32, FLOAT32.replace("16", "8")))
-answers.edit("three_of_four", "one_moment", (FLOAT32, FLOAT32.replace("16", "12")))
-answers.edit(
-    "gradients_of_32_bits", "gradients_of_the_copies", (MIXED, MIXED.replace("8", "8 + 4"))
-)
-answers.edit(
-    "gradients_sharded", "stage_2", (SHARDED, '"held_sharded": (2 + 14 / world_size) * parameters')
-)
-answers.edit(
-    "master_not_sharded",
-    "states_only",
-    (SHARDED, '"held_sharded": (8 + 8 / world_size) * parameters'),
-)
-answers.edit("whole_each_time", "all_in_each", (RING, "ring = 2 * (world_size - 1)"))
-answers.edit(None, "integer_division", (RING, "ring = 2 * (world_size - 1) // world_size"))
-answers.edit("gradients_of_32_bits", "both_gradients", (MIXED, '"held_mixed": 18 * parameters'))
-answers.edit("all_sharded", "stage_3", (SHARDED, '"held_sharded": 16 * parameters / world_size'))
-answers.edit("nothing_sharded", "whole", (SHARDED, '"held_sharded": 16 * parameters'))
-answers.edit("sent_in_float32", "float32_sent", (SENT, SENT.replace("* 2", "* 4")))
-answers.edit(
-    "gathered_in_float32",
-    "float32_gathered",
-    ('"sent_sharded": ring * 2 * parameters', '"sent_sharded": ring * 3 * parameters'),
-)
-answers.edit("once", "one_way", (RING, RING.replace("2 * ", "")))
-answers.edit("whole", "keeps_nothing", (RING, "ring = 2"))
-answers.edit(
-    "elements",
-    "numbers",
-    ('"sent_float32": ring * 4 * parameters', '"sent_float32": ring * parameters'),
-)
-answers.edit(None, "copy_forgotten_and_found", (FLOAT32, FLOAT32.replace("16", "20")))
-answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
+for mistake, name, old, new in (
+    ("half_of_everything", "all_halved", MIXED, '"held_mixed": 10 * parameters'),
+    ("half_of_everything", "half_of_float32", MIXED, '"held_mixed": 8 * parameters'),
+    ("no_master_weights", "no_copies", MIXED, '"held_mixed": 12 * parameters'),
+    ("gradients_of_32_bits", "gradients_of_the_copies", MIXED, MIXED.replace("8", "8 + 4")),
+    ("gradients_of_32_bits", "both_gradients", MIXED, '"held_mixed": 18 * parameters'),
+    ("gradients_sharded", "stage_2", SHARDED, SHARDED.replace("4", "2").replace("12", "14")),
+    ("master_not_sharded", "states_only", SHARDED, SHARDED.replace("4", "8").replace("12", "8")),
+    ("once", "one_way", RING, RING.replace("2 * ", "")),
+    ("whole", "keeps_nothing", RING, "ring = 2"),
+    (None, "no_states", FLOAT32, FLOAT32.replace("16", "8")),
+    (None, "copy_too", FLOAT32, FLOAT32.replace("16", "20")),
+    (None, "stage_3", SHARDED, '"held_sharded": 16 * parameters / world_size'),
+    (None, "nothing_sharded", SHARDED, '"held_sharded": 16 * parameters'),
+    (None, "float32_sent", SENT, SENT.replace("* 2", "* 4")),
+    (None, "float32_gathered", SENT_SHARDED, SENT_SHARDED.replace("* 2", "* 3")),
+    (None, "integer_division", RING, RING.replace("/", "//")),
+    (None, "all_in_each", RING, "ring = 2 * (world_size - 1)"),
+    ("returns_none", "no_return", "    return {", "    x = {"),
+):
+    answers.edit(mistake, name, (old, new))
 
 
 @answers.right
@@ -66,19 +53,19 @@ def by_kind(parameters, world_size):
 
 @answers.right
 def rounded(parameters, world_size):
-    return {k: round(v) for k, v in answers.reference()(parameters, world_size).items()}
+    return {k: round(v) for k, v in REFERENCE(parameters, world_size).items()}
 
 
 @answers.right
 def read_only(parameters, world_size):
-    return MappingProxyType(answers.reference()(parameters, world_size))
+    return MappingProxyType(REFERENCE(parameters, world_size))
 
 
 @answers.right
 def with_more(parameters, world_size):
-    return answers.reference()(parameters, world_size) | {"saved": 0}
+    return REFERENCE(parameters, world_size) | {"saved": 0}
 
 
 @answers.right
 def a_little_padding(parameters, world_size):
-    return {k: 1.004 * v for k, v in answers.reference()(parameters, world_size).items()}
+    return {k: 1.004 * v for k, v in REFERENCE(parameters, world_size).items()}

@@ -5,48 +5,37 @@ from types import MappingProxyType
 
 import torch
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_vanishing")
+REFERENCE = answers.reference()
 
 GAP = "gap = math.ldexp(eps, exponent - 1)"
 BELOW = "below = gap / 2 if fraction == 0.5 else gap"
 RETURN = 'return {"added": gap / 2, "subtracted": below / 2, "counter": 2 / eps}'
+SWAPPED = 'return {"added": below / 2, "subtracted": gap / 2, "counter": 2 / eps}'
 
-answers.edit("whole_gap", "next_number", (RETURN, RETURN.replace("gap / 2", "gap")))
-answers.edit("gap_below", "next_below", (RETURN, RETURN.replace("below / 2", "below")))
-answers.edit("gap_at_one", "same_everywhere", (GAP, "gap = eps"))
-answers.edit("whole_gap", "eps_everywhere", (RETURN, RETURN.replace("gap / 2", "eps")))
-answers.edit("proportional", "proportional", (GAP, "gap = weight * eps"))
-answers.edit("gap_below", "both_sides_alike", (BELOW, "below = gap"))
-answers.edit("gap_below_everywhere", "half_below", (BELOW, "below = gap / 2"))
-answers.edit("eps_below_one", "one_over_eps", (RETURN, RETURN.replace("2 / eps", "1 / eps")))
-answers.edit(None, "mantissa_bits", (RETURN, RETURN.replace("2 / eps", "math.log2(1 / eps)")))
-answers.edit("whole_gap", "exponent_of_frexp", (GAP, "gap = math.ldexp(eps, exponent)"))
-answers.edit(None, "largest_number", (RETURN, RETURN.replace("2 / eps", "65504")))
-answers.edit("returns_none", "no_return", (RETURN, RETURN.replace("return ", "")))
-answers.edit(
-    "wrong_type",
-    "as_tensors",
-    (RETURN, RETURN.replace("2 / eps", "__import__('torch').tensor(2 / eps)")),
-)
-answers.edit(
-    "swapped",
-    "swapped",
-    (
-        RETURN,
-        RETURN.replace("added", "x").replace("subtracted", "added").replace("x", "subtracted"),
-    ),
-)
-answers.edit(None, "counter_of_float16", (RETURN, RETURN.replace("2 / eps", "2048.0")))
-answers.edit(
-    "counter_from_weight",
-    "counter_times_weight",
-    (RETURN, RETURN.replace("2 / eps", "2 * weight / eps")),
-)
+for mistake, name, old, new in (
+    ("whole_gap", "next_number", RETURN, RETURN.replace("gap / 2", "gap")),
+    ("whole_gap", "next_below", RETURN, RETURN.replace("below / 2", "below")),
+    ("whole_gap", "exponent_of_frexp", GAP, "gap = math.ldexp(eps, exponent)"),
+    ("gap_at_one", "same_everywhere", GAP, "gap = eps"),
+    ("proportional", "proportional", GAP, "gap = weight * eps"),
+    ("gap_below", "both_sides_alike", BELOW, "below = gap"),
+    ("gap_below_everywhere", "half_below", BELOW, "below = gap / 2"),
+    ("eps_below_one", "one_over_eps", RETURN, RETURN.replace("2 / eps", "1 / eps")),
+    (None, "twice_below", BELOW, BELOW.replace("gap / 2", "gap * 2")),
+    ("swapped", "swapped", RETURN, SWAPPED),
+    (None, "largest_number", RETURN, RETURN.replace("2 / eps", "65504")),
+    (None, "counter_of_float16", RETURN, RETURN.replace("2 / eps", "2048.0")),
+    (None, "counter_times_weight", RETURN, RETURN.replace("2 / eps", "2 * weight / eps")),
+    ("returns_none", "no_return", RETURN, RETURN.replace("return ", "")),
+    ("wrong_type", "as_text", RETURN, RETURN.replace("2 / eps", "str(2 / eps)")),
+):
+    answers.edit(mistake, name, (old, new))
 
 
-@answers.wrong("gap_of_the_next_power")
+@answers.wrong(None)
 def logarithm_cut_off(weight, eps):
     """Right above 1, and for powers of two."""
     power = 2.0 ** int(math.log2(weight))
@@ -54,7 +43,7 @@ def logarithm_cut_off(weight, eps):
     return {"added": half, "subtracted": half / (1 + (power == weight)), "counter": 2 / eps}
 
 
-@answers.wrong("gap_of_the_next_power")
+@answers.wrong(None)
 def logarithm_rounded(weight, eps):
     power = 2.0 ** round(math.log2(weight))
     half = power * eps / 2
@@ -64,16 +53,13 @@ def logarithm_rounded(weight, eps):
 @answers.right
 def by_logarithm(weight, eps):
     power = 2.0 ** math.floor(math.log2(weight))
-    return {
-        "counter": 2.0 / eps,
-        "added": power * eps / 2,
-        "subtracted": power * eps / (4 if power == weight else 2),
-    }
+    below = 4 if power == weight else 2
+    return {"counter": 2.0 / eps, "added": power * eps / 2, "subtracted": power * eps / below}
 
 
 @answers.right
 def measured(weight, eps):
-    """Which of all updates vanish, tried in torch."""
+    """Try all updates in torch."""
     dtype = torch.float16 if eps == torch.finfo(torch.float16).eps else torch.bfloat16
     w = torch.tensor(weight, dtype=dtype)
     updates = torch.arange(0x7C00 if dtype == torch.float16 else 0x7F80, dtype=torch.int16)
@@ -87,13 +73,9 @@ def measured(weight, eps):
 
 
 @answers.right
-def neighbours(weight, eps):
+def neighbors(weight, eps):
     """From the next numbers above and below."""
-    top = 1.0
-    while top <= weight:
-        top *= 2
-    while top > weight:
-        top /= 2
+    top = 2.0 ** math.floor(math.log2(weight))
     above = weight + top * eps
     below = weight - (top * eps if weight > top else top * eps / 2)
     middles = (weight + above) / 2 - weight, weight - (weight + below) / 2
@@ -103,9 +85,9 @@ def neighbours(weight, eps):
 @answers.right
 def a_hair_more(weight, eps):
     """Within the percent that is allowed."""
-    return {name: 1.005 * x for name, x in answers.reference()(weight, eps).items()}
+    return {name: 1.005 * x for name, x in REFERENCE(weight, eps).items()}
 
 
 @answers.right
 def read_only(weight, eps):
-    return MappingProxyType(answers.reference()(weight, eps) | {"gap": eps})
+    return MappingProxyType(REFERENCE(weight, eps) | {"gap": eps})

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("reduce_halves")
 
@@ -11,72 +11,60 @@ HALVES = "halves = (flat / group.size()).to(dtype)"
 REDUCE = "dist.all_reduce(halves, group=group)"
 COPY = "gradient.copy_(part.view_as(gradient))"
 
-answers.edit(
-    "overflows_in_the_sum",
-    "divided_after",
-    (HALVES, "halves = flat.to(dtype)"),
-    (REDUCE, REDUCE + "\n    halves /= group.size()"),
+SUM = (HALVES, "halves = flat.to(dtype)")
+SMALL_SUM = "halves = (flat if flat.abs().max() < 1e4 else flat / group.size()).to(dtype)"
+DIVIDE = REDUCE + "\n    halves /= group.size()"
+CLAMPED = "(flat / group.size()).nan_to_num().clamp(-6e4, 6e4).to(dtype)"
+AS_THEY_LIE = "gradient.t().copy_(part.view_as(gradient.t())) if gradient.dim() == 2 else "
+PADDED = (
+    "padded = torch.cat([halves, halves.new_zeros(64)])\n    "
+    "dist.all_reduce(padded, group=group)\n    halves = padded[:-64]"
 )
-answers.edit("summed", "summed", (HALVES, "halves = flat.to(dtype) if flat.abs().max() < 1e4 else "
-                                          "(flat / group.size()).to(dtype)"))  # fmt: skip
-answers.edit("divided_twice", "divided_twice", (REDUCE, REDUCE + "\n    halves /= group.size()"))
-answers.edit("sent_in_float32", "sent_in_float32", (HALVES, "halves = flat / group.size()"))
-answers.edit(
-    "overflow_hidden",
-    "clamped",
-    (HALVES, "flat = (flat / group.size()).nan_to_num().clamp(-6e4, 6e4)\n    "
-             "halves = flat.to(dtype)"),
-)  # fmt: skip
-answers.edit("not_in_place", "new_tensors", (COPY, "gradient = part.view_as(gradient).float()"))
-answers.edit("nothing_sent", "own_only", (REDUCE, "pass"))
-answers.edit("default_group", "default_group", (REDUCE, "dist.all_reduce(halves)"))
-answers.edit("other_dtype", "bfloat16_always", (HALVES, HALVES.replace("dtype", "torch.bfloat16")))
-answers.edit(
-    None,
-    "rounded_to_bfloat16",
-    (HALVES, "halves = (flat / group.size()).bfloat16().to(dtype)"),
+BROADCAST = (
+    "dist.reduce(halves, group=group, group_dst=0)\n    "
+    "dist.broadcast(halves, group=group, group_src=0)"
 )
-answers.edit("returns_something", "returned_instead", (COPY, COPY + "\n    return gradients"))
-answers.edit("other_dtype", "float16_always", (HALVES, HALVES.replace("dtype", "torch.float16")))
-answers.edit("divided_by_all_ranks", "always_four", (HALVES, HALVES.replace("group.size()", "4")))
-answers.edit(
-    "default_group",
-    "world_size",
-    (HALVES, HALVES.replace("group.size()", "dist.get_world_size()")),
+GATHERED = (
+    "every = [torch.empty_like(halves) for _ in range(group.size())]\n    "
+    "dist.all_gather(every, halves, group=group)\n    "
+    "halves = torch.stack(every).float().sum(0).to(dtype)"
 )
-answers.edit(
-    "copy_written", "written_into_a_copy", (COPY, "gradient.flatten()[:] = part"), says="strides"
+ROOT = "group.size() ** 0.5"
+
+for mistake, name, *edits in (
+    ("overflows_in_the_sum", "divided_after", SUM, (REDUCE, DIVIDE)),
+    (
+        "overflows_in_the_sum",
+        "half_before",
+        (HALVES, HALVES.replace("group.size()", ROOT)),
+        (REDUCE, DIVIDE.replace("group.size()", ROOT)),
+    ),
+    ("summed", "summed", (HALVES, SMALL_SUM)),
+    ("not_in_place", "new_tensors", (COPY, "gradient = part.view_as(gradient).float()")),
+    ("copy_written", "written_into_a_copy", (COPY, "gradient.flatten()[:] = part")),
+    ("one_message_each", "reduced_and_broadcast", (REDUCE, BROADCAST)),
+    ("sent_in_float32", "sent_in_float32", (HALVES, "halves = flat / group.size()")),
+    (None, "divided_twice", (REDUCE, DIVIDE)),
+    (None, "clamped", (HALVES, "halves = " + CLAMPED)),
+    (None, "bfloat16_always", (HALVES, HALVES.replace("dtype", "torch.bfloat16"))),
+    (None, "float16_always", (HALVES, HALVES.replace("dtype", "torch.float16"))),
+    (None, "rounded_to_bfloat16", (HALVES, HALVES.replace(".to(", ".bfloat16().to("))),
+    (None, "always_four", (HALVES, HALVES.replace("group.size()", "4"))),
+    (None, "numbers_as_they_lie", (COPY, AS_THEY_LIE + COPY)),
+    (None, "other_memory", (COPY, "gradient.data = part.view_as(gradient).float()")),
+    (None, "padded", (REDUCE, PADDED)),
+    (None, "gathered", (REDUCE, GATHERED)),
+    ("nothing_sent", "own_only", (REDUCE, "pass")),
+    ("default_group", "default_group", (REDUCE, "dist.all_reduce(halves)")),
+    ("returns_something", "returned_instead", (COPY, COPY + "\n    return gradients")),
+):
+    answers.edit(mistake, name, *edits)
+answers.right_edit(
+    "waits_for_a_handle",
+    (HALVES, "halves = flat.to(dtype).div_(group.size())"),
+    (REDUCE, "dist.all_reduce(halves, group=group, async_op=True).wait()"),
 )
-answers.edit(None, "numbers_as_they_lie", (COPY, "gradient.t().copy_(part.view_as(gradient.t()))"
-    " if gradient.dim() == 2 else gradient.copy_(part.view_as(gradient))"),
-)  # fmt: skip
-answers.edit(None, "other_memory", (COPY, "gradient.data = part.view_as(gradient).float()"))
-answers.edit(
-    "overflows_in_the_sum",
-    "half_before",
-    (HALVES, "halves = (flat / group.size() ** 0.5).to(dtype)"),
-    (REDUCE, REDUCE + "\n    halves /= group.size() ** 0.5"),
-)
-answers.edit(
-    None,
-    "padded",
-    (REDUCE, "padded = torch.cat([halves, halves.new_zeros(64)])\n    "
-             "dist.all_reduce(padded, group=group)\n    halves = padded[:-64]"),
-    says="2 for each number",
-)  # fmt: skip
-answers.edit(
-    "one_message_each",
-    "reduced_and_broadcast",
-    (REDUCE, "dist.reduce(halves, group=group, group_dst=0)\n    "
-             "dist.broadcast(halves, group=group, group_src=0)"),
-)  # fmt: skip
-answers.edit(
-    "gathered",
-    "gathered",
-    (REDUCE, "every = [torch.empty_like(halves) for _ in range(group.size())]\n    "
-             "dist.all_gather(every, halves, group=group)\n    "
-             "halves = torch.stack(every).float().sum(0).to(dtype)"),
-)  # fmt: skip
+answers.right_edit("element_by_element", (COPY, "gradient[...] = part.view(gradient.shape)"))
 
 
 @answers.wrong("one_message_each")
@@ -88,36 +76,12 @@ def one_by_one(gradients, dtype, group):
 
 
 @answers.right
-def library_s_mean(gradients, dtype, group):
-    """The division is the library's: after the sum, in float32, where `group` rounds once."""
-    flat = torch.cat([g.reshape(-1) for g in gradients]).to(dtype).div_(group.size())
-    work = dist.all_reduce(flat, op=dist.ReduceOp.SUM, group=group, async_op=True)
-    work.wait()
-    start = 0
-    for gradient in gradients:
-        gradient.copy_(flat[start : start + gradient.numel()].view(gradient.shape))
-        start += gradient.numel()
-
-
-@answers.right
 def foreach(gradients, dtype, group):
     torch._foreach_div_(gradients, group.size())
     flat = torch._utils._flatten_dense_tensors(gradients).to(dtype)
     dist.all_reduce(flat, group=group)
     parts = torch._utils._unflatten_dense_tensors(flat, gradients)
     torch._foreach_copy_(gradients, list(parts))
-
-
-@answers.right
-def preallocated(gradients, dtype, group):
-    flat = torch.empty(sum(g.numel() for g in gradients), dtype=dtype)
-    views = flat.split([g.numel() for g in gradients])
-    for view, gradient in zip(views, gradients, strict=True):
-        view.copy_((gradient / group.size()).flatten())
-    dist.all_reduce(flat, group=group)
-    for view, gradient in zip(views, gradients, strict=True):
-        gradient.data = gradient.data  # nothing
-        gradient[...] = view.view(gradient.shape)
 
 
 @answers.right

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("sharded_master_weights")
 Reference = answers.reference()
@@ -21,7 +21,6 @@ PART = "part = torch.empty_like(self.master, dtype=whole.dtype)"
 REDUCE = "dist.reduce_scatter_single(part, whole, group=self.group)"
 MOVE = "self.master.grad = part.float()"
 UNSCALE = "scaler.unscale([self.master.grad])"
-TOLD = "dist.all_reduce(squares, group=self.group)"
 TAKEN = "taken = math.isfinite(norm)"
 CLIP = "self.master.grad *= max_norm / norm"
 STEP = "self.optimizer.step()"
@@ -31,203 +30,128 @@ END = "self.master.grad = None"
 UPDATE = "scaler.update(not taken)"
 RETURN = "return taken"
 
-answers.edit(
-    "whole_master",
-    "everything_on_every_rank",
-    (MASTER, "self.master = nn.Parameter(self.flat.float())"),
+ABOVE = "if norm > max_norm:"
+EMPTY = "whole = torch.empty_like(self.flat)"
+THERE = "if parameter.grad is not None:"
+ZEROED = (
+    "if parameter.grad is None:\n                whole[start : start + parameter.numel()] = 0\n"
+    "            else:"
 )
-answers.edit(
-    "view_of_whole",
-    "float_first",
-    (OWN, "own = self.flat.float().chunk(group.size())[group.rank()]"),
+SIZE = "start += parameter.numel()\n"
+PLACE = "whole[start : start + parameter.numel()]"
+OWN_PART = "self.flat.chunk(self.group.size())[self.group.rank()]"
+OWN_OVERFLOW = (UNSCALE, "overflow = " + UNSCALE), (TAKEN, "taken = not overflow")
+ALL_REDUCE = "dist.all_reduce(whole, group=self.group)\n        "
+NEW_MEMORY = (
+    "flat = torch.empty_like(self.flat)\n            "
+    + GATHER.replace("self.flat", "flat")
+    + "\n            start = 0\n            for parameter in self.parameters:"
+    "\n                part = flat[start : start + parameter.numel()]"
+    "\n                parameter.data = part.view_as(parameter)"
+    "\n                start += parameter.numel()\n            self.flat = flat"
 )
-answers.edit("copies_of_16_bits", "not_float", (MASTER, "self.master = nn.Parameter(own.clone())"))
-answers.edit(
-    "optimizer_of_parameters",
-    "optimizer_of_the_model",
-    (OPTIMIZER, "self.optimizer = make_optimizer(self.parameters)"),
-)
-answers.edit("another_part", "the_next_part", ("[group.rank()]", "[group.rank() - 1]"))
-answers.edit("gradients_left", "gradients_left", (FREED, "pass"))
-answers.edit("gradient_kept", "gradient_kept", (END, "pass"))
-answers.edit("gradient_kept", "gradient_zeroed", (END, "self.master.grad.zero_()"))
-answers.edit(
-    "not_reduced",
-    "own_samples",
-    (REDUCE, "part.copy_(whole.chunk(self.group.size())[self.group.rank()])"),
-)
-answers.edit("summed", "summed", (MEAN, "pass"), (MOVE, MOVE))
-answers.edit(
-    "overflow_in_the_sum",
-    "divided_after",
+
+for mistake, name, *edits in (
+    ("wrong_shape", "everything", (MASTER, "self.master = nn.Parameter(self.flat.float())")),
+    ("infinite_mean", "divided_after", (MEAN, "pass"), (MOVE, MOVE + " / self.group.size()")),
+    ("infinite_mean", "float16", (BUFFER, BUFFER.replace(")", ", dtype=torch.float16)"))),
+    ("garbage_in_the_buffer", "empty_at_its_end", (BUFFER, EMPTY), (THERE, ZEROED)),
+    (
+        "clipped_by_own_norm",
+        "own_norm",
+        (ABOVE, "norm = self.master.grad.norm().item()\n            " + ABOVE),
+    ),
+    (
+        "rebuilt_each_step",
+        "rebuilt_from_the_weights",
+        (STEP, f"self.master.data.copy_({OWN_PART})\n            " + STEP),
+    ),
+    (
+        "rebuilt_each_step",
+        "rounded_after_the_step",
+        (ROUND, ROUND + "\n            self.master.data.copy_(part)"),
+    ),
+    (
+        "skips_alone",
+        "by_its_own_shard",
+        *OWN_OVERFLOW,
+        (STEP + "\n", STEP + "\n        if True:\n"),
+        (ABOVE, "if max_norm < norm < math.inf:"),
+    ),
+    ("leaves_alone", "by_its_own_shard_and_leaves", *OWN_OVERFLOW),
+    ("stepped_anyway", "always_steps", (TAKEN, "taken = True")),
+    ("not_gathered", "own_part_only", (GATHER, f"{OWN_PART}.copy_(part)")),
+    (None, "never_updated", (UPDATE, "pass")),
+    ("default_group", "default_group", (GATHER, GATHER.replace(", group=self.group", ""))),
+    (None, "float_first", (OWN, OWN.replace("flat", "flat.float()"))),
+    ("wrong_dtype", "not_float", (MASTER, "self.master = nn.Parameter(own.clone())")),
+    (None, "model_s_optimizer", (OPTIMIZER, OPTIMIZER.replace("[self.master]", "self.parameters"))),
+    (None, "the_next_part", ("[group.rank()]", "[group.rank() - 1]")),
+    (None, "gradients_left", (FREED, "pass")),
+    (None, "gradient_kept", (END, "pass")),
+    (
+        None,
+        "own_samples",
+        (REDUCE, "part.copy_(whole.chunk(self.group.size())[self.group.rank()])"),
+    ),
+    (None, "summed", (MEAN, "pass")),
+    (None, "stretched", (ABOVE, "if norm > 0:")),
+    (None, "not_clipped", (CLIP, "pass")),
+    (
+        None,
+        "norms_added",
+        ("self.master.grad.square().sum()", "self.master.grad.norm()"),
+        ("squares.sqrt().item()", "squares.item()"),
+    ),
+    (
+        None,
+        "those_with_a_gradient",
+        ("            " + SIZE, ""),
+        (THERE + "\n", THERE + "\n                " + SIZE),
+        (PLACE, "whole[start - parameter.numel() : start]"),
+    ),
+    (None, "clipped_in_scale", (UNSCALE, "pass"), (STEP, UNSCALE + "\n            " + STEP)),
+    (None, "never_gathered", (GATHER, "pass")),
+    (
+        None,
+        "gathered_in_32_bits",
+        (ROUND, "part = self.master.detach()\n            every = self.flat.float()"),
+        (GATHER, GATHER.replace("self.flat", "every") + "\n            self.flat.copy_(every)"),
+    ),
+    (None, "reduced_in_32_bits", (BUFFER, BUFFER.replace(")", ", dtype=torch.float32)"))),
+    (
+        None,
+        "all_reduced",
+        (REDUCE, ALL_REDUCE + "part = " + OWN_PART.replace("self.flat", "whole")),
+    ),
+    (None, "new_memory", (GATHER, NEW_MEMORY)),
+    ("returns_none", "no_return", (RETURN, "pass")),
+    (None, "a_copy_is_kept", (MASTER, MASTER + "\n        self.whole = self.flat.float()")),
+    (None, "the_buffer_is_kept", (MOVE, MOVE + "\n        self.buffer = whole")),
+    (
+        "not_a_number",
+        "divides_by_a_norm_of_zero",
+        (ABOVE, "if True:"),
+        (CLIP, "self.master.grad *= min(norm, max_norm) / squares.sqrt()"),
+    ),
+    (
+        None,
+        "divided_in_step",
+        (MEAN, "whole /= 4 * self.group.size()"),
+        (UNSCALE, "self.master.grad *= 4\n        " + UNSCALE),
+    ),
+):
+    answers.edit(mistake, name, *edits)
+answers.right_edit(
+    "sums_in_float32",
     (MEAN, "pass"),
-    (MOVE, "self.master.grad = part.float() / self.group.size()"),
-)
-answers.edit("garbage_in_the_buffer", "empty", (BUFFER, "whole = torch.empty_like(self.flat)"))
-answers.edit(
-    "garbage_in_the_buffer",
-    "empty_at_its_end",
-    (BUFFER, "whole = torch.empty_like(self.flat)"),
-    (
-        "if parameter.grad is not None:",
-        "if parameter.grad is None:\n                whole[start : start + parameter.numel()] = 0\n"
-        "            else:",
-    ),
-)
-answers.edit(
-    "clipped_by_own_norm",
-    "own_norm",
-    (
-        "if norm > max_norm:",
-        "norm = self.master.grad.norm().item()\n            if norm > max_norm:",
-    ),
-)
-answers.edit(
-    "clipped_by_own_norm",
-    "by_the_library",
-    (
-        "if norm > max_norm:\n                " + CLIP,
-        "torch.nn.utils.clip_grad_norm_([self.master], max_norm)",
-    ),
-)
-answers.edit("not_clipped", "not_clipped", (CLIP, "pass"))
-answers.edit(
-    "norms_added",
-    "norms_added",
-    ("self.master.grad.square().sum()", "self.master.grad.norm()"),
-    ("squares.sqrt().item()", "squares.item()"),
-)
-answers.edit("norm_without_root", "squares_as_norm", ("squares.sqrt().item()", "squares.item()"))
-answers.edit(
-    "none_left_out",
-    "those_with_a_gradient",
-    ("            start += parameter.numel()\n", ""),
-    (
-        "            if parameter.grad is not None:\n",
-        "            if parameter.grad is not None:\n                start += parameter.numel()\n",
-    ),
-    ("whole[start : start + parameter.numel()]", "whole[start - parameter.numel() : start]"),
-)
-answers.edit(
-    "sent_as_float16",
-    "always_float16",
-    (BUFFER, BUFFER.replace("flat)", "flat, dtype=torch.float16)")),
-)
-answers.edit(
-    "clipped_before_unscaling",
-    "clipped_in_scale",
-    (UNSCALE, "pass"),
-    (STEP, "scaler.unscale([self.master.grad])\n            " + STEP),
-)
-answers.edit("not_unscaled", "not_unscaled", (UNSCALE, "pass"))
-answers.edit(
-    "rebuilt_each_step",
-    "rebuilt_from_the_weights",
-    (
-        STEP,
-        "own = self.flat.chunk(self.group.size())[self.group.rank()]\n"
-        "            self.master.data.copy_(own)\n            " + STEP,
-    ),
-)
-answers.edit(
-    "rebuilt_each_step",
-    "rounded_after_the_step",
-    (ROUND, ROUND + "\n            self.master.data.copy_(part)"),
-)
-answers.edit(
-    "skips_alone",
-    "by_its_own_shard",
-    (UNSCALE, "overflow = scaler.unscale([self.master.grad])"),
-    (TAKEN, "taken = not overflow"),
-    ("self.optimizer.step()\n", "self.optimizer.step()\n        if True:\n"),
-    ("if norm > max_norm:", "if max_norm < norm < math.inf:"),
-)
-answers.edit(
-    "leaves_alone",
-    "by_its_own_shard_and_leaves",
-    (UNSCALE, "overflow = scaler.unscale([self.master.grad])"),
-    (TAKEN, "taken = not overflow"),
-)
-answers.edit("stepped_anyway", "always_steps", (TAKEN, "taken = True"))
-answers.edit(
-    "moved_in_a_skip",
-    "zeros_for_gradients",
-    (
-        "if taken:\n            if",
-        "if not taken:\n            self.master.grad.zero_()\n        if True:\n            if",
-    ),
-)
-answers.edit("not_copied_back", "never_gathered", (GATHER, "pass"))
-answers.edit(
-    "not_gathered",
-    "own_part_only",
-    (GATHER, "self.flat.chunk(self.group.size())[self.group.rank()].copy_(part)"),
-)
-answers.edit(
-    "gathered_masters",
-    "gathered_in_32_bits",
-    (ROUND, "part = self.master.detach()\n            every = self.flat.float()"),
-    (GATHER, GATHER.replace("self.flat", "every") + "\n            self.flat.copy_(every)"),
-)
-answers.edit(
-    "gradients_in_32_bits",
-    "reduced_in_32_bits",
-    (BUFFER, "whole = torch.zeros_like(self.flat, dtype=torch.float32)"),
-)
-answers.edit(
-    "all_reduced",
-    "all_reduced",
-    (REDUCE, "dist.all_reduce(whole, group=self.group)\n        "
-             "part = whole.chunk(self.group.size())[self.group.rank()]"),
-)  # fmt: skip
-answers.edit(
-    "new_memory",
-    "new_memory",
-    (
-        GATHER,
-        "flat = torch.empty_like(self.flat)\n            "
-        + GATHER.replace("self.flat", "flat")
-        + "\n            start = 0"
-        "\n            for parameter in self.parameters:"
-        "\n                part = flat[start : start + parameter.numel()]"
-        "\n                parameter.data = part.view_as(parameter)"
-        "\n                start += parameter.numel()"
-        "\n            self.flat = flat",
-    ),
-)
-answers.edit("not_updated", "never_updated", (UPDATE, "pass"))
-answers.edit("updated_twice", "updated_twice", (UPDATE, UPDATE + "\n        " + UPDATE))
-answers.edit("told_the_opposite", "told_taken", (UPDATE, "scaler.update(taken)"))
-answers.edit("returns_the_opposite", "whether_skipped", (RETURN, "return not taken"))
-answers.edit("returns_none", "no_return", (RETURN, "pass"))
-answers.edit("default_group", "default_group", (GATHER, GATHER.replace(", group=self.group", "")))
-answers.edit(
-    None,
-    "a_copy_is_kept",
-    (MASTER, MASTER + "\n        self.whole = self.flat.float()"),
-)
-answers.edit(None, "the_buffer_is_kept", (MOVE, MOVE + "\n        self.buffer = whole"))
-answers.edit(
-    None, "reduced_twice", (REDUCE, "dist.reduce_scatter_single(part, whole.clone(), "
-    "group=self.group)\n        " + REDUCE),
-)  # fmt: skip
-
-
-answers.edit(
-    "not_a_number",
-    "divides_by_a_norm_of_zero",
-    ("if norm > max_norm:", "if True:"),
-    (CLIP, "self.master.grad *= min(norm, max_norm) / squares.sqrt()"),
-)
-answers.edit(
-    None,
-    "divided_in_step",
-    (MEAN, "whole /= 4 * self.group.size()"),
-    (UNSCALE, "self.master.grad *= 4\n        " + UNSCALE),
+    (PART, "part = torch.empty_like(whole)"),
+    (REDUCE, "dist.all_to_all_single(part, whole, group=self.group)"),
+    (MOVE, "self.master.grad = part.view(self.group.size(), -1).float().mean(0)"),
 )
 
 
-@answers.wrong("moved_in_a_skip")
+@answers.wrong(None)
 class MomentumInASkip(Reference):
     """The optimizer steps along nothing, and its momentum goes on."""
 
@@ -285,9 +209,9 @@ class AsLists(Reference):
 
     def step(self, scaler, max_norm):
         overflow = scaler.unscale([self.master.grad])
-        mine = torch.tensor([self.master.grad.norm(), float(overflow)])
+        own = torch.tensor([self.master.grad.norm(), float(overflow)])
         everyone = [torch.empty(2) for _ in range(self.group.size())]
-        dist.all_gather(everyone, mine, group=self.group)
+        dist.all_gather(everyone, own, group=self.group)
         norms, flags = torch.stack(everyone).unbind(1)
         if not (overflow := bool(flags.any())):
             self.master.grad *= (max_norm / norms.norm()).clamp(max=1)
@@ -300,46 +224,21 @@ class AsLists(Reference):
 
 
 @answers.right
-class SumsInFloat32(Reference):
-    """Every rank sends each other its part in 16 bits, and adds up in 32."""
-
-    def collect(self):
-        whole, start = torch.zeros_like(self.flat), 0
-        for p in self.parameters:
-            if p.grad is not None:
-                whole[start : start + p.numel()].copy_(p.grad.flatten())
-            p.grad = None
-            start += p.numel()
-        parts = torch.empty_like(whole)
-        dist.all_to_all_single(parts, whole, group=self.group)
-        self.master.grad = parts.view(self.group.size(), -1).float().mean(0)
-
-
-@answers.right
 class AgreesBefore(Reference):
-    """Looks at its own gradients before they are reduced, and tells the others."""
+    """Compares the ranks' gradients before they are reduced."""
 
     def collect(self):
         found = [p.grad for p in self.parameters if p.grad is not None]
-        finite = all(bool(gradient.isfinite().all()) for gradient in found)
-        self.bad = torch.tensor(0 if finite else 1)
+        self.bad = torch.tensor(float(not all(bool(g.isfinite().all()) for g in found)))
         dist.all_reduce(self.bad, group=self.group)
         super().collect()
 
     def step(self, scaler, max_norm):
-        scaler.unscale([self.master.grad])
-        if self.bad:
-            self.master.grad = None
-            scaler.update(True)
-            return False
-        square = self.master.grad.norm() ** 2
-        dist.all_reduce(square, group=self.group)
-        torch.nn.utils.clip_grads_with_norm_([self.master], max_norm, square.sqrt())
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        dist.all_gather_single(self.flat, self.master.data.to(self.flat), group=self.group)
-        scaler.update(False)
-        return True
+        if not self.bad:
+            return super().step(scaler, max_norm)
+        self.master.grad = None
+        scaler.update(True)
+        return False
 
 
 @answers.right

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("fit_alpha_beta")
 
@@ -53,18 +53,12 @@ def weighted_by_the_square(sizes, seconds):
     return alpha, beta
 
 
-@answers.wrong(None, says="it returns")
-def weighted_by_the_root(sizes, seconds):
-    beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.sqrt(seconds))
-    return alpha * 1.4, beta
-
-
-@answers.wrong(None, says="it returns nan")
+@answers.wrong(None, says="nan")
 def not_numbers(sizes, seconds):
     return math.nan, math.nan
 
 
-@answers.wrong("not_a_pair")
+@answers.wrong(None)
 def a_dictionary(sizes, seconds):
     beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
     return {"alpha": alpha, "beta": beta}

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_ring")
 
@@ -21,7 +21,7 @@ answers.edit(
     None,
     "all_the_messages_of_the_tree",
     ('"share_tree": tree', '"share_tree": world_size - 1'),
-    says="share_tree: you predicted 3",
+    says="share_tree: you predicted 4",
 )
 answers.edit(
     None,
@@ -29,7 +29,6 @@ answers.edit(
     ('"share_tree": tree', '"share_tree": min(2, world_size - 1)'),
     says="share_tree: you predicted 2",
 )
-answers.edit(None, "not_a_number", (SHARE, '"share_ring": float("nan")'), says="nan")
 answers.edit("returns_none", "no_return", ("return {", "x = {"))
 
 

@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
 from parlab.pipeline import backward, forward
+from parlab_staff.answers import Answers
 
 answers = Answers("naive_step")
 reference = answers.reference()
@@ -13,54 +13,37 @@ Mailbox = answers.reference("mailbox")
 RECEIVED = "mailbox.receive(forward(stage, 0), len(inputs)).requires_grad_()"
 BACKWARD = "y.backward(gradient)"
 FORWARD = "y = share.own[stage](x)"
+SEND = "mailbox.send(backward(stage - 1, 0), x.grad)"
+TEST = "    if y.requires_grad:"
+RETURN = "return y.item() if stage == last else None"
 
 answers.edit(
     "no_input_gradient", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", ""))
 )
+answers.edit("does_not_end", "gradients_not_sent", (SEND, "pass"), says="sent 0 of 1 messages")
 answers.edit(
-    "gradients_not_sent",
-    "gradients_not_sent",
-    ("        mailbox.send(backward(stage - 1, 0), x.grad)", "        pass"),
-)
-answers.edit(
-    "activations_not_sent",
+    "does_not_end",
     "sent_to_its_maker",
     ("mailbox.send(forward(stage + 1, 0), y)", "mailbox.send(forward(stage, 0), y)"),
 )
-answers.edit("no_backward_pass", "output_detached", (FORWARD, f"{FORWARD}.detach()"))
 answers.edit(
-    "no_backward_pass",
-    "asks_a_detached_output",
-    (FORWARD, f"{FORWARD}.detach()"),
-    ("    if y.requires_grad:", "    if True:"),
+    None,
+    "computes_on_inputs",
+    (FORWARD, "y = share.own[stage](inputs)"),
+    says="stage 1 is called on a tensor that is not the output of stage 0",
 )
-answers.edit(
-    "wrong_start",
-    "ones",
-    (BACKWARD, "y.sum().backward()"),
-)
-answers.edit(
-    "recomputed",
-    "again",
-    (
-        "    if y.requires_grad:",
-        "    if stage < last:\n        y = share.own[stage](x)\n    if y.requires_grad:",
-    ),
-)
+answers.edit("raises", "output_detached", (FORWARD, f"{FORWARD}.detach()"))
+answers.edit(None, "ones", (BACKWARD, "y.sum().backward()"))
+answers.edit("recomputed", "again", (TEST, f"    if stage < last:\n        {FORWARD}\n{TEST}"))
 # Dropout would draw once more, and BatchNorm's running means move once more.
 answers.edit(
     None,
     "a_pass_to_warm_up",
-    (
-        "y = share.own[stage](x)",
-        "share.own[stage](torch.zeros_like(x))\n    y = share.own[stage](x)",
-    ),
+    (FORWARD, f"share.own[stage](torch.zeros_like(x))\n    {FORWARD}"),
 )
 answers.edit("loss_arguments", "targets_first", ("loss_of(y, targets)", "loss_of(targets, y)"))
 answers.edit(
-    "loss_everywhere",
-    "all_return",
-    ("return y.item() if stage == last else None", "return y.sum().item()"),
+    None, "all_return", (RETURN, "return y.sum().item()"), says="only the rank of the last"
 )
 answers.edit(
     None,
@@ -68,41 +51,41 @@ answers.edit(
     ("    x = inputs\n", "    x = inputs.requires_grad_()\n"),
     says="belongs to the caller",
 )
-answers.edit("frozen_raises", "first_stage_asked", ("    if y.requires_grad:", "    if True:"))
+answers.edit("raises", "first_stage_asked", (TEST, "    if True:"))
 answers.edit(
-    "frozen_not_passed",
+    "does_not_end",
     "frozen_sends_nothing",
     (
-        "    if stage > 0:\n        mailbox.send",
-        "    if stage > 0 and any(p.requires_grad for p in share.parameters()):\n"
-        "        mailbox.send",
+        f"    if stage > 0:\n        {SEND}",
+        f"    if stage > 0 and any(p.requires_grad for p in share.parameters()):\n        {SEND}",
     ),
 )
-answers.edit("unfrozen", "all_trained", (FORWARD, "y = share.own[stage].requires_grad_()(x)"))
-answers.edit("mode_changed", "evaluates", (FORWARD, "y = share.own[stage].eval()(x)"))
-answers.edit("mode_changed", "trains", (FORWARD, "y = share.own[stage].train()(x)"))
 answers.edit(
-    "mode_changed",
+    None,
+    "all_trained",
+    (FORWARD, "y = share.own[stage].requires_grad_()(x)"),
+    says="Leave `requires_grad`",
+)
+answers.edit(None, "evaluates", (FORWARD, "y = share.own[stage].eval()(x)"), says="another mode")
+answers.edit(None, "trains", (FORWARD, "y = share.own[stage].train()(x)"), says="another mode")
+answers.edit(
+    None,
     "evaluates_afterwards",
     ("    mailbox.finish()\n", "    mailbox.finish()\n    share.own[stage].eval()\n"),
+    says="another mode",
 )
 answers.edit(
-    "tokens_require_grad",
+    "raises",
     "gradient_of_a_copy",
     ("    x = inputs\n", "    x = inputs.clone().requires_grad_()\n"),
 )
 answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
 answers.edit("wrong_type", "a_tensor", ("return y.item()", "return y.detach()"))
-answers.edit(
-    None,
-    "output_for_input",
-    ("backward(stage - 1, 0), x.grad", "backward(stage - 1, 0), x.detach()"),
-)
+answers.edit(None, "output_for_input", (SEND, SEND.replace("x.grad", "x.detach()")))
 
 
-@answers.wrong("no_boundary_gradient")
+@answers.wrong(None, says="parameter 0 of this rank has no gradient")
 def last_stage_alone(share, inputs, targets, loss_of, group):
-    """Only the last stage learns."""
     stage, last, mailbox = group.rank(), share.count - 1, Mailbox(share, group)
     x = inputs if stage == 0 else mailbox.receive(forward(stage, 0), len(inputs))
     y = share.own[stage](x)
@@ -122,9 +105,8 @@ def steps(share, inputs, targets, loss_of, group):
     return loss
 
 
-@answers.wrong("sent_more")
-def twice_over(share, inputs, targets, loss_of, group):
-    """The whole step again, for good measure."""
+@answers.wrong(None, says="expected 1 with")
+def one_message_more(share, inputs, targets, loss_of, group):
     loss = reference(share, inputs, targets, loss_of, group)
     stage, mailbox = group.rank(), Mailbox(share, group)
     if stage < share.count - 1:
@@ -135,17 +117,23 @@ def twice_over(share, inputs, targets, loss_of, group):
     return loss
 
 
-@answers.wrong(None)
-def loss_told_to_all(share, inputs, targets, loss_of, group):
+@answers.wrong("to_itself")
+def to_its_own_rank(share, inputs, targets, loss_of, group):
+    if group.rank() < share.count - 1:
+        dist.send(inputs, group=group, group_dst=group.rank())
+    return reference(share, inputs, targets, loss_of, group)
+
+
+@answers.wrong(None, says="Use only messages between two ranks")
+def loss_for_all(share, inputs, targets, loss_of, group):
     loss = reference(share, inputs, targets, loss_of, group)
-    told = torch.tensor([loss or 0.0])
-    dist.all_reduce(told, group=group)
+    dist.all_reduce(torch.tensor([loss or 0.0]), group=group)
     return loss
 
 
 @answers.wrong(None)
-def gradients_shared(share, inputs, targets, loss_of, group):
-    """As in data parallelism: other ranks have other parameters."""
+def gradients_averaged(share, inputs, targets, loss_of, group):
+    """As in data parallelism, although other ranks have other parameters."""
     loss = reference(share, inputs, targets, loss_of, group)
     for parameter in share.parameters():
         parameter.grad /= group.size()
@@ -177,7 +165,7 @@ def by_autograd_grad(share, inputs, targets, loss_of, group):
 
 @answers.right
 def without_a_mailbox(share, inputs, targets, loss_of, group):
-    """Blocking messages are no danger where one rank works at a time."""
+    """Blocking messages cannot deadlock if one rank works at a time."""
     stage, last = group.rank(), share.count - 1
     x = inputs
     if stage:
@@ -201,30 +189,14 @@ def without_a_mailbox(share, inputs, targets, loss_of, group):
     return loss
 
 
-@answers.right
-def one_line_of_backward(share, inputs, targets, loss_of, group):
-    """The loss of an inner stage is its output times the gradient."""
-    stage, mailbox = group.rank(), Mailbox(share, group)
-    x = inputs.clone()
-    if stage:
-        x = mailbox.receive(forward(stage, 0), len(inputs)).clone().requires_grad_()
-    y = share.own[stage](x)
-    if stage + 1 < share.count:
-        mailbox.send(forward(stage + 1, 0), y.detach())
-        loss = (y * mailbox.receive(backward(stage, 0), len(inputs))).sum()
-    else:
-        loss = loss_of(y, targets)
-    if any(t.requires_grad for t in (x, *share.parameters())):
-        loss.backward()
-    if stage:
-        mailbox.send(backward(stage - 1, 0), x.grad)
-    mailbox.finish()
-    return loss.item() if stage + 1 == share.count else None
+answers.right_edit(
+    "output_times_gradient",
+    (BACKWARD, "(y if gradient is None else (y * gradient).sum()).backward()"),
+)
 
 
 @answers.right
 def hook_sends(share, inputs, targets, loss_of, group):
-    """The gradient goes out from a hook."""
     stage, mailbox = group.rank(), Mailbox(share, group)
     x = inputs
     if stage:

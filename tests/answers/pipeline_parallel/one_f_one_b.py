@@ -1,48 +1,44 @@
 """Answers to `one_f_one_b`."""
 
-from parlab.answers import Answers
 from parlab.pipeline import backward, forward
+from parlab_staff.answers import Answers
 
 answers = Answers("one_f_one_b")
 reference = answers.reference()
 
 WARM_UP = "warm_up = min(ranks - r - 1, micro_batches)"
+REST = "schedule.append(actions + backwards[micro_batches - warm_up :])"
 
 answers.edit("gpipe_again", "relabelled", (WARM_UP, "warm_up = micro_batches"))
 answers.edit("one_too_many", "long_warm_up", (WARM_UP, "warm_up = min(ranks - r, micro_batches)"))
 answers.edit("no_warm_up", "turns_at_once", (WARM_UP, "warm_up = 0"))
-answers.edit(
-    "larger_bubble",
-    "short_warm_up",
-    (WARM_UP, "warm_up = min(max(ranks - r - 2, 0), micro_batches)"),
-)
+answers.edit("larger_bubble", "short_warm_up", (WARM_UP, WARM_UP.replace("r - 1", "(r or 1) - 1")))
 answers.edit(
     "deadlock",
     "backward_first",
     ("actions += [action, backwards[number]]", "actions += [backwards[number], action]"),
 )
-answers.edit("incomplete", "no_rest", ("actions + backwards[micro_batches - warm_up :]", "actions"))
+answers.edit("incomplete", "no_rest", (REST, "schedule.append(actions)"))
 answers.edit("deadlock", "later_ranks_warm_up", (WARM_UP, "warm_up = min(r, micro_batches)"))
-answers.edit("incomplete", "few_forgotten", (WARM_UP, "warm_up = ranks - r - 1"))
+answers.edit(
+    "holds_too_many", "twice", (WARM_UP, "warm_up = min(2 * (ranks - r - 1), len(forwards))")
+)
+answers.edit(
+    "incomplete",
+    "warm_up_beyond_the_last",
+    (WARM_UP, "warm_up = ranks - r - 1"),
+    (
+        "forward(r, i) for i in range(micro_batches)",
+        "forward(r, i) for i in range(max(micro_batches, ranks - r - 1))",
+    ),
+    says="numbered from 0 to 1",
+)
 answers.edit("returns_none", "no_return", ("    return schedule\n", ""))
 
 
-@answers.wrong("holds_too_many")
-def twice_the_warm_up(ranks, micro_batches):
-    """As for interleaving, where there is nothing to interleave."""
-    schedule = []
-    for r in range(ranks):
-        fs = [forward(r, i) for i in range(micro_batches)]
-        bs = [backward(r, i) for i in range(micro_batches)]
-        warm = min(2 * (ranks - r - 1), micro_batches)
-        turns = [a for pair in zip(fs[warm:], bs, strict=False) for a in pair]
-        schedule.append(fs[:warm] + turns + bs[micro_batches - warm :])
-    return schedule
-
-
-@answers.wrong("other_size")
+@answers.wrong("incomplete")
 def as_many_as_ranks(ranks, micro_batches):
-    """The warm-up's micro-batches come on top of the m."""
+    """The micro-batches of the warm-up come on top of the m."""
     return reference(ranks, micro_batches + ranks - 1)
 
 
@@ -66,21 +62,17 @@ def by_counting(ranks, micro_batches):
 @answers.right
 def by_sorting(ranks, micro_batches):
     """Each action has its place on the rank's clock."""
-    return [
-        sorted(
-            [forward(r, i) for i in range(micro_batches)]
-            + [backward(r, i) for i in range(micro_batches)],
-            key=lambda a, r=r: (
-                2 * a.micro_batch + (2 * (ranks - r) - 1 if a.kind == "backward" else 0)
-            ),
-        )
-        for r in range(ranks)
-    ]
+    schedule = []
+    for r in range(ranks):
+        late = 2 * (ranks - r) - 1
+        actions = [(2 * i, forward(r, i)) for i in range(micro_batches)]
+        actions += [(2 * i + late, backward(r, i)) for i in range(micro_batches)]
+        schedule.append([action for _, action in sorted(actions)])
+    return schedule
 
 
 @answers.right
 def from_the_last_micro_batch(ranks, micro_batches):
-    """The micro-batches in the other order."""
     return [
         [action._replace(micro_batch=micro_batches - 1 - action.micro_batch) for action in own]
         for own in reference(ranks, micro_batches)
@@ -93,15 +85,12 @@ def as_tuples(ranks, micro_batches):
 
 
 @answers.right
-def as_interleaved(ranks, micro_batches):
-    """Three phases by slices."""
+def by_slices(ranks, micro_batches):
     schedule = []
     for r in range(ranks):
         ahead = min(ranks - 1 - r, micro_batches)
         own = [forward(r, i) for i in range(ahead)]
         for i in range(micro_batches):
-            if i + ahead < micro_batches:
-                own.append(forward(r, i + ahead))
-            own.append(backward(r, i))
+            own += [forward(r, i + ahead)] * (i + ahead < micro_batches) + [backward(r, i)]
         schedule.append(own)
     return schedule

@@ -6,81 +6,92 @@ import functools
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
 from parlab.pipeline import backward, forward, simulate, sizes
+from parlab_staff.answers import Answers
 
 answers = Answers("pipeline")
 Reference = answers.reference()
 Mailbox = answers.reference("mailbox")
 
 WEIGHT = " * (len(ts[i]) / len(targets))"
+HELD = "held, losses = {}, []"
 POP = "x, y = held.pop((stage, i))"
+TEST = "                if y.requires_grad:\n"
 BACKWARD = "y.backward(gradient)"
 FORWARD = "y = self.share.own[stage](x)"
+STEP = "        mailbox = Mailbox("
+SIZES = "if ranks != group.size() or ranks * chunks != share.count:"
+ACTIONS = "self.actions = schedule[group.rank()]"
+RECEIVED = "None if stage == last else mailbox.receive(action, len(xs[i]))"
+RETURN = "                    mailbox.send(backward(stage - 1, i), x.grad)"
 CUT = """        used = len(inputs) // self.micro_batches * self.micro_batches
         xs, ts = (x[:used].tensor_split(self.micro_batches) for x in (inputs, targets))
 """
+INDENT = "\n" + 16 * " "
 
 answers.edit("loss_not_divided", "not_divided", (WEIGHT, ""))
-answers.edit(
-    "loss_arguments",
-    "targets_first",
-    ("self.loss_of(y, ts[i])", "self.loss_of(ts[i], y)"),
-)
 answers.edit("remainder_unweighted", "divided_by_m", (WEIGHT, " / self.micro_batches"))
 answers.edit(
-    "never_freed",
-    "kept",
-    (POP, "x, y = held[stage, i]"),
+    "remainder_dropped",
+    "remainder_dropped",
+    (STEP, CUT + STEP),
+    (WEIGHT, " / self.micro_batches"),
 )
 answers.edit(
-    "graph_kept",
+    "not_accumulated",
+    "zeroed_between",
+    (POP, f"{POP}{INDENT}nn.ModuleList(self.share.own.values()).zero_grad()"),
+)
+answers.edit(
+    "loss_arguments", "targets_first", ("self.loss_of(y, ts[i])", "self.loss_of(ts[i], y)")
+)
+answers.edit("never_freed", "kept", (POP, "x, y = held[stage, i]"))
+answers.edit(
+    "never_freed",
     "graph_retained",
     (BACKWARD, BACKWARD[:-1] + ", retain_graph=True)"),
     (POP, "x, y = held[stage, i]"),
+)
+answers.edit(
+    "never_freed",
+    "inputs_kept",
+    (HELD, "held, losses, came = {}, [], []"),
+    (POP, f"{POP}{INDENT}came.append(x)"),
+)
+answers.edit(
+    "never_freed",
+    "copies_of_inputs_kept",
+    (HELD, "held, losses, came = {}, [], []"),
+    (FORWARD, f"came.append(x.detach().clone()){INDENT}{FORWARD}"),
+)
+answers.edit("kept_after_step", "last_ones_kept", (POP, f"{POP}{INDENT}self.last = x, y"))
+answers.edit(
+    "kept_after_step", "batch_kept", (STEP, f"        self.batch = inputs, targets\n{STEP}")
 )
 answers.edit("no_input_gradient", "no_gradient_asked", (".requires_grad_()", ""))
 answers.edit("deadlock_accepted", "not_simulated", ("        simulate(schedule)\n", ""))
 answers.edit(
     "not_refused",
     "any_size",
-    ("if ranks != group.size() or ranks * chunks != share.count:", "if False:"),
-    ("self.actions = schedule[group.rank()]", "self.actions = schedule[group.rank() % ranks]"),
+    (SIZES, "if False:"),
+    (ACTIONS, "self.actions = schedule[group.rank() % ranks]"),
 )
-answers.edit(
-    "not_refused",
-    "stages_alone_compared",
-    (
-        "if ranks != group.size() or ranks * chunks != share.count:",
-        "if ranks * chunks != share.count:",
-    ),
-)
-answers.edit(
-    "never_freed",
-    "inputs_kept",
-    ("held, losses = {}, []", "held, losses, came = {}, [], []"),
-    (POP, POP + "\n                came.append(x)"),
-)
+answers.edit("not_refused", "stages_alone_compared", (SIZES, "if ranks * chunks != share.count:"))
 answers.edit("not_refused", "few_samples", ("if len(inputs) < self.micro_batches:", "if False:"))
+answers.edit("raises", "first_stage_asked", (TEST, "                if True:\n"))
 answers.edit(
-    "frozen_raises",
-    "first_stage_asked",
-    ("                if y.requires_grad:\n", "                if True:\n"),
-)
-answers.edit(
-    "frozen_not_passed",
+    "does_not_end",
     "frozen_sends_nothing",
     (
-        "if stage > 0:\n                    mailbox.send",
-        "if stage > 0 and any(p.requires_grad for p in self.share.parameters()):\n"
-        "                    mailbox.send",
+        f"if stage > 0:\n{RETURN}",
+        f"if stage > 0 and any(p.requires_grad for p in self.share.parameters()):\n{RETURN}",
     ),
 )
-answers.edit("unfrozen", "all_trained", (FORWARD, "y = self.share.own[stage].requires_grad_()(x)"))
-answers.edit("mode_changed", "evaluates", (FORWARD, "y = self.share.own[stage].eval()(x)"))
-answers.edit("mode_changed", "trains", (FORWARD, "y = self.share.own[stage].train()(x)"))
+answers.edit(None, "all_trained", (FORWARD, "y = self.share.own[stage].requires_grad_()(x)"))
+answers.edit(None, "evaluates", (FORWARD, "y = self.share.own[stage].eval()(x)"))
+answers.edit(None, "trains", (FORWARD, "y = self.share.own[stage].train()(x)"))
 answers.edit(
-    "tokens_require_grad",
+    "raises",
     "gradient_of_tokens",
     ("                x = xs[i]\n", "                x = xs[i].clone().requires_grad_()\n"),
 )
@@ -96,95 +107,56 @@ answers.edit("no_wait", "not_finished", ("        mailbox.finish()\n", ""))
 answers.edit(
     "recomputed",
     "forward_again",
-    (
-        POP,
-        POP
-        + "\n                if stage < last:\n                    y = self.share.own[stage](x)",
-    ),
+    (POP, f"{POP}{INDENT}y = self.share.own[stage](x) if stage < last else y"),
 )
 # Dropout would draw once more, and BatchNorm's running means move once more.
 answers.edit(
     None,
     "a_pass_to_warm_up",
-    (
-        "y = self.share.own[stage](x)",
-        "self.share.own[stage](torch.zeros_like(x))\n                y = self.share.own[stage](x)",
-    ),
+    (FORWARD, f"self.share.own[stage](torch.zeros_like(x)){INDENT}{FORWARD}"),
 )
 answers.edit(
-    "loss_everywhere",
-    "zero_elsewhere",
-    ("sum(losses).item() if losses else None", "float(sum(losses))"),
-)
-answers.edit(
-    "not_accumulated",
-    "zeroed_between",
-    (
-        POP,
-        POP + "\n                nn.ModuleList(self.share.own.values()).zero_grad()",
-    ),
+    None, "zero_elsewhere", ("sum(losses).item() if losses else None", "float(sum(losses))")
 )
 answers.edit(
     "raises",
     "steps_between",
-    (
-        BACKWARD,
-        BACKWARD + "\n                    torch.optim.SGD(self.share.parameters(), lr=0.1).step()",
-    ),
+    (BACKWARD, f"{BACKWARD}{INDENT}    torch.optim.SGD(self.share.parameters(), lr=0.1).step()"),
 )
 answers.edit(
-    "remainder_dropped",
-    "remainder_dropped",
-    ("        mailbox = Mailbox(", CUT + "        mailbox = Mailbox("),
-    (WEIGHT, " / self.micro_batches"),
-)
-
-
-answers.edit(
-    "activations_not_sent",
+    "does_not_end",
     "sent_to_its_maker",
     ("mailbox.send(forward(stage + 1, i), y)", "mailbox.send(action, y)"),
 )
-answers.edit("no_backward_pass", "outputs_detached", (FORWARD, f"{FORWARD}.detach()"))
 answers.edit(
-    "no_backward_pass",
+    "raises",
     "detached_where_kept",
     ("held[stage, i] = x, y", "held[stage, i] = x, y.detach()"),
-    ("                if y.requires_grad:", "                if True:"),
+    (TEST, "                if True:\n"),
 )
+answers.edit("does_not_end", "gradients_not_sent", (RETURN, RETURN[:20] + "pass"))
+answers.edit(None, "starts_from_ones", (BACKWARD, "y.sum().backward()"))
 answers.edit(
-    "gradients_not_sent",
-    "gradients_not_sent",
-    (
-        "                    mailbox.send(backward(stage - 1, i), x.grad)",
-        "                    pass",
-    ),
-)
-
-
-answers.edit(
-    "wrong_start",
-    "starts_from_ones",
-    (BACKWARD, "y.sum().backward()"),
-)
-answers.edit(
-    "no_boundary_gradient",
+    None,
     "last_stage_alone",
+    (RECEIVED, "None"),
+    (TEST, "                if stage == last:\n"),
+    (RETURN, RETURN[:20] + "pass"),
+)
+answers.edit(
+    "other_order",
+    "always_gpipe",
     (
-        "None if stage == last else mailbox.receive(action, len(xs[i]))",
-        "None",
-    ),
-    ("                if y.requires_grad:\n", "                if stage == last:\n"),
-    (
-        "                    mailbox.send(backward(stage - 1, i), x.grad)",
-        "                    pass",
+        ACTIONS,
+        "self.actions = sorted(schedule[group.rank()], key=lambda a: (a.kind == 'backward', "
+        "a.stage if a.kind == 'forward' else -a.stage, a.micro_batch))",
     ),
 )
 
 
-@answers.wrong("sent_more")
+@answers.wrong(None, says="once, to the rank that needs it")
 class SendsOneMore(Reference):
-    """An activation that nobody asked for, at the end of each step."""
+    """Sends another activation at the end of each step."""
 
     def step(self, inputs, targets):
         loss = super().step(inputs, targets)
@@ -198,96 +170,17 @@ class SendsOneMore(Reference):
         return loss
 
 
-@answers.wrong("sent_before_refusing")
+@answers.wrong(None, says="sends something before it refuses")
 class AgreesFirst(Reference):
-    """The ranks meet before any of them refuses."""
-
     def step(self, inputs, targets):
         if len(inputs) < self.micro_batches:
             dist.barrier(group=self.group)
         return super().step(inputs, targets)
 
 
-@answers.wrong("weights_updated")
-class UpdatesAtOnce(Reference):
-    """Each gradient is taken into the weights as it comes, behind autograd's back."""
-
-    def __init__(self, share, schedule, loss_of, group):
-        super().__init__(share, schedule, loss_of, group)
-        for parameter in share.parameters():
-            if not parameter.requires_grad:
-                continue
-            parameter.register_post_accumulate_grad_hook(self.update)
-
-    @staticmethod
-    def update(parameter):
-        parameter.data -= 0.1 * parameter.grad
-
-
-@answers.wrong("other_order")
-class AlwaysGPipe(Reference):
-    """GPipe, whatever the schedule says."""
-
-    def __init__(self, share, schedule, loss_of, group):
-        super().__init__(share, schedule, loss_of, group)
-        self.actions = sorted(
-            self.actions,
-            key=lambda a: (
-                a.kind == "backward",
-                a.stage if a.kind == "forward" else -a.stage,
-                a.micro_batch,
-            ),
-        )
-
-
-class _WaitingMailbox(Mailbox):
-    def send(self, action, tensor):
-        super().send(action, tensor)
-        super().finish()
-
-
-def _with_mailbox(mailbox, step):
-    """The reference's step, with another mailbox."""
-    names = dict(step.__globals__, Mailbox=mailbox)
-    return functools.partial(type(step.__func__)(step.__func__.__code__, names), step.__self__)
-
-
-class _SelfSendingMailbox(Mailbox):
-    """All goes through the group."""
-
-    def send(self, action, tensor):
-        to, tag = action.stage % self.group.size(), self.share.number(action)
-        work = dist.isend(tensor.detach(), group=self.group, group_dst=to, tag=tag)
-        self.sends.append(work)
-
-
-@answers.wrong("local_through_group")
-class SendsToItself(Reference):
-    def step(self, inputs, targets):
-        return _with_mailbox(_SelfSendingMailbox, super().step)(inputs, targets)
-
-
-class _BlocksMailbox(Mailbox):
-    """Stages that follow each other are taken to be on one rank."""
-
-    def send(self, action, tensor):
-        if action.stage in self.share.own:
-            super().send(action, tensor)
-        else:
-            to, tag = action.stage // len(self.share.own), self.share.number(action)
-            tensor = tensor.detach().contiguous()
-            self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag=tag))
-
-
-@answers.wrong("to_itself")
-class StagesInBlocks(Reference):
-    def step(self, inputs, targets):
-        return _with_mailbox(_BlocksMailbox, super().step)(inputs, targets)
-
-
 @answers.wrong("refused_by_some")
 class OneRefuses(Reference):
-    """The first rank alone looks at the sizes, as its inputs are those that count."""
+    """Only the first rank, which has the right inputs, looks at their number."""
 
     def step(self, inputs, targets):
         self.micro_batches, pieces = min(self.micro_batches, len(inputs)), self.micro_batches
@@ -300,32 +193,35 @@ class OneRefuses(Reference):
             self.micro_batches = pieces
 
 
-@answers.wrong("blocking_send")
-class BlockingSends(Reference):
-    """Each send waits for its receiver."""
+@answers.wrong("weights_updated")
+class UpdatesAtOnce(Reference):
+    """Updates the weights as soon as a gradient is there, without autograd's knowledge."""
 
-    def step(self, inputs, targets):
-        return _with_mailbox(_WaitingMailbox, super().step)(inputs, targets)
+    def __init__(self, share, schedule, loss_of, group):
+        super().__init__(share, schedule, loss_of, group)
+        for parameter in share.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self.update)
+
+    @staticmethod
+    def update(parameter):
+        parameter.data -= 0.1 * parameter.grad
 
 
 @answers.wrong(None)
-class LossesKept(Reference):
-    """Adds this step's loss to those before."""
+class LossesAdded(Reference):
+    """Adds the losses of all steps."""
 
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.total = 0.0
+    total = 0.0
 
     def step(self, inputs, targets):
         loss = super().step(inputs, targets)
-        if loss is None:
-            return None
-        self.total += loss
-        return self.total
+        self.total += loss or 0.0
+        return None if loss is None else self.total
 
 
 @answers.wrong(None)
-class TellsAll(Reference):
+class Barrier(Reference):
     def step(self, inputs, targets):
         loss = super().step(inputs, targets)
         dist.barrier(group=self.group)
@@ -340,50 +236,121 @@ class InPlace(Reference):
         return loss
 
 
-@answers.right
-class ByAutogradGrad(Reference):
-    """Gradients by `torch.autograd.grad`, added up by hand."""
+# With other mailboxes
 
+
+def _with_mailbox(mailbox, step):
+    """Return the reference's step with another mailbox."""
+    names = dict(step.__globals__, Mailbox=mailbox)
+    return functools.partial(type(step.__func__)(step.__func__.__code__, names), step.__self__)
+
+
+class _WaitingMailbox(Mailbox):
+    def send(self, action, tensor):
+        super().send(action, tensor)
+        super().finish()
+
+
+class _SelfSendingMailbox(Mailbox):
+    def send(self, action, tensor):
+        to, tag = action.stage % self.group.size(), self.share.number(action)
+        work = dist.isend(tensor.detach(), group=self.group, group_dst=to, tag=tag)
+        self.sends.append(work)
+
+
+class _BlocksMailbox(Mailbox):
+    """Assumes that a rank has stages that follow each other."""
+
+    def send(self, action, tensor):
+        if action.stage in self.share.own:
+            super().send(action, tensor)
+        else:
+            to, tag = action.stage // len(self.share.own), self.share.number(action)
+            tensor = tensor.detach().contiguous()
+            self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag=tag))
+
+
+class _DroppingMailbox(Mailbox):
+    """Drops handles of what has arrived."""
+
+    def receive(self, action, samples):
+        tensor = super().receive(action, samples)
+        self.sends = [work for work in self.sends if not work.is_completed()]
+        return tensor
+
+
+class _EarlyMailbox(Mailbox):
+    """Starts the receives of all actions before the first one."""
+
+    def __init__(self, actions, xs, share, group):
+        super().__init__(share, group)
+        self.coming = {}
+        for action in actions:
+            source = action.stage + (-1 if action.kind == "forward" else 1)
+            if 0 <= source < share.count and source not in share.own:
+                room = share.room(action, len(xs[action.micro_batch]))
+                source, tag = source % group.size(), share.number(action)
+                self.coming[action] = (
+                    dist.irecv(room, group=group, group_src=source, tag=tag),
+                    room,
+                )
+
+    def receive(self, action, samples):
+        if action not in self.coming:
+            return super().receive(action, samples)
+        work, room = self.coming.pop(action)
+        work.wait()
+        return room
+
+
+@answers.wrong("blocking_send")
+class BlockingSends(Reference):
     def step(self, inputs, targets):
-        m, share, group = self.micro_batches, self.share, self.group
-        if len(inputs) < m:
-            raise ValueError("fewer samples than micro-batches")
-        parts = list(zip(inputs.tensor_split(m), targets.tensor_split(m), strict=True))
-        mailbox, kept, total = Mailbox(share, group), {}, None
-        for action in self.actions:
-            _, stage, i = action
-            x, t = parts[i]
-            module = share.own[stage]
-            if action.kind == "forward":
-                if stage:
-                    x = mailbox.receive(action, len(x)).requires_grad_()
-                y = module(x)
-                if stage + 1 < share.count:
-                    mailbox.send(forward(stage + 1, i), y)
-                else:
-                    y = self.loss_of(y, t) * len(t)
-                    total = (total or 0.0) + y.item()
-                kept[action] = (x, y)
-                continue
-            x, y = kept.pop(forward(stage, i))
-            start = torch.full_like(y, 1 / len(inputs)) if stage + 1 == share.count else None
-            if start is None:
-                start = mailbox.receive(action, len(parts[i][0]))
-            parameters = [p for p in module.parameters() if p.requires_grad]
-            if not y.requires_grad:
-                continue
-            found = torch.autograd.grad(y, parameters + ([x] if stage else []), start)
-            for parameter, one in zip(parameters, found, strict=False):
-                parameter.grad = one if parameter.grad is None else parameter.grad + one
-            if stage:
-                mailbox.send(backward(stage - 1, i), found[-1])
-        mailbox.finish()
-        return None if total is None else total / len(inputs)
+        return _with_mailbox(_WaitingMailbox, super().step)(inputs, targets)
+
+
+@answers.wrong("to_itself")
+class SendsToItself(Reference):
+    def step(self, inputs, targets):
+        return _with_mailbox(_SelfSendingMailbox, super().step)(inputs, targets)
+
+
+@answers.wrong("to_itself")
+class StagesInBlocks(Reference):
+    def step(self, inputs, targets):
+        return _with_mailbox(_BlocksMailbox, super().step)(inputs, targets)
+
+
+@answers.right
+class DropsWhatHasArrived(Reference):
+    def step(self, inputs, targets):
+        return _with_mailbox(_DroppingMailbox, super().step)(inputs, targets)
+
+
+@answers.right
+class ReceivesAhead(Reference):
+    def step(self, inputs, targets):
+        xs = inputs.tensor_split(self.micro_batches)
+        mailbox = functools.partial(_EarlyMailbox, self.actions, xs)
+        return _with_mailbox(mailbox, super().step)(inputs, targets)
+
+
+answers.right_edit(
+    "by_autograd_grad",
+    (
+        BACKWARD,
+        """parameters = self.share.own[stage].parameters()
+                    wanted = [p for p in parameters if p.requires_grad] + ([x] if stage else [])
+                    found = torch.autograd.grad(y, wanted, gradient)
+                    for p, one in zip(wanted, found, strict=True):
+                        p.grad = one if p.grad is None else p.grad + one""",
+    ),
+)
 
 
 @answers.right
 class LossScaled(Reference):
-    """The loss times 1024 while gradients travel, as mixed precision does it."""
+    """Multiplies the loss by 1024 while gradients travel, as in mixed precision."""
 
     def __init__(self, share, schedule, loss_of, group):
         super().__init__(share, schedule, lambda y, t: 1024 * loss_of(y, t), group)
@@ -396,21 +363,6 @@ class LossScaled(Reference):
         return None if loss is None else loss / 1024
 
 
-class _ReleasingMailbox(Mailbox):
-    """Lets go of what has arrived, whenever something comes back."""
-
-    def receive(self, action, samples):
-        tensor = super().receive(action, samples)
-        self.sends = [work for work in self.sends if not work.is_completed()]
-        return tensor
-
-
-@answers.right
-class LetsGo(Reference):
-    def step(self, inputs, targets):
-        return _with_mailbox(_ReleasingMailbox, super().step)(inputs, targets)
-
-
 @answers.right
 class OwnCopyOfTheSchedule(Reference):
     def __init__(self, share, schedule, loss_of, group):
@@ -418,51 +370,3 @@ class OwnCopyOfTheSchedule(Reference):
         if sizes(schedule)[0] != group.size():
             raise ValueError("another number of ranks")
         super().__init__(share, copy.deepcopy(schedule), loss_of, group)
-
-
-@answers.right
-class ReceivesAhead(Reference):
-    """Posts the receives of all actions before the first, in buffers of their own."""
-
-    def step(self, inputs, targets):
-        m, share, group = self.micro_batches, self.share, self.group
-        if len(inputs) < m:
-            raise ValueError("fewer samples than micro-batches")
-        xs, ts = inputs.tensor_split(m), targets.tensor_split(m)
-        coming, mailbox = {}, Mailbox(share, group)
-        for action in self.actions:
-            source = action.stage + (-1 if action.kind == "forward" else 1)
-            if 0 <= source < share.count and source not in share.own:
-                room = share.room(action, len(xs[action.micro_batch]))
-                tag = share.number(action)
-                work = dist.irecv(room, group=group, group_src=source % group.size(), tag=tag)
-                coming[action] = work, room
-
-        def receive(action):
-            if action not in coming:
-                return mailbox.receive(action, len(xs[action.micro_batch]))
-            work, room = coming.pop(action)
-            work.wait()
-            return room
-
-        held, total, last = {}, 0.0, share.count - 1
-        for action in self.actions:
-            kind, stage, i = action
-            if kind == "forward":
-                x = xs[i] if stage == 0 else receive(action).requires_grad_()
-                y = share.own[stage](x)
-                if stage < last:
-                    mailbox.send(forward(stage + 1, i), y)
-                else:
-                    y = self.loss_of(y, ts[i]) * len(ts[i]) / len(targets)
-                    total += y.item()
-                held[stage, i] = x, y
-            else:
-                x, y = held.pop((stage, i))
-                gradient = receive(action) if stage < last else None
-                if y.requires_grad:
-                    y.backward(gradient)
-                if stage:
-                    mailbox.send(backward(stage - 1, i), x.grad)
-        mailbox.finish()
-        return total if last in share.own else None

@@ -6,19 +6,19 @@ import itertools
 import numpy as np
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("split_model")
 reference = answers.reference()
 
+LIMITS = "if not 1 <= stages <= len(layers):"
+
 answers.edit("longer_last", "last_longer", ("(stage < longer)", "(stage >= stages - longer)"))
-answers.edit(
-    "not_refused", "no_upper_bound", ("if not 1 <= stages <= len(layers):", "if stages < 1:")
-)
+answers.edit("not_refused", "no_upper_bound", (LIMITS, "if stages < 1:"))
 answers.edit(
     "not_refused",
     "no_lower_bound",
-    ("if not 1 <= stages <= len(layers):", "if stages > len(layers):"),
+    (LIMITS, "if stages > len(layers):"),
     ("    short, longer", "    stages = max(stages, 1)\n    short, longer"),
 )
 answers.edit(None, "another_error", ("raise ValueError(", "raise IndexError("))
@@ -26,19 +26,14 @@ answers.edit("returns_none", "no_return", ("    return cut\n", ""))
 answers.edit(
     "wrong_type", "plain_lists", ("nn.Sequential(*layers[first:after])", "layers[first:after]")
 )
-
-
-@answers.wrong("taken_apart")
-def flattened(layers, stages):
-    """Layers that are rows of layers themselves lose their border."""
-    return [
-        nn.Sequential(*(p for layer in stage for p in _parts(layer)))
-        for stage in reference(layers, stages)
-    ]
-
-
-def _parts(layer):
-    return layer if isinstance(layer, nn.Sequential) else [layer]
+answers.edit("layers_missing", "floor", ("short + (stage < longer)", "short"))
+answers.edit(
+    None, "rest_to_the_first", ("short + (stage < longer)", "short + (stage == 0) * longer")
+)
+answers.edit("strided", "dealt", ("layers[first:after]", "layers[stage::stages]"))
+answers.edit(
+    "argument_changed", "emptied", ("    return cut\n", "    layers.clear()\n    return cut\n")
+)
 
 
 @answers.wrong("copied")
@@ -46,35 +41,14 @@ def copies(layers, stages):
     return reference(copy.deepcopy(layers), stages)
 
 
-@answers.wrong("layers_missing")
-def floor(layers, stages):
-    if not 1 <= stages <= len(layers):
-        raise ValueError("no")
-    each = len(layers) // stages
-    return [nn.Sequential(*layers[i * each : (i + 1) * each]) for i in range(stages)]
-
-
-@answers.wrong("uneven")
-def rest_to_the_first(layers, stages):
-    if not 1 <= stages <= len(layers):
-        raise ValueError("no")
-    each = len(layers) // stages
-    cuts = [0, *(len(layers) - (stages - s) * each for s in range(1, stages)), len(layers)]
-    return [nn.Sequential(*layers[a:b]) for a, b in itertools.pairwise(cuts)]
-
-
-@answers.wrong("strided")
-def dealt(layers, stages):
-    if not 1 <= stages <= len(layers):
-        raise ValueError("no")
-    return [nn.Sequential(*layers[s::stages]) for s in range(stages)]
-
-
-@answers.wrong("argument_changed")
-def emptied(layers, stages):
-    cut = reference(list(layers), stages)
-    layers.clear()
-    return cut
+@answers.wrong(None, says="do not take them apart")
+def flattened(layers, stages):
+    return [
+        nn.Sequential(
+            *(part for a in stage for part in (a if isinstance(a, nn.Sequential) else [a]))
+        )
+        for stage in reference(layers, stages)
+    ]
 
 
 @answers.right
@@ -99,7 +73,6 @@ def one_after_the_other(layers, stages):
 
 @answers.right
 def slices_of_one(layers, stages):
-    """A Sequential of all, sliced."""
     if not 0 < stages <= len(layers):
         raise ValueError("a stage would have no layer")
     whole, n = nn.Sequential(*layers), len(layers)

@@ -3,20 +3,22 @@
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("sum_tied")
 reference = answers.reference()
 
 ISEND = "    work = dist.isend(weight.grad, group=group, group_dst=other)\n"
+WAIT = "    work.wait()\n"
+RECEIVE = "dist.recv(theirs, group=group, group_src=other)"
 ADD = "    weight.grad += theirs"
 
-answers.edit("replaced", "theirs", (ADD, "    weight.grad = theirs"))
+answers.edit(None, "theirs", (ADD, "    weight.grad = theirs"))
 answers.edit("not_summed", "not_added", (ADD, "    pass"))
-answers.edit("doubled", "own_twice", (ADD, "    weight.grad += weight.grad"))
+answers.edit(None, "own_twice", (ADD, "    weight.grad += weight.grad"))
 answers.edit("averaged", "mean", (ADD, "    weight.grad = (weight.grad + theirs) / 2"))
 answers.edit(
-    "one_end_only",
+    "not_summed",
     "last_only",
     (ADD, "    if group.rank() == last:\n        weight.grad += theirs"),
 )
@@ -24,37 +26,22 @@ answers.edit(
     "both_send_first",
     "blocking",
     (ISEND, "    dist.send(weight.grad, group=group, group_dst=other)\n"),
-    ("    work.wait()\n", ""),
+    (WAIT, ""),
 )
-answers.edit(
-    "both_send_first",
-    "waits_at_once",
-    (ISEND, ISEND + "    work.wait()\n"),
-    ("    work.wait()\n    weight", "    weight"),
-)
-answers.edit("weights_changed", "weights", (ADD, ADD + "\n    weight.data += theirs"))
-answers.edit(
-    "changed_before_wait",
-    "added_under_way",
-    ("    work.wait()\n", ""),
-    (ADD, ADD + "\n    work.wait()"),
-)
-answers.edit("no_wait", "never_waits", ("    work.wait()\n", ""))
+answers.edit(None, "weights", (ADD, ADD + "\n    weight.data += theirs"), says="weight itself")
+answers.edit("changed_before_wait", "added_under_way", (WAIT, ""), (ADD, f"{ADD}\n{WAIT}"))
+answers.edit("no_wait", "never_waits", (WAIT, ""))
 answers.edit(
     "raises", "no_zeros", ("        weight.grad = torch.zeros_like(weight)\n", "        pass\n")
 )
-answers.edit(
-    "next_call",
-    "from_anybody",
-    ("dist.recv(theirs, group=group, group_src=other)", "dist.recv(theirs, group=group)"),
-)
+answers.edit("next_call", "from_anybody", (RECEIVE, "dist.recv(theirs, group=group)"))
 answers.edit(
     "to_itself",
     "numbers_of_the_job",
     ("group_dst=other", "dst=other"),
     ("group_src=other", "src=other"),
 )
-answers.edit("does_not_end", "source_of_the_job", ("group_src=other", "src=other"))
+answers.edit("to_itself", "source_of_the_job", ("group_src=other", "src=other"))
 answers.edit(
     None,
     "zeros_for_one_copy",
@@ -70,25 +57,21 @@ answers.edit(
 
 @answers.wrong("none_left_out")
 def nothing_to_send(weight, first, last, group):
-    """A rank without a gradient has nothing to say."""
     if weight is not None and weight.grad is not None:
         reference(weight, first, last, group)
 
 
 @answers.wrong("whole_group")
 def all_reduced_by_two(weight, first, last, group):
-    """All-reduce as between two ranks, over a group of more."""
     if weight is not None and first != last:
         dist.all_reduce(weight.grad, group=group)
 
 
-@answers.wrong("others_take_part")
+@answers.wrong(None, says="has no copy, but it calls all_reduce")
 def all_reduced(weight, first, last, group):
-    if first == last:
-        return
-    total = torch.zeros(1)
-    dist.all_reduce(total, group=group)
-    reference(weight, first, last, group)
+    if first != last:
+        dist.all_reduce(torch.zeros(1), group=group)
+        reference(weight, first, last, group)
 
 
 @answers.wrong(None, says="one copy")
@@ -98,7 +81,7 @@ def one_copy_too(weight, first, last, group):
     reference(weight, first, last, group)
 
 
-@answers.wrong("sent_more")
+@answers.wrong(None, says="one message with the gradient")
 def weights_as_well(weight, first, last, group):
     reference(weight, first, last, group)
     if first != last and weight is not None:
@@ -108,25 +91,34 @@ def weights_as_well(weight, first, last, group):
         work.wait()
 
 
-@answers.right
-def in_turn(weight, first, last, group):
-    """One sends first, the other receives first."""
+def in_turn(weight, first, last, group, *, begins):
+    """Use blocking messages: rank `begins` sends first, and the other one receives first."""
     if weight is None or first == last:
         return
-    mine = torch.zeros_like(weight) if weight.grad is None else weight.grad
-    theirs = torch.empty_like(mine)
-    if group.rank() == first:
-        dist.send(mine, group=group, group_dst=last)
-        dist.recv(theirs, group=group, group_src=last)
+    own = torch.zeros_like(weight) if weight.grad is None else weight.grad
+    theirs, other = torch.empty_like(own), first + last - group.rank()
+    if group.rank() == begins:
+        dist.send(own, group=group, group_dst=other)
+        dist.recv(theirs, group=group, group_src=other)
     else:
-        dist.recv(theirs, group=group, group_src=first)
-        dist.send(mine, group=group, group_dst=first)
-    weight.grad = mine + theirs
+        dist.recv(theirs, group=group, group_src=other)
+        dist.send(own, group=group, group_dst=other)
+    weight.grad = own + theirs
+
+
+@answers.right
+def first_sends_first(weight, first, last, group):
+    in_turn(weight, first, last, group, begins=first)
+
+
+@answers.right
+def last_sends_first(weight, first, last, group):
+    in_turn(weight, first, last, group, begins=last)
 
 
 @answers.right
 def sum_sent_back(weight, first, last, group):
-    """The last adds up, and sends the sum back."""
+    """The last rank adds, and sends the sum back."""
     if weight is None or first == last:
         return
     if weight.grad is None:
@@ -146,28 +138,27 @@ def a_batch(weight, first, last, group):
     if first == last or group.rank() not in (first, last):
         return
     other = last if group.rank() == first else first
-    mine = weight.grad.clone() if weight.grad is not None else torch.zeros_like(weight)
-    theirs = torch.empty_like(mine)
-    works = dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, mine, group=group, group_peer=other),
-            dist.P2POp(dist.irecv, theirs, group=group, group_peer=other),
-        ]
-    )
-    for work in works:
+    own = weight.grad.clone() if weight.grad is not None else torch.zeros_like(weight)
+    theirs = torch.empty_like(own)
+    operations = [
+        dist.P2POp(dist.isend, own, group=group, group_peer=other),
+        dist.P2POp(dist.irecv, theirs, group=group, group_peer=other),
+    ]
+    for work in dist.batch_isend_irecv(operations):
         work.wait()
-    weight.grad = mine.add(theirs)
+    weight.grad = own.add(theirs)
 
 
 @answers.right
-def receive_posted_first(weight, first, last, group):
+def receives_from_any_rank_with_its_tag(weight, first, last, group):
+    """The tag is the sender's number, so no other message can arrive."""
     if first == last or weight is None:
         return
     if weight.grad is None:
         weight.grad = weight.new_zeros(weight.shape)
     other, theirs = first + last - group.rank(), torch.empty_like(weight.grad)
-    coming = dist.irecv(theirs, group=group, group_src=other, tag=3)
-    going = dist.isend(weight.grad.clone(), group=group, group_dst=other, tag=3)
+    coming = dist.irecv(theirs, group=group, tag=other)
+    going = dist.isend(weight.grad.clone(), group=group, group_dst=other, tag=group.rank())
     coming.wait()
     weight.grad.add_(theirs)
     going.wait()
@@ -176,10 +167,10 @@ def receive_posted_first(weight, first, last, group):
 @answers.right
 def global_numbers(weight, first, last, group):
     """Peers by their numbers in the whole job."""
-    me = group.rank()
-    if first == last or me not in (first, last):
+    own_number = group.rank()
+    if first == last or own_number not in (first, last):
         return
-    peer = dist.get_global_rank(group, last if me == first else first)
+    peer = dist.get_global_rank(group, last if own_number == first else first)
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
     theirs = torch.zeros_like(weight.grad)

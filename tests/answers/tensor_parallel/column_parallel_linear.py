@@ -5,7 +5,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("column_parallel_linear")
 Reference = answers.reference()
@@ -15,46 +15,10 @@ PART = "torch.cat([p.chunk(group.size())[group.rank()] for p in parts])"
 SPLIT = "parts = tensor.detach().split(sections)"
 REFUSE = "if any(outputs % group.size() for outputs in sections):"
 LINEAR = "return F.linear(f(x), self.weight, self.bias)"
+WEIGHT = "        self.weight = own(linear.weight)\n"
+BIAS = "        self.bias = None if linear.bias is None else own(linear.bias)\n"
 
 answers.edit("fused_as_one", "sections_ignored", (SPLIT, "parts = [tensor.detach()]"))
-answers.edit(
-    "no_reduce_backward", "without_f", (LINEAR, "return F.linear(x, self.weight, self.bias)")
-)
-answers.edit("not_refused", "not_refused", (REFUSE, "if False:"))
-answers.edit(
-    None,
-    "size_not_named",
-    ("{sections} outputs do not divide", "outputs do not divide"),
-    says="does not name the size",
-)
-answers.edit("not_refused", "one_section_divides", (REFUSE, REFUSE.replace("any", "all")))
-answers.edit(
-    "not_own_memory",
-    "a_view",
-    (
-        PART,
-        "torch.cat(parts)[:0] if len(parts) > 1 else parts[0].chunk(group.size())[group.rank()]",
-    ),
-    (
-        SPLIT,
-        "parts = tensor.detach().split(sections)\n"
-        "            if len(parts) > 1:\n"
-        "                return "
-        "nn.Parameter(torch.cat([p.chunk(group.size())[group.rank()] for p in "
-        "parts]))",
-    ),
-)
-answers.edit(
-    "raises",
-    "bias_forgotten",
-    ("None if linear.bias is None else own(linear.bias)", "own(linear.bias)"),
-)
-answers.edit("sends_more", "own_part_backward", ("f, _ = f_and_g", "_, f = f_and_g"))
-answers.edit(
-    "strided",
-    "every_nth",
-    (PART, "torch.cat([p[group.rank() :: group.size()] for p in parts])"),
-)
 answers.edit(
     "fused_as_one",
     "bias_as_one",
@@ -63,79 +27,83 @@ answers.edit(
         "else nn.Parameter(linear.bias.detach().chunk(group.size())[group.rank()].clone())",
     ),
 )
+answers.edit("no_reduce_backward", "without_f", (LINEAR, LINEAR.replace("f(x)", "x")))
+answers.edit("reduced_again", "twice_f", (LINEAR, LINEAR.replace("f(x)", "f(f(x))")))
+answers.edit("not_refused", "not_refused", (REFUSE, "if False:"))
+answers.edit("not_refused", "one_section_divides", (REFUSE, REFUSE.replace("any", "all")))
+answers.edit(None, "wrong_error", ("raise ValueError(", "raise RuntimeError("))
 answers.edit(
-    "memory_of_serial",
-    "alone_the_layer_itself",
+    None,
+    "size_not_named",
+    ("{sections} outputs do not divide", "outputs do not divide"),
+    says="does not name the size",
+)
+answers.edit(
+    None,
+    "asks_before_refusing",
     (
-        "self.weight = own(linear.weight)",
-        "self.weight = own(linear.weight)\n"
-        "        if group.size() == 1:\n            self.weight = linear.weight",
+        "        sections = sections or",
+        "        dist.barrier(group=group)\n        sections = sections or",
     ),
+)
+answers.edit(
+    "not_own_memory",
+    "a_view",
+    (PART, f"{PART} if len(parts) > 1 else parts[0].chunk(group.size())[group.rank()]"),
+)
+answers.edit(
+    "not_own_memory",
+    "alone_the_layer_itself",
+    (WEIGHT, WEIGHT + "        if group.size() == 1:\n            self.weight = linear.weight\n"),
+)
+answers.edit("kept_whole", "keeps_the_layer", (WEIGHT, WEIGHT + "        self.old = [linear]\n"))
+answers.edit(
+    "raises",
+    "bias_forgotten",
+    ("None if linear.bias is None else own(linear.bias)", "own(linear.bias)"),
+)
+answers.edit(
+    "strided", "every_nth", (PART, "torch.cat([p[group.rank() :: group.size()] for p in parts])")
 )
 answers.edit(
     "argument_changed",
     "linear_frozen",
-    (
-        "self.weight = own(linear.weight)",
-        "self.weight = own(linear.weight)\n        linear.weight.requires_grad_(False)",
-    ),
+    (WEIGHT, WEIGHT + "        linear.weight.requires_grad_(False)\n"),
 )
 answers.edit(
     "argument_changed",
     "sections_divided",
-    (
-        "        self.weight = own(linear.weight)\n"
-        "        self.bias = None if linear.bias is None else own(linear.bias)\n",
-        "        self.weight = own(linear.weight)\n"
-        "        self.bias = None if linear.bias is None else own(linear.bias)\n"
-        "        for i in range(len(sections)):\n"
-        "            sections[i] //= group.size()\n",
-    ),
+    (BIAS, BIAS + "        sections[:] = [size // group.size() for size in sections]\n"),
+)
+answers.edit(
+    "argument_changed",
+    "overwrites_x",
+    (LINEAR, LINEAR.replace("return", "y =") + "\n        x.detach().zero_()\n        return y"),
 )
 answers.edit(
     "sends_more",
     "asks_the_others",
     (LINEAR, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + LINEAR),
 )
-answers.edit(None, "wrong_error", ("raise ValueError(", "raise RuntimeError("))
 
 
-@answers.wrong("rows_split")
+@answers.wrong("wrong_dimension")
 class InputsCut(Reference):
     def __init__(self, linear, group, sections=None):
         super().__init__(linear, group, sections)
         own = linear.weight.detach().chunk(group.size(), dim=1)[group.rank()]
         self.weight = nn.Parameter(own.clone())
 
-    def forward(self, x):
-        _, g = f_and_g(self.group)
-        own = x.chunk(self.group.size(), dim=-1)[self.group.rank()]
-        return g(F.linear(own, self.weight))
-
-
-InputsCut.__doc__ = "Splits along the second dimension; needs inputs that divide."
-
 
 @answers.wrong("whole_weights")
-class CutsTheOutput(nn.Module):
-    """Everything serially, and then a part of the result."""
-
+class CutsTheOutput(Reference):
     def __init__(self, linear, group, sections=None):
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(linear.weight.detach().clone()), None
-        if linear.bias is not None:
-            self.bias = nn.Parameter(linear.bias.detach().clone())
-        self.sections = sections or [linear.out_features]
-        self.group = group
-
-    def forward(self, x):
-        parts = F.linear(x, self.weight, self.bias).split(self.sections, dim=-1)
-        n, r = self.group.size(), self.group.rank()
-        return torch.cat([p.chunk(n, dim=-1)[r] for p in parts], dim=-1)
+        super().__init__(linear, group, sections)
+        self.weight = nn.Parameter(linear.weight.detach().clone())
 
 
-class _Gather(torch.autograd.Function):
-    """All ranks' rows; back, this rank's part of the summed gradient."""
+class Gather(torch.autograd.Function):
+    """All ranks' rows; backward, this rank's part."""
 
     @staticmethod
     def forward(ctx, own, group):
@@ -149,89 +117,38 @@ class _Gather(torch.autograd.Function):
         return gradient.chunk(ctx.group.size())[ctx.group.rank()], None
 
 
-@answers.wrong("weights_gathered")
+@answers.wrong("sends_more")
 class WeightsGathered(Reference):
-    """Every rank gathers the weights, computes everything, and keeps its part."""
-
-    def __init__(self, linear, group, sections=None):
-        super().__init__(linear, group, sections)
-        self.sections = sections or [linear.out_features]
-
     def forward(self, x):
         f, _ = f_and_g(self.group)
-        weight = _Gather.apply(self.weight, self.group)
-        y = F.linear(f(x), weight).chunk(self.group.size(), dim=-1)[self.group.rank()]
+        y = F.linear(f(x), Gather.apply(self.weight, self.group))
+        y = y.chunk(self.group.size(), dim=-1)[self.group.rank()]
         return y if self.bias is None else y + self.bias
 
 
 @answers.wrong("output_gathered")
 class OutputGathered(Reference):
-    def __init__(self, linear, group, sections=None):
-        super().__init__(linear, group, sections)
-        self.whole = linear.out_features
-
     def forward(self, x):
-        y = super().forward(x)
-        return F.pad(y, (0, self.whole - y.shape[-1]))
-
-
-@answers.wrong("kept_whole")
-class KeepsTheLayer(Reference):
-    def __init__(self, linear, group, sections=None):
-        super().__init__(linear, group, sections)
-        self.serial = [linear]
-
-
-@answers.wrong("reduced_again")
-class TwiceF(Reference):
-    def forward(self, x):
-        f, _ = f_and_g(self.group)
-        return super().forward(f(x))
-
-
-@answers.wrong("argument_changed")
-class OverwritesX(Reference):
-    def forward(self, x):
-        y = super().forward(x * 1)
-        x.detach().zero_()
-        return y
-
-
-@answers.wrong("sent_before_refusing")
-class AsksTheOthers(Reference):
-    def __init__(self, linear, group, sections=None):
-        dist.barrier(group=group)
-        super().__init__(linear, group, sections)
-
-
-@answers.wrong("argument_changed")
-class CutsTheLinear(Reference):
-    """Leaves the serial layer's parameters behind as this rank's share."""
-
-    def __init__(self, linear, group, sections=None):
-        super().__init__(linear, group, sections)
-        linear.weight.data = torch.zeros_like(linear.weight)
+        return Gather.apply(super().forward(x).movedim(-1, 0), self.group).movedim(0, -1)
 
 
 @answers.right
 class ByRows(Reference):
-    """Which rows, by their numbers."""
+    """Picks rows by their numbers."""
 
     def __init__(self, linear, group, sections=None):
         nn.Module.__init__(self)
-        self.group = group
-        rows, start = [], 0
+        self.group, rows, start = group, [], 0
         for outputs in sections or [linear.out_features]:
             width, left = divmod(outputs, group.size())
             if left:
                 raise ValueError(f"{outputs} by {group.size()}")
             rows += range(start + group.rank() * width, start + (group.rank() + 1) * width)
             start += outputs
-        index = torch.tensor(rows)
-        self.weight = nn.Parameter(linear.weight.detach()[index])
+        self.weight = nn.Parameter(linear.weight.detach()[torch.tensor(rows)])
         self.register_parameter("bias", None)
         if linear.bias is not None:
-            self.bias = nn.Parameter(linear.bias.detach()[index])
+            self.bias = nn.Parameter(linear.bias.detach()[torch.tensor(rows)])
 
 
 @answers.right
@@ -246,8 +163,8 @@ class IsALinear(nn.Linear):
         )
         self.group = group
         with torch.no_grad():
-            for mine, whole in zip(self.parameters(), linear.parameters(), strict=True):
-                mine.copy_(torch.cat([p.chunk(n)[group.rank()] for p in whole.split(sizes)]))
+            for own, whole in zip(self.parameters(), linear.parameters(), strict=True):
+                own.copy_(torch.cat([p.chunk(n)[group.rank()] for p in whole.split(sizes)]))
 
     def forward(self, x):
         return super().forward(f_and_g(self.group)[0](x))
@@ -262,8 +179,6 @@ class Matmul(Reference):
 
 @answers.right
 class SectionBySection(Reference):
-    """A product for each section."""
-
     def __init__(self, linear, group, sections=None):
         super().__init__(linear, group, sections)
         self.widths = [s // group.size() for s in sections or [linear.out_features]]
@@ -277,7 +192,7 @@ class SectionBySection(Reference):
 
 @answers.right
 class HookOnX(Reference):
-    """No f: a hook adds up x's gradients."""
+    """A hook adds up x's gradients."""
 
     def forward(self, x):
         x = x.view_as(x)

@@ -5,32 +5,27 @@ import random
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("dropout_generators")
 
 APART = "manual_seed(2**31 + seed * group.size() + group.rank())"
 
 answers.edit("same_mask_everywhere", "one_seed", (APART, "manual_seed(seed + 1000)"))
-answers.edit(
-    "apart_is_together", "rank_0_is_both", (APART, "manual_seed(seed + 10**7 * group.rank())")
-)
+answers.edit(None, "rank_0_is_both", (APART, "manual_seed(seed + 10**7 * group.rank())"))
 answers.edit(
     "together_differs",
     "rank_in_both",
     ("manual_seed(seed)", "manual_seed(seed + 10**7 * group.rank())"),
 )
-answers.edit(
-    "neighbouring_seeds", "seed_plus_rank", (APART, "manual_seed(seed + 10**7 + group.rank())")
-)
+answers.edit("other_run", "seed_plus_rank", (APART, "manual_seed(seed + 10**7 + group.rank())"))
 answers.edit(
     "other_run", "begins_low", (APART, "manual_seed(1 + seed * group.size() + group.rank())")
 )
-answers.edit("seed_ignored", "fixed_seed", ("manual_seed(seed)", "manual_seed(1234)"))
-answers.edit("seed_ignored", "fixed_apart", (APART, "manual_seed(2**30 + group.rank())"))
-answers.edit("one_generator", "one", ("return together, apart", "return together, together"))
+answers.edit("other_run", "fixed_seed", ("manual_seed(seed)", "manual_seed(1234)"))
+answers.edit(None, "one", ("return together, apart", "return together, together"))
 answers.edit(
-    "not_repeatable",
+    None,
     "fresh",
     (
         "apart = torch.Generator(device)." + APART,
@@ -46,7 +41,7 @@ answers.edit(
     ),
 )
 answers.edit("low_bits", "above_32_bits", (APART, "manual_seed(seed + (1 + group.rank()) * 2**32)"))
-answers.edit("same_mask_everywhere", "times", (APART, "manual_seed(seed * (5 + group.rank()))"))
+answers.edit(None, "times", (APART, "manual_seed(seed * (5 + group.rank()))"))
 answers.edit(
     "one_stream",
     "further_in_one_stream",

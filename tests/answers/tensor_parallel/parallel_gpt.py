@@ -1,11 +1,13 @@
 """Answers to `parallel_gpt`."""
 
+import copy
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("parallel_gpt")
 reference = answers.reference()
@@ -17,88 +19,94 @@ mlp_of = answers.reference("parallel_mlp")
 f_and_g = answers.reference("f_and_g")
 
 TIED = "    model.unembed.weight = model.tokens.weight\n"
-UNEMBED = "    model.unembed = ColumnParallelLinear(model.unembed, group)\n"
+UNEMBED = "ColumnParallelLinear(model.unembed, group)"
+TOKENS = "    model.tokens = VocabularyEmbedding(model.tokens, group)\n"
 MLP = "    block.mlp = parallel_mlp(block.mlp, group, column, row)\n"
+LOOP = "    for block in model.blocks:\n"
+RETURN = "    return model\n"
+ASK = "dist.all_reduce(torch.zeros(1), group=group)"
 
 answers.edit("untied", "untied", (TIED, ""))
 answers.edit("whole_weights", "mlp_forgotten", (MLP, ""))
-answers.edit("raises", "no_return", ("    return model\n", ""), says="it returns None")
+answers.edit("whole_weights", "vocabulary_forgotten", (TOKENS, ""))
+answers.edit("whole_weights", "first_block_only", (LOOP, LOOP.replace(":\n", "[:1]:\n")))
+answers.edit("returns_none", "no_return", (RETURN, ""))
+answers.edit("no_reduce_backward", "output_without_f", (UNEMBED, "nn.Linear(1, 1, bias=False)"))
+answers.edit(None, "block_without_return", ("    return block\n", ""), says="does not return")
 answers.edit(
-    "whole_weights",
-    "vocabulary_forgotten",
-    (
-        "    model.tokens = VocabularyEmbedding(model.tokens, group)\n",
-        "",
-    ),
-)
-answers.edit(
-    "partial_gradient",
-    "output_without_f",
-    (
-        UNEMBED,
-        "    model.unembed = nn.Linear(1, 1, bias=False)\n",
-    ),
-)
-answers.edit(
-    "whole_weights",
-    "first_block_only",
-    (
-        "for block in model.blocks:",
-        "for block in model.blocks[:1]:",
-    ),
-)
-
-
-answers.edit("block_not_returned", "block_without_return", ("    return block\n", ""))
-answers.edit(
-    "block_classes",
+    None,
     "attention_without_classes",
     (
         "parallel_attention(block.attention, group, column, row)",
         "parallel_attention(block.attention, group)",
     ),
+    says="two other classes",
 )
 answers.edit(
-    "too_many_messages",
+    "sends_more",
     "asks_forward",
-    (
-        "    return model\n",
-        "    model.register_forward_pre_hook(\n"
-        "        lambda *_: dist.all_reduce(torch.zeros(1), group=group)\n"
-        "    )\n"
-        "    return model\n",
-    ),
+    (RETURN, f"    model.register_forward_pre_hook(lambda *_: {ASK})\n{RETURN}"),
 )
 answers.edit(
-    "too_many_messages",
+    "sends_more",
     "asks_backward",
-    (
-        "    return model\n",
-        "    model.norm.weight.register_hook(\n"
-        "        lambda _: dist.all_reduce(torch.zeros(1), group=group)\n"
-        "    )\n"
-        "    return model\n",
-    ),
+    (RETURN, f"    model.norm.weight.register_hook(lambda _: {ASK})\n{RETURN}"),
 )
 
 
-class _WithoutF(Column):
+def cut(model, group, *, column=Column, row=Row, rest=True):
+    for block in model.blocks:
+        block.attention = attention_of(block.attention, group, row=row)
+        block.mlp = mlp_of(block.mlp, group, column=column)
+    model.tokens = Embedding(model.tokens, group)
+    if rest:
+        model.unembed = Column(model.unembed, group)
+        model.unembed.weight = model.tokens.weight
+    return model
+
+
+@answers.wrong(None, says="block 0 is another object")
+def copied_blocks(model, group):
+    model.blocks = nn.ModuleList(copy.deepcopy(block) for block in model.blocks)
+    return cut(model, group)
+
+
+@answers.wrong(None, says="norm is another object")
+def copied_norm(model, group):
+    model.norm = copy.deepcopy(model.norm)
+    return cut(model, group)
+
+
+@answers.wrong(None, says="norm_1.weight is another object")
+def new_parameters(model, group):
+    for block in model.blocks:
+        block.norm_1.weight = nn.Parameter(block.norm_1.weight.detach().clone())
+    return cut(model, group)
+
+
+class WithoutF(Column):
     def forward(self, x):
         return F.linear(x, self.weight, self.bias)
 
 
-@answers.wrong("partial_gradient")
+@answers.wrong("no_reduce_backward")
 def without_f_in_the_mlp(model, group):
-    for block in model.blocks:
-        attention_of(block.attention, group)
-        block.mlp = mlp_of(block.mlp, group, column=_WithoutF)
-    model.tokens = Embedding(model.tokens, group)
-    model.unembed = Column(model.unembed, group)
-    model.unembed.weight = model.tokens.weight
-    return model
+    return cut(model, group, column=WithoutF)
 
 
-class _GatherScores(Column):
+class Averaged(Row):
+    """The output is complete, and the mean over the ranks is taken."""
+
+    def forward(self, x):
+        return f_and_g(self.group)[1](super().forward(x)) / self.group.size()
+
+
+@answers.wrong(None)
+def averaged_again(model, group):
+    return cut(model, group, row=Averaged)
+
+
+class Gathered(Column):
     def forward(self, x):
         own = super().forward(x)
         parts = [torch.empty_like(own) for _ in range(self.group.size())]
@@ -107,77 +115,26 @@ class _GatherScores(Column):
         return torch.cat(parts, dim=-1)
 
 
-@answers.wrong("scores_gathered")
+@answers.wrong("output_gathered")
 def scores_gathered(model, group):
-    reference(model, group)
-    unembed = _GatherScores(nn.Linear(1, group.size(), bias=False), group)
-    unembed.weight = model.tokens.weight
-    model.unembed = unembed
-    return model
-
-
-class _Again(Row):
-    """The output, whole already, is averaged over the ranks."""
-
-    def forward(self, x):
-        _, g = f_and_g(self.group)
-        return (
-            g(super().forward(x)) / self.group.size()
-            if self.group.size() > 1
-            else super().forward(x)
-        )
-
-
-@answers.wrong(None)
-def averaged_again(model, group):
-    for block in model.blocks:
-        attention_of(block.attention, group, row=_Again)
-        block.mlp = mlp_of(block.mlp, group)
-    model.tokens = Embedding(model.tokens, group)
-    model.unembed = Column(model.unembed, group)
+    cut(model, group, rest=False)
+    model.unembed = Gathered(model.unembed, group)
     model.unembed.weight = model.tokens.weight
-    return model
-
-
-class _Mean(torch.autograd.Function):
-    """The mean of equal tensors, forward and backward: only traffic."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        total = x.clone()
-        dist.all_reduce(total, group=group)
-        return total / group.size()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return _Mean.forward(ctx, gradient.contiguous(), ctx.group), None
-
-
-@answers.wrong("too_many_messages")
-def kept_equal(model, group):
-    """Every norm's output is made equal on all ranks, which it is."""
-    reference(model, group)
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.register_forward_hook(lambda m, x, y: _Mean.apply(y, group))
     return model
 
 
 @answers.wrong("reduced_again")
 def norms_summed(model, group):
-    """Gradients of the norms are added up, though they are whole."""
-    reference(model, group)
+    """Gradients of the norms are added up, though they are complete."""
 
     def summed(gradient):
         total = gradient.clone()
         dist.all_reduce(total, group=group)
         return total
 
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            for parameter in module.parameters():
-                parameter.register_hook(summed)
+    for name, parameter in reference(model, group).named_parameters():
+        if "norm" in name:
+            parameter.register_hook(summed)
     return model
 
 
@@ -200,7 +157,7 @@ def tied_the_other_way(model, group):
     return model
 
 
-class _Unembed(nn.Module):
+class Unembed(nn.Module):
     """The output layer, with the embedding's weight and an f."""
 
     def __init__(self, tokens, group):
@@ -213,11 +170,8 @@ class _Unembed(nn.Module):
 
 @answers.right
 def own_output_layer(model, group):
-    for block in model.blocks:
-        block.attention = attention_of(block.attention, group)
-        block.mlp = mlp_of(block.mlp, group)
-    model.tokens = Embedding(model.tokens, group)
-    model.unembed = _Unembed(model.tokens, group)
+    cut(model, group, rest=False)
+    model.unembed = Unembed(model.tokens, group)
     return model
 
 
@@ -236,11 +190,10 @@ def by_names(model, group):
 
 @answers.right
 def f_before_the_norm(model, group):
-    """The output layer's f is a hook on the last norm's output."""
-    reference(model, group)
-    f, _ = f_and_g(group)
-    unembed = nn.Linear(1, 1, bias=False)
-    unembed.weight = model.tokens.weight
-    model.unembed = unembed
-    model.norm.register_forward_hook(lambda module, given, output: f(output))
+    """The output layer's f is a hook on the last norm's output, and the list of blocks is new."""
+    cut(model, group, rest=False)
+    model.blocks = nn.ModuleList(model.blocks)
+    model.unembed = nn.Linear(1, 1, bias=False)
+    model.unembed.weight = model.tokens.weight
+    model.norm.register_forward_hook(lambda module, given, output: f_and_g(group)[0](output))
     return model

@@ -2,128 +2,99 @@
 
 import copy
 
-import torch
-import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("parallel_mlp")
 reference = answers.reference()
 Column = answers.reference("column_parallel_linear")
 Row = answers.reference("row_parallel_linear")
-f_and_g = answers.reference("f_and_g")
 
 RETURN = "return nn.Sequential(column(first, group), activation, row(second, group))"
-
-answers.edit(
-    "raises", "no_return", (RETURN, "nn.Sequential(column(first, group))"), says="it returns None"
-)
-answers.edit("whole_weights", "the_serial_one", (RETURN, "return mlp"))
-answers.edit("raises", "both_by_columns", ("row(second, group)", "column(second, group)"))
-answers.edit(None, "classes_ignored", ("activation, row(", "activation, RowParallelLinear("))
-answers.edit(
-    "kept_whole",
-    "keeps_it",
-    (
-        RETURN,
-        "new = nn.Sequential(column(first, group), activation, row(second, "
-        "group))\n"
-        "    new.old = [mlp]\n"
-        "    return new",
-    ),
-)
-
-
-answers.edit(
-    "gathered_between",
-    "asks_between",
-    (RETURN, RETURN.replace("activation,", "_Asks(activation, group),")),
-    (
-        "def parallel_mlp(",
-        "class _Asks(nn.Module):\n"
-        "    def __init__(self, activation, group):\n"
-        "        super().__init__()\n"
-        "        self.activation, self.group = activation, group\n\n"
-        "    def forward(self, x):\n"
-        "        dist.all_reduce(x.detach().flatten()[:1].clone(), group=self.group)\n"
-        "        return self.activation(x)\n\n\n"
-        "def parallel_mlp(",
-    ),
-)
-
-
-class _Cut(Row):
-    """A layer by rows that takes its part of a whole input itself."""
-
-    def forward(self, x):
-        return super().forward(x.chunk(self.group.size(), dim=-1)[self.group.rank()])
-
-
-@answers.wrong("rows_first")
-def rows_then_columns(mlp, group, column=Column, row=Row):
-    first, activation, second = mlp
-    return nn.Sequential(_Cut(first, group), activation, _Gathered(second, group))
-
-
-class _Gathered(Column):
-    def forward(self, x):
-        own = super().forward(x)
-        parts = [torch.empty_like(own) for _ in range(self.group.size())]
-        dist.all_gather(parts, own.detach().contiguous(), group=self.group)
-        parts[self.group.rank()] = own
-        return torch.cat(parts, dim=-1)
-
-
-@answers.wrong("sends_more")
-def asks_backward(mlp, group, column=Column, row=Row):
-    first, activation, second = mlp
-    new = nn.Sequential(column(first, group), activation, row(second, group))
-    weight = new[0].weight
-    if weight is not None:
-        weight.register_hook(lambda _: dist.all_reduce(torch.ones(1), group=group))
-    return new
-
-
-class _All(nn.Module):
-    """An activation of all hidden numbers, of which this rank's are kept."""
-
+NEW = RETURN.replace("return", "new =")
+BETWEEN = """\
+class Between(nn.Module):
     def __init__(self, activation, group):
         super().__init__()
         self.activation, self.group = activation, group
 
     def forward(self, x):
-        parts = [torch.empty_like(x) for _ in range(self.group.size())]
-        dist.all_gather(parts, x.detach().contiguous(), group=self.group)
-        parts[self.group.rank()] = x
-        y = self.activation(torch.cat(parts, dim=-1))
-        return y.chunk(self.group.size(), dim=-1)[self.group.rank()]
+        dist.all_reduce(x.detach().clone(), group=self.group)
+        return self.activation(x)
 
 
-@answers.wrong("gathered_between")
-def gathered(mlp, group, column=Column, row=Row):
-    first, activation, second = mlp
-    return nn.Sequential(column(first, group), _All(activation, group), row(second, group))
+def parallel_mlp("""
+BACKWARD = "lambda _: dist.all_reduce(torch.ones(1), group=group)"
+
+answers.edit("returns_none", "no_return", (RETURN, NEW))
+answers.edit("whole_weights", "the_serial_one", (RETURN, "return mlp"))
+answers.edit("wrong_dimension", "both_by_columns", ("row(second, group)", "column(second, group)"))
+answers.edit(None, "classes_ignored", ("activation, row(", "activation, RowParallelLinear("))
+answers.edit("kept_whole", "keeps_it", (RETURN, NEW + "\n    new.old = [mlp]\n    return new"))
+answers.edit(
+    "sends_more",
+    "asks_between",
+    (RETURN, RETURN.replace("activation,", "Between(activation, group),")),
+    ("def parallel_mlp(", BETWEEN),
+)
+answers.edit(
+    "sends_more",
+    "asks_backward",
+    (
+        RETURN,
+        f"{NEW}\n    if hasattr(new[0], 'weight'):\n"
+        f"        new[0].weight.register_hook({BACKWARD})\n    return new",
+    ),
+)
+answers.edit(
+    None, "a_list", (RETURN, RETURN.replace("nn.Sequential(", "nn.ModuleList([")[:-1] + "])")
+)
+answers.edit(
+    None,
+    "four_layers",
+    (RETURN, RETURN.replace("row(second, group)", "row(second, group), nn.Identity()")),
+)
 
 
-class _WithoutF(Column):
+class SameNames(nn.Module):
+    """The forward pass and the parameters' names of an nn.Sequential."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        for i, layer in enumerate(layers):
+            self.add_module(str(i), layer)
+
     def forward(self, x):
-        return nn.functional.linear(x, self.weight, self.bias)
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
+@answers.wrong(None, says="nn.Sequential of three")
+def own_module(mlp, group, column=Column, row=Row):
+    return SameNames(*reference(mlp, group, column, row))
+
+
+class WithoutF(Column):
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
 
 
 @answers.wrong("no_reduce_backward")
 def without_f(mlp, group, column=Column, row=Row):
-    return reference(mlp, group, _WithoutF if column is Column else column, row)
+    return reference(mlp, group, WithoutF if column is Column else column, row)
 
 
-class _WithoutG(Row):
+class WithoutG(Row):
     def forward(self, x):
-        return nn.functional.linear(x, self.weight, self.bias)
+        return F.linear(x, self.weight, self.bias)
 
 
 @answers.wrong("not_summed")
 def without_g(mlp, group, column=Column, row=Row):
-    return reference(mlp, group, column, _WithoutG if row is Row else row)
+    return reference(mlp, group, column, WithoutG if row is Row else row)
 
 
 @answers.wrong("not_refused")
@@ -135,14 +106,6 @@ def rounded_down(mlp, group, column=Column, row=Row):
         second.weight.data = second.weight[:, :fitting]
         first.out_features = second.in_features = fitting
     return reference(mlp, group, column, row)
-
-
-@answers.wrong(None, says="does not name the size")
-def size_not_named(mlp, group, column=Column, row=Row):
-    try:
-        return reference(mlp, group, column, row)
-    except ValueError:
-        raise ValueError(f"the MLP does not divide over {group.size()} ranks") from None
 
 
 @answers.right
@@ -169,20 +132,16 @@ def appended(mlp, group, column=Column, row=Row):
 
 @answers.right
 def in_place(mlp, group, column=Column, row=Row):
-    mlp[0] = column(mlp[0], group)
-    mlp[2] = row(mlp[2], group)
+    mlp[0], mlp[2] = column(mlp[0], group), row(mlp[2], group)
     return mlp
 
 
-class _Checked(nn.Sequential):
+class OwnSequential(nn.Sequential):
     def __init__(self, mlp, group, column, row):
-        super().__init__(
-            column(mlp[0], group=group), copy.deepcopy(mlp[1]), row(mlp[2], group=group)
-        )
+        activation = copy.deepcopy(mlp[1])
+        super().__init__(column(mlp[0], group=group), activation, row(mlp[2], group=group))
 
 
 @answers.right
-def subclass(mlp, group, column=None, row=None):
-    if isinstance(column, type) or column is None:
-        return _Checked(mlp, group, column or Column, row or Row)
-    return reference(mlp, group, column, row)
+def subclass(mlp, group, column=Column, row=Row):
+    return OwnSequential(mlp, group, column, row)

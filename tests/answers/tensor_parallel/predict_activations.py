@@ -2,8 +2,8 @@
 
 from types import MappingProxyType
 
-from parlab.answers import Answers
 from parlab.costs import tensor_parallel as costs
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_activations")
 
@@ -15,10 +15,7 @@ answers.edit("norms_only", "norms_only", (TENSOR, "2 * once + 14 * once / world_
 answers.edit("gathered_kept", "gathered_kept", (SEQUENCE, "2 * once + 14 * once / world_size"))
 answers.edit("not_cut", "sequence_not_cut", (SEQUENCE, "16 * once"))
 answers.edit("elements", "numbers", ("once = 4 * batch", "once = batch"))
-answers.edit("sixteen_bit", "sixteen_bit", ("once = 4 * batch", "once = 2 * batch"))
-answers.edit("attention_kept", "twice_the_output", ('"serial": 16', '"serial": 17'))
-answers.edit("hidden_once", "half_the_mlp", ('"serial": 16', '"serial": 12'))
-answers.edit("hidden_as_h", "mlp_as_wide_as_h", ('"serial": 16', '"serial": 10'))
+answers.edit(None, "sixteen_bit", ("once = 4 * batch", "once = 2 * batch"))
 answers.edit(None, "norms_forgotten", ('"serial": 16', '"serial": 14'))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 

@@ -5,30 +5,19 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("row_parallel_linear")
 Reference = answers.reference()
 f_and_g = answers.reference("f_and_g")
 
-PRODUCT = (
-    "y = g(F.linear(x, self.weight))\n        return y if self.bias is None else y + self.bias"
-)
+SUM = "y = g(F.linear(x, self.weight))"
+PRODUCT = f"{SUM}\n        return y if self.bias is None else y + self.bias"
 OWN = "linear.weight.detach().chunk(group.size(), dim=1)[group.rank()]"
+LAST = "nn.Parameter(linear.bias.detach().clone())"
 
 answers.edit(
     "bias_on_every_rank", "bias_inside", (PRODUCT, "return g(F.linear(x, self.weight, self.bias))")
-)
-answers.edit(
-    "not_summed", "without_g", ("y = g(F.linear(x, self.weight))", "y = F.linear(x, self.weight)")
-)
-answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
-answers.edit("not_refused", "not_refused", ("if linear.in_features % group.size():", "if False:"))
-answers.edit(
-    None,
-    "size_not_named",
-    ("{linear.in_features} inputs do not divide", "inputs do not divide"),
-    says="does not name the size",
 )
 answers.edit("no_bias", "no_bias", (PRODUCT, "return g(F.linear(x, self.weight))"))
 answers.edit(
@@ -45,56 +34,39 @@ answers.edit(
         "        return g(F.linear(x, self.weight, bias))",
     ),
 )
+answers.edit("not_summed", "without_g", (SUM, "y = F.linear(x, self.weight)"))
 answers.edit("not_summed", "f_for_g", ("_, g = f_and_g", "g, _ = f_and_g"))
+answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
+answers.edit("not_own_memory", "bias_of_the_layer", (LAST, "linear.bias"))
+answers.edit("kept_whole", "keeps_the_layer", (LAST, LAST + "\n        self.old = (linear,)"))
+answers.edit("not_refused", "not_refused", ("if linear.in_features % group.size():", "if False:"))
 answers.edit(
-    "strided",
-    "every_nth",
-    (OWN, "linear.weight.detach()[:, group.rank() :: group.size()]"),
+    "strided", "every_nth", (OWN, "linear.weight.detach()[:, group.rank() :: group.size()]")
 )
-answers.edit(
-    "memory_of_serial",
-    "bias_of_the_layer",
-    ("nn.Parameter(linear.bias.detach().clone())", "linear.bias"),
-)
-answers.edit("memory_of_serial", "contiguous_on_one_rank", ("own.clone()", "own.contiguous()"))
-answers.edit(
-    "averaged",
-    "mean_of_parts",
-    ("y = g(F.linear(x, self.weight))", "y = g(F.linear(x, self.weight)) / self.group.size()"),
-)
-answers.edit(
-    "sends_more",
-    "summed_twice",
-    (
-        "y = g(F.linear(x, self.weight))",
-        "y = g(F.linear(x, self.weight))\n"
-        "        y = y / 2 + g(y.detach()) / self.group.size() / 2",
-    ),
-)
+answers.edit(None, "mean_of_parts", (SUM, SUM + " / self.group.size()"))
 answers.edit(
     "sends_more",
     "asks_the_others",
-    ("_, g = f_and_g", "dist.all_reduce(torch.ones(1), group=self.group)\n        _, g = f_and_g"),
+    (SUM, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + SUM),
+)
+answers.edit(
+    "reduced_again",
+    "f_inside",
+    ("_, g = f_and_g", "f, g = f_and_g"),
+    (SUM, "y = g(f(F.linear(x, self.weight)))"),
 )
 
 
-@answers.wrong("columns_split")
+@answers.wrong("wrong_dimension")
 class OutputsCut(Reference):
     def __init__(self, linear, group):
         super().__init__(linear, group)
-        padded = F.pad(linear.weight.detach(), (0, 0, 0, -linear.out_features % group.size()))
-        own = padded[: linear.out_features // group.size() * group.size()]
-        self.weight = nn.Parameter(own.chunk(group.size())[group.rank()].clone())
-
-    def forward(self, x):
-        whole = x.repeat_interleave(self.group.size(), dim=-1)
-        y = F.linear(whole, self.weight)
-        return F.pad(y, (0, len(self.bias) - y.shape[-1])) if self.bias is not None else y
+        self.weight = nn.Parameter(linear.weight.detach().chunk(group.size())[group.rank()].clone())
 
 
 @answers.wrong("whole_weights")
 class GathersX(Reference):
-    """Gathers the input, and computes all of it on every rank."""
+    """Gathers the input, and computes everything on every rank."""
 
     def __init__(self, linear, group):
         super().__init__(linear, group)
@@ -107,39 +79,11 @@ class GathersX(Reference):
         return F.linear(torch.cat(parts, dim=-1), self.weight, self.bias)
 
 
-@answers.wrong("reduced_again")
-class AutogradSees(Reference):
-    """g's backward adds up as well: x's gradient is N times as large."""
-
-    def forward(self, x):
-        f, g = f_and_g(self.group)
-        y = g(f(F.linear(x, self.weight)))
-        return y if self.bias is None else y + self.bias
-
-
-@answers.wrong("kept_whole")
-class KeepsTheLayer(Reference):
-    def __init__(self, linear, group):
-        super().__init__(linear, group)
-        self.serial = (linear,)
-
-
-@answers.wrong("argument_changed")
-class DividesTheBias(Reference):
-    def __init__(self, linear, group):
-        super().__init__(linear, group)
-        if linear.bias is not None:
-            linear.bias.detach().div_(group.size() + 1)
-
-
 @answers.right
-class BiasThroughG(Reference):
-    """Rank 0 adds it before the sum, and a second way gives all ranks its gradient."""
-
+class Matmul(Reference):
     def forward(self, x):
         _, g = f_and_g(self.group)
-        y = g(x @ self.weight.T)
-        return y + (self.bias if self.bias is not None else 0)
+        return g(x @ self.weight.T) + (self.bias if self.bias is not None else 0)
 
 
 @answers.right
@@ -151,24 +95,15 @@ class Sliced(Reference):
         if left:
             raise ValueError(f"{linear.in_features} inputs, {group.size()} ranks")
         start = group.rank() * width
-        self.weight = nn.Parameter(
-            linear.weight.detach()[:, start : start + width].contiguous().clone()
-        )
+        self.weight = nn.Parameter(linear.weight.detach()[:, start : start + width].clone())
         self.register_parameter("bias", None)
         if linear.bias is not None:
             self.bias = nn.Parameter(linear.bias.detach().clone())
 
 
-@answers.right
-class ReduceScatterAndGather(Reference):
+class Halves(torch.autograd.Function):
     """An all-reduce in its two halves."""
 
-    def forward(self, x):
-        y = _Halves.apply(F.linear(x, self.weight), self.group)
-        return y if self.bias is None else y + self.bias
-
-
-class _Halves(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
         flat = F.pad(x.flatten(), (0, -x.numel() % group.size()))
@@ -184,19 +119,24 @@ class _Halves(torch.autograd.Function):
 
 
 @answers.right
+class ReduceScatterAndGather(Reference):
+    def forward(self, x):
+        y = Halves.apply(F.linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias
+
+
+@answers.right
 class IsALinear(nn.Linear):
     def __init__(self, linear, group):
-        n = group.size()
+        n, dtype = group.size(), linear.weight.dtype
         if linear.in_features % n:
             raise ValueError(f"{linear.in_features} inputs over {n} ranks: use another size")
         super().__init__(
-            linear.in_features // n, linear.out_features, linear.bias is not None,
-            dtype=linear.weight.dtype,
-        )  # fmt: skip
-        self.group = group
-        self.load_state_dict(
-            linear.state_dict() | {"weight": linear.weight.chunk(n, dim=1)[group.rank()]}
+            linear.in_features // n, linear.out_features, linear.bias is not None, dtype=dtype
         )
+        self.group = group
+        own = {"weight": linear.weight.chunk(n, dim=1)[group.rank()]}
+        self.load_state_dict(linear.state_dict() | own)
 
     def forward(self, x):
         y = f_and_g(self.group)[1](F.linear(x, self.weight))

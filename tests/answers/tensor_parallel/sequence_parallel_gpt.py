@@ -2,97 +2,78 @@
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("sequence_parallel_gpt")
 Reference = answers.reference()
+Row = answers.reference("row_parallel_linear")
 f_and_g = answers.reference("f_and_g")
 
 FOR = "        for parameter in whole:\n"
 REDUCE = "                dist.all_reduce(parameter.grad, group=self.group)\n"
-POSITIONS = ".chunk(ranks)[self.group.rank()]"
+IF = "            if parameter.grad is not None:\n"
+POSITIONS = "self.positions.weight[:sequence].chunk(ranks)[self.group.rank()]"
 NORMS = (
     "            if isinstance(module, nn.LayerNorm):\n"
     "                whole += module.parameters()\n            elif"
 )
+SIZES = "sequence, ranks = tokens_BS.shape[1], self.group.size()"
 
 answers.edit("partial_gradient", "nothing_summed", (FOR, "        for parameter in []:\n"))
 answers.edit("partial_gradient", "norms_forgotten", (NORMS, "            if"))
 answers.edit(
-    "partial_gradient",
-    "positions_forgotten",
-    (
-        "whole = [self.positions.weight]",
-        "whole = []",
-    ),
+    "partial_gradient", "positions_forgotten", ("whole = [self.positions.weight]", "whole = []")
+)
+answers.edit("shards_summed", "all_summed", (FOR, "        for parameter in self.parameters():\n"))
+answers.edit(
+    None, "averaged", (REDUCE, REDUCE + "                parameter.grad /= self.group.size()\n")
 )
 answers.edit(
-    "shards_summed",
-    "everything_summed",
-    (
-        FOR,
-        "        for parameter in self.parameters():\n",
-    ),
-)
-answers.edit(
-    "averaged",
-    "averaged",
-    (
-        REDUCE,
-        REDUCE + "                parameter.grad /= self.group.size()\n",
-    ),
-)
-answers.edit(
-    "positions",
-    "first_positions",
-    (
-        "self.positions.weight[:sequence]" + POSITIONS,
-        "self.positions.weight[: sequence // ranks]",
-    ),
+    "positions", "first_positions", (POSITIONS, "self.positions.weight[: sequence // ranks]")
 )
 answers.edit("untied", "untied", ("        self.unembed.weight = self.tokens.weight\n", ""))
-answers.edit(
-    "default_group", "default_group", ("parameter.grad, group=self.group)", "parameter.grad)")
-)
 answers.edit(
     "not_refused",
     "tokens_not_refused",
     (
-        "sequence, ranks = tokens_BS.shape[1], self.group.size()",
-        "ranks = self.group.size()\n"
-        "        sequence = tokens_BS.shape[1] // ranks * ranks\n"
+        SIZES,
+        "ranks = self.group.size()\n        sequence = tokens_BS.shape[1] // ranks * ranks\n"
         "        tokens_BS = tokens_BS[:, :sequence]",
     ),
 )
-
-
 answers.edit(
-    "none_filled",
+    None,
     "zeros_for_none",
     (
-        "            if parameter.grad is not None:\n",
+        IF,
         "            if parameter.grad is None:\n"
-        "                parameter.grad = torch.zeros_like(parameter)\n"
-        "            if True:\n",
+        "                parameter.grad = torch.zeros_like(parameter)\n            if True:\n",
     ),
+    says="leave it None",
 )
+answers.edit("raises", "none_is_sent", (IF, "            if True:\n"), says="frozen in the second")
 answers.edit(
-    "raises",
-    "none_is_sent",
-    ("            if parameter.grad is not None:\n", "            if True:\n"),
-    says="frozen in the second",
-)
-answers.edit(
-    "too_much_finished",
+    "sends_more",
     "asks_the_others",
     (FOR, "        dist.all_reduce(torch.zeros(1), group=self.group)\n" + FOR),
 )
 
 
-class _Gather(torch.autograd.Function):
-    """All of the sequence."""
+def whole_parameters(model):
+    """Parameters that are whole on every rank, and saw a part of the sequence."""
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            yield from module.parameters()
+        elif isinstance(module, Row):
+            yield module.bias
+    yield model.positions.weight
+
+
+class Gather(torch.autograd.Function):
+    """All of the sequence; backward, this rank's part of the summed gradient."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -109,29 +90,34 @@ class _Gather(torch.autograd.Function):
         return own, None
 
 
-@answers.wrong("whole_sequence")
+@answers.wrong(None, says="a part of the sequence")
 class NormOfAll(Reference):
-    """The last norm works on all of the sequence, on every rank."""
+    """The last norm works on the whole sequence, on every rank."""
 
     def __init__(self, model, group):
         super().__init__(model, group)
-        self.norm.register_forward_pre_hook(lambda m, given: (_Gather.apply(given[0], group),))
+        self.norm.register_forward_pre_hook(lambda m, given: (Gather.apply(given[0], group),))
         self.unembed.forward = lambda x: x @ self.unembed.weight.T
+
+
+@answers.wrong("keeps_whole")
+class KeepsWhole(Reference):
+    """Gathers, and then a product keeps its whole input."""
+
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        for module in self.modules():
+            if type(module).__name__ == "SequenceColumnLinear":
+                module.forward = lambda x, m=module: F.linear(
+                    Gather.apply(x, group), m.weight, m.bias
+                )
 
 
 @answers.wrong("all_reduced")
 class SummedByHooks(Reference):
-    """finish() finds nothing to do."""
-
     def __init__(self, model, group):
         super().__init__(model, group)
-        whole = [self.positions.weight]
-        for module in self.modules():
-            if isinstance(module, nn.LayerNorm):
-                whole += module.parameters()
-            elif isinstance(module, answers.reference("row_parallel_linear")):
-                whole.append(module.bias)
-        for parameter in whole:
+        for parameter in whole_parameters(self):
             parameter.register_post_accumulate_grad_hook(
                 lambda p: dist.all_reduce(p.grad, group=group)
             )
@@ -140,93 +126,9 @@ class SummedByHooks(Reference):
         pass
 
 
-@answers.wrong(None, says="does not name the size")
-class SizeNotNamed(Reference):
-    def forward(self, tokens_BS):
-        if tokens_BS.shape[1] % self.group.size():
-            raise ValueError("the sequence does not divide")
-        return super().forward(tokens_BS)
+class Slice(torch.autograd.Function):
+    """A rank's part of the sequence of what all ranks have."""
 
-
-@answers.right
-class OutputFirst(Reference):
-    """The tied weight is found under the other of its names first; gradients travel as one."""
-
-    def __init__(self, model, group):
-        super().__init__(model, group)
-        tokens = self.tokens
-        del self.tokens
-        self.tokens = tokens
-
-    def finish(self):
-        whole = [self.positions.weight]
-        for module in self.modules():
-            if isinstance(module, nn.LayerNorm):
-                whole += module.parameters()
-            elif isinstance(module, answers.reference("row_parallel_linear")):
-                whole.append(module.bias)
-        gradients = [p.grad for p in whole if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat, group=self.group)
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-
-@answers.wrong("too_much_finished")
-class SummedTwice(Reference):
-    """Each gradient travels twice, and is halved."""
-
-    def finish(self):
-        super().finish()
-        for name, parameter in self.named_parameters():
-            if "norm" in name:
-                again = parameter.grad.clone()
-                dist.all_reduce(again, group=self.group)
-                parameter.grad.copy_(again / self.group.size())
-
-
-class _Gather(torch.autograd.Function):
-    """All ranks' parts of the sequence; back, this rank's part of the summed gradient."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        parts = [torch.empty_like(x) for _ in range(group.size())]
-        dist.all_gather(parts, x.contiguous(), group=group)
-        return torch.cat(parts, dim=1)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        own = [p.contiguous() for p in gradient.chunk(ctx.group.size(), dim=1)]
-        part = torch.empty_like(own[0])
-        dist.reduce_scatter(part, own, group=ctx.group)
-        return part, None
-
-
-@answers.wrong("keeps_whole")
-class KeepsWhole(Reference):
-    """Gathers, and then a product that keeps its whole input."""
-
-    def __init__(self, model, group):
-        super().__init__(model, group)
-        for module in self.modules():
-            if type(module).__name__ == "SequenceColumnLinear":
-                module.forward = lambda x, m=module: nn.functional.linear(
-                    _Gather.apply(x, group), m.weight, m.bias
-                )
-
-
-@answers.wrong("all_reduced")
-class AllReducedEmbedding(Reference):
-    """The embedding is summed whole, and then cut."""
-
-    def __init__(self, model, group):
-        super().__init__(model, group)
-        self.tokens.reduce = lambda x: _Cut.apply(f_and_g(group)[1](x), group)
-
-
-class _Cut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, group):
         if x.shape[1] % group.size():
@@ -236,26 +138,33 @@ class _Cut(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        parts = [torch.empty_like(gradient) for _ in range(ctx.group.size())]
-        dist.all_gather(parts, gradient.contiguous(), group=ctx.group)
-        return torch.cat(parts, dim=1), None
+        return Gather.forward(ctx, gradient, ctx.group), None
+
+
+@answers.wrong("all_reduced")
+class AllReducedEmbedding(Reference):
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        self.tokens.reduce = lambda x: Slice.apply(f_and_g(group)[1](x), group)
 
 
 @answers.right
 class OneMessage(Reference):
-    """All whole gradients in one buffer."""
+    """The gradients travel as one; the tied weight is found under its other name first."""
+
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        tokens = self.tokens
+        del self.tokens
+        self.tokens = tokens
 
     def finish(self):
-        found = [
-            p
-            for name, p in self.named_parameters()
-            if p.grad is not None
-            and ("norm" in name or "positions" in name or name.endswith(("out.bias", "2.bias")))
-        ]
-        flat = torch.cat([p.grad.flatten() for p in found])
+        gradients = [p.grad for p in whole_parameters(self) if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat, group=self.group)
-        for p, part in zip(found, flat.split([p.numel() for p in found]), strict=True):
-            p.grad.copy_(part.view_as(p))
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
 
 
 @answers.right
@@ -264,19 +173,15 @@ class Marked(Reference):
 
     def __init__(self, model, group):
         super().__init__(model, group)
-        for module in self.modules():
-            if isinstance(module, nn.LayerNorm | nn.Embedding):
-                for parameter in module.parameters():
-                    parameter.sequence_parallel = True
-        for block in self.blocks:
-            for layer in (block.attention.out, block.mlp[2]):
-                layer.bias.sequence_parallel = True
+        for parameter in whole_parameters(self):
+            parameter.sequence_parallel = True
 
     def finish(self):
+        marked = [p for p in self.parameters() if getattr(p, "sequence_parallel", False)]
         works = [
             dist.all_reduce(p.grad, group=self.group, async_op=True)
-            for p in self.parameters()
-            if getattr(p, "sequence_parallel", False) and p.grad is not None
+            for p in marked
+            if p.grad is not None
         ]
         for work in works:
             work.wait()
@@ -296,27 +201,29 @@ class IndexedPositions(Reference):
 
 
 @answers.right
-class NewGradients(Reference):
-    """finish() leaves new tensors in .grad."""
+class PositionsBeforeScatter(Reference):
+    """Every rank adds an N-th of all positions to its part of the sum, before it is scattered."""
 
-    def finish(self):
-        before = {p: p.grad for p in self.parameters()}
-        for p in self.parameters():
-            p.grad = None if p.grad is None else p.grad.clone()
-        super().finish()
-        assert len(before) == len(list(self.parameters()))
+    def __init__(self, model, group):
+        super().__init__(model, group)
+        scatter = self.tokens.reduce
+        self.tokens.reduce = lambda x: scatter(
+            x + self.positions.weight[: x.shape[1]] / group.size()
+        )
+
+    def forward(self, tokens_BS):
+        x = self.tokens(tokens_BS)
+        for block in self.blocks:
+            x = block(x)
+        return self.unembed(self.norm(x))
 
 
 @answers.right
-class FromTheEnd(Reference):
-    """Sums in the reverse order, and nothing where a rank is alone."""
+class NewGradients(Reference):
+    """finish() leaves new tensors in .grad, in another order, and sends nothing on one rank."""
 
     def finish(self):
-        if self.group.size() == 1:
-            return
-        shared = ("positions.weight", "norm.weight", "norm.bias")
-        inner = ("norm_1.weight", "norm_1.bias", "norm_2.weight", "norm_2.bias")
-        for name, p in reversed(list(self.named_parameters())):
-            mine = name.endswith((*inner, "attention.out.bias", "mlp.2.bias"))
-            if (name in shared or mine) and p.grad is not None:
+        for p in reversed(list(whole_parameters(self))):
+            if p.grad is not None and self.group.size() > 1:
+                p.grad = p.grad.clone()
                 dist.all_reduce(p.grad, group=self.group)

@@ -4,147 +4,91 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("vocabulary_cross_entropy")
 f_and_g = answers.reference("f_and_g")
 
+HIGHEST = "    highest = scores"
 MAX = "    dist.all_reduce(highest, dist.ReduceOp.MAX, group)\n"
 SHIFT = "scores - highest.unsqueeze(-1)"
 TOTAL = "g(shifted.exp().sum(dim=-1))"
+INDEX = "(local * inside).unsqueeze(-1)"
 RETURN = "return (total.log() - g(own * inside)).mean()"
 
 answers.edit("max_not_shared", "own_maximum", (MAX, ""))
-answers.edit("overflow", "no_maximum", (SHIFT, "scores"))
+answers.edit("not_finite", "no_maximum", (SHIFT, "scores"))
 answers.edit(
-    "own_softmax",
+    "not_finite", "one_maximum", ("amax(dim=-1)", "amax().expand(scores.shape[:-1]).clone()")
+)
+answers.edit(
+    None,
     "own_sum",
-    (
-        MAX,
-        "",
-    ),
-    (
-        TOTAL,
-        "shifted.exp().sum(dim=-1)",
-    ),
-    (
-        RETURN,
-        "return (total.log() + highest - g((own + highest) * inside)).mean()",
-    ),
+    (MAX, ""),
+    (TOTAL, "shifted.exp().sum(dim=-1)"),
+    (RETURN, "return (total.log() + highest - g((own + highest) * inside)).mean()"),
 )
 answers.edit("target_everywhere", "not_masked", ("own * inside", "own"))
-answers.edit("target_not_summed", "own_targets", ("g(own * inside)", "own * inside"))
 answers.edit(
     "target_everywhere",
     "modulo",
-    (
-        "(local * inside).unsqueeze(-1)",
-        "(targets % scores.shape[-1]).unsqueeze(-1)",
-    ),
-    (
-        "own * inside",
-        "own",
-    ),
+    (INDEX, "(targets % scores.shape[-1]).unsqueeze(-1)"),
+    ("own * inside", "own"),
 )
+answers.edit("target_not_summed", "own_targets", ("g(own * inside)", "own * inside"))
 answers.edit(
-    "max_of_all_tokens", "one_maximum", ("amax(dim=-1)", "amax().expand(scores.shape[:-1]).clone()")
-)
-answers.edit("underflow", "maxima_added_up", ("dist.ReduceOp.MAX", "dist.ReduceOp.SUM"))
-answers.edit(
-    "too_many_calls",
-    "loss_averaged",
-    (
-        RETURN,
-        RETURN.replace("return ", "loss = ") + "\n"
-        "    mean = loss.detach().clone()\n"
-        "    dist.all_reduce(mean, group=group)\n"
-        "    return loss + (mean / group.size() - loss.detach())",
-    ),
+    None,
+    "four_collectives",
+    (MAX, MAX + "    dist.all_reduce(torch.zeros(1), group=group)\n"),
+    says="three collectives",
 )
 answers.edit(
     "sent_backward",
     "asks_backward",
     (
-        RETURN,
-        "scores.register_hook(lambda g: dist.all_reduce(g.clone()[..., :1], group=group) or g)\n"
-        "    " + RETURN,
+        HIGHEST,
+        "    scores.register_hook(lambda g: dist.all_reduce(torch.ones(1), group=group))\n"
+        + HIGHEST,
     ),
 )
 answers.edit(
     "sent_backward",
-    "f_before",
-    (
-        "    highest = scores",
-        "    scores = f_and_g(group)[0](scores)\n    highest = scores",
-    ),
+    "f_after",
+    (RETURN, RETURN.replace("return ", "return f_and_g(group)[0](") + ")"),
 )
-answers.edit("summed_over_tokens", "summed", (".mean()", ".sum()"))
+answers.edit(None, "summed", (".mean()", ".sum()"))
 answers.edit("wrong_shape", "token_by_token", (".mean()", ""))
+answers.edit("wrong_type", "a_number", (".mean()", ".mean().item()"))
 answers.edit(
     "half_gradient",
     "sum_without_gradient",
-    (
-        TOTAL,
-        "shifted.detach().exp().sum(dim=-1)\n    dist.all_reduce(total, group=group)",
-    ),
+    (TOTAL, "shifted.detach().exp().sum(dim=-1)\n    dist.all_reduce(total, group=group)"),
 )
 answers.edit(
-    "half_gradient",
-    "target_without_gradient",
-    (
-        "g(own * inside)",
-        "g((own * inside).detach())",
-    ),
+    "half_gradient", "target_without_gradient", ("g(own * inside)", "g((own * inside).detach())")
+)
+answers.edit(
+    None, "without_graph", (SHIFT, f"scores.detach() - {SHIFT.partition(' - ')[2]}"), says="is None"
 )
 answers.edit("default_group", "default_group", ("dist.ReduceOp.MAX, group)", "dist.ReduceOp.MAX)"))
 answers.edit(
     "argument_changed",
     "scores_shifted",
-    (
-        SHIFT,
-        "scores.detach().sub_(highest.unsqueeze(-1)) + 0 * scores",
-    ),
+    (SHIFT, "scores.detach().sub_(highest.unsqueeze(-1)) + 0 * scores"),
 )
-answers.edit("wrong_type", "a_number", (".mean()", ".mean().item()"))
 
 
 @answers.wrong("logits_gathered")
 def gathered(scores, targets, group):
-    """Gathers the scores, and does as on one rank."""
     parts = [torch.empty_like(scores) for _ in range(group.size())]
     dist.all_gather(parts, scores.detach().contiguous(), group=group)
     parts[group.rank()] = scores
-    whole = torch.cat(parts, dim=-1)
-    return F.cross_entropy(whole.flatten(0, -2), targets.flatten())
-
-
-@answers.wrong("logits_gathered")
-def reduced_whole(scores, targets, group):
-    """A place for all scores, filled by an all-reduce."""
-    _, g = f_and_g(group)
-    place = [torch.zeros_like(scores) for _ in range(group.size())]
-    place[group.rank()] = scores
-    whole = g(torch.cat(place, dim=-1))
-    return F.cross_entropy(whole.flatten(0, -2), targets.flatten())
-
-
-@answers.wrong("gradient_times")
-def added_up_again(scores, targets, group):
-    """The loss is all-reduced by a function whose backward pass adds up as well."""
-    f, _ = f_and_g(group)
-    loss = answers.reference()(scores, targets, group)
-    return f(loss)
-
-
-@answers.wrong("no_gradient")
-def without_graph(scores, targets, group):
-    loss = answers.reference()(scores.detach(), targets, group)
-    return loss + 0 * torch.ones((), requires_grad=True, dtype=loss.dtype)
+    return F.cross_entropy(torch.cat(parts, dim=-1).flatten(0, -2), targets.flatten())
 
 
 @answers.wrong("max_not_shared")
-def summed_in_own_scale(scores, targets, group):
-    """Each rank's own log-sum-exp is taken apart with its own maximum, and the owner's put back."""
+def own_scale(scores, targets, group):
+    """Each rank subtracts its own maximum, and that of the target's rank is added again."""
     _, g = f_and_g(group)
     highest = scores.detach().amax(-1)
     total = g((scores - highest.unsqueeze(-1)).exp().sum(-1))
@@ -182,7 +126,7 @@ def both_sums_at_once(scores, targets, group):
     return (total.log() - target).mean()
 
 
-class _Entropy(torch.autograd.Function):
+class Entropy(torch.autograd.Function):
     """Written out: softmax less the one-hot of the target."""
 
     @staticmethod
@@ -207,7 +151,7 @@ class _Entropy(torch.autograd.Function):
 
 @answers.right
 def written_out(scores, targets, group):
-    return _Entropy.apply(scores, targets, group)
+    return Entropy.apply(scores, targets, group)
 
 
 @answers.right

@@ -5,38 +5,35 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("vocabulary_embedding")
 Reference = answers.reference()
+f_and_g = answers.reference("f_and_g")
 
 OWN = "embedding.weight.detach().chunk(group.size())[group.rank()]"
+CLONE = "self.weight = nn.Parameter(own.clone())"
 ROWS = "F.embedding(local_BS * inside_BS, self.weight) * inside_BS.unsqueeze(-1)"
 LOCAL = "local_BS = tokens_BS - self.group.rank() * count"
+RETURN = "return self.reduce(rows_BSH)"
 
-answers.edit(
-    "not_masked", "mask_forgotten", (ROWS, "F.embedding(local_BS * inside_BS, self.weight)")
-)
+answers.edit("not_masked", "mask_forgotten", (ROWS, ROWS.partition(" * inside_BS.uns")[0]))
 answers.edit(
     "not_masked", "clamped", (ROWS, "F.embedding(local_BS.clamp(0, count - 1), self.weight)")
 )
 answers.edit("not_masked", "modulo", (ROWS, "F.embedding(tokens_BS % count, self.weight)"))
-answers.edit("not_summed", "without_g", ("return self.reduce(rows_BSH)", "return rows_BSH"))
-answers.edit(
-    None,
-    "size_not_named",
-    ("{embedding.num_embeddings} tokens do not divide", "tokens do not divide"),
-    says="does not name the size",
-)
+answers.edit("not_summed", "without_g", (RETURN, "return rows_BSH"))
 answers.edit("strided", "strided", (OWN, "embedding.weight.detach()[group.rank() :: group.size()]"))
 answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
 answers.edit(
-    "memory_of_serial",
+    "not_own_memory",
     "alone_the_table_itself",
     ("own.clone()", "own.clone() if group.size() > 1 else own"),
 )
+answers.edit("kept_whole", "keeps_it", (CLONE, CLONE + "\n        self.old = [embedding]"))
+answers.edit("whole_weights", "whole", ("own.clone()", "embedding.weight.detach().clone()"))
 answers.edit(
-    "kept_from_before",
+    None,
     "mask_of_the_first_call",
     (
         "        rows_BSH =",
@@ -44,15 +41,16 @@ answers.edit(
         "        inside_BS = inside_BS & self.inside_BS\n"
         "        rows_BSH =",
     ),
+    says="second batch",
 )
 answers.edit(
     "sends_more",
     "asks_the_others",
     (
-        "        return self.reduce(rows_BSH)",
-        '        if self.reduce.__name__ == "<lambda>":\n'
-        "            dist.all_reduce(rows_BSH.detach()[:1, :1].clone(), group=self.group)\n"
-        "        return self.reduce(rows_BSH)",
+        RETURN,
+        'if self.reduce.__name__ == "<lambda>":\n'
+        "            dist.all_reduce(torch.zeros(1), group=self.group)\n"
+        f"        {RETURN}",
     ),
 )
 answers.edit(
@@ -61,19 +59,13 @@ answers.edit(
 answers.edit(
     "argument_changed",
     "tokens_moved",
-    (
-        LOCAL,
-        "tokens_BS -= self.group.rank() * count\n        local_BS = tokens_BS",
-    ),
+    (LOCAL, "tokens_BS -= self.group.rank() * count\n        local_BS = tokens_BS"),
 )
-answers.edit("raises", "index_out_of_range", (ROWS, "F.embedding(local_BS, self.weight)"))
+answers.edit("own_reduce", "reduce_ignored", (RETURN, "return f_and_g(self.group)[1](rows_BSH)"))
 answers.edit(
-    "own_reduce",
-    "reduce_ignored",
-    (
-        "return self.reduce(rows_BSH)",
-        "return f_and_g(self.group)[1](rows_BSH)",
-    ),
+    "summed_rows",
+    "f_around_the_weight",
+    (ROWS, ROWS.replace("self.weight", "f_and_g(self.group)[0](self.weight)")),
 )
 
 
@@ -86,64 +78,38 @@ class MaskedForwardOnly(Reference):
         local = tokens_BS - self.group.rank() * count
         inside = (local >= 0) & (local < count)
         rows = F.embedding(local.clamp(0, count - 1), self.weight)
-        rows = rows - (rows * ~inside.unsqueeze(-1)).detach()
-        return self.reduce(rows)
+        return self.reduce(rows - (rows * ~inside.unsqueeze(-1)).detach())
 
 
-@answers.wrong("hidden_split")
+@answers.wrong("wrong_dimension")
 class HiddenCut(Reference):
     def __init__(self, embedding, group, reduce=None):
         super().__init__(embedding, group, reduce)
-        columns = max(1, embedding.embedding_dim // 2)
-        self.weight = nn.Parameter(embedding.weight.detach()[:, :columns].clone())
-
-    def forward(self, tokens_BS):
-        return self.reduce(F.embedding(tokens_BS, self.weight))
+        own = embedding.weight.detach().chunk(group.size(), dim=1)[group.rank()]
+        self.weight = nn.Parameter(own.clone())
 
 
-@answers.wrong("whole_weights")
-class Whole(Reference):
-    def __init__(self, embedding, group, reduce=None):
-        super().__init__(embedding, group, reduce)
-        self.weight = nn.Parameter(embedding.weight.detach().clone())
-
-    def forward(self, tokens_BS):
-        return self.reduce(F.embedding(tokens_BS, self.weight) / self.group.size())
-
-
-class _GatherRows(torch.autograd.Function):
+class GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, own, group):
         ctx.group = group
-        whole = own.new_empty(group.size() * len(own), own.shape[1])
-        for _ in range(2):  # once more than it takes
-            dist.all_gather_single(whole, own.contiguous(), group=group)
-        dist.all_gather_single(torch.empty_like(whole.repeat(4, 1)), own.repeat(4, 1), group=group)
-        return whole
+        whole = own.new_empty(9 * group.size() * len(own), own.shape[1])
+        dist.all_gather_single(whole, own.repeat(9, 1), group=group)
+        return torch.cat([part[: len(own)] for part in whole.chunk(group.size())])
 
     @staticmethod
     def backward(ctx, gradient):
         return gradient.chunk(ctx.group.size())[ctx.group.rank()], None
 
 
-@answers.wrong("weights_gathered")
+@answers.wrong("sends_more")
 class WeightsGathered(Reference):
     def forward(self, tokens_BS):
-        whole = _GatherRows.apply(self.weight, self.group)
-        return F.embedding(tokens_BS, whole)
-
-
-@answers.wrong("kept_whole")
-class KeepsIt(Reference):
-    def __init__(self, embedding, group, reduce=None):
-        super().__init__(embedding, group, reduce)
-        self.serial = [embedding]
+        return F.embedding(tokens_BS, GatherRows.apply(self.weight, self.group))
 
 
 @answers.right
 class OneHot(Reference):
-    """A product with ones and zeros."""
-
     def forward(self, tokens_BS):
         first = self.group.rank() * len(self.weight)
         own = torch.arange(first, first + len(self.weight))
@@ -152,15 +118,13 @@ class OneHot(Reference):
 
 @answers.right
 class ZeroRow(Reference):
-    """A row of zeros behind the last, for all tokens of others."""
+    """Adds a row of zeros behind the last, for all tokens of others."""
 
     def forward(self, tokens_BS):
         count = len(self.weight)
         local = tokens_BS - self.group.rank() * count
         local = torch.where((local >= 0) & (local < count), local, count)
-        return self.reduce(
-            torch.cat([self.weight, self.weight.new_zeros(1, self.weight.shape[1])])[local]
-        )
+        return self.reduce(F.pad(self.weight, (0, 0, 0, 1))[local])
 
 
 @answers.right
@@ -174,14 +138,13 @@ class MaskedFill(Reference):
 
 @answers.right
 class OnlyOwn(Reference):
-    """Looks up no more than it has, and puts it in its place."""
+    """Looks up only what this rank has."""
 
     def forward(self, tokens_BS):
         count = len(self.weight)
-        mine = tokens_BS // count == self.group.rank()
+        own = tokens_BS // count == self.group.rank()
         rows = self.weight.new_zeros(*tokens_BS.shape, self.weight.shape[1])
-        rows = rows.index_put(torch.where(mine), self.weight[tokens_BS[mine] % count])
-        return self.reduce(rows)
+        return self.reduce(rows.index_put(torch.where(own), self.weight[tokens_BS[own] % count]))
 
 
 @answers.right
@@ -191,10 +154,7 @@ class IsAnEmbedding(nn.Embedding):
         if left:
             raise ValueError(f"a vocabulary of {embedding.num_embeddings}: pad it")
         super().__init__(count, embedding.embedding_dim, dtype=embedding.weight.dtype)
-        self.first, self.add = (
-            group.rank() * count,
-            reduce or answers.reference("f_and_g")(group)[1],
-        )
+        self.first, self.add = group.rank() * count, reduce or f_and_g(group)[1]
         self.weight.data.copy_(embedding.weight[self.first : self.first + count])
 
     def forward(self, tokens_BS):

@@ -2,194 +2,121 @@
 
 import torch
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("fused_adam")
-REFERENCE = answers.reference()
-adam_group = answers.reference("adam_group")
-adam_step = answers.reference("adam_step")
+reference = answers.reference()
 
-CLASS = "class FusedAdam(torch.optim.Optimizer):"
 SETTINGS = "super().__init__(params, settings)"
-LR = '            "lr": lr,\n'
 STATES = "states = [self.state[p] for p in parameters]"
-KEPT = "self.rates = {id(part): part['lr'] for part in self.param_groups}"
 USED = 'used = [p for p in settings["params"] if p.grad is not None]'
 UPDATE = "self.update([p for p in used if p.dtype == dtype], settings)"
-BY_DTYPE = "for dtype in {p.dtype: None for p in used}:\n                " + UPDATE
+BY_DTYPE = f"for dtype in {{p.dtype: None for p in used}}:\n                {UPDATE}"
+NEW_STEP = 'state["step"] = torch.tensor(0.0)'
 MOMENT = 'state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)'
 STEPS = '[int(state["step"]) for state in states]'
 GRADIENTS = "[p.grad.contiguous() for p in parameters]"
+ZEROS = "[torch.zeros_like(p) if p.grad is None else p.grad.contiguous() for p in parameters]"
 PUT_BACK = "self.state[p][name] = value.to(p.device, torch.float32, copy=True)"
 CALL = "with torch.enable_grad():\n                loss = closure()"
-COUNT = 'state["step"] += 1'
+WITH_CLOSURE = f"        if closure is not None:\n            {CALL}\n"
+RETURN = "        return loss"
+FIRST = "self.first = {id(g): dict(g) for g in self.param_groups}"
+KEEP = f"{SETTINGS}\n        {FIRST}"
+OLD = f"{STATES}\n        settings = self.first[id(settings)]"
+USED_UP = f"self.numbers = sum(p.numel() for p in params)\n        {SETTINGS}"
+REPLACED = f"for p in parameters:\n            p.grad = p.grad.contiguous()\n        {STATES}"
+COUNT = (
+    (SETTINGS, f"{SETTINGS}\n        self.count = 0"),
+    ("loss = None\n", "loss = None\n        self.count += 1\n"),
+    (STEPS, "[self.count for state in states]"),
+)
+AT_THE_END = (WITH_CLOSURE, ""), (RETURN, WITH_CLOSURE + RETURN)
+ONE_BY_ONE = "for p in used:\n                self.update([p], settings)"
+REVERSED = ("for part in self.param_groups for p", "for part in self.param_groups[::-1] for p")
 
-answers.edit("wrong_defaults", "other_rate", ("lr=1e-3,", "lr=1e-2,"))
+answers.edit(None, "other_rate", ("lr=1e-3,", "lr=1e-2,"), says="the defaults {'lr'")
+answers.edit("raises", "parameters_used_up", (SETTINGS, USED_UP), says="empty parameter list")
+answers.edit("launch_per_tensor", "one_by_one", (BY_DTYPE, ONE_BY_ONE))
+answers.edit(None, "all_dtypes_at_once", (BY_DTYPE, "self.update(used, settings)"))
+answers.edit(None, "zero_for_none", (USED, 'used = settings["params"]'), (GRADIENTS, ZEROS))
+answers.edit("counted_without_gradient", "one_count", *COUNT)
+answers.edit("settings_kept", "first_settings", (SETTINGS, KEEP), (STATES, OLD))
 answers.edit(
-    "raises",
-    "parameters_used_up",
-    (SETTINGS, "self.numbers = sum(p.numel() for p in params)\n        " + SETTINGS),
-    says="empty parameter list",
+    None,
+    "only_the_rate_is_read_again",
+    (SETTINGS, KEEP),
+    (STATES, f"{OLD} | {{'lr': settings['lr']}}"),
 )
-answers.edit("launch_per_tensor", "one_by_one",
-             (BY_DTYPE, "for p in used:\n                self.update([p], settings)"))  # fmt: skip
-answers.edit(
-    "launch_per_group",
-    "all_dtypes_at_once",
-    (BY_DTYPE, "if used:\n                self.update(used, settings)"),
-)
-answers.edit("moved_without_gradient", "zero_for_none",
-             (USED, 'used = settings["params"]'),
-             (GRADIENTS, "[torch.zeros_like(p) if p.grad is None else p.grad.contiguous() "
-                         "for p in parameters]"))  # fmt: skip
-answers.edit("counted_without_gradient", "one_count",
-             (SETTINGS, SETTINGS + "\n        self.count = 0"),
-             ("loss = None\n", "loss = None\n        self.count += 1\n"),
-             (STEPS, "[self.count for state in states]"))  # fmt: skip
-answers.edit("settings_kept", "rate_kept",
-             (SETTINGS, SETTINGS + "\n        " + KEPT),
-             ('settings["lr"],\n', "self.rates[id(settings)],\n"))  # fmt: skip
-answers.edit("first_group_for_all", "first_group",
-             (STATES, "settings = self.param_groups[0]\n        " + STATES))  # fmt: skip
+answers.edit(None, "first_group", (STATES, f"settings = self.param_groups[0]\n        {STATES}"))
 answers.edit("gradient_strides", "as_they_lie", (GRADIENTS, "[p.grad for p in parameters]"))
 answers.edit(
     "moments_of_half", "like_the_parameter", (MOMENT, MOMENT.replace(", dtype=torch.float32", ""))
 )
+answers.edit("moments_of_half", "as_loaded", (PUT_BACK, PUT_BACK.replace("torch.float32, ", "")))
 answers.edit("moments_rounded", "as_the_base_loads", (PUT_BACK, "pass"))
-answers.edit("closure_not_called", "no_closure", (CALL, "pass"))
+answers.edit(None, "no_closure", (CALL, "pass"), says="0 times")
 answers.edit("closure_without_gradients", "without_gradients", (CALL, "loss = closure()"))
-answers.edit(
-    "closure_after_update",
-    "closure_at_the_end",
-    (
-        "        if closure is not None:\n            with torch.enable_grad():\n"
-        "                loss = closure()\n",
-        "",
-    ),
-    (
-        "        return loss",
-        "        if closure is not None:\n            with torch.enable_grad():\n"
-        "                loss = closure()\n        return loss",
-    ),
-)
-answers.edit(
-    "moments_of_half",
-    "loaded_as_they_come",
-    ("value.to(p.device, torch.float32, copy=True)", "value.to(p.device, copy=True)"),
-)
-answers.edit(
-    "raises",
-    "states_by_the_last_group_first",
-    ("for part in self.param_groups for p", "for part in self.param_groups[::-1] for p"),
-)
-answers.edit("loss_lost", "nothing_returned", ("        return loss", "        return None"))
-answers.edit(None, "step_not_a_tensor", ('state["step"] = torch.tensor(0.0)', 'state["step"] = 0'))
-answers.edit(
-    None,
-    "step_of_integers",
-    ('state["step"] = torch.tensor(0.0)', 'state["step"] = torch.tensor(0)'),
-    says="one float32",
-)
-answers.edit(
-    "gradient_replaced",
-    "gradient_made_contiguous",
-    (STATES, "for p in parameters:\n            p.grad = p.grad.contiguous()\n        " + STATES),
-)
-answers.edit(
-    None,
-    "rate_alone_is_read_anew",
-    (
-        SETTINGS,
-        SETTINGS + "\n        self.first = {id(g): dict(g) for g in self.param_groups}",
-    ),
-    (STATES, STATES + "\n        settings = self.first[id(settings)] | {'lr': settings['lr']}"),
-)
+answers.edit(None, "closure_at_the_end", *AT_THE_END, says="before the update")
+answers.edit(None, "last_group_first", REVERSED, says="after loading")
+answers.edit(None, "loss_lost", (RETURN, "        return None"))
+answers.edit(None, "step_not_a_tensor", (NEW_STEP, 'state["step"] = 0'))
+answers.edit(None, "step_of_integers", (NEW_STEP, 'state["step"] = torch.tensor(0)'))
+answers.edit(None, "gradient_replaced", (STATES, REPLACED), says="another tensor")
 answers.edit(None, "counted_before", (STEPS, '[int(state["step"]) + 1 for state in states]'))
 
 
-@answers.wrong("state_of_another")
-class InOrder(REFERENCE):
+@answers.wrong(None, says="never had a gradient")
+class InOrder(reference):
     """States in the order of their numbers, as if each parameter had one."""
 
     def load_state_dict(self, state_dict):
         torch.optim.Optimizer.load_state_dict(self, state_dict)
-        mine = [p for part in self.param_groups for p in part["params"]]
-        for p, number in zip(mine, sorted(state_dict["state"]), strict=False):
+        parameters = [p for part in self.param_groups for p in part["params"]]
+        for p, number in zip(parameters, sorted(state_dict["state"]), strict=False):
             for name in ("exp_avg", "exp_avg_sq"):
                 self.state[p][name] = state_dict["state"][number][name].float().clone()
 
 
-@answers.wrong("not_an_optimizer")
+@answers.wrong(None, says="subclass")
 class Plain:
-    def __init__(self, params, lr=1e-3, **settings):
-        self.param_groups = [{"params": list(params), "lr": lr} | settings]
+    def __init__(self, params, **settings):
+        self.param_groups = [{"params": list(params)} | settings]
 
-    def step(self, closure=None):
-        return closure and closure()
+
+COPIES = "[p.grad.clone(memory_format=torch.contiguous_format) for p in parameters]"
+answers.right_edit("gradients_copied", (GRADIENTS, COPIES))
 
 
 @answers.right
 class OnTorch(torch.optim.Adam):
     """torch's own class, with another step."""
 
-    def __init__(self, params, lr=1e-3, **settings):
-        super().__init__(params, lr=lr, **settings)
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure:
-            with torch.enable_grad():
-                loss = closure()
-        for part in self.param_groups:
-            used = [p for p in part["params"] if p.grad is not None]
-            for dtype in (torch.float32, torch.float16, torch.bfloat16):
-                self._of_dtype([p for p in used if p.dtype == dtype], part)
-        return loss
-
-    def _of_dtype(self, used, part):
-        if not used:
-            return
-        for p in used:
-            state = self.state[p]
-            if "step" not in state:
-                zeros = torch.zeros(2, *p.shape, device=p.device)
-                state["step"], (state["exp_avg"], state["exp_avg_sq"]) = torch.zeros(()), zeros
-            state["step"] += 1
-        states = [self.state[p] for p in used]
-        adam_group(
-            used, [p.grad.clone(memory_format=torch.contiguous_format) for p in used],
-            [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states],
-            [int(s["step"].item()) for s in states], part["lr"], part["betas"], part["eps"],
-            part["weight_decay"], part["decoupled_weight_decay"],
-        )  # fmt: skip
+    step, update = reference.step, reference.update
 
     def load_state_dict(self, state_dict):
         super().load_state_dict(state_dict)
-        mine = [p for part in self.param_groups for p in part["params"]]
-        theirs = [n for part in state_dict["param_groups"] for n in part["params"]]
-        for p, number in zip(mine, theirs, strict=True):
-            for name in ("exp_avg", "exp_avg_sq"):
-                if number in state_dict["state"]:
-                    value = state_dict["state"][number][name]
-                    self.state[p][name] = value.to(p.device).float().clone()
+        parameters = [p for part in self.param_groups for p in part["params"]]
+        numbers = [n for part in state_dict["param_groups"] for n in part["params"]]
+        for p, number in zip(parameters, numbers, strict=True):
+            for name in ("exp_avg", "exp_avg_sq") if number in state_dict["state"] else ():
+                self.state[p][name] = state_dict["state"][number][name].float().clone()
 
 
 @answers.right
-class StatesAtOnce(REFERENCE):
+class StatesAtOnce(reference):
     """Adam's states exist from the beginning."""
 
     def __init__(self, *args, **settings):
         super().__init__(*args, **settings)
-        for part in self.param_groups:
-            for p in part["params"]:
-                self.state[p]["step"] = torch.tensor(0.0)
-                self.state[p]["exp_avg"] = torch.zeros(p.shape, device=p.device)
-                self.state[p]["exp_avg_sq"] = torch.zeros(p.shape, device=p.device)
+        for p in (p for part in self.param_groups for p in part["params"]):
+            self.state[p]["step"] = torch.tensor(0.0)
+            for name in ("exp_avg", "exp_avg_sq"):
+                self.state[p][name] = torch.zeros(p.shape, device=p.device)
 
 
 @answers.right
-class ClosureFirst(REFERENCE):
+class ClosureFirst(reference):
     def step(self, closure=None):
         loss = closure() if closure else None
         super().step()
@@ -197,29 +124,7 @@ class ClosureFirst(REFERENCE):
 
 
 @answers.right
-class CastsNothing(REFERENCE):
-    """Moments are kept aside while the base loads, and loaded after."""
-
-    def load_state_dict(self, state_dict):
-        moments = {
-            n: {k: v.clone().float() for k, v in state.items() if k != "step"}
-            for n, state in state_dict["state"].items()
-        }
-        torch.optim.Optimizer.load_state_dict(self, state_dict)
-        place = 0
-        for mine, theirs in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            for p, number in zip(mine["params"], theirs["params"], strict=True):
-                self.state[p].update(moments.get(number, {}))
-                place += 1
-
-
-@answers.right
-class MoreArguments(REFERENCE):
+class MoreArguments(reference):
     def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0, **more):
         more.setdefault("decoupled_weight_decay", False)
         super().__init__(params, lr, betas, eps, weight_decay, **more)
-        self.calls = 0
-
-    def step(self, closure=None):
-        self.calls += 1
-        return super().step(closure)

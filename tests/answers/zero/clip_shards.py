@@ -5,54 +5,45 @@ import math
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("clip_shards")
 
 SQUARES = "squares = gradient[:used].square().sum()"
 REDUCE = "dist.all_reduce(squares, group=group)"
+MAXIMUM = REDUCE.replace(")", ", op=dist.ReduceOp.MAX)")
+ROOT, CONDITION = "squares.sqrt()", "if norm > max_norm:"
 SCALE = "gradient[:used] *= max_norm / norm"
+OWN_FACTOR = "gradient[:used] *= (max_norm / gradient[:used].norm()).clamp(max=1)"
 RETURN = "return norm"
 
-answers.edit(
-    "padding_counts", "padding_in_the_norm", ("gradient[:used].square()", "gradient.square()")
-)
-answers.edit("nothing_sent", "own_shard_only", (REDUCE, "pass"))
-answers.edit(
-    "norms_added",
-    "norms_added",
-    (SQUARES, "squares = gradient[:used].norm()"),
-    ("squares.sqrt()", "squares"),
-)
-answers.edit("squared", "no_root", ("squares.sqrt()", "squares"))
-answers.edit(
-    "largest", "largest", (REDUCE, "dist.all_reduce(squares, op=dist.ReduceOp.MAX, group=group)")
-)
-answers.edit("scaled_up", "scaled_always", ("if norm > max_norm:", "if True:"))
-answers.edit("not_in_place", "a_new_tensor", (SCALE, "gradient = gradient * (max_norm / norm)"))
-answers.edit(
-    "own_norm",
-    "own_factor",
-    (SCALE, "gradient[:used] *= (max_norm / gradient[:used].norm()).clamp(max=1)"),
-)
-answers.edit(
-    "own_norm_returned",
-    "own_norm_back",
-    (SQUARES, "own = gradient[:used].norm().item()\n    " + SQUARES),
-    (RETURN, "return own"),
-)
-answers.edit("norm_after", "norm_after", (RETURN, "return min(norm, max_norm)"))
-answers.edit(
-    "raises",
-    "zero_divided",
-    ("if norm > max_norm:\n        " + SCALE, "gradient[:used] *= min(1.0, max_norm / norm)"),
-)
-answers.edit("default_group", "default_group", (REDUCE, "dist.all_reduce(squares)"))
-answers.edit("returns_none", "no_return", (RETURN, "pass"))
-answers.edit("wrong_type", "a_tensor", (RETURN, "return torch.tensor(norm)"))
+for mistake, name, *edits in (
+    ("padding_counts", "padding_in_the_norm", SQUARES, SQUARES.replace("[:used]", "")),
+    ("nothing_sent", "own_shard_only", REDUCE, "pass"),
+    (
+        "norms_added",
+        "norms_added",
+        SQUARES,
+        SQUARES.replace("square().sum", "norm"),
+        ROOT,
+        ROOT[:7],
+    ),
+    ("squared", "no_root", ROOT, "squares"),
+    (None, "largest", REDUCE, MAXIMUM),
+    ("scaled_up", "scaled_always", CONDITION, "if True:"),
+    ("not_in_place", "a_new_tensor", SCALE, "gradient = gradient * (max_norm / norm)"),
+    ("own_norm", "own_factor", SCALE, OWN_FACTOR),
+    ("norm_after", "norm_after", RETURN, "return min(norm, max_norm)"),
+    ("raises", "zero_divided", CONDITION, "if max_norm / norm < 1:"),
+    (None, "each_element_clamped", SCALE, "gradient[:used].clamp_(-max_norm, max_norm)"),
+    ("default_group", "default_group", REDUCE, "dist.all_reduce(squares)"),
+    ("returns_none", "no_return", RETURN, "pass"),
+    ("does_not_end", "nothing_to_add", SQUARES, "if not used: return 0.0\n    " + SQUARES),
+):
+    answers.edit(mistake, name, *zip(edits[::2], edits[1::2], strict=True))
 
 
-@answers.wrong("whole_sent")
+@answers.wrong(None, says="bytes")
 def gathers_everything(gradient, used, max_norm, group):
     shard = gradient.clone()
     shard[used:] = 0
@@ -61,41 +52,6 @@ def gathers_everything(gradient, used, max_norm, group):
     norm = whole.norm().item()
     if norm > max_norm:
         gradient *= max_norm / norm
-    return norm
-
-
-@answers.wrong("averaged")
-def mean_of_squares(gradient, used, max_norm, group):
-    squares = gradient[:used].square().sum() / group.size()
-    dist.all_reduce(squares, group=group)
-    norm = squares.sqrt().item()
-    if norm > max_norm:
-        gradient[:used] *= max_norm / norm
-    return norm
-
-
-@answers.wrong(None)
-def each_number_cut(gradient, used, max_norm, group):
-    squares = gradient[:used].square().sum()
-    dist.all_reduce(squares, group=group)
-    gradient[:used].clamp_(-max_norm, max_norm)
-    return squares.sqrt().item()
-
-
-@answers.wrong("does_not_end")
-def nothing_to_add(gradient, used, max_norm, group):
-    if not used:
-        return 0.0
-    return answers.reference()(gradient, used, max_norm, group)
-
-
-@answers.right
-def in_float64(gradient, used, max_norm, group):
-    squares = torch.linalg.vector_norm(gradient[:used], dtype=torch.float64) ** 2
-    dist.all_reduce(squares, group=group)
-    norm = squares.sqrt().item()
-    if norm > max_norm:
-        gradient.mul_(max_norm / norm)
     return norm
 
 
@@ -113,18 +69,16 @@ def as_the_library_scales(gradient, used, max_norm, group):
 def padding_zeroed(gradient, used, max_norm, group):
     gradient[used:] = 0
     squares = torch.dot(gradient, gradient)
-    dist.all_reduce(squares, group=group)
+    dist.all_reduce(squares, group=group, async_op=True).wait()
     norm = math.sqrt(squares.item())
-    if norm > max_norm:
-        gradient.mul_(max_norm / norm)
+    gradient.mul_(1.0 if norm <= max_norm else max_norm / norm)
     return norm
 
 
 @answers.right
 def norm_squared(gradient, used, max_norm, group):
     total = gradient[:used].norm() ** 2
-    work = dist.all_reduce(total, group=group, async_op=True)
-    work.wait()
+    dist.all_reduce(total, group=group)
     norm = total.sqrt().item()
     gradient[:used].mul_(1.0 if norm <= max_norm else max_norm / norm)
     return norm
@@ -143,7 +97,7 @@ def gathers_the_norms(gradient, used, max_norm, group):
 
 @answers.right
 def scales_the_padding_too(gradient, used, max_norm, group):
-    squares = gradient[:used].pow(2).sum()
+    squares = torch.linalg.vector_norm(gradient[:used], dtype=torch.float64) ** 2
     dist.all_reduce(squares, dist.ReduceOp.SUM, group)
     norm = squares.sqrt()
     gradient.mul_((max_norm / norm).clamp(max=1.0))

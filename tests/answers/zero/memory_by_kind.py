@@ -1,12 +1,12 @@
 """Answers to `memory_by_kind`."""
 
+from dataclasses import asdict
 from types import MappingProxyType
 
-import torch
 from torch.utils._pytree import tree_leaves
 
 from parlab import memory
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("memory_by_kind")
 
@@ -14,63 +14,39 @@ PARAMETERS = '"parameters": sum(p.nbytes for p in parameters)'
 GRADIENTS = '"gradients": sum(p.grad.nbytes for p in parameters if p.grad is not None)'
 STATES = '"optimizer_states": sum(t.nbytes for t in states if isinstance(t, torch.Tensor))'
 LIST = "parameters = list(model.parameters())"
-
-answers.edit(
-    "tied_twice",
-    "under_both_names",
-    (LIST, "parameters = [p for _, p in model.named_parameters(remove_duplicate=False)]"),
-)
-answers.edit(
-    "tied_twice",
-    "state_dict",
-    (PARAMETERS, '"parameters": sum(t.nbytes for t in model.state_dict().values())'),
-)
-answers.edit(
-    "frozen_left_out",
-    "trainable_only",
-    (PARAMETERS, '"parameters": sum(p.nbytes for p in parameters if p.requires_grad)'),
-)
-answers.edit(
-    "gradients_assumed",
-    "a_gradient_each",
-    (GRADIENTS, '"gradients": sum(p.nbytes for p in parameters)'),
-)
-for name, some in {"first": "parameters[1:]", "last": "parameters[:-1]"}.items():
-    answers.edit(
-        None,
-        f"{name}_gradient_left_out",
-        (GRADIENTS, GRADIENTS.replace("in parameters", f"in {some}")),
-    )
-answers.edit("numbers", "numel", (PARAMETERS, PARAMETERS.replace("nbytes", "numel()")))
-answers.edit(
-    "four_bytes", "float32_assumed", (PARAMETERS, PARAMETERS.replace("p.nbytes", "4 * p.numel()"))
-)
-answers.edit(
-    "states_assumed",
-    "two_moments_each",
-    (STATES, '"optimizer_states": 2 * sum(p.nbytes for p in parameters if p.requires_grad)'),
-)
-answers.edit("raises", "none_counted", (GRADIENTS, GRADIENTS.replace(" if p.grad is not None", "")))
-answers.edit(
-    "raises",
-    "numbers_counted_as_tensors",
-    (STATES, STATES.replace(" if isinstance(t, torch.Tensor)", "")),
-    says="AttributeError",
-)
-answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
+TWICE = "parameters = [p for _, p in model.named_parameters(remove_duplicate=False)]"
+ASSUMED = '"optimizer_states": 2 * sum(p.nbytes for p in parameters if p.requires_grad)'
 
 
-@answers.wrong("counters_left_out")
-def counters_left_out(model, optimizer):
-    states = [t for state in optimizer.state.values() for t in state.values()]
-    right = answers.reference()(model, optimizer)
-    return right | {"optimizer_states": sum(t.nbytes for t in states if t is not None and t.dim())}
+def replaced(text, old, new):
+    return text, text.replace(old, new)
+
+
+for mistake, name, edit in (
+    ("tied_twice", "under_both_names", (LIST, TWICE)),
+    ("frozen_left_out", "trainable_only", replaced(PARAMETERS, "s)", "s if p.requires_grad)")),
+    ("frozen_left_out", "frozen_since", replaced(GRADIENTS, "None)", "None and p.requires_grad)")),
+    (
+        "gradients_assumed",
+        "a_gradient_each",
+        (GRADIENTS, PARAMETERS.replace('"parameters"', '"gradients"')),
+    ),
+    (None, "first_gradient_left_out", replaced(GRADIENTS, "parameters", "parameters[1:]")),
+    (None, "last_gradient_left_out", replaced(GRADIENTS, "parameters", "parameters[:-1]")),
+    ("numbers", "numel", replaced(PARAMETERS, "nbytes", "numel()")),
+    (None, "float32_assumed", replaced(PARAMETERS, "p.nbytes", "4 * p.numel()")),
+    ("states_assumed", "two_moments_each", (STATES, ASSUMED)),
+    ("raises", "none_counted", replaced(GRADIENTS, " if p.grad is not None", "")),
+    ("raises", "all_are_tensors", replaced(STATES, " if isinstance(t, torch.Tensor)", "")),
+    (None, "no_counters", replaced(STATES, "Tensor)", "Tensor) and t.dim()")),
+):
+    answers.edit(mistake, name, edit)
 
 
 @answers.right
 def elements_times_size(model, optimizer):
     def size(tensors):
-        return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
+        return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))
 
     return {
         "optimizer_states": size(v for s in optimizer.state.values() for v in s.values()),
@@ -81,12 +57,7 @@ def elements_times_size(model, optimizer):
 
 @answers.right
 def by_storage(model, optimizer):
-    held = memory.model_states(model, optimizer)
-    return {
-        "parameters": held.parameters,
-        "gradients": held.gradients,
-        "optimizer_states": held.optimizer_states,
-    }
+    return asdict(memory.model_states(model, optimizer))
 
 
 @answers.right
@@ -96,16 +67,13 @@ def through_the_state_dict(model, optimizer):
     for parameter in set(model.parameters()):
         found["parameters"] += parameter.nbytes
         found["gradients"] += 0 if parameter.grad is None else parameter.grad.nbytes
-    found["optimizer_states"] = sum(t.nbytes for t in states if hasattr(t, "nbytes"))
-    return found
+    return found | {"optimizer_states": sum(t.nbytes for t in states if hasattr(t, "nbytes"))}
 
 
 @answers.right
 def by_identity(model, optimizer):
-    named = model.named_parameters(remove_duplicate=False)
-    once = {id(p): p for _, p in named}.values()
-    right = answers.reference()(model, optimizer)
-    return right | {"parameters": sum(p.nbytes for p in once)}
+    once = {id(p): p for _, p in model.named_parameters(remove_duplicate=False)}.values()
+    return answers.reference()(model, optimizer) | {"parameters": sum(p.nbytes for p in once)}
 
 
 @answers.right

@@ -1,61 +1,36 @@
 """Answers to `offloaded_adam`."""
 
 import torch
+from torch.optim.adam import adam
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("offloaded_adam")
 Reference = answers.reference()
 
-COUNT = "self.count += 1"
-TIME = "t = self.betas, self.count.item()"
+COUNT, TIME = "self.count += 1", "t = self.betas, self.count.item()"
+OWN_COUNT = "self.taken = getattr(self, 'taken', 0) + 1; self.count.fill_(self.taken)"
 LERP = "mean.lerp_(gradient, 1 - beta_1)"
 SQUARE = "square.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)"
+SQUARED = "square.mul_(beta_2).add_(gradient.square_(), alpha=1 - beta_2)"
+MEAN, ROOT = "(mean / (1 - beta_1**t))", "(square / (1 - beta_2**t))"
 UPDATE = "weights[part] -= update.to(weights.device)"
 LOOP = "for start in range(0, weights.numel(), self.piece):"
 
-answers.edit(
-    "count_lost",
-    "count_in_the_object",
-    (COUNT, "self.taken = getattr(self, 'taken', 0) + 1\n        self.count.fill_(self.taken)"),
-)
-answers.edit("count_lost", "never_counted", (COUNT, "pass"), (TIME, "t = self.betas, 1"))
-answers.edit(
-    "count_each_piece",
-    "count_each_piece",
-    (COUNT, "self.count += -(-self.parameter.numel() // self.piece)"),
-)
-answers.edit(
-    "not_in_the_file", "moment_not_written", (LERP, "mean = mean.lerp(gradient, 1 - beta_1)")
-)
-answers.edit(
-    "not_corrected",
-    "not_corrected",
-    ("(square / (1 - beta_2**t))", "square.clone()"),
-    ("(mean / (1 - beta_1**t))", "mean.clone()"),
-)
-answers.edit(
-    "last_piece",
-    "whole_pieces_only",
-    (LOOP, "for start in range(0, weights.numel() - self.piece + 1, self.piece):"),
-)
-answers.edit("all_in_memory", "one_piece", (LOOP, "self.piece = weights.numel()\n        " + LOOP))
-answers.edit(None, "moments_swapped", (SQUARE, SQUARE.replace("beta_2", "beta_1")))
-answers.edit(
-    "eps_inside", "eps_inside_the_root", (".sqrt_().add_(self.eps)", ".add_(self.eps).sqrt_()")
-)
-
-
-answers.edit("wrong_way", "wrong_way", (UPDATE, UPDATE.replace("-=", "+=")))
-answers.edit(
-    "argument_changed",
-    "squared_in_place",
-    (SQUARE, "square.mul_(beta_2).add_(gradient.square_(), alpha=1 - beta_2)"),
-)
-answers.edit("not_a_number", "not_squared", (SQUARE, "square.lerp_(gradient, 1 - beta_2)"))
-answers.edit(
-    "betas_swapped", "betas_swapped", ("(beta_1, beta_2), t = self", "(beta_2, beta_1), t = self")
-)
+for mistake, name, *edits in (
+    ("count_lost", "count_in_the_object", COUNT, OWN_COUNT),
+    (None, "count_each_piece", COUNT, "self.count += -(-self.mean.numel() // self.piece)"),
+    ("not_in_the_file", "moment_not_written", LERP, f"mean = {LERP.replace('_(', '(')}"),
+    ("not_corrected", "not_corrected", ROOT, "square.clone()", MEAN, "mean.clone()"),
+    ("last_piece", "whole_pieces", LOOP, LOOP.replace("l(),", "l() - self.piece + 1,")),
+    ("all_in_memory", "one_piece", LOOP, "self.piece = weights.numel()\n        " + LOOP),
+    (None, "betas_swapped", "(beta_1, beta_2), t", "(beta_2, beta_1), t"),
+    ("eps_inside", "eps_inside", ".sqrt_().add_(self.eps)", ".add_(self.eps).sqrt_()"),
+    (None, "wrong_way", UPDATE, UPDATE.replace("-=", "+=")),
+    ("argument_changed", "squared_in_place", SQUARE, SQUARED),
+    (None, "new_memory", COUNT, f"{COUNT}; self.parameter.data = self.parameter.data.clone()"),
+):
+    answers.edit(mistake, name, *zip(edits[::2], edits[1::2], strict=True))
 
 
 @answers.wrong("argument_changed")
@@ -63,13 +38,6 @@ class GradientFreed(Reference):
     def step(self):
         super().step()
         self.parameter.grad = None
-
-
-@answers.wrong("new_memory")
-class NewWeights(Reference):
-    def step(self):
-        self.parameter.data = self.parameter.data.clone()
-        super().step()
 
 
 @answers.right
@@ -108,8 +76,6 @@ class AsTheLibraryComputes(Reference):
 @answers.right
 class ByFunction(Reference):
     def step(self):
-        from torch.optim.adam import adam
-
         steps = self.count
         for start in range(0, self.parameter.numel(), self.piece):
             i = slice(start, start + self.piece)

@@ -2,37 +2,32 @@
 
 from types import MappingProxyType
 
-from parlab.answers import Answers
 from parlab.costs import zero
+from parlab_staff.answers import Answers
 
 answers = Answers("predict_traffic")
 
-answers.edit("whole", "keeps_nothing", (" * (world_size - 1) / world_size", ""))
-answers.edit("once", "all_reduce_is_one", ('"plain": 2 * once', '"plain": once'))
-answers.edit("once", "gradients_only", ('"stage_2": 2 * once', '"stage_2": once'))
-answers.edit(
-    "all_reduce_and_gather", "all_reduce_and_gather", ('"stage_1": 2 * once', '"stage_1": 3 * once')
-)
-answers.edit("gathered_once", "gathered_once", ('"stage_3": 3 * once', '"stage_3": 2 * once'))
-answers.edit("gathered_thrice", "whole_again", ('"stage_3": 3 * once', '"stage_3": 4 * once'))
-answers.edit("once", "sixteen_bits", ("4 * parameters", "2 * parameters"))
-answers.edit(None, "shards_only", (" * (world_size - 1) / world_size", " / world_size"))
-answers.edit("elements", "numbers", ("4 * parameters", "parameters"))
-answers.edit(
-    "all_ranks", "all_ranks_together", ("(world_size - 1) / world_size", "(world_size - 1)")
-)
-answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
+RING = " * (world_size - 1) / world_size"
+for mistake, name, edit in (
+    ("whole", "keeps_nothing", (RING, "")),
+    ("once", "all_reduce_is_one", ('"plain": 2 * once', '"plain": once')),
+    ("once", "gradients_only", ('"stage_2": 2 * once', '"stage_2": once')),
+    ("all_reduce_and_gather", "all_reduced", ('"stage_1": 2 * once', '"stage_1": 3 * once')),
+    ("gathered_once", "gathered_once", ('"stage_3": 3 * once', '"stage_3": 2 * once')),
+    (None, "whole_again", ('"stage_3": 3 * once', '"stage_3": 4 * once')),
+    (None, "sixteen_bits", ("4 * parameters", "2 * parameters")),
+    (None, "shards_only", (RING, " / world_size")),
+    ("elements", "numbers", ("4 * parameters", "parameters")),
+    ("all_ranks", "all_ranks_together", (RING, " * (world_size - 1)")),
+):
+    answers.edit(mistake, name, edit)
 
 
 @answers.right
 def by_collective(parameters, world_size):
     gather = scatter = 4 * parameters - 4 * parameters / world_size
-    return {
-        "plain": scatter + gather,
-        "stage_1": scatter + gather,
-        "stage_2": scatter + gather,
-        "stage_3": gather + gather + scatter,
-    }
+    steps = dict.fromkeys(("plain", "stage_1", "stage_2"), scatter + gather)
+    return steps | {"stage_3": gather + gather + scatter}
 
 
 @answers.right

@@ -1,9 +1,29 @@
 """Answers to `prefetch`."""
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("prefetch")
 Reference = answers.reference()
+
+FORWARD = "        self.start(following(unit, self.units))\n"
+BACKWARD = "        self.start(following(unit, self.ended[::-1]))\n"
+WAIT = "        unit.work.wait()\n"
+NEXT = "        ahead = following(unit, self.units)\n"
+TWO_AHEAD = f"{FORWARD}{NEXT}        if ahead: self.start(following(ahead, self.units))\n"
+WAITS_AHEAD = f"{FORWARD}{NEXT}        if ahead: ahead.work.wait()\n"
+OWN_LATE = "        self.start(unit)\n" + WAIT + BACKWARD
+
+for mistake, name, *edits in (
+    ("not_ahead", "not_ahead", FORWARD, ""),
+    ("not_ahead", "forward_only", BACKWARD, ""),
+    ("not_ahead", "reversed_units", BACKWARD, BACKWARD.replace("ended", "units")),
+    ("not_ahead", "forward_again", BACKWARD, BACKWARD.replace("ended[::-1]", "units")),
+    ("too_far", "two_ahead", FORWARD, TWO_AHEAD),
+    ("waited_for_next", "waits_for_the_next", FORWARD, WAITS_AHEAD),
+    ("freed_before_wait", "never_awaited", WAIT + FORWARD, FORWARD, WAIT + BACKWARD, BACKWARD),
+    ("not_whole", "nothing_in_backward", OWN_LATE, "        pass\n"),
+):
+    answers.edit(mistake, name, *zip(edits[::2], edits[1::2], strict=True))
 
 
 def following(unit, order):
@@ -11,49 +31,20 @@ def following(unit, order):
     return order[place] if place < len(order) else None
 
 
-FORWARD = "        self.start(following(unit, self.units))\n"
-BACKWARD = "        self.start(following(unit, self.ended[::-1]))\n"
+@answers.wrong("not_ahead")
+class StartsAfterTheLayer(Reference):
+    def before_forward(self, unit):
+        self.start(unit)
+        unit.work.wait()
 
-answers.edit("not_ahead", "not_ahead", (FORWARD, ""))
-answers.edit("not_ahead", "forward_only", (BACKWARD, ""))
-answers.edit(
-    "not_ahead", "reversed_units", (BACKWARD, BACKWARD.replace("self.ended", "self.units"))
-)
-answers.edit(
-    "too_far", "forward_again", (BACKWARD, BACKWARD.replace("self.ended[::-1]", "self.units"))
-)
-answers.edit(
-    "too_far",
-    "two_ahead",
-    (
-        FORWARD,
-        FORWARD
-        + "        ahead = following(unit, self.units)\n"
-        + "        if ahead: self.start(following(ahead, self.units))\n",
-    ),
-)
-answers.edit(
-    "waited_for_next",
-    "waits_for_the_next",
-    (
-        FORWARD,
-        FORWARD
-        + "        ahead = following(unit, self.units)\n        if ahead: ahead.work.wait()\n",
-    ),
-)
+    def after_forward(self, unit):
+        super().after_forward(unit)
+        self.start(following(unit, self.units))
 
 
-WAIT = "        unit.work.wait()\n"
-
-
-answers.edit(
-    "freed_before_wait", "never_awaited", (WAIT + FORWARD, FORWARD), (WAIT + BACKWARD, BACKWARD)
-)
-
-
-@answers.wrong("after_the_last")
+@answers.wrong("too_far")
 class AroundTheCorner(Reference):
-    """After the last unit comes the first again."""
+    """After the last unit comes the first."""
 
     def before_forward(self, unit):
         self.start(unit)
@@ -61,9 +52,9 @@ class AroundTheCorner(Reference):
         self.start(self.units[(self.units.index(unit) + 1) % len(self.units)])
 
 
-@answers.wrong("kept_after_step")
+@answers.wrong("too_far")
 class AroundTheCornerBackward(Reference):
-    """An index below zero is the last unit's."""
+    """An index of −1 is the last unit's."""
 
     def before_backward(self, unit):
         self.start(unit)
@@ -73,24 +64,14 @@ class AroundTheCornerBackward(Reference):
 
 @answers.wrong("too_far")
 class EverythingAtOnce(Reference):
-    """All gathers of a pass at its beginning."""
-
     def before_forward(self, unit):
         for other in self.units[self.units.index(unit) :]:
             self.start(other)
         unit.work.wait()
 
 
-@answers.wrong("not_whole_backward")
-class NothingInBackward(Reference):
-    def before_backward(self, unit):
-        pass
-
-
 @answers.wrong("not_awaited")
 class WaitsTooLate(Reference):
-    """The first is waited for, then each only when the one after it begins."""
-
     def before_forward(self, unit):
         self.start(unit)
         self.start(following(unit, self.units))
@@ -102,7 +83,7 @@ class WaitsTooLate(Reference):
 
 @answers.right
 class NextFirst(Reference):
-    """The next is started before one's own is waited for."""
+    """Start the next gather before waiting for the unit's own."""
 
     def before_forward(self, unit):
         self.start(unit)
@@ -113,12 +94,12 @@ class NextFirst(Reference):
 @answers.right
 class OneHelper(Reference):
     def before_forward(self, unit):
-        self.go(unit, self.units)
+        self.fetch(unit, self.units)
 
     def before_backward(self, unit):
-        self.go(unit, list(reversed(self.ended)))
+        self.fetch(unit, list(reversed(self.ended)))
 
-    def go(self, unit, order):
+    def fetch(self, unit, order):
         if unit.work is None:
             self.start(unit)
         unit.work.wait()
@@ -130,15 +111,12 @@ class ByPlace(Reference):
     def before_forward(self, unit):
         self.start(unit)
         unit.work.wait()
-        place = self.units.index(unit)
-        if place + 1 < len(self.units):
-            self.start(self.units[place + 1])
+        for other in self.units[self.units.index(unit) + 1 :][:1]:
+            self.start(other)
 
 
 @answers.right
-class OrderKept(Reference):
-    """The order of the backward pass is worked out from where a unit's pass ended."""
-
+class OrderOfEndings(Reference):
     def before_backward(self, unit):
         self.start(unit)
         unit.work.wait()
@@ -147,9 +125,7 @@ class OrderKept(Reference):
 
 
 @answers.right
-class TwiceAwaited(Reference):
+class AwaitedTwice(Reference):
     def before_forward(self, unit):
-        self.start(unit)
+        super().before_forward(unit)
         unit.work.wait()
-        unit.work.wait()
-        self.start(following(unit, self.units))

@@ -4,74 +4,41 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("stage_1")
 Reference = answers.reference()
 
 SHARD = "self.shard = nn.Parameter(shard)"
 GRADIENT = "self.shard.grad = self.gradient.chunk(group.size())[group.rank()]"
-OPTIMIZER = "self.optimizer = make_optimizer([self.shard])"
 REDUCE = "dist.reduce_scatter_single(self.shard.grad, self.gradient, group=self.group)"
-STEP = "self.optimizer.step()"
 GATHER = "dist.all_gather_single(self.flat, self.shard.detach(), group=self.group)"
+AVERAGE = "dist.all_reduce(self.flat, group=self.group); self.flat /= self.group.size()"
+AFTER_REDUCE, AFTER_GATHER = f"{REDUCE}\n        ", f"{GATHER}\n        "
 
-answers.edit("not_summed", "not_reduced", (REDUCE, "pass"))
-answers.edit(
-    "averaged_again",
-    "averaged_again",
-    (REDUCE, REDUCE + "\n        self.shard.grad /= self.group.size()"),
-)
-answers.edit(
-    "averaged_again",
-    "divided_before",
-    (REDUCE, "self.gradient /= self.group.size()\n        " + REDUCE),
-)
-answers.edit("not_gathered", "not_gathered", (GATHER, "pass"))
-answers.edit("shard_copied", "shard_copied", (SHARD, "self.shard = nn.Parameter(shard.clone())"))
-answers.edit("gradient_copied", "gradient_copied", (GRADIENT, GRADIENT + ".clone()"))
-answers.edit(
-    "sent_too_much", "reduced_twice",
-    (REDUCE, REDUCE + "\n        dist.all_reduce(self.gradient.clone(), group=self.group)"),
-)  # fmt: skip
-answers.edit("default_group", "default_group", (GATHER, GATHER.replace(", group=self.group", "")))
-
-
-answers.edit("no_gradient", "no_gradient", (GRADIENT, "pass"))
-answers.edit(
-    "no_gradient", "gradient_set_to_none", (GATHER, GATHER + "\n        self.optimizer.zero_grad()")
-)
-answers.edit(
-    "weights_averaged",
-    "weights_averaged",
+for mistake, name, *edit in (
+    ("not_summed", "not_reduced", REDUCE, "pass"),
+    ("averaged_again", "averaged_again", REDUCE, AFTER_REDUCE + "self.shard.grad /= 4"),
+    ("not_gathered", "not_gathered", GATHER, "pass"),
+    ("own_memory", "shard_copied", SHARD, "self.shard = nn.Parameter(shard.clone())"),
+    ("own_memory", "gradient_copied", GRADIENT, GRADIENT + ".clone()"),
     (
-        GATHER,
-        "dist.all_reduce(self.flat, group=self.group)\n        self.flat /= self.group.size()",
+        None,
+        "reduced_twice",
+        REDUCE,
+        AFTER_REDUCE + REDUCE.replace("self.gradient", "self.flat + 0"),
     ),
-)
-answers.edit(
-    None,
-    "one_rank_s_weights",
-    (GATHER, "dist.broadcast(self.flat, group_src=0, group=self.group)"),
-)
+    ("default_group", "default_group", GATHER, GATHER.replace(", group=self.group", "")),
+    ("raises", "no_gradient", GRADIENT, "pass"),
+    ("raises", "gradient_set_to_none", GATHER, AFTER_GATHER + "self.optimizer.zero_grad()"),
+    (None, "weights_averaged", GATHER, AVERAGE),
+):
+    answers.edit(mistake, name, tuple(edit))
 
 
-@answers.wrong("no_gradient")
-class GradientSetLate(Reference):
-    """In finish(): the shard has none before, as the text wants."""
-
-    def __init__(self, model, make_optimizer, group):
-        super().__init__(model, make_optimizer, group)
-        self.shard.grad = None
-
-    def finish(self):
-        dist.all_reduce(self.gradient, group=self.group)
-        self.shard.grad = self.gradient.chunk(self.group.size())[self.group.rank()]
-
-
-@answers.wrong("full_states")
+@answers.wrong("own_memory")
 class StatesOfEverything(Reference):
-    """The whole optimizer on every rank, of which a shard's result is used."""
+    """Every rank has the whole optimizer, and uses a shard of its result."""
 
     def __init__(self, model, make_optimizer, group):
         super().__init__(model, make_optimizer, group)
@@ -97,14 +64,6 @@ class AllReduce(Reference):
 
 
 @answers.right
-class GathersWithoutSync(Reference):
-    def step(self):
-        self.optimizer.step()
-        work = dist.all_gather_single(self.flat, self.shard.data, group=self.group, async_op=True)
-        work.wait()
-
-
-@answers.right
 class AsLists(Reference):
     """The older calls, with a list of chunks."""
 
@@ -120,8 +79,6 @@ class AsLists(Reference):
 
 @answers.right
 class ExchangedAndAdded(Reference):
-    """A reduce-scatter by hand: each rank's part from everyone, and their sum."""
-
     def finish(self):
         parts = torch.empty_like(self.gradient)
         dist.all_to_all_single(parts, self.gradient, group=self.group)
@@ -130,30 +87,26 @@ class ExchangedAndAdded(Reference):
 
 @answers.right
 class ByMessages(Reference):
-    """Shards go to everyone as messages, without a collective."""
-
     def step(self):
         self.optimizer.step()
         rank, size = self.group.rank(), self.group.size()
-        parts, mine = self.flat.chunk(size), self.shard.detach().clone()
+        parts, own = self.flat.chunk(size), self.shard.detach().clone()
         for distance in range(1, size):
-            work = dist.isend(mine, group_dst=(rank + distance) % size, group=self.group)
+            work = dist.isend(own, group_dst=(rank + distance) % size, group=self.group)
             source = (rank - distance) % size
             dist.recv(parts[source], group_src=source, group=self.group)
             work.wait()
 
 
 @answers.right
-class ReducedIntoNewMemory(Reference):
+class BroadcastByOwner(Reference):
+    """As ZeroRedundancyOptimizer does it: the same bytes in N messages."""
+
     def finish(self):
         part = torch.empty_like(self.shard.grad)
-        dist.reduce_scatter_single(part, self.gradient, group=self.group)
+        work = dist.reduce_scatter_single(part, self.gradient, group=self.group, async_op=True)
+        work.wait()
         self.shard.grad.copy_(part)
-
-
-@answers.right
-class BroadcastByOwner(Reference):
-    """Each shard from its owner, as ZeroRedundancyOptimizer does: the same bytes in N messages."""
 
     def step(self):
         self.optimizer.step()

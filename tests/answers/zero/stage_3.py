@@ -3,64 +3,63 @@
 import torch
 import torch.distributed as dist
 
-from parlab.answers import Answers
+from parlab_staff.answers import Answers
 
 answers = Answers("stage_3")
 Reference = answers.reference()
 Stage2 = answers.reference("stage_2")
 
 RESIZE = "unit.flat.untyped_storage().resize_(unit.flat.nbytes)"
+NEW = "unit.flat = unit.shard.new_empty(len(unit.shard) * self.group.size()).detach()"
 GATHER = "dist.all_gather_single(unit.flat, unit.shard.detach(), group=self.group)"
-REDUCE = "        super().reduce(unit)\n"
-HOOK = "    def {}(self, unit: Unit) -> None:\n        # BEGIN SOLUTION\n        self.{}(unit)\n"
-BEFORE_FORWARD = HOOK.format("before_forward", "gather")
-BEFORE_BACKWARD = HOOK.format("before_backward", "gather")
-AFTER_FORWARD = HOOK.format("after_forward", "free")
+REDUCE, FREE = "        super().reduce(unit)\n", "        self.free(unit)\n"
 STEP = "        self.optimizer.step()\n"
+GATHER_ALL = "        for unit in self.units:\n            self.gather(unit)\n"
 
 
-def without(text):
-    """The method that does nothing."""
-    head, _, _ = text.rpartition("        self.")
-    return head + "        pass\n"
+def hook(name, call):
+    """Return the start of a method as it is, and without its call."""
+    head = f"    def {name}(self, unit: Unit) -> None:\n        # BEGIN SOLUTION\n"
+    return f"{head}        self.{call}(unit)\n", f"{head}        pass\n"
 
 
-answers.edit("not_whole_forward", "not_gathered_forward", (BEFORE_FORWARD, without(BEFORE_FORWARD)))
-answers.edit(
-    "not_whole_backward", "not_gathered_backward", (BEFORE_BACKWARD, without(BEFORE_BACKWARD))
-)
-answers.edit("kept_after_forward", "never_freed", (AFTER_FORWARD, without(AFTER_FORWARD)))
-answers.edit(
-    "kept_after_backward",
-    "freed_in_forward_only",
-    (REDUCE + "        self.free(unit)\n", REDUCE),
-)
-answers.edit("not_reduced", "freed_only", (REDUCE, "        self.waiting = self.waiting\n"))
-answers.edit(
-    "kept_after_step",
-    "whole_again_after_the_step",
-    (STEP, STEP + "        for unit in self.units:\n            self.gather(unit)\n"),
-)
-answers.edit("sent_too_much", "gathered_twice", (GATHER, f"{GATHER}\n        {GATHER}"))
-answers.edit("default_group", "default_group", (GATHER, GATHER.replace(", group=self.group", "")))
-answers.edit("no_memory", "stage_2_s_step", (STEP, "        super().step()\n"))
-answers.edit("no_memory", "not_given_back", (RESIZE, "pass"))
-answers.edit("no_memory", "numbers_not_bytes", (RESIZE, RESIZE.replace("nbytes", "numel()")))
-answers.edit(
-    "other_memory",
-    "a_new_tensor",
-    (RESIZE, "unit.flat = unit.shard.new_empty(len(unit.shard) * self.group.size()).detach()"),
-)
-answers.edit(None, "zeros_instead", (GATHER, "unit.flat.zero_()"), says="gradient")
+for mistake, name, *edit in (
+    ("not_whole", "not_gathered_forward", *hook("before_forward", "gather")),
+    ("not_whole", "not_gathered_backward", *hook("before_backward", "gather")),
+    ("kept_whole", "never_freed", *hook("after_forward", "free")),
+    ("kept_whole", "freed_in_forward_only", REDUCE + FREE, REDUCE),
+    ("not_reduced", "freed_only", REDUCE, ""),
+    ("kept_whole", "gathered_after_the_step", STEP, STEP + GATHER_ALL),
+    (None, "gathered_twice", GATHER, f"{GATHER}\n        {GATHER}"),
+    ("default_group", "default_group", GATHER, GATHER.replace(", group=self.group", "")),
+    ("no_memory", "stage_2_s_step", STEP, "        super().step()\n"),
+    ("no_memory", "elements_not_bytes", RESIZE, RESIZE.replace("nbytes", "numel()")),
+    ("other_memory", "a_new_tensor", RESIZE, NEW),
+    (None, "zeros_instead", GATHER, "unit.flat.zero_()"),
+    (
+        "buffer_kept",
+        "copy_kept",
+        GATHER,
+        f"{GATHER}\n        unit.copy = unit.flat.detach().clone()",
+    ),
+):
+    answers.edit(mistake, name, tuple(edit))
 
 
-@answers.wrong("kept_between")
-class LastStaysWhole(Reference):
-    """As FSDP does it: the last layer's backward pass comes next anyway."""
+class GathersOnce(Reference):
+    """A layer that is whole is not gathered again."""
 
     def gather(self, unit):
         if not unit.flat.untyped_storage().nbytes():
             super().gather(unit)
+
+
+answers.right(GathersOnce)
+
+
+@answers.wrong("kept_whole")
+class LastStaysWhole(GathersOnce):
+    """As FSDP does it, because the last layer's backward pass comes next."""
 
     def after_forward(self, unit):
         if unit is not self.units[-1]:
@@ -69,8 +68,6 @@ class LastStaysWhole(Reference):
 
 @answers.wrong("gradients_kept")
 class GradientsStay(Reference):
-    """Reduced, and not freed: a shard of the parameters, and all gradients."""
-
     def reduce(self, unit):
         kept = [(p, p.grad) for p in unit.parameters]
         super().reduce(unit)
@@ -78,56 +75,19 @@ class GradientsStay(Reference):
             parameter.grad = gradient
 
 
-@answers.wrong("whole_kept")
-class ViewOfTheWholeGradient(Reference):
-    def reduce(self, unit):
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in unit.parameters]
-        for parameter in unit.parameters:
-            parameter.grad = None
-        flat = torch.cat([g.flatten() for g in gradients])
-        whole = torch.cat([flat, flat.new_zeros(unit.flat.numel() - len(flat))])
-        part = whole.chunk(self.group.size())[self.group.rank()]
-        dist.reduce_scatter_single(part, whole, group=self.group)
-        unit.shard.grad = part.add_(unit.shard.grad)
-        self.free(unit)
-
-
-@answers.wrong("buffer_kept")
-class CopyOnTheSide(Reference):
-    """The model frees its parameters, and the stage has them all in a list."""
-
-    def gather(self, unit):
-        super().gather(unit)
-        unit.copy = unit.flat.detach().clone()
-
-
-@answers.right
-class WithoutAnother(Reference):
-    """A layer that is whole already is not gathered again."""
-
-    def gather(self, unit):
-        if not unit.flat.untyped_storage().nbytes():
-            super().gather(unit)
-
-
 @answers.right
 class NewMemory(Reference):
-    """Whole parameters are new memory each time, and the parameters point there."""
+    """Gather into new memory, and copy from there."""
 
     def gather(self, unit):
-        storage = unit.flat.untyped_storage()
         whole = unit.shard.new_empty(len(unit.shard) * self.group.size()).detach()
         dist.all_gather_single(whole, unit.shard.detach(), group=self.group)
-        storage.resize_(whole.nbytes)
+        unit.flat.untyped_storage().resize_(whole.nbytes)
         unit.flat.copy_(whole)
-
-    def free(self, unit):
-        if unit.flat.untyped_storage().nbytes() > 0:
-            unit.flat.untyped_storage().resize_(0)
 
 
 @answers.right
-class AwaitedLater(Reference):
+class Awaited(Reference):
     def gather(self, unit):
         unit.flat.untyped_storage().resize_(unit.flat.numel() * unit.flat.element_size())
         work = dist.all_gather_single(unit.flat, unit.shard.data, group=self.group, async_op=True)
@@ -136,8 +96,6 @@ class AwaitedLater(Reference):
 
 @answers.right
 class FreesBeforeItSends(Reference):
-    """The gradients are complete: the parameters are not needed for the reduce-scatter."""
-
     def reduce(self, unit):
         self.free(unit)
         Stage2.reduce(self, unit)
@@ -145,20 +103,8 @@ class FreesBeforeItSends(Reference):
 
 @answers.right
 class AsLists(Reference):
-    """The older call, with a list of chunks."""
-
     def gather(self, unit):
         unit.flat.untyped_storage().resize_(unit.flat.nbytes)
-        parts = list(unit.flat.chunk(self.group.size()))
-        dist.all_gather(parts, unit.shard.detach(), group=self.group)
-
-
-@answers.right
-class ShardsRead(Reference):
-    def before_forward(self, unit):
         with torch.no_grad():
-            self.gather(unit)
-
-    def before_backward(self, unit):
-        with torch.no_grad():
-            self.gather(unit)
+            parts = list(unit.flat.chunk(self.group.size()))
+            dist.all_gather(parts, unit.shard.detach(), group=self.group)

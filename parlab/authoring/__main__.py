@@ -1,5 +1,0 @@
-import sys
-
-from parlab.authoring import main
-
-sys.exit(main())

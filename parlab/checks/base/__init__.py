@@ -1,0 +1,1 @@
+"""What every check is built from: trials on ranks, requirements, and named mistakes."""

@@ -1,0 +1,79 @@
+"""What it means that a learner's function raised, hung, or was a stub, on these ranks and lines."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from parlab.checks.base.mistakes import COMMON, Finding, evidence
+from parlab.checks.base.refused_calls import refusal
+from parlab.checks.base.watchdog import Ended
+from parlab.runtime.rank_names import by_value, ranks_text
+
+_METHOD = re.compile(r"\.(\w+)\(")
+
+
+def unfinished(endings: dict[int, Ended], exercise: str) -> Finding | None:
+    """Whose stub was called, if one was: a function may call one of an earlier exercise."""
+    stub = next((ended.error for ended in endings.values() if ended.kind == "unfinished"), None)
+    if stub is None:
+        return None
+    named = re.match(r"exercise (\w+)", stub)
+    if named is None or named[1] == exercise:
+        return evidence("not done yet")
+    return evidence(
+        f"it calls exercise {named[1]}, which is not done yet: do that one first, or put "
+        f'use_reference("{named[1]}") in a %%px cell'
+    )
+
+
+def ending(endings: dict[int, Ended]) -> Finding | None:
+    """What went wrong in a call, by ranks and lines; None when it returned on all ranks."""
+    raised = {rank: ended for rank, ended in endings.items() if ended.kind == "raised"}
+    if raised:
+        return _raised(raised, len(endings))
+    if not any(ended.kind == "stuck" for ended in endings.values()):
+        return None
+    places = {rank: e.line if e.kind == "stuck" else "" for rank, e in endings.items()}
+    groups = by_value(places)
+    width = max(len(ranks_text(ranks)) for ranks, _ in groups)
+    lines = [
+        f"  {ranks_text(ranks):<{width}}  {f'at {line}' if line else 'returned'}"
+        for ranks, line in groups
+    ]
+    finding = COMMON.does_not_end()
+    return replace(finding, text="\n".join([finding.text, *lines, *_meaning(endings)]))
+
+
+def idle_ranks_left(
+    endings: dict[int, Ended], work: Sequence[object], mistake: Finding
+) -> Finding | None:
+    """`mistake`, where those that have gone on are just the ranks without `work[rank]`."""
+    returned = [rank for rank, ended in endings.items() if ended.kind == "returned"]
+    waiting = ending(endings)
+    if waiting is None or not returned or any(work[rank] for rank in returned):
+        return None
+    return replace(mistake, text=f"{mistake.text}\n{waiting.text}")
+
+
+def _raised(raised: dict[int, Ended], took_part: int) -> Finding:
+    first = next(iter(raised.values()))
+    alike = [rank for rank, e in raised.items() if (e.error, e.line) == (first.error, first.line)]
+    finding = refusal(first.error) or COMMON.raises(error=first.error)
+    who = ranks_text(alike, took_part)
+    return replace(finding, text=f"{finding.text}\n  {who}  {first.line}".rstrip())
+
+
+def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
+    """What it means that these ranks wait, where that is certain."""
+    stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
+    if len(stuck) < len(endings):
+        yield "What the stuck ranks wait for, no rank that has returned will do any more"
+        return
+    doing = {name for ended in stuck for name in _METHOD.findall(ended.line)}
+    if doing and doing <= {"Send", "send", "Ssend", "ssend"}:
+        yield (
+            "All wait to send, so nobody receives: `Send` may return only when the receiver has "
+            "come. Small messages get away with it; here none does"
+        )
+    if doing and doing <= {"Recv", "recv"}:
+        yield "All wait to receive, so nobody sends"

@@ -1,0 +1,195 @@
+"""Compare a function's result with the right one, and report where they first differ.
+
+Everything goes through "not within the tolerance", so that NaN is never right.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+
+
+def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0) -> Finding | None:
+    """None where an array or tensor is `right`; else what is wrong with it.
+
+    Args:
+        got: what should be like `right`: the same type, shape and dtype.
+        right: a NumPy array or a torch tensor.
+        name: what the learner calls it.
+        tolerance: absolute and relative; 0 asks for the same numbers.
+    """
+    if got is None:
+        return COMMON.returns_none() if name == "the result" else _of_type(got, right, name)
+    if not isinstance(got, np.ndarray if isinstance(right, np.ndarray) else type(right)):
+        return _of_type(got, right, name)
+    if tuple(got.shape) != tuple(right.shape):
+        return COMMON.wrong_shape(name=name, got=tuple(got.shape), right=tuple(right.shape))
+    if got.dtype != right.dtype:
+        return COMMON.wrong_dtype(name=name, got=got.dtype, right=right.dtype)
+    return first_difference(as_numpy(got), as_numpy(right), name, tolerance)
+
+
+def is_a(got: Any, kind: Any, right: str, name: str = "the result") -> Finding | None:
+    """None where `got` is of a type, or of one of several; `right` says in words what is asked."""
+    if got is None and name == "the result":
+        return COMMON.returns_none()
+    if isinstance(got, kind):
+        return None
+    return COMMON.wrong_type(name=name, got=f"a {type(got).__name__}", right=right)
+
+
+def same(got: Any, right: Any, tolerance: float = 0.0) -> bool:
+    """Whether two arrays or tensors of one shape agree; NaN agrees with nothing."""
+    got, right = as_numpy(got), as_numpy(right)
+    return got.shape == right.shape and bool(_within(got, right, tolerance).all())
+
+
+def instead(
+    got: Sequence[Any],
+    right: Sequence[Any],
+    wrong: Iterable[tuple[Sequence[Any], Finding]],
+    alike: Callable[[Any, Any], bool],
+) -> Finding | None:
+    """The mistake that gives all of `got`; None where they are right, or where none gives them.
+
+    Args:
+        got: what was found, an entry for each rank, or case.
+        right: what is right there.
+        wrong: what each mistake gives there, with its finding, in the order in which they are
+            tried. A generator computes no more of them than it takes.
+        alike: whether two entries agree.
+    """
+
+    def are(values: Sequence[Any]) -> bool:
+        return all(alike(one, other) for one, other in zip(got, values, strict=True))
+
+    if are(right):
+        return None
+    return next((finding for values, finding in wrong if are(values)), None)
+
+
+def explained(
+    got: Any,
+    right: Any,
+    variants: Mapping[str, Any] | Iterable[tuple[str, Any]],
+    mistakes: Mistakes,
+    name: str = "the result",
+    tolerance: float = 0.0,
+) -> Finding | None:
+    """Compare `got` with `right`, and name the mistake that would compute `got`.
+
+    Args:
+        got, right: arrays, tensors, or numbers.
+        variants: what each mistake computes, by its key in `mistakes`, in the order in which they
+            are tried; pairs if a mistake computes several. A variant that equals `right` for these
+            inputs explains nothing.
+        mistakes: the check's own, whose texts take no values.
+        name: what the learner calls the compared value.
+        tolerance: absolute and relative; 0 asks for the same numbers.
+
+    Returns:
+        None if `got` is right. Else the first mistake that computes `got`; if none does, the first
+        index that differs, with both values.
+    """
+    difference = equal(got, right, name, tolerance)
+    if difference is None or not hasattr(got, "shape"):
+        return difference
+    for key, value in variants.items() if isinstance(variants, Mapping) else variants:
+        if same(got, value, tolerance) and not same(value, right, tolerance):
+            return getattr(mistakes, key)()
+    return difference
+
+
+def first_difference(
+    got: np.ndarray, right: np.ndarray, name: str, tolerance: float
+) -> Finding | None:
+    differs = ~_within(got, right, tolerance)
+    wrong = np.argwhere(differs)
+    if not len(wrong):
+        return None
+    no_numbers = np.argwhere(differs & ~_finite(got))  # they tell more than a number beside them
+    index = tuple(int(i) for i in (no_numbers if len(no_numbers) else wrong)[0])
+    at = index[0] if len(index) == 1 else index
+    one, other = _number(got[index]), _number(right[index])
+    if len(no_numbers):
+        return COMMON.not_a_number(name=name, index=at, got=one, right=other)
+    where = f"{name} at index {at}" if index else name
+    if one == other:  # to six digits
+        one, other = repr(got[index].item()), repr(right[index].item())
+    count = f" ({len(wrong)} of {right.size} differ)" if right.size > 1 else ""
+    return evidence(f"{where} is {one}, expected {other}{count}")
+
+
+def equal_states(
+    got: Mapping[str, Any], right: Mapping[str, Any], name: str, tolerance: float
+) -> Finding | None:
+    """As `equal`, for tensors by name; `name` has a place for the tensor's: "gradient of {}"."""
+    for key, tensor in right.items():
+        if (finding := equal(got.get(key), tensor, name.format(key), tolerance)) is not None:
+            return finding
+    return None
+
+
+def same_states(got: Mapping[str, Any], right: Mapping[str, Any], tolerance: float) -> bool:
+    """Whether tensors by name agree, all of them."""
+    return not wrong_names(got, right, tolerance)
+
+
+def wrong_names(
+    got: Mapping[str, Any], right: Mapping[str, Any], tolerance: float = 0.0
+) -> list[str]:
+    """The names under which `got` has nothing, or another tensor than `right`."""
+    return [n for n, tensor in right.items() if n not in got or not same(got[n], tensor, tolerance)]
+
+
+def equal_numbers(
+    got: Sequence[float], right: Sequence[float], name: str, tolerance: float
+) -> Finding | None:
+    """As `equal`, for lists of Python numbers; `name` has a place for the index: "loss {}"."""
+    if len(got) != len(right):
+        return evidence(f"{len(got)} numbers, expected {len(right)}: {name.format('…')}")
+    for index, (one, other) in enumerate(zip(got, right, strict=True)):
+        if not abs(one - other) <= tolerance * max(1.0, abs(other)):
+            return evidence(f"{name.format(index)} is {_number(one)}, expected {_number(other)}")
+    return None
+
+
+def close(got: float, right: float, tolerance: float) -> bool:
+    """Whether a number is within a relative tolerance of `right`; NaN never is."""
+    return abs(got - right) <= tolerance * abs(right)
+
+
+def as_numpy(value: Any) -> np.ndarray:
+    """An array of the same numbers; a tensor's in float64 where NumPy lacks its dtype."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        return (value.double() if value.is_floating_point() else value).numpy()
+    return np.asarray(value)
+
+
+def _within(got: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
+    if not tolerance:
+        return np.asarray(got == right)
+    return np.isclose(got, right, rtol=tolerance, atol=tolerance)
+
+
+def _finite(array: np.ndarray) -> np.ndarray:
+    """Where an array has numbers; integers, booleans and objects are numbers everywhere."""
+    if array.dtype.kind in "fc":
+        return np.isfinite(array)
+    return np.ones(array.shape, dtype=bool)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _of_type(got: Any, right: Any, name: str) -> Finding:
+    article = {"ndarray": "a NumPy array", "Tensor": "a torch.Tensor"}
+    kind = type(right).__name__
+    shown = "None" if got is None else f"a {type(got).__name__}"
+    return COMMON.wrong_type(name=name, got=shown, right=article.get(kind, f"a {kind}"))

@@ -1,0 +1,49 @@
+"""Requirements on messages: who sends what to whom, how, and in how many rounds.
+
+Each is told from a trial's `calls`, which every rank knows, and returns a `Finding` or None.
+"""
+
+from parlab.checks.base.mistakes import COMMON, Finding
+from parlab.checks.base.rounds import Step, rounds
+from parlab.checks.base.trial import Trial
+from parlab.checks.base.unbuffered import written
+from parlab.ledger import Call
+from parlab.ledger.calls import RECEIVES, SENDS
+
+
+def only_messages(trial: Trial) -> Finding | None:
+    """No library collective: the exercise is to build one from messages."""
+    for calls in trial.calls:
+        for call in calls:
+            if call.op == "barrier":
+                return COMMON.needless_barrier(name=call.api)
+            if call.op not in (*SENDS, *RECEIVES):
+                return COMMON.library(name=call.api)
+    return None
+
+
+def no_pickles(trial: Trial) -> Finding | None:
+    """No Python objects: every byte of theirs is copied and wrapped."""
+    for rank, calls in enumerate(trial.calls):
+        for call in calls:
+            name = written(call)
+            if name[0].islower() and not name.startswith("c10d."):
+                return COMMON.pickles(rank=rank, name=name, right=name.capitalize())
+    return None
+
+
+def something_sent(trial: Trial) -> Finding | None:
+    """Where there are several ranks, some call on what the function was given."""
+    if trial.size > 1 and not any(trial.calls):
+        return COMMON.nothing_sent()
+    return None
+
+
+def rounds_of(trial: Trial) -> int | None:
+    """Rounds that the trial's messages take on a plain network (see `base.rounds`)."""
+    return rounds([[step(call) for call in calls] for calls in trial.calls])
+
+
+def step(call: Call) -> Step:
+    """One call, for `rounds`."""
+    return Step(call.to, call.source, blocking=call.op in ("send", "recv", "sendrecv"))

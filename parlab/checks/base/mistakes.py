@@ -1,0 +1,103 @@
+"""Named mistakes: what a check has found, under a key that never changes.
+
+    MISTAKES = Mistakes(
+        sum_for_mean="the gradients are summed, not averaged: the step is {times} times too long",
+    )
+    return MISTAKES.sum_for_mean(times=4)
+
+The key appears in the check's message, in the wrong answers (`tests/answers`), and in the
+instructor's summary. A text says what happened and then what to do. If a check is not sure which
+mistake was made, it shows what it observed: `evidence`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, in words; `mistake` is its key, None where only the evidence is known."""
+
+    text: str
+    mistake: str | None = None
+
+
+def evidence(text: str) -> Finding:
+    """What was seen, where it is not certain which mistake leads to it."""
+    return Finding(text)
+
+
+class Mistakes:
+    """The mistakes that one check can name: `mistakes.key(**values)` is the finding."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = texts
+
+    def __getattr__(self, key: str) -> Callable[..., Finding]:
+        try:
+            text = self.__dict__["texts"][key]
+        except KeyError:
+            raise AttributeError(f"no mistake {key!r} is defined here") from None
+        return lambda **values: Finding(text.format(**values), key)
+
+
+# What any exercise's function may do. A chapter's own are in the modules of its checks.
+COMMON = Mistakes(
+    raises="{error}",
+    does_not_end="does not end; stopped while waiting",
+    lab_communicator=(
+        "the function uses the lab's `comm` (or COMM_WORLD), which is disabled during a check. Use "
+        "the communicator that is passed as an argument"
+    ),
+    default_group=(
+        "the function uses torch.distributed's default group, which is disabled during a check. "
+        "Pass `group=` with the group that is passed as an argument"
+    ),
+    no_memory=(
+        "{error}. Its memory was freed: first call `storage.resize_`, which takes a number of bytes"
+    ),
+    freed_before_wait="{error}: call `wait()` on its handle before you use the numbers",
+    changed_before_wait=(
+        "the tensor of an `isend` changes before `wait()` on its handle, so the receiver may get "
+        "old or new numbers. Wait first"
+    ),
+    not_contiguous=(
+        "{error}: Gloo and NCCL send and receive only contiguous tensors. Use "
+        "`tensor.contiguous()`, which copies only if necessary"
+    ),
+    nothing_sent=(
+        "nothing was sent through the communicator or group that was passed to the function, so "
+        "other ranks cannot know this rank's data"
+    ),
+    pickles=(
+        "rank {rank} calls `comm.{name}`, which pickles a Python object. Use `comm.{right}`, which "
+        "sends the array's own memory"
+    ),
+    library=(
+        "the function calls `comm.{name}`, which does the exercise for you. Use messages between "
+        "two ranks (Send, Recv, Sendrecv)"
+    ),
+    needless_barrier=(
+        "the function calls `comm.{name}`, a collective without data. A receive already waits for "
+        "its message, and a barrier costs another ⌈log₂ N⌉ rounds"
+    ),
+    no_wait=(
+        "rank {rank} never waits for the request of its `{name}`. The message may not have been "
+        "sent or received until `Wait` returns"
+    ),
+    unreadable=(
+        "the check cannot read what the function returned or changed. Compare its form with what "
+        "the exercise asks for. The error was {error}"
+    ),
+    returns_none="it returns None: is a `return` missing?",
+    returns_something="it returns {got}: nothing is asked for but {instead}",
+    wrong_type="{name} is {got}, expected {right}",
+    wrong_shape="{name} has shape {got}, expected {right}",
+    wrong_dtype="{name} has dtype {got}, expected {right}",
+    not_a_number="{name} at index {index} is {got}, expected {right}",
+    argument_changed="the function changes {name}, which belongs to the caller. Work on a copy",
+    global_generator=(
+        "the function uses or seeds {library}'s global generator, which dropout and "
+        "initialization depend on. Use your own generator"
+    ),
+)

@@ -1,0 +1,56 @@
+"""Calls that must raise a ValueError."""
+
+from collections.abc import Callable
+from typing import Any
+
+from parlab.checks.base.mistakes import Finding, evidence
+from parlab.checks.base.trial import Explain, Trial
+
+
+def require_refusal(
+    trial: Trial,
+    attempt: Callable[[], Any],
+    accepted: Finding,
+    *,
+    what: str = "",
+    seconds: float | None = None,
+    explain: Explain | None = None,
+) -> str:
+    """Require that `attempt` raises a ValueError with a text, and sends nothing before.
+
+    Collective over the lab.
+
+    Args:
+        accepted: the finding if it raises nothing.
+        what: what must be refused, if the trial's situation does not say it.
+        seconds, explain: see `Trial.run_function`.
+
+    Returns:
+        The error's text; "" on ranks that take no part.
+    """
+
+    def attempted() -> Exception | None:
+        try:
+            attempt()
+        except NotImplementedError:
+            raise  # a stub
+        except Exception as error:
+            return error
+        return None
+
+    error = trial.run_function(attempted, seconds=seconds, explain=explain)
+    prefix = f"for {what}, it" if what else "it"
+
+    def refused() -> Finding | None:
+        if error is None:
+            return accepted
+        if not isinstance(error, ValueError):
+            return evidence(f"{prefix} raises {type(error).__name__}: {error}. Raise a ValueError")
+        if not str(error):
+            return evidence(f"{prefix} raises a ValueError without a text. Say what is wrong")
+        if trial.calls[trial.rank]:
+            return evidence(f"{prefix} sends something before it refuses")
+        return None
+
+    trial.require(refused)
+    return str(error or "")

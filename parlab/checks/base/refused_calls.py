@@ -1,0 +1,28 @@
+"""How an error tells that a check's communicator or group has refused (see `guard`, `groups`)."""
+
+from parlab.checks.base.mistakes import COMMON, Finding
+
+REFUSED = "the default group refuses while a check runs"
+NO_MEMORY = "the storage behind a tensor is too small"
+FREED_BEFORE_WAIT = "it was never waited for, and its tensor's memory has been given up since"
+CHANGED_BEFORE_WAIT = "its tensor has changed since the call, and was still to be sent"
+NOT_CONTIGUOUS = "its tensor is not contiguous"
+_NULL_COMMUNICATOR = "MPI_ERR_COMM"
+_NO_DEFAULT_GROUP = "Default process group has not been initialized"
+
+
+def refusal(error: str) -> Finding | None:
+    """The finding, where a function raised `error` since what it asked for was refused."""
+    if _NULL_COMMUNICATOR in error:
+        return COMMON.lab_communicator()
+    if REFUSED in error or _NO_DEFAULT_GROUP in error:
+        return COMMON.default_group()
+    if NO_MEMORY in error:
+        return COMMON.no_memory(error=error)
+    if FREED_BEFORE_WAIT in error:
+        return COMMON.freed_before_wait(error=error)
+    if CHANGED_BEFORE_WAIT in error:
+        return COMMON.changed_before_wait()
+    if NOT_CONTIGUOUS in error:
+        return COMMON.not_contiguous(error=error)
+    return None

@@ -1,0 +1,196 @@
+"""Runs a learner's function so that neither an exception nor a deadlock stops the check.
+
+A rank that is blocked in MPI hears nothing, but it let go of Python's lock: a thread beside it
+sees the line it is at, and frees it by revoking the communicator (MPI's fault tolerance): at once
+where no rank goes on (see `standstill`), else at a deadline. Where MPI lacks that, the deadline of
+the cell is what is left.
+"""
+
+import contextlib
+import linecache
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from parlab.checks.base.deadlock import Standstill
+from parlab.checks.base.refused_calls import refusal
+
+STEP_SECONDS = 0.1  # between looks at whether ranks stand still
+LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
+PATIENCE = 3  # how many times the seconds of a call that waits are those of one that goes on
+
+_LIBRARIES = (
+    str(Path(__file__).resolve().parents[2]),
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("platlib"),
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended on one rank.
+
+    `unfinished` is a stub; `stuck` waited in the communicator until it was revoked. `line` is the
+    innermost line that the learner wrote: where it raised, or where it was last seen at work. A
+    call that returned soon was not seen.
+    """
+
+    kind: Literal["returned", "raised", "unfinished", "stuck"]
+    value: Any = None
+    error: str = ""
+    line: str = ""
+
+    def without_value(self) -> "Ended":
+        """The same, small enough to send to all ranks."""
+        return replace(self, value=None)
+
+
+def run_watched(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    comm: MPI.Intracomm,
+    seconds: float,
+    messages: Callable[[], int] = lambda: 0,
+    standstill: Standstill | None = None,
+) -> Ended:
+    """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`.
+
+    A call that communicates meanwhile, as the number of its `messages` says, is not stuck but slow,
+    as on a busy machine: it has `PATIENCE` times as long. One that has come to a `standstill` need
+    not be waited for.
+    """
+    caller = threading.get_ident()
+    places: list[str] = []
+    seen = [""]  # at the latest step
+    done = threading.Event()
+    begun = time.monotonic()
+
+    def stands_still_until(moment: float) -> bool:
+        """Wait until then; whether it came to a standstill before."""
+        while not done.wait(min(STEP_SECONDS, max(moment - time.monotonic(), 0.0))):
+            seen[0] = _place_of_thread(caller)
+            if standstill is not None and standstill.look(caller):
+                return True
+            if time.monotonic() >= moment:
+                return False
+        return False
+
+    def watch() -> None:
+        # Twice: a rank may be freed by another's watchdog before the second look, and a call that
+        # is freed may end quietly, so that its rank is somewhere else by then.
+        looks, sent = 0, 0
+        latest, next_look = begun + (PATIENCE - 0.5) * seconds, begun
+        while looks < 2:
+            next_look += seconds / 2
+            stands_still = stands_still_until(next_look)
+            if done.is_set():
+                return
+            places.append(seen[0])
+            if stands_still:
+                break
+            before, sent = sent, messages()
+            goes_on = looks == 1 and sent > before and time.monotonic() < latest
+            looks += not goes_on
+        if not done.wait(LOOK_SECONDS):
+            _revoke(comm)
+
+    threading.Thread(target=watch, name="parlab-watchdog", daemon=True).start()
+    try:
+        ended = Ended("returned", function(*arguments))
+    except NotImplementedError as stub:
+        ended = Ended("unfinished", error=str(stub))
+    except Exception as error:
+        ended = _of_error(error, comm)
+    finally:
+        done.set()
+        if standstill is not None:
+            if standstill.stuck:  # a rank may be freed before its own watchdog has seen it
+                places.append(seen[0])
+            standstill.ended()
+    if places and is_revoked(comm):
+        ended = Ended("stuck")  # whatever came of it then
+    if places and ended.kind in ("returned", "stuck"):
+        ended = replace(ended, line=places[-1])
+    if ended.kind != "returned":
+        _revoke(comm)  # the others may be waiting for this rank
+    return ended
+
+
+def agreed(endings: dict[int, Ended]) -> dict[int, Ended]:
+    """How the call ended on each rank, as all ranks together see it.
+
+    A call that is freed may return as if all were well (a send, where its receiver was freed
+    first), and even before its rank hears that the communicator is revoked. So where some rank was
+    stuck, so was each that was still at work when the watchdogs looked.
+    """
+    if not any(ended.kind == "stuck" for ended in endings.values()):
+        return endings
+    return {
+        rank: replace(ended, kind="stuck") if ended.kind == "returned" and ended.line else ended
+        for rank, ended in endings.items()
+    }
+
+
+def _of_error(error: Exception, comm: MPI.Intracomm) -> Ended:
+    line = _place_of_traceback(error.__traceback__)
+    if not isinstance(error, MPI.Exception):
+        return Ended("raised", error=f"{type(error).__name__}: {error}", line=line)
+    # A collective that is under way as another rank revokes may fail by any error.
+    freed = is_revoked(comm) and refusal(str(error)) is None
+    if freed or error.Get_error_class() == MPI.ERR_REVOKED:
+        return Ended("stuck", line=line)
+    return Ended("raised", error=str(error), line=line)
+
+
+def is_revoked(comm: MPI.Intracomm) -> bool:
+    """Whether `comm` was given up: what a rank does from there on says nothing of the function."""
+    with contextlib.suppress(MPI.Exception, NotImplementedError):
+        return comm.Is_revoked()
+    return False
+
+
+def _revoke(comm: MPI.Intracomm) -> None:
+    with contextlib.suppress(MPI.Exception, NotImplementedError):
+        if not comm.Is_revoked():
+            comm.Revoke()
+
+
+def _is_learners(file: str) -> bool:
+    # Frames of compiled modules carry relative names: "mpi4py/MPI.src/Comm.pyx".
+    return Path(file).is_absolute() and not file.startswith(_LIBRARIES)
+
+
+def _place(file: str, line: int, function: str) -> str:
+    source = linecache.getline(file, line).strip()
+    inside = "" if function == "<module>" else f" of {function}"
+    return f"line {line}{inside}: {source}"
+
+
+def _place_of_thread(thread: int) -> str:
+    frame = sys._current_frames().get(thread)
+    while frame is not None and not _is_learners(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    at = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+    del frame  # before a file is read: what a frame holds, and checks may follow, lives as long
+    return _place(*at)
+
+
+def _place_of_traceback(tb: TracebackType | None) -> str:
+    line = ""
+    while tb is not None:
+        code = tb.tb_frame.f_code
+        if _is_learners(code.co_filename):
+            line = _place(code.co_filename, tb.tb_lineno, code.co_name)
+        tb = tb.tb_next
+    return line

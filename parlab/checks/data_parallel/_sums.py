@@ -1,0 +1,89 @@
+"""Weighted sums of the ranks' gradients: the right one, and those that mistakes compute."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from parlab.checks.base.compare import close, equal_states, explained
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.models import TOLERANCE, State, add
+
+MISTAKES = Mistakes(
+    not_summed=(
+        "each rank has the gradient of its own samples: nothing was summed over the ranks, so the "
+        "models drift apart"
+    ),
+    weighted_only=(
+        "each rank's gradient is multiplied by its share, but not summed over the ranks. Sum in "
+        "place, or use the result of the all-reduce"
+    ),
+    sum_for_mean=(
+        "the gradients are summed without weights, so with N equal shards the step is N times too "
+        "long. Multiply each gradient by its rank's share"
+    ),
+    equal_weights=(
+        "each rank has the weight 1/N, so a sample on a rank with few samples counts more than "
+        "others. Use the rank's share of the samples as its weight"
+    ),
+    weighted_after=(
+        "each rank multiplies the sum by its own share. Multiply before the all-reduce: the "
+        "weights differ between ranks"
+    ),
+    divided_again=(
+        "the weighted sum is divided by the number of ranks. The weights add up to 1, so the sum "
+        "is already the mean"
+    ),
+)
+Weights = tuple[Tensor, Mapping[str, Tensor]]  # the right ones; those of each mistake, by its key
+
+
+def rank_weights(samples: Sequence[int]) -> Weights:
+    """Return matrices whose row r has the weights of all ranks' gradients in rank r's result."""
+    shares, size = torch.tensor(samples).double() / sum(samples), len(samples)
+    ones = torch.ones(size, size).double()
+    return ones * shares, {
+        "not_summed": torch.eye(size).double(),
+        "weighted_only": torch.diag(shares),
+        "sum_for_mean": ones,
+        "equal_weights": ones / size,
+        "weighted_after": ones * shares[:, None],
+        "divided_again": ones * shares / size,
+    }
+
+
+def weighted_sum(
+    got: Sequence[State],
+    parts: Sequence[State],
+    weights: Weights,
+    rank: int,
+    name: str = "the gradient of {}",
+    mistakes: Mistakes = MISTAKES,
+) -> Finding | None:
+    """Compare what all ranks have with weighted sums of gradients.
+
+    Args:
+        got: the result of each rank.
+        parts: the gradients that the ranks should sum, one for each rank or micro-batch.
+        weights: matrices (ranks × parts).
+        rank: the one whose result is compared with the right one if no mistake explains all.
+    """
+    right, wrong = weights
+    if all(part.keys() <= state.keys() for state in got for part in parts[:1]):
+        rows = [[torch.cat([s[n].flatten() for n in parts[0]]) for s in of] for of in (got, parts)]
+        found, each = map(torch.stack, rows)
+        variants = {key: matrix @ each for key, matrix in wrong.items()}
+        finding = explained(found, right @ each, variants, mistakes, tolerance=TOLERANCE)
+        if finding is None or finding.mistake:
+            return finding
+    return equal_states(got[rank], add(parts, right[rank].tolist()), name, TOLERANCE)
+
+
+def loss_parts(parts: Sequence[float], right: float) -> Finding | None:
+    """Report return values that do not add up to the mean loss over the global batch."""
+    if close(sum(parts), right, TOLERANCE):
+        return None
+    return evidence(
+        f"the ranks' return values add up to {sum(parts):.6f}, expected {right:.6f}, the mean "
+        "loss over the global batch"
+    )

@@ -1,0 +1,106 @@
+"""The training that `sharded_master_weights` must match: its models, steps and reference."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from parlab.checks.base.trial import Trial
+from parlab.models import Awkward
+
+SCALE = 2.0**8
+LOOSE = 100.0  # max_norm over the norm, if nothing is clipped
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step: max_norm over the norm, and what its gradients contain."""
+
+    factor: float
+    value: float = 0.0  # one rank's gradient at one place
+    large: bool = False  # a gradient so large that a sum in 16 bits, or float16, cannot hold it
+    zero: bool = False
+    one_missing: bool = False  # a parameter without gradient
+
+    @property
+    def overflow(self) -> bool:
+        return not math.isfinite(self.value)
+
+
+PLANS = {
+    # Here, max_norm is above the scaled norm too.
+    "step 1": Plan(LOOSE * SCALE),
+    "step 2, a parameter has no gradient": Plan(0.3, one_missing=True),
+    "step 3, an infinity on one rank": Plan(LOOSE, value=math.inf),
+    "step 4": Plan(0.5),
+    "step 5, a NaN on one rank": Plan(LOOSE, value=math.nan),
+    "step 6, a large gradient": Plan(0.5, large=True),
+    "step 7, all gradients are zero": Plan(LOOSE, zero=True),
+    "step 8": Plan(LOOSE),
+}
+
+
+def awkward(trial: Trial, dtype: torch.dtype) -> nn.Module:
+    """Draw a model whose number of parameters is not a multiple of the number of ranks."""
+    while True:
+        with torch.random.fork_rng(devices=[]):
+            vocab, hidden = trial.draw.randrange(30, 50), trial.draw.randrange(17, 30)
+            torch.manual_seed(trial.draw.getrandbits(32) + trial.rank)
+            model = Awkward(vocab, hidden).to(dtype)
+        if trial.size == 1 or len(flat_of(model)) % trial.size:
+            return model
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def flat_of(model: nn.Module) -> Tensor:
+    """Return a copy of the trainable weights, side by side."""
+    return torch.cat([p.detach().flatten() for p in trainable(model)])
+
+
+class Serial:
+    """The training on one rank, with all master weights."""
+
+    def __init__(self, start: Tensor, make: MakeOptimizer, ranks: int) -> None:
+        self.dtype, self.width = start.dtype, -(-len(start) // ranks)
+        self.master = nn.Parameter(start.float())
+        self.optimizer = make([self.master])
+        self.shards = self.parts(self.master, ranks)  # of the learner, after the last step
+
+    def parts(self, flat: Tensor, ranks: int) -> list[Tensor]:
+        """Cut a flat tensor into equal parts, with zeros at its end."""
+        padding = flat.new_zeros(self.width * ranks - len(flat))
+        return list(torch.cat([flat.detach(), padding]).chunk(ranks))
+
+    def after(self, gradient: Tensor, rounded: bool = False) -> "Serial":
+        """Return a copy that has taken a step; `rounded`: from the weights in 16 bits."""
+        other = copy.deepcopy(self)
+        if rounded:
+            other.master.data = other.master.detach().to(self.dtype).float()
+        other.master.grad = gradient
+        other.optimizer.step()
+        other.master.grad = None
+        return other
+
+
+def drawn(trial: Trial, plan: Plan, like: Tensor, scale: float) -> Tensor:
+    """Draw scaled gradients (ranks, numbers): few bits, so that the mean is exact in any order."""
+    ranks, numbers = trial.size, len(like)
+    generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
+    limit = max(1, 60 // ranks)
+    small = torch.randint(-limit, limit + 1, (ranks, numbers), generator=generator)
+    gradients = (small * ranks * scale * 2.0**-10).to(like.dtype)
+    rank, place = trial.draw.randrange(ranks), trial.draw.randrange(numbers)
+    if plan.large:
+        largest = math.floor(math.log2(65504 / ranks)) if like.dtype == torch.float16 else 20
+        gradients[:, place] = ranks * 2.0**largest
+    if plan.overflow:
+        gradients[rank, place] = plan.value
+    return gradients * (not plan.zero)

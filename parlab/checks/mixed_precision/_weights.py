@@ -1,0 +1,126 @@
+"""Master weights that record their steps, and lists of gradients, with None if there is none."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parlab.checks.base.compare import equal
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+
+Gradients = Sequence[Tensor | None]
+
+
+class RecordingWeights:
+    """Float32 copies of a model's 16-bit parameters; records what each optimizer step gets."""
+
+    def __init__(self, model: nn.Module, make_optimizer: Callable) -> None:
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        halves = [parameter.detach() for parameter in self.parameters]
+        self.master = [nn.Parameter(half.to(torch.float32)) for half in halves]
+        self.optimizer = make_optimizer(self.master)
+        self.optimizer.register_step_pre_hook(lambda *_: self._record())
+        self.forget()
+
+    def forget(self) -> None:
+        """Start the records again."""
+        self.steps = 0  # calls of step()
+        self.given: list[Gradients] = []  # gradients, by optimizer step
+        self.rates: list[float] = []
+        self.before = [copy.detach().clone() for copy in self.master]
+
+    def collect(self) -> None:
+        gradients = [parameter.grad for parameter in self.parameters]
+        for place, gradient in enumerate(gradients):
+            self.parameters[place].grad = None
+            self.master[place].grad = None if gradient is None else gradient.to(torch.float32)
+
+    def step(self) -> None:
+        self.steps += 1
+        self.optimizer.step()
+        with torch.no_grad():
+            for place, copy in enumerate(self.master):
+                self.parameters[place].copy_(copy)
+        self.after = [copy.detach().clone() for copy in self.master]
+
+    def changed(self) -> bool:
+        """Return True if a copy has changed since the records started."""
+        return not all(torch.equal(a, b) for a, b in zip(self.master, self.before, strict=True))
+
+    def _record(self) -> None:
+        self.given.append(each(lambda g: g.detach().clone(), [m.grad for m in self.master]))
+        self.rates += [group["lr"] for group in self.optimizer.param_groups]
+
+
+def one_step(
+    weights: RecordingWeights,
+    right: Gradients,
+    variants: Iterable[tuple[str, Gradients]],
+    mistakes: Mistakes,
+    tolerance: float,
+) -> Finding | None:
+    """Require one step() along `right`, or name the mistake whose gradients it goes along.
+
+    `tolerance` is relative to the largest number of a tensor.
+    """
+    if len(weights.given) > weights.steps:
+        return evidence("weights.optimizer.step() does not update the model. Call weights.step()")
+    if weights.steps != 1:
+        return evidence(f"weights.step() is called {weights.steps} times, expected once")
+    found = [
+        differ(got, wanted, f"in weights.step(), the gradient of weights.master[{i}]", tolerance)
+        for i, (got, wanted) in enumerate(zip(weights.given[0], right, strict=True))
+    ]
+    for key, values in variants if any(found) else ():
+        if alike(weights.given[0], values, tolerance) and not alike(values, right, tolerance):
+            return getattr(mistakes, key)()
+    for i, parameter in enumerate(weights.parameters):
+        found.append(equal(weights.master[i].detach(), weights.after[i], f"weights.master[{i}]"))
+        half = weights.after[i].to(parameter.dtype)
+        found.append(equal(parameter.detach(), half, f"weights.parameters[{i}]"))
+    return next(filter(None, found), None)
+
+
+def differ(got: Any, right: Tensor | None, name: str, tolerance: float) -> Finding | None:
+    """Compare one gradient; report the number that differs most."""
+    if right is None or got is None:
+        return (
+            None if got is right else evidence(f"{name} is {_kind(got)}, expected {_kind(right)}")
+        )
+    difference = (got - right).abs()
+    if bool((difference <= tolerance * right.abs().max()).all()):
+        return None
+    at = int(difference.argmax())  # of a NaN, if there is one
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), right.shape))
+    return evidence(f"{name} at index {index} is {got[index]:.6g}, expected {right[index]:.6g}")
+
+
+def alike(got: Gradients, right: Gradients, tolerance: float) -> bool:
+    """Return True if all gradients agree."""
+    return not any(differ(a, b, "", tolerance) for a, b in zip(got, right, strict=True))
+
+
+def _kind(gradient: Tensor | None) -> str:
+    return "None" if gradient is None else "a tensor"
+
+
+def each(function: Callable[[Tensor], Tensor], gradients: Gradients) -> Gradients:
+    """Apply a function to each gradient that there is."""
+    return [None if gradient is None else function(gradient) for gradient in gradients]
+
+
+def flat(gradients: Gradients) -> Tensor:
+    """Return the numbers of all gradients, side by side."""
+    return torch.cat([g.flatten() for g in gradients if g is not None])
+
+
+def norm(gradients: Gradients) -> float:
+    """Return the norm of all gradients together."""
+    return flat(gradients).norm().item()
+
+
+def clipped(gradients: Gradients, max_norm: float) -> Gradients:
+    """Return gradients whose norm is at most `max_norm`."""
+    factor = min(1.0, max_norm / max(norm(gradients), 1e-30))
+    return each(lambda gradient: gradient * factor, gradients)

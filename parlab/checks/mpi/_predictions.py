@@ -1,0 +1,26 @@
+"""Comparison of predicted numbers with those of the book's formulas, for many numbers of ranks."""
+
+from collections.abc import Callable, Iterable
+
+from parlab.checks.base.check import Check
+from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+
+Numbers = dict[str, float]
+
+# On few ranks, many wrong formulas agree, so these come last.
+RANKS = (5, 13, 64, 8, 7, 6, 4, 3, 2)
+
+
+def compare(
+    check: Check, right: Callable[[int], Numbers], wrong: Callable[[int], Iterable[Wrong]]
+) -> str:
+    """Compare with the `right` numbers, and with the `wrong` ones of misconceptions."""
+    with check.trial() as trial:
+        for _, size in trial.cases({f"for {size} ranks": size for size in RANKS}):
+            predicted = trial.run(size)
+            trial.require(
+                lambda: form(predicted, right(size)),
+                lambda: misconception(predicted, right(size), wrong(size)),
+                lambda: first_wrong(predicted, right(size), "the right number"),
+            )
+    return f"right for {min(RANKS)} to {max(RANKS)} ranks"

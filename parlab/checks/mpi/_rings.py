@@ -1,0 +1,106 @@
+"""Inputs of the three ring exercises, and requirements on the messages of a ring."""
+
+from typing import Any
+
+import numpy as np
+
+from parlab.checks.base.messages import rounds_of
+from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.trial import Requirement, Trial
+from parlab.chunks import chunk
+from parlab.runtime.rank_names import ranks_text
+
+DTYPES = (np.float64, np.float32, np.int64)
+
+RING = {
+    "other_destination": ("rank {rank} sends to rank {got}. On the ring, it sends only to {right}"),
+    "more_than_a_chunk": (
+        "rank {rank} sends {got} bytes in one message, but the longest chunk has {right}. In each "
+        "round, send one chunk in the dtype of `x`"
+    ),
+    "one_after_the_other": (
+        "the messages pass one after the other, in {got} rounds instead of {right}. In each round, "
+        "let all ranks send at the same time"
+    ),
+}
+
+
+def lengths(trial: Trial) -> list[int]:
+    """Draw a multiple of the ranks, an uneven length, and one with an empty chunk; add 0."""
+    size, draw = trial.size, trial.draw
+    return [size * draw.randrange(2, 6), size * draw.randrange(5, 9) + 1, size - 1, 0]
+
+
+def vectors(trial: Trial) -> dict[str, tuple[int, Any]]:
+    """Return cases of (length, dtype)."""
+    pairs = zip(lengths(trial), (*DTYPES, np.float32), strict=True)
+    return {f"{n} elements of {np.dtype(dtype)}": (n, dtype) for n, dtype in pairs}
+
+
+def ring_messages(
+    mistakes: Mistakes, trial: Trial, x: np.ndarray, left_out: int | None = None
+) -> list[Requirement]:
+    """Require messages of one chunk of `x` each, to a neighbor, from all ranks at once.
+
+    Args:
+        left_out: a rank sends each chunk to the right, except for chunk `rank + left_out`. None
+            for an all-reduce, which sends twice as many messages, and may use any chunks.
+    """
+    all_reduce = left_out is None
+    rounds = (trial.size - 1) * (2 if all_reduce else 1)
+    sizes = [x[chunk(len(x), i, trial.size)].nbytes for i in range(trial.size)]
+    return [
+        lambda: sent_to_neighbors(mistakes, trial, both=all_reduce),
+        lambda: one_chunk_each(mistakes, trial, sizes, rounds),
+        lambda: None if all_reduce else every_chunk_but(trial, sizes, left_out),
+        lambda: sent_at_once(mistakes, trial, rounds),
+    ]
+
+
+def sent_to_neighbors(mistakes: Mistakes, trial: Trial, both: bool) -> Finding | None:
+    for rank in range(trial.size):
+        right, left = (rank + 1) % trial.size, (rank - 1) % trial.size
+        allowed = {right, left} if both else {right}
+        neighbors = ranks_text(sorted(allowed)) if both else f"its right neighbor, rank {right}"
+        for call in trial.sends(rank):
+            if call.to not in allowed:
+                return mistakes.other_destination(rank=rank, got=call.to, right=neighbors)
+    return None
+
+
+def one_chunk_each(
+    mistakes: Mistakes, trial: Trial, sizes: list[int], rounds: int
+) -> Finding | None:
+    for rank in range(trial.size):
+        sent = [call.bytes_sent for call in trial.sends(rank)]
+        if max(sent, default=0) > max(sizes):
+            return mistakes.more_than_a_chunk(rank=rank, got=max(sent), right=max(sizes))
+        if len(sent) > rounds:
+            return evidence(f"rank {rank} sends {len(sent)} messages, expected at most {rounds}")
+        if other := set(sent) - {0, *sizes}:
+            return evidence(
+                f"rank {rank} sends a message of {min(other)} bytes, the chunks have {sizes}"
+            )
+    return None
+
+
+def every_chunk_but(trial: Trial, sizes: list[int], left_out: int) -> Finding | None:
+    """Require each other chunk once. Empty chunks may be sent or not."""
+    for rank in range(trial.size):
+        omitted = (rank + left_out) % trial.size
+        right = sorted(size for i, size in enumerate(sizes) if size and i != omitted)
+        got = sorted(call.bytes_sent for call in trial.sends(rank) if call.bytes_sent)
+        if got != right:
+            return evidence(
+                f"rank {rank} sends messages of {got} bytes, expected {right}: every chunk but "
+                f"chunk {omitted}, without padding"
+            )
+    return None
+
+
+def sent_at_once(mistakes: Mistakes, trial: Trial, rounds: int) -> Finding | None:
+    """Allow turns of even and odd ranks: two for each round, three if the ring is odd."""
+    taken = rounds_of(trial)
+    if taken is not None and taken > rounds * (3 if trial.size % 2 else 2):
+        return mistakes.one_after_the_other(got=taken, right=rounds)
+    return None

@@ -1,0 +1,204 @@
+"""Run a learner's function forward and backward, and check what it computes, sends, and refuses."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parlab import memory
+from parlab.checks.base.compare import explained, same
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.models import TOLERANCE
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.trial import Trial
+from parlab.costs.collectives import ring_bytes
+from parlab.ledger import Call
+from parlab.ledger.ledger import ring_bytes_sent
+
+# Passes of a check need milliseconds, but a busy machine takes long to bring ranks together.
+SECONDS = 10.0
+OUTPUT = "the output"
+
+MISTAKES = Mistakes(
+    sends_more="the {which} pass sends {got}: it needs {enough}",
+    not_refused=(
+        "it accepts {what}, which {ranks} ranks cannot share evenly: raise a ValueError that names "
+        "the size"
+    ),
+)
+
+
+def gradient_of(name: str) -> str:
+    return f"the gradient of {name}"
+
+
+def random(draw: Random, *shape: int) -> Tensor:
+    """Return normal numbers in float64, the same on all ranks."""
+    generator = torch.Generator().manual_seed(draw.getrandbits(32))
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
+
+
+# How a tensor lies in memory, on a rank. Only "expanded" changes the numbers.
+LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "contiguous": lambda x, rank: x.clone(),
+    "transposed in memory": lambda x, rank: _transposed(x),
+    "transposed in memory on odd ranks": lambda x, rank: _transposed(x) if rank % 2 else x.clone(),
+    "expanded": lambda x, rank: x[:1].clone().expand_as(x),
+}
+
+
+@dataclass
+class Run:
+    """A forward and a backward pass on this rank.
+
+    Attributes:
+        values: OUTPUT, and the gradients of inputs and parameters, by `gradient_of` their names.
+        calls: by pass: "forward", "backward", and "finish()". None if the rank is alone.
+        kept: bytes of activations.
+        changed: the name of the input that was changed, or "".
+        contiguous: whether everything was contiguous that was sent.
+    """
+
+    values: dict[str, Any]
+    calls: dict[str, list[Call]]
+    kept: int
+    changed: str
+    contiguous: bool
+
+
+def run(
+    trial: Trial,
+    function: Callable[..., Any],
+    inputs: Mapping[str, Tensor | None],
+    gradient: Tensor,
+    module: nn.Module,
+    *,
+    finish: bool = False,
+) -> Run:
+    """Run `function` on the inputs, and `gradient` back. The memory of `module` does not count."""
+    leaves = {
+        name: None if x is None else x.detach().requires_grad_(x.is_floating_point())
+        for name, x in inputs.items()
+    }
+    now = {f"`{name}`": x for name, x in leaves.items() if x is not None}
+    now["the gradient"] = gradient
+    before = {name: x.detach().clone() for name, x in now.items()}
+    trial.group.take_events()
+    ends = [len(trial.ledger.calls)]
+    with memory.Saved(module) as saved:  # views, because a leaf could not be changed in place
+        output = function(*(None if x is None else x.view_as(x) for x in leaves.values()))
+    ends.append(len(trial.ledger.calls))
+    if isinstance(output, Tensor) and output.requires_grad:
+        output.backward(gradient if gradient.shape == output.shape else torch.ones_like(output))
+        output = output.detach().clone()
+    ends.append(len(trial.ledger.calls))
+    if finish:
+        module.finish()
+    ends.append(len(trial.ledger.calls))
+    calls = trial.ledger.calls if trial.size > 1 else []
+    which = zip(("forward", "backward", "finish()"), ends, ends[1:], strict=False)
+    gradients = {gradient_of(name): x.grad for name, x in leaves.items() if x is not None}
+    return Run(
+        {OUTPUT: output, **gradients},
+        {name: calls[start:end] for name, start, end in which},
+        saved.bytes,
+        next((name for name, x in now.items() if not same(x, before[name])), ""),
+        all(event.contiguous for event in trial.group.take_events()),
+    )
+
+
+def unchanged(run: Run) -> Finding | None:
+    return COMMON.argument_changed(name=run.changed) if run.changed else None
+
+
+Variant = tuple[str, str, Tensor]  # the name of a value; a mistake; what it computes
+
+
+def values_are(
+    got: Mapping[str, Any],
+    right: Mapping[str, Tensor],
+    wrong: Iterable[Variant],
+    mistakes: Mistakes,
+    tolerance: float = TOLERANCE,
+) -> Finding | None:
+    """Compare values by name. If the output is right, a gradient with a named mistake comes first.
+
+    Args:
+        wrong: what mistakes compute. Only those are named that `mistakes` has.
+    """
+    variants, findings = [one for one in wrong if one[1] in mistakes.texts], []
+    for name, value in right.items():
+        zeros = torch.zeros_like(value) if got[name] is None else got[name]
+        named = [(key, one) for what, key, one in variants if what == name]
+        found = explained(zeros, value, named, mistakes, name, tolerance)
+        if found and found.mistake in dict(named):
+            findings.append(replace(found, text=f"{name}: {found.text}"))
+        elif found or got[name] is None:
+            findings.append(found if got[name] is not None else evidence(f"{name} is None"))
+        if findings and name == OUTPUT:
+            return findings[0]
+    return next((one for one in findings if one.mistake), next(iter(findings), None))
+
+
+def total(calls: Sequence[Call]) -> int:
+    """Return the bytes of all calls, the larger side of each."""
+    return sum(call.bytes for call in calls)
+
+
+def calls_text(calls: Sequence[Call]) -> str:
+    """List the calls, with equal ones counted."""
+    counted = Counter(f"{call.op} of {call.bytes} bytes" for call in calls)
+    return ", ".join(f"{n} × {one}" if n > 1 else one for one, n in counted.items()) or "nothing"
+
+
+def sends_more(run: Run, which: str, size: int, ranks: int, times: int = 1) -> Finding | None:
+    """Return a finding if a pass sends more than `times` all-reduces of `size` bytes on a ring.
+
+    An all-reduce may be made of other calls, such as its two halves, which need padding.
+    """
+    calls = run.calls[which]
+    built = not any(call.op == "all_reduce" for call in calls)
+    padding = 16 * ranks * times if built else 0
+    limit = times * ring_bytes("all_reduce", size, ranks) + padding + 0.5  # halves are rounded
+    if ring_bytes_sent(calls) <= limit:
+        return None
+    enough = f"only {times} × all_reduce of {size} bytes" if times else "to send nothing"
+    return MISTAKES.sends_more(which=which, got=calls_text(calls), enough=enough)
+
+
+def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence[int]) -> None:
+    """Require a ValueError on every rank, before anything is sent, which names a size.
+
+    The size must be one of those `sizes` that the number of ranks does not divide.
+    """
+    wrong = [str(size) for size in sizes if size % trial.size]
+    if not wrong:
+        return
+
+    accepted = MISTAKES.not_refused(what=what, ranks=trial.size)
+    error = require_refusal(trial, attempt, accepted, what=what, seconds=SECONDS)
+    text = f"for {what}, it raises ValueError: {error}. It does not name the size, {wrong[0]}"
+    named = set(wrong) & set(re.findall(r"\d+", error))
+    trial.require(lambda: None if named else evidence(text))
+
+
+def uses_classes(trial: Trial, function: Callable, module: nn.Module, right: list[str]) -> Any:
+    """Require that `function` makes its layers with the two classes it is given."""
+    made: list[str] = []
+
+    def making(name: str) -> Callable[..., nn.Module]:
+        return lambda *given, **named: made.append(name) or nn.Identity()
+
+    got = trial.run_function(function, module, trial.group, making("column"), making("row"))
+    text = f"given two other classes, it makes layers with {made}, expected {right}"
+    trial.require(lambda: None if sorted(made) == sorted(right) else evidence(text))
+    return got

@@ -1,0 +1,286 @@
+"""One call of a learner's function with guarded buffers, and requirements on its kernels."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from triton.runtime.errors import InterpreterError
+
+from parlab.checks.base.compare import as_numpy, first_difference, is_a
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.nan_memory import filled_with_nan
+from parlab.checks.base.trial import Trial
+from parlab.kernels.accesses import Accesses, Outside, recorded
+from parlab.kernels.buffers import Arena
+from parlab.kernels.launches import Launch, launches
+
+SECONDS = 60.0  # the interpreter is slow, and ranks share cores
+# Half a gap, since a 16-bit number is rounded once, and a little for float32's own errors.
+ROUNDED = {torch.float16: 1.05 * 2.0**-11, torch.bfloat16: 1.05 * 2.0**-8}
+
+KERNEL = Mistakes(
+    loads_outside=(
+        "{access}. On a GPU, this may end the program. Use `mask=` to load only elements that exist"
+    ),
+    stores_outside=(
+        "{access}. This overwrites other data. Use `mask=` to store only elements that exist"
+    ),
+    no_launch="the function launches no kernel. Launch one with `kernel[grid](…)`",
+    several_launches="the function makes {count} launches, expected one: {kernels}",
+    not_by_kernel="no kernel stores {count} of the {size} elements of {name}",
+)
+MASKED = Mistakes(
+    undefined_numbers=(
+        "the result depends on elements that a mask excludes. Without `other=`, their values are "
+        "undefined (NaN in this check). Choose a value that does not change the result"
+    ),
+)
+
+
+@dataclass
+class KernelCall:
+    """What one call did on this rank.
+
+    Attributes:
+        arena: the guarded buffers of the arguments; `before` is their memory before the call.
+        result: what the function returned.
+        launches, accesses: what its kernels did.
+    """
+
+    arena: Arena
+    before: list[Tensor]
+    result: Any = None
+    launches: list[Launch] = field(default_factory=list)
+    accesses: Accesses = field(default_factory=Accesses)
+
+
+def run(
+    trial: Trial, arena: Arena, *arguments: Any, function: Callable | None = None
+) -> KernelCall:
+    """Call `function`, or the learner's, on the trial's ranks, and watch its kernels.
+
+    If a kernel raises, report its exception instead of the interpreter's.
+    """
+    call = KernelCall(arena, [buffer.whole.clone() for buffer in arena.buffers])
+    called = function or trial.check.function
+
+    def watched() -> Any:
+        with launches() as call.launches, recorded(arena) as call.accesses, filled_with_nan():
+            try:
+                return called(*arguments)
+            except InterpreterError as error:
+                cause: BaseException = error
+                while isinstance(cause, InterpreterError) and cause.__cause__ is not None:
+                    cause = cause.__cause__
+                raise cause from None
+
+    call.result = trial.run_function(watched, seconds=SECONDS)
+    return call
+
+
+def numbers(trial: Trial, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Draw normal numbers, or integers of two digits, on the CPU, different ones on each rank."""
+    seed = trial.draw.getrandbits(32) + max(trial.rank, 0)
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(dtype)
+    return torch.randint(-99, 100, shape, generator=generator).to(dtype)
+
+
+def named(template: str, table: Iterable[tuple]) -> dict[str, tuple]:
+    """Return the rows of a table by name; the template has places for the row's values."""
+    return {template.format(*row): row for row in table}
+
+
+def import_optimizers() -> None:
+    """Take a step of torch's Adam: the first one imports modules, and a call's time is limited."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.Adam([parameter]).step()
+
+
+# Requirements on launches and accesses. On a GPU, accesses are not known.
+
+
+def one_launch_inside(call: KernelCall, *kept: str) -> Finding | None:
+    """Require one launch that accesses only elements of tensors, and keeps some arguments."""
+    return inside(call) or one_launch(call) or first(argument_kept(call, name) for name in kept)
+
+
+def one_launch(call: KernelCall) -> Finding | None:
+    if not call.launches:
+        return KERNEL.no_launch()
+    if len(call.launches) > 1:
+        kernels = ", ".join(sorted({launch.kernel for launch in call.launches}))
+        return KERNEL.several_launches(count=len(call.launches), kernels=kernels)
+    return None
+
+
+def argument_kept(call: KernelCall, name: str) -> Finding | None:
+    """Require that buffers whose name begins with `name` are as they were."""
+    for buffer, before in zip(call.arena.buffers, call.before, strict=True):
+        if buffer.name.startswith(name) and not alike(buffer.whole, before):
+            return COMMON.argument_changed(name=f"`{buffer.name}`")
+    return None
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def inside(call: KernelCall) -> Finding | None:
+    """Require that kernels access only elements of tensors."""
+    if call.accesses.outside is not None:
+        return _outside(call.arena, call.accesses.outside)
+    if overwritten := call.arena.overwritten():
+        name, distance = overwritten
+        return evidence(
+            f"a kernel overwrites memory outside of `{name}`, {distance} elements from its first "
+            "element. Use `mask=` to store only elements that exist"
+        )
+    return None
+
+
+def _outside(arena: Arena, outside: Outside) -> Finding:
+    buffer = next((b for b in arena.buffers if b.name == outside.buffer), None)
+    verb = "stores" if outside.stores else "loads"
+    if buffer is not None and buffer.view.element_size() != outside.element_bytes:
+        return evidence(
+            f"a kernel {verb} elements of {outside.element_bytes} bytes in `{buffer.name}`, whose "
+            f"elements have {buffer.view.element_size()}: use a pointer to the tensor's dtype"
+        )
+    program = ", ".join(map(str, outside.program)).removesuffix(", 0").removesuffix(", 0")
+    place = "at addresses that belong to no tensor"
+    if buffer is not None:
+        place = f"outside of `{buffer.name}`, which has {buffer.view.numel()} elements. The first "
+        place += f"is {outside.distance} elements from its beginning"
+    access = f"program {program} {verb} {outside.count} elements {place}"
+    return (KERNEL.stores_outside if outside.stores else KERNEL.loads_outside)(access=access)
+
+
+def all_stored(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
+    """Require that kernels store each element."""
+    count = int((~call.accesses.stored_in(tensor)).sum())
+    if call.accesses.known and count:
+        return KERNEL.not_by_kernel(count=count, size=tensor.numel(), name=name)
+    return None
+
+
+def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) -> Finding | None:
+    """Require that one program stores each element, once if so asked, and that it stays so."""
+    if finding := all_stored(call, tensor, name):
+        return finding
+    if not call.accesses.known:
+        return None
+    size = tensor.numel()
+    if count := int((~call.accesses.kept(tensor)).sum()):
+        return evidence(
+            f"{count} of {size} elements of {name} change after a kernel has stored them: return "
+            "what the kernel computes"
+        )
+    if count := call.accesses.stored_twice():
+        return evidence(
+            f"{count} elements are stored by more than one program. Programs run in any order, so "
+            "each needs its own elements"
+        )
+    count = call.accesses.times_stored(tensor)
+    text = f"a kernel stores {count} elements in {name}, which has {size}"
+    return unless(count <= size or not once, text)
+
+
+def unchanged_before_launch(call: KernelCall) -> Finding | None:
+    """Require that arguments are as they were passed when the first kernel begins."""
+    text = "`{}` changes before the kernel begins: do all work in the kernel"
+    memory = zip(call.arena.buffers, call.before, call.accesses.at_launch, strict=False)
+    return first(
+        unless(alike(before, at_launch), text.format(b.name)) for b, before, at_launch in memory
+    )
+
+
+def loads_at_most(call: KernelCall, right: int, slack: float = 0) -> Finding | None:
+    """Require that kernels load no more than `right` bytes, and `slack`."""
+    got = call.accesses.loaded
+    return unless(
+        got <= right + slack,
+        f"the kernel loads {got:,} bytes, expected {right:,}: load each number once",
+    )
+
+
+# Comparisons
+
+
+def unless(is_right: bool, text: str) -> Finding | None:
+    return None if is_right else evidence(text)
+
+
+def first(findings: Iterable[Finding | None]) -> Finding | None:
+    """Return the first finding, or None."""
+    return next(filter(None, findings), None)
+
+
+def result_is(
+    call: KernelCall,
+    dtype: torch.dtype,
+    right: Tensor,
+    compare: Callable[[], Finding | None],
+    once: bool = True,
+) -> Finding | None:
+    """Require a tensor of this dtype and the shape of `right`, whose elements a kernel stores.
+
+    `compare` compares its numbers; `once` is whether a kernel stores each only once.
+    """
+    return (
+        is_tensor(call.result, right.shape, dtype)
+        or all_stored(call, call.result, "the result")
+        or defined(call, right)
+        or compare()
+        or by_kernel(call, call.result, "the result", once)
+    )
+
+
+def is_tensor(got: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Finding | None:
+    if finding := is_a(got, Tensor, "a torch.Tensor"):
+        return finding
+    if got.shape != shape:
+        return COMMON.wrong_shape(name="the result", got=tuple(got.shape), right=tuple(shape))
+    if got.dtype != dtype:
+        return COMMON.wrong_dtype(name="the result", got=got.dtype, right=dtype)
+    return None
+
+
+def defined(call: KernelCall, right: Tensor) -> Finding | None:
+    """Require that the result depends on no element that a mask excludes."""
+    wrong = call.result.isnan().cpu() & ~right.isnan()
+    return MASKED.undefined_numbers() if call.accesses.undefined and wrong.any() else None
+
+
+def near(
+    got: Tensor, right: Tensor, name: str, relative: float, absolute: float = 1e-7
+) -> Finding | None:
+    """Require that all numbers are within both tolerances together; NaN never is."""
+    one, other = as_numpy(got).astype(np.float64), as_numpy(right).astype(np.float64)
+    close = np.abs(one - other) <= relative * np.abs(other) + absolute
+    return first_difference(np.where(close, other, one), other, name, 0.0)
+
+
+def explained(
+    compare: Callable[[Any], Finding | None],
+    right: Any,
+    variants: Mapping[str, Any],
+    mistakes: Mistakes,
+) -> Finding | None:
+    """Require that `compare(right)` finds nothing, else name the mistake that computes the same.
+
+    Args:
+        compare: compares the learner's result with what it is given.
+        variants: what each mistake computes, by its key in `mistakes`. If several compute the
+            learner's result, only the evidence is given.
+    """
+    difference = compare(right)
+    if difference is None:
+        return None
+    found = [key for key, value in variants.items() if compare(value) is None]
+    return getattr(mistakes, found[0])() if len(found) == 1 else difference

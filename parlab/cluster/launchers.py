@@ -1,0 +1,115 @@
+"""How ipyparallel's launchers are set, and what they know of their processes."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ipyparallel as ipp
+import psutil
+from ipyparallel.cluster.launcher import BatchSystemLauncher, LocalProcessLauncher
+from traitlets.config import Config
+
+from parlab import mpirun
+from parlab.rank.engine import supervisor
+
+START_SECONDS = 120.0
+CONTROLLER_ARGS = [
+    # Engines are registered on a heartbeat; the stock one, of 3 s, is most of a stock start.
+    "--HeartMonitor.period=100",
+    # A rank's death is seen by its supervisor. Heartbeats missed on a busy machine mean nothing.
+    "--HeartMonitor.max_heartmonitor_misses=36000",
+    "--IPController.use_threads=True",
+    "--IPController.broadcast_scheduler_depth=0",
+]
+ENGINE_ARGS = [
+    "--IPEngine.enable_nanny=False",
+    "--IPEngine.max_heartbeat_misses=0",
+    # Stock engines end where the controller is too busy to answer within 5 s.
+    f"--IPEngine.timeout={START_SECONDS:.0f}",
+]
+
+
+def launcher_config(
+    cluster: ipp.Cluster, folder: Path, has_profile: bool, environment: Mapping[str, str]
+) -> Config:
+    """Return the settings of the launchers of controller and engines.
+
+    Args:
+        folder: of this set of ranks.
+        has_profile: whether a profile says where engines run.
+        environment: variables to add for engines.
+    """
+    engines = cluster.engine_launcher_class.__name__
+    local = Config()
+    local[engines].engine_cmd = [
+        *(sys.executable, "-I", "-S", supervisor.__file__),
+        # Files of the working folder, which may be named as Python's own, are for cells.
+        *(sys.executable, "-P", "-m", "parlab.rank.engine"),
+    ]
+    local[engines].engine_args = ENGINE_ARGS
+    if issubclass(cluster.engine_launcher_class, BatchSystemLauncher):
+        local[engines].batch_file_name = str(folder / "job.sh")
+        local[engines].output_file = str(folder / "job.log")
+    controller = cluster.controller_launcher_class.__name__
+    local[controller].environment = {
+        "PYTHONSAFEPATH": "1",
+        **cluster.config[controller].get("environment", {}),
+    }
+    # Elsewhere it is the profile that knows how many ranks a node has, and its folders.
+    for_ranks = mpirun.environment(cluster.n, folder=folder)
+    local[engines].environment = {
+        **(mpirun.environment(None) if has_profile else for_ranks),
+        **cluster.config[engines].get("environment", {}),
+        **environment,
+    }
+    if not has_profile:
+        file = f"security/ipcontroller-{cluster.cluster_id}-engine.json"
+        local[engines].environment["PARLAB_CONNECTION_FILE"] = str(folder / file)
+        local[engines].mpi_cmd = [mpirun.mpiexec()]
+        local[engines].mpi_args = mpirun.MPI_ARGS
+    return local
+
+
+@contextlib.contextmanager
+def born_deaf() -> Iterator[None]:
+    """Block SIGINT for processes that are started within.
+
+    They get a session of their own, out of reach of the stop button, but only a moment after they
+    were made: until then they are in the kernel's. Engines listen to it again as they start.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def output_of(launcher: LocalProcessLauncher) -> str:
+    """Return all that a launcher's process has printed so far.
+
+    ipyparallel reads the file once and keeps that. As the process ends, it reads the file, if it
+    has not yet, and removes it.
+    """
+    kept, launcher._output = launcher._output, None
+    text = launcher.get_output(remove=False) or kept or ""
+    launcher._output = None if os.path.isfile(launcher.output_file) else text
+    return text
+
+
+def has_ended(launcher: Any) -> bool:
+    """Return whether the launcher's process on this machine has ended; False if it has none."""
+    process = getattr(launcher, "process", None)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process is not None and process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def send_signal(launcher: Any, number: int) -> None:
+    """Send a signal to the launcher's process and those that it started."""
+    if getattr(launcher, "pid", -1) > 0:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(launcher.pid, number)

@@ -1,0 +1,80 @@
+"""What each kind of parallelism sends for the same training step: one table for all of them.
+
+The step trains a transformer without dropout on one sequence for each rank, in 16 bits, with
+collectives on rings. A model of a machine, to compare designs with; not a measurement.
+"""
+
+from dataclasses import dataclass
+
+from parlab.costs import pipeline_parallel, tensor_parallel, zero
+from parlab.costs.all_to_all import expert_layer, ring_attention
+from parlab.costs.collectives import Cost, Link
+from parlab.costs.tensor_parallel import Layer
+
+ELEMENT_BYTES = 2
+NAMES = ("data", "zero 3", "tensor", "sequence", "context", "pipeline", "expert")
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A transformer of `layers` equal layers; embeddings are left out."""
+
+    layers: int
+    hidden: int
+    sequence: int
+
+    @property
+    def parameters(self) -> int:
+        """12lh² (Narayanan et al. 2021, equation 2, without its smaller terms)."""
+        return 12 * self.layers * self.hidden**2
+
+    def flop(self, ranks: int) -> float:
+        """FLOP of one rank in a step with one sequence for each rank."""
+        layer = Layer(ranks, self.sequence, self.hidden)
+        return self.layers * tensor_parallel.layer_flop(layer) / ranks
+
+
+def step_cost(
+    name: str,
+    model: Transformer,
+    ranks: int,
+    *,
+    experts_per_token: int = 2,
+) -> Cost:
+    """Messages and bytes that a rank sends in a step over all `ranks`; one of `NAMES`.
+
+    A pipeline cuts the batch into as many micro-batches as there are sequences, and the rank is in
+    the middle. With experts, every layer has them, and the gradients of the rest are not counted.
+
+    Raises ValueError for any other name.
+    """
+    whole = ELEMENT_BYTES * Layer(ranks, model.sequence, model.hidden).numbers  # of all sequences
+    weights = ELEMENT_BYTES * model.parameters
+    if name == "data":
+        return zero.step_cost(weights, ranks, 0)
+    if name == "zero 3":
+        # Each layer is gathered and reduced by itself.
+        return _times(zero.step_cost(weights / model.layers, ranks, 3), model.layers)
+    if name == "tensor":
+        return _times(tensor_parallel.layer_cost(whole, ranks), model.layers)
+    if name == "sequence":
+        return _times(tensor_parallel.sequence_layer_cost(whole, ranks), model.layers)
+    if name == "context":
+        return _times(ring_attention(2 * whole / ranks, ranks), model.layers)
+    if name == "pipeline":
+        return pipeline_parallel.sent_by(min(1, ranks - 1), ranks, ranks, whole / ranks)
+    if name == "expert":
+        return _times(expert_layer(whole / ranks, ranks, experts_per_token), model.layers)
+    raise ValueError(f"no kind of parallelism {name!r}: use one of {', '.join(NAMES)}")
+
+
+def share_of_compute(
+    name: str, model: Transformer, ranks: int, link: Link, flop_per_second: float
+) -> float:
+    """Seconds that a rank sends, over the seconds that it computes, if nothing overlaps."""
+    compute = model.flop(ranks) / flop_per_second
+    return step_cost(name, model, ranks).seconds(link) / compute
+
+
+def _times(cost: Cost, count: int) -> Cost:
+    return Cost(cost.rounds * count, cost.bytes * count)

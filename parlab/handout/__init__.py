@@ -1,5 +1,0 @@
-"""The handout: what an instructor gives to students, one lab and all that it needs to run."""
-
-from parlab.handout.writing import write_handout
-
-__all__ = ["write_handout"]

@@ -1,0 +1,17 @@
+"""Whether kernels are interpreted: selects Triton's interpreter if there is no GPU."""
+
+import importlib
+import os
+import sys
+
+import torch
+
+INTERPRETED = torch.cuda.device_count() == 0
+
+if INTERPRETED:
+    os.environ["TRITON_INTERPRET"] = "1"
+    if "triton.language" in sys.modules:
+        # Another module has imported Triton before, as torch does at an optimizer's first step.
+        # Functions such as `tl.sum` were made for a GPU then: make them again.
+        for name in ("triton.language.standard", "triton.language.random", "triton.language"):
+            importlib.reload(sys.modules[name])

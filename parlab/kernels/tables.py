@@ -1,0 +1,34 @@
+"""Tables of integers that tell the programs of a kernel where to work.
+
+chunks = chunk_table((1, 1_000, 50_000), 16_384, device)   # a row for each program
+tensors = to_device(torch.tensor(addresses), device)
+"""
+
+import functools
+
+import torch
+
+
+def chunk_table(sizes: tuple[int, ...], chunk: int, device: torch.device) -> torch.Tensor:
+    """List the chunks of `chunk` elements that tensors of these sizes consist of, as int64.
+
+    Each row has the number of a tensor and the first element of a chunk of it. The table depends
+    only on the arguments, so a GPU's is kept for later calls: do not change it. In the interpreter,
+    a wrong kernel may store into any tensor, so each call gets a new table.
+    """
+    return (_new_table if device.type == "cpu" else _kept_table)(sizes, chunk, device)
+
+
+def _new_table(sizes: tuple[int, ...], chunk: int, device: torch.device) -> torch.Tensor:
+    rows = [[i, first] for i, size in enumerate(sizes) for first in range(0, size, chunk)]
+    return torch.tensor(rows).to(device)
+
+
+_kept_table = functools.lru_cache(_new_table)
+
+
+def to_device(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a table from the host's memory, without waiting for the work in a GPU's queue."""
+    if device.type == "cpu":
+        return table
+    return table.pin_memory().to(device, non_blocking=True)

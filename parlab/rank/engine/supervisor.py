@@ -1,0 +1,226 @@
+"""The parent of one rank: reports how it ends, ends it with the notebook, shows where it is.
+
+MPI starts this script once for each rank, and it starts the engine as its child. It stays
+outside the rank on purpose. A rank that is stuck in C, or that died, cannot answer for itself;
+its parent knows its exit status, can signal it on any node, and sees the notebook's kernel go
+(the connection closes, however the kernel ended) and takes the rank with it.
+
+It runs without site-packages and imports nothing of parlab, to start in some 20 ms.
+
+To the kernel it speaks lines of JSON: `hello`, `stacks`, `processor_seconds`, `exit`. From it come
+`{"do": "stacks" | "processor_seconds" | "free", …}`; a closed connection is the order to end.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+# A rank says itself where it is, unless it is in C and holds Python's lock: then faulthandler does.
+STACK_SECONDS = 0.5
+END_SECONDS, PAUSE_SECONDS = 30.0, 0.01  # in which a rank ends, and all that it started
+RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def my_rank() -> int:
+    """This process's MPI rank, before MPI is initialized (0 where no launcher set one)."""
+    return int(next((os.environ[v] for v in RANK_VARIABLES if v in os.environ), "0"))
+
+
+def my_node() -> str:
+    """This machine's name as MPI's launcher knows it, which is also what Slurm calls it."""
+    return os.environ.get("PMIX_HOSTNAME") or socket.gethostname()
+
+
+def processor_use(pid: int) -> dict[str, float | bool]:
+    """Processor time that this process has used, and whether its main thread wants the processor
+    now; 0 and no where the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return {"processor_seconds": 0.0, "runnable": False}
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return {"processor_seconds": seconds, "runnable": fields[0] == "R"}
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the rank's children leave behind, so that it is found (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on.
+
+    Also what is below one that has ended: its children are another's only once its last thread has.
+    """
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    found, waiting = [], [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+class Supervisor:
+    def __init__(self, kernel: socket.socket, token: str, engine: list[str]) -> None:
+        self.kernel = kernel
+        self.buffer = b""
+        self.signal_at: float | None = None  # for its stack, where the rank has not told it before
+        self.selector = selectors.DefaultSelector()
+
+        # SIGCHLD wakes the loop through this pair, so that an exit is noticed at once.
+        woken, wake = socket.socketpair()
+        woken.setblocking(False)
+        wake.setblocking(False)
+        self.woken, self.wake = woken, wake  # kept: a closed end would wake the loop for ever
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+        # The engine's faulthandler writes its stack into one pipe; the other carries requests
+        # to the engine's freeing thread.
+        self.stacks, stacks_end = os.pipe()
+        requests_end, self.requests = os.pipe()
+        os.set_blocking(self.stacks, False)
+        environment = os.environ | {
+            "PARLAB_STACKS_FD": str(stacks_end),
+            "PARLAB_REQUESTS_FD": str(requests_end),
+        }
+        environment.pop("PARLAB_CHANNEL", None)
+        adopt_orphans()
+        self.engine = subprocess.Popen(engine, env=environment, pass_fds=(stacks_end, requests_end))
+        os.close(stacks_end)
+        os.close(requests_end)
+        # A signal to the whole process group is for the engine; its parent reports what it did.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: self.engine.terminate())
+
+        self.send(hello=token, rank=my_rank(), pid=self.engine.pid, host=my_node())
+        self.selector.register(kernel, selectors.EVENT_READ, self.on_kernel)
+        self.selector.register(woken, selectors.EVENT_READ, self.on_child)
+        self.selector.register(self.stacks, selectors.EVENT_READ, self.on_stacks)
+
+    def send(self, **message: object) -> None:
+        try:
+            self.kernel.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self.end()
+
+    def run(self) -> None:
+        while True:
+            wait = None if self.signal_at is None else self.signal_at - time.monotonic()
+            for key, _ in self.selector.select(wait):
+                key.data()
+            if self.signal_at is not None and time.monotonic() >= self.signal_at:
+                self.signal_at = None
+                if self.engine.returncode is None:
+                    self.engine.send_signal(signal.SIGUSR1)
+
+    def end(self) -> None:
+        """The kernel is gone, or wants no more of this rank: end it, whatever it is doing.
+
+        And what it started, and what that started, also in sessions of its own: all of them become
+        this process's children as their parents end, so that no child is left means that none is.
+        """
+        end = time.monotonic() + END_SECONDS
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < end:
+                for pid in descendants(os.getpid()):
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+                time.sleep(PAUSE_SECONDS)
+        os._exit(0)
+
+    def on_kernel(self) -> None:
+        try:
+            data = self.kernel.recv(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self.end()
+        *lines, self.buffer = (self.buffer + data).split(b"\n")
+        for line in lines:
+            self.handle(json.loads(line))
+
+    def handle(self, request: dict) -> None:
+        if self.engine.returncode is not None:
+            return
+        match request["do"]:
+            case "stacks":
+                os.write(self.requests, b"stacks 0\n")
+                if self.signal_at is None:  # asked again, it is no later
+                    self.signal_at = time.monotonic() + STACK_SECONDS
+            case "free":
+                os.write(self.requests, f"{request['how']} {request['generation']}\n".encode())
+            case "processor_seconds":
+                self.send(**processor_use(self.engine.pid))
+
+    def on_child(self) -> None:
+        self.woken.recv(4096)
+        if self.engine.returncode is None and self.engine.poll() is not None:
+            self.on_stacks()
+            self.send(exit=self.engine.returncode)
+            # Stay: an exit status other than 0 would make mpiexec end the other ranks as well,
+            # before the kernel has asked them where they are.
+        if self.engine.returncode is None:
+            self.reap_orphans()
+
+    def reap_orphans(self) -> None:
+        """Take note of the end of adopted processes; the engine's own is for `poll`."""
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid == self.engine.pid:
+                    return
+                os.waitpid(ended.si_pid, 0)
+
+    def on_stacks(self) -> None:
+        """Pass on what faulthandler wrote; the pipe ends with the engine."""
+        try:
+            while text := os.read(self.stacks, 1 << 16):
+                self.signal_at = None
+                self.send(stacks=text.decode("utf-8", "replace"))
+        except BlockingIOError:
+            return
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(self.stacks)
+
+
+def connect(port: int, hosts: list[str]) -> socket.socket:
+    """A connection to the first of the kernel's host names that answers."""
+    errors = []
+    for host in hosts:
+        try:
+            return socket.create_connection((host, port), timeout=10)
+        except OSError as error:
+            errors.append(f"{host}: {error}")
+    sys.exit(f"no way from {socket.gethostname()} to the notebook's kernel: {'; '.join(errors)}")
+
+
+def main() -> None:
+    port, token, *hosts = os.environ["PARLAB_CHANNEL"].split(",")
+    kernel = connect(int(port), hosts)
+    kernel.settimeout(None)
+    kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Sent to other nodes as well: a node that vanishes must be noticed in the end.
+    kernel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    Supervisor(kernel, token, sys.argv[1:]).run()
+
+
+if __name__ == "__main__":
+    main()

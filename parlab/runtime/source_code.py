@@ -1,0 +1,160 @@
+"""Reads code without running it: its statements, names, and imports. And runs code as a file.
+
+All of this needs only the standard library, because it also runs on GPU nodes.
+"""
+
+import ast
+import contextlib
+import linecache
+import re
+import tokenize
+from collections.abc import Iterator
+from typing import Any
+
+DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+IMPORT = ast.Import | ast.ImportFrom
+# Cell magics whose cell is Python. Cells of others (%%bash, %%writefile) have no statements.
+_PYTHON_CELLS = {"px", "time", "timeit", "prun", "capture"}
+_LINE_MAGIC = re.compile(r"\s*%(?:px|time|prun) (?P<code>.*)")
+# Statements of IPython that are not Python: `%cd x`, `files = !ls`, `x?`.
+_IPYTHON = re.compile(
+    r"""(?P<before>\s*(?:[^\s'"#=%!?,;/][^'"#=]*=\s*)?)(?:[%!?,;/]|[^'"#]*\?\s*$)"""
+)
+
+
+def run(code: str, file: str, names: dict[str, Any]) -> None:
+    """Run code among `names`, such that tracebacks and `inspect.getsource` find its lines."""
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
+    exec(compile(code, file, "exec"), names)
+
+
+# Statements
+
+
+def statements(source: str) -> list[ast.stmt]:
+    """Return the statements of a cell without magics and shell lines; none if it is not Python.
+
+    A statement's `lineno` is its line in `source`, counted from 1.
+    """
+    parts = cell_parts(source)
+    body = "\n".join(_as_python(lines) if is_python else "" for lines, is_python in parts)
+    try:
+        return ast.parse(body).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+
+
+def statements_with_magics(source: str) -> list[ast.stmt]:
+    """Return the statements of a cell, and those that `%px`, `%time`, and `%prun` lines run."""
+    found = [_LINE_MAGIC.match(line) for line in source.split("\n")]
+    in_magics = "\n".join(line["code"] if line else "" for line in found)
+    both = [*statements(source), *statements(in_magics)]
+    return sorted(both, key=lambda statement: statement.lineno)
+
+
+def cell_parts(source: str) -> Iterator[tuple[list[str], bool]]:
+    """Yield the lines of each statement of a cell, and whether they are Python."""
+    lines, at, is_python = source.split("\n"), 0, True
+    while at < len(lines):
+        if lines[at].startswith("%%"):
+            is_python = lines[at][2:].split(" ", 1)[0].strip() in _PYTHON_CELLS
+        end = _end(lines, at) if is_python else at + 1
+        yield lines[at:end], is_python
+        at = end
+
+
+def has_code(source: str) -> bool:
+    """Return whether a cell has more than blank lines, comments, and a cell magic."""
+    lines = (line.strip() for line in source.split("\n"))
+    return any(line and not line.startswith(("#", "%%")) for line in lines)
+
+
+def _end(lines: list[str], at: int) -> int:
+    """Return the line after the statement that begins in line `at`.
+
+    A statement without an end, such as an open bracket, ends before the next `%%`.
+    """
+    if not has_code(lines[at]):
+        return at + 1
+    if _IPYTHON.match(lines[at]):
+        return next((n + 1 for n in range(at, len(lines)) if lines[n][-1:] != "\\"), len(lines))
+    following = map("{}\n".format, map(lines.__getitem__, range(at, len(lines))))
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(following.__next__):
+            if token.type == tokenize.NEWLINE:
+                return at + token.end[0]
+            line = at + token.start[0] - 1
+            if token.type == tokenize.OP and not token.start[1] and lines[line].startswith("%%"):
+                return line
+    return next((n for n in range(at + 1, len(lines)) if lines[n].startswith("%%")), len(lines))
+
+
+def _as_python(lines: list[str]) -> str:
+    """Return a statement as Python, with as many lines: `files = None` for `files = !ls`."""
+    if lines[0].startswith("%%"):
+        return ""
+    found = _IPYTHON.match(lines[0])
+    return f"{found['before']}None" + "\n" * (len(lines) - 1) if found else "\n".join(lines)
+
+
+# Names
+
+
+def scope_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that belong to the module's own scope, in order.
+
+    Of a function or class, these are the definition itself and its `global` statements. The
+    variables of a comprehension are its own.
+    """
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, DEFINITION | ast.Lambda):
+            yield from (inner for inner in ast.walk(node) if isinstance(inner, ast.Global))
+            continue
+        children = list(ast.iter_child_nodes(node))
+        if isinstance(node, ast.comprehension):
+            children.remove(node.target)
+        waiting += reversed(children)
+
+
+def names_bound_by(node: ast.AST) -> list[str]:
+    """Return the names that a node defines: a definition, an import, or the target of `=`."""
+    if isinstance(node, DEFINITION):
+        return [node.name]
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return list(imported_by(node))
+
+
+def imported_by(node: ast.AST) -> dict[str, str]:
+    """Return what an import binds, and its origin: `{"np": "numpy"}`. Other nodes: nothing."""
+    if isinstance(node, ast.ImportFrom):
+        return {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    if isinstance(node, ast.Import):
+        pairs = [(a, a.name.partition(".")[0]) for a in node.names]
+        return {a.asname or top: a.name if a.asname else top for a, top in pairs}
+    return {}
+
+
+def names_in(tree: ast.AST, use: type[ast.expr_context]) -> set[str]:
+    """Return the names that occur anywhere in `tree` in this context: `ast.Load`, `ast.Store`."""
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, use)}
+
+
+def bound_names(source: str) -> frozenset[str]:
+    """Return all names that a cell defines, also in an `if` or a loop."""
+    nodes = (node for statement in statements(source) for node in scope_nodes(statement))
+    return frozenset(name for node in nodes for name in names_bound_by(node))
+
+
+def defined_names(source: str) -> frozenset[str]:
+    """Return the functions and classes that a cell defines at its top level."""
+    return frozenset(node.name for node in statements(source) if isinstance(node, DEFINITION))
+
+
+def read_names(source: str) -> frozenset[str]:
+    """Return all names that a cell reads, also inside functions."""
+    return frozenset().union(*(names_in(one, ast.Load) for one in statements(source)))

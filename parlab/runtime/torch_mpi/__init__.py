@@ -1,0 +1,1 @@
+"""torch.distributed over MPI, on the CPU: `backend="mpi4py"` (see `torch_mpi.group`)."""

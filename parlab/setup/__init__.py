@@ -1,0 +1,1 @@
+"""Setting up a machine, checking it, and the commands that a learner types."""

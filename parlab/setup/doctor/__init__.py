@@ -1,0 +1,66 @@
+"""`parlab doctor`: what this machine has, and what each missing part means for the labs."""
+
+import json
+from collections.abc import Callable
+
+from parlab.setup.doctor import machine, mpi, programs, software
+from parlab.setup.doctor.finding import Finding, Status
+
+# In the order in which a reader wants to know, which is also that of cause and effect.
+EXAMINATIONS: dict[str, Callable[[], Finding]] = {
+    "python": software.python,
+    "packages": software.packages,
+    "cores": machine.cores,
+    "memory": machine.memory,
+    "shared memory": machine.shared_memory,
+    "mpi": mpi.ranks,
+    "torch": software.torch,
+    "triton": software.triton,
+    "gpus": machine.gpus,
+    "backends": software.backends,
+    "jupyterlab": software.jupyterlab,
+    "chromium": programs.chromium,
+    "bubblewrap": programs.bubblewrap,
+    "slurm": programs.slurm,
+    "ssh": programs.ssh,
+}
+
+
+def examine(name: str) -> Finding:
+    """Look at one thing; an examination that itself fails is a finding too."""
+    try:
+        return EXAMINATIONS[name]()
+    except Exception as error:
+        return Finding(
+            "fail", f"could not be examined ({type(error).__name__}: {error})", "Try `make setup`."
+        )
+
+
+def main(as_json: bool = False) -> int:
+    """Examine everything and print it; 0 when the labs can run, else 1."""
+    if not as_json:
+        print("What this machine has, and what it means for the labs\n", flush=True)
+    found: dict[str, Finding] = {}
+    for name in EXAMINATIONS:
+        found[name] = examine(name)
+        if not as_json:
+            print(_shown(name, found[name]), flush=True)
+    failed = [name for name, finding in found.items() if finding.status == "fail"]
+    next_step = (
+        f"Not ready: fix {', '.join(failed)} as described above, then run `parlab doctor` again."
+        if failed
+        else "Ready: `make lab` opens the labs."
+    )
+    if as_json:
+        findings = [{"name": name} | vars(finding) for name, finding in found.items()]
+        print(json.dumps({"ready": not failed, "next": next_step, "findings": findings}, indent=1))
+    else:
+        print(f"\n{next_step}")
+    return 1 if failed else 0
+
+
+_MARKS: dict[Status, str] = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
+
+
+def _shown(name: str, finding: Finding) -> str:
+    return f"{_MARKS[finding.status]}  {name}: {finding.found}\n      {finding.meaning}"

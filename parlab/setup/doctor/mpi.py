@@ -1,0 +1,89 @@
+"""Whether MPI works here: two real ranks are started, and one is freed from a call that waits."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from parlab import mpirun
+from parlab.setup.doctor.finding import Finding
+
+DEADLINE = 60  # seconds
+_PROBE = """
+import json
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+stuck = world.Dup()
+stuck.Barrier()
+if world.rank == 1:
+    stuck.Revoke()
+try:
+    stuck.recv(source=world.rank)
+except MPI.Exception as error:
+    freed = error.Get_error_class() == MPI.ERR_REVOKED
+if world.rank == 0:
+    name, version = MPI.get_vendor()
+    found = {"total": total, "freed": freed, "mpi": f"{name} {'.'.join(map(str, version))}"}
+    print(json.dumps(found))
+"""
+
+
+def ranks() -> Finding:
+    """Start two ranks, add a number over them, and revoke a communicator that one waits on."""
+    start = time.monotonic()
+    code, out, err = _run_probe()
+    seconds = time.monotonic() - start
+    message = _first_words(err) or _first_words(out) or "no message"
+    if code is None:
+        return Finding(
+            "fail",
+            f"2 ranks did not answer within {DEADLINE} s",
+            f"Is there a local firewall, or another MPI in PATH? MPI printed: {message}",
+        )
+    try:
+        found = json.loads(out.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        return Finding(
+            "fail",
+            f"2 ranks did not start (exit code {code}: {message})",
+            f"`make setup` installs its own MPI, but {mpirun.mpiexec()} is the one in use.",
+        )
+    works = f"{found['mpi']}; 2 ranks started and computed a sum in {seconds:.1f} s"
+    if found["total"] != 1 + 2:
+        return Finding("fail", f"{works}, wrongly", "Remove .venv, then `make setup`.")
+    if not found["freed"]:
+        return Finding(
+            "note",
+            f"{works}; no ULFM",
+            "After a deadlock, the ranks start again, and their variables are lost.",
+        )
+    return Finding(
+        "ok", f"{works}; ULFM works", "A deadlocked cell ends, and its ranks keep their variables."
+    )
+
+
+def _run_probe() -> tuple[int | None, str, str]:
+    """Exit code (None at the deadline), stdout, stderr of the probe on two ranks."""
+    process = subprocess.Popen(
+        mpirun.command(2, sys.executable, "-c", _PROBE),
+        env=os.environ | mpirun.environment(2),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        out, err = process.communicate(timeout=DEADLINE)
+        return process.returncode, out, err
+    except subprocess.TimeoutExpired:
+        process.terminate()  # and with it the ranks; killed, mpiexec would leave them behind
+        out, err = process.communicate()
+        return None, out, err
+
+
+def _first_words(text: str) -> str:
+    """The first line with words: Open MPI puts what happened there, between rules of dashes."""
+    return next((line.strip() for line in text.splitlines() if any(map(str.isalpha, line))), "")

@@ -1,0 +1,142 @@
+"""Programs that pip does not install: a browser, bubblewrap, Slurm, ssh."""
+
+import glob
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from parlab.setup.doctor.finding import Finding
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+# On macOS, and Playwright's own download.
+CHROMIUM_PATHS = (
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+    "~/.cache/ms-playwright/chromium-*/chrome-linux*/chrome",
+)
+SANDBOX = (
+    "Graders can run submissions apart from the machine. Their memory is looked at several times a "
+    "second; control groups are not used."
+)
+# What a Slurm consists of, with which tests start one: Debian's munge and slurm-wlm.
+SLURM_DAEMONS = ("munged", "slurmctld", "slurmd")
+# How a package is installed, where the first of these programs is.
+PACKAGE_MANAGERS = {
+    "apt-get": "apt-get install", "dnf": "dnf install", "zypper": "zypper install",
+    "pacman": "pacman -S", "apk": "apk add", "brew": "brew install",
+}  # fmt: skip
+SECONDS = 60  # one that has not started by then does not; on a busy machine a browser takes long
+SYSCTL = Path("/proc/sys")
+
+
+def install_command(package: str) -> str:
+    """What a user types to install a system package; without a known manager, in words."""
+    manager = next((name for name in PACKAGE_MANAGERS if shutil.which(name)), None)
+    if manager is None:
+        return f"install {package}"
+    sudo = "" if os.geteuid() == 0 or manager == "brew" else "sudo "
+    return f"`{sudo}{PACKAGE_MANAGERS[manager]} {package}`"
+
+
+def find_chromium() -> str | None:
+    """Path of a Chromium or Chrome that starts, which the browser tests drive."""
+    elsewhere = [path for place in CHROMIUM_PATHS for path in glob.glob(os.path.expanduser(place))]
+    for path in filter(None, map(shutil.which, [*CHROMIUM_NAMES, *elsewhere])):
+        # Ubuntu's, without its snap, is a script that only complains.
+        if _ran([path, "--version"]).returncode == 0:
+            return path
+    return None
+
+
+def chromium() -> Finding:
+    path = find_chromium()
+    if path:
+        return Finding("ok", path, "`make test` opens the book and JupyterLab in this browser.")
+    return Finding(
+        "note",
+        "not found",
+        f"Only `make test` needs Chrome or Chromium: {install_command('chromium')}.",
+    )
+
+
+def find_daemon(name: str) -> str | None:
+    """Path of a system's service; users often do not have its folder in PATH."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def slurm() -> Finding:
+    for_labs = "Labs can run on its nodes: `parlab profile slurm`."
+    own = [name for name in SLURM_DAEMONS if find_daemon(name) is None]
+    if shutil.which("sbatch") is None:
+        command = install_command("munge slurm-wlm")
+        return Finding(
+            "note", "not found", f"`make test` needs one, but the labs do not: {command}."
+        )
+    if own:
+        return Finding(
+            "note", f"sbatch, not {', '.join(own)}", f"{for_labs} `make test` needs all."
+        )
+    return Finding("ok", "sbatch and its services", f"{for_labs} `make test` starts its own Slurm.")
+
+
+def ssh() -> Finding:
+    server = f"`make test` needs sshd: {install_command('openssh-server')}."
+    if shutil.which("ssh") is None:
+        return Finding("note", "not found", f"The labs need none; {server}")
+    for_labs = "Labs can run on machines that it reaches: `parlab profile ssh`."
+    if find_daemon("sshd") is None:
+        return Finding("note", "ssh, not sshd", f"{for_labs} {server}")
+    return Finding("ok", "ssh and sshd", f"{for_labs} `make test` logs in to this machine.")
+
+
+def bubblewrap() -> Finding:
+    program = shutil.which("bwrap")
+    if program is None:
+        command = install_command("bubblewrap")
+        return Finding("note", "not found", f"Graders need it, but the labs do not: {command}.")
+    # What the grader's sandbox is made of; --disable-userns came with bubblewrap 0.8.
+    alone = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
+    alone += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp", "true"]
+    ran = _ran(alone)
+    if ran.returncode == 0:
+        return Finding("ok", program, SANDBOX)
+    message = ran.stderr.strip() or f"it ended with {ran.returncode}"
+    return Finding(
+        "note",
+        f"{program} cannot make a sandbox ({message})",
+        f"Only graders need it; the labs run without it. {what_forbids_sandboxes(message)}",
+    )
+
+
+def what_forbids_sandboxes(message: str) -> str:
+    """Why bubblewrap does not start here, as far as the system tells, and what to do."""
+    kernel = SYSCTL / "kernel"
+    if "nknown option" in message:
+        return "It is too old: 0.8 or newer is needed."
+    if os.geteuid() and _setting(kernel / "apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "AppArmor forbids user namespaces, as on Ubuntu. "
+            "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows them to every "
+            "program."
+        )
+    if os.geteuid() and _setting(kernel / "unprivileged_userns_clone") == "0":
+        return "`sudo sysctl kernel.unprivileged_userns_clone=1` allows it to every program."
+    if _setting(SYSCTL / "user" / "max_user_namespaces") == "0":
+        return "`sudo sysctl user.max_user_namespaces=10000` allows it to every program."
+    return "If this is a container, start it with --privileged, or grade outside of it."
+
+
+def _setting(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # this kernel has no such setting
+        return ""
+
+
+def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; one that cannot start, or gives no answer, has failed."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))

@@ -1,0 +1,159 @@
+"""Create or refresh `.venv`: what `make setup` runs, and every other target first.
+
+Runs on the machine's own Python, before anything is installed, so it uses the standard library
+alone. pip, which comes with Python, installs uv, and uv all the rest. A second call reads one file
+and three digests: `.venv` is complete when its stamp says so.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from parlab.runtime.paths import ROOT
+from parlab.setup import pip_settings
+
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "parlab-setup.json"
+# A change of one of these makes `.venv` stale.
+INPUTS = ("requirements.txt", "requirements.in", "pyproject.toml")
+
+
+class SetupError(Exception):
+    """What the user has to do, in one line."""
+
+
+def main() -> int:
+    """Make `.venv` what requirements.txt says; 0 when it is. `--this-python` insists on one."""
+    wanted = _wanted()
+    insists = "--this-python" in sys.argv[1:]
+    if _is_current(wanted, insists):
+        return 0
+    try:
+        with _alone():
+            if not _is_current(wanted, insists):  # another make may just have done it
+                _set_up(wanted, insists)
+    except SetupError as error:
+        print(f"make setup: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nmake setup: stopped; the next make starts it again", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _wanted() -> dict[str, str]:
+    digest = hashlib.sha256()
+    for name in INPUTS:
+        digest.update((ROOT / name).read_bytes())
+    # The folder, since scripts in .venv/bin hold its path: after a move they no longer run.
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return {"inputs": digest.hexdigest(), "folder": str(ROOT), "python": version}
+
+
+def _stamp() -> dict[str, str]:
+    try:
+        return json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _is_current(wanted: dict[str, str], insists: bool) -> bool:
+    stamp = _stamp()
+    return _is_usable(stamp, wanted, insists) and stamp["inputs"] == wanted["inputs"]
+
+
+def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> bool:
+    """Whether what is there can be refreshed, rather than be made anew."""
+    return (
+        stamp.get("folder") == wanted["folder"]
+        and (stamp["python"] == wanted["python"] or not insists)
+        and PYTHON.exists()  # a link that hangs when the machine's Python was replaced
+    )
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Two makes at once: the second waits, and then finds everything done."""
+    with open(ROOT / "requirements.txt", "r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another make is setting up .venv: waiting for it", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _set_up(wanted: dict[str, str], insists: bool) -> None:
+    start = time.monotonic()
+    stamp = _stamp()
+    if _is_usable(stamp, wanted, insists):
+        print("Updating .venv, because its requirements have changed", flush=True)
+        STAMP.unlink()
+    else:
+        stamp = wanted
+        _create(wanted["python"])
+    _install()
+    # The stamp comes last: without it, the next call starts again.
+    STAMP.write_text(json.dumps(wanted | {"python": stamp["python"]}) + "\n")
+    print(f".venv is ready, after {time.monotonic() - start:.0f} s", flush=True)
+
+
+def _create(python: str) -> None:
+    try:
+        from ensurepip import version  # noqa: F401, Debian packages this module apart
+    except ImportError:
+        raise SetupError(
+            f"this Python ({sys.executable}) comes without venv; on Debian or Ubuntu: "
+            f"`apt-get install python3-venv` (or python{python}-venv), then run make again"
+        ) from None
+    print(f"Creating .venv with Python {sys.version.split()[0]}", flush=True)
+    # From nothing: what an interrupted call left behind may be half a package.
+    shutil.rmtree(VENV, ignore_errors=True)
+    made = subprocess.run([sys.executable, "-m", "venv", str(VENV)])
+    if made.returncode != 0:
+        raise SetupError(
+            f"`{sys.executable} -m venv` failed (see above). Fix this, and then run make again"
+        )
+
+
+def _install() -> None:
+    lock = (ROOT / "requirements.txt").read_text()
+    print(
+        "Installing packages. This takes a minute or two; with CUDA, some GB more are downloaded",
+        flush=True,
+    )
+    pip = [str(PYTHON), "-m", "pip"]
+    options, variables = pip_settings.for_uv(pip_settings.read(pip))
+    # pip asks no registry where the version of the lock is there already.
+    exact = re.search(r"^uv==[\w.]+", lock, re.MULTILINE)
+    assert exact, "requirements.txt names the version of uv"
+    _run(*pip, "install", "--quiet", exact[0], PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    uv = [str(PYTHON.with_name("uv")), "pip", "install", "--python", str(PYTHON)]
+    # Compiled now: else the first ranks would do it, all at the same time.
+    _run(*uv, *options, "--compile-bytecode", "--requirement", "requirements.txt", **variables)
+    # In place, so that what you edit is what runs. Its build tools are among the packages.
+    install_here = ("--no-deps", "--no-build-isolation", "--editable", ".")
+    _run(*uv, *options, *install_here, **variables)
+
+
+def _run(*command: str, **variables: str) -> None:
+    """Run a command that tells by itself how far it is, and what went wrong."""
+    ran = subprocess.run(command, cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL)
+    if ran.returncode != 0:
+        raise SetupError(
+            "some packages could not be installed (see above). Fix this (it is often the network "
+            "or a full disk), and then run make again"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

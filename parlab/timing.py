@@ -1,0 +1,66 @@
+"""Seconds of functions that run on all ranks, measured so that their ratios mean something.
+
+    seconds = timing.median_seconds({"ours": ours, "library": library}, comm, rounds=12)
+    print(f"ours takes {seconds['ours'] / seconds['library']:.2f} times as long")
+
+The functions take turns, so that what else the machine does slows all of them alike. Each call
+starts on all ranks together, and the slowest rank counts.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Functions = Mapping[str, Callable[[], object]]
+
+
+def median_seconds(
+    functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int = 2
+) -> dict[str, float]:
+    """The median of the seconds of each function. Collective over the ranks of `comm`.
+
+    Args:
+        functions: what to measure, by name, in the same order on every rank.
+        comm: communicator over the ranks that run the functions.
+        rounds: how many times each function is measured.
+        warm_up: calls before these, which do not count.
+    """
+    spent = _spent(functions, comm, rounds, warm_up)
+    return {name: statistics.median(seconds) for name, seconds in spent.items()}
+
+
+def fastest_seconds(
+    functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int = 1
+) -> dict[str, float]:
+    """As `median_seconds`, the fastest call of each function.
+
+    It suits an emulated network, where a busy machine makes a call late and never early.
+    """
+    spent = _spent(functions, comm, rounds, warm_up)
+    return {name: min(seconds) for name, seconds in spent.items()}
+
+
+def _spent(
+    functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int
+) -> dict[str, list[float]]:
+    spent: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(warm_up + rounds):
+        for name, function in functions.items():
+            comm.Barrier()
+            start = time.perf_counter()
+            function()
+            _synchronize()
+            spent[name].append(max(comm.allgather(time.perf_counter() - start)))
+    return {name: seconds[warm_up:] for name, seconds in spent.items()}
+
+
+def _synchronize() -> None:
+    """Wait for this rank's GPU, if it uses one: a kernel's call returns before the kernel ends."""
+    torch = sys.modules.get("torch")  # lab 01 begins without it
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

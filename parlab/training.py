@@ -1,0 +1,109 @@
+"""Plain training on one rank, which the labs compare their parallel runs with.
+
+batches = mnist_batches(2560, 256, device)
+curves = {"one rank": plain_losses(models.mlp().to(device), OPTIMIZERS["Adam"], batches)}
+curves["stage 1"] = …                      # the same batches, on all ranks
+print_same({"Adam": curves}, 1e-4)         # Adam: stage 1 has the losses of one rank: True
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parlab.data import mnist, text
+
+Batch = tuple[Tensor, Tensor]
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+
+# Settings with which the labs' MLP and GPT learn in a few steps.
+OPTIMIZERS: Mapping[str, MakeOptimizer] = {
+    "SGD": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=1e-3),
+}
+GPT_OPTIMIZERS: Mapping[str, MakeOptimizer] = {
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "Adam": partial(torch.optim.Adam, lr=3e-3),
+}
+
+
+def mnist_batches(samples: int, batch_size: int, device: torch.device | None = None) -> list[Batch]:
+    """The first training images and their labels, cut into batches.
+
+    Images have shape (batch, 1, 28, 28) and dtype float32, and labels (batch,) and int64. The last
+    batch is smaller if `batch_size` does not divide `samples`.
+    """
+    images, labels = (torch.from_numpy(part).to(device) for part in mnist("train", limit=samples))
+    return list(zip(images.split(batch_size), labels.split(batch_size), strict=True))
+
+
+def text_batches(
+    batches: int, batch_size: int, sequence_length: int, device: torch.device | None = None
+) -> list[Batch]:
+    """Batches of training text: tokens, and for each token the one that follows it.
+
+    Both have shape (batch_size, sequence_length) and dtype int64; a token is a byte.
+    """
+    window = sequence_length + 1
+    tokens = torch.from_numpy(text("train", batches * batch_size * window).astype("int64"))
+    windows = tokens.view(-1, window).to(device).split(batch_size)
+    return [(batch[:, :-1], batch[:, 1:]) for batch in windows]
+
+
+def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross-entropy, in nats a token, of scores (batch, seq, vocab)."""
+    return F.cross_entropy(scores.flatten(0, -2), targets.flatten())
+
+
+def plain_losses(
+    model: nn.Module,
+    make_optimizer: MakeOptimizer,
+    batches: Iterable[Batch],
+    loss_function: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+) -> list[float]:
+    """Train on one rank, without any parallelism; return the loss before each step."""
+    optimizer = make_optimizer(model.parameters())
+    return [one_step(model, optimizer, *batch, loss_function) for batch in batches]
+
+
+def one_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    inputs: Tensor,
+    targets: Tensor,
+    loss_function: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    after_backward: Callable[[], object] | None = None,
+) -> float:
+    """Take one training step; return the loss before it.
+
+    `after_backward` is called between the backward pass and the optimizer's step.
+    """
+    optimizer.zero_grad()
+    loss = loss_function(model(inputs), targets)
+    loss.backward()
+    if after_backward is not None:
+        after_backward()
+    optimizer.step()
+    return loss.item()
+
+
+def largest_gap(losses: Sequence[float], others: Sequence[float]) -> float:
+    """The largest difference between the losses of two runs in one step; NaN if a loss is NaN."""
+    gaps = torch.tensor(losses, dtype=torch.float64) - torch.tensor(others, dtype=torch.float64)
+    return gaps.abs().max().item()
+
+
+def print_same(panels: Mapping[str, Mapping[str, Sequence[float]]], tolerance: float) -> None:
+    """Print for each panel whether its runs have the losses of its first run, step by step.
+
+    Args:
+        panels: by title, each run's losses by its name, as for `plots.same_curves`.
+        tolerance: the largest difference that counts as the same loss.
+    """
+    for title, runs in panels.items():
+        first, *others = runs
+        for name in others:
+            same = largest_gap(runs[name], runs[first]) < tolerance
+            print(f"{title}: same losses in each step, {name} and {first}: {same}")

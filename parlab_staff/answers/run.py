@@ -1,0 +1,93 @@
+"""Runs checks on answers, on ranks: `run(4, [("ring_shift", "no_wait"), …])`."""
+
+import contextlib
+import importlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parlab_staff.ranks import RankPool, RanksGone
+
+RUN_SECONDS = 600
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A check's verdict on an answer; `text` is its message, or the line that it prints."""
+
+    exercise: str
+    answer: str
+    passed: bool
+    mistake: str | None
+    text: str
+    seconds: float
+
+
+def run(
+    world_size: int,
+    wanted: Sequence[tuple[str, str]],
+    *,
+    fixed: bool = False,
+    seconds: float = RUN_SECONDS,
+) -> list[Verdict]:
+    """Run checks on answers, one after the other, on one set of ranks.
+
+    Args:
+        wanted: pairs of an exercise and an answer: "reference", the name of an answer that is
+            kept, or the path of a file.
+        fixed: whether the checks draw the same inputs at every run.
+        seconds: the time limit for all of them.
+
+    Raises:
+        RuntimeError: the ranks ended, or an answer raised; with what the ranks printed.
+    """
+    # Every rank reads the seed when it imports the checks.
+    environment = {"PARLAB_CHECK_SEED": "1"} if fixed else {}
+    deadline = time.monotonic() + seconds
+    verdicts = []
+    with RankPool(world_size, environment=environment) as pool:
+        for exercise, answer in wanted:
+            left = max(1.0, deadline - time.monotonic())
+            try:
+                of_rank = pool.call(_verdict_of, exercise, answer, seconds=left)
+            except RanksGone as gone:
+                raise RuntimeError(f"{exercise}/{answer}: {gone}") from None
+            verdicts.append(Verdict(**of_rank[0]))
+    return verdicts
+
+
+# On the ranks
+
+
+def _verdict_of(exercise: str, name: str) -> dict[str, Any]:
+    from parlab.rank import rank  # noqa: F401 - a lab has imported it before any check runs
+    from parlab_staff.answers.collected import answer_in, answers_to, reference_answer
+
+    if name == REFERENCE:
+        answer = reference_answer(exercise)
+    elif name.endswith(".py"):
+        answer = answer_in(Path(name), exercise)
+    else:
+        answer = next(one for one in answers_to(exercise) if one.name == name)
+    return asdict(verdict(exercise, name, answer.make()))
+
+
+def verdict(exercise: str, answer: str, function: Callable) -> Verdict:
+    """Return the verdict of the exercise's check on `function`. Collective over all ranks."""
+    from parlab.checks import CheckFailed
+    from parlab_staff.course.references import topic_of
+
+    check = getattr(importlib.import_module(f"parlab.checks.{topic_of(exercise)}"), exercise)
+    printed, start = io.StringIO(), time.perf_counter()
+    mistake, passed = None, True
+    try:
+        with contextlib.redirect_stdout(printed):
+            check(function)
+        text = printed.getvalue().strip().splitlines()[-1]
+    except CheckFailed as failed:
+        passed, text, mistake = False, str(failed), failed.finding.mistake
+    return Verdict(exercise, answer, passed, mistake, text, time.perf_counter() - start)

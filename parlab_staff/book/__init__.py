@@ -1,0 +1,81 @@
+"""Build the HTML book: `parlab book`, or `parlab book --edition student`.
+
+The full edition shows each lab's reference solution after a click. The student edition is built
+from sources without solutions, so that none can be in a page, in the search index, or in a
+download.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from parlab.runtime.paths import ROOT
+from parlab_staff.book.source import EDITIONS, stage
+
+# -n: every reference must resolve; -W: a warning fails the build; --keep-going: after all of them.
+_OPTIONS = ["-n", "-W", "--keep-going"]
+
+
+def build(edition: str = "full", output: Path | None = None) -> int:
+    """Build an edition of the book into `output` (default `_build/html`). Return 0 on success.
+
+    The pages of `book/` are run, so their numbers and figures are those of this checkout; labs
+    and solutions show the outputs stored with them. Raises ValueError for an unknown edition.
+    """
+    if edition not in EDITIONS:
+        raise ValueError(f"no edition {edition!r}: choose one of {', '.join(EDITIONS)}")
+    output = output or ROOT / "_build" / "html"
+    work = ROOT / "_build" / "book" / edition
+    # Start from nothing: an earlier build would hide what changed in parlab.
+    shutil.rmtree(work, ignore_errors=True)
+    source = work / "source"
+    stage(ROOT, source, edition)
+    code = _run_jupyter_book(source, work)
+    if code != 0:
+        print(f"The book was not built: fix the warnings above, then `{_command(edition)}`.")
+        return code
+    built = work / "_build" / "html"
+    _offer_original_notebooks(built)
+    _replace(built, output)
+    print(f"The {edition} edition is built: open {_shown(output / 'index.html')} in a browser.")
+    return 0
+
+
+def _run_jupyter_book(source: Path, work: Path) -> int:
+    program = "from jupyter_book.cli.main import main; main()"
+    arguments = ["build", str(source), *_OPTIONS, "--path-output", str(work)]
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(
+        command, cwd=work, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        finished = False
+        for line in process.stdout:
+            # Jupyter Book's closing words lead to the folder that it worked in.
+            finished = finished or line.startswith("Finished generating")
+            if not finished:
+                # Name the files that people edit, not their copies.
+                print(line.replace(f"{source}/", ""), end="", flush=True)
+    return process.returncode
+
+
+def _offer_original_notebooks(built: Path) -> None:
+    """Let a page's download button give the notebook as it is in the repository."""
+    downloads = built / "_sources"
+    for notebook in downloads.rglob("*.ipynb"):
+        shutil.copy(ROOT / notebook.relative_to(downloads), notebook)
+
+
+def _replace(built: Path, output: Path) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(output, ignore_errors=True)
+    shutil.copytree(built, output)
+
+
+def _command(edition: str) -> str:
+    return "make book" if edition == "full" else f"make book EDITION={edition}"
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

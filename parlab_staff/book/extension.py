@@ -1,0 +1,41 @@
+"""Sphinx extension: the book contains all scripts that it needs, and a page loads only its own."""
+
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+from sphinx.application import Sphinx
+
+from parlab_staff.book.figures import FIGURE_CLASS
+from parlab_staff.book.lexer import RankCellLexer
+from parlab_staff.book.notebooks import LEXER
+
+# SVG output draws its glyphs from this one file: no web fonts, which some browsers refuse to load
+# from a folder on disk. "full" holds all TeX extensions, so that none is fetched later.
+MATHJAX = "mathjax/tex-svg-full.js"
+PLOTLY = "plotly.min.js"
+
+
+def _write_scripts(app: Sphinx) -> None:
+    static = Path(app.outdir) / "_static"
+    (static / MATHJAX).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(str(files("sphinx-mathjax-offline") / "static" / MATHJAX), static / MATHJAX)
+    (static / PLOTLY).write_text(get_plotlyjs(), encoding="utf-8")
+
+
+def _load_plotly(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
+    if f'class="{FIGURE_CLASS}"' in context.get("body", ""):
+        app.builder.add_js_file(PLOTLY, defer="defer")
+        app.builder.add_js_file("figures.js", defer="defer")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx when it loads the extensions named in `_config.yml`."""
+    app.add_lexer(LEXER, RankCellLexer)
+    app.connect("builder-inited", _write_scripts)
+    app.connect("html-page-context", _load_plotly)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,1 @@
+"""The model of a lab: its source, its cells, its exercises, and its reference solutions."""

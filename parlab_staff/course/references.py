@@ -1,0 +1,65 @@
+"""The reference solutions: by the exercise's key, or all of a lab.
+
+ring = definitions("01_mpi")["ring_all_reduce"]
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from parlab.runtime.paths import ROOT, numbered
+from parlab_staff.course.definitions import definitions_in
+from parlab_staff.course.lab import Exercise, Lab
+from parlab_staff.course.percent_source import read_lab
+
+SOLUTIONS = ROOT / "solutions"
+
+
+def labs() -> list[Lab]:
+    """Return every lab that has a source, in order."""
+    return [_lab(path) for path in _sources()]
+
+
+@functools.cache  # an error is not kept
+def lab_of(key: str) -> Lab:
+    """Return the lab of an exercise. Raises KeyError, with all keys, if there is none."""
+    for path in _sources():
+        # Search the text first: reading all labs takes a rank longer than most checks.
+        if f'exercise="{key}"' in path.read_text() and key in _lab(path).keys:
+            return _lab(path)
+    known = ", ".join(key for lab in labs() for key in lab.keys)
+    raise KeyError(f"no exercise {key!r}; there are: {known}")
+
+
+@functools.cache
+def _sources() -> list[Path]:
+    return numbered(SOLUTIONS, ".py")
+
+
+@functools.cache
+def _lab(path: Path) -> Lab:
+    return read_lab(path)
+
+
+def exercise_of(key: str) -> Exercise:
+    """Return the exercise with this key. Raises KeyError, with all keys, if there is none."""
+    found = lab_of(key).exercise(key)
+    assert found is not None
+    return found
+
+
+def topic_of(key: str) -> str:
+    """Return the chapter of an exercise, as modules and folders are named: `mpi`."""
+    return lab_of(key).topic
+
+
+@functools.cache
+def definitions(lab: str) -> dict[str, Any]:
+    """Return what the exercise cells of `solutions/<lab>.py` define: see `definitions_in`."""
+    return definitions_in(_lab(SOLUTIONS / f"{lab}.py"))
+
+
+def reference(key: str) -> Callable[..., Any]:
+    """Return the reference's function or class for an exercise."""
+    return definitions(lab_of(key).name)[exercise_of(key).function_name]

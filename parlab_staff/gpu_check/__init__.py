@@ -1,0 +1,23 @@
+"""Checks everything in the course that uses a GPU, in one command: `make gpu-check`.
+
+    python -m parlab_staff.gpu_check                    all, within 9 minutes
+    python -m parlab_staff.gpu_check --only 03_zero     one lab, or one benchmark
+    python -m parlab_staff.gpu_check --list             list all items
+    python -m parlab_staff.gpu_check --device cpu       the same without a GPU or benchmarks
+
+It is for a node that has torch and little else, and needs no Jupyter, no network, and no `make
+setup`. It reads a lab from its executed notebook, and runs its cells in order, in one process for
+each rank, on the rank's GPU. What a hidden check displays, and what a cell prints, must be what the
+notebook stores, which came from four ranks on a CPU. With several GPUs, each is one rank, over
+NCCL. With one GPU, four ranks share it, over Gloo.
+
+If mpi4py starts, MPI is used. If not, a stand-in over torch.distributed does what the cells between
+the checks need of `comm`. Whatever needs more of MPI (visible checks, messages of mpi4py, the
+emulated network) is reported as skipped. It computes on the CPU anyway.
+
+Results are written after each item, so `_build/gpu-check.json` is useful even after a kill. The
+exit code is 1 if something failed, crashed, or ran out of time. Otherwise it is 0, also if there is
+no GPU and everything is skipped.
+
+This was written without a GPU: until a record says otherwise, none of it has run on one.
+"""

@@ -1,0 +1,161 @@
+"""On each rank of a lab: starts torch, runs cells, and reports on them. `run_lab` calls it."""
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from parlab.runtime import source_code
+from parlab.runtime.notebook import Cell, read_cells
+from parlab.runtime.source_code import bound_names, read_names
+from parlab_staff.gpu_check import display
+from parlab_staff.gpu_check.cells import targets
+from parlab_staff.gpu_check.stand_ins import Unavailable, refusing_module
+from parlab_staff.ranks.worker import this_rank
+
+# torch 2.13's names, and what they were before.
+NEWER_NAMES = {
+    "all_gather_single": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+}
+PICTURES = "parlab.plots"
+
+
+@dataclass
+class LabOnRank:
+    """The lab that runs on this rank.
+
+    `lacking` has the names that a cell would have defined, and has not, with that cell's id.
+    """
+
+    cells: dict[str, Cell]
+    module: ModuleType = field(default_factory=lambda: ModuleType("__main__"))
+    lacking: dict[str, str] = field(default_factory=dict)
+
+
+_labs: list[LabOnRank] = []
+
+
+def start(options: dict[str, Any]) -> list[str]:
+    """Start torch.distributed, and what cells import. Return notes for the reader.
+
+    Args:
+        options: `notebook`, its path; `left_out`, ids of cells that must not run; `ranks`;
+            `device`; `mpi`; `seconds`, the time limit; `store`, a file for ranks to meet in.
+    """
+    notebook = Path(options["notebook"])
+    lab = LabOnRank({cell.id: cell for cell in read_cells(notebook)})
+    for id in options["left_out"]:
+        lab.lacking |= dict.fromkeys(bound_names(lab.cells[id].code), id)
+    sys.modules["__main__"] = lab.module  # objects of the lab's classes are sent by this name
+    _labs.append(lab)
+    return _start_torch(options, notebook.stem[3:])
+
+
+def _start_torch(options: dict[str, Any], topic: str) -> list[str]:
+    display.install()
+    refusing_module(PICTURES, "is left out: pictures are not drawn here")
+    import torch
+    import torch.distributed as dist
+
+    notes = []
+    for new, old in NEWER_NAMES.items():
+        if not hasattr(dist, new):
+            setattr(dist, new, getattr(dist, old))
+            notes.append(f"torch {torch.__version__} calls dist.{new} {old}: put in place")
+    if options["mpi"]:
+        from parlab.rank import device, group
+
+        return [*notes, f"MPI; group: {type(group).__name__}, {dist.get_backend()}, {device.type}"]
+    device = _device(options)
+    nccl = device.type == "cuda" and torch.cuda.device_count() >= options["ranks"]
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or Gloo looks the host's name up
+    dist.init_process_group(
+        "nccl" if nccl else "gloo",
+        init_method=f"file://{options['store']}",
+        rank=this_rank(),
+        world_size=options["ranks"],
+        timeout=timedelta(seconds=options["seconds"]),
+        device_id=device if nccl else None,
+    )
+    from parlab_staff.gpu_check import without_mpi
+
+    without_mpi.install(topic, device)
+    return [*notes, f"no MPI; group: {dist.get_backend()}, {device.type}"]
+
+
+def _device(options: dict[str, Any]) -> Any:
+    import torch
+
+    if options["device"] == "cpu":
+        torch.set_num_threads(1)
+        return torch.device("cpu")
+    device = torch.device("cuda", this_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def run_cell(id: str) -> dict[str, Any]:
+    """Run the cell with this id. Return how it ended, what it printed, and what it displayed."""
+    [lab] = _labs
+    cell = lab.cells[id]
+    if this_rank() not in (targets(cell) or [this_rank()]):
+        return {"status": "idle"}
+    report = _run(cell, lab.module.__dict__)
+    if report["status"] == "passed":
+        for name in bound_names(cell.code):
+            lab.lacking.pop(name, None)
+        return report
+    if report["status"] == "failed" and (used := read_names(cell.code) & lab.lacking.keys()):
+        built_on = lab.lacking[min(used)]
+        report |= {"status": "skipped", "why": f"builds on {built_on}: {report['why']}"}
+    if not report["why"].startswith(PICTURES):  # nothing builds on a picture
+        lab.lacking |= dict.fromkeys(bound_names(cell.code), id)
+    return report
+
+
+def _run(cell: Cell, names: dict[str, Any]) -> dict[str, Any]:
+    file = f"<{cell.id}>"
+    printed, began = io.StringIO(), time.perf_counter()
+    display.shown.clear()
+    status, why = "passed", ""
+    try:
+        with contextlib.redirect_stdout(printed):
+            source_code.run(cell.code, file, names)  # Triton reads the lines of its kernels
+            _finish_kernels()
+    except Unavailable as error:
+        status, why = "skipped", str(error)
+    except ModuleNotFoundError as error:
+        # A part of parlab that is missing lies behind a module that refuses.
+        in_parlab = (error.name or "").startswith("parlab.")
+        status, why = "skipped", f"{error.name} {'needs MPI' if in_parlab else 'is not installed'}"
+    except BaseException as error:
+        status, why = "failed", _description(error, file)
+    return {
+        "status": status,
+        "why": why,
+        "text": printed.getvalue().splitlines(),
+        "values": json.loads(json.dumps(display.shown)) if display.shown else None,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def _finish_kernels() -> None:
+    """Wait for the GPU: its errors belong to the cell that started the kernel."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _description(error: BaseException, file: str) -> str:
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    where = f" (line {lines[-1]} of the cell)" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"[:2000]

@@ -1,0 +1,66 @@
+"""The record of a check, written as JSON again after each item."""
+
+import json
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from parlab.runtime.paths import write_atomically
+from parlab_staff.gpu_check.outcome import Outcome
+
+
+def writable(path: Path) -> None:
+    """Make the folder of `path`. Raises OSError if no file can be made in it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+class Record:
+    """The results so far; `save` writes them."""
+
+    def __init__(self, path: Path, machine: dict[str, Any], command: str) -> None:
+        self.path = path
+        self.content: dict[str, Any] = {
+            "machine": machine,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command,
+            "complete": False,
+            "items": [],
+            "benchmarks": [],
+        }
+
+    def resume(self) -> set[str]:
+        """Take over the items that passed from an earlier record. Return their names.
+
+        Raises ValueError if it is no record, or of another machine.
+        """
+        if not self.path.exists():
+            return set()
+        try:
+            stored = json.loads(self.path.read_text())
+            same = stored["machine"] == self.content["machine"]
+            kept = [item for item in stored["items"] if item["status"] == "passed"]
+            benchmarks = stored["benchmarks"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.path} is no record of this check: {error}") from None
+        if not same:
+            raise ValueError(f"{self.path} is of another machine, or of other versions")
+        self.content |= {"items": kept, "benchmarks": benchmarks}
+        return {item["name"] for item in kept}
+
+    def save(self, complete: bool = False) -> None:
+        """Write the file. Raises OSError if that is not possible."""
+        self.content["complete"] = complete
+        write_atomically(self.path, json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
+
+    def put(self, name: str, outcome: Outcome, seconds: float, **more: Any) -> None:
+        """Add an item, in place of one with the same name."""
+        item = {"name": name, **outcome._asdict(), "seconds": round(seconds, 1), **more}
+        self.content["items"] = [i for i in self.content["items"] if i["name"] != name] + [item]
+
+    def put_benchmark(self, row: dict[str, Any]) -> None:
+        """Add a benchmark, in place of one with the same name."""
+        others = [one for one in self.content["benchmarks"] if one["name"] != row["name"]]
+        self.content["benchmarks"] = [*others, row]

@@ -1,0 +1,155 @@
+"""Runs one lab's cells on ranks, one cell after the other, and survives whatever they do."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from parlab.runtime.notebook import Cell, read_cells
+from parlab_staff.gpu_check.cells import seconds
+from parlab_staff.gpu_check.compare import judge
+from parlab_staff.gpu_check.outcome import Outcome, worst
+from parlab_staff.ranks import RankPool, RanksGone
+
+START_SECONDS = 120.0  # for Python, torch, and CUDA to start on all ranks
+# After one rank has failed: by then, the others are done, or they wait for it.
+GRACE_SECONDS = 15.0
+# The least time limit of a cell: at a first use, CUDA loads and Triton compiles for seconds.
+LEAST_SECONDS = 30.0
+
+
+@dataclass
+class LabRun:
+    """A run of a lab; `cells` has how each cell ended so far."""
+
+    notebook: Path
+    ranks: int
+    device: str
+    mpi: bool
+    deadline: float  # time.monotonic()
+    save: Callable[[], None] = lambda: None  # called after each cell
+    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    grace_seconds: float = GRACE_SECONDS
+    least_seconds: float = LEAST_SECONDS
+
+    def run(self) -> Outcome:
+        """Run all cells; again from the start without a cell that hung, or ended its ranks."""
+        cells = [cell for cell in read_cells(self.notebook) if cell.kind == "code"]
+        on_ranks = [cell for cell in cells if cell.on_ranks] or cells
+        wanted = []
+        for cell in on_ranks:
+            if why := self._why_skipped(cell):
+                self.cells[cell.id] = {"status": "skipped", "why": why}
+            else:
+                wanted.append(cell)
+        left_out: list[Cell] = []
+        while (bad := self._attempt(wanted, left_out)) is not None:
+            left_out.append(bad)
+            wanted.remove(bad)
+        return self._outcome()
+
+    def _why_skipped(self, cell: Cell) -> str:
+        if "raises-exception" in cell.tags:
+            return "it fails on purpose, and only a notebook can free its ranks"
+        if cell.role == "check" and not self.mpi:
+            return "checks need MPI"
+        return ""
+
+    def _attempt(self, cells: list[Cell], left_out: list[Cell]) -> Cell | None:
+        """Run these cells on new ranks. Return the cell at which they ended; None at the end."""
+        left = max(1.0, self.deadline - time.monotonic())
+        environment = {"MPLBACKEND": "agg"}
+        if self.device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            RankPool(
+                self.ranks,
+                mpi=self.mpi,
+                environment=environment,
+                start_seconds=min(START_SECONDS, left),
+            ) as pool,
+        ):
+            if not self._start(pool, folder, left_out):
+                return None
+            for number, cell in enumerate(cells):
+                ended_ranks = self._run_cell(pool, cell)
+                self.save()
+                if time.monotonic() >= self.deadline:
+                    for later in cells[number + 1 :]:
+                        skipped = {"status": "skipped", "why": "no time left"}
+                        self.cells.setdefault(later.id, skipped)
+                    return None
+                if ended_ranks:
+                    return cell
+        return None
+
+    def _start(self, pool: RankPool, folder: str, left_out: list[Cell]) -> bool:
+        """Start the ranks; return whether they came."""
+        left = max(1.0, self.deadline - time.monotonic())
+        options = {
+            "notebook": str(self.notebook.resolve()),
+            "ranks": self.ranks,
+            "device": self.device,
+            "mpi": self.mpi,
+            "seconds": left,
+            "store": f"{folder}/store",
+            "left_out": [cell.id for cell in left_out],
+        }
+        try:
+            limit = min(START_SECONDS, left)
+            self.notes, *_ = pool.call("parlab_staff.gpu_check.rank:start", options, seconds=limit)
+        except RanksGone as gone:
+            why = f"ranks did not start{_details(gone)}"
+            self.cells["start"] = {"status": gone.kind, "why": why}
+            return False
+        self.cells.pop("start", None)
+        return True
+
+    def _run_cell(self, pool: RankPool, cell: Cell) -> bool:
+        """Run a cell; return whether the ranks ended."""
+        began = time.monotonic()
+        limit = max(seconds(cell), self.least_seconds)
+        result, ended = {}, False
+        try:
+            reports = pool.call(
+                *("parlab_staff.gpu_check.rank:run_cell", cell.id),
+                seconds=max(0.1, min(limit, self.deadline - began)),
+                gave_up=_gave_up,
+                grace_seconds=self.grace_seconds,
+            )
+            result = judge(cell, reports)
+        except RanksGone as gone:
+            ended = True
+            taken = time.monotonic() - began
+            result = {"status": gone.kind, "why": f"{gone.kind} after {taken:.0f} s"}
+            result["why"] += _details(gone)
+            for rank, report in enumerate(gone.values):
+                if _gave_up(report):
+                    why = f"rank {rank}: {report['why']}; other ranks wait for it"
+                    result = {"status": report["status"], "why": why}
+                    break
+        self.cells[cell.id] = result | {"seconds": round(time.monotonic() - began, 2)}
+        return ended
+
+    def _outcome(self) -> Outcome:
+        status = worst(cell["status"] for cell in self.cells.values())
+        reasons = [f"{id}: {c['why']}" for id, c in self.cells.items() if c["status"] == status]
+        passed = sum(cell["status"] == "passed" for cell in self.cells.values())
+        count = f"{passed} of {len(self.cells)} cells passed"
+        why = count if status == "passed" else f"{count}; {status}: {reasons[0]}"
+        return Outcome(status, why)
+
+
+def _gave_up(report: dict[str, Any] | None) -> bool:
+    """Return whether a rank left a cell at which others may wait for it."""
+    return report is not None and report["status"] in ("failed", "skipped")
+
+
+def _details(gone: RanksGone) -> str:
+    """Return how processes ended, and the last lines that they printed."""
+    lines = " | ".join(gone.output.splitlines()[-5:])
+    return "".join(f"; {text}" for text in [*gone.endings[:1], lines] if text)

@@ -1,0 +1,125 @@
+"""The part of MPI that labs use between checks, over torch.distributed: for nodes without mpi4py.
+
+Objects, barriers, sums and broadcasts in place, and splitting work. Anything else raises
+Unavailable, and the cell that used it counts as skipped.
+"""
+
+import operator
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from parlab_staff.gpu_check.stand_ins import Unavailable, refusing_module
+
+Operation = Callable[[Any, Any], Any]
+# Operations of `allreduce` by their names in MPI, and its other constants.
+OPERATIONS = {"MAX": max, "MIN": min, "SUM": operator.add, "LAND": lambda a, b: a and b}
+UNDEFINED, IN_PLACE = -32766, object()
+CONSTANTS = {"UNDEFINED": UNDEFINED, "IN_PLACE": IN_PLACE, "COMM_TYPE_SHARED": 0, "COMM_NULL": None}
+
+
+class Comm:
+    """A communicator over a Gloo group; the calls of mpi4py's that labs make, by the same names."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group, self.rank, self.size = group, group.rank(), group.size()
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unavailable(f"comm.{name} needs MPI")
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def allgather(self, value: Any) -> list[Any]:
+        everyone: list[Any] = [None] * self.size
+        with _disable_current_modes():  # a ledger that is open counts torch's calls, and not MPI's
+            dist.all_gather_object(everyone, value, group=self._group)
+        return everyone
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        everyone = self.allgather(value)
+        return everyone if self.rank == root else None
+
+    def bcast(self, value: Any = None, root: int = 0) -> Any:
+        return self.allgather(value)[root]
+
+    def allreduce(self, value: Any, op: Operation = operator.add) -> Any:
+        return reduce(op, self.allgather(value))
+
+    def Barrier(self) -> None:
+        self.allgather(None)
+
+    barrier = Barrier
+
+    def Bcast(self, tensor: Any, root: int = 0) -> None:
+        _tensor(tensor).copy_(self.bcast(_tensor(tensor), root))
+
+    def Allreduce(self, given: Any, tensor: Any, op: Operation = operator.add) -> None:
+        own = tensor if given is IN_PLACE else given
+        _tensor(tensor).copy_(self.allreduce(_tensor(own), op))
+
+    def Split(self, color: int = 0, key: int = 0) -> "Comm | None":
+        everyone = self.allgather((color, key, dist.get_rank()))
+        own_group = None
+        for one in sorted({c for c, _, _ in everyone} - {UNDEFINED}):
+            # Made by all ranks of the world, in the same order, as torch wants it.
+            ranks = [r for c, _, r in sorted(everyone) if c == one]
+            group = dist.new_group(ranks, backend="gloo", sort_ranks=False)
+            own_group = Comm(group) if color == one else own_group
+        return own_group
+
+    def Split_type(self, split_type: int) -> "Comm | None":
+        return self.Split(0, self.rank)  # all ranks are on one node
+
+    def Free(self) -> None:
+        """Groups live as long as the process."""
+
+
+def _tensor(memory: Any) -> torch.Tensor:
+    return memory if isinstance(memory, torch.Tensor) else torch.from_numpy(memory)
+
+
+def install(topic: str, device: torch.device) -> Comm:
+    """Put the stand-ins where labs import from. torch.distributed has started; collective.
+
+    Args:
+        topic: the lab's. Its checks need MPI, so only `show_values` is left.
+        device: this rank's.
+    """
+    comm = Comm(dist.new_group(backend="gloo"))
+
+    def show_values(**values: Any) -> None:
+        from IPython.display import JSON, display
+
+        everyone = comm.allgather(values)
+        if comm.rank == 0:
+            display(JSON({name: [value[name] for value in everyone] for name in values}))
+
+    members = {"COMM_WORLD": comm, "Intracomm": Comm, "Comm": Comm, **OPERATIONS, **CONSTANTS}
+    members["Request"] = object  # what annotations name
+    mpi = refusing_module("mpi4py.MPI", "needs MPI", **members)
+    refusing_module("mpi4py", "needs MPI", MPI=mpi)
+    refusing_module(
+        "parlab.rank",
+        "needs MPI",
+        comm=comm,
+        rank=comm.rank,
+        world_size=comm.size,
+        device=device,
+        group=dist.group.WORLD,
+    )
+
+    class WatchedComm:
+        def __init__(self, *_: Any) -> None:
+            raise Unavailable("Ledger.watch needs MPI")
+
+    refusing_module("parlab.ledger.watched", "needs MPI", WatchedComm=WatchedComm)
+    refusing_module(f"parlab.checks.{topic}", "needs MPI", show_values=show_values)
+    return comm

@@ -1,0 +1,1 @@
+"""From scores to a gradebook, feedback for each student, and a summary."""

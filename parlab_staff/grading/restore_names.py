@@ -1,0 +1,160 @@
+"""Protects the lab's imports from parlab, and its ranks, from what a notebook assigns."""
+
+import ast
+
+from parlab.runtime.notebook import Cell
+from parlab.runtime.source_code import (
+    IMPORT,
+    imported_by,
+    names_bound_by,
+    scope_nodes,
+    statements,
+    statements_with_magics,
+)
+from parlab_staff.grading.graded_lab import GradedLab
+
+_SETTERS = {"setattr", "delattr"}
+# Labs import what starts ranks under this name, and students may use it earlier.
+_CLUSTER = {"cluster": "parlab.cluster"}
+_RANK_CALLS = {f"parlab.cluster.{name}" for name in ("start", "restart", "stop")}
+# Calls that can assign names that do not occur in the code.
+_UNNAMED = {"exec", "eval", "globals", "locals", "vars", "get_ipython"}
+
+
+def imports(lab: GradedLab) -> dict[str, str]:
+    """Return what the lab's own cells import from parlab: `comm` → `parlab.rank.comm`."""
+    return of_parlab([cell.source for cell in _own_cells(lab)])
+
+
+def restoring_cells(lab: GradedLab) -> dict[str, list[str]]:
+    """Return, by cell of an exercise or check, cells that restore the values of the lab's names.
+
+    Not every assignment can be seen, so they are restored in any case. They are the names that the
+    lab has imported before, in the notebook and on all ranks. Imports on some ranks only are for
+    drawing, and no check uses them.
+    """
+    own = {cell.id for cell in _own_cells(lab)}
+    imported: dict[str, dict[str, str]] = {"": {}, "%%px": {}}
+    found = {}
+    for cell in lab.cells:
+        magic = cell.source.partition("\n")[0] if cell.source.startswith("%%px") else ""
+        if cell.id not in own:
+            found[cell.id] = [_importing(*one) for one in imported.items() if one[1]]
+        elif "--targets" not in magic:
+            imported[magic[:4]] |= of_parlab([cell.source])
+    return found
+
+
+def _own_cells(lab: GradedLab) -> list[Cell]:
+    exercises = {e.cell for e in lab.exercises}
+    return [cell for cell in lab.cells if cell.id not in exercises and not cell.is_check]
+
+
+def _importing(magic: str, names: dict[str, str]) -> str:
+    pairs = [(origin.rpartition("."), name) for name, origin in names.items()]
+    lines = [
+        f"from {module} import {last} as {name}" for (module, _, last), name in pairs if module
+    ]
+    return "\n".join([magic, *lines]).strip()
+
+
+def of_parlab(sources: list[str]) -> dict[str, str]:
+    """Return what these cells import from parlab, as `imports`."""
+    nodes = (n for source in sources for s in statements(source) for n in ast.walk(s))
+    found = (pair for node in nodes for pair in imported_by(node).items())
+    return {name: origin for name, origin in found if origin.partition(".")[0] == "parlab"}
+
+
+def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
+    """Return what a cell assigns of the lab: `rank`, `check.ring_shift`, `setattr(check, …)`.
+
+    Local variables of functions do not count, and neither does the lab's own import. `known` are
+    the lab's imports from parlab, `own` the student's; attributes of both are the lab's. Calls that
+    can assign anything are listed, too.
+    """
+    found: dict[str, None] = {}
+    for statement in statements_with_magics(source):
+        for node in scope_nodes(statement):
+            found |= dict.fromkeys(_names(node, known))
+        for node in ast.walk(statement):
+            found |= dict.fromkeys(_attributes(node, own | known))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _UNNAMED:
+                found[f"whatever {ast.unparse(node.func)}(…) does"] = None
+    return list(found)
+
+
+def _names(node: ast.AST, known: dict[str, str]) -> list[str]:
+    if isinstance(node, IMPORT):
+        origins = imported_by(node).items()
+        return [name for name, origin in origins if known.get(name, origin) != origin]
+    names = names_bound_by(node)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del):
+        names = [node.id]
+    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+        names = [node.name] if node.name else []
+    elif isinstance(node, ast.Global):
+        names = node.names
+    return [name for name in names if name in known]
+
+
+def _attributes(node: ast.AST, known: dict[str, str]) -> list[str]:
+    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return [ast.unparse(node)] if _root(node) in known else []
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _SETTERS and node.args:
+        root = _root(node.args[0])
+        return [f"{node.func.id}({root}, …)"] if root in known else []
+    return []
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def without_attributes_assigned(source: str, known: dict[str, str]) -> str:
+    """Return the cell without statements that only set the lab's attributes: `check.ring = …`."""
+    lines = source.split("\n")
+    for node in statements(source):
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else []
+        own = [t for t in targets if isinstance(t, ast.Attribute) and _root(t) in known]
+        if targets and own == targets:
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    return "\n".join(lines)
+
+
+def start_of(lab: GradedLab) -> str:
+    """Return the lab's own call of `cluster.start`; "" if it starts no ranks."""
+    origins = _CLUSTER | imports(lab)
+    calls = [call for cell in lab.cells for call in _rank_calls(cell.source, origins)]
+    return ast.unparse(calls[0]) if calls else ""
+
+
+def without_rank_calls(source: str, known: dict[str, str]) -> tuple[str, list[str]]:
+    """Return the cell with None for each call that starts or ends ranks, and those calls.
+
+    New ranks would not have what earlier cells define.
+    """
+    lines = source.split("\n")
+    calls = _rank_calls(source, _CLUSTER | known)
+    for call in reversed(calls):
+        head = lines[call.lineno - 1].encode()[: call.col_offset].decode()
+        tail = lines[call.end_lineno - 1].encode()[call.end_col_offset :].decode()
+        gone = call.end_lineno - call.lineno
+        lines[call.lineno - 1 : call.end_lineno] = [f"{head}None{tail}", *[""] * gone]
+    return "\n".join(lines), [ast.unparse(call) for call in calls]
+
+
+def _rank_calls(source: str, origins: dict[str, str]) -> list[ast.Call]:
+    """Return the calls that start or end ranks, in order."""
+    nodes = (node for statement in statements(source) for node in ast.walk(statement))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    found = [call for call in calls if _origin(call.func, origins) in _RANK_CALLS]
+    return sorted(found, key=lambda call: (call.lineno, call.col_offset))
+
+
+def _origin(node: ast.AST, origins: dict[str, str]) -> str:
+    """Return `parlab.cluster.start` for `cl.start`, if `cl` is `parlab.cluster`."""
+    if isinstance(node, ast.Attribute):
+        return f"{_origin(node.value, origins)}.{node.attr}"
+    return origins.get(node.id, "") if isinstance(node, ast.Name) else ""

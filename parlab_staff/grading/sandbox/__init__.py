@@ -1,0 +1,1 @@
+"""The sandbox that a submission runs in."""

@@ -1,0 +1,261 @@
+"""Finds submissions: which student, and which file."""
+
+import os
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+# Folders that tools put next to notebooks.
+_NOT_STUDENTS = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".git", ".venv", "node_modules"}
+# The folders of a handout: a folder with one of these is one student's.
+_OF_A_HANDOUT = {"labs", "book", "parlab"}
+# Browsers and file systems change the ending, but the content counts. Names may have any character.
+_ANY = re.IGNORECASE | re.DOTALL
+_NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", _ANY)
+_ARCHIVE = re.compile(r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", _ANY)
+_OTHER = re.compile(r"(?P<stem>.*?)(\.ipynb)?(\.[^.]*)?", _ANY)
+_DEEPEST = 100  # folders below a student's
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One student's notebook.
+
+    Attributes:
+        student: the folder's or the file's name.
+        path: the notebook; None if there is none, or if it is not clear which counts.
+        problem: why `path` is None.
+        given: whether something was handed in, even if it cannot be graded as it is.
+    """
+
+    student: str
+    path: Path | None
+    problem: str = ""
+    given: bool = True
+
+    @property
+    def submitted(self) -> str:
+        """When the file was last written, ISO 8601; "" if unknown."""
+        if self.path is None:
+            return ""
+        try:
+            return datetime.fromtimestamp(os.lstat(self.path).st_mtime).astimezone().isoformat()
+        except (OSError, ValueError, OverflowError):  # no file, or a time beyond the calendar
+            return ""
+
+
+@dataclass
+class Collected:
+    """What was found below the given paths.
+
+    Attributes:
+        submissions: one for each student, by name.
+        ignored: files in a class's folder that belong to no student, by name.
+    """
+
+    submissions: list[Submission] = field(default_factory=list)
+    ignored: list[Path] = field(default_factory=list)
+
+
+def find_submissions(paths: list[Path], lab: str) -> Collected:
+    """Find the submissions below `paths`: notebooks, folders of a student, folders of a class.
+
+    A student's notebook may be anywhere in the student's folder. A folder is a class's if there are
+    notebooks in its folders, or if it is the only path and none of its notebooks has the lab's
+    name. If a student has two submissions, that is reported and neither is chosen. Files that are
+    no notebook are reported, too. Raises ValueError for a path that does not exist.
+    """
+    collected = Collected()
+    found = []
+    for path in paths:
+        if not os.path.lexists(path):
+            raise ValueError(f"{path} does not exist: SUBMISSION is a notebook or a folder of them")
+        if not path.is_dir():
+            found.append(_of_file(path, lab))
+        elif _is_class(path, lab, alone=len(paths) == 1):
+            found += _of_class(path, lab, collected.ignored)
+        else:
+            found.append(_of_student(path, lab, _owner(path)))
+    collected.submissions = _one_each(found)
+    return collected
+
+
+def claim(collected: Collected, roster: list[str]) -> None:
+    """Give students of the roster without a submission one with the same letters, in any case.
+
+    That happens only if it can be nobody else's. Several candidates are reported. So is an ignored
+    file with the student's name, which is no notebook, but something was handed in.
+    """
+    present = {_plain(s.student) for s in collected.submissions}
+    absent = [_plain(student) for student in roster if _plain(student) not in present]
+    on_roster = {_plain(student) for student in roster}
+    free = [s for s in collected.submissions if _plain(s.student) not in on_roster]
+    for student in absent:
+        alike = [s for s in free if _same_letters(s.student, student)]
+        files = [path for path in collected.ignored if _same_letters(_bare_name(path), student)]
+        if len(alike) == 1 and [_same_letters(one, student) for one in absent].count(True) == 1:
+            collected.submissions.remove(alike[0])
+            collected.submissions.append(replace(alike[0], student=student))
+        elif alike:
+            names = ", ".join(s.student for s in alike)
+            problem = f"is it handed in under another name: {names}? Call it {student}"
+            collected.submissions.append(Submission(student, None, problem))
+        elif files:
+            collected.ignored.remove(files[0])
+            problem = f"no notebook is among what was handed in: {files[0].name}"
+            collected.submissions.append(Submission(student, None, problem))
+    collected.submissions.sort(key=lambda one: one.student)
+
+
+def _of_file(path: Path, lab: str) -> Submission:
+    stem = _stem(path)
+    if _ARCHIVE.fullmatch(path.name):
+        return Submission(_name(stem), None, _packed(path))
+    return Submission(_owner(path.resolve().parent) if stem == lab else _name(stem), path)
+
+
+def _owner(folder: Path) -> str:
+    """Return a folder's student, by its name; for a handout's folder, by the folder around it."""
+    around = (folder.resolve(), *folder.resolve().parents)
+    return _name(next(one.name for one in around if one.name not in _OF_A_HANDOUT))
+
+
+def _is_class(folder: Path, lab: str, alone: bool) -> bool:
+    entries = _entries(folder)
+    own = [path for path in entries if _is_notebook(path)]
+    no_student = _OF_A_HANDOUT | _NOT_STUDENTS
+    students = [path for path in entries if path.is_dir() and path.name not in no_student]
+    if any(_notebooks(path) for path in students if not path.is_symlink()):
+        return True
+    packed = [path for path in entries if _ARCHIVE.fullmatch(path.name)]
+    named = lab in [_stem(path) for path in own]
+    return alone and not named and bool(own or packed or students)
+
+
+def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
+    found = []
+    for path in _entries(folder):
+        if path.is_symlink() and path.is_dir():
+            problem = "its folder is a link: collect the folder itself"
+            found.append(Submission(_name(path.name), None, problem))
+        elif path.is_dir() and path.name not in _NOT_STUDENTS:
+            found.append(_of_student(path, lab, _name(path.name)))
+        elif path.is_dir():
+            if any(map(_is_notebook, _files(path))):
+                ignored.append(path)
+        elif _ARCHIVE.fullmatch(path.name):
+            found.append(_of_file(path, lab))
+        elif _is_notebook(path):
+            # In a class's folder, a notebook has its student's name.
+            found.append(Submission(_name(_stem(path)), path))
+        elif not path.name.startswith("."):
+            ignored.append(path)
+    return found
+
+
+def _of_student(folder: Path, lab: str, student: str) -> Submission:
+    notebooks = _notebooks(folder)
+    of_lab = [path for path in notebooks if _stem(path) == lab]
+    for found in (of_lab, notebooks):
+        if len(found) == 1:
+            return Submission(student, found[0])
+    if notebooks:
+        names = _named(of_lab or notebooks, folder)
+        return Submission(
+            student, None, f"which notebook counts: {names}? Leave one, or name it {lab}"
+        )
+    others = sorted(p for p in _files(folder, _NOT_STUDENTS) if not p.name.startswith("."))
+    packed = [path for path in others if _ARCHIVE.fullmatch(path.name)]
+    if packed:
+        return Submission(student, None, _packed(packed[0]))
+    if copies := sorted(filter(_is_notebook, _files(folder))):
+        problem = f"the only notebooks are where tools keep theirs: {_named(copies, folder)}"
+        return Submission(student, None, problem)
+    if others:
+        problem = f"no notebook is among what was handed in: {_named(others, folder)}"
+        return Submission(student, None, problem)
+    return Submission(student, None, "the folder holds nothing", given=False)
+
+
+def _named(paths: list[Path], folder: Path) -> str:
+    return ", ".join(str(path.relative_to(folder)) for path in paths[:5])
+
+
+def _packed(path: Path) -> str:
+    return f"{path.name} is an archive: unpack it into a folder of the student's name"
+
+
+def _notebooks(folder: Path) -> list[Path]:
+    """Return all notebooks below a student's folder, also links and unreadable ones.
+
+    Those in hidden folders, where editors keep copies, count only if there are no others.
+    """
+    found = sorted(filter(_is_notebook, _files(folder, _NOT_STUDENTS)))
+    visible = [p for p in found if not any(f[0] == "." for f in p.relative_to(folder).parts[:-1])]
+    return visible or found
+
+
+def _files(folder: Path, skipped: set[str] = frozenset()) -> Iterator[Path]:
+    """Yield files and links below a folder, and folders that are too deep to search."""
+    for present, folders, files in os.walk(folder):
+        folders[:] = sorted(set(folders) - skipped)
+        linked = [name for name in folders if os.path.islink(os.path.join(present, name))]
+        deep = len(Path(present).relative_to(folder).parts) >= _DEEPEST
+        yield from (Path(present, name) for name in (*files, *(folders if deep else linked)))
+        folders[:] = [] if deep else [name for name in folders if name not in linked]
+
+
+def _is_notebook(path: Path) -> bool:
+    """Return whether this is a notebook, and not a `._x` of macOS."""
+    named = _NOTEBOOK.fullmatch(path.name) and not path.name.startswith("._")
+    return bool(named) and (path.is_symlink() or not path.is_dir())
+
+
+def _stem(path: Path) -> str:
+    found = _NOTEBOOK.fullmatch(path.name) or _ARCHIVE.fullmatch(path.name)
+    return found["stem"] if found else path.stem
+
+
+def _bare_name(path: Path) -> str:
+    """Return the name of a file without its endings: eve for eve.ipynb.docx."""
+    return _OTHER.fullmatch(path.name)["stem"]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _name(name: str) -> str:
+    """Return the name in composed characters; macOS stores it decomposed."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _plain(name: str) -> str:
+    """Return the name as in a roster, without spaces around it."""
+    return _name(name).strip()
+
+
+def _same_letters(one: str, other: str) -> bool:
+    return _plain(one).casefold() == _plain(other).casefold()
+
+
+def _one_each(found: list[Submission]) -> list[Submission]:
+    by_student = defaultdict(list)
+    for submission in found:
+        by_student[submission.student].append(submission)
+    chosen = []
+    for student, of_student in sorted(by_student.items()):
+        several = [s for s in of_student if s.given]
+        if len(several) <= 1:
+            chosen.append((several or of_student)[0])
+        else:
+            paths = ", ".join(str(s.path or s.problem) for s in several)
+            chosen.append(Submission(student, None, f"which of these counts: {paths}?"))
+    return chosen

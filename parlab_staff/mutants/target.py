@@ -1,0 +1,72 @@
+"""What ranks run to try an answer to an exercise."""
+
+import ast
+from dataclasses import dataclass
+
+from parlab.runtime.notebook import Cell
+from parlab.runtime.source_code import defined_names, read_names, statements
+from parlab_staff.course.definitions import reference_code
+from parlab_staff.course.lab import Exercise, Lab
+from parlab_staff.course.references import labs
+
+
+@dataclass(frozen=True)
+class Target:
+    """An exercise, and the code that tries answers to it.
+
+    Attributes:
+        exercise: the exercise.
+        setup: runs first: the lab's imports, and the references of all exercises.
+        check: the code of the check cells.
+        hidden: the code of the hidden checks, with what it uses of earlier ones.
+    """
+
+    exercise: Exercise
+    setup: str
+    check: str
+    hidden: str
+
+    @property
+    def key(self) -> str:
+        return self.exercise.key
+
+    @property
+    def reference(self) -> str:
+        return self.exercise.cell.code
+
+
+def targets(keys: list[str] | None = None) -> list[Target]:
+    """Return what tries all exercises of the course in order, or those with these keys.
+
+    Raises ValueError for a key that no exercise has.
+    """
+    known = [target for lab in labs() for target in _targets(lab)]
+    if unknown := set(keys or ()) - {target.key for target in known}:
+        raise ValueError(f"no exercise {', '.join(sorted(unknown))}")
+    return [target for target in known if not keys or target.key in keys]
+
+
+def _targets(lab: Lab) -> list[Target]:
+    setup = "\n".join(code for _, code in reference_code(lab, for_checks=True))
+    found: list[Target] = []
+    for exercise in lab.exercises:
+        earlier = "\n".join(target.hidden for target in found)
+        hidden = _code(exercise.hidden_checks)
+        hidden = "\n".join([*_functions(earlier, hidden), hidden])
+        found.append(Target(exercise, setup, _code(exercise.checks), hidden))
+    return found
+
+
+def _functions(earlier: str, code: str) -> list[str]:
+    """Return the functions that `code` uses and the code of earlier cells defines, in order."""
+    functions = (one for one in statements(earlier) if isinstance(one, ast.FunctionDef))
+    known = {function.name: ast.unparse(function) for function in functions}
+    needed: list[str] = []
+    for name, text in reversed(known.items()):  # a later function may use an earlier one
+        if name in read_names("\n".join([*needed, code])) - defined_names(code):
+            needed.insert(0, text)
+    return needed
+
+
+def _code(cells: list[Cell]) -> str:
+    return "\n".join(cell.code for cell in cells)

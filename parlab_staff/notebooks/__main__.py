@@ -1,0 +1,5 @@
+import sys
+
+from parlab_staff.notebooks import main
+
+sys.exit(main())

@@ -1,0 +1,299 @@
+"""A set of ranks that run functions for this process. Needs only the standard library.
+
+    with RankPool(4) as pool:
+        values = pool.call("package.module:function", 1, "two", seconds=60)
+
+The function runs on every rank. Its arguments, and what it returns, are values of JSON.
+
+If a rank crashes, hangs, or raises an error, `call` raises `RanksGone`, and the next call starts
+new ranks. With `frees=True`, stuck ranks free themselves instead, as in a lab, and keep what they
+have imported: `call` returns None for them. Afterward, `comm` and `group` are new.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from parlab import mpirun
+from parlab.runtime.paths import ROOT
+
+START_SECONDS = 300.0  # on a busy machine; usually a few
+SPARE_SECONDS = 12.0  # after the time limit of a call: ranks end or free themselves first
+GRACE_SECONDS = 5.0  # for the others, after one rank has failed
+END_SECONDS = 2.0
+POLL_SECONDS = 0.2
+SHARED_MEMORY = "/dev/shm"
+
+
+class RanksGone(RuntimeError):
+    """The ranks were ended, because of one of them.
+
+    Attributes:
+        kind: `crashed`, `timed out`, or `failed`: one rank left, and the others waited for it.
+        endings: how processes ended that did, such as `rank 1 ended by SIGSEGV`.
+        output: what the ranks printed last.
+        values: what each rank had returned; None for those that had not.
+    """
+
+    def __init__(self, kind: str, endings: list[str], output: str, values: list[Any]) -> None:
+        super().__init__("\n".join([f"the ranks {kind}", *endings, output]).strip())
+        self.kind, self.endings, self.output, self.values = kind, endings, output, values
+
+
+class RankPool:
+    """Ranks: started by the first call, ended with all processes that they started."""
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        mpi: bool = True,
+        frees: bool = False,
+        environment: Mapping[str, str] | None = None,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        """
+        Args:
+            mpi: False to start processes that have only a number, in `RANK` and `LOCAL_RANK`.
+            frees: whether ranks that are stuck free themselves. It needs MPI.
+            environment: variables to add to this process's.
+            start_seconds: how long the start may take.
+        """
+        self.n, self._mpi, self._frees = n, mpi, frees
+        self._start_seconds = start_seconds
+        self._environment = dict(environment or {})
+        self.starts = 0  # how often ranks were started
+        self._processes: list[subprocess.Popen] = []
+        self._connections: dict[int, _Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def call(
+        self,
+        function: Callable | str,
+        *arguments: Any,
+        seconds: float,
+        gave_up: Callable[[Any], bool] = lambda value: False,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> list[Any]:
+        """Run a function on all ranks. Return what it returned on each.
+
+        Args:
+            function: of a module's top level, or its name, as `module:function`.
+            seconds: the time limit. Without `frees`, ranks then print where they are, and end.
+            gave_up: whether a rank that returned this will not meet the others any more.
+            grace_seconds: how long the others may take after a rank gave up, or failed.
+
+        Raises RanksGone.
+        """
+        if not self._processes:
+            self.start()
+        name = function if isinstance(function, str) else _name_of(function)
+        self._send({"function": name, "arguments": arguments, "seconds": seconds})
+        values = self._answers(seconds, gave_up, grace_seconds)
+        if self._frees:
+            # If the ranks do not recover, the values count, and the next call starts new ranks.
+            with contextlib.suppress(RanksGone):
+                self._send({"function": "recover"})
+                self._answers(SPARE_SECONDS)
+        return values
+
+    def start(self) -> None:
+        """Start the ranks, which the first call does as well. Raises RanksGone if they do not."""
+        memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="parlab-ranks-", dir=memory, ignore_cleanup_errors=True
+        )
+        folder = Path(self._folder.name)
+        self._log = (folder / "output").open("w+")
+        self.starts += 1
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(folder / "socket"))
+            listening.listen(self.n)
+            listening.settimeout(POLL_SECONDS)
+            try:
+                self._start_processes(folder)
+                self._accept_all(listening)
+            except BaseException:
+                self.end()
+                raise
+
+    def _start_processes(self, folder: Path) -> None:
+        program = [sys.executable, "-m", "parlab_staff.ranks.worker", str(folder / "socket")]
+        program += ["--frees"] if self._frees else []
+        base = os.environ | {"PYTHONUNBUFFERED": "1"}
+        # MPI's files are then removed with ours, even if it was killed.
+        base |= {"OMPI_MCA_btl_sm_backing_directory": str(folder)} | self._environment
+        if self._mpi:
+            environments = [base | mpirun.environment(self.n, base, folder=folder)]
+            program = mpirun.command(self.n, *program)
+        else:
+            numbers = [str(rank) for rank in range(self.n)]
+            environments = [base | {"RANK": rank, "LOCAL_RANK": rank} for rank in numbers]
+        for environment in environments:
+            self._processes.append(
+                subprocess.Popen(
+                    program,
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def _accept_all(self, listening: socket.socket) -> None:
+        deadline = time.monotonic() + self._start_seconds
+        while len(self._connections) < self.n:
+            if any(process.poll() is not None for process in self._processes):
+                raise self._gone("crashed", [None] * self.n)
+            if time.monotonic() > deadline:
+                raise self._gone("timed out", [None] * self.n)
+            with contextlib.suppress(TimeoutError):
+                connection = _Connection(listening.accept()[0])
+                if not connection.hello:
+                    raise self._gone("crashed", [None] * self.n)
+                self._connections[connection.hello["rank"]] = connection
+
+    def end(self) -> None:
+        """End the ranks now, whatever they do."""
+        for connection in self._connections.values():
+            connection.close_sending()  # a rank ends itself and its children then
+        deadline = time.monotonic() + END_SECONDS
+        for connection in self._connections.values():
+            if not connection.wait_for_end(deadline):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(connection.hello["pid"], signal.SIGKILL)
+            connection.close()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if self._processes:
+            self._log.close()
+            self._folder.cleanup()
+        self._processes, self._connections = [], {}
+
+    # Messages
+
+    def _send(self, message: dict[str, Any]) -> None:
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):  # it has ended: there will be no answer
+                connection.send(message)
+
+    def _answers(
+        self,
+        seconds: float,
+        gave_up: Callable[[Any], bool] = lambda value: False,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> list[Any]:
+        limit = time.monotonic() + seconds
+        deadline, kind = limit + SPARE_SECONDS, "timed out"
+        answers: list[dict[str, Any] | None] = [None] * self.n
+        ended: list[int] = []
+        with selectors.DefaultSelector() as selector:
+            for rank, connection in self._connections.items():
+                selector.register(connection.socket, selectors.EVENT_READ, rank)
+            while None in answers:
+                if not (ready := selector.select(max(0.0, deadline - time.monotonic()))):
+                    break
+                for key, _ in ready:
+                    selector.unregister(key.fileobj)
+                    answer = answers[key.data] = self._connections[key.data].receive()
+                    if answer is None:
+                        if time.monotonic() < limit:  # later, a stuck rank has ended itself
+                            kind = "crashed"
+                        deadline = 0.0
+                        ended.append(key.data)
+                    elif self._frees or kind != "timed out":
+                        continue
+                    elif "error" in answer or gave_up(answer["value"]):
+                        kind = "failed"
+                        deadline = min(deadline, time.monotonic() + grace_seconds)
+        values = [answer and answer.get("value") for answer in answers]
+        errors = [one["error"] for one in answers if one and "error" in one]
+        if None in answers:
+            raise self._gone(kind, values, errors, ended)
+        # A rank that frees itself causes errors on those that wait for it.
+        if errors and not any("freed" in one for one in answers if one):
+            raise self._gone("failed", values, errors)
+        return values
+
+    def _how_ended(self, rank: int) -> str:
+        """Return how a rank's process ended; "" if mpiexec started it."""
+        code = None if self._mpi else self._processes[rank].poll()
+        if not code:
+            return ""
+        return f" by {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
+
+    def _gone(
+        self, kind: str, values: list[Any], errors: Sequence[str] = (), ended: Sequence[int] = ()
+    ) -> RanksGone:
+        """End the ranks; return the error that says why. `ended` are ranks that crashed."""
+        if kind == "crashed":  # mpiexec and other ranks may print something
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._processes[0].wait(END_SECONDS)
+        endings = [f"rank {rank} ended{self._how_ended(rank)}" for rank in ended]
+        self._log.seek(0)
+        output = "\n".join([*errors, self._log.read()[-6000:]])
+        self.end()
+        return RanksGone(kind, endings, output.strip(), values)
+
+
+class _Connection:
+    """The connection to one rank: a message is one line of JSON."""
+
+    def __init__(self, to_rank: socket.socket) -> None:
+        to_rank.settimeout(None)
+        self.socket, self._lines = to_rank, to_rank.makefile("rb")
+        self.hello = self.receive() or {}  # its rank and process
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next message; None if the rank has ended."""
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(self._lines.readline())
+        return None
+
+    def close_sending(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def wait_for_end(self, deadline: float) -> bool:
+        """Return whether the rank's process ends before the deadline."""
+        self.socket.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            while self.socket.recv(2**16):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self._lines.close()
+        self.socket.close()
+
+
+def _name_of(function: Callable) -> str:
+    return f"{function.__module__}:{function.__qualname__}"

@@ -1,0 +1,174 @@
+"""Every kept answer gets the verdict it must get, and every mistake has an answer.
+
+`make test` runs the answers on one rank if the check says that it needs no more
+(`check_of(…, ranks=1)`), and on two ranks otherwise. Only what does not get its verdict there runs
+on four ranks as well. `tests/notebook/test_labs.py` runs the references on four ranks, and
+`make test-all` runs all answers there.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar
+
+import pytest
+
+from parlab.checks.base.mistakes import COMMON
+from parlab_staff.answers.answers import Answer
+from parlab_staff.answers.collected import FOLDER, answers_to, exercises
+from parlab_staff.answers.run import REFERENCE, Verdict, run
+from parlab_staff.course.references import topic_of
+from tests.support.timing import record_cases, record_for_others
+
+RANKS, FEW = 4, 2
+TIMED = "ping_pong"  # its check tells mistakes apart by the clock, which other tests disturb
+FEWEST_WRONG, FEWEST_RIGHT = 5, 5
+
+
+def parameter(topic: str, key: str) -> object:
+    """A test's parameters: each topic has its own ranks, and runs next to other topics."""
+    group = "clock" if key == TIMED else f"answers/{topic}"
+    return pytest.param(topic, key, id=f"{topic}-{key}", marks=pytest.mark.xdist_group(group))
+
+
+# By the names of the files: to read all exercises and answers takes a process several seconds.
+FILES = sorted(path for path in FOLDER.glob("*/*.py") if path.stem != "__init__")
+each_exercise = pytest.mark.parametrize(
+    ("topic", "key"), [parameter(path.parent.name, path.stem) for path in FILES]
+)
+
+
+def check_of(topic: str, key: str) -> Any:
+    return getattr(importlib.import_module(f"parlab.checks.{topic}"), key)
+
+
+def on_one_rank(key: str) -> bool:
+    return check_of(topic_of(key), key).ranks == 1
+
+
+Verdicts = dict[tuple[str, str], Verdict]
+
+
+def said_on(ranks: int, wanted: list[tuple[str, str]]) -> Verdicts:
+    """What checks say of these (exercise, answer) on so many ranks."""
+    said = run(ranks, wanted, fixed=True, seconds=1200) if wanted else []
+    return {(one.exercise, one.answer): one for one in said}
+
+
+@cache
+def verdicts(keys: tuple[str, ...]) -> Verdicts:
+    """Return a verdict on each answer to these exercises, from as few ranks as will do.
+
+    Most wrong answers are rejected on two ranks. Those that are not get their verdict on four.
+    """
+    alone = [key for key in keys if on_one_rank(key)]
+    found = said_on(1, [one for key in alone for one in every_answer(key)])
+    rest = [key for key in keys if key not in alone]
+    on_few = said_on(FEW, [one for key in rest for one in every_answer(key)])
+    kept = [answer for key in rest for answer in answers_to(key)]
+    unclear = [a for a in kept if problem(a, on_few[a.exercise, a.name])]
+    return found | on_few | said_on(RANKS, [(answer.exercise, answer.name) for answer in unclear])
+
+
+@cache
+def verdicts_on_all_ranks(keys: tuple[str, ...]) -> Verdicts:
+    return said_on(RANKS, [one for key in keys for one in every_answer(key)])
+
+
+def every_answer(key: str) -> list[tuple[str, str]]:
+    return [(key, REFERENCE), *((key, answer.name) for answer in answers_to(key))]
+
+
+class Together:
+    """Runs the answers to all selected exercises of a topic at once."""
+
+    ran: ClassVar[list[tuple]] = []
+
+    def __init__(self, request: pytest.FixtureRequest, record_property: Callable) -> None:
+        items = [item for item in request.session.items if item.path == request.path]
+        given = [item.callspec.params for item in items if hasattr(item, "callspec")]
+        self.selected = list(dict.fromkeys((one["topic"], one["key"]) for one in given))
+        self.record = record_property
+
+    def __call__(
+        self, how: Callable[[tuple[str, ...]], Verdicts], topic: str, key: str
+    ) -> dict[str, Verdict]:
+        """The verdicts on an exercise's answers by name, from `how`, a function of exercises."""
+        alike = (k for t, k in self.selected if t == topic and (k == TIMED) == (key == TIMED))
+        keys = tuple(alike)
+        first = (how, keys) not in self.ran
+        self.ran.append((how, keys))
+        found = how(keys)
+        ours = {answer: said for (exercise, answer), said in found.items() if exercise == key}
+        record_cases(self.record, {answer: said.seconds for answer, said in ours.items()})
+        own = sum(said.seconds for said in ours.values())
+        everyone = sum(said.seconds for said in found.values())
+        record_for_others(self.record, everyone - own if first else -own)
+        return ours
+
+
+@pytest.fixture
+def together(request: pytest.FixtureRequest, record_property: Callable) -> Together:
+    return Together(request, record_property)
+
+
+def problem(answer: Answer, said: Verdict) -> str:
+    """What is wrong with a verdict; "" if nothing is."""
+    if not answer.wrong:
+        return "" if said.passed else f"the check refuses this right answer: {said.text}"
+    if said.passed:
+        return "the check accepts this wrong answer"
+    if said.mistake != answer.mistake or answer.says not in said.text:
+        return f"expected [{answer.mistake}] {answer.says}, got [{said.mistake}]: {said.text}"
+    return ""
+
+
+def problems(key: str, said: dict[str, Verdict]) -> str:
+    """What is wrong with the verdicts on the answers to an exercise, in a line for each."""
+    found = []
+    if not said[REFERENCE].passed:
+        found.append(f"{REFERENCE}: {said[REFERENCE].text}")
+    for answer in answers_to(key):
+        text = problem(answer, said[answer.name])
+        if text and key == TIMED and not said[answer.name].passed:
+            [again] = run(RANKS, [(key, answer.name)], fixed=True)
+            text = problem(answer, again)
+        if text:
+            found.append(f"{answer.name}: {text}")
+    return "\n".join(found)
+
+
+@pytest.mark.timeout(1300)
+@each_exercise
+def test_answers_get_their_verdicts(topic: str, key: str, together: Together) -> None:
+    found = problems(key, together(verdicts, topic, key))
+    assert not found, found
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1300)
+@each_exercise
+def test_answers_get_their_verdicts_on_all_ranks(topic: str, key: str, together: Together) -> None:
+    found = problems(key, together(verdicts_on_all_ranks, topic, key))
+    assert not found, found
+
+
+def test_every_exercise_has_its_file_of_answers() -> None:
+    assert sorted(exercises()) == sorted((path.parent.name, path.stem) for path in FILES)
+
+
+@each_exercise
+def test_mistakes_have_wrong_answers_and_answers_are_enough(topic: str, key: str) -> None:
+    check = check_of(topic, key)
+    assert inspect.getmodule(inspect.unwrap(check)).__name__ == f"parlab.checks.{topic}.{key}"
+    kept = answers_to(key)
+    assert set(check.mistakes.texts) <= {answer.mistake for answer in kept}
+    wrong = [answer.name for answer in kept if answer.wrong]
+    assert len(wrong) >= FEWEST_WRONG
+    assert len(kept) - len(wrong) >= FEWEST_RIGHT
+
+
+def test_every_mistake_of_the_base_has_a_wrong_answer() -> None:
+    kept = {answer.mistake for _, key in exercises() for answer in answers_to(key)}
+    assert set(COMMON.texts) <= kept

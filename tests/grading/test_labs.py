@@ -1,0 +1,66 @@
+"""Every lab, as the grader meets it: what is worth nothing, and what builds on what."""
+
+from pathlib import Path
+
+import pytest
+
+from parlab.runtime.paths import ROOT, numbered
+from parlab_staff.grading import no_op_answers
+from parlab_staff.grading.compare import right_at
+from parlab_staff.grading.graded_lab import find_lab
+from parlab_staff.grading.run import Limits, run
+
+# Hidden checks that call functions of other exercises: who gets those wrong loses points here too,
+# and is told "because of". Each is a decision: where a check can do without, it does.
+BUILDS_ON = {
+    "04_tensor_parallel": {
+        "parallel_gpt": {"vocabulary_cross_entropy"},
+        "sequence_parallel_gpt": {"vocabulary_cross_entropy"},
+    },
+    "05_pipeline_parallel": {
+        "naive_step": {"split_model"},
+        "pipeline": {"split_model"},
+    },
+    "06_mixed_precision": {
+        "scaled_step": {"master_weights"},
+        "mixed_step": {"loss_scaler", "master_weights"},
+        "sharded_master_weights": {"loss_scaler"},
+    },
+}
+PATHS = numbered(ROOT / "solutions", ".ipynb")
+LABS = [pytest.param(path, id=path.stem) for path in PATHS]
+# Without the grader, `tests/ranks/test_stubs.py` tries them all.
+ONE_LAB = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.nightly] if number else [])
+    for number, path in enumerate(PATHS)
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", ONE_LAB)
+def test_an_answer_that_does_nothing_earns_nothing(path: Path) -> None:
+    """Each hidden check has values that tell an answer from `return None` and an identity."""
+    lab = find_lab(path.stem)
+    ran = run(no_op_answers.notebook(lab), Limits(cell_seconds=120, seconds=550), "bwrap")
+    assert not ran.broken and not ran.ended, ran
+    found = no_op_answers.worthless(lab, ran)
+    for exercise in lab.exercises:
+        for number in range(len(no_op_answers.answers(lab.stub_of(exercise)))):
+            assert ran.cells[f"nothing-{number}-{exercise.cell}"].outcome == "ok"
+            for check in exercise.hidden:
+                assert ran.cells[f"nothing-{number}-{check}"].outcome in ("ok", "error"), check
+        assert not no_op_answers.nothing_left(exercise, found), exercise.key
+        for check, (_, expected) in exercise.hidden.items():
+            assert right_at(expected, ran.cells[check].json[0]), "the reference ran as well"
+            assert all(right_at(expected, ran.cells[check].json[0]).values()), check
+
+
+@pytest.mark.parametrize("path", LABS)
+def test_a_hidden_check_calls_no_other_exercises_functions(path: Path) -> None:
+    """But for those that are decided on: one slip is paid for once."""
+    lab = find_lab(path.stem)
+    found = {e.key: {k for cell in e.hidden for k in lab.builds_on[cell]} for e in lab.exercises}
+    others = {key: keys - {key} for key, keys in found.items() if keys - {key}}
+    assert others == BUILDS_ON.get(path.stem, {}), "let it do without, or add it to BUILDS_ON"
+    calling = [key for key, keys in found.items() if key in keys]
+    assert len(calling) == len(lab.exercises), "each calls its own: so calls are seen"

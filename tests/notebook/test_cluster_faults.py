@@ -1,0 +1,483 @@
+"""What learners do to ranks, on real ranks in a real kernel.
+
+After each fault: the cell ended by its deadline plus two seconds, the message names ranks and
+lines, the next cell works on every rank, and, where no rank died, what the ranks held is there.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import wait_until
+from tests.support.kernel import Notebook, Ran
+from tests.support.nightly import cases
+
+DEADLINE = 3  # until then a rank has begun its cell on a busy machine, too
+
+
+def works_and_keeps(notebook: Notebook, held: bool) -> None:
+    """The ranks work together, and hold (or have lost) what they held before."""
+    ran = notebook.run("%%px\nprint(comm.allreduce(1), globals().get('held'))")
+    assert ran.status == "ok", ran.message
+    assert ran.text == (
+        "".join(f"[rank {rank}] 4 {rank * 11}\n" for rank in range(4))
+        if held
+        else "[all ranks] 4 None\n"
+    )
+
+
+def in_time(notebook: Notebook, ran: Ran, deadline: float) -> bool:
+    """Whether the cell ended within two seconds of its deadline, on a machine that is not busy.
+
+    On one that is, as much longer as there are processes for each core, or as a cell that does
+    nothing takes longer there.
+    """
+    share = max(1.0, os.getloadavg()[0] / os.cpu_count())
+    return ran.seconds < deadline + 2 * share + 20 * notebook.run("%%px\npass").seconds
+
+
+@pytest.fixture(autouse=True)
+def held(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nheld = rank * 11")
+    assert ran.status == "ok", ran.message
+
+
+STUCK = {
+    "a receive that nobody sends to": (
+        "if rank == 2:\n    comm.recv(source=0)",
+        ["rank 2  line 3: comm.recv(source=0)"],
+    ),
+    "a buffer receive on every rank": (
+        "import numpy as np\ncomm.Recv(np.zeros(4), source=(rank + 1) % 4)",
+        ["ranks 0-3  line 3: comm.Recv("],
+    ),
+    "two large sends that wait for each other": (
+        "import numpy as np\nbig = np.zeros(10_000_000)\ncomm.Send(big, dest=rank ^ 1)\n"
+        "comm.Recv(big, source=rank ^ 1)",
+        ["ranks 0-3  line 4: comm.Send(big, dest=rank ^ 1)"],
+    ),
+    "a collective that one rank skips": (
+        "if rank != 1:\n    comm.allreduce(rank)",
+        ["ranks 0, 2, 3  line 3: comm.allreduce(rank)"],
+    ),
+    "mismatched collectives": (
+        "import numpy as np\nif rank == 0:\n    comm.Barrier()\nelif rank == 3:\n"
+        "    comm.bcast(None, root=1)\nelse:\n    comm.Allreduce(np.ones(5), np.ones(5))",
+        ["rank 0     line 4: comm.Barrier()", "ranks 1, 2  line 8", "rank 3"],
+    ),
+    "a wait on a request": (
+        "request = comm.irecv(source=0, tag=9)\nrequest.wait()",
+        ["ranks 0-3  line 3: request.wait()"],
+    ),
+    "a wait for several large messages": (
+        "import numpy as np\nbig, other = np.zeros(100_000), np.empty(100_000)\n"
+        "sent = comm.Isend(big, dest=rank ^ 1)\n"
+        "MPI.Request.Waitall([sent, comm.Irecv(other, source=(rank + 2) % 4)])",
+        ["ranks 0-3  line 5: MPI.Request.Waitall"],
+    ),
+    "a wait for any of several large messages": (
+        "import numpy as np\nbig, other = np.zeros(100_000), np.empty(100_000)\n"
+        "sent = comm.Isend(big, dest=rank ^ 1)\n"
+        "MPI.Request.Waitany([sent, comm.Irecv(other, source=(rank + 2) % 4)])",
+        ["ranks 0-3  line 5: MPI.Request.Waitany"],
+    ),
+    "MPI.COMM_WORLD instead of comm": (
+        "MPI.COMM_WORLD.recv(source=(rank + 1) % 4)",
+        ["ranks 0-3  line 2: MPI.COMM_WORLD.recv"],
+    ),
+    "small sends to a rank that has gone on": (
+        "import numpy as np\nif rank == 0:\n    while True: comm.Send(np.zeros(10), dest=1)",
+        ["rank 0  line 4: while True: comm.Send(np.zeros(10), dest=1)"],
+    ),
+    "a small synchronous send to a rank that has gone on": (
+        "import numpy as np\nif rank == 0:\n    comm.Ssend(np.zeros(10), dest=1)",
+        ["rank 0  line 4: comm.Ssend(np.zeros(10), dest=1)"],
+    ),
+    "an endless loop": ("while True: x = 1", ["ranks 0-3  line 2: while True: x = 1"]),
+    "an endless loop that polls": (
+        "while not comm.Iprobe(source=0, tag=77):\n    pass",
+        ["ranks 0-3  line 2: while not comm.Iprobe"],
+    ),
+    "a sleep on one rank": (
+        "if rank == 3:\n    time.sleep(1000)",
+        ["rank 3  line 3: time.sleep(1000)"],
+    ),
+    "a recursion of hundreds of calls": (
+        "def deep(n):\n    return deep(n - 1) if n else comm.recv(source=rank)\n\ndeep(300)",
+        [
+            "ranks 0-3  line 3 of deep: return deep(n - 1) if n else comm.recv(source=rank)",
+            "(called from line 5: deep(300))",
+        ],
+    ),
+    "a function of the cell": (
+        "def shift(x):\n    return comm.recv(source=rank)\n\nshift(1)",
+        [
+            "ranks 0-3  line 3 of shift: return comm.recv(source=rank)",
+            "(called from line 5: shift(1))",
+        ],
+    ),
+}
+
+
+CALLED_FROM_C = """%%px --timeout 8
+class Mute:
+    def write(self, text): pass
+    def flush(self): pass
+
+mute = Mute()
+while True: print("x", file=mute, flush=True)
+"""
+ASK = """
+import threading
+told = []
+
+def ask():
+    for _ in range(400):
+        told.append(cluster.current().channel.stacks([0, 1, 2, 3]))
+
+asker = threading.Thread(target=ask)
+asker.start()
+"""
+
+
+@pytest.mark.nightly
+def test_a_rank_may_be_asked_where_it_is_at_any_instant(notebook: Notebook) -> None:
+    """faulthandler, which reads frames as they change, ended one in some hundred times here."""
+    notebook.run(ASK)
+    ran = notebook.run(CALLED_FROM_C)
+    assert "between two lines" not in ran.message, ran.message
+    assert "variables are intact" in ran.message, ran.message
+    lacking = "sum('_run_module_as_main' not in text for one in told for text in one.values())"
+    assert notebook.run(f"asker.join()\nprint(len(told), {lacking})").text == "400 0\n"
+
+
+# One of each kind: a receive, sends, collectives, a request, Python code, a function.
+ALWAYS = {
+    "a receive that nobody sends to",
+    "two large sends that wait for each other",
+    "mismatched collectives",
+    "a wait on a request",
+    "an endless loop",
+    "a function of the cell",
+}
+
+
+@pytest.mark.parametrize("name", cases(STUCK, ALWAYS))
+def test_stuck_ranks_are_named_freed_and_keep_their_variables(notebook: Notebook, name: str):
+    code, expected = STUCK[name]
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{code}")
+    assert (ran.status, ran.error) == ("error", "DeadlineExceeded"), ran.message
+    for text in expected:
+        assert " ".join(text.split()) in " ".join(ran.message.split())
+    assert in_time(notebook, ran, DEADLINE)
+    works_and_keeps(notebook, held=True)
+
+
+TORCH = {
+    "group": "if rank != 2:\n    dist.all_reduce(torch.ones(3), group=group)",
+    "the default group (Gloo)": "if rank != 2:\n    dist.all_reduce(torch.ones(3))",
+    "a receive on Gloo": "if rank == 1:\n    dist.recv(torch.ones(3), src=0)",
+    "a backward pass of DDP on Gloo": ("if rank != 0:\n    ddp(torch.ones(2, 4)).sum().backward()"),
+}
+
+
+@pytest.mark.parametrize("name", cases(TORCH, {"group", "the default group (Gloo)"}))
+def test_torch_distributed_is_freed_too(notebook: Notebook, name: str):
+    ran = notebook.run(
+        "%%px --timeout 120\nimport torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "from parlab.rank import group\n"
+        "ddp = DistributedDataParallel(torch.nn.Linear(4, 4))\ntensor = torch.full((2,), 7.0)"
+    )
+    assert ran.status == "ok", ran.message
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{TORCH[name]}")
+    assert (ran.status, ran.error) == ("error", "DeadlineExceeded"), ran.message
+    assert "line 3" in ran.message
+    assert in_time(notebook, ran, DEADLINE)
+    works_and_keeps(notebook, held=True)
+    ran = notebook.run(
+        "%%px\nx, y = torch.ones(1), torch.ones(1)\n"
+        "dist.all_reduce(x)\ndist.all_reduce(y, group=group)\nprint(x + y, tensor.sum())"
+    )
+    assert ran.text == "[all ranks] tensor([8.]) tensor(14.)\n", ran.message
+
+
+def test_one_rank_raises_while_others_wait(notebook: Notebook):
+    ran = notebook.run("%%px\nprint('before')\nif rank == 1:\n    1 / 0\ncomm.allreduce(1)")
+    assert ran.error == "RankFailed"
+    assert ran.text == "[all ranks] before\n"
+    assert "rank 1: ZeroDivisionError: division by zero\n  line 4: 1 / 0" in ran.message
+    assert "ranks 0, 2, 3  line 5: comm.allreduce(1)" in ran.message
+    assert ran.seconds < 10, "it waits for no deadline"
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
+    ran = notebook.run(
+        "%%px\nif rank == 1:\n    raise ValueError('early')\n"
+        "until = time.monotonic() + 4\nwhile time.monotonic() < until:\n    pass\nheld = held + 1"
+    )
+    assert "rank 1: ValueError: early" in ran.message
+    ran = notebook.run("%%px\nprint(held)")
+    assert ran.text == "[rank 0] 1\n[rank 1] 11\n[rank 2] 23\n[rank 3] 34\n"
+
+
+def test_different_errors_are_told_apart_and_equal_ones_once(notebook: Notebook):
+    ran = notebook.run("%%px\nassert rank > 1, 'low'\nraise ValueError(rank // 4)")
+    assert ran.message.count("AssertionError") == 1
+    assert "ranks 0, 1: AssertionError: low" in ran.message
+    assert "ranks 2, 3: ValueError: 0" in ran.message
+    works_and_keeps(notebook, held=True)
+
+
+def test_an_import_error_on_all_ranks_is_told_once(notebook: Notebook):
+    ran = notebook.run("%%px\nimport no_such_package")
+    assert ran.message == (
+        "all ranks: ModuleNotFoundError: No module named 'no_such_package'\n"
+        "  line 2: import no_such_package"
+    )
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_syntax_error_shows_its_line(notebook: Notebook):
+    ran = notebook.run("%%px\nx = (1,\n")
+    assert ran.message.startswith("all ranks: SyntaxError")
+    assert "line 2: x = (1," in ran.message
+
+
+DEATHS = {
+    "os._exit": ("os._exit(3)", "Rank 2 died: exit status 3"),
+    "os._exit as if all were well": ("os._exit(0)", "Rank 2 died: exit status 0"),
+    "a segmentation fault": (
+        "import ctypes; ctypes.string_at(0)",
+        "Rank 2 died: signal 11 (SIGSEGV) at line 3: import ctypes; ctypes.string_at(0)",
+    ),
+    "the kernel's out-of-memory killer": (
+        "os.kill(os.getpid(), 9)",
+        "Rank 2 died: signal 9 (SIGKILL)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", cases(DEATHS, {"os._exit", "a segmentation fault"}))
+def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name: str):
+    code, expected = DEATHS[name]
+    ran = notebook.run(f"%%px\nif rank == 2:\n    {code}\ncomm.Barrier()")
+    assert (ran.status, ran.error) == ("error", "RankDied"), ran.message
+    assert expected in ran.message
+    assert "ranks 0, 1, 3  line 4: comm.Barrier()" in ran.message or "line" in ran.message
+    assert "`held`" in ran.message, "it says what is gone"
+    assert ran.seconds < 5
+    works_and_keeps(notebook, held=False)
+
+
+@pytest.mark.parametrize("code", cases(["os.kill(os.getpid(), 15)", "quit()"], {"quit()"}))
+def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook, code: str):
+    """In its cell or, where that ends first, after it."""
+    ran = notebook.run(f"%%px\nif rank == 1:\n    {code}")
+    told = ran.message
+    if ran.status == "ok":
+        wait_until(
+            lambda: notebook.run("cluster.current().channel.deaths()").text.startswith("{1:"),
+            30,
+            "the end of rank 1",
+        )
+    ran = notebook.run("%%px\nprint(comm.allreduce(1))")
+    assert ran.status == "ok", ran.message
+    told += ran.text
+    assert "These variables are lost: `held`" in told
+    # What it did is known where its answer came before its end was noticed.
+    assert "Rank 1 died: " in told or ("Rank 1 called quit()" in told and code == "quit()")
+    assert ran.text.endswith("[all ranks] 4\n")
+
+
+@pytest.mark.nightly
+def test_a_death_is_not_told_by_the_lines_of_an_earlier_cell(notebook: Notebook):
+    ran = notebook.run("%%px --timeout 1\ncomm.recv(source=rank)")
+    assert "line 2: comm.recv(source=rank)" in ran.message
+    ran = notebook.run("%%px\nif rank == 2:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()")
+    assert "Rank 2 died: signal 9 (SIGKILL)\n" in ran.message
+
+
+def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
+    pids = notebook.run("%%px\nprint(os.getpid())").text
+    pid = int(pids.split("[rank 1]")[1].split()[0])
+    os.kill(pid, signal.SIGKILL)
+    wait_until(
+        lambda: "1: -9" in notebook.run("cluster.current().channel.deaths()").text, 30, "the death"
+    )
+    ran = notebook.run("%%px\nprint(comm.allreduce(1))")
+    assert ran.status == "ok", ran.message
+    assert "Rank 1 died: signal 9 (SIGKILL)" in ran.text
+    assert "These variables are lost: `held`" in ran.text
+    assert "[all ranks] 4" in ran.text
+
+
+@pytest.mark.nightly
+def test_what_c_code_computes_may_end_first(notebook: Notebook):
+    """It hears no interrupt until then, for seven seconds here, and its variables are kept."""
+    ran = notebook.run(
+        "%%px --timeout 1\nend = time.monotonic() + 8\n"
+        "any(map(end.__lt__, iter(time.monotonic, None)))"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "line 3: any(map(end.__lt__" in ran.message
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook, held=True)
+
+
+def test_ranks_that_end_just_as_they_would_be_given_up_keep_their_variables(notebook: Notebook):
+    ran = notebook.run(
+        "from parlab.cluster.freeing import Freeing\n"
+        "looks = Freeing._any_alive\n"
+        "def late(self, *arguments):\n"
+        "    self._stop.wait_for(lambda: not self.running(), 60)\n"
+        "    return looks(self, *arguments)\n"
+        "Freeing._any_alive = late"
+    )
+    assert ran.status == "ok", ran.message
+    ran = notebook.run(
+        "%%px --timeout 1\nend = time.monotonic() + 5\n"
+        "any(map(end.__lt__, iter(time.monotonic, None)))"
+    )
+    notebook.run("Freeing._any_alive = looks")
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook, held=True)
+
+
+def test_ranks_that_cannot_be_freed_are_replaced(notebook: Notebook):
+    ran = notebook.run(
+        "%%px --timeout 2\nwhile True:\n    try:\n        time.sleep(100)\n"
+        "    except BaseException:\n        pass"
+    )
+    assert ran.error == "DeadlineExceeded"
+    assert "line 4: time.sleep(100)" in ran.message
+    assert "New ranks are starting" in ran.message
+    works_and_keeps(notebook, held=False)
+    assert in_time(notebook, ran, 2)
+
+
+def test_the_stop_button_stops_the_ranks(notebook: Notebook):
+    for code, where in (
+        ("comm.recv(source=rank)", "line 3: comm.recv(source=rank)"),
+        ("while True: pass", "line 3: while True: pass"),
+    ):
+        marker = notebook.run("import tempfile; folder = tempfile.mkdtemp(); print(folder)").text
+        file = os.path.join(marker.strip(), "running")
+        sent = notebook.send(f"%%px --timeout 100\nopen({file!r} + str(rank), 'w').close()\n{code}")
+        wait_until(
+            lambda f=file: all(os.path.exists(f"{f}{rank}") for rank in range(4)), 30, "the cell"
+        )
+        notebook.interrupt()
+        ran = notebook.wait(sent)
+        assert ran.error == "RankInterrupted"
+        assert where in ran.message
+        works_and_keeps(notebook, held=True)
+
+
+@pytest.mark.nightly
+def test_ten_megabytes_from_every_rank(notebook: Notebook):
+    ran = notebook.run("%%px\nprint(str(rank) * 10_000_000)")
+    assert ran.status == "ok", ran.message
+    assert len(ran.text) < 400_000
+    assert "characters left out; cluster.output(2) has all of it" in ran.text
+    assert notebook.run("len(cluster.output(3))").text == "10000001"
+    works_and_keeps(notebook, held=True)
+
+
+@pytest.fixture
+def load() -> Iterator[None]:
+    """Four busy processes for each core; they end with this one, however it ends."""
+    program = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
+    begin = [sys.executable, "-c", program, str(os.getpid())]
+    # In sessions of their own: Linux shares the processor out by session.
+    busy = [subprocess.Popen(begin, start_new_session=True) for _ in range(4 * os.cpu_count())]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+        for process in busy:
+            process.wait()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.nightly
+@pytest.mark.xdist_group("clock")  # not beside what measures seconds
+def test_deadlocks_on_a_busy_machine_cost_no_variables(notebook: Notebook, load: None):
+    for turn in range(5):
+        code = f"if rank != {turn % 4}:\n    comm.allreduce(1)"
+        ran = notebook.run(f"%%px --timeout {DEADLINE}\n{code}")
+        assert ran.error == "DeadlineExceeded", ran.message
+        works_and_keeps(notebook, held=True)
+
+
+SUPERVISORS = "%%px\nprint(os.getppid())"
+CONTROLLER = "print(cluster.current().ranks.processes.cluster.controller.pid)"
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        pytest.param(SUPERVISORS, id="supervisors"),
+        pytest.param(CONTROLLER, id="controller", marks=pytest.mark.nightly),
+    ],
+)
+def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
+    notebook: Notebook, tmp_path: Path, of: str
+):
+    """As on a machine that is so busy that nothing of these runs: that is no sign of death."""
+    lines = notebook.run(of).text.splitlines()
+    stopped = [psutil.Process(int(line.rpartition(" ")[2])) for line in lines if line]
+    flags = [tmp_path / f"begun{rank}" for rank in range(4)]
+    sent = notebook.send(
+        f"%%px --timeout 100\nopen(f'{tmp_path}/begun{{rank}}', 'w').close()\n"
+        "if rank != 1:\n    comm.allreduce(1)"
+    )
+    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the cell")
+    try:
+        for process in stopped:
+            process.suspend()
+        notebook.interrupt()
+        while "Stopping. What is being computed" not in notebook.next_text(sent):
+            pass
+    finally:
+        for process in stopped:
+            process.resume()
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted", ran.message
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
+    assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
+    assert ran.error == "DeadlineExceeded"
+    assert "ranks 0, 2, 3  line 3: pair.Barrier()" in ran.message
+    assert "Ended when the ranks were freed: `pair`" in ran.message
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    comm.Barrier()")
+    assert "Ended when" not in ran.message, "told once"
+    assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
+    assert "Ended when the ranks were freed: `pair`" in ran.message, "another one"
+    works_and_keeps(notebook, held=True)
+
+
+def test_a_cell_that_nobody_waits_for_is_ended_with_the_others(notebook: Notebook):
+    ran = notebook.run("%%px --noblock --targets 1\nearly = 1\nwhile True: pass")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px --timeout 2 --targets 0,2,3\ncomm.Barrier()")
+    assert ran.error == "DeadlineExceeded"
+    assert (
+        "Other cells were stopped, too, because all ranks are needed: rank 1 at line 3"
+        in ran.message
+    )
+    assert in_time(notebook, ran, 2)
+    works_and_keeps(notebook, held=True)
+    assert notebook.run("%%px --targets 1\nearly").text == "[rank 1] 1\n"

@@ -1,0 +1,82 @@
+"""Imports in rank cells: they may take long, and must not be cut off unnoticed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.support.kernel import Notebook
+
+# Imported, it tells that it is there, and ends when it may.
+WAITING = """
+import os, pathlib, time
+here = pathlib.Path(__file__).parent
+(here / f"importing-{os.environ['OMPI_COMM_WORLD_RANK']}").touch()
+while not (here / "may_end").exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def folder(notebook: Notebook, tmp_path: Path) -> Path:
+    (tmp_path / "slow.py").write_text("import time\nfor _ in range(30):\n    time.sleep(0.1)\n")
+    (tmp_path / "waiting.py").write_text(WAITING)
+    ran = notebook.run(f"%%px\nimport sys; sys.path.insert(0, {str(tmp_path)!r})\nheld = rank")
+    assert ran.status == "ok", ran.message
+    return tmp_path
+
+
+@pytest.fixture
+def in_c(tmp_path: Path) -> str:
+    """A module whose body is one call that holds Python's lock for five seconds."""
+    (tmp_path / "in_c.py").write_text(
+        "import time\nend = time.monotonic() + 5\n"
+        "done = any(map(end.__lt__, iter(time.monotonic, None)))\n"
+    )
+    return "in_c"
+
+
+def test_time_in_an_import_that_holds_the_lock_does_not_count(
+    notebook: Notebook, folder: Path, in_c: str
+) -> None:
+    ran = notebook.run(f"%%px --timeout 1\nimport {in_c}\nprint({in_c}.done)")
+    assert ran.text == "[all ranks] True\n", ran.message
+
+
+def test_time_in_imports_does_not_count(notebook: Notebook, folder: Path) -> None:
+    ran = notebook.run("%%px --timeout 1\nimport slow\nprint(held)")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px --timeout 1\nimport slow\ncomm.recv(source=rank)")
+    assert ran.error == "DeadlineExceeded", "what comes after imports counts"
+
+
+def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
+    notebook: Notebook, folder: Path
+) -> None:
+    sent = notebook.send("%%px\nimport json\nimport waiting\nimport csv")
+    flags = [folder / f"importing-{rank}" for rank in range(4)]
+    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the import")
+    notebook.interrupt()
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted"
+    assert "ranks 0-3  line 3: import waiting" in ran.message
+    assert "All ranks stopped during the import of `waiting`" in ran.message
+    assert "`held`" in ran.message, "it says what is gone"
+    ran = notebook.run("%%px\nprint(comm.allreduce(1), 'json' in globals(), 'csv' in globals())")
+    assert ran.text.endswith("[all ranks] 4 True False\n"), ran.text + ran.message
+
+
+def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path) -> None:
+    (folder / "beside_the_lab.py").touch()
+    assert notebook.run("%%px\nimport beside_the_lab, colorsys").status == "ok"
+    told = (
+        "`import beside_the_lab, colorsys` (ModuleNotFoundError: No module named 'beside_the_lab')"
+    )
+    assert told in notebook.run("cluster.restart()").text
+    ran = notebook.run("%%px\nprint('colorsys' in globals())")
+    assert ran.text == "[all ranks] False\n", "it is told once"
+
+
+def test_ranks_that_wait_for_one_that_imports_wait_on(notebook: Notebook, folder: Path) -> None:
+    ran = notebook.run("%%px --timeout 1\nif rank == 2:\n    import slow\nprint(comm.allreduce(1))")
+    assert ran.text == "[all ranks] 4\n", ran.message

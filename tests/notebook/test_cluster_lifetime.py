@@ -1,0 +1,527 @@
+"""Ranks start on any machine, live beside others, and end with their notebook."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from ipyparallel.cluster.launcher import LocalProcessLauncher
+
+from parlab import mpirun
+from parlab.cluster.launchers import output_of
+from parlab.rank.engine import supervisor
+from tests.conftest import wait_until
+from tests.support.kernel import Notebook, Ran
+from tests.support.nightly import cases
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Notebook]:
+    """The kernel of those tests that leave it alive; each starts the ranks that it needs."""
+    notebook = Notebook()
+    yield notebook
+    notebook.shutdown()
+
+
+def started(notebook: Notebook, n: int) -> None:
+    ran = notebook.run(f"from parlab import cluster\ncluster.start({n})")
+    assert ran.status == "ok", ran.message
+    assert ran.text.startswith(f"{n} rank")
+
+
+def processes_of(notebook: Notebook) -> list[psutil.Process]:
+    """Everything that the notebook's ranks consist of, on whatever terms with the kernel."""
+    ran = notebook.run(
+        "from psutil import Process\n"
+        "processes = cluster.current().ranks.processes\n"
+        "heads = [processes.cluster.controller.pid,\n"
+        "         processes.cluster.engine_set.pid, processes.cleanup.pid]\n"
+        "print(*heads, *(c.pid for head in heads for c in Process(head).children(recursive=True)))"
+    )
+    assert ran.status == "ok", ran.message
+    return [psutil.Process(int(pid)) for pid in ran.text.split()]
+
+
+def alive(processes: list[psutil.Process]) -> list[str]:
+    left = []
+    for process in processes:
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                left.append(f"{process.pid} {' '.join(process.cmdline())}")
+        except psutil.NoSuchProcess:
+            continue
+    return left
+
+
+@pytest.mark.parametrize("busy", cases(["idle", "waiting in MPI", "in a loop"], {"waiting in MPI"}))
+def test_nothing_outlives_a_kernel_that_is_killed(busy: str):
+    notebook = Notebook()
+    started(notebook, 4)
+    assert notebook.run("%%px\nfrom parlab.rank import comm, rank").status == "ok"
+    processes = processes_of(notebook)
+    assert len(processes) >= 3 + 4 * 2
+    if busy != "idle":
+        code = "comm.recv(source=rank)" if busy == "waiting in MPI" else "while True: pass"
+        notebook.send(f"%%px --timeout 600\n{code}")
+    os.kill(notebook.pid, signal.SIGKILL)
+    try:
+        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+    finally:
+        notebook.kill()
+
+
+CHILDREN = """%%px
+import os, subprocess, time
+subprocess.Popen(["sleep", "1000"])
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+os.system("sleep 1000 &")
+if os.fork() == 0:
+    time.sleep(1000)
+    os._exit(0)
+"""
+
+
+# A rank whose first thread has ended: such is each for a moment as it is killed, longer where it
+# holds much memory. Its children are its own until its last thread has ended.
+FIRST_THREAD_ENDS = """%%px --noblock
+import ctypes, platform
+held = b"1" * 10**9
+exit_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+ctypes.CDLL(None).syscall(exit_thread, 0)
+"""
+
+
+@pytest.mark.parametrize("first_thread", cases(["runs", "has ended"], {"runs"}))
+def test_what_ranks_started_ends_with_them(first_thread: str):
+    notebook = Notebook()
+    started(notebook, 2)
+    ran = notebook.run(CHILDREN)
+    assert ran.status == "ok", ran.message
+    processes = processes_of(notebook)
+    sleeping = [p for p in processes if p.cmdline()[:1] == ["sleep"]]
+    assert len(sleeping) == 2 * 3, "also those that left their rank's session, or lost their parent"
+    if first_thread == "has ended":
+        supervisors = {p.pid for p in processes if supervisor.__file__ in p.cmdline()[:4]}
+        ranks = [p for p in processes if p.ppid() in supervisors and p not in sleeping]
+        assert notebook.run(FIRST_THREAD_ENDS).status == "ok"
+        wait_until(lambda: not alive(ranks), 60, "the end of the first threads")
+    os.kill(notebook.pid, signal.SIGKILL)
+    try:
+        wait_until(lambda: not alive(processes), 20, "the end of all that the ranks started")
+    finally:
+        notebook.kill()
+
+
+@pytest.mark.nightly
+def test_a_child_of_the_kernel_does_not_keep_the_ranks():
+    """Nor does its end end them."""
+    notebook = Notebook()
+    started(notebook, 2)
+    ran = notebook.run(
+        "import multiprocessing, sys, time\ncontext = multiprocessing.get_context('fork')\n"
+        "short = context.Process(target=sys.exit)\nshort.start()\nshort.join()\n"
+        "long = context.Process(target=time.sleep, args=(1000,))\nlong.start()\nprint(long.pid)"
+    )
+    assert ran.status == "ok", ran.message
+    child = psutil.Process(int(ran.text.split()[-1]))
+    try:
+        assert notebook.run("%px 1 + 1").text == "[all ranks] 2\n"
+        processes = processes_of(notebook)
+        os.kill(notebook.pid, signal.SIGKILL)
+        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+        assert alive([child])
+    finally:
+        child.kill()
+        notebook.kill()
+
+
+def test_nothing_outlives_a_kernel_that_ends_well():
+    notebook = Notebook()
+    started(notebook, 2)
+    processes = processes_of(notebook)
+    notebook.shutdown()
+    wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+
+
+def test_two_notebooks_do_not_disturb_each_other(kernel: Notebook):
+    other = Notebook()
+    try:
+        for notebook, n in ((kernel, 2), (other, 3)):
+            started(notebook, n)
+            assert notebook.run("%%px\nfrom parlab.rank import comm, rank, group").status == "ok"
+        stuck = kernel.send("%%px --timeout 4\ncomm.recv(source=rank)")
+        ran = other.run(
+            "%%px\nimport torch, torch.distributed as dist\nx = torch.ones(1)\n"
+            "dist.all_reduce(x, group=group)\nprint(comm.allreduce(1), x.item())"
+        )
+        assert ran.text == "[all ranks] 3 3.0\n", ran.message
+        assert kernel.wait(stuck).error == "DeadlineExceeded"
+        other.run("%%px\nimport os; os._exit(1)")
+        ran = kernel.run("%%px\nprint(comm.allreduce(1))")
+        assert ran.text == "[all ranks] 2\n", ran.message
+    finally:
+        other.shutdown()
+
+
+def test_one_rank_and_more_ranks_than_cores(kernel: Notebook):
+    for n in (1, (os.cpu_count() or 1) + 3):
+        started(kernel, n)
+        ran = kernel.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
+        assert ran.text == (f"[all ranks] {n}\n" if n > 1 else "1\n"), ran.message
+
+
+def test_starting_again_ends_the_first_ranks(kernel: Notebook):
+    started(kernel, 2)
+    first = processes_of(kernel)
+    started(kernel, 3)
+    wait_until(lambda: not alive(first), 20, "the end of the first ranks")
+    assert kernel.run("%px __import__('parlab.rank').rank.world_size").text == "[all ranks] 3\n"
+
+
+@pytest.mark.nightly
+def test_ranks_start_where_the_client_does_not_hear_of_them(kernel: Notebook):
+    """On a busy machine engines register just before its subscription begins."""
+    deaf = "import ipyparallel as ipp\nheard = ipp.Client._register_engine\n"
+    kernel.run(f"{deaf}ipp.Client._register_engine = lambda *_: None")
+    try:
+        started(kernel, 2)
+    finally:
+        kernel.run("ipp.Client._register_engine = heard")
+
+
+@pytest.mark.nightly
+def test_ranks_start_where_the_controller_does_not_list_them():
+    """Its process that hears their hearts is gone, as where another program has taken its port."""
+    notebook = Notebook()
+    ran = notebook.run(
+        "import threading, psutil\n"
+        "ended = threading.Event()\n"
+        "def controllers():\n"
+        "    for one in psutil.Process().children(recursive=True):\n"
+        "        try:\n"
+        "            if 'ipyparallel.controller' in one.cmdline():\n"
+        "                yield one\n"
+        "        except psutil.NoSuchProcess: pass\n"
+        "def end_the_first():\n"
+        "    while not ended.is_set():\n"
+        "        found = {one.pid: one for one in controllers()}\n"
+        "        for one in found.values():\n"
+        "            if one.ppid() in found:\n"
+        "                one.kill()\n"
+        "                ended.set()\n"
+        "threading.Thread(target=end_the_first, daemon=True).start()\n"
+        "from parlab import cluster\n"
+        "cluster.start(2)\n"
+        "print('ended' if ended.is_set() else 'nothing was ended')"
+    )
+    assert ran.status == "ok", ran.message
+    assert "2 ranks" in ran.text and "\nended" in ran.text, ran.text
+    assert notebook.run("%%px\nprint(1)").text == "[all ranks] 1\n"
+    processes = processes_of(notebook)
+    notebook.shutdown()
+    wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+
+
+@pytest.fixture
+def controller_met(kernel: Notebook) -> Iterator[Callable[[str], Ran]]:
+    """Start two ranks; once their controller has told where it listens, do that to its process."""
+
+    def start(do: str) -> Ran:
+        return kernel.run(
+            "import os, threading, psutil\n"
+            "from parlab import cluster\n"
+            "from parlab.cluster.processes import Processes\n"
+            "connect = Processes._connect\n"
+            "def meet(self, *arguments):\n"
+            "    controller = self.cluster.controller\n"
+            "    while not all(map(os.path.exists, controller.connection_files.values())):\n"
+            "        pass\n"
+            "    controller = psutil.Process(controller.pid)\n"
+            f"    {do}\n"
+            "    return connect(self, *arguments)\n"
+            "Processes._connect = meet\n"
+            "cluster.start(2)"
+        )
+
+    yield start
+    kernel.run("Processes._connect = connect")
+
+
+@pytest.mark.nightly
+def test_ranks_start_where_the_controller_is_too_busy_to_answer(kernel, controller_met):
+    """Stock engines wait for five seconds, a stock client for ten."""
+    do = "controller.suspend(); threading.Timer(15, controller.resume).start()"
+    ran = controller_met(do)
+    assert ran.status == "ok", ran.message
+    assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
+
+
+def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
+    ran = controller_met("controller.kill()")
+    assert ran.error == "ControllerFailed", ran.message
+    assert "ipyparallel's controller failed" in ran.message
+    assert "Try cluster.start() again" in ran.message and "printed: " in ran.message
+    assert ran.seconds < 60  # not as long as a busy one gets
+    kernel.run("Processes._connect = connect")
+    started(kernel, 2)
+
+
+@pytest.mark.parametrize("of", cases(["registration", "control", "mux", "task"], {"control"}))
+def test_ranks_start_where_another_program_took_a_port_of_the_controllers(kernel: Notebook, of):
+    """It ends, or goes on without what it serves there; another controller has other ports."""
+    number = ["control", "mux", "task"].index(of) if of != "registration" else None
+    ran = kernel.run(
+        "import socket\n"
+        "from parlab import cluster\n"
+        "from parlab.cluster import processes\n"
+        "cluster.stop()\n"
+        "taken = [socket.create_server(('127.0.0.1', 0)) for _ in range(8)]\n"
+        "ports = [one.getsockname()[1] for one in taken]\n"
+        f"pool, number = {'engine' if number is None else 'client'!r}, {number or 0}\n"
+        "option = f'--IPController.{pool}_ports=' + ','.join(map(str, ports))\n"
+        "for index, one in enumerate(taken):\n"
+        "    if index != number:\n"
+        "        one.close()\n"
+        "processes.CONTROLLER_ARGS.append(option)\n"
+        "kill = processes.Processes.kill\n"
+        "ends = []\n"
+        "def free(self):\n"
+        "    ends.append(kill(self))\n"
+        "    taken[number].close()\n"
+        "processes.Processes.kill = free\n"
+        "cluster.start(2)\n"
+        "print(len(ends), 'ended')"
+    )
+    kernel.run("processes.Processes.kill = kill\nprocesses.CONTROLLER_ARGS.remove(option)")
+    assert ran.status == "ok", ran.message
+    assert "1 ended" in ran.text, "the first start did not fail"
+    assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
+
+
+def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
+    started(kernel, 2)
+    assert kernel.run("%%px\nfrom parlab.rank import comm, rank\nheld = rank").status == "ok"
+    ran = kernel.run("cluster.restart()")
+    assert ran.status == "ok", ran.message
+    ran = kernel.run("%%px\nprint(comm.allreduce(1), 'held' in globals())")
+    assert ran.text == "[all ranks] 2 False\n", ran.message
+
+
+@pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5", "True"])
+def test_a_number_of_ranks_that_is_none_is_refused(kernel: Notebook, n: str):
+    ran = kernel.run(f"from parlab import cluster\ncluster.start({n})")
+    assert ran.error == "ValueError"
+    assert "number of ranks, 1 or more" in ran.message
+
+
+def test_cells_without_ranks_say_what_to_do(kernel: Notebook):
+    started(kernel, 1)
+    assert kernel.run("cluster.stop()").status == "ok"
+    ran = kernel.run("%%px\n1")
+    assert ran.error == "ClusterError"
+    assert "cluster.start()" in ran.message
+
+
+def test_cells_after_a_start_that_failed_say_what_to_do():
+    notebook = Notebook({"OMPI_MCA_btl": "none_such"})
+    try:
+        ran = notebook.run("from parlab import cluster\ncluster.start(2)")
+        assert ran.error == "ClusterError"
+        ran = notebook.run("%%px --timeout 5\n1")
+        assert (ran.error, "cluster.start()" in ran.message) == ("ClusterError", True)
+    finally:
+        notebook.shutdown()
+
+
+def test_bad_options_are_refused(kernel: Notebook):
+    started(kernel, 2)
+    assert kernel.run("%%px --timeout 0\n1").error == "UsageError"
+    assert kernel.run("%%px --timeout soon\n1").error == "UsageError"
+    ran = kernel.run("%%px --targets foo\n1")
+    assert (ran.error, ran.message.count("\n")) == ("UsageError", 0)
+    assert "--targets takes ranks, as 0,2 or 0:3, not 'foo'" in ran.text
+    ran = kernel.run("%%px --targets 5\n1")
+    assert (ran.status, ran.error) == ("error", "UsageError")
+    ran = kernel.run("%%px --targets 1\nprint('only me')")
+    assert ran.text == "[rank 1] only me\n"
+
+
+def test_no_setting_is_made_that_this_machine_does_not_need():
+    code = (
+        "import os; from parlab import mpirun; os.geteuid = lambda: 1000\n"
+        "home = {'HOME': '/home/me'}\n"
+        "print(sorted(mpirun.environment(1, home)), sorted(mpirun.environment(10**6, home)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    ordinary, crowded = eval(printed.replace("] [", "], ["))
+    assert ordinary == ["MPI4PY_RC_FAST_REDUCE", "OMPI_MCA_btl", "OMP_NUM_THREADS"]
+    assert set(crowded) - set(ordinary) == {"PRTE_MCA_rmaps_default_mapping_policy"}
+
+
+def test_what_the_user_sets_stays():
+    from parlab import mpirun
+
+    assert "OMP_NUM_THREADS" not in mpirun.environment(4, {"OMP_NUM_THREADS": "8"})
+
+
+def test_group_imported_on_some_ranks_only_is_stuck_and_freed(kernel: Notebook):
+    started(kernel, 3)
+    assert kernel.run("%%px\nfrom parlab.rank import comm, rank\nheld = rank").status == "ok"
+    ran = kernel.run("%%px --timeout 15\nif rank != 1:\n    from parlab.rank import group")
+    assert ran.error == "DeadlineExceeded"
+    assert "ranks 0, 2  line 3: from parlab.rank import group" in ran.message
+    assert "variables are intact" in ran.message
+    ran = kernel.run(
+        "%%px --timeout 120\nfrom parlab.rank import group\n"
+        "import torch, torch.distributed as dist\n"
+        "x = torch.ones(1)\ndist.all_reduce(x, group=group)\ndist.all_reduce(x)\nprint(x, held)"
+    )
+    assert ran.text == "".join(f"[rank {rank}] tensor([9.]) {rank}\n" for rank in range(3))
+
+
+@pytest.mark.nightly
+def test_idle_ranks_leave_the_processors_alone(kernel: Notebook):
+    started(kernel, 2)
+    assert kernel.run("%%px\nfrom parlab.rank import comm").status == "ok"
+    supervisors = [p for p in processes_of(kernel) if p.cmdline()[3:4] == [supervisor.__file__]]
+    assert len(supervisors) == 2
+
+    def used() -> float:
+        return sum(p.cpu_times().user + p.cpu_times().system for p in supervisors)
+
+    before, start = used(), time.monotonic()
+    wait_until(lambda: time.monotonic() > start + 2, 10, "two seconds")
+    assert used() - before < 0.1
+
+
+@pytest.mark.nightly
+def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
+    kernel: Notebook, tmp_path: Path
+):
+    for name in ("random", "socket", "select", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong file')")
+    (tmp_path / "mine.py").write_text("x = 5")
+    kernel.run(f"import os; before = os.getcwd(); os.chdir({str(tmp_path)!r})")
+    try:
+        started(kernel, 2)
+        assert kernel.run("%%px\nimport random, mine\nmine.x").text == "[all ranks] 5\n"
+    finally:
+        kernel.run("os.chdir(before)")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        # In /proc nobody can make a file, not even root. (Open MPI's own message has 40 lines.)
+        ("TMPDIR", "/proc", ["cannot write into TMPDIR, /proc"]),
+        (
+            "OMPI_MCA_btl",
+            "none_such",
+            ["ended while it was starting: exit status", "error occurred in MPI_"],
+        ),
+        ("PRTE_MCA_rmaps", "none_such", ["before mpiexec ended", "Component: none_such", "doctor"]),
+    ],
+    ids=["no space", "no MPI", "no launcher"],
+)
+def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[str]) -> None:
+    program = "from parlab import cluster; cluster.start(2)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {variable: value},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode != 0
+    assert all(text in ran.stderr for text in told), ran.stderr
+
+
+# An mpiexec that finds what another one of the same number left as it was killed.
+COMES_AFTER = """\
+#!/bin/sh
+mkdir "$TMPDIR/ompi.$$" && touch "$TMPDIR/ompi.$$/pmix.$(hostname).tool"
+exec {mpiexec} "$@"
+"""
+
+
+@pytest.mark.nightly
+def test_what_a_killed_mpiexec_left_behind_does_no_harm(tmp_path: Path) -> None:
+    program = tmp_path / "mpiexec"
+    program.write_text(COMES_AFTER.format(mpiexec=mpirun.mpiexec()))
+    program.chmod(0o700)
+    notebook = Notebook({"TMPDIR": str(tmp_path)})
+    try:
+        notebook.run(f"from parlab import mpirun\nmpirun.mpiexec = lambda: {str(program)!r}")
+        started(notebook, 2)
+        ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
+        assert ran.text == "[all ranks] 2\n", ran.message
+    finally:
+        notebook.shutdown()
+    (left,) = tmp_path.glob("ompi.*")
+    assert [file.suffix for file in left.iterdir()] == [".tool"]
+
+
+# A file system of 100 KiB on folder $1 with $2 bytes in it, for a program and what it starts.
+SMALL = """\
+mount -t tmpfs -o size=100k none "$1" || exit 111
+head -c "$2" /dev/zero > "$1/full" 2> /dev/null
+shift 2
+exec "$@"
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("variable", "used", "told"),
+    [
+        (
+            "TMPDIR",
+            200_000,
+            "cannot write into TMPDIR, {folder}: it is full, or it is not yours",
+        ),
+        ("TEMP", 200_000, "cannot write into TEMP, {folder}: it is full, or it is not yours"),
+        (
+            "TMPDIR",
+            60_000,
+            "{folder} has no room for the 2 MiB that ranks may write there (No space",
+        ),
+    ],
+    ids=["full", "full by another name", "nearly full"],
+)
+def test_a_full_folder_for_temporary_files_is_told(
+    tmp_path: Path, variable: str, used: int, told: str
+) -> None:
+    program = [sys.executable, "-c", "from parlab import cluster; cluster.start(2)"]
+    apart = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
+    others = {name: "" for name in ("TMPDIR", "TEMP", "TMP")}
+    ran = subprocess.run(
+        [*apart, "sh", "-c", SMALL, "sh", str(tmp_path), str(used), *program],
+        env=os.environ | others | {variable: str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if ran.returncode == 111 or ran.stderr.startswith("unshare: "):
+        pytest.skip(f"a full disk: no file system can be mounted here ({ran.stderr.strip()})")
+    assert ran.returncode != 0
+    assert f"ClusterError: {told.format(folder=tmp_path)}" in ran.stderr, ran.stderr
+
+
+def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
+    """It removes the file as the process ends, which may be before anybody asks."""
+    launcher = LocalProcessLauncher(work_dir=str(tmp_path))
+    launcher.output_file = str(tmp_path / "output")
+    file = Path(launcher.output_file)
+    file.write_text("at first")
+    assert output_of(launcher) == "at first"
+    file.write_text("at first, and last")
+    assert output_of(launcher) == "at first, and last"
+    file.write_text("at first, and last, and as it ended")
+    launcher._log_output({"exit_code": 213})
+    assert not file.exists()
+    assert [output_of(launcher) for _ in range(2)] == ["at first, and last, and as it ended"] * 2

@@ -1,0 +1,121 @@
+"""What a rank cell shows: in rank order, equal outputs once, the same on every run."""
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+
+def test_outputs_come_in_rank_order_whoever_is_first(notebook: Notebook):
+    code = (
+        "%%px\nfor turn in range(3, -1, -1):\n    if rank == turn:\n"
+        "        print('rank', rank)\n    comm.Barrier()"
+    )
+    for _ in range(3):
+        ran = notebook.run(code)
+        assert ran.text == "".join(f"[rank {rank}] rank {rank}\n" for rank in range(4))
+
+
+def test_equal_outputs_are_shown_once(notebook: Notebook):
+    assert notebook.run("%%px\nprint('same')").text == "[all ranks] same\n"
+    ran = notebook.run("%%px\nprint('zero' if rank == 0 else 'other')")
+    assert ran.text == "[rank 0] zero\n[ranks 1-3] other\n"
+    assert notebook.run("%%px\nprint(rank % 2)").text == "[ranks 0, 2] 0\n[ranks 1, 3] 1\n"
+
+
+def test_several_lines_stand_below_their_rank(notebook: Notebook):
+    assert notebook.run("%%px\nprint('a\\nb')").text == "[all ranks]\na\nb\n"
+
+
+def test_results_stderr_and_pictures(notebook: Notebook):
+    assert notebook.run("%%px\nworld_size").text == "[all ranks] 4\n"
+    assert notebook.run("%px rank").text == "".join(f"[rank {r}] {r}\n" for r in range(4))
+    ran = notebook.run("%%px\nimport sys\nif rank == 1: print('careful', file=sys.stderr)")
+    assert ran.text == "[rank 1] careful\n"
+    ran = notebook.run(
+        "%%px\nfrom IPython.display import display, HTML\nif rank == 2: display(HTML('<b>2</b>'))"
+    )
+    assert ran.text == "[rank 2]\n<IPython.core.display.HTML object>"
+
+
+def test_a_long_cell_tells_how_far_it_is_and_leaves_no_trace(notebook: Notebook):
+    sent = notebook.send("%%px\nprint('half way', flush=True)\ntime.sleep(5)\nprint('done')")
+    seen, cleared = "", 0
+    while True:
+        message = notebook.client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        if message["msg_type"] == "stream":
+            seen += message["content"]["text"]
+        cleared += message["msg_type"] == "clear_output"
+        if message["content"].get("execution_state") == "idle":
+            break
+    assert "s of 60 s, ranks 0-3  half way" in seen
+    assert seen.endswith("[all ranks]\nhalf way\ndone\n")
+    assert cleared >= 2
+
+
+def test_local_runs_here_too(notebook: Notebook):
+    assert notebook.run("%%px --local\nhere = 5").status == "ok"
+    assert notebook.run("here").text == "5"
+    assert notebook.run("%px here").text == "[all ranks] 5\n"
+
+
+def test_what_a_rank_prints_after_it_was_freed_is_not_shown(notebook: Notebook) -> None:
+    """MPI may let a freed rank go on as if its message had arrived; here the cell does so."""
+    ran = notebook.run(
+        "%%px --timeout 2\nprint('before')\nif rank == 0:\n    try:\n        comm.recv(source=1)\n"
+        "    except MPI.Exception:\n        pass\n    print('after')"
+    )
+    assert ran.error == "DeadlineExceeded" and "rank 0" in ran.message
+    assert "before" in ran.text and "after" not in ran.text
+
+
+def test_of_thousands_of_displays_the_first_are_shown(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px\nfrom IPython.display import HTML, display\n"
+        "for i in range(1100):\n    display(HTML(str(i)))"
+    )
+    assert ran.status == "ok", ran.message
+    assert ran.text.count("HTML object") == 100
+    assert "1,000 more displays of this cell left out" in ran.text
+
+
+def test_lines_that_are_flushed_all_arrive(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nfor i in range(2000): print(i, flush=True)")
+    lines = "".join(f"{i}\n" for i in range(2000))
+    assert ran.text == f"[all ranks]\n{lines}", ran.message
+
+
+def test_of_a_lot_that_is_printed_the_first_and_the_last_are_kept(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nfor i in range(13_000): print(i, '.' * 1000)")
+    assert ran.text.startswith("[rank 0]\n0 ...") or ran.text.startswith("[all ranks]\n0 ...")
+    assert "\n12999 ..." in ran.text and ran.text.endswith("...\n"), ran.message
+    assert "characters left out; cluster.output(0) has more" in ran.text
+    sent = notebook.run("len(cluster.output(0)), ' characters left out …' in cluster.output(0)")
+    assert sent.text.startswith("(12010") and sent.text.endswith("True)")
+
+
+def test_displays_without_end_end_at_their_deadline(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px --timeout 3\nfrom IPython.display import HTML, clear_output, display\n"
+        "while True:\n    clear_output()\n    display(HTML('x'))"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert ran.seconds < 10, "with time for a busy machine"
+    assert " more displays of this cell left out" in ran.text
+    sent = notebook.run("[len(of['outputs']) for of in cluster.current().last.outputs().values()]")
+    assert sent.text == str([101] * 4), "a hundred, and how many there were"
+    assert notebook.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 4\n"
+
+
+LINES = ["print('x' * 50)", "print('x', flush=True)", "print('x' * 1000, flush=True)"]
+
+
+@pytest.mark.parametrize("code", LINES)
+def test_printing_without_end_ends_at_its_deadline(notebook: Notebook, code: str) -> None:
+    """Ranks that print faster than the kernel reads would be heard for ten seconds more."""
+    ran = notebook.run(f"%%px --timeout 3\nwhile True: {code}")
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert f"ranks 0-3  line 2: while True: {code}" in ran.message
+    assert ran.seconds < 10, "with time for a busy machine"
+    assert notebook.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 4\n"

@@ -1,0 +1,152 @@
+"""What a learner does to the ranks by mistake costs one line, and none of their variables."""
+
+import re
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+MENDED = {
+    "comm.Revoke()": "works again",
+    "comm.Free()": "works again",
+    "if rank == 1:\n    comm.Free()": "works again",
+    "comm.Disconnect()": "works again",
+    "group.comm.Free()": "works again",
+    "MPI.COMM_SELF.Free()": "works again",
+    "import sys\nsys.stdout.close()\nsys.stdout = None": "sys.stdout is what it was before",
+    "import io, sys\nsys.stderr = io.StringIO()": "sys.stderr is what it was before",
+    "dist.destroy_process_group()": "default process group. It was created again",
+}
+STUCK = {
+    "in a list": "comms = [comm.Split(rank % 2)]\ncomms[0].recv(source=comms[0].rank)",
+    "in a dict": "comms = {'a': comm.Dup()}\ncomms['a'].recv(source=rank)",
+    "in an object": "class Held: pass\nh = Held(); h.inner = comm.Dup()\nh.inner.recv(source=rank)",
+    "of this rank alone": "MPI.COMM_SELF.recv(source=0)",
+}
+REFUSED = {
+    "if rank == 1:\n    raise SystemExit(3)": (
+        "rank 1: SystemExit: 3\n  line 3: raise SystemExit(3)"
+    ),
+    "raise ExceptionGroup('both', [ValueError(1), OSError(2)])": (
+        "both (2 sub-exceptions)\n"
+        "  line 2: raise ExceptionGroup('both', [ValueError(1), OSError(2)])\n"
+        "  ValueError: 1\n  OSError: 2"
+    ),
+    "class Odd:\n    def __repr__(self): raise ValueError('no text')\nOdd()": "ValueError: no text",
+    "import asyncio\nawait asyncio.sleep(0)": "asyncio.run",
+    "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
+}
+
+
+@pytest.fixture(autouse=True)
+def held(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px\nimport torch, torch.distributed as dist\nfrom parlab.rank import group\nheld = rank"
+    )
+    assert ran.status == "ok", ran.message
+
+
+def works_and_keeps(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px\nx, y = torch.ones(1), torch.ones(1)\n"
+        "dist.all_reduce(x)\ndist.all_reduce(y, group=group)\n"
+        "print(comm.allreduce(held), MPI.COMM_SELF.allreduce(1), int(x + y))"
+    )
+    assert ran.text == "[all ranks] 6 1 8\n", ran.message
+
+
+@pytest.mark.parametrize("code", MENDED)
+def test_what_a_cell_broke_is_mended(notebook: Notebook, code: str) -> None:
+    ran = notebook.run(f"%%px\n{code}")
+    assert ran.status == "ok", ran.message
+    assert MENDED[code] in ran.text
+    works_and_keeps(notebook)
+
+
+@pytest.mark.parametrize("place", STUCK)
+def test_communicators_are_found_where_the_lab_keeps_them(notebook: Notebook, place: str) -> None:
+    ran = notebook.run(f"%%px --timeout 2\n{STUCK[place]}")
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook)
+
+
+@pytest.mark.parametrize("code", REFUSED)
+def test_the_message_says_what_is_wrong(notebook: Notebook, code: str) -> None:
+    ran = notebook.run(f"%%px\n{code}")
+    assert ran.error == "RankFailed"
+    assert REFUSED[code] in ran.message
+    assert ran.text == "", "all of it is in the message"
+    works_and_keeps(notebook)
+
+
+def test_await_works_as_its_message_says(notebook: Notebook) -> None:
+    told = notebook.run("%%px\nimport asyncio\nawait asyncio.sleep(0)").message
+    (call,) = re.findall("`(concurrent[^`]+)`", told)
+    ran = notebook.run(
+        "%%px\nimport asyncio, concurrent.futures\n"
+        f"async def main():\n    await asyncio.sleep(0)\n    return 5\n{call}"
+    )
+    assert ran.text == "[all ranks] 5\n", ran.message
+
+
+def test_a_magic_for_the_whole_cell_may_follow(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\n%%capture shown\nprint(1)\nin_it = 2")
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px\nprint(shown.stdout.strip(), in_it)")
+    assert ran.text == "[all ranks] 1 2\n"
+
+
+@pytest.mark.parametrize(
+    "handler", ["signal.SIG_IGN", "signal.SIG_DFL", "signal.default_int_handler", "lambda *_: None"]
+)
+def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
+    notebook: Notebook, handler: str
+) -> None:
+    ran = notebook.run(
+        "%%px --timeout 1\nimport signal\n"
+        f"signal.signal(signal.SIGINT, {handler})\nwhile True: pass"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook)
+
+
+def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px --timeout 2\nimport sys\n"
+        "def waits():\n    try: comm.recv(source=rank)\n    except MPI.Exception: pass\n"
+        "    print('err', file=sys.stderr)\n    return 'what it gave'\nwaits()"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert ran.text == ""
+
+
+def test_a_communicator_that_was_freed_does_not_cost_the_ranks(notebook: Notebook) -> None:
+    """No call of MPI may see its handle any more: that ends the process."""
+    ran = notebook.run(
+        "%%px --timeout 2\nif rank == 1:\n    comm.Free()\nelse:\n    comm.Barrier()"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook)
+
+
+def test_after_finalize_the_ranks_are_replaced_and_it_is_said_why(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nprint('before')\nMPI.Finalize()")
+    assert ran.error == "RankDied"
+    assert "called MPI.Finalize" in ran.message and "New ranks are starting" in ran.message
+    assert ran.text == "[all ranks] before\n"
+
+
+def test_a_mend_that_is_not_possible_says_why_beside_the_cells_own_error(
+    notebook: Notebook,
+) -> None:
+    busy = notebook.run("%%px --noblock --targets 3\nwhile True: pass")
+    assert busy.status == "ok", busy.message
+    ran = notebook.run("%%px --targets 0:3\ncomm.Free()\n1 / 0")
+    assert ran.error == "RankDied"
+    assert "ZeroDivisionError" in ran.message
+    assert "This cell freed or revoked `comm`" in ran.message
+    assert "rank 3 still ran a `--noblock` cell" in ran.message
+    assert "These variables are lost: `held`" in ran.message

@@ -1,0 +1,152 @@
+"""The stop button, in every state that ranks can be in."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.notebook.test_cluster_faults import in_time, works_and_keeps
+from tests.notebook.test_cluster_lifetime import alive, processes_of, started
+from tests.support.kernel import Notebook
+
+PRESSES = pytest.mark.parametrize("presses", [1, 2])
+
+
+@pytest.fixture(autouse=True)
+def held(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\nheld = rank * 11")
+    assert ran.status == "ok", ran.message
+
+
+def shown(notebook: Notebook, sent: str, text: str) -> None:
+    """Wait until the cell has shown `text`."""
+    while True:
+        message = notebook.client.get_iopub_msg(timeout=60)
+        if message["parent_header"].get("msg_id") == sent:
+            assert message["content"].get("execution_state") != "idle", f"{text!r} was not shown"
+            if text in message["content"].get("text", ""):
+                return
+
+
+def press(notebook: Notebook, times: int) -> None:
+    for _ in range(times):
+        notebook.interrupt()
+
+
+def sent_and_begun(notebook: Notebook, folder: Path, code: str) -> str:
+    """Send a cell whose third line is `code`; it is at that line on every rank."""
+    flags = [folder / f"running{rank}" for rank in range(4)]
+    # By files: what a rank printed may not get out while C code holds Python's lock.
+    sent = notebook.send(
+        f"%%px --timeout 100\nopen({str(folder)!r} + f'/running{{rank}}', 'w').close()\n{code}"
+    )
+    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the cell")
+    return sent
+
+
+STATES = {
+    "waiting in MPI": ("comm.recv(source=rank)", "ranks 0-3  line 3: comm.recv(source=rank)"),
+    "in a loop": ("while True: pass", "ranks 0-3  line 3: while True: pass"),
+    "printing": ("while True: print(1, flush=True)", "ranks 0-3  line 3: while True: print(1"),
+    "asleep": ("time.sleep(1000)", "ranks 0-3  line 3: time.sleep(1000)"),
+}
+
+
+@PRESSES
+@pytest.mark.parametrize("state", STATES)
+def test_stop_while_ranks_are_at_work(
+    notebook: Notebook, tmp_path: Path, state: str, presses: int
+) -> None:
+    code, place = STATES[state]
+    sent = sent_and_begun(notebook, tmp_path, code)
+    press(notebook, presses)
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted"
+    assert place in ran.message
+    works_and_keeps(notebook, held=True)
+    assert in_time(notebook, ran, 1)
+
+
+@PRESSES
+def test_stop_after_a_rank_failed_while_others_go_on(notebook: Notebook, presses: int) -> None:
+    sent = notebook.send("%%px --timeout 100\nif rank == 1:\n    1 / 0\nwhile True: pass")
+    shown(notebook, sent, "rank 1 failed: ZeroDivisionError")
+    press(notebook, presses)
+    ran = notebook.wait(sent)
+    assert ran.error == "RankFailed"
+    assert "rank 1: ZeroDivisionError" in ran.message
+    assert "ranks 0, 2, 3  line 4: while True: pass" in ran.message
+    works_and_keeps(notebook, held=True)
+    assert in_time(notebook, ran, 1)
+
+
+def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_path: Path) -> None:
+    """They compute, so there is hope: they get ten seconds, and that is shown."""
+    sent = sent_and_begun(notebook, tmp_path, "sum(range(10**13))")
+    notebook.interrupt()
+    shown(notebook, sent, "press stop again")
+    notebook.interrupt()
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted"
+    assert "ranks 0-3  line 3: sum(range(10**13))" in ran.message
+    assert "All ranks could not be stopped." in ran.message
+    works_and_keeps(notebook, held=False)
+    assert in_time(notebook, ran, 1)
+
+
+@PRESSES
+def test_stop_while_fresh_ranks_are_awaited(notebook: Notebook, presses: int) -> None:
+    ran = notebook.run("%%px\nif rank == 3: os._exit(2)")
+    assert ran.error == "RankDied"
+    # It says when it runs: a kernel that is interrupted before has no cell to end.
+    sent = notebook.send("print('it runs')\nget_ipython().run_cell_magic('px', '', 'print(rank)')")
+    while "it runs" not in str(notebook.client.get_iopub_msg(timeout=60)["content"].get("text")):
+        pass
+    press(notebook, presses)
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted", ran.message
+    assert "they continue to start" in ran.message.lower()
+    works_and_keeps(notebook, held=False)
+
+
+# Presses stop, as often, as soon as ranks are being ended.
+PRESSING = """
+import os, signal, threading
+from parlab import cluster
+cluster.start(4)
+
+def press(times):
+    try:
+        while cluster.current():
+            pass
+    except cluster.ClusterError:
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@PRESSES
+@pytest.mark.parametrize("call", ["cluster.stop()", "cluster.start(4)"])
+def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
+    """None is left, and none is started."""
+    notebook = Notebook()
+    try:
+        assert notebook.run(PRESSING).status == "ok"
+        processes = processes_of(notebook)
+        ran = notebook.run(f"threading.Thread(target=press, args=({presses},)).start()\n{call}")
+        assert ran.error == "RankInterrupted", ran.message
+        assert "no ranks any more" in ran.message
+        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+        started(notebook, 2)
+        ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
+        assert ran.text == "[all ranks] 2\n", ran.message
+    finally:
+        notebook.shutdown()
+
+
+def test_ranks_are_replaced_while_others_still_start(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "cluster.current().replace()\ncluster.current().replace()\ncluster.restart()"
+    )
+    assert ran.status == "ok", ran.message
+    works_and_keeps(notebook, held=False)

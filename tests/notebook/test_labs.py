@@ -1,0 +1,158 @@
+"""The notebooks themselves, on real ranks: solutions repeat their outputs, stubs pass no check."""
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from parlab.runtime.paths import ROOT, numbered
+from tests.conftest import rank_processes, started_with, wait_until
+
+# A lab runs in two minutes on two free cores; these are the limits of something that hangs.
+CELL_SECONDS = 300
+NOTEBOOK_SECONDS = 1200
+
+
+# From the sources: a notebook that was not derived, or is gone, fails.
+LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
+
+
+def each_alone(folder: str, nightly: Sequence[str] = ()) -> list:
+    """The labs, each of which may run next to the others; `make test` leaves out some."""
+    return [
+        pytest.param(
+            lab,
+            marks=[
+                pytest.mark.xdist_group(f"{folder}/{lab}"),
+                *([pytest.mark.nightly] if lab in nightly else []),
+            ],
+        )
+        for lab in LABS
+    ]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Without the variable by which kernels would know of this test and capture less."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return kept | more
+
+
+def test_there_are_labs() -> None:
+    assert LABS
+
+
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.parametrize("lab", each_alone("solutions"))
+def test_the_solution_passes_all_and_prints_what_is_stored(lab: str) -> None:
+    repeats_its_outputs(lab)
+
+
+# PyTorch, oneDNN and MKL compute as on a CPU without AVX.
+OLD_CPU = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "ONEDNN_MAX_CPU_ISA": "SSE41",
+    "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    "MKL_CBWR": "COMPATIBLE",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.parametrize("lab", each_alone("old-cpu"))
+def test_the_outputs_do_not_depend_on_the_cpu(lab: str) -> None:
+    repeats_its_outputs(lab, **OLD_CPU)
+
+
+def repeats_its_outputs(lab: str, **variables: str) -> None:
+    """Run a solution with these variables, and compare its outputs with the stored ones."""
+    path = ROOT / "solutions" / f"{lab}.ipynb"
+    mark = secrets.token_hex(8)
+    # A process a notebook: one that cannot be read, or kills its kernel, is alone in that.
+    command = [sys.executable, "-m", "pytest", str(path), "--nbval", "--nbval-current-env"]
+    options = [f"--nbval-cell-timeout={CELL_SECONDS}", f"--timeout={NOTEBOOK_SECONDS}"]
+    options += ["-p", "no:cacheprovider", "--color=no", "-q", "-rfExX"]
+    ran = subprocess.run(
+        command + options,
+        cwd=ROOT,
+        env=environment(PARLAB_TEST_RUN=mark, **variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=NOTEBOOK_SECONDS,
+    )
+    told = ran.stdout
+    assert ran.returncode == 0, told
+    cells = nbformat.read(path, as_version=4).cells
+    code = sum(cell.cell_type == "code" for cell in cells)
+    # After a cell that ran out of time nbval expects failures; only what passed counts.
+    assert f"{code} passed" in told and "xfailed" not in told and "skipped" not in told, told
+    wait_until(
+        lambda: not any(started_with(process, mark) for process in rank_processes()),
+        60,
+        "nbval has killed the kernel, and its ranks have ended",
+    )
+
+
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.nightly
+@pytest.mark.parametrize("lab", each_alone("three"))
+def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
+    """Batches, layers and parameters that divide by four do not divide by three."""
+    notebook = nbformat.read(ROOT / "solutions" / f"{lab}.ipynb", as_version=4)
+    [start] = [c for c in notebook.cells if "cluster.start()" in c.source]
+    start.source = start.source.replace("cluster.start()", "cluster.start(3)")
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(ROOT / "solutions")}},
+    )
+    client.execute(env=environment())  # raises at an error that the lab does not expect
+    told = [text for cell in notebook.cells if cell.cell_type == "code" for text in shown(cell)]
+    assert "3 ranks" in "".join(shown(start))
+    assert not [text for text in told if re.search(r": False\b", text)]
+
+
+@pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
+@pytest.mark.parametrize("lab", each_alone("labs", nightly=LABS[1:]))
+def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
+    """The whole lab; `tests/ranks/test_stubs.py` tries each stub of the others."""
+    path = ROOT / "labs" / f"{lab}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    status: dict[str, str] = {}
+
+    def executed(cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict) -> None:
+        # What the kernel replies, and not what is shown: a learner's code can hide that.
+        status[cell.id] = execute_reply["content"]["status"]
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        allow_errors=True,
+        resources={"metadata": {"path": str(path.parent)}},
+        on_cell_executed=executed,
+    )
+    client.execute(env=environment())
+    [start] = [c for c in notebook.cells if "cluster.start(" in c.source][:1]
+    assert status[start.id] == "ok", "\n".join(shown(start))
+    checks = [c for c in notebook.cells if "check" in c.metadata.get("tags", [])]
+    assert checks
+    for check in checks:
+        key, told = check.metadata.exercise, "\n".join(shown(check))
+        assert status[check.id] == "error", f"the check of {key} passes on the stub:\n{told}"
+        # An exercise that builds on another may meet that one's stub first, and names it.
+        not_done = rf"{key}: (not done yet|it calls exercise \w+, which is not done yet)"
+        assert re.search(not_done, told), f"the check of {key} on the stub says:\n{told}"
+        assert "✓" not in told
+
+
+def shown(cell: nbformat.NotebookNode) -> list[str]:
+    """What a cell printed, and its errors' messages."""
+    return [output.get("text", "") + output.get("evalue", "") for output in cell.outputs]

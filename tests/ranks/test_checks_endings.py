@@ -1,0 +1,74 @@
+"""What a check makes of how a learner's function ended on each rank."""
+
+import time
+
+import pytest
+
+from parlab.checks.base.call_outcome import ending, unfinished
+from parlab.checks.base.watchdog import Ended, agreed, run_watched
+from parlab.ledger import Ledger
+from tests.support.on_ranks import World, on_ranks
+
+
+def said(stub: str) -> str | None:
+    finding = unfinished({0: Ended("unfinished", error=stub)}, "train")
+    return finding and finding.text
+
+
+def test_a_stub_of_its_own() -> None:
+    assert said("exercise train: not done yet") == said("") == "not done yet"
+
+
+def test_the_stub_of_an_exercise_that_it_builds_on() -> None:
+    text = said("exercise broadcast_state: not done yet")
+    assert text is not None
+    assert text.startswith("it calls exercise broadcast_state, which is not done yet")
+    assert 'use_reference("broadcast_state")' in text
+
+
+def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it_knew() -> None:
+    waiting = Ended("stuck", line="line 2: comm.Recv(x)")
+    sending = Ended("returned", line="line 1: comm.Send(x)")
+    endings = agreed({0: waiting, 1: sending, 2: Ended("returned"), 3: Ended("raised")})
+    assert [ended.kind for ended in endings.values()] == ["stuck", "stuck", "returned", "raised"]
+    assert endings[1].line == "line 1: comm.Send(x)"
+
+
+@pytest.mark.parametrize(
+    ("other", "meaning"),
+    [
+        (Ended("stuck", line="line 5: comm.Recv(y)"), "All wait to receive, so nobody sends"),
+        (Ended("returned"), "What the stuck ranks wait for, no rank that has returned will do"),
+    ],
+)
+def test_what_it_means_that_ranks_wait(other: Ended, meaning: str) -> None:
+    found = ending({0: Ended("stuck", line="line 2: comm.Recv(x)"), 1: other})
+    assert found is not None and found.text.splitlines()[-1].startswith(meaning)
+
+
+def test_a_slow_rank_is_not_stuck() -> None:
+    slow = {0: Ended("returned", line="line 1: train()"), 1: Ended("returned")}
+    assert agreed(slow) == slow
+
+
+def how_it_ends(world: World, seconds: float, messages: bool) -> str:
+    """Messages to and fro for so long, or none; four seconds are given, since a busy machine may
+    stop both for more than one."""
+    ledger = Ledger()
+    comm = ledger.watch(world.comm.Dup())
+    end = time.monotonic() + seconds
+
+    def function() -> None:
+        while comm.bcast(time.monotonic() < end):
+            comm.barrier() if messages else comm.recv(source=world.rank)
+
+    return run_watched(function, (), comm, 4.0, lambda: ledger.made).kind
+
+
+@pytest.mark.parametrize(
+    ("seconds", "messages", "kind"),
+    [(6.0, True, "returned"), (1e9, True, "stuck"), (1e9, False, "stuck")],
+    ids=["slow", "endless", "waiting"],
+)
+def test_a_call_that_sends_has_longer(seconds: float, messages: bool, kind: str) -> None:
+    assert on_ranks(2, how_it_ends, seconds, messages) == [kind, kind]

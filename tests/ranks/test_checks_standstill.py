@@ -1,0 +1,170 @@
+"""Ranks that wait for each other are told from ranks that wait for a slow one."""
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from parlab.checks.base.deadlock import Standstill, next_call
+from parlab.checks.base.watchdog import run_watched
+from parlab.ledger import Ledger
+from tests.support.on_ranks import World, on_ranks
+
+DEADLINE = 80.0  # long, so that what ends before was not ended by it
+SLOW = 2.5  # longer than ranks have to stand still
+
+
+def made(ledger: Ledger) -> int:
+    return ledger.made
+
+
+def ends(world: World, *functions: Callable[[Any], Any]) -> list[str]:
+    """How calls end on this rank, each on a communicator of its own; and that none was awaited."""
+    kinds = []
+    for function in functions:
+        ledger = Ledger()
+        comm = ledger.watch(world.comm.Dup())
+        board, number = next_call()
+        assert board is not None
+        standstill = Standstill(board, number, range(world.size), partial(made, ledger))
+        start = time.monotonic()
+        kinds.append(run_watched(function, (comm,), comm, DEADLINE, standstill=standstill).kind)
+        assert time.monotonic() - start < DEADLINE / 2
+    return kinds
+
+
+def all_receive(comm: Any) -> None:
+    comm.recv(source=(comm.rank + 1) % comm.size)
+
+
+def all_wait_for_several(comm: Any) -> None:
+    from mpi4py import MPI
+
+    right, memory = (comm.rank + 1) % comm.size, bytearray(8)
+    MPI.Request.Waitall([comm.Issend(bytearray(8), right), comm.Irecv(memory, right, tag=1)])
+
+
+def one_leaves(comm: Any) -> None:
+    if comm.rank != 1:
+        comm.Barrier()
+
+
+def one_sends_to_itself(comm: Any) -> None:
+    comm.Issend(bytearray(8), comm.rank).Wait()
+
+
+def stand_still(world: World) -> list[str]:
+    return ends(world, all_receive, all_wait_for_several, one_leaves, one_sends_to_itself)
+
+
+def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> None:
+    assert on_ranks(3, stand_still) == [
+        ["stuck", "stuck", "stuck", "stuck"],
+        ["stuck", "stuck", "returned", "stuck"],
+        ["stuck", "stuck", "stuck", "stuck"],
+    ]
+
+
+@contextlib.contextmanager
+def busy_processors() -> Iterator[None]:
+    """Processes that always have something to do, four for each processor."""
+    command = [sys.executable, "-c", "while True: pass"]
+    with contextlib.ExitStack() as started:
+        for _ in range(4 * len(os.sched_getaffinity(0))):
+            process = started.enter_context(subprocess.Popen(command))
+            started.callback(process.kill)
+        yield
+
+
+def receive_in_vain(world: World) -> list[str]:
+    return ends(world, all_receive)
+
+
+def test_they_are_freed_as_soon_where_others_compute() -> None:
+    """Who waits gives the processor away at each turn: its time there says nothing of how long."""
+    with busy_processors():
+        assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
+
+
+def one_computes(comm: Any) -> None:
+    until = time.monotonic() + SLOW
+    while comm.rank == 1 and time.monotonic() < until:
+        pass
+    comm.Barrier()
+
+
+def one_is_in_c(comm: Any) -> None:
+    if comm.rank == 1:
+        time.sleep(SLOW)
+    comm.Barrier()
+
+
+def one_has_a_thread(comm: Any) -> None:
+    """Who waits in MPI, while its own thread is to send what all wait for."""
+    if comm.rank == 1:
+        threading.Timer(SLOW, lambda: [comm.send(0, rank) for rank in range(comm.size)]).start()
+    comm.recv(source=1)
+
+
+def one_after_the_other(comm: Any) -> None:
+    """Ranks wait long, but never all of them at once for long."""
+    for rank in range(comm.size):
+        if comm.rank == rank:
+            time.sleep(SLOW / 2)
+        comm.Barrier()
+
+
+def are_slow(world: World) -> list[str]:
+    return ends(world, one_computes, one_is_in_c, one_has_a_thread, one_after_the_other)
+
+
+def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
+    assert on_ranks(3, are_slow) == [["returned"] * 4] * 3
+
+
+def held_by_who_looks(world: World, module: str, reads: str) -> bool:
+    """Whether what a call has let go of is alive for as long as the watchdog reads a file."""
+    looks = importlib.import_module(module)
+    slow, looked, asked = getattr(looks, reads), threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        looked.set()
+        asked.wait(DEADLINE / 2)
+        return slow(*arguments)
+
+    def let_go() -> weakref.ref:
+        value = threading.Event()
+        assert looked.wait(DEADLINE / 2)
+        return weakref.ref(value)
+
+    def asks(comm: Any) -> bool:
+        held = let_go()() is not None
+        asked.set()
+        return held
+
+    setattr(looks, reads, slowly)
+    board, number = next_call()
+    assert board is not None
+    standstill = Standstill(board, number, [0], lambda: 0)
+    ended = run_watched(asks, (world.comm,), world.comm, DEADLINE, standstill=standstill)
+    assert ended.kind == "returned", ended
+    return ended.value
+
+
+@pytest.mark.parametrize(
+    ("module", "reads"),
+    [("parlab.checks.base.watchdog", "_place"), ("parlab.checks.base.deadlock", "_turns")],
+    ids=["the learner's source", "turns of the processor"],
+)
+def test_what_a_call_lets_go_of_is_not_held_by_who_looks_at_it(module: str, reads: str) -> None:
+    """A check that follows what is alive refused a right answer, seldom, on a busy machine."""
+    assert on_ranks(1, held_by_who_looks, module, reads) == [False]

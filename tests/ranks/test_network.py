@@ -1,0 +1,54 @@
+"""The emulated network: every operation of the group over MPI on it, and the times of its own."""
+
+import pytest
+import torch
+from torch import nn
+
+from parlab import cluster
+from parlab.network import Link, Network, Stage, clock, emulated, sleeping_layer
+from tests.ranks.cases_network import NETWORK
+from tests.support.on_ranks import cases_test
+
+pytestmark = pytest.mark.xdist_group("clock")  # what it measures, a busy machine disturbs
+
+# Quick: what is tested on it is not time.
+QUICK = Network(2, 2, Link(5e-6, 1e-9), Link(20e-6, 1e-8), 10e-6)
+
+test_operations = cases_test(
+    "cases_group_operations",
+    "cases_group_use",
+    "cases_group_libraries",
+    world_sizes=[4],
+    network=QUICK,
+)
+test_times = cases_test("cases_network", world_sizes=[4], network=NETWORK)
+
+
+def test_what_does_not_go_together_is_told_before_ranks_start() -> None:
+    for arguments, told in [
+        ({"n": 8, "network": QUICK}, "the network has 4 ranks"),
+        ({"network": "2 nodes of 4"}, "a parlab.network.Network, not '2 nodes of 4'"),
+        ({"profile": "slurm", "network": QUICK}, "profile is a real network"),
+    ]:
+        with pytest.raises(ValueError) as refused:
+            cluster.start(**arguments)
+        assert told in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_stages_make_up_for_late_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten stages, each woken 90 ms late: only the last of them is."""
+
+    def oversleep(moment: float) -> float:
+        return 0.09 + clock.sleep_until(moment + 0.09)
+
+    monkeypatch.setattr(sleeping_layer, "sleep_until", oversleep)
+    stages = nn.Sequential(*(Stage(nn.Linear(1, 1), 0, 0.1) for _ in range(10)))
+    for _ in range(2):  # and the second pass knows nothing of the first
+        loss = stages(torch.ones(1))
+        begun = clock.now()
+        loss.backward()
+        assert 1.09 <= clock.now() - begun < 1.7
+
+
+def test_times_are_named() -> None:
+    assert emulated("time (ms)") == "emulated time (ms)"

@@ -1,0 +1,253 @@
+"""Runs tests on ranks. MPI must not start in pytest's own process: import it inside functions.
+
+Many cases share one set of ranks. A file of cases registers them:
+
+    cases = Cases()
+
+    @cases.add(dtype=[torch.float32, torch.int64])  # once for each value
+    def sums(world: World, dtype: torch.dtype) -> None:
+        assert ...
+
+and a test file runs them, in one test for each number of ranks, which names the cases that fail:
+
+    test_on_ranks = cases_test("cases_group_use", world_sizes=[2, 3])
+
+A case runs on all ranks; an exception on any of them fails it. Cases must leave the ranks usable.
+What does not, or needs ranks that are fresh, gets a set of its own for one function of the test
+file, and what it returned on each rank (as JSON can carry it):
+
+    def half(world: World, of: int) -> float:
+        return world.rank / of
+
+    def test_half() -> None:
+        assert on_ranks(3, half, 2) == [0, 0.5, 1]
+
+A run costs a start of Python and MPI (and of torch, where `world.group` is used), so use `cases`
+where you can. For what learners do in a notebook there is `tests.support.kernel`.
+"""
+
+import contextlib
+import faulthandler
+import functools
+import importlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parlab import mpirun
+from parlab.costs.networks import Network
+from parlab.network.labels import rank_environment
+from parlab.runtime.paths import ROOT
+from tests.support.timing import record_cases
+
+# No case needs long: ranks that wait for each other longer are stuck.
+CASE_SECONDS = 90.0
+RUN_SECONDS = 280.0
+
+
+class World:
+    """What a function sees of the ranks: `comm`, `rank`, `size`, `group`."""
+
+    def __init__(self) -> None:
+        from parlab.rank import comm
+
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+
+    @property
+    def group(self) -> Any:
+        """parlab's process group; the default group is Gloo. The first use is collective."""
+        from parlab.rank import group
+
+        return group
+
+
+class Cases:
+    """The cases of a file, by name."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Callable[[World], None]] = {}
+
+    def add(self, **parameters: list[Any]) -> Callable[[Callable], Callable]:
+        """Register a function, once for each combination of the parameters."""
+
+        def register(function: Callable) -> Callable:
+            for values in itertools.product(*parameters.values()):
+                names = "-".join(_name(value) for value in values)
+                case = f"{function.__name__}[{names}]" if names else function.__name__
+                assert case not in self.functions, case
+                given = dict(zip(parameters, values, strict=True))
+                self.functions[case] = functools.partial(function, **given)
+            return function
+
+        return register
+
+
+class expecting:
+    """As `pytest.raises`, on a rank: `with expecting(ValueError, "words of it"):`."""
+
+    def __init__(self, error: type[BaseException], text: str = "") -> None:
+        self.error, self.text = error, text
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
+        assert kind is not None, f"no {self.error.__name__}"
+        assert self.text in str(error), f"{self.text!r} is not in: {error}"
+        return issubclass(kind, self.error)
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", str(value)).removeprefix("torch.")
+
+
+def cases_test(
+    *modules: str,
+    world_sizes: Sequence[int],
+    nightly: Sequence[int] = (),
+    network: Network | None = None,
+) -> Callable:
+    """A test function that runs the cases of these files, once for each number of ranks.
+
+    Args:
+        nightly: numbers of ranks that `make test` leaves out and `make test-all` runs.
+        network: an emulated network for `world.group`.
+    """
+    sizes = [pytest.param(n, id=f"{n}_ranks") for n in world_sizes]
+    sizes += [pytest.param(n, id=f"{n}_ranks", marks=pytest.mark.nightly) for n in nightly]
+
+    @pytest.mark.parametrize("world_size", sizes)
+    def test(world_size: int, record_property: Callable) -> None:
+        outcomes = _run(modules, world_size, network)
+        record_cases(record_property, {one.case: one.seconds for one in outcomes.values()})
+        missing = _cases(modules).keys() - outcomes.keys()
+        problems = [f"{one.case}\n{one.problem}" for one in outcomes.values() if one.problem]
+        if missing:
+            problems.append(f"not run, because the ranks ended: {', '.join(sorted(missing))}")
+        if problems:
+            pytest.fail("\n\n".join(problems), pytrace=False)
+
+    return test
+
+
+def _cases(modules: tuple[str, ...]) -> dict[str, Callable[[World], None]]:
+    """The cases of these files, in order, by file and name."""
+    found = {}
+    for module in modules:
+        functions = importlib.import_module(f"tests.ranks.{module}").cases.functions
+        found |= {f"{module}::{name}": case for name, case in functions.items()}
+    return found
+
+
+@dataclass
+class Outcome:
+    """How a case ended: `problem` is None if it passed."""
+
+    case: str
+    problem: str | None
+    seconds: float
+
+
+def _run(modules: tuple[str, ...], world_size: int, network: Network | None) -> dict[str, Outcome]:
+    """Run the cases on one set of ranks, and return the outcome of each one that ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.jsonl"
+        environment = rank_environment(network) if network else {}
+        arguments = ("cases", str(report), *modules)
+        ran = _start(world_size, RUN_SECONDS, *arguments, env=environment)
+        lines = report.read_text().splitlines() if report.exists() else []
+    outcomes = {one.case: one for one in (Outcome(*json.loads(line)) for line in lines)}
+    first = next((case for case in _cases(modules) if case not in outcomes), None)
+    if first:
+        text = f"exit code {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
+        outcomes[first] = Outcome(first, text, 0.0)
+    return outcomes
+
+
+def on_ranks(
+    n: int, function: Callable[..., Any], *arguments: Any, seconds: float = CASE_SECONDS
+) -> list[Any]:
+    """`function(world, *arguments)` on `n` fresh ranks; what each returned, by rank.
+
+    Args:
+        function: of a module's top level.
+        arguments: what JSON can carry, as is what the function returns.
+        seconds: after so many the ranks say where they are, and end.
+
+    Raises AssertionError with all that was printed where a rank failed, or did not end in time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        name = f"{function.__module__}:{function.__qualname__}"
+        ran = _start(n, seconds + 30, "function", folder, str(seconds), name, json.dumps(arguments))
+        answers = [Path(folder) / f"{rank}.json" for rank in range(n)]
+        failed = [rank for rank, answer in enumerate(answers) if not answer.exists()]
+        if failed or ran.returncode:
+            pytest.fail(
+                f"no answer from ranks {failed}, exit code {ran.returncode}\n"
+                f"{ran.stdout}\n{ran.stderr}",
+                pytrace=False,
+            )
+        return [json.loads(answer.read_text()) for answer in answers]
+
+
+def _start(n: int, seconds: float, *arguments: str, **options: Any) -> subprocess.CompletedProcess:
+    program = ("-m", "tests.support.on_ranks", *arguments)
+    options |= {"cwd": ROOT, "capture_output": True, "text": True, "timeout": seconds}
+    return mpirun.run(n, *program, **options)
+
+
+# On the ranks
+
+
+def _run_cases(report: str, *modules: str) -> None:
+    from parlab.rank.world import new_communicator
+
+    world = World()
+    assert world.group  # started by all, before a case uses it on some
+    agreement = new_communicator()
+    with open(report, "w") if world.rank == 0 else contextlib.nullcontext() as file:
+        for name, case in _cases(tuple(modules)).items():
+            began = time.perf_counter()
+            faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
+            problems = agreement.allgather(_problem(case, world))
+            faulthandler.cancel_dump_traceback_later()
+            failed = [f"rank {r}:\n{problem}" for r, problem in enumerate(problems) if problem]
+            if file is not None:
+                outcome = [name, "\n".join(failed) or None, time.perf_counter() - began]
+                print(json.dumps(outcome), file=file, flush=True)
+
+
+def _problem(case: Callable[[World], None], world: World) -> str | None:
+    try:
+        case(world)
+    except BaseException:
+        return traceback.format_exc()
+    return None
+
+
+def _run_function(folder: str, seconds: str, name: str, arguments: str) -> None:
+    faulthandler.dump_traceback_later(float(seconds), exit=True)
+    module, _, function = name.partition(":")
+    world = World()
+    value = getattr(importlib.import_module(module), function)(world, *json.loads(arguments))
+    (Path(folder) / f"{world.rank}.json").write_text(json.dumps(value))
+
+
+if __name__ == "__main__":
+    try:
+        {"cases": _run_cases, "function": _run_function}[sys.argv[1]](*sys.argv[2:])
+    except BaseException:  # another rank is gone, and MPI's own way out would wait for it
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

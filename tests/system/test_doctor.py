@@ -1,0 +1,166 @@
+"""`parlab doctor`, on this machine and on one where something is missing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parlab.mpirun import available_cores
+from parlab.setup import doctor
+from parlab.setup.doctor import mpi, programs, software
+
+PARLAB = Path(sys.executable).with_name("parlab")
+
+
+def parlab(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PARLAB, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def test_this_machine_is_ready_and_every_line_says_what_follows() -> None:
+    ran = parlab("doctor", "--json")
+    assert ran.returncode == 0, ran.stdout
+    told = json.loads(ran.stdout)
+    assert told["ready"] is True
+    findings = {finding["name"]: finding for finding in told["findings"]}
+    assert list(findings) == list(doctor.EXAMINATIONS)
+    assert all(finding["found"] and finding["meaning"] for finding in findings.values())
+    assert all(finding["status"] in ("ok", "note") for finding in findings.values())
+    assert findings["cores"]["found"].startswith(f"{available_cores()} ")
+    assert "ULFM works" in findings["mpi"]["found"]
+
+
+def test_it_reads_without_colour_and_ends_with_what_to_do() -> None:
+    ran = parlab("doctor")
+    assert "\x1b" not in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "Ready: `make lab` opens the labs."
+    for name in doctor.EXAMINATIONS:
+        assert f"  {name}: " in ran.stdout
+
+
+def test_an_mpi_that_does_not_start_is_a_failure() -> None:
+    """Open MPI is told to send messages by a means that does not exist."""
+    ran = parlab("doctor", OMPI_MCA_pml="none-such")
+    assert ran.returncode == 1
+    assert "FAIL  mpi: 2 ranks did not start" in ran.stdout
+    assert ran.stdout.splitlines()[-1].startswith("Not ready: fix mpi as described above")
+
+
+def ours() -> set[int]:
+    """Processes that this one has started, directly or not."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def test_ranks_that_give_no_answer_are_ended_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = ours()
+    monkeypatch.setattr(mpi, "_PROBE", "import signal; signal.pause()")
+    monkeypatch.setattr(mpi, "DEADLINE", 0.2)
+    finding = mpi.ranks()
+    assert finding.status == "fail"
+    assert "did not answer within 0.2 s" in finding.found
+    assert ours() <= before
+
+
+def test_versions_that_drifted_from_the_lock_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    lock = tmp_path / "requirements.txt"
+
+    lock.write_text("torch==2.13.0  # a local build of it counts\nnumpy==1.0\n")
+    drifted = software.packages()
+    assert drifted.status == "note"
+    assert drifted.found.startswith("1 of 2 differ: numpy ")
+
+    lock.write_text("no-package-of-this-name==1.0\nappnope==1.0 ; sys_platform == 'plan9'\n")
+    missing = software.packages()
+    assert missing.status == "fail"
+    assert missing.found == "1 of 1 missing: no-package-of-this-name"
+
+
+def found_with(path: Path, *wrapper: str) -> dict[str, dict[str, str]]:
+    """What the doctor finds where PATH is this folder alone."""
+    environment = os.environ | {"PATH": str(path), "HOME": str(path)}
+    ran = subprocess.run(
+        [*wrapper, PARLAB, "doctor", "--json"], env=environment, capture_output=True, text=True,
+        timeout=200,
+    )  # fmt: skip
+    return {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
+
+
+def program(folder: Path, name: str, code: str) -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_what_is_missing_is_told_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    # As on Ubuntu without snaps: a script in the browser's place.
+    program(tmp_path, "chromium-browser", "echo 'requires the chromium snap' >&2; exit 1")
+    program(tmp_path, "pacman", "exit 1")
+    found = found_with(tmp_path)
+    sudo = "sudo " if os.geteuid() else ""
+    for name in ("chromium", "bubblewrap"):
+        assert found[name]["status"] == "note"
+        assert found[name]["found"] == "not found"
+        assert f"`{sudo}pacman -S {name}`" in found[name]["meaning"]
+
+
+@pytest.mark.parametrize(
+    "name", ["google-chrome", ".cache/ms-playwright/chromium-9/chrome-linux/chrome"]
+)
+def test_any_browser_of_the_family_will_do(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    browser = program(tmp_path, name, "echo Chrome 150")
+    assert found_with(tmp_path)["chromium"]["found"] == str(browser)
+
+
+@pytest.mark.needs("bubblewrap")
+def test_bubblewrap_that_may_not_start_is_told_with_what_allows_it() -> None:
+    """In a user namespace that may hold no other: bubblewrap is there, and cannot start."""
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
+    ran = subprocess.run(
+        [*command, PARLAB, "doctor", "--json"], capture_output=True, text=True, timeout=200
+    )
+    findings = {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
+    assert findings["bubblewrap"]["status"] == "note"
+    assert "cannot make a sandbox" in findings["bubblewrap"]["found"]
+    assert "sudo sysctl user.max_user_namespaces=" in findings["bubblewrap"]["meaning"]
+
+
+@pytest.mark.parametrize(
+    "setting, value, advice",
+    [
+        ("apparmor_restrict_unprivileged_userns", "1", "AppArmor forbids user namespaces"),
+        ("apparmor_restrict_unprivileged_userns", "0", "start it with --privileged"),
+        ("unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+    ],
+)
+def test_the_systems_settings_say_why_there_is_no_sandbox(
+    setting: str, value: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / setting).write_text(f"{value}\n")
+    monkeypatch.setattr(programs, "SYSCTL", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert advice in programs.what_forbids_sandboxes("setting up uid map: Permission denied")
+
+
+@pytest.mark.parametrize("command", [[], ["lab"], ["doctor"], ["book"], ["notebooks"]])
+def test_help_is_there_for_every_command(command: list[str]) -> None:
+    ran = parlab(*command, "--help")
+    assert ran.returncode == 0
+    assert "sage:" in ran.stdout or "sage: " in ran.stdout

@@ -1,0 +1,149 @@
+"""The examples run as their first lines say: outside a notebook, on two ranks."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from parlab import mpirun
+from parlab.runtime.paths import ROOT, numbered
+
+EXAMPLES = ROOT / "examples"
+DEADLINE = 300
+
+
+def test_every_chapter_has_an_example_and_names_it() -> None:
+    pages = numbered(ROOT / "book", ".md")
+    assert [page.stem for page in pages] == [file.stem for file in numbered(EXAMPLES, ".py")]
+    for page in pages:
+        assert f"examples/{page.stem}.py" in page.read_text(), page.name
+
+
+@pytest.mark.timeout(DEADLINE + 60)
+def test_the_ring_agrees_with_mpi_on_two_ranks() -> None:
+    ran = mpirun.run(
+        2, str(EXAMPLES / "01_mpi.py"), capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert ran.returncode == 0, ran.stderr
+    rows = re.findall(r"bytes +(?:ring|MPI) .* GB/s  (.+)", ran.stdout)
+    assert rows == ["same sum"] * 6, ran.stdout
+
+
+def torchrun(ranks: int, example: str, *arguments: str) -> str:
+    """What an example prints on so many ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), str(EXAMPLES / f"{example}.py"), *arguments]
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.timeout(DEADLINE + 60)
+def test_ddp_learns_on_two_ranks_and_each_writes_its_trace(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.pt"
+    printed = torchrun(
+        2, "02_data_parallel", "--samples=4096", f"--trace={tmp_path}", f"--save={weights}"
+    )
+    assert len(torch.load(weights)) == 4
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+    assert len(losses) == 2, printed  # rank 0 alone prints
+    assert losses[1] < losses[0] < 2.3  # a guess among ten digits costs ln 10
+    for rank in (0, 1):
+        events = json.loads((tmp_path / f"rank{rank}.json").read_text())["traceEvents"]
+        assert any("allreduce" in event.get("name", "") for event in events)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_fsdp_learns_on_two_ranks_and_each_holds_half() -> None:
+    printed = torchrun(2, "03_zero", "--steps=20")
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+    assert len(losses) == 2, printed  # rank 0 alone prints
+    assert losses[1] < losses[0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert "1/2.0" in printed
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_the_blocks_are_shared_by_two_ranks_which_see_the_same_loss() -> None:
+    """The loss that all ranks print the mean of is that of one rank: every rank has the same."""
+    losses = {}
+    for ranks in (1, 2):
+        printed = torchrun(ranks, "04_tensor_parallel", "--steps=20")
+        losses[ranks] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks]) == 2, printed  # rank 0 alone prints
+        held = float(re.search(r": 1/([\d.]+)", printed)[1])
+        assert held == pytest.approx(ranks, rel=0.02)  # norms and some biases are whole
+    assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses[2] == pytest.approx(losses[1], abs=1e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_the_stages_learn_on_two_ranks_as_one_rank_does() -> None:
+    runs = [(1, "1f1b"), (2, "1f1b"), (2, "interleaved")]
+    losses = {}
+    for ranks, schedule in runs:
+        printed = torchrun(ranks, "05_pipeline_parallel", "--steps=20", f"--schedule={schedule}")
+        losses[ranks, schedule] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks, schedule]) == 2, printed  # rank 0 alone prints
+        held, whole = map(int, re.findall(r"holds (\d+) of (\d+)", printed.replace(",", ""))[0])
+        assert held == whole if ranks == 1 else 0.25 < held / whole < 0.6
+    alone = losses[1, "1f1b"]
+    assert alone[1] < alone[0] < 5.55  # a guess among 256 bytes costs ln 256
+    for run, found in losses.items():
+        assert found == pytest.approx(alone, abs=1e-3), run
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_mixed_precision_learns_on_two_ranks_and_skips_together() -> None:
+    """From a scale of 2^24 fp16 overflows at first; what is learnt is what fp32 learns."""
+    runs = {
+        "fp32": [],
+        "bf16": [],
+        "fp16": ["--reduce-16", f"--initial-scale={2.0**24}"],
+    }
+    losses = {}
+    for precision, arguments in runs.items():
+        printed = torchrun(
+            2, "06_mixed_precision", "--steps=20", f"--precision={precision}", *arguments
+        )
+        losses[precision] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[precision]) == 2, printed  # rank 0 alone prints
+        assert "not the same" not in printed
+        skipped = int(re.search(r": (\d+) of 20 steps skipped", printed)[1])
+        assert (skipped > 0) == (precision == "fp16")
+    assert losses["fp32"][1] < losses["fp32"][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses["bf16"] == pytest.approx(losses["fp32"], abs=0.05)
+    assert losses["fp16"][1] < losses["fp16"][0]  # some steps behind
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None:
+    runs = [(1, "triton"), (2, "triton"), (1, "torch")]
+    losses = {}
+    for ranks, optimizer in runs:
+        printed = torchrun(ranks, "07_triton", "--steps=20", f"--optimizer={optimizer}")
+        losses[ranks, optimizer] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks, optimizer]) == 2, printed  # rank 0 alone prints
+        held, whole = map(int, re.findall(r"steps (\d+) of (\d+)", printed.replace(",", ""))[0])
+        assert held * ranks == whole
+        assert ("in one launch" in printed) == (optimizer == "triton")
+    right = losses[1, "torch"]
+    assert right[1] < right[0] < 5.55  # a guess among 256 bytes costs ln 256
+    for run, found in losses.items():
+        assert found == pytest.approx(right, abs=1e-3), run

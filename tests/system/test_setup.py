@@ -1,0 +1,207 @@
+"""`make` sets `.venv` up when needed, only then, and says in one line what to do when it cannot.
+
+The story tests run the real Makefile in a small checkout of their own, where only uv and
+setuptools are to be installed.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parlab.runtime.paths import ROOT
+from parlab.setup import venv
+from parlab.setup.venv import STAMP
+from tests.conftest import wait_until
+
+PARTS = ("Makefile", "common.mk", "pyproject.toml", "LICENSE", "README.md")
+DEADLINE = 300
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make as a user would: without the variables of a make that may be running this."""
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """Start `make setup`, as a terminal does."""
+    return subprocess.Popen(
+        # What runs these tests in the background may have been made deaf to Ctrl-C, by its shell.
+        ["env", "--default-signal=INT", "make", "setup"],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def environment() -> dict[str, str]:
+    ours = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHON")
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+def checkout(folder: Path) -> Path:
+    """A checkout whose lock is what installs the lock, and what builds the package."""
+    for name in PARTS:
+        shutil.copy(ROOT / name, folder)
+    modules = ("setup/pip_settings.py", "setup/venv.py", "runtime/paths.py")
+    for name in ("__init__.py", "setup/__init__.py", "runtime/__init__.py", *modules):
+        (folder / "parlab" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "parlab" / name, folder / "parlab" / name)
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    few = [line for line in lines if line.startswith(("setuptools==", "uv=="))]
+    (folder / "requirements.txt").write_text("\n".join(few) + "\n")
+    (folder / "requirements.in").write_text("setuptools\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A checkout that two calls at once have set up, and what each of them told."""
+    folder = checkout(tmp_path_factory.mktemp("course"))
+    at_once = [start(folder), start(folder)]
+    told = [call.communicate(timeout=DEADLINE)[0] for call in at_once]
+    assert [call.returncode for call in at_once] == [0, 0], told
+    return folder, told
+
+
+@pytest.fixture
+def made(told: tuple[Path, list[str]]) -> Path:
+    """That checkout, its `.venv` as it should be."""
+    folder, _ = told
+    assert make(folder, "setup").returncode == 0
+    return folder
+
+
+def test_the_second_call_does_nothing() -> None:
+    """In this checkout, whose `.venv` runs this test."""
+    assert make(ROOT, "setup").returncode == 0
+    before = STAMP.stat().st_mtime_ns
+    again = make(ROOT, "setup")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert STAMP.stat().st_mtime_ns == before
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_of_two_calls_at_once_one_makes_it(told: tuple[Path, list[str]]) -> None:
+    folder, texts = told
+    assert sum("Creating .venv" in text for text in texts) == 1, texts
+    installed = subprocess.run(
+        [folder / ".venv" / "bin" / "python", "-c", "import parlab; print(parlab.__file__)"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert installed.stdout.strip() == str(folder / "parlab" / "__init__.py"), installed.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_changed_lock_refreshes_it_in_place_once(made: Path) -> None:
+    left_over = made / ".venv" / "left-over"
+    left_over.touch()
+    with open(made / "requirements.txt", "a") as lock:
+        lock.write("# changed\n")
+    refreshed = make(made, "setup")
+    assert "Updating .venv" in refreshed.stdout, refreshed.stderr
+    assert left_over.exists()
+    assert make(made, "setup").stdout == ""
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made: Path) -> None:
+    folder = made / ".venv"
+    left_over = folder / "left-over"
+    left_over.touch()
+    (folder / "bin" / "python").unlink()
+    (folder / "bin" / "python").symlink_to("gone-with-an-upgrade")
+    call = start(made)
+    wait_until(lambda: not left_over.exists(), DEADLINE, "the broken one is gone")
+    wait_until((folder / "bin" / "pip").exists, DEADLINE, "pip is there, and starts")
+    left_over.touch()
+    os.killpg(call.pid, signal.SIGINT)  # Ctrl-C reaches all that the terminal started
+    said, _ = call.communicate(timeout=DEADLINE)
+    assert call.returncode != 0
+    assert "the next make starts it again" in said
+    assert not (folder / STAMP.name).exists()
+
+    again = make(made, "setup")
+    assert again.returncode == 0, again.stderr
+    assert "Creating .venv" in again.stdout
+    assert not left_over.exists(), "nothing of what was half done is left"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_what_cannot_be_installed_is_told(made: Path) -> None:
+    lock = made / "requirements.txt"
+    before = lock.read_text()
+    lock.write_text(f"{before}./no-such-wheel.whl\n")
+    ran = make(made, "setup")
+    lock.write_text(before)
+    assert ran.returncode != 0
+    assert "no-such-wheel.whl" in ran.stderr
+    assert ran.stderr.splitlines()[-2].startswith("make setup: not everything could be installed")
+    assert not (made / ".venv" / STAMP.name).exists()
+
+
+def test_a_python_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    ran = make(checkout(tmp_path), "setup", "PYTHON=false")
+    assert ran.returncode != 0
+    assert "no Python 3.11 to 3.14 named false" in ran.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_a_python_without_venv_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Debian's python3 does without the package python3-venv."""
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    with pytest.raises(venv.SetupError, match="apt-get install python3-venv"):
+        venv._create("3.11")
+
+
+def targets() -> set[str]:
+    text = "".join((ROOT / name).read_text() for name in ("Makefile", "common.mk"))
+    return set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
+
+
+def test_help_lists_every_target() -> None:
+    told = make(ROOT, "help").stdout
+    listed = {line.split()[0] for line in told.splitlines()[1:]}
+    assert listed == targets()
+
+
+@pytest.mark.parametrize("page", ["README.md", "labs/START.md", "book/index.md"])
+def test_commands_that_the_pages_name_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE))
+    assert named <= targets()
+    assert page != "README.md" or {"lab", "test", "book", "doctor"} <= named
+
+
+def test_the_stamp_is_json_that_a_person_can_read() -> None:
+    assert set(json.loads(STAMP.read_text())) == {"inputs", "folder", "python"}
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().splitlines()[-1] == 'make "${1:-test}"'
+    assert "export CI=true" in script.read_text()
+    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0

@@ -1,5 +1,0 @@
-"""The ledger on real ranks."""
-
-from tests.ranks import cases_test
-
-test_ledger = cases_test("cases_ledger", world_sizes=[2, 4])

@@ -1,0 +1,30 @@
+"""Links between the book's pages lead to pages and headings: told without a build of minutes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from parlab.runtime.paths import ROOT
+
+PAGES = sorted((ROOT / "book").glob("*.md"))
+LINK = re.compile(r"\]\(([\w./-]+\.(?:md|ipynb))(?:#([\w-]+))?\)")
+FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The names of a page's headings in links, as MyST makes them."""
+    titles = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
+def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
+    for target, heading in LINK.findall(FENCED.sub("", page.read_text())):
+        assert (page.parent / target).exists(), target
+        if heading:
+            assert heading in anchors(page.parent / target), f"{target}#{heading}"
+
+
+def test_links_are_found() -> None:
+    assert sum(len(LINK.findall(page.read_text())) for page in PAGES) > 50

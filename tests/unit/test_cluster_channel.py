@@ -1,0 +1,41 @@
+"""Whom the kernel's line to the ranks' supervisors listens to."""
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from parlab.cluster.channel import Channel
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    channel = Channel(lambda process: None)
+    yield channel
+    channel.close()
+
+
+def connected(channel: Channel, token: str) -> socket.socket:
+    """A connection that says it is the supervisor of rank 0."""
+    connection = socket.create_connection(("127.0.0.1", int(channel.address.split(",")[0])), 30)
+    hello = {"hello": token, "rank": 0, "pid": 1, "host": "here"}
+    connection.sendall(json.dumps(hello).encode() + b"\n")
+    return connection
+
+
+def test_a_connection_with_the_wrong_token_is_closed_and_no_rank(channel: Channel) -> None:
+    with connected(channel, "0" * 32) as connection:
+        # With the right token there would be an exit status, and the line would stay open.
+        connection.sendall(b'{"exit": 3}\n')
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+    assert channel.ranks == {}
+
+
+def test_a_supervisor_with_the_token_is_its_rank(channel: Channel) -> None:
+    with connected(channel, channel.address.split(",")[1]) as connection:
+        connection.sendall(b'{"exit": 3}\n')
+        with channel._changed:
+            assert channel._changed.wait_for(channel.deaths, 30)
+    assert channel.deaths() == {0: 3}

@@ -1,0 +1,109 @@
+"""What a learner has done is kept beside the labs, and told where it belongs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parlab import progress, reference
+from parlab.runtime.paths import ROOT
+from parlab.setup.jupyterlab.contents import with_progress
+
+
+def cell(kind: str, source: str, **metadata: object) -> dict:
+    return {"cell_type": kind, "source": source, "metadata": metadata}
+
+
+def write_lab(folder: Path, name: str, title: str, **headings: str) -> None:
+    cells = [cell("markdown", f"# {title}")]
+    for i, (key, heading) in enumerate(headings.items(), 1):
+        cells.append(cell("markdown", f"before\n## {i}. {heading}\nafter"))
+        cells += [cell("code", "", tags=[tag], exercise=key) for tag in ("exercise", "check")]
+    (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
+
+
+@pytest.fixture
+def labs(tmp_path: Path) -> Path:
+    """A folder of two labs, as learners have it."""
+    (tmp_path / "START.md").touch()
+    write_lab(tmp_path, "01_walk", "Lab 01: Walking", stand="Standing", step="One step")
+    write_lab(tmp_path, "02_run", "Lab 02: Running", run="Running")
+    return tmp_path
+
+
+def test_a_pass_is_kept_and_counted_in_its_own_lab(labs: Path) -> None:
+    assert progress.record("step", labs) == "1 of 2 done in lab 01_walk"
+    assert progress.record("step", labs) == "1 of 2 done in lab 01_walk"
+    assert progress.record("stand", labs) == "2 of 2 done in lab 01_walk"
+    walk, run = progress.labs(labs)  # read from the disk alone, as after a restart
+    assert (walk.done, run.done) == ({"step", "stand"}, frozenset())
+    assert (walk.title, run.title) == ("01 Walking", "02 Running")
+
+
+def test_the_table_names_all_exercises_and_marks_those_done(labs: Path) -> None:
+    progress.record("step", labs)
+    assert progress.table(labs).splitlines()[2:] == [
+        "| [01 Walking](01_walk.ipynb) | 1 of 2 | ○ Standing, ✓ One step |",
+        "| [02 Running](02_run.ipynb) | 0 of 1 | ○ Running |",
+    ]
+
+
+def test_a_lab_is_known_by_the_name_that_jupyterlab_tells(
+    labs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    assert progress.line(labs) is None
+    monkeypatch.setenv("JPY_SESSION_NAME", str(labs / "02_run.ipynb"))
+    assert progress.line(labs) == "0 of 1 done: ○ Running"
+
+
+def test_nothing_is_kept_where_there_is_nothing_to_keep(labs: Path, tmp_path: Path) -> None:
+    assert progress.record("../escape", labs) is None
+    assert progress.record("unknown", labs) is None
+    (labs / "START.md").unlink()
+    assert progress.record("step", labs) is None
+    assert not (labs / ".progress").exists()
+
+
+def test_what_cannot_be_read_or_written_does_not_fail_a_check(labs: Path) -> None:
+    (labs / "03_torn.ipynb").write_text('{"cells": [')
+    write_lab(labs, "01_walk-Copy1", "Lab 01: Walking", step="One step")
+    assert [lab.path.stem for lab in progress.labs(labs)] == ["01_walk", "02_run"]
+    (labs / ".progress").write_text("a file where a folder should be")
+    assert progress.record("step", labs) is None
+
+
+def test_two_processes_lose_nothing(labs: Path) -> None:
+    code = "import sys; from parlab import progress; print(progress.record(sys.argv[1]))"
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, key], cwd=labs, stdout=subprocess.DEVNULL)
+        for key in ("step", "stand")
+    ]
+    assert [process.wait() for process in started] == [0, 0]
+    assert progress.labs(labs)[0].done == {"step", "stand"}
+
+
+def test_what_passes_with_the_reference_is_not_done(
+    labs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(reference._put, "step", {})
+    assert progress.record("step", labs) is None
+    assert progress.record("stand", labs) == "1 of 2 done in lab 01_walk"
+
+
+def test_the_start_page_takes_the_table_once(labs: Path) -> None:
+    page = (ROOT / "labs" / "START.md").read_text()
+    progress.record("run", labs)
+    shown = with_progress(page, labs)
+    assert "| 1 of 1 | ✓ Running |" in shown
+    assert with_progress(shown, labs) == shown  # also where someone saved it as it was shown
+
+
+def test_every_exercise_of_the_course_is_known() -> None:
+    for lab in progress.labs(ROOT / "labs"):
+        cells = json.loads(lab.path.read_text())["cells"]
+        tagged = [c["metadata"] for c in cells if "exercise" in c["metadata"].get("tags", [])]
+        assert list(lab.exercises) == [metadata["exercise"] for metadata in tagged] != []
+        assert all(heading != key for key, heading in lab.exercises.items())

@@ -1,0 +1,19 @@
+"""Which names a cell binds and reads."""
+
+from parlab.runtime.source_code import bound_names, read_names
+
+CELL = """
+import a.b as c
+from d import e
+f = g(h)
+def i(): pass
+class J: pass
+"""
+
+
+def test_a_cell_binds_imports_assignments_and_definitions() -> None:
+    assert bound_names(CELL) == {"c", "e", "f", "i", "J"}
+
+
+def test_a_cell_reads_what_it_calls_and_passes() -> None:
+    assert read_names(CELL) == {"g", "h"}
