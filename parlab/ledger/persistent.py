@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from parlab.ledger.calls import Call
 from parlab.ledger.entries import Entries
-from parlab.ledger.requests import NotesItsEnd
+from parlab.ledger.requests import RecordsCompletion
 
 # The op of each start of a message, by the name of the method that makes the request.
 MAKERS = {
@@ -36,7 +36,7 @@ class Prequest(MPI.Prequest):
 MPI.Prequest = Prequest  # else a start by the class would go past the requests
 
 
-class WatchedPrequest(NotesItsEnd, Prequest):
+class WatchedPrequest(RecordsCompletion, Prequest):
     """A persistent request that enters a copy of `call` whenever it is started.
 
     Seen are its start, alone or by `Startall`, its `Wait` and `Test`, and its end in `Waitall`

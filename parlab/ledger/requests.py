@@ -3,7 +3,7 @@
 from mpi4py import MPI
 
 
-class NotesItsEnd:
+class RecordsCompletion:
     """Stands before an MPI request's class: once a `Wait` or `Test` has it done, it is noted."""
 
     def Wait(self, status: MPI.Status | None = None) -> bool:

@@ -14,7 +14,7 @@ from parlab.ledger.calls import Call
 from parlab.ledger.entries import Entries
 from parlab.ledger.persistent import MAKERS, maker
 from parlab.ledger.probed import WatchedMessage
-from parlab.ledger.requests import NotesItsEnd
+from parlab.ledger.requests import RecordsCompletion
 from parlab.ledger.traffic import traffic
 
 _POINT_TO_POINT = {
@@ -46,7 +46,7 @@ _MAKERS = [
 ]
 
 
-class WatchedRequest(NotesItsEnd, MPI.Request):
+class WatchedRequest(RecordsCompletion, MPI.Request):
     """A request that notes in its call when it was complete, and what came."""
 
     def __new__(

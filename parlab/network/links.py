@@ -10,7 +10,7 @@ from parlab.runtime.shared_memory import SharedNumbers
 # Of each rank: its link inside the node and that to other nodes, each with two directions.
 INSIDE, BETWEEN = 0, 2
 OUT, IN = 0, 1
-_OF_A_RANK = 4
+_FIELDS_PER_RANK = 4
 
 
 class Links:
@@ -26,7 +26,7 @@ class Links:
                 f"{comm.size} are running: describe one of {comm.size}, or start {network.ranks}"
             )
         self.network = network
-        self.shared = SharedNumbers(comm, network.ranks * _OF_A_RANK)
+        self.shared = SharedNumbers(comm, network.ranks * _FIELDS_PER_RANK)
 
     def message(self, called: float, size: float, source: int, destination: int) -> float:
         """Put a message of `size` bytes into the queues of both ends; when it is there (s).
@@ -36,7 +36,7 @@ class Links:
         seconds = self.network.message(size, source, destination)
         same_node = self.network.node_of(source) == self.network.node_of(destination)
         link = INSIDE if same_node else BETWEEN
-        ends = [source * _OF_A_RANK + link + OUT, destination * _OF_A_RANK + link + IN]
+        ends = [source * _FIELDS_PER_RANK + link + OUT, destination * _FIELDS_PER_RANK + link + IN]
         with self.shared.locked() as free:
             return _occupy(free, ends, called, seconds)
 
@@ -52,7 +52,7 @@ class Links:
         kinds = [INSIDE] * (layout[0] > 1) + [BETWEEN] * (len(layout) > 1)
         for rank in members:
             for link in kinds:
-                yield from (rank * _OF_A_RANK + link + way for way in (OUT, IN))
+                yield from (rank * _FIELDS_PER_RANK + link + way for way in (OUT, IN))
 
 
 def _occupy(free: memoryview, links: Sequence[int], called: float, seconds: float) -> float:

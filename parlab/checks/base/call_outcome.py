@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from parlab.checks.base.mistakes import COMMON, Finding, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, observed
 from parlab.checks.base.refused_calls import refusal
 from parlab.checks.base.watchdog import Ended
 from parlab.runtime.rank_names import by_value, ranks_text
@@ -19,8 +19,8 @@ def unfinished(endings: dict[int, Ended], exercise: str) -> Finding | None:
         return None
     named = re.match(r"exercise (\w+)", stub)
     if named is None or named[1] == exercise:
-        return evidence("not done yet")
-    return evidence(
+        return observed("not done yet")
+    return observed(
         f"it calls exercise {named[1]}, which is not done yet: do that one first, or put "
         f'use_reference("{named[1]}") in a %%px cell'
     )

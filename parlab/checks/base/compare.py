@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 
 
 def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0) -> Finding | None:
@@ -31,7 +31,7 @@ def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0
     return first_difference(as_numpy(got), as_numpy(right), name, tolerance)
 
 
-def is_a(got: Any, kind: Any, right: str, name: str = "the result") -> Finding | None:
+def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Finding | None:
     """None where `got` is of a type, or of one of several; `right` says in words what is asked."""
     if got is None and name == "the result":
         return COMMON.returns_none()
@@ -119,7 +119,7 @@ def first_difference(
     if one == other:  # to six digits
         one, other = repr(got[index].item()), repr(right[index].item())
     count = f" ({len(wrong)} of {right.size} differ)" if right.size > 1 else ""
-    return evidence(f"{where} is {one}, expected {other}{count}")
+    return observed(f"{where} is {one}, expected {other}{count}")
 
 
 def equal_states(
@@ -149,10 +149,10 @@ def equal_numbers(
 ) -> Finding | None:
     """As `equal`, for lists of Python numbers; `name` has a place for the index: "loss {}"."""
     if len(got) != len(right):
-        return evidence(f"{len(got)} numbers, expected {len(right)}: {name.format('…')}")
+        return observed(f"{len(got)} numbers, expected {len(right)}: {name.format('…')}")
     for index, (one, other) in enumerate(zip(got, right, strict=True)):
         if not abs(one - other) <= tolerance * max(1.0, abs(other)):
-            return evidence(f"{name.format(index)} is {_number(one)}, expected {_number(other)}")
+            return observed(f"{name.format(index)} is {_number(one)}, expected {_number(other)}")
     return None
 
 

@@ -37,7 +37,7 @@ _CALLERS = tuple(
 # What is laid out of each rank: the call it is in, since when it waits there, the turns of the
 # processor that it has had, and the latest call that it saw at a standstill.
 _NUMBER, _SINCE, _TURNS, _STUCK = range(4)
-_OF_A_RANK = 4
+_FIELDS_PER_RANK = 4
 _ENDED = 0.0  # for `since`: a rank that has ended waits for nobody
 _AT_WORK = float("inf")
 
@@ -47,18 +47,20 @@ class Board:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         """Raises ValueError where ranks share no memory."""
-        self._shared = SharedNumbers(comm, comm.size * _OF_A_RANK)  # closes its file in the end
+        self._shared = SharedNumbers(
+            comm, comm.size * _FIELDS_PER_RANK
+        )  # closes its file in the end
         self.numbers = self._shared.numbers
         self.rank = comm.rank
 
     def at(self, rank: int, what: int) -> float:
-        return self.numbers[rank * _OF_A_RANK + what]
+        return self.numbers[rank * _FIELDS_PER_RANK + what]
 
     def own(self, what: int) -> float:
         return self.at(self.rank, what)
 
-    def lay_out(self, what: int, value: float) -> None:
-        self.numbers[self.rank * _OF_A_RANK + what] = value
+    def publish(self, what: int, value: float) -> None:
+        self.numbers[self.rank * _FIELDS_PER_RANK + what] = value
 
 
 _board: Board | None = None
@@ -95,8 +97,8 @@ class Standstill:
         self._waits: list[float] = []  # since when each rank waits, where all do
         self._seen, self._had = 0.0, [0.0]  # when this was seen first, and turns until then
         self._threads = threading.active_count() + 1  # with the one that looks
-        board.lay_out(_SINCE, _AT_WORK)
-        board.lay_out(_NUMBER, number)
+        board.publish(_SINCE, _AT_WORK)
+        board.publish(_NUMBER, number)
 
     def look(self, thread: int) -> bool:
         """Lay out whether `thread` waits, as seen now; whether all ranks are stuck."""
@@ -106,13 +108,13 @@ class Standstill:
         place = (id(frame), frame.f_lasti, self._messages()) if frame and waits else None
         del frame  # before files are read: what it holds, and checks may follow, lives as long
         if place is None or place != self._place:
-            self._board.lay_out(_SINCE, _AT_WORK)
+            self._board.publish(_SINCE, _AT_WORK)
         elif self._board.own(_SINCE) == _AT_WORK:
-            self._board.lay_out(_SINCE, time.monotonic())
+            self._board.publish(_SINCE, time.monotonic())
         self._place = place
-        self._board.lay_out(_TURNS, _turns(thread))
+        self._board.publish(_TURNS, _turns(thread))
         if self._none_goes_on():
-            self._board.lay_out(_STUCK, self._number)
+            self._board.publish(_STUCK, self._number)
         return self.stuck
 
     def _none_goes_on(self) -> bool:
@@ -135,7 +137,7 @@ class Standstill:
 
     def ended(self) -> None:
         """This rank's call is over."""
-        self._board.lay_out(_SINCE, _ENDED)
+        self._board.publish(_SINCE, _ENDED)
 
     @property
     def stuck(self) -> bool:

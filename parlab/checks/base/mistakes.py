@@ -7,7 +7,7 @@
 
 The key appears in the check's message, in the wrong answers (`tests/answers`), and in the
 instructor's summary. A text says what happened and then what to do. If a check is not sure which
-mistake was made, it shows what it observed: `evidence`.
+mistake was made, it shows what it saw: `observed(text)`.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Finding:
     mistake: str | None = None
 
 
-def evidence(text: str) -> Finding:
+def observed(text: str) -> Finding:
     """What was seen, where it is not certain which mistake leads to it."""
     return Finding(text)
 

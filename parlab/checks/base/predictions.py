@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
-from parlab.checks.base.compare import close, is_a
-from parlab.checks.base.mistakes import Finding, evidence
+from parlab.checks.base.compare import close, has_type
+from parlab.checks.base.mistakes import Finding, observed
 
 Wrong = tuple[str, float, Finding]  # a name, the number that a misconception gives, and which
 TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
@@ -13,12 +13,12 @@ TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
 
 def form(predicted: Any, measured: Mapping[str, float]) -> Finding | None:
     """Whether there is a number under each name that was asked for."""
-    if found := is_a(predicted, Mapping, "a dict of numbers by name"):
+    if found := has_type(predicted, Mapping, "a dict of numbers by name"):
         return found
     for name in measured:
         if name not in predicted:
-            return evidence(f"no number is given for {name!r}")
-        if found := is_a(predicted[name], Real, "a number", repr(name)):
+            return observed(f"no number is given for {name!r}")
+        if found := has_type(predicted[name], Real, "a number", repr(name)):
             return found
     return None
 
@@ -50,5 +50,5 @@ def first_wrong(
         got = predicted[name]
         if not is_number(got, right):
             ratio = f", {got / right:.3g} times {what}" if right else ""
-            return evidence(f"{name}: you predicted {got}{ratio}, and that is not what happens")
+            return observed(f"{name}: you predicted {got}{ratio}, and that is not what happens")
     return None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from parlab.checks.base.mistakes import Finding, evidence
+from parlab.checks.base.mistakes import Finding, observed
 from parlab.checks.base.trial import Explain, Trial
 
 
@@ -45,11 +45,11 @@ def require_refusal(
         if error is None:
             return accepted
         if not isinstance(error, ValueError):
-            return evidence(f"{prefix} raises {type(error).__name__}: {error}. Raise a ValueError")
+            return observed(f"{prefix} raises {type(error).__name__}: {error}. Raise a ValueError")
         if not str(error):
-            return evidence(f"{prefix} raises a ValueError without a text. Say what is wrong")
+            return observed(f"{prefix} raises a ValueError without a text. Say what is wrong")
         if trial.calls[trial.rank]:
-            return evidence(f"{prefix} sends something before it refuses")
+            return observed(f"{prefix} sends something before it refuses")
         return None
 
     trial.require(refused)

@@ -9,5 +9,5 @@ def tell_passed(key: str, verified: str) -> None:
 
     Where progress is kept, a second line says how many of the lab's exercises are done.
     """
-    told = progress.record(key) if private_communicator().rank == 0 else None
-    print("\n".join(filter(None, [f"✓ {key}: {verified}", gather(told)[0]])))
+    count = progress.record(key) if private_communicator().rank == 0 else None
+    print("\n".join(filter(None, [f"✓ {key}: {verified}", gather(count)[0]])))

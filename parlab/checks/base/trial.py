@@ -64,7 +64,7 @@ class Trial:
         self.calls: list[list[Call]] = [[] for _ in ranks]
 
     @property
-    def here(self) -> bool:
+    def takes_part(self) -> bool:
         """Whether this rank takes part."""
         return self._comm is not None
 
@@ -170,7 +170,7 @@ class Trial:
         may follow from another's mistake. Collective over all ranks of the lab.
         """
         first: tuple[int, Finding] | None = None
-        if self.here:
+        if self.takes_part:
             for number, requirement in enumerate(requirements):
                 if (finding := _tried(requirement)) is not None:
                     first = number, finding

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from parlab.checks.base.mistakes import Finding, evidence
+from parlab.checks.base.mistakes import Finding, observed
 from parlab.checks.base.models import trainable
 
 Names = list[list[str]]
@@ -28,19 +28,19 @@ def filled(buckets: Names, sizes: dict[str, int], limit: int) -> Finding | None:
     """
     order = [name for bucket in buckets for name in bucket]
     if order != [*reversed(sizes)]:
-        return evidence(f"the buckets hold, in order, {order}, expected {[*reversed(sizes)]}")
+        return observed(f"the buckets hold, in order, {order}, expected {[*reversed(sizes)]}")
     if [] in buckets:
-        return evidence(f"bucket {buckets.index([])} is empty")
+        return observed(f"bucket {buckets.index([])} is empty")
     totals = [sum(sizes[name] for name in bucket) for bucket in buckets]
     for i, (bucket, total) in enumerate(zip(buckets, totals, strict=True)):
         if total > limit and len(bucket) > 1:
-            return evidence(
+            return observed(
                 f"bucket {i} holds {len(bucket)} parameters of {total} bytes in all, which exceeds "
                 f"the limit of {limit}"
             )
         after = buckets[i + 1][0] if i + 1 < len(buckets) else None
         if after and total + sizes[after] <= limit:
-            return evidence(
+            return observed(
                 f"bucket {i} holds {total} bytes, and {after}, of {sizes[after]}, is in the next "
                 f"bucket, although both fit into {limit}"
             )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import State, trainable
 from parlab.models import Awkward
 
@@ -67,12 +67,12 @@ class Tensors:
         """Report a tensor that was added, replaced, moved, or whose `requires_grad` changed."""
         now = self._now()
         if added := now.keys() - self._before.keys():
-            return evidence(f"the model has a new tensor, {min(added)}: do not add any")
+            return observed(f"the model has a new tensor, {min(added)}: do not add any")
         for name, (place, required) in self._before.items():
             if name not in now or now[name][0] != place:
                 return MISTAKES.not_in_place(name=name)
             if now[name][1] != required:
-                return evidence(f"{name}.requires_grad is {not required}, expected {required}")
+                return observed(f"{name}.requires_grad is {not required}, expected {required}")
         return None
 
 

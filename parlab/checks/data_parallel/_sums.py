@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.compare import close, equal_states, explained
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE, State, add
 
 MISTAKES = Mistakes(
@@ -83,7 +83,7 @@ def loss_parts(parts: Sequence[float], right: float) -> Finding | None:
     """Report return values that do not add up to the mean loss over the global batch."""
     if close(sum(parts), right, TOLERANCE):
         return None
-    return evidence(
+    return observed(
         f"the ranks' return values add up to {sum(parts):.6f}, expected {right:.6f}, the mean "
         "loss over the global batch"
     )

@@ -6,8 +6,8 @@ import torch
 
 from parlab.checks.base.call_outcome import idle_ranks_left
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal_states, is_a
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import equal_states, has_type
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import gradients, loss_sum, state_of, tokens
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -67,7 +67,7 @@ def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
     trial.require(
         lambda: calls(replica, len(own)),
         lambda: weighted_sum(everyone, found, weights(sizes), trial.rank, mistakes=MISTAKES),
-        lambda: is_a(part, Real, A_FLOAT),
+        lambda: has_type(part, Real, A_FLOAT),
         lambda: equal_states(state_of(model), before, "{}", 0.0),
         lambda: unchanged("`micro_batches`", given, own),
         lambda: loss_parts(parts, loss),
@@ -78,12 +78,12 @@ def calls(replica: Replica, own: int) -> Finding | None:
     """Require a backward pass for each of a rank's micro-batches, and one synchronisation."""
     outside = [i + 1 for i, outside in enumerate(replica.synchronised) if outside]
     if (got := len(replica.synchronised)) != own:
-        return evidence(
+        return observed(
             f"{got} backward passes for {own} micro-batches, expected one for each: it frees the "
             "activations before the next micro-batch"
         )
     if replica.finished != [own]:
-        return evidence(
+        return observed(
             f"finish() is called {len(replica.finished)} times, after {replica.finished} backward "
             f"passes, expected once, after {own}"
         )
@@ -92,7 +92,7 @@ def calls(replica: Replica, own: int) -> Finding | None:
     if own and not outside:
         return MISTAKES.never_synchronised()
     if outside != [own][:own]:
-        return evidence(
+        return observed(
             f"backward passes {outside} of {own} are outside no_sync(), expected only the last. "
             "What is added to .grad after the first of them is never sent"
         )

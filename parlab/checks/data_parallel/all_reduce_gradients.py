@@ -7,7 +7,7 @@ from parlab.checks.base.call_outcome import idle_ranks_left
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal_states, same, wrong_names
 from parlab.checks.base.messages import no_pickles, something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import State
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel import _models, _sums
@@ -40,7 +40,7 @@ def all_reduce_gradients(check: Check) -> str:
                 p.grad = p.detach() * (value if trial.rank == 0 else 1.0)
             trial.run(model, 1 / trial.size, trial.comm)
             grad = model.hidden.bias.grad
-            finite = evidence("the sum for hidden.bias is finite, expected NaN, as on rank 0")
+            finite = observed("the sum for hidden.bias is finite, expected NaN, as on rank 0")
             trial.require(lambda grad=grad: None if grad.isnan().all() else finite)
     return (
         "the full gradient on every rank, in place, for uneven and empty shards, each trainable "
@@ -86,7 +86,7 @@ def each_once(model: Awkward, trial: Trial) -> Finding | None:
     calls = len(trial.calls[trial.rank])
     if trial.size == 1 or (got == right and calls <= len(parameters)):
         return None
-    return evidence(
+    return observed(
         f"{calls} calls send {got} bytes in all, expected {len(parameters)} and {right}: each "
         "trainable tensor once through one all-reduce, `unused` too"
     )
@@ -107,6 +107,6 @@ def _places(model: Awkward) -> dict[str, int]:
 def in_place(before: dict[str, int], now: dict[str, int]) -> Finding | None:
     """Require each gradient in the memory that it had, and none for a frozen parameter."""
     if "frozen.weight" in now:
-        return evidence("frozen.weight has a .grad, expected None")
+        return observed("frozen.weight has a .grad, expected None")
     moved = [name for name, place in before.items() if now.get(name) != place]
     return MISTAKES.not_in_place(name=f"the gradient of {moved[0]}") if moved else None

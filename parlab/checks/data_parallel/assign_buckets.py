@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import trainable
 from parlab.checks.data_parallel._buckets import Names, bucket_names, filled, trainable_bytes
 from parlab.checks.data_parallel._models import Tensors, awkward_model
@@ -55,11 +55,11 @@ def limits_of(sizes: list[int]) -> list[int]:
 
 
 def form(buckets: Any, model: nn.Module) -> Finding | None:
-    if found := is_a(buckets, list, "a list of buckets"):
+    if found := has_type(buckets, list, "a list of buckets"):
         return found
     known = {id(p) for p in model.parameters()}
     for bucket in buckets:
-        if found := is_a(bucket, list, "a list of parameters", "a bucket"):
+        if found := has_type(bucket, list, "a list of parameters", "a bucket"):
             return found
         for entry in bucket:
             if id(entry) not in known:
@@ -90,4 +90,4 @@ def judge(answers: dict[int, Names], model: nn.Module) -> Finding | None:
     for key, (counted, more) in variants.items():
         if not any(filled(names, counted, limit + more) for limit, names in answers.items()):
             return getattr(MISTAKES, key)()
-    return evidence(f"with bucket_bytes {wrong[0]}, {found[wrong[0]].text}")
+    return observed(f"with bucket_bytes {wrong[0]}, {found[wrong[0]].text}")

@@ -3,7 +3,7 @@
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal_states, same, wrong_names
 from parlab.checks.base.messages import no_pickles, something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import State, state_of, trainable
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel import _models
@@ -94,7 +94,7 @@ def received_once(model: Awkward, trial: Trial) -> Finding | None:
         return None
     if arrived == once + model.embed.weight.nbytes:
         return MISTAKES.tied_twice(got=arrived, right=once)
-    return evidence(f"{arrived} bytes arrive, expected {once}: each tensor once")
+    return observed(f"{arrived} bytes arrive, expected {once}: each tensor once")
 
 
 def sent_as_in_a_tree(model: Awkward, trial: Trial) -> Finding | None:

@@ -12,7 +12,7 @@ from parlab.checks.base import models
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import same_states
 from parlab.checks.base.late_group import Event, RecordingGroup, places
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import State
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel import _sums
@@ -192,7 +192,7 @@ def in_order(step: Step, sizes: dict[str, int], limit: int) -> Finding | None:
         return finding
     last_pass = sum(places(step.events, "last pass"))  # 0 without a backward pass
     if places(step.events[:last_pass], "start"):
-        return evidence("an all-reduce starts within no_sync(), where passes only accumulate")
+        return observed("an all-reduce starts within no_sync(), where passes only accumulate")
     events = step.events[last_pass:]
     starts = [event for event in events if event.kind == "start"]
     number = {address: i for i, address in enumerate(step.buffers)}
@@ -204,7 +204,7 @@ def in_order(step: Step, sizes: dict[str, int], limit: int) -> Finding | None:
         return MISTAKES.left_out(got=len(order), right=len(in_turn))
     got, right = [s.bytes for s in starts], [sum(map(sizes.get, names)) for names in step.buckets]
     if order != in_turn or got != right:
-        return evidence(
+        return observed(
             f"all-reduces of buffers {order}, of {got} bytes, expected {in_turn}, of {right} bytes "
             "(-1 is another tensor)"
         )
@@ -235,7 +235,7 @@ def during_backward(events: Sequence[Event], possible: list[int]) -> Finding | N
         return MISTAKES.no_overlap(got=overlapped, right=len(possible))
     for i, (at, start) in enumerate(zip(possible, starts, strict=False)):
         if later := [event.what for event in events[at + 1 : start] if event.kind == "ready"]:
-            return evidence(f"bucket {i} is complete, but starts only after {later[0]} is ready")
+            return observed(f"bucket {i} is complete, but starts only after {later[0]} is ready")
     return None
 
 
@@ -245,7 +245,7 @@ def awaited(events: Sequence[Event], in_turn: list[int]) -> Finding | None:
     if running := set(in_turn) - set(numbers):
         return MISTAKES.not_awaited(got=len(running), right=len(in_turn))
     if numbers != in_turn:
-        return evidence(f"finish() waits for handles {numbers}, expected each one once")
+        return observed(f"finish() waits for handles {numbers}, expected each one once")
     if places(events[waits[0] :], "start"):
-        return evidence("finish() waits before it has started all buckets. Start them all first")
+        return observed("finish() waits before it has started all buckets. Start them all first")
     return None

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal_states, is_a
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import equal_states, has_type
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import gradients, state_of, tokens, trainable
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel._models import Tensors, awkward_model, gradients_of
@@ -51,7 +51,7 @@ def flat_gradients(check: Check) -> str:
                 again = _flat(trial, model)
                 is_new = again.data_ptr() != flat.data_ptr()
                 trial.require(
-                    lambda is_new=is_new: None if is_new else evidence("it is not a new buffer"),
+                    lambda is_new=is_new: None if is_new else observed("it is not a new buffer"),
                     lambda again=again, model=model: filled(again, model, trial),
                 )
         # Some operations on meta load much of torch first.
@@ -70,7 +70,7 @@ def _flat(trial: Trial, model: nn.Module) -> Tensor:
     before, tensors = state_of(model), Tensors(model)
     flat = trial.run(model)
     trial.require(
-        lambda: is_a(flat, Tensor, "a torch.Tensor"),
+        lambda: has_type(flat, Tensor, "a torch.Tensor"),
         lambda: form(flat, model),
         tensors.kept,
         lambda: equal_states(state_of(model), before, "{}", 0.0),
@@ -94,11 +94,11 @@ def form(flat: Tensor, model: nn.Module) -> Finding | None:
     if flat.dtype != (dtype := next(iter(parameters.values())).dtype):
         return COMMON.wrong_dtype(name="the buffer", got=flat.dtype, right=dtype)
     if flat.requires_grad:
-        return evidence("the buffer requires a gradient, expected a tensor without")
+        return observed("the buffer requires a gradient, expected a tensor without")
     for name, p in model.named_parameters():
         if (p.grad is not None) != p.requires_grad:
             got = "None" if p.grad is None else "a tensor"
-            return evidence(f"the .grad of {name}, requires_grad={p.requires_grad}, is {got}")
+            return observed(f"the .grad of {name}, requires_grad={p.requires_grad}, is {got}")
     return None
 
 
@@ -114,7 +114,7 @@ def views(flat: Tensor, model: nn.Module) -> Finding | None:
         if not all(0 < number <= flat.numel() for number in numbers):
             return MISTAKES.copy(name=name)
         if twice := found.intersection(numbers):
-            return evidence(f"element {min(twice) - 1} of the buffer is in two gradients")
+            return observed(f"element {min(twice) - 1} of the buffer is in two gradients")
         found.update(numbers)
     flat.zero_()
     return None

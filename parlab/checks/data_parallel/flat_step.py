@@ -9,9 +9,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from parlab.checks.base import models
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained, is_a, same_states
+from parlab.checks.base.compare import explained, has_type, same_states
 from parlab.checks.base.messages import no_pickles, something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE, State
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel import _sums
@@ -79,7 +79,7 @@ def _one_step(
     right = models.add(local, weights[0][0].tolist())
     everyone, name = trial.gather(taken), "(before - after) / lr of {}"
     trial.require(
-        lambda: is_a(part, Real, A_FLOAT),
+        lambda: has_type(part, Real, A_FLOAT),
         lambda: something_sent(trial),
         lambda: one_message(trial),
         lambda: no_pickles(trial),
@@ -118,7 +118,7 @@ def in_the_buffer(flat: Tensor, model: nn.Module) -> Finding | None:
 def one_step(steps: int, taken: State, right: State) -> Finding | None:
     if steps == 1 or (not steps and same_states(taken, right, TOLERANCE)):
         return None
-    return evidence(f"optimizer.step() is called {steps} times, expected 1")
+    return observed(f"optimizer.step() is called {steps} times, expected 1")
 
 
 def other_step(taken: State, right: State, now: State, earlier: State, size: int) -> Finding | None:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
 
@@ -95,17 +95,17 @@ def _plans(trial: Trial, sizes: list[tuple[int, int]], epoch: int, ranks: int) -
     trial.require(*(lambda share=share: form(share) for of in shares for share in of))
     plans = [[[step.tolist() for step in share] for share in of] for of in shares]
     everyone = trial.gather(plans)
-    differ = evidence("two processes return different indices: seed a generator of your own")
+    differ = observed("two processes return different indices: seed a generator of your own")
     alike = all(other == everyone[0] for other in everyone)
     trial.require(lambda: None if alike else differ, watched.moved)
     return plans
 
 
 def form(share: Any) -> Finding | None:
-    if found := is_a(share, list, "a list of tensors"):
+    if found := has_type(share, list, "a list of tensors"):
         return found
     for step in share:
-        if found := is_a(step, torch.Tensor, "a torch.Tensor", "a step's share"):
+        if found := has_type(step, torch.Tensor, "a torch.Tensor", "a step's share"):
             return found
         name = "a step's share" if len(step) else "an empty share"
         if step.dtype != torch.int64:
@@ -124,7 +124,7 @@ def right_steps(size: int, batch_size: int, _: list[list[int]], plan: Plan) -> F
         return None
     if steps[0] == of_each_rank and len(plan[0][0]) == min(batch_size, size):
         return MISTAKES.batch_of_each_rank()
-    return evidence(
+    return observed(
         f"{steps[0]} steps, expected {right}: the last global batch has the remaining indices, "
         "however few"
     )
@@ -134,21 +134,21 @@ def right_batches(size: int, batch_size: int, alone: list[list[int]], plan: Plan
     """Require that all shares of a step are the global batch that a single rank has."""
     for one, other in itertools.combinations(range(len(plan)), 2):
         if any(plan[one]) and plan[one] == plan[other]:
-            return evidence(f"ranks {one} and {other} have the same share")
+            return observed(f"ranks {one} and {other} have the same share")
     counts = Counter(i for share in plan for step in share for i in step)
     for i in [*range(size), *counts]:
         if counts[i] != (right := int(0 <= i < size)):
-            return evidence(f"index {i} is in the shares {counts[i]} times, expected {right}")
+            return observed(f"index {i} is in the shares {counts[i]} times, expected {right}")
     for step, shares in enumerate(zip(*plan, strict=True)):
         sizes, right = [len(share) for share in shares], min(batch_size, size - step * batch_size)
         if sum(sizes) != right or max(sizes) - min(sizes) > 1:
-            return evidence(
+            return observed(
                 f"in step {step}, the shares have {sizes} indices, expected {right} in all, in "
                 "shares that differ by at most 1"
             )
         if extra := {i for share in shares for i in share} - {*alone[step]}:
             if len(plan) == 1:
-                return evidence("a second call with the same arguments returns other indices")
+                return observed("a second call with the same arguments returns other indices")
             return MISTAKES.other_batches(step=step, extra=min(extra))
     return None
 
@@ -157,17 +157,17 @@ def shuffles(orders: dict[int, list[int]], batch_size: int) -> Finding | None:
     """Require a new shuffle in each epoch; `orders[epoch]` are one rank's indices."""
     in_order = sorted(orders[0])
     if any(order in (in_order, in_order[::-1]) for order in orders.values()):
-        return evidence("the indices are in the order of the data set, not shuffled")
+        return observed("the indices are in the order of the data set, not shuffled")
     batches = {epoch: _batches(order, batch_size) for epoch, order in orders.items()}
     if batches[0] <= _batches(in_order, batch_size):
-        return evidence("each global batch has neighbors of the data set. Shuffle all indices")
+        return observed("each global batch has neighbors of the data set. Shuffle all indices")
     for one, other in itertools.combinations(orders, 2):
         first, second = orders[one], orders[other]
         if first == second:
             return MISTAKES.same_shuffle(one=one, other=other)
         pairs = set(itertools.pairwise(first)) & set(itertools.pairwise(second))
         if batches[one] == batches[other] or len(pairs) > len(first) / 2:
-            return evidence(
+            return observed(
                 f"epochs {one} and {other} have the same batches, or mostly the same order. Draw a "
                 "new permutation"
             )

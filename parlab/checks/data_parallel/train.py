@@ -14,8 +14,15 @@ from torch import Tensor, nn
 
 from parlab.checks.base import models
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal_states, explained, is_a, same, same_states, wrong_names
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import (
+    equal_states,
+    explained,
+    has_type,
+    same,
+    same_states,
+    wrong_names,
+)
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import Shard, State
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators, unchanged
@@ -124,8 +131,8 @@ def _train(trial: Trial, run: Run, earlier: Batches | None) -> Batches:
     batches: Batches = [list(shares) for shares in zip_longest(*everyone, fillvalue=[])]
     sizes = [len(batch) for batch in torch.arange(size).split(batch_size)] * EPOCHS
     trial.require(
-        lambda: is_a(losses, list, f"a list, each loss {A_FLOAT}"),
-        lambda: next(filter(None, (is_a(n, float, A_FLOAT, "a loss") for n in losses)), None),
+        lambda: has_type(losses, list, f"a list, each loss {A_FLOAT}"),
+        lambda: next(filter(None, (has_type(n, float, A_FLOAT, "a loss") for n in losses)), None),
         lambda: unchanged("`inputs`", inputs, given[0]),
         lambda: unchanged("`targets`", targets, given[1]),
         watched.moved,
@@ -206,7 +213,7 @@ def right_batches(batches: Batches, sizes: list[int], earlier: Batches) -> Findi
     for step, (shares, size) in enumerate(zip(batches, sizes, strict=True)):
         counts = [len(share) for share in shares]
         if sum(counts) != size or max(counts) - min(counts) > 1:
-            return evidence(
+            return observed(
                 f"in step {step}, the ranks train on {counts} samples, expected {size} in all, in "
                 "shares that differ by at most 1"
             )
@@ -218,12 +225,12 @@ def right_batches(batches: Batches, sizes: list[int], earlier: Batches) -> Findi
         )
         for sample in range(sum(sizes) // EPOCHS):
             if counted[sample] != 1:
-                return evidence(
+                return observed(
                     f"in epoch {epoch}, the ranks train on sample {sample} {counted[sample]} "
                     "times, expected 1"
                 )
     if whole[:length] == whole[length:]:
-        return evidence("epochs 0 and 1 train on the same batches: shuffle anew in each epoch")
+        return observed("epochs 0 and 1 train on the same batches: shuffle anew in each epoch")
     for step, (now, right) in enumerate(zip(whole, before, strict=True)):
         if now != right:
             return MISTAKES.other_batches(step=step)
@@ -237,7 +244,7 @@ def broadcast_once(trial: Trial, model: Awkward) -> Finding | None:
     got = sum(signs.get(call.op, 0) * call.bytes for call in trial.calls[trial.rank])
     if got < 2 * right:
         return None
-    return evidence(
+    return observed(
         f"{got} bytes are broadcast, expected {right}: once, before the first step. Equal "
         "gradients keep the models equal"
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.watchdog import Ended
 
 SKIPPING = Mistakes(
@@ -52,7 +52,7 @@ def updated_once(calls: Sequence[bool | str], overflow: bool) -> Finding | None:
     if calls[-1:] == [overflow] and len(calls) - calls.count("the step") == 1:
         return None
     text = ", ".join(c if isinstance(c, str) else f"scaler.update({c})" for c in calls)
-    return evidence(
+    return observed(
         f"the calls are: {text or 'none'}. Call scaler.update({overflow}) once, at the end"
     )
 
@@ -66,7 +66,7 @@ def skipped_by_all(changed: Sequence[bool], finite: bool) -> Finding | None:
         return SKIPPING.skips_alone(who="rank " + ", ".join(still))
     if not finite:
         return SKIPPING.stepped_anyway()
-    return evidence("a gradient overflowed, but the weights changed. Change nothing in such a step")
+    return observed("a gradient overflowed, but the weights changed. Change nothing in such a step")
 
 
 def waits_for_others(endings: dict[int, Ended]) -> Finding | None:
@@ -80,5 +80,5 @@ def is_flag(got: Any, right: bool, text: str) -> Finding | None:
     if got is None:
         return COMMON.returns_none()
     if not isinstance(got, bool | Tensor) and got not in (0, 1):
-        return evidence(f"{text} {got!r}, expected True or False")
-    return None if bool(got) == right else evidence(f"{text} {bool(got)}, expected {right}")
+        return observed(f"{text} {got!r}, expected True or False")
+    return None if bool(got) == right else observed(f"{text} {bool(got)}, expected {right}")

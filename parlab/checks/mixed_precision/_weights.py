@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.compare import equal
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 
 Gradients = Sequence[Tensor | None]
 
@@ -65,9 +65,9 @@ def one_step(
     `tolerance` is relative to the largest number of a tensor.
     """
     if len(weights.given) > weights.steps:
-        return evidence("weights.optimizer.step() does not update the model. Call weights.step()")
+        return observed("weights.optimizer.step() does not update the model. Call weights.step()")
     if weights.steps != 1:
-        return evidence(f"weights.step() is called {weights.steps} times, expected once")
+        return observed(f"weights.step() is called {weights.steps} times, expected once")
     found = [
         differ(got, wanted, f"in weights.step(), the gradient of weights.master[{i}]", tolerance)
         for i, (got, wanted) in enumerate(zip(weights.given[0], right, strict=True))
@@ -86,14 +86,14 @@ def differ(got: Any, right: Tensor | None, name: str, tolerance: float) -> Findi
     """Compare one gradient; report the number that differs most."""
     if right is None or got is None:
         return (
-            None if got is right else evidence(f"{name} is {_kind(got)}, expected {_kind(right)}")
+            None if got is right else observed(f"{name} is {_kind(got)}, expected {_kind(right)}")
         )
     difference = (got - right).abs()
     if bool((difference <= tolerance * right.abs().max()).all()):
         return None
     at = int(difference.argmax())  # of a NaN, if there is one
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), right.shape))
-    return evidence(f"{name} at index {index} is {got[index]:.6g}, expected {right[index]:.6g}")
+    return observed(f"{name} at index {index} is {got[index]:.6g}, expected {right[index]:.6g}")
 
 
 def alike(got: Gradients, right: Gradients, tolerance: float) -> bool:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.mixed_precision._float16 import LIBRARY, NEGATIVE, VALUES, without_library
 
 SECONDS = 20.0
@@ -63,7 +63,7 @@ def decode_half(check: Check) -> str:
 def numbers(got: Sequence[float]) -> Finding | None:
     """Require floats, or integers where a number is whole."""
     for bits, number in enumerate(got):
-        if found := is_a(number, float | int, "a Python float"):
+        if found := has_type(number, float | int, "a Python float"):
             return Finding(f"{found.text} (bits {bits:#06x})", found.mistake)
     return None
 
@@ -79,7 +79,7 @@ def decoded(got: Sequence[float], name: str, sizes: range) -> Finding | None:
             return getattr(MISTAKES, mistake)()
     i = next(i for i, (a, b) in enumerate(zip(found, right, strict=True)) if a != b)
     bits = patterns[i]
-    return evidence(f"bits {bits:#06x} ({bits:016b}) give {found[i]}, expected {right[i]}")
+    return observed(f"bits {bits:#06x} ({bits:016b}) give {found[i]}, expected {right[i]}")
 
 
 def signed(size: Callable[[int, int], float], bits: int) -> float:

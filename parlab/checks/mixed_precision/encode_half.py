@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.mixed_precision._float16 import (
     INFINITY,
     LIBRARY,
@@ -125,10 +125,10 @@ def all_cases(draw: Random) -> Iterator[Case]:
 def sixteen_bits(got: Sequence[int], given: Sequence[float]) -> Finding | None:
     """Require integers from 0 to 65,535."""
     for bits, number in zip(got, given, strict=True):
-        if found := is_a(bits, int, "an int"):
+        if found := has_type(bits, int, "an int"):
             return Finding(f"{found.text} (for {number!r})", found.mistake)
         if not 0 <= bits < 2**16:
-            return evidence(f"{number!r} becomes {bits}, expected an integer from 0 to 65,535")
+            return observed(f"{number!r} becomes {bits}, expected an integer from 0 to 65,535")
     return None
 
 
@@ -147,7 +147,7 @@ def encoded(got: Sequence[int], cases: Sequence[Case]) -> Finding | None:
             return getattr(MISTAKES, mistake)(value=case.number, got=bits, right=case.right)
     i, bits = min(errors)
     case = cases[i]
-    return evidence(
+    return observed(
         f"{case.number!r} becomes {bits:#06x} ({VALUES[bits]}), expected {case.right:#06x} "
         f"({VALUES[case.right]})"
     )
@@ -157,4 +157,4 @@ def is_nan(bits: int) -> Finding | None:
     """Require the bits of any NaN."""
     if bits & 0x7FFF > INFINITY:
         return None
-    return evidence(f"NaN becomes {bits:#06x} ({VALUES[bits]}), expected a mantissa other than 0")
+    return observed(f"NaN becomes {bits:#06x} ({VALUES[bits]}), expected a mantissa other than 0")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a, same
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 
 MISTAKES = Mistakes(
     hooks_left=(
@@ -112,7 +112,7 @@ def gradient_exponents(check: Check) -> str:
             before, passes = hooks(model), []
             got = trial.run(layers, lambda run=run, passes=passes: passes.append(run()))
             trial.require(
-                lambda: is_a(got, Mapping, "a dict of counts by exponent"),
+                lambda: has_type(got, Mapping, "a dict of counts by exponent"),
                 lambda: hooks_unchanged(hooks(model), before),
                 lambda: passed_once(passes),
                 lambda: gradients_unchanged([p.grad for p in model.parameters()], twice),
@@ -124,7 +124,7 @@ def gradient_exponents(check: Check) -> str:
 def passed_once(passes: list) -> Finding | None:
     if len(passes) == 1:
         return None
-    return evidence(f"run() is called {len(passes)} times, expected once")
+    return observed(f"run() is called {len(passes)} times, expected once")
 
 
 def hooks(model: nn.Module) -> set[tuple[int, str, int]]:
@@ -135,7 +135,7 @@ def hooks(model: nn.Module) -> set[tuple[int, str, int]]:
 
 def hooks_unchanged(after: set, before: set) -> Finding | None:
     if before - after:
-        return evidence("a hook that was on a layer before is gone. Remove only your own")
+        return observed("a hook that was on a layer before is gone. Remove only your own")
     return MISTAKES.hooks_left() if after - before else None
 
 
@@ -144,7 +144,7 @@ def gradients_unchanged(got: list[Tensor | None], right: list[Tensor]) -> Findin
     if all(a is not None and same(a, b) for a, b in zip(got, right, strict=True)):
         return None
     if any(a is None or same(a, b / 2) for a, b in zip(got, right, strict=True) if b.any()):
-        return evidence("gradients from before run() are gone, or new ones. Leave .grad alone")
+        return observed("gradients from before run() are gone, or new ones. Leave .grad alone")
     return MISTAKES.gradient_changed()
 
 
@@ -158,7 +158,7 @@ def counted(got: Mapping[Any, Any], gradients: list[Tensor]) -> Finding | None:
         if without_zeros(found) == without_zeros(counts) != without_zeros(right):
             return getattr(MISTAKES, key)()
     key = next(key for key in (*right, *found) if found[key] != right[key])
-    return evidence(
+    return observed(
         f"under {key}, {found[key]} numbers are counted, expected {right[key]} "
         f"({sum(found.values())} in total, expected {sum(right.values())})"
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.mixed_precision._scaler import is_flag
 
 LARGEST = torch.finfo(torch.float32).max
@@ -169,9 +169,9 @@ def unscaled(step: Step) -> Finding | None:
     if found := is_flag(step.overflow, right, "unscale() returns"):
         return found
     if not step.unchanged:
-        return evidence("unscale() changes the scale or the count. Leave that to update()")
+        return observed("unscale() changes the scale or the count. Leave that to update()")
     if not step.in_place:
-        return evidence("unscale() moves the gradients to other memory. Divide them in place")
+        return observed("unscale() moves the gradients to other memory. Divide them in place")
     pairs = list(zip(step.unscaled, step.scaled, strict=True))
     if step.scale != 1 and all(
         torch.equal(got.nan_to_num(), scaled.nan_to_num()) for got, scaled in pairs
@@ -182,7 +182,7 @@ def unscaled(step: Step) -> Finding | None:
         wrong = ~torch.isclose(got, wanted, rtol=1e-6, atol=0.0, equal_nan=True)
         if wrong.any():
             at = int(wrong.int().argmax())
-            return evidence(f"gradient {i} at index {at} is {got[at]:g}, expected {wanted[at]:g}")
+            return observed(f"gradient {i} at index {at} is {got[at]:g}, expected {wanted[at]:g}")
     return None
 
 
@@ -199,7 +199,7 @@ def states(
     for i, (state, wanted) in enumerate(zip(got, right, strict=True)):
         for name, value in wanted.items():
             if state.get(name) != value:
-                return evidence(
+                return observed(
                     f"after step {i + 1}, the state's {name!r} is {state.get(name)!r}, expected "
                     f"{value!r}"
                 )

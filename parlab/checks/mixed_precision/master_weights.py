@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, is_a, same
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.models import Awkward
 
 STEPS = 5
@@ -164,23 +164,23 @@ def constructed(
 ) -> Finding | None:
     """Require float32 copies, an optimizer on them, and an unchanged model."""
     if len(weights.master) != len(start):
-        return evidence(f"self.master has {len(weights.master)} tensors, expected {len(start)}")
+        return observed(f"self.master has {len(weights.master)} tensors, expected {len(start)}")
     for i, (got, right) in enumerate(zip(weights.master, start, strict=True)):
         if not parameters[i].requires_grad:
-            return evidence(f"self.parameters[{i}] does not require a gradient any more")
+            return observed(f"self.parameters[{i}] does not require a gradient any more")
         if (
-            (found := is_a(got, nn.Parameter, "an nn.Parameter", f"self.master[{i}]"))
+            (found := has_type(got, nn.Parameter, "an nn.Parameter", f"self.master[{i}]"))
             or (found := equal(got.detach(), right.float(), f"self.master[{i}]"))
             or (found := equal(parameters[i].detach(), right, f"self.parameters[{i}]"))
         ):
             return found
     optimizer = getattr(weights, "optimizer", None)
-    if found := is_a(optimizer, torch.optim.Optimizer, "an optimizer", "self.optimizer"):
+    if found := has_type(optimizer, torch.optim.Optimizer, "an optimizer", "self.optimizer"):
         return found
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if [id(p) for p in held] == [id(p) for p in weights.master]:
         return None
-    return evidence("the parameters of self.optimizer are not those in self.master. Give it these")
+    return observed("the parameters of self.optimizer are not those in self.master. Give it these")
 
 
 def collected(step: Step, gradients: Gradients) -> Finding | None:
@@ -237,5 +237,5 @@ def overflow_kept(found: list[float]) -> Finding | None:
     """Require that collect() changes no infinity or NaN."""
     finite = [number for number in found if math.isfinite(number)]
     if finite:
-        return evidence(f"collect() turns an infinity or NaN into {finite[0]:g}. Leave it as it is")
+        return observed(f"collect() turns an infinity or NaN into {finite[0]:g}. Leave it as it is")
     return None

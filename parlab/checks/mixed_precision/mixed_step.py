@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.mixed_precision._scaler import (
     SKIPPING,
@@ -157,7 +157,7 @@ def unscaled(
     """Require that scaler.unscale() gets the mean, in float32."""
     for gradient in (gradient for one in given for gradient in one):
         if gradient.dtype != torch.float32:
-            return evidence(
+            return observed(
                 f"scaler.unscale() gets {gradient.dtype} gradients. Collect them into float32 "
                 "first, or small ones become zero again"
             )
@@ -175,14 +175,14 @@ def scale_kept(scaler: RecordingScaler, scale: float, overflow: bool) -> Finding
     right = scale * (0.5 if overflow else 2.0)
     if scaler.scale == right:
         return None
-    return evidence(f"scaler.scale is {scaler.scale:g} after the step, expected {right:g}")
+    return observed(f"scaler.scale is {scaler.scale:g} after the step, expected {right:g}")
 
 
 def sent_as_float16(weights: RecordingWeights) -> Finding | None:
     """Require more digits than those of bfloat16 in gradients that were not clipped."""
     found = [g for given in weights.given for g in given if g is not None]
     if found and all(torch.equal(g, g.bfloat16().float()) for g in found):
-        return evidence("the gradients have only the digits of bfloat16. Send them as float16")
+        return observed("the gradients have only the digits of bfloat16. Send them as float16")
     return None
 
 
@@ -193,7 +193,7 @@ def sent(trial: Trial, numbers: int) -> Finding | None:
     got, calls = trial.bytes_sent(trial.rank), len(trial.calls[trial.rank])
     if got <= 2 * numbers + 8 and calls <= 2:
         return None
-    return evidence(
+    return observed(
         f"this rank hands {got} bytes to {calls} collectives, expected {2 * numbers} bytes in one. "
         "One number more is enough to agree on the overflow"
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import same
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 
 LARGE = {torch.float16: 4e4, torch.bfloat16: 2e38}  # the sum of two is infinite in the format
@@ -100,7 +100,7 @@ def means(
 
     for i, (a, b) in enumerate(zip(got, right, strict=True)):
         if a.dtype != torch.float32 or a.shape != b.shape:
-            return evidence(f"gradient {i} is now {a.dtype} with shape {tuple(a.shape)}")
+            return observed(f"gradient {i} is now {a.dtype} with shape {tuple(a.shape)}")
     wrong = [~part for part in correct()]
     if not any(part.any() for part in wrong):
         return None
@@ -115,7 +115,7 @@ def means(
         return MISTAKES.summed(ranks=ranks)
     i = next(i for i, part in enumerate(wrong) if part.any())
     index = tuple(wrong[i].nonzero()[0].tolist())
-    return evidence(
+    return observed(
         f"gradient {i} at index {index} is {got[i][index]:.6g}, expected {right[i][index]:.6g} "
         f"(rounded to {dtype})"
     )
@@ -131,13 +131,13 @@ def sent(trial: Trial, numbers: int) -> Finding | None:
     if got == 4 * numbers:
         return MISTAKES.sent_in_float32()
     if calls[0].op in ("all_gather", "all_to_all", "gather") and trial.size > 2:
-        return evidence(f"{calls[0].api} sends N/2 times as many bytes as an all-reduce on a ring")
+        return observed(f"{calls[0].api} sends N/2 times as many bytes as an all-reduce on a ring")
     if got > 2 * numbers * 1.02 + 16:
-        return evidence(f"this rank sends {got} bytes, expected {2 * numbers}, 2 for each number")
+        return observed(f"this rank sends {got} bytes, expected {2 * numbers}, 2 for each number")
     return None
 
 
 def in_place(got: list[Tensor], places: list[int]) -> Finding | None:
     if [g.data_ptr() for g in got] == places:
         return None
-    return evidence("the gradients are in other memory now. Copy the means into them")
+    return observed("the gradients are in other memory now. Copy the means into them")

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained, is_a
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import explained, has_type
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.mixed_precision._weights import (
     Gradients,
     RecordingWeights,
@@ -86,7 +86,7 @@ def scaled_step(check: Check) -> str:
                 loss = model.loss(x, y) * size
                 got = trial.run(weights, loss, SCALE, max_norm, seconds=SECONDS)
                 trial.require(
-                    lambda: is_a(got, float, "a Python float"),
+                    lambda: has_type(got, float, "a Python float"),
                     lambda: settings(weights),
                     lambda: one_step(
                         weights,
@@ -121,7 +121,7 @@ def settings(weights: RecordingWeights) -> Finding | None:
     """Require the same learning rates during the step and after it."""
     for rate in [*weights.rates, *(group["lr"] for group in weights.optimizer.param_groups)]:
         if rate != RATE:
-            return evidence(f"the learning rate is {rate:g}, expected {RATE:g}. Do not change it")
+            return observed(f"the learning rate is {rate:g}, expected {RATE:g}. Do not change it")
     return None
 
 

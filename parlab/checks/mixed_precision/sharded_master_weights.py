@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, is_a, same
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.trial import Trial
 from parlab.checks.mixed_precision._scaler import (
@@ -100,13 +100,13 @@ def _train(trial: Trial, model: nn.Module, make: MakeOptimizer) -> None:
 def constructed(weights: Any, right: Tensor) -> Finding | None:
     """Require a float32 copy of this rank's part, and an optimizer on it."""
     master = weights.master
-    if found := is_a(master, nn.Parameter, "an nn.Parameter", "self.master"):
+    if found := has_type(master, nn.Parameter, "an nn.Parameter", "self.master"):
         return found
     if found := equal(master.detach(), right, "self.master"):
         return found
     held = [p for group in weights.optimizer.param_groups for p in group["params"]]
     if [id(p) for p in held] != [id(master)]:
-        return evidence("self.optimizer has parameters other than self.master")
+        return observed("self.optimizer has parameters other than self.master")
     return None
 
 
@@ -205,7 +205,7 @@ def clipped(gradient: Tensor, max_norm: float) -> Tensor:
 def collected(step: Step, right: Tensor, plan: Plan, dtype: torch.dtype) -> Finding | None:
     """Require this rank's part of the mean, still scaled, and no other gradient."""
     if step.left:
-        return evidence("a parameter has a gradient after collect(). Set it to None")
+        return observed("a parameter has a gradient after collect(). Set it to None")
     if plan.overflow:
         return None
     got = step.collected
@@ -246,8 +246,8 @@ def model_updated(step: Step, together: Tensor, serial: Serial, rank: int) -> Fi
     if found := equal(step.weights, right, "in the model, the weight"):
         return found
     if not step.in_place:
-        return evidence("after step(), the weights are not in self.flat any more. Gather in place")
-    return evidence("self.master.grad is not None after step()") if step.kept else None
+        return observed("after step(), the weights are not in self.flat any more. Gather in place")
+    return observed("self.master.grad is not None after step()") if step.kept else None
 
 
 def bytes_held(weights: Any, parameters: list[nn.Parameter]) -> int:
@@ -264,7 +264,7 @@ def held(step: Step, right: Serial, ranks: int) -> Finding | None:
     enough = 2 * right.width * ranks + 4 * right.width + states
     if step.held <= SLACK * enough + 64:
         return None
-    return evidence(
+    return observed(
         f"after the step, this rank holds {step.held} bytes, expected {enough:.0f}: all 16-bit "
         "weights, and one shard of the master weights and optimizer states"
     )
@@ -277,7 +277,7 @@ def sent(trial: Trial, weights: int) -> Finding | None:
     if got <= right + 16 * trial.size:
         return None
     calls = ", ".join(f"{call.op} ({call.bytes} bytes)" for call in trial.calls[trial.rank])
-    return evidence(
+    return observed(
         f"this rank sends {got:.0f} bytes (on a ring), expected {right:.0f}: 16-bit gradients and "
         f"weights once, and at most two numbers. The calls are {calls}"
     )

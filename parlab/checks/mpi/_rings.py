@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from parlab.checks.base.messages import rounds_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Requirement, Trial
 from parlab.chunks import chunk
 from parlab.runtime.rank_names import ranks_text
@@ -76,9 +76,9 @@ def one_chunk_each(
         if max(sent, default=0) > max(sizes):
             return mistakes.more_than_a_chunk(rank=rank, got=max(sent), right=max(sizes))
         if len(sent) > rounds:
-            return evidence(f"rank {rank} sends {len(sent)} messages, expected at most {rounds}")
+            return observed(f"rank {rank} sends {len(sent)} messages, expected at most {rounds}")
         if other := set(sent) - {0, *sizes}:
-            return evidence(
+            return observed(
                 f"rank {rank} sends a message of {min(other)} bytes, the chunks have {sizes}"
             )
     return None
@@ -91,7 +91,7 @@ def every_chunk_but(trial: Trial, sizes: list[int], left_out: int) -> Finding | 
         right = sorted(size for i, size in enumerate(sizes) if size and i != omitted)
         got = sorted(call.bytes_sent for call in trial.sends(rank) if call.bytes_sent)
         if got != right:
-            return evidence(
+            return observed(
                 f"rank {rank} sends messages of {got} bytes, expected {right}: every chunk but "
                 f"chunk {omitted}, without padding"
             )

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained, same
 from parlab.checks.base.messages import no_pickles, only_messages
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.mpi._arrays import nothing_returned, random_numbers
 from parlab.checks.mpi._comms import LonelyComm, delayed
@@ -70,7 +70,9 @@ def broadcast(trial: Trial, root: int, shape: tuple[int, ...], dtype: Any) -> No
     before = arrays[trial.rank]
     x = before.copy()
     got = trial.run(x, root, trial.comm)
-    unchanged = "not_in_place" if trial.here and trial.receives(trial.rank) else "never_arrived"
+    unchanged = (
+        "not_in_place" if trial.takes_part and trial.receives(trial.rank) else "never_arrived"
+    )
     trial.require(
         lambda: only_messages(trial),
         lambda: no_pickles(trial),
@@ -117,7 +119,7 @@ def sent_whole(trial: Trial, size: int) -> Finding | None:
     for rank in range(trial.size):
         for call in trial.sends(rank):
             if call.bytes_sent != size:
-                return evidence(
+                return observed(
                     f"rank {rank} sends a message of {call.bytes_sent} bytes, but `x` has {size}"
                 )
     return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.unchanged import unchanged
 
 ALPHA_WITHIN, BETA_WITHIN = 0.15, 0.10
@@ -75,7 +75,7 @@ def is_pair(got: Any) -> Finding | None:
         alpha, beta = got
         float(alpha), float(beta), got[0]
     except (TypeError, ValueError, KeyError):
-        return evidence(f"it returns {got!r}, expected the pair (alpha, beta) of two numbers")
+        return observed(f"it returns {got!r}, expected the pair (alpha, beta) of two numbers")
     return None
 
 
@@ -100,7 +100,7 @@ def near_truth(got: Pair, truth: Pair, sizes: list[int], times: list[float]) -> 
     for key, pairs in variants.items():
         if any(near(got, pair, 1e-3, 1e-3) for pair in pairs):
             return getattr(MISTAKES, key)()
-    return evidence(f"it returns α = {got[0]:.3g} s and β = {got[1]:.3g} s per byte")
+    return observed(f"it returns α = {got[0]:.3g} s and β = {got[1]:.3g} s per byte")
 
 
 def fitted(sizes: list[int], times: list[float], power: int) -> Pair:

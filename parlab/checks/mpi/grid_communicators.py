@@ -6,7 +6,7 @@ from typing import Any
 from mpi4py import MPI
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 
 NAMES = ("row", "column")
@@ -65,12 +65,12 @@ def two_communicators(got: Any) -> Finding | None:
     if got is None:
         return COMMON.returns_none()
     if not isinstance(got, tuple | list) or len(got) != 2:
-        return evidence("it does not return a pair, expected the communicators (row, column)")
+        return observed("it does not return a pair, expected the communicators (row, column)")
     for name, comm in zip(NAMES, got, strict=True):
         if not isinstance(comm, MPI.Comm):
-            return evidence(f"the {name} communicator is {comm!r}, expected a communicator")
+            return observed(f"the {name} communicator is {comm!r}, expected a communicator")
         if comm == MPI.COMM_NULL:
-            return evidence(f"the {name} communicator is MPI.COMM_NULL, or was freed")
+            return observed(f"the {name} communicator is MPI.COMM_NULL, or was freed")
     return None
 
 
@@ -95,7 +95,7 @@ def right_ranks(got: Sequence[MPI.Comm], columns: int, trial: Trial) -> Finding 
         if one == everyone != other:
             return MISTAKES.all_ranks(name=name)
         if one != other:
-            return evidence(f"the {name} communicator has ranks {one}, expected {other}")
+            return observed(f"the {name} communicator has ranks {one}, expected {other}")
     return None
 
 

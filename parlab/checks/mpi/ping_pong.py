@@ -7,7 +7,7 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close
 from parlab.checks.base.messages import no_pickles, only_messages
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.mpi._comms import delayed
 from parlab.ledger import Call
@@ -46,7 +46,7 @@ MISTAKES = Mistakes(
 def ping_pong(check: Check) -> str:
     """Check the messages, their order, and the time of round trips of a known length."""
     if check.world_size < 2:
-        check.fail(evidence("a ping-pong needs two ranks. Start two ranks or more"))
+        check.fail(observed("a ping-pong needs two ranks. Start two ranks or more"))
     for number, trial in enumerate(check.trials(smallest=2, unbuffered=True)):
         repeats, late = (4, "receives") if number % 2 else (5, "sends")
         size = trial.draw.randrange(1, 5000)
@@ -81,7 +81,7 @@ def as_many_and_as_long(trial: Trial, size: int, repeats: int) -> Finding | None
     for rank in (0, 1):
         got = [call.bytes_sent for call in trial.sends(rank)]
         if got != [size] * repeats:
-            return evidence(
+            return observed(
                 f"rank {rank} sends messages of {got} bytes, expected repeats={repeats} messages "
                 f"of size={size} bytes"
             )
@@ -130,7 +130,7 @@ def right_time(seconds: Any, calls: Sequence[Call]) -> Finding | None:
     seen = all(call.end_seen for call in calls if call.op in RECEIVES)
     if is_about(got, right, BELOW if seen else BELOW_UNSEEN):
         return None
-    return evidence(f"it returns {got:.2g} s, but half of the median round trip is {right:.2g} s")
+    return observed(f"it returns {got:.2g} s, but half of the median round trip is {right:.2g} s")
 
 
 def round_trips(calls: Sequence[Call]) -> list[float]:

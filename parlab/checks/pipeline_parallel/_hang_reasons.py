@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from parlab.checks.base.call_outcome import ending
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.watchdog import Ended
 from parlab.checks.pipeline_parallel._models import Case
 from parlab.ledger import Call
@@ -75,8 +75,8 @@ def _other_input(actions: Sequence[list[Action]]) -> Finding | None:
 def other_input(stage: int) -> Finding:
     """Say that a stage computed on a tensor that the check does not know."""
     if stage == 0:
-        return evidence("stage 0 is called on a tensor that is no micro-batch of `inputs`")
-    return evidence(
+        return observed("stage 0 is called on a tensor that is no micro-batch of `inputs`")
+    return observed(
         f"stage {stage} is called on a tensor that is not the output of stage {stage - 1} for any "
         "micro-batch. Call it on what `mailbox.receive` returned"
     )

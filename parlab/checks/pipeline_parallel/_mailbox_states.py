@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from parlab.checks.base.call_outcome import ending
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.watchdog import is_revoked
 from parlab.checks.pipeline_parallel._hang_reasons import Endings, calls_itself, sends_to_itself
@@ -88,7 +88,7 @@ def _collective(calls: list[list[Call]]) -> Finding | None:
     for rank, own in enumerate(calls):
         for call in own:
             if call.op not in (*SENDS, *RECEIVES):
-                return evidence(f"rank {rank} calls {call.op}. Use only messages between two ranks")
+                return observed(f"rank {rank} calls {call.op}. Use only messages between two ranks")
     return None
 
 

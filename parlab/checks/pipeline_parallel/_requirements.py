@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from parlab.checks.base.compare import equal, explained
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Requirement
 from parlab.checks.pipeline_parallel import _hang_reasons, _steps
@@ -73,7 +73,7 @@ def values_are(case: Case, step: StepRecord) -> Finding | None:
     rank, last = case.trial.rank, case.trial.size - 1
     for number, gradient in enumerate(step.gradients):
         if gradient is None:
-            return evidence(f"parameter {number} of this rank has no gradient")
+            return observed(f"parameter {number} of this rank has no gradient")
     right_loss, right_row = case.right()
     row, name = in_one_row(step.gradients), "the gradient of this rank's parameters, in one row,"
     if equal(row, right_row, name, TOLERANCE):
@@ -83,7 +83,7 @@ def values_are(case: Case, step: StepRecord) -> Finding | None:
         if step.loss is None:
             return None
         got = f"a {type(step.loss).__name__}"
-        return evidence(f"it returns {got}: only the rank of the last stage returns a loss")
+        return observed(f"it returns {got}: only the rank of the last stage returns a loss")
     if not isinstance(step.loss, float):
         got = "None" if step.loss is None else f"a {type(step.loss).__name__}"
         return COMMON.wrong_type(name="the loss on the last rank", got=got, right="a float")
@@ -156,13 +156,13 @@ def messages(case: Case, steps: int = 1) -> Finding | None:
     trial = case.trial
     for call in trial.calls[trial.rank]:
         if call.op not in (*SENDS, *RECEIVES):
-            return evidence(f"it calls {call.op}. Use only messages between two ranks")
+            return observed(f"it calls {call.op}. Use only messages between two ranks")
     count, size = (steps * one for one in case.messages(trial.rank))
     sends = trial.sends(trial.rank)
     got = sum(call.bytes_sent for call in sends)
     if (len(sends), got) == (count, size):
         return None
-    return evidence(
+    return observed(
         f"it sends {len(sends)} messages with {got} bytes, expected {count} with "
         f"{size}: each activation and each gradient once, to the rank that needs it"
     )

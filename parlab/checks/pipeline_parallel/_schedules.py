@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.pipeline import (
     Action,
     Deadlock,
@@ -49,14 +49,14 @@ def texts_of(*keys: str) -> dict[str, str]:
 
 def is_schedule(schedule: Any) -> Finding | None:
     """Require a list of lists of actions."""
-    if found := is_a(schedule, Sequence, "a list with a list of Actions for each rank"):
+    if found := has_type(schedule, Sequence, "a list with a list of Actions for each rank"):
         return found
     for own in schedule:
         if isinstance(own, Action) or not isinstance(own, Sequence):
             got = "an Action" if isinstance(own, Action) else f"a {type(own).__name__}"
             return COMMON.wrong_type(name="an entry of the schedule", got=got, right="a list")
         for action in own:
-            if found := is_a(action, Action, "an Action", "an entry of a rank's list"):
+            if found := has_type(action, Action, "an Action", "an entry of a rank's list"):
                 return found
     return None
 
@@ -64,7 +64,7 @@ def is_schedule(schedule: Any) -> Finding | None:
 def complete(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> Finding | None:
     """Require every action once, for so many ranks, stages on each rank, and micro-batches."""
     if len(schedule) != ranks:
-        return evidence(f"the schedule is for {len(schedule)} ranks, expected {ranks}")
+        return observed(f"the schedule is for {len(schedule)} ranks, expected {ranks}")
     for rank, own in enumerate(schedule):
         for action in own:
             if isinstance(action.micro_batch, int) and action.micro_batch >= micro_batches:
@@ -78,7 +78,7 @@ def complete(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) ->
         return MISTAKES.incomplete(error=error)
     if got == (ranks, chunks, micro_batches):
         return None
-    return evidence(
+    return observed(
         f"the schedule has {got[1]} stages on each rank and {got[2]} micro-batches, expected "
         f"{chunks} and {micro_batches}"
     )

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from parlab import memory
 from parlab.checks.base.compare import same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.pipeline_parallel._hang_reasons import explain
 from parlab.checks.pipeline_parallel._models import Case
@@ -191,14 +191,14 @@ class Recorder:
     def _side_effect(self, inputs: Tensor, targets: Tensor) -> Finding | None:
         case, rank = self.case, self.case.trial.rank
         if self.mode_changed or not all(stage.in_mode() for stage in self.stages):
-            return evidence(
+            return observed(
                 "a stage is in another mode during or after the step than before. Leave `train()` "
                 "and `eval()` to the caller: dropout and BatchNorm depend on them"
             )
         for number, parameter in enumerate(self.parameters):
             frozen = not self.trainable[number]
             if parameter.requires_grad == frozen or (frozen and parameter.grad is not None):
-                return evidence(
+                return observed(
                     f"parameter {number} of this rank is "
                     + ("frozen, but has a gradient" if frozen else "not frozen, but is")
                     + " after the step. Leave `requires_grad` of parameters to the caller"
@@ -206,7 +206,7 @@ class Recorder:
             if not same(parameter, self.before[number]):
                 return MISTAKES.weights_updated(number=number)
         if inputs.requires_grad:
-            return evidence(
+            return observed(
                 "`inputs` requires a gradient after the step. It belongs to the caller, and the "
                 "gradient of the first stage's input is not needed"
             )

@@ -1,7 +1,7 @@
 """Exercise `interleaved`."""
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.pipeline_parallel import _schedules
 from parlab.pipeline import Schedule, text
@@ -54,7 +54,7 @@ def interleaved(check: Check) -> str:
 def names(error: str, *numbers: int) -> Finding | None:
     for number in numbers:
         if str(number) not in error:
-            return evidence(f"the ValueError says {error!r}: it does not name {number}")
+            return observed(f"the ValueError says {error!r}: it does not name {number}")
     return None
 
 

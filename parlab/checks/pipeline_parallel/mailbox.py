@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, is_a, same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.pipeline_parallel import _hang_reasons
 from parlab.checks.pipeline_parallel._mailbox_states import MailboxState, explain, source_of
@@ -215,7 +215,7 @@ def _received(result: Round, tensors: dict[Action, Tensor]) -> Finding | None:
     for received, right in ((result.received, tensors), (result.received_by_other, others)):
         for action, x in received.items():
             name = f"what {text(action)} receives"
-            if found := is_a(x, Tensor, "a torch.Tensor", name):
+            if found := has_type(x, Tensor, "a torch.Tensor", name):
                 return found
             if difference := equal(x, right[action], name):
                 if action in others and (same(x, tensors[action]) or same(x, others[action])):
@@ -238,7 +238,7 @@ def _left_alone(result: Round) -> Finding | None:
 def _messages(trial: Trial, share: Share, rounds: Sequence[dict[Action, Tensor]]) -> Finding | None:
     for call in trial.calls[trial.rank]:
         if call.op not in (*SENDS, *RECEIVES):
-            return evidence(f"it calls {call.op}. Use only messages between two ranks")
+            return observed(f"it calls {call.op}. Use only messages between two ranks")
     sizes = [
         tensor.nbytes
         for tensors in rounds
@@ -249,7 +249,7 @@ def _messages(trial: Trial, share: Share, rounds: Sequence[dict[Action, Tensor]]
     size = sum(call.bytes_sent for call in sends)
     if (len(sends), size) == (len(sizes), sum(sizes)):
         return None
-    return evidence(
+    return observed(
         f"it sends {len(sends)} messages with {size} bytes, expected {len(sizes)} "
         f"with {sum(sizes)}: each tensor once"
     )

@@ -8,8 +8,8 @@ from torch import nn
 
 from parlab import models
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
 from parlab.pipeline.stages import layers_of
 
@@ -55,7 +55,7 @@ def split_model(check: Check) -> str:
                 continue
             got = trial.run(given, stages)
             trial.require(
-                lambda: is_a(got, list | tuple, "a list of modules"),
+                lambda: has_type(got, list | tuple, "a list of modules"),
                 lambda: (
                     None
                     if list(map(id, given)) == list(map(id, layers))
@@ -68,7 +68,7 @@ def split_model(check: Check) -> str:
 
 def stages_are(got: Any, layers: list[nn.Module], stages: int) -> Finding | None:
     for stage in got:
-        if (found := is_a(stage, nn.Sequential, "an nn.Sequential", "a stage")) is not None:
+        if (found := has_type(stage, nn.Sequential, "an nn.Sequential", "a stage")) is not None:
             return found
     numbers = {id(layer): index for index, layer in enumerate(layers)}
     places = [[numbers.get(id(layer)) for layer in stage] for stage in got]
@@ -85,11 +85,11 @@ def stages_are(got: Any, layers: list[nn.Module], stages: int) -> Finding | None
     if len(unknown) == n == sum(map(len, places)):
         return MISTAKES.copied()
     if unknown:
-        return evidence(
+        return observed(
             f"{len(unknown)} modules in the stages are none of `layers`. Use the layers "
             "themselves, and do not take them apart"
         )
     for key, value in variants.items():
         if places == value:
             return getattr(MISTAKES, key)()
-    return evidence(f"the stages have the layers {places}, expected {right}")
+    return observed(f"the stages have the layers {places}, expected {right}")

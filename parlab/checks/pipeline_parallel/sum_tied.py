@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained, same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Trial
 from parlab.checks.pipeline_parallel import _hang_reasons
@@ -103,7 +103,7 @@ def _one_weight(trial: Trial, first: int, last: int, empty: int | None) -> None:
     trial.require(
         lambda: _takes_part(trial, first, last),
         lambda: (
-            evidence("the weight itself has changed. Change only its gradient")
+            observed("the weight itself has changed. Change only its gradient")
             if copy is not None and not same(copy.weight, start)
             else None
         ),
@@ -182,9 +182,9 @@ def _waiting(trial: Trial, empty: int | None, endings: Endings) -> Finding | Non
 def _takes_part(trial: Trial, first: int, last: int) -> Finding | None:
     calls = trial.calls[trial.rank]
     if calls and first == last:
-        return evidence(f"it calls {calls[0].op}, but there is one copy, and nothing to do")
+        return observed(f"it calls {calls[0].op}, but there is one copy, and nothing to do")
     if calls and trial.rank not in (first, last):
-        return evidence(
+        return observed(
             f"this rank has no copy, but it calls {calls[0].op}. Only the ranks `first` and `last` "
             "exchange messages"
         )
@@ -198,7 +198,7 @@ def _is_sum(
 ) -> Finding | None:
     if rank == empty and len(parts) == 1:
         text = "`.grad` was None and is not. There is one copy, and nothing to do"
-        return None if copy.gradient is None else evidence(text)
+        return None if copy.gradient is None else observed(text)
     if copy.gradient is None:
         return COMMON.wrong_type(name="`weight.grad`", got="None", right="a torch.Tensor")
     right = sum(parts.values())
@@ -215,4 +215,4 @@ def _sends_once(trial: Trial, size: int) -> Finding | None:
     got = trial.bytes_sent(trial.rank)
     if got <= size:
         return None
-    return evidence(f"it sends {got} bytes, expected {size}: one message with the gradient")
+    return observed(f"it sends {got} bytes, expected {size}: one message with the gradient")

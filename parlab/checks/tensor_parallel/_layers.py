@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from parlab.checks.base.compare import is_a, same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type, same
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
@@ -186,10 +186,10 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     memory = {p.untyped_storage().data_ptr() for p in whole.parameters()}
     module = case.cut(whole)
     in_place = module is whole
-    if found := is_a(module, nn.Module, "an nn.Module"):
+    if found := has_type(module, nn.Module, "an nn.Module"):
         return module, found
     if case.in_place and not in_place:
-        return module, evidence("it returns another object: change its argument, and return that")
+        return module, observed("it returns another object: change its argument, and return that")
     if in_place or case.takes_apart:
         memory = set()
     elif not all(same(p, b) and p.requires_grad for p, b in zip(whole.parameters(), before)):  # noqa: B905
@@ -215,7 +215,7 @@ def _parameters_are(module: nn.Module, case: Case, trial: Trial) -> Finding | No
     whole = {name: p.detach() for name, p in case.make().named_parameters()}
     got = {name: p.detach() for name, p in named_as(module, whole).items()}
     if got.keys() != whole.keys():
-        return evidence(f"the parameters are {sorted(got)}, expected {sorted(whole)}")
+        return observed(f"the parameters are {sorted(got)}, expected {sorted(whole)}")
     wrong = [
         (name, key, value)
         for name, tensor in whole.items()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from parlab import memory
 from parlab.checks.base.compare import explained, same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
@@ -143,7 +143,7 @@ def values_are(
         if found and found.mistake in dict(named):
             findings.append(replace(found, text=f"{name}: {found.text}"))
         elif found or got[name] is None:
-            findings.append(found if got[name] is not None else evidence(f"{name} is None"))
+            findings.append(found if got[name] is not None else observed(f"{name} is None"))
         if findings and name == OUTPUT:
             return findings[0]
     return next((one for one in findings if one.mistake), next(iter(findings), None))
@@ -188,7 +188,7 @@ def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence
     error = require_refusal(trial, attempt, accepted, what=what, seconds=SECONDS)
     text = f"for {what}, it raises ValueError: {error}. It does not name the size, {wrong[0]}"
     named = set(wrong) & set(re.findall(r"\d+", error))
-    trial.require(lambda: None if named else evidence(text))
+    trial.require(lambda: None if named else observed(text))
 
 
 def uses_classes(trial: Trial, function: Callable, module: nn.Module, right: list[str]) -> Any:
@@ -200,5 +200,5 @@ def uses_classes(trial: Trial, function: Callable, module: nn.Module, right: lis
 
     got = trial.run_function(function, module, trial.group, making("column"), making("row"))
     text = f"given two other classes, it makes layers with {made}, expected {right}"
-    trial.require(lambda: None if sorted(made) == sorted(right) else evidence(text))
+    trial.require(lambda: None if sorted(made) == sorted(right) else observed(text))
     return got

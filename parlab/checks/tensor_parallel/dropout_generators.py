@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import is_a
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
 
@@ -68,7 +68,7 @@ def dropout_generators(check: Check) -> str:
         with generators() as watched:
             made = [trial.run(s, trial.group, torch.device("cpu")) for s in seeds]
         trial.require(watched.moved, lambda: next(filter(None, map(_form, made)), None))
-        takes_part = zip(made, seeds, strict=True) if trial.here else ()
+        takes_part = zip(made, seeds, strict=True) if trial.takes_part else ()
         everyone = trial.gather([_streams(trial, *one, DRAWS) for one in takes_part])
         one, again, following = ([s for run in every for s in run] for every in zip(*everyone))  # noqa: B905
         trial.require(
@@ -89,11 +89,11 @@ def dropout_generators(check: Check) -> str:
 
 
 def _form(pair: Any) -> Finding | None:
-    if found := is_a(pair, tuple | list, "two generators"):
+    if found := has_type(pair, tuple | list, "two generators"):
         return found
     if len(pair) != 2 or pair[0] is pair[1]:
-        return evidence("return two generators: drawing from one must not move the other")
-    kinds = (is_a(one, torch.Generator, "a torch.Generator", "a generator") for one in pair)
+        return observed("return two generators: drawing from one must not move the other")
+    kinds = (has_type(one, torch.Generator, "a torch.Generator", "a generator") for one in pair)
     return next(filter(None, kinds), None)
 
 
@@ -116,7 +116,7 @@ def _runs(trial: Trial) -> list[Stream]:
 def _repeats(first: list[Stream], second: list[Stream]) -> Finding | None:
     for one, other in zip(first, second, strict=True):
         if one.numbers != other.numbers:
-            return evidence(f"{one} draws other numbers after a second call: use the seed alone")
+            return observed(f"{one} draws other numbers after a second call: use the seed alone")
     return None
 
 
@@ -145,7 +145,7 @@ def _same(one: Stream, other: Stream) -> Finding:
         return MISTAKES.other_run(one=one, other=other)
     if one.name == other.name:
         return MISTAKES.same_mask_everywhere(one=other.rank, other=one.rank)
-    return evidence(f"{one} draws what {other} draws: use another seed for `apart`")
+    return observed(f"{one} draws what {other} draws: use another seed for `apart`")
 
 
 def _of_process(first: list[Stream], now: list[Stream]) -> Finding | None:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import same
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
 from parlab.checks.tensor_parallel._layers import texts
@@ -57,7 +57,7 @@ def f_and_g(check: Check) -> str:
         w = [random(trial.draw, 4) for _ in range(trial.size)][trial.rank]
         x = random(trial.draw, 4)
         error = trial.run_function(_finite_differences, trial, x, w, seconds=SECONDS)
-        trial.require(lambda: evidence(f"g(f(x)·w): {error}") if error else None)
+        trial.require(lambda: observed(f"g(f(x)·w): {error}") if error else None)
     return (
         "values, gradients and finite differences, for tensors in any order of memory, on 1 to "
         f"{check.world_size} ranks; f sends in the backward pass alone, g in the forward pass"

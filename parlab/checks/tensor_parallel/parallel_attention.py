@@ -4,7 +4,7 @@ from torch import nn
 
 from parlab import models
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import random, refuses, uses_classes
@@ -92,4 +92,4 @@ def _uneven(trial: Trial, heads: int, keys: int) -> None:
     now = {**vars(attention), **attention._modules}
     changed = [f"`attention.{name}`" for name in before if now.get(name) is not before[name]]
     text = f"it changes {', '.join(changed)} before it refuses: look at the number of heads first"
-    trial.require(lambda: evidence(text) if changed else None)
+    trial.require(lambda: observed(text) if changed else None)

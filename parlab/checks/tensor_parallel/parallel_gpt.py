@@ -4,7 +4,7 @@ from torch import nn
 
 from parlab import models
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _gpt as gpt
 from parlab.checks.tensor_parallel import _layers as layers
@@ -46,7 +46,7 @@ def _model(trial: Trial, grouped: bool) -> None:
         now = _kept(model)
         for name, value in before.items():
             if now.get(name) is not value:
-                return evidence(f"{name} is another object than before: change the model in place")
+                return observed(f"{name} is another object than before: change the model in place")
         return gpt.is_tied(model)
 
     case = gpt.case(trial, MISTAKES, grouped, cut=cut, form=form, in_place=True)
@@ -76,6 +76,6 @@ def _block(trial: Trial) -> None:
         lambda: (
             None
             if got is block
-            else evidence("`parallel_block` does not return the block that it changes")
+            else observed("`parallel_block` does not return the block that it changes")
         )
     )

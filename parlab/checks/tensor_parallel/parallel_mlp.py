@@ -3,7 +3,7 @@
 from torch import nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import random, refuses, uses_classes
@@ -72,6 +72,6 @@ def _is_sequential(module: nn.Module) -> Finding | None:
     if isinstance(module, nn.Sequential) and len(module) == 3:
         return None
     length = f" of {len(module)}" if isinstance(module, nn.Sequential) else ""
-    return evidence(
+    return observed(
         f"it returns a {type(module).__name__}{length}: return an nn.Sequential of three layers"
     )

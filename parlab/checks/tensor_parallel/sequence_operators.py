@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
 from parlab.checks.tensor_parallel._layers import Share, texts
@@ -159,7 +159,7 @@ def _require(
                 return MISTAKES.all_reduced(which=which)
             if passes.total(got.calls[which]) > limit:
                 text = passes.calls_text(got.calls[which])
-                return evidence(f"the {which} pass sends {text}, but {limit} bytes are enough")
+                return observed(f"the {which} pass sends {text}, but {limit} bytes are enough")
         return None
 
     tolerance = 1e-4 if right[OUTPUT].dtype is torch.float32 else 1e-9

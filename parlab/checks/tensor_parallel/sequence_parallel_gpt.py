@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _gpt as gpt
 from parlab.checks.tensor_parallel import _layers as layers
@@ -85,7 +85,7 @@ def _model(trial: Trial, grouped: bool) -> None:
     def on_parts() -> Finding | None:
         shape = (2, case.x.shape[1] // trial.size, 4 * trial.size)
         wrong = [f"{name} gets {got}" for name, got in shapes.items() if got != shape]
-        return evidence(f"{wrong[0]}, expected {shape}, a part of the sequence") if wrong else None
+        return observed(f"{wrong[0]}, expected {shape}, a part of the sequence") if wrong else None
 
     case = gpt.case(trial, MISTAKES, grouped, cut=cut)
     case.finish, case.partial = True, "partial_gradient"
@@ -126,7 +126,7 @@ def _calls(run: Run, right: dict[str, Tensor], case: layers.Case, trial: Trial) 
             text = (
                 f"the {which} pass sends {passes.calls_text(calls)}, but {limit} bytes are enough"
             )
-            return evidence(text)
+            return observed(text)
     whole = sum(value.nbytes for name, value in right.items() if case.is_whole(name))
     return passes.sends_more(run, "finish()", whole, trial.size)
 
@@ -165,7 +165,7 @@ def _frozen(trial: Trial) -> None:
         first, second = both
         for name in FROZEN:
             if second[name] is not None:
-                return evidence(
+                return observed(
                     f"{name} is frozen, but finish() gives it a gradient: leave it None"
                 )
         right = {name: value for name, value in first.items() if name not in FROZEN}

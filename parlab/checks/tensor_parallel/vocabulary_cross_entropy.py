@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
 from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, gradient_of, random
@@ -96,7 +96,7 @@ def _case(trial: Trial, scale: float, shape: tuple[int, ...], lowered: str) -> N
         ):  # some numbers for a token and rank
             return MISTAKES.logits_gathered(got=text, tokens=tokens, vocabulary=n * part)
         if len(got.calls["forward"]) > 3:
-            return evidence(f"it sends {text}: three collectives are enough")
+            return observed(f"it sends {text}: three collectives are enough")
         sent = got.calls["backward"]
         return MISTAKES.sent_backward(got=passes.calls_text(sent)) if sent else None
 

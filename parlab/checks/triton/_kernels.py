@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from triton.runtime.errors import InterpreterError
 
-from parlab.checks.base.compare import as_numpy, first_difference, is_a
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.compare import as_numpy, first_difference, has_type
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.trial import Trial
 from parlab.kernels.accesses import Accesses, Outside, recorded
@@ -137,7 +137,7 @@ def inside(call: KernelCall) -> Finding | None:
         return _outside(call.arena, call.accesses.outside)
     if overwritten := call.arena.overwritten():
         name, distance = overwritten
-        return evidence(
+        return observed(
             f"a kernel overwrites memory outside of `{name}`, {distance} elements from its first "
             "element. Use `mask=` to store only elements that exist"
         )
@@ -148,7 +148,7 @@ def _outside(arena: Arena, outside: Outside) -> Finding:
     buffer = next((b for b in arena.buffers if b.name == outside.buffer), None)
     verb = "stores" if outside.stores else "loads"
     if buffer is not None and buffer.view.element_size() != outside.element_bytes:
-        return evidence(
+        return observed(
             f"a kernel {verb} elements of {outside.element_bytes} bytes in `{buffer.name}`, whose "
             f"elements have {buffer.view.element_size()}: use a pointer to the tensor's dtype"
         )
@@ -177,12 +177,12 @@ def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) ->
         return None
     size = tensor.numel()
     if count := int((~call.accesses.kept(tensor)).sum()):
-        return evidence(
+        return observed(
             f"{count} of {size} elements of {name} change after a kernel has stored them: return "
             "what the kernel computes"
         )
     if count := call.accesses.stored_twice():
-        return evidence(
+        return observed(
             f"{count} elements are stored by more than one program. Programs run in any order, so "
             "each needs its own elements"
         )
@@ -213,7 +213,7 @@ def loads_at_most(call: KernelCall, right: int, slack: float = 0) -> Finding | N
 
 
 def unless(is_right: bool, text: str) -> Finding | None:
-    return None if is_right else evidence(text)
+    return None if is_right else observed(text)
 
 
 def first(findings: Iterable[Finding | None]) -> Finding | None:
@@ -242,7 +242,7 @@ def result_is(
 
 
 def is_tensor(got: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Finding | None:
-    if finding := is_a(got, Tensor, "a torch.Tensor"):
+    if finding := has_type(got, Tensor, "a torch.Tensor"):
         return finding
     if got.shape != shape:
         return COMMON.wrong_shape(name="the result", got=tuple(got.shape), right=tuple(shape))

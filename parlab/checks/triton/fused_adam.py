@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.triton import _adam, _kernels
@@ -93,7 +93,7 @@ def fused_adam(check: Check) -> str:
 
 def has_defaults(made: Any) -> Finding | None:
     if not isinstance(made, torch.optim.Optimizer):
-        return evidence("FusedAdam is not a torch.optim.Optimizer. Make it a subclass")
+        return observed("FusedAdam is not a torch.optim.Optimizer. Make it a subclass")
     got, right = made.param_groups[0], asdict(Settings(1e-3, (0.9, 0.999), 1e-8))
     wrong = {name: got.get(name) for name in right if got.get(name) != right[name]}
     return unless(not wrong, f"the defaults {wrong} are not those of torch.optim.Adam")
@@ -180,7 +180,7 @@ def launched_as(counts: list[int], right: int, tensors: int) -> Finding | None:
         if count != right and count in (tensors, tensors - 1):
             return MISTAKES.launch_per_tensor(count=count, right=right)
         if count != right:
-            return evidence(f"step {step + 1} makes {count} launches, expected {right}")
+            return observed(f"step {step + 1} makes {count} launches, expected {right}")
     return None
 
 
@@ -196,13 +196,13 @@ def has_states(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter])
         for name in ("step", "exp_avg", "exp_avg_sq"):
             value, called = state.get(name), f"state[parameter {i}][{name!r}]"
             if not isinstance(value, Tensor):
-                return evidence(f"{called} is a {type(value).__name__}, expected a tensor")
+                return observed(f"{called} is a {type(value).__name__}, expected a tensor")
             if name == "step" and (value.dtype != torch.float32 or value.numel() != 1):
-                return evidence(f"{called} is {value!r}, expected a tensor of one float32")
+                return observed(f"{called} is {value!r}, expected a tensor of one float32")
             if value.dtype != torch.float32:
                 return MISTAKES.moments_of_half(dtype=str(p.dtype)[6:], got=str(value.dtype)[6:])
             if name != "step" and value.shape != p.shape:
-                return evidence(f"{called} has shape {tuple(value.shape)}")
+                return observed(f"{called} has shape {tuple(value.shape)}")
     return None
 
 
@@ -225,11 +225,11 @@ def _closure(trial: Trial, make: Make, groups: int) -> None:
 
 def used_closure(enabled: list[bool], weights: list[nn.Parameter], loss: Any) -> Finding | None:
     if len(enabled) != 1:
-        return evidence(f"step() calls the closure {len(enabled)} times, expected once")
+        return observed(f"step() calls the closure {len(enabled)} times, expected once")
     if not enabled[0]:
         return MISTAKES.closure_without_gradients()
     if any((weight == 1).all() for weight in weights):
-        return evidence(
+        return observed(
             "step(closure) leaves parameters unchanged. The closure computes the gradients: call "
             "it before the update"
         )
@@ -280,10 +280,10 @@ def same_states(states: list[tuple[dict, dict]]) -> Finding | None:
     loaded: list[tuple[str, Tensor, Tensor]] = []
     for i, (old, new) in enumerate(states):
         if "exp_avg" not in old and "exp_avg" in new and new["exp_avg"].any():
-            return evidence(f"parameter {i} never had a gradient, but has moments after loading")
+            return observed(f"parameter {i} never had a gradient, but has moments after loading")
         for name in ("exp_avg", "exp_avg_sq", "step") if "exp_avg" in old else ():
             if name not in new:
-                return evidence(f"after loading, the state of parameter {i} has no {name!r}")
+                return observed(f"after loading, the state of parameter {i} has no {name!r}")
             loaded.append((f"{name!r} of parameter {i}", old[name].cpu(), new[name].cpu()))
     changed = [one for one in loaded if not torch.equal(one[1].double(), one[2].double())]
     if changed and all(
@@ -291,6 +291,6 @@ def same_states(states: list[tuple[dict, dict]]) -> Finding | None:
     ):
         return MISTAKES.moments_rounded()
     if changed:
-        return evidence("loading changes {} from {} to {}".format(*changed[0]))
+        return observed("loading changes {} from {} to {}".format(*changed[0]))
     half = [new.dtype for _, _, new in loaded if new.dtype != torch.float32]
     return MISTAKES.moments_of_half(dtype="bfloat16", got=str(half[0])[6:]) if half else None

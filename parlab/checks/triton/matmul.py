@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import ROUNDED, KernelCall, numbers, unless
 from parlab.kernels.buffers import Arena
@@ -105,14 +105,14 @@ def order(call: KernelCall, right: Tensor, dtype: torch.dtype, group: int) -> Fi
     if missing and height and all(row >= rows - height for row, _ in missing):
         return MISTAKES.last_group_as_high(height=height)
     if missing:
-        return evidence(f"no program stores the tile in row and column {missing[0]}")
+        return observed(f"no program stores the tile in row and column {missing[0]}")
     if [got[tile] for tile in in_groups] == list(range(len(tiles))):
         return None
     if group > 1 and [got[tile] for tile in tiles] == list(range(len(tiles))):
         return MISTAKES.row_by_row()
     program, tile = next((i, tile) for i, tile in enumerate(in_groups) if got[tile] != i)
     where = f"the tile in row and column {tile} of {rows} × {columns}"
-    return evidence(f"program {got[tile]} computes {where}, expected program {program}")
+    return observed(f"program {got[tile]} computes {where}, expected program {program}")
 
 
 def place_in_grid(program: int, grid: tuple[int, ...]) -> int | None:

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.triton import _adam, _kernels
 from parlab.checks.triton._kernels import unless
@@ -117,7 +117,7 @@ def is_sharded(optimizer: Any, right: int, whole: int) -> Finding | None:
     shard, adam = getattr(optimizer, "shard", None), getattr(optimizer, "optimizer", None)
     if not isinstance(shard, Tensor) or not isinstance(adam, torch.optim.Optimizer):
         name = "optimizer" if isinstance(shard, Tensor) else "shard"
-        return evidence(f"it has no `{name}`: see the attributes that its docstring lists")
+        return observed(f"it has no `{name}`: see the attributes that its docstring lists")
     got = sum(state["exp_avg"].numel() for state in adam.state.values() if "exp_avg" in state)
     if got > right and shard.numel() in (right, whole):
         return MISTAKES.states_whole(got=got, right=right)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import KernelCall, result_is
 from parlab.kernels.buffers import Arena
@@ -61,7 +61,7 @@ def programs(call: KernelCall, sums: Tensor, block: int) -> Finding | None:
     if got == size // block and got < right:
         return MISTAKES.tail_left(size=size, block=block, got=got, right=right)
     if got != right:
-        return evidence(f"{got} programs are launched, expected ⌈{size}/{block}⌉ = {right}")
+        return observed(f"{got} programs are launched, expected ⌈{size}/{block}⌉ = {right}")
     if size > block and _kernels.is_tensor(call.result, sums.shape, sums.dtype) is None:
         stored = call.accesses.stored_in(call.result).flatten()
         if stored[:block].all() and not stored[block:].any():

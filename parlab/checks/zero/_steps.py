@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.compare import equal, explained
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE, Shard, tokens
 from parlab.checks.base.trial import Explain, Trial
 from parlab.checks.zero._models import awkward_blocks, parameter_vector
@@ -45,7 +45,7 @@ NOT_GATHERED = (
 def named(texts: dict[str, str], mistakes: Mistakes, key: str, **values: object) -> Finding:
     """Return the finding of that text; with its key if it is one of the check's mistakes."""
     finding = getattr(Mistakes(**texts), key)(**values)
-    return finding if key in mistakes.texts else evidence(finding.text)
+    return finding if key in mistakes.texts else observed(finding.text)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Step:
     def weights_are_right(self, mistakes: Mistakes) -> Finding | None:
         """Require that the model on this rank has all ranks' shards."""
         if self.record.weights is None:
-            return evidence("the model's parameters have no memory after step()")
+            return observed("the model's parameters have no memory after step()")
         before, after = self.right["before"], self.right["after"]
         own = [b.clone() for b in before]
         for value, updated in zip(own, after, strict=True):
@@ -107,7 +107,7 @@ class Step:
         got = self.record.ring_bytes / (self.shard_bytes * others) if others else 0.0
         if got <= SLACK * times:
             return None
-        return evidence(
+        return observed(
             f"a rank sends {got:.2g} times its parameters' bytes (on a ring, for large N), "
             f"expected at most {times}"
         )
@@ -161,7 +161,7 @@ def _units(model: nn.Module, layers: str) -> Units:
 
 def _shard_lengths(record: Record, right: list[int]) -> Finding | None:
     got = [len(shard) for shard in record.shards]
-    return None if got == right else evidence(f"the shards have lengths {got}, expected {right}")
+    return None if got == right else observed(f"the shards have lengths {got}, expected {right}")
 
 
 def expect(

@@ -6,9 +6,9 @@ from numbers import Real
 import torch
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import close, explained, is_a
+from parlab.checks.base.compare import close, explained, has_type
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 
 TOLERANCE = 1e-5  # some divide by the norm plus 10⁻⁶, as the library does
@@ -77,7 +77,7 @@ def _clip(trial: Trial, factor: float, padding: float) -> None:
     }
     shard, right = given[: used[rank]], local * min(1.0, factor)
     trial.require(
-        lambda: is_a(got, Real, "a Python float"),
+        lambda: has_type(got, Real, "a Python float"),
         lambda: something_sent(trial),
         lambda: one_norm(got, norm, wrong_norms),
         lambda: explained(shard, right, wrong_shards, MISTAKES, "the shard", TOLERANCE),
@@ -91,11 +91,11 @@ def one_norm(got: float, right: float, wrong: dict[str, float]) -> Finding | Non
     for key, value in wrong.items():
         if close(got, value, TOLERANCE) and not close(value, right, TOLERANCE):
             return getattr(MISTAKES, key)()
-    return evidence(f"the norm is {got:.6g}, expected {right:.6g}")
+    return observed(f"the norm is {got:.6g}, expected {right:.6g}")
 
 
 def one_number_sent(trial: Trial) -> Finding | None:
     got = trial.bytes_sent(trial.rank)
     if got <= 8:
         return None
-    return evidence(f"a rank sends {got} bytes, expected at most 8: one number, the sum of squares")
+    return observed(f"a rank sends {got} bytes, expected at most 8: one number, the sum of squares")

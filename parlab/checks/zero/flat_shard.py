@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained, is_a, same
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.compare import equal, explained, has_type, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.zero._models import awkward_blocks
 
 MISTAKES = Mistakes(
@@ -65,12 +65,12 @@ def flat_shard(check: Check) -> str:
 
 
 def form(got: Any) -> Finding | None:
-    if finding := is_a(got, tuple | list, "a tuple of the buffer and the shard"):
+    if finding := has_type(got, tuple | list, "a tuple of the buffer and the shard"):
         return finding
     if len(got) != 2:
-        return evidence(f"it returns {len(got)} values, expected the buffer and the shard")
+        return observed(f"it returns {len(got)} values, expected the buffer and the shard")
     if any(tensor.requires_grad for tensor in got):
-        return evidence("the buffer or the shard requires a gradient: copy detached parameters")
+        return observed("the buffer or the shard requires a gradient: copy detached parameters")
     return None
 
 
@@ -105,7 +105,7 @@ def parameters_are_views(
         if finding := equal(parameter.data, before[name], name):
             return finding
         if parameter.requires_grad == frozen:
-            return evidence(f"{name}.requires_grad is {frozen}, expected {not frozen}")
+            return observed(f"{name}.requires_grad is {frozen}, expected {not frozen}")
         if frozen or parameter in inside:
             continue
         inside.add(parameter)

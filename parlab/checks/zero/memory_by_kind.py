@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import tokens
 from parlab.checks.base.predictions import form
 from parlab.checks.zero._models import awkward_blocks
@@ -97,5 +97,5 @@ def bytes_are_right(
         known = [key for key, other in wrong[kind].items() if got[kind] == other]
         if len(known) == 1 and got[kind]:
             return getattr(MISTAKES, known[0])(kind=kind)
-        return evidence(f"{kind}: {got[kind]} bytes, expected {value}")
+        return observed(f"{kind}: {got[kind]} bytes, expected {value}")
     return None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 
 MISTAKES = Mistakes(
     count_lost=(
@@ -93,7 +93,7 @@ def adam_steps(start: Tensor, gradients: list[Tensor]) -> list[Record]:
 
 def in_place(record: Record) -> Finding | None:
     if record["moved"]:
-        return evidence("the parameter is in other memory than before: update it in place")
+        return observed("the parameter is in other memory than before: update it in place")
     if not record["gradient_kept"]:
         return COMMON.argument_changed(name="`self.parameter.grad`")
     return None
@@ -104,7 +104,7 @@ def steps_counted(got: float, right: int) -> Finding | None:
         return None
     if got == (right - 1) % 2 + 1:  # what this object has counted
         return MISTAKES.count_lost(got=int(got), right=right)
-    return evidence(f"the file counts {got:g} steps, expected {right}")
+    return observed(f"the file counts {got:g} steps, expected {right}")
 
 
 def values_are_right(record: Record, right: Record, before: Record) -> Finding | None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.late_group import Event
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.zero._models import Blocks, Chain, awkward_blocks, chain
 from parlab.checks.zero._steps import Step
@@ -85,7 +85,7 @@ def next_is_under_way(step: Step, nested: bool) -> Finding | None:
     for event in step.record.events:
         if event.op == "all_gather":
             if event.bytes not in padded:
-                return evidence(f"an all-gather of {event.bytes} bytes, expected those of a unit")
+                return observed(f"an all-gather of {event.bytes} bytes, expected those of a unit")
             started[event.what] = padded.index(event.bytes)
         elif event.kind == "wait":
             waited.add(event.what)

@@ -4,7 +4,7 @@ from typing import Any
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import uneven_shards
 from parlab.checks.base.trial import Trial
 from parlab.checks.zero._models import Blocks
@@ -74,7 +74,7 @@ def reduced_once(step: Step) -> Finding | None:
     if ops.count("reduce_scatter") == right and "all_reduce" not in ops:
         return None
     counts = ", ".join(f"{ops.count(op)} {op}" for op in dict.fromkeys(ops))
-    return evidence(
+    return observed(
         f"the step's collectives are {counts}. Expected {right} reduce_scatter, one for each unit "
         "in each backward pass, and no all_reduce"
     )

@@ -1,7 +1,7 @@
 """Exercise `stage_3`."""
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Finding, Mistakes, evidence
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.zero._models import awkward_blocks
 from parlab.checks.zero._steps import FREED, Step
 from parlab.checks.zero._training import trials
@@ -44,5 +44,5 @@ def stage_3(check: Check) -> str:
 def only_gathers_and_scatters(step: Step) -> Finding | None:
     other = {event.op for event in step.record.events} - {"", "all_gather", "reduce_scatter"}
     if other and step.trial.size > 1:
-        return evidence(f"a step makes {min(other)}, expected only all-gathers and reduce-scatters")
+        return observed(f"a step makes {min(other)}, expected only all-gathers and reduce-scatters")
     return None
