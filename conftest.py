@@ -14,7 +14,14 @@ import pytest
 pytest_plugins = ["tests.support.timing", "tests.support.untested"]
 
 # Fixtures that take a while, in the order of how long they take.
-SLOW_FIXTURES = {"notebook": 1, "login": 1, "slurm": 2, "jupyterlab": 2, "books": 3, "chromium": 3}
+SLOW_FIXTURES = {
+    "notebook": 1,
+    "login": 1,
+    "slurm": 2,
+    "jupyterlab": 2,
+    "full_book": 3,
+    "chromium": 3,
+}
 LONG = 4
 
 
@@ -53,7 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _group(item: pytest.Item) -> str:
     if named := item.get_closest_marker("xdist_group"):
         return named.args[0]
-    if "books" in getattr(item, "fixturenames", ()):
+    if "full_book" in getattr(item, "fixturenames", ()):
         return "book"
     parent = item.path.parent.name
     return parent if parent in ("browser", "grading") else f"{parent}/{item.path.name}"

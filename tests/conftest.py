@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.support.built_book import books, full_book, student_book  # noqa: F401, for all test files
+from tests.support.built_book import full_book, sources, student_book  # noqa: F401, for all tests
 from tests.support.kernel import Notebook
 
 

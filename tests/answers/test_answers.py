@@ -1,14 +1,15 @@
-"""Every kept answer gets the verdict it must get, and every mistake has an answer.
+"""Kept answers get the verdicts that they must get, and every mistake has an answer.
 
-`make test` runs the answers on one rank if the check says that it needs no more
-(`check_of(…, ranks=1)`), and on two ranks otherwise. Only what does not get its verdict there runs
-on four ranks as well. `tests/notebook/test_labs.py` runs the references on four ranks, and
-`make test-all` runs all answers there.
+`make test` runs one wrong answer for each mistake and two right answers for each exercise. It uses
+one rank if the check needs no more (`check_of(…, ranks=1)`), and two ranks otherwise. An answer
+that does not get its verdict there runs on four ranks as well. `make test-all` runs all answers on
+four ranks, and so does `parlab try EXERCISE --all` for one exercise. `tests/notebook/test_labs.py`
+runs the references on four ranks in both.
 """
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from tests.support.timing import record_cases, record_for_others
 RANKS, FEW = 4, 2
 TIMED = "ping_pong"  # its check tells mistakes apart by the clock, which other tests disturb
 FEWEST_WRONG, FEWEST_RIGHT = 5, 5
+RIGHT_BY_DAY = 2
 
 
 def parameter(topic: str, key: str) -> object:
@@ -58,26 +60,33 @@ def said_on(ranks: int, wanted: list[tuple[str, str]]) -> Verdicts:
 
 @cache
 def verdicts(keys: tuple[str, ...]) -> Verdicts:
-    """Return a verdict on each answer to these exercises, from as few ranks as will do.
+    """Return a verdict on the day's answers to these exercises, from as few ranks as will do.
 
     Most wrong answers are rejected on two ranks. Those that are not get their verdict on four.
     """
     alone = [key for key in keys if on_one_rank(key)]
-    found = said_on(1, [one for key in alone for one in every_answer(key)])
+    found = said_on(1, [one for key in alone for one in named(key, answers_of_the_day(key))])
     rest = [key for key in keys if key not in alone]
-    on_few = said_on(FEW, [one for key in rest for one in every_answer(key)])
-    kept = [answer for key in rest for answer in answers_to(key)]
+    on_few = said_on(FEW, [one for key in rest for one in named(key, answers_of_the_day(key))])
+    kept = [answer for key in rest for answer in answers_of_the_day(key)]
     unclear = [a for a in kept if problem(a, on_few[a.exercise, a.name])]
     return found | on_few | said_on(RANKS, [(answer.exercise, answer.name) for answer in unclear])
 
 
 @cache
 def verdicts_on_all_ranks(keys: tuple[str, ...]) -> Verdicts:
-    return said_on(RANKS, [one for key in keys for one in every_answer(key)])
+    return said_on(RANKS, [one for key in keys for one in named(key, answers_to(key))])
 
 
-def every_answer(key: str) -> list[tuple[str, str]]:
-    return [(key, REFERENCE), *((key, answer.name) for answer in answers_to(key))]
+def answers_of_the_day(key: str) -> list[Answer]:
+    """Return the first wrong answer of each mistake, and the first right answers."""
+    kept = answers_to(key)
+    of_mistake = {answer.mistake: answer for answer in reversed(kept) if answer.wrong}
+    return [*of_mistake.values(), *[a for a in kept if not a.wrong][:RIGHT_BY_DAY]]
+
+
+def named(key: str, answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    return [(key, REFERENCE), *((key, answer.name) for answer in answers)]
 
 
 class Together:
@@ -124,12 +133,12 @@ def problem(answer: Answer, said: Verdict) -> str:
     return ""
 
 
-def problems(key: str, said: dict[str, Verdict]) -> str:
-    """What is wrong with the verdicts on the answers to an exercise, in a line for each."""
+def problems(key: str, answers: Sequence[Answer], said: dict[str, Verdict]) -> str:
+    """What is wrong with the verdicts on these answers to an exercise, in a line for each."""
     found = []
     if not said[REFERENCE].passed:
         found.append(f"{REFERENCE}: {said[REFERENCE].text}")
-    for answer in answers_to(key):
+    for answer in answers:
         text = problem(answer, said[answer.name])
         if text and key == TIMED and not said[answer.name].passed:
             [again] = run(RANKS, [(key, answer.name)], fixed=True)
@@ -141,16 +150,16 @@ def problems(key: str, said: dict[str, Verdict]) -> str:
 
 @pytest.mark.timeout(1300)
 @each_exercise
-def test_answers_get_their_verdicts(topic: str, key: str, together: Together) -> None:
-    found = problems(key, together(verdicts, topic, key))
+def test_answers_of_the_day_get_their_verdicts(topic: str, key: str, together: Together) -> None:
+    found = problems(key, answers_of_the_day(key), together(verdicts, topic, key))
     assert not found, found
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1300)
 @each_exercise
-def test_answers_get_their_verdicts_on_all_ranks(topic: str, key: str, together: Together) -> None:
-    found = problems(key, together(verdicts_on_all_ranks, topic, key))
+def test_all_answers_on_four_ranks(topic: str, key: str, together: Together) -> None:
+    found = problems(key, answers_to(key), together(verdicts_on_all_ranks, topic, key))
     assert not found, found
 
 

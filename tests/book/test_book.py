@@ -83,7 +83,9 @@ def test_each_chapter_is_three_pages() -> None:
         assert {f"book/{page.stem}", f"labs/{page.stem}", f"solutions/{page.stem}"} <= set(named)
 
 
-@pytest.mark.parametrize("edition", ["full_book", "student_book"])
+@pytest.mark.parametrize(
+    "edition", ["full_book", pytest.param("student_book", marks=pytest.mark.nightly)]
+)
 def test_a_page_loads_nothing_from_elsewhere(edition: str, request: pytest.FixtureRequest) -> None:
     book = request.getfixturevalue(edition)
     for page in pages(book):
@@ -104,9 +106,9 @@ def test_no_page_names_a_path_of_this_machine(full_book: Path) -> None:
             assert path not in text, (name, path)
 
 
-def test_a_lab_is_downloaded_as_it_is_in_the_repository(student_book: Path) -> None:
+def test_a_lab_is_downloaded_as_it_is_in_the_repository(full_book: Path) -> None:
     for name in (page for page in chapters() if page.startswith("labs/")):
-        offered = student_book / "_sources" / f"{name}.ipynb"
+        offered = full_book / "_sources" / f"{name}.ipynb"
         assert offered.read_bytes() == (ROOT / f"{name}.ipynb").read_bytes()
 
 
@@ -123,11 +125,21 @@ def test_solutions_are_folded_and_their_outputs_are_not(full_book: Path) -> None
         assert "✓" in re.sub(r"<details.*?</details>", "", page, flags=re.S)
 
 
-def test_the_student_edition_holds_no_trace_of_solutions(
-    full_book: Path, student_book: Path
-) -> None:
+def test_the_sources_of_the_student_edition_hold_no_solution(sources: dict[str, Path]) -> None:
     lines = solution_lines()
     assert lines, "the sources in solutions/ have no marked regions"
+    full = "\n".join(texts(sources["full"]).values())
+    found = {line for line in lines if line in full}
+    assert len(found) > 0.9 * len(lines), "this test would not see a solution"
+    assert not (sources["student"] / "solutions").exists()
+    for name, text in texts(sources["student"]).items():
+        for line in found:
+            assert line not in text, (name, line)
+
+
+@pytest.mark.nightly
+def test_the_student_edition_holds_no_solution(full_book: Path, student_book: Path) -> None:
+    lines = solution_lines()
     full = "\n".join(texts(full_book).values())
     found = {line for line in lines if line in full}
     assert len(found) > 0.9 * len(lines), "this test would not see a solution"
@@ -154,11 +166,22 @@ def hidden_checks() -> set[str]:
     return found
 
 
+def test_the_sources_of_the_student_edition_hold_nothing_for_instructors(
+    sources: dict[str, Path],
+) -> None:
+    hidden = hidden_checks()
+    assert len(hidden) > 10
+    for name, text in texts(sources["student"]).items():
+        assert "instructors" not in name
+        assert "instructors" not in text, name
+        assert not any(check in text for check in hidden), name
+
+
+@pytest.mark.nightly
 def test_the_student_edition_holds_nothing_for_instructors(
     full_book: Path, student_book: Path
 ) -> None:
     hidden = hidden_checks()
-    assert len(hidden) > 10
     assert any(text in said(full_book / "book" / "instructors.html") for text in hidden)
     for name, text in texts(student_book).items():
         assert "instructors" not in name
@@ -168,10 +191,11 @@ def test_the_student_edition_holds_nothing_for_instructors(
 
 
 def test_the_index_of_the_student_edition_describes_two_pages_a_chapter(
-    student_book: Path, full_book: Path
+    sources: dict[str, Path],
 ) -> None:
-    assert "The solutions are the lab as it runs" in texts(full_book)["book/index.html"]
-    assert "The solutions" not in texts(student_book)["book/index.html"]
+    index = {edition: said(root / "book" / "index.md") for edition, root in sources.items()}
+    assert "**The solutions** are the lab as it runs" in index["full"]
+    assert "The solutions" not in index["student"].replace("*", "")
 
 
 def test_figures_are_data_and_text() -> None:

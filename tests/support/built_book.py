@@ -1,35 +1,39 @@
 """The built book: each edition is built once for all tests of a run."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from parlab.runtime.paths import ROOT
 from parlab_staff.book import build
-from parlab_staff.book.source import EDITIONS
+from parlab_staff.book.source import EDITIONS, stage
 
 
 @pytest.fixture(scope="session")
-def books(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of each edition. They are built at the same time: a build uses one core."""
-    root = tmp_path_factory.mktemp("book")
-    with ThreadPoolExecutor() as pool:
-        codes = pool.map(lambda edition: build(edition, root / edition), EDITIONS)
-    failed = [edition for edition, code in zip(EDITIONS, codes, strict=True) if code != 0]
-    assert not failed, f"does not build: {', '.join(failed)}; see its warnings"
-    return {edition: root / edition for edition in EDITIONS}
-
-
-@pytest.fixture(scope="session")
-def full_book(books: dict[str, Path]) -> Path:
+def full_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the full edition."""
-    return books["full"]
+    return _built("full", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def student_book(books: dict[str, Path]) -> Path:
+def student_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the edition without solutions."""
-    return books["student"]
+    return _built("student", tmp_path_factory)
+
+
+def _built(edition: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("book") / edition
+    assert build(edition, folder) == 0, f"the {edition} edition has warnings: see above"
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The sources of each edition: a build renders these, and nothing else."""
+    root = tmp_path_factory.mktemp("sources")
+    for edition in EDITIONS:
+        stage(ROOT, root / edition, edition)
+    return {edition: root / edition for edition in EDITIONS}
 
 
 def pages(book: Path) -> list[str]:
