@@ -5,7 +5,6 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import nbformat
 import pytest
@@ -23,18 +22,9 @@ NOTEBOOK_SECONDS = 1200
 LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
 
 
-def each_alone(folder: str, nightly: Sequence[str] = ()) -> list:
-    """The labs, each of which may run next to the others; `make test` leaves out some."""
-    return [
-        pytest.param(
-            lab,
-            marks=[
-                pytest.mark.xdist_group(f"{folder}/{lab}"),
-                *([pytest.mark.nightly] if lab in nightly else []),
-            ],
-        )
-        for lab in LABS
-    ]
+def each_alone(folder: str) -> list:
+    """The labs, each of which may run next to the others."""
+    return [pytest.param(lab, marks=pytest.mark.xdist_group(f"{folder}/{lab}")) for lab in LABS]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -119,10 +109,11 @@ def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
     assert not [text for text in told if re.search(r": False\b", text)]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
-@pytest.mark.parametrize("lab", each_alone("labs", nightly=LABS[1:]))
+@pytest.mark.parametrize("lab", each_alone("labs"))
 def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
-    """The whole lab; `tests/ranks/test_stubs.py` tries each stub of the others."""
+    """The whole lab; `tests/ranks/test_stubs.py` tries each stub alone."""
     path = ROOT / "labs" / f"{lab}.ipynb"
     notebook = nbformat.read(path, as_version=4)
     status: dict[str, str] = {}
