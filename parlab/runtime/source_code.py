@@ -36,12 +36,22 @@ def statements(source: str) -> list[ast.stmt]:
 
     A statement's `lineno` is its line in `source`, counted from 1.
     """
-    parts = cell_parts(source)
-    body = "\n".join(_as_python(lines) if is_python else "" for lines, is_python in parts)
+    magic, _, rest = source.partition("\n")
+    is_rank_cell = magic == "%%px" or magic.startswith("%%px ")
+    # Most cells are plain Python below such a line, and parsing them once is fast.
+    found = _parsed("\n" + rest if is_rank_cell else source)
+    if found is None:
+        parts = cell_parts(source)
+        lines = (_as_python(lines) if is_python else "" for lines, is_python in parts)
+        found = _parsed("\n".join(lines))
+    return found or []
+
+
+def _parsed(code: str) -> list[ast.stmt] | None:
     try:
-        return ast.parse(body).body
+        return ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+        return None
 
 
 def statements_with_magics(source: str) -> list[ast.stmt]:

@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 
 from parlab.runtime.notebook import Cell
-from parlab.runtime.source_code import defined_names, read_names, statements
+from parlab.runtime.source_code import defined_names, names_in, read_names, statements
 from parlab_staff.course.definitions import reference_code
 from parlab_staff.course.lab import Exercise, Lab
 from parlab_staff.course.references import labs
@@ -59,12 +59,13 @@ def _targets(lab: Lab) -> list[Target]:
 
 def _functions(earlier: str, code: str) -> list[str]:
     """Return the functions that `code` uses and the code of earlier cells defines, in order."""
-    functions = (one for one in statements(earlier) if isinstance(one, ast.FunctionDef))
-    known = {function.name: ast.unparse(function) for function in functions}
+    known = {one.name: one for one in statements(earlier) if isinstance(one, ast.FunctionDef)}
+    own, wanted = defined_names(code), read_names(code)
     needed: list[str] = []
-    for name, text in reversed(known.items()):  # a later function may use an earlier one
-        if name in read_names("\n".join([*needed, code])) - defined_names(code):
-            needed.insert(0, text)
+    for name, function in reversed(known.items()):  # a later function may use an earlier one
+        if name in wanted - own:
+            needed.insert(0, ast.unparse(function))
+            wanted |= names_in(function, ast.Load)
     return needed
 
 
