@@ -481,6 +481,7 @@ for name, make_optimizer in training.OPTIMIZERS.items():
             optimizer = make_optimizer(model.parameters())
             losses = train(model, optimizer, images, labels, 256, 2, part)
             curves[name][f"{n} rank" + "s" * (n > 1)] = losses
+            part.Free()
 if rank == 0:
     training.print_same(curves, 1e-4)
 

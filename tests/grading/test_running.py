@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("bubblewrap")]
 CASES = [*cases_running.case, *cases_kernel.case]
 # An honest cell of this lab takes milliseconds, an honest submission 200 MB. What a case takes, it
 # must have taken before its cell is over: on a busy machine 1 GiB in connections took longer.
-LIMITS = ["--cell-timeout", "6", "--timeout", "120", "--memory", "0.5"]
+LIMITS = ["--cell-timeout", "12", "--timeout", "120", "--memory", "0.5"]
 
 
 @pytest.fixture(scope="module")
