@@ -6,7 +6,8 @@ import sys
 
 import torch
 
-INTERPRETED = torch.cuda.device_count() == 0
+# A rank whose GPU does not work hides it (`parlab.rank.devices`), but torch has counted it already.
+INTERPRETED = torch.cuda.device_count() == 0 or os.environ.get("CUDA_VISIBLE_DEVICES") == ""
 
 if INTERPRETED:
     os.environ["TRITON_INTERPRET"] = "1"

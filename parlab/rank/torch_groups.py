@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 
 from parlab.rank import devices
 from parlab.rank.world import comm, new_communicator
-from parlab.runtime.torch_mpi.group import MPIGroup, register
+from parlab.runtime.torch_mpi.group import BACKEND, MPIGroup, register
 
 # Long: the deadline of a rank cell ends a stuck call far sooner, and a slow one must not fail.
 TIMEOUT = timedelta(minutes=30)
@@ -27,9 +27,11 @@ _state: dict[str, Any] = {"group": None, "store": None, "closed": False}
 
 
 def start() -> dist.ProcessGroup:
-    """Start torch.distributed over all ranks; the default group on GPUs, else one over mpi4py.
+    """Start torch.distributed over all ranks; return the labs' `group`, over MPI. Collective.
 
-    The default group is NCCL where every rank has a GPU of its own, else Gloo. Collective.
+    The default group uses NCCL if every rank has a GPU of its own, and Gloo on the CPU. Ranks that
+    share a GPU can use neither: NCCL refuses them, and Gloo cannot send their tensors. Their
+    default group is `group`.
     """
     if _state["group"] is None:
         _state["mpi_group"] = MPIGroup(new_communicator())
@@ -60,22 +62,22 @@ def _connect() -> None:
     with _opening_sockets():
         store = _open_store("127.0.0.1" if same_host else hosts[0])
         _state["store"] = store
-        nccl = comm.allreduce(int(devices.one_gpu_each())) == comm.size
-        device = devices.this_device()
-        dist.init_process_group(
-            "nccl" if nccl else "gloo",
-            store=store,
-            rank=comm.rank,
-            world_size=comm.size,
-            timeout=TIMEOUT,
-            device_id=device if nccl else None,
-        )
-    if device.type == "cuda":
-        _state["group"] = dist.group.WORLD
-    else:
         register(_state["mpi_group"])
-        _state["group"] = dist.new_group(backend="mpi4py")
+        backend = _default_backend()
+        # Without `device_id`: it binds the default group to the GPU. Then every later group is made
+        # by splitting NCCL's, also if it is not one of NCCL's, and all ranks must take part.
+        dist.init_process_group(
+            backend, store=store, rank=comm.rank, world_size=comm.size, timeout=TIMEOUT
+        )
+    shared = backend == BACKEND
+    _state["group"] = dist.group.WORLD if shared else dist.new_group(backend=BACKEND)
     _state["closed"] = False
+
+
+def _default_backend() -> str:
+    if devices.this_device().type == "cpu":
+        return "gloo"
+    return "nccl" if devices.choose().one_gpu_each else BACKEND
 
 
 def _open_store(host: str) -> dist.TCPStore:

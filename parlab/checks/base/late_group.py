@@ -27,7 +27,6 @@ from parlab.checks.base.refused_calls import (
 from parlab.ledger import Call, Ledger
 from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.ledger.torch_calls import group_call
-from parlab.runtime.torch_mpi.buffers import dense, message, pieces
 from parlab.runtime.torch_mpi.group import BACKEND, MPIGroup
 from parlab.runtime.torch_mpi.work import PointToPointWork
 
@@ -220,19 +219,21 @@ class RecordingGroup(MPIGroup):
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> LateWork:
         # It leaves at once, unbuffered: only its end is late.
         _require_contiguous("send", tensors)
-        (working,) = (dense(tensor) for tensor in tensors)
-        sent = working.clone()
-        requests = [self.comm.Issend(message(piece), dst, tag) for piece in pieces(working)]
-        work = PointToPointWork(self.comm, requests, working)
+        (tensor,) = tensors
+        sent = tensor.detach().clone()
+        work = MPIGroup.send.__wrapped__(self, tensors, dst, tag)
 
         def leave() -> dist.Work:
-            changed = not _same_bytes(working, sent)
+            changed = not _same_bytes(tensor, sent)
             work.wait()  # first: MPI reads the memory until then
             if changed:
                 raise RuntimeError(f"send: {CHANGED_BEFORE_WAIT}")
             return work
 
         return self.start("send", (tensors, dst, tag), leave, work.is_completed)
+
+    def _start_send(self, memory: list[Any], dst: int, tag: int) -> MPI.Request:
+        return self.comm.Issend(memory, dst, tag)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> LateWork:
         _require_contiguous("recv", tensors)
@@ -257,7 +258,8 @@ def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> None:
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two contiguous tensors have the same bits: NaN is itself."""
-    return torch.equal(*(t.detach().view(-1).view(torch.uint8) for t in (one, other)))
+    flat = (t.detach().resolve_conj().resolve_neg().view(-1) for t in (one, other))
+    return torch.equal(*(t.view(torch.uint8) for t in flat))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -118,8 +118,8 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     """
     if not tensor.is_cpu:
         raise ValueError(
-            f"the mpi4py group carries CPU tensors, and this one is on {tensor.device}: "
-            "leave out group= to use the default group, or pass tensor.cpu()"
+            f"the mpi4py group carries tensors of the CPU and of CUDA devices, and this one is on "
+            f"{tensor.device}: pass tensor.cpu()"
         )
     if tensor.layout is not torch.strided:
         raise ValueError("the mpi4py group carries dense tensors: call .to_dense() first")

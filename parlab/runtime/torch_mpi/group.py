@@ -1,4 +1,4 @@
-"""A torch.distributed process group over an mpi4py communicator, for CPU tensors.
+"""A torch.distributed process group over an mpi4py communicator.
 
     register()
     group = dist.new_group(backend="mpi4py")
@@ -6,7 +6,9 @@
     DistributedDataParallel(model, process_group=group)
 
 On the CPUs of one machine it is many times faster than Gloo, and ranks that are stuck in it can
-be freed (`group.comm.Revoke()`), which Gloo's cannot. What differs from Gloo:
+be freed (`group.comm.Revoke()`), which Gloo's cannot. CUDA tensors travel through the host's memory
+(see `staging`), so ranks may share a GPU, tags count, and messages arrive in any order, none of
+which NCCL offers. What differs from Gloo:
 
 - A collective is complete when its call returns, also with `async_op=True`: the returned Work is
   done, nothing overlaps, and no rank goes on before the others have come. `isend`, `irecv` and
@@ -30,6 +32,7 @@ from mpi4py import MPI
 from parlab.runtime.torch_mpi import collectives
 from parlab.runtime.torch_mpi.buffers import copy_back, dense, flat, message, pieces, unflatten
 from parlab.runtime.torch_mpi.observers import observed
+from parlab.runtime.torch_mpi.staging import through_host
 from parlab.runtime.torch_mpi.work import CompletedWork, PointToPointWork
 
 Tensors = list[torch.Tensor]
@@ -75,6 +78,7 @@ class MPIGroup(dist.ProcessGroup):
         """Nothing to do: the communicator belongs to whoever made the group."""
 
     @observed
+    @through_host(receives=[0], sends=[0])
     def allreduce(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         op = (opts or dist.AllreduceOptions()).reduceOp
         for tensor in tensors:
@@ -82,6 +86,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(tensors)
 
     @observed
+    @through_host(receives=[0], sends=[0])
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> dist.Work:
         together = flat(tensors)
         op = (opts or dist.AllreduceCoalescedOptions()).reduceOp
@@ -90,11 +95,13 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(tensors)
 
     @observed
+    @through_host(receives=[0], sends=[0])
     def reduce(self, tensors: Tensors, opts: Any) -> dist.Work:
         collectives.reduce(self.comm, *tensors, opts.reduceOp, opts.rootRank)
         return CompletedWork(tensors)
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def reduce_scatter(
         self, output_tensors: Tensors, input_tensors: list[Tensors], opts: Any = None
     ) -> dist.Work:
@@ -103,6 +110,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(output_tensors)
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def reduce_scatter_single(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, opts: Any = None
     ) -> dist.Work:
@@ -111,6 +119,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork([output_tensor])
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def reduce_scatter_single_coalesced(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -120,17 +129,20 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(output_tensors)
 
     @observed
+    @through_host(receives=[0], sends=[0])
     def broadcast(self, tensors: Tensors, opts: Any) -> dist.Work:
         collectives.broadcast(self.comm, *tensors, opts.rootRank)
         return CompletedWork(tensors)
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def gather(self, output_tensors: list[Tensors], input_tensors: Tensors, opts: Any) -> dist.Work:
         outputs = output_tensors[0] if self.comm.rank == opts.rootRank else None
         collectives.gather(self.comm, outputs, *input_tensors, opts.rootRank)
         return CompletedWork(outputs or [])
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def scatter(
         self, output_tensors: Tensors, input_tensors: list[Tensors], opts: Any
     ) -> dist.Work:
@@ -139,6 +151,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(output_tensors)
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def allgather(
         self, output_tensors: list[Tensors], input_tensors: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -146,6 +159,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(output_tensors[0])
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def allgather_coalesced(
         self, output_lists: list[Tensors], input_list: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -155,6 +169,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork([tensor for outputs in output_lists for tensor in outputs])
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def all_gather_single(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, opts: Any = None
     ) -> dist.Work:
@@ -162,6 +177,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork([output_tensor])
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def all_gather_single_coalesced(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -170,6 +186,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(output_tensors)
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def alltoall(
         self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None
     ) -> dist.Work:
@@ -177,6 +194,7 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork(output_tensors)
 
     @observed
+    @through_host(receives=[0], sends=[1])
     def all_to_all_single(
         self,
         output_tensor: torch.Tensor,
@@ -196,18 +214,26 @@ class MPIGroup(dist.ProcessGroup):
         return CompletedWork([])
 
     @observed
+    @through_host(sends=[0])
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
-        working = dense(*tensors)
-        requests = [self.comm.Isend(message(piece), dst, tag) for piece in pieces(working)]
-        return self._keep(PointToPointWork(self.comm, requests, working, ended=self._let_go))
+        (tensor,) = tensors
+        working = dense(tensor)
+        requests = [self._start_send(message(piece), dst, tag) for piece in pieces(working)]
+        work = PointToPointWork(self.comm, requests, working, tensor, ended=self._let_go)
+        return self._keep(work)
+
+    def _start_send(self, memory: list[Any], dst: int, tag: int) -> MPI.Request:
+        return self.comm.Isend(memory, dst, tag)
 
     @observed
+    @through_host(receives=[0])
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         (tensor,) = tensors
         working = dense(tensor)
         requests = [self.comm.Irecv(message(piece), src, tag) for piece in pieces(working)]
         arrived = lambda: copy_back(working, tensor)  # noqa: E731
-        return self._keep(PointToPointWork(self.comm, requests, working, arrived, self._let_go))
+        work = PointToPointWork(self.comm, requests, working, tensor, arrived, self._let_go)
+        return self._keep(work)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
@@ -255,7 +281,7 @@ def register(existing: MPIGroup | None = None) -> None:
     global _world
     _handed_out[:] = [existing] if existing is not None else []
     _world = existing.comm if existing is not None else MPI.COMM_WORLD
-    dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _make_group(options: Any, backend_options: Any) -> MPIGroup:

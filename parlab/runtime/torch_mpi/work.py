@@ -48,14 +48,20 @@ class CompletedWork(dist.Work):
 class PointToPointWork(dist.Work):
     """Messages under way: what `isend` and `irecv` return.
 
-    `comm` is the communicator it runs on. The tensor's memory is kept until the end: `ended(self)`
-    says, to whoever keeps this, that MPI has done with it.
+    Args:
+        comm: the communicator that the messages run on.
+        requests: MPI's requests, one for each piece.
+        memory: what MPI reads or writes. It is kept until the end.
+        tensor: the caller's tensor, which `result` returns.
+        on_arrival: called once when the messages are complete.
+        ended: called with this object when MPI no longer uses the memory.
     """
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         requests: list[MPI.Request],
+        memory: torch.Tensor,
         tensor: torch.Tensor,
         on_arrival: Callable[[], None] | None = None,
         ended: Callable[["PointToPointWork"], None] | None = None,
@@ -63,11 +69,23 @@ class PointToPointWork(dist.Work):
         super().__init__()
         self.comm = comm
         self._requests = requests
-        self._tensor = tensor
+        self._memory = memory
+        self.tensor = tensor
         self._on_arrival = on_arrival
         self._ended = ended
         self._status = MPI.Status()
         self._error: MPI.Exception | None = None
+
+    def deliver(self, tensor: torch.Tensor, copy_back: Callable[[], None]) -> None:
+        """Make `tensor` the result. `copy_back` copies to it what has arrived."""
+        arrived = self._on_arrival
+
+        def finish() -> None:
+            if arrived is not None:
+                arrived()
+            copy_back()
+
+        self.tensor, self._on_arrival = tensor, finish
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the memory may be used again.
@@ -137,7 +155,7 @@ class PointToPointWork(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
-        return [self._tensor]
+        return [self.tensor]
 
     def get_future(self) -> torch.futures.Future:
         """Waits for the transfer: MPI has no thread that could complete a future later."""

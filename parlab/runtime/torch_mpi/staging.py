@@ -1,0 +1,86 @@
+"""Carries CUDA tensors through the host's memory, because MPI reads and writes only that.
+
+A method of the group states which of its arguments it receives into and which it sends from. For
+CUDA tensors among them, it gets tensors on the host instead: copies of what it sends, and empty
+room for what it only receives. Afterward, what it received is copied to the GPU.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from parlab.runtime.torch_mpi.work import CompletedWork, PointToPointWork
+
+
+class Staging:
+    """The host's tensors that take the place of the CUDA tensors of one call."""
+
+    def __init__(self) -> None:
+        self._received: list[tuple[torch.Tensor, torch.Tensor]] = []  # on the host, on the GPU
+        self._originals: dict[int, torch.Tensor] = {}  # by the id of the tensor on the host
+        self._kept: list[torch.Tensor] = []  # so that no other tensor gets one of these ids
+
+    def on_host(self, value: Any, *, sends: bool, receives: bool) -> Any:
+        """Return `value`, a tensor or nested lists of tensors, with CUDA tensors replaced."""
+        if isinstance(value, list | tuple):
+            return [self.on_host(item, sends=sends, receives=receives) for item in value]
+        if not value.is_cuda:
+            return value
+        tensor = value.detach()
+        # `cpu` waits for the kernels that compute the tensor.
+        host = tensor.cpu() if sends else torch.empty_like(tensor, device="cpu")
+        self._originals[id(host)] = value
+        self._kept.append(host)
+        if receives:
+            self._received.append((host, tensor))
+        return host
+
+    def original(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the caller's tensor for one of the group's."""
+        return self._originals.get(id(tensor), tensor)
+
+    def copy_back(self) -> None:
+        """Copy what was received to the GPU."""
+        for host, tensor in self._received:
+            tensor.copy_(host)
+
+
+def through_host(*, receives: Sequence[int] = (), sends: Sequence[int] = ()) -> Callable:
+    """Return a decorator for a method of the group that takes tensors on the CPU.
+
+    Args:
+        receives: positions of the arguments that the method writes into.
+        sends: positions of the arguments that it reads. One that is in both is changed in place.
+    """
+    staged = sorted({*receives, *sends})
+
+    def decorate(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            if not any(_has_cuda(arguments[i]) for i in staged):
+                return method(self, *arguments, **options)
+            staging, on_host = Staging(), list(arguments)
+            for i in staged:
+                on_host[i] = staging.on_host(arguments[i], sends=i in sends, receives=i in receives)
+            return _with_originals(method(self, *on_host, **options), staging)
+
+        return call
+
+    return decorate
+
+
+def _with_originals(work: Any, staging: Staging) -> Any:
+    """Return `work` with the caller's tensors as its result, in which the data arrives."""
+    if isinstance(work, PointToPointWork):
+        work.deliver(staging.original(work.tensor), staging.copy_back)
+        return work
+    staging.copy_back()
+    return CompletedWork([staging.original(tensor) for tensor in work.result()])
+
+
+def _has_cuda(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.is_cuda
+    return isinstance(value, list | tuple) and any(map(_has_cuda, value))
