@@ -7,11 +7,10 @@ which line each rank is stuck at and frees the ranks with their variables intact
 
 import atexit
 import os
-import shutil
-import subprocess
 from typing import Any
 
 from parlab import progress
+from parlab.cluster import gpus
 from parlab.cluster.errors import (
     ClusterError,
     DeadlineExceeded,
@@ -38,8 +37,6 @@ __all__ = [
     "stop",
 ]
 
-CPU_RANKS = 4
-
 NO_RANKS = "Interrupted. There are no ranks any more; cluster.start() starts some."
 
 _current: Session | None = None
@@ -49,7 +46,7 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
     """Start ranks, make `%%px` run on them, and print what was started.
 
     Args:
-        n: number of ranks. By default those of the network, else one for each GPU where there are
+        n: number of ranks. By default those of the network, else one for each GPU if torch can use
             several, else 4.
         profile: an ipyparallel profile that starts ranks elsewhere; `parlab profile slurm` and
             `parlab profile ssh` write one. While a batch job waits, its state is printed.
@@ -67,8 +64,7 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
     if network is not None:
         n = _ranks_of(network, n, profile)
     stop()
-    gpus = gpu_names() if network is None else []
-    n = n or (len(gpus) if len(gpus) > 1 else CPU_RANKS)
+    n = n or gpus.default_ranks()
     with StopButton() as button:
         _current = Session(n, profile, network)
         _register_magics(_current)
@@ -76,7 +72,7 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
         stop()
         raise RankInterrupted(NO_RANKS)
     _current.ready(print)
-    print(_current.ranks.description or _description(n, gpus, network))
+    print(_current.ranks.description or gpus.description(_current.ranks.devices, network))
     if progress_line := progress.line():
         print(progress_line)
 
@@ -129,39 +125,6 @@ def output(rank: int) -> str:
     if session.last is None:
         raise ClusterError("no %%px cell has run yet")
     return session.last.outputs().get(rank, {}).get("stdout", "")
-
-
-def gpu_names() -> list[str]:
-    """The GPUs that ranks on this machine would use, found without starting CUDA here."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    listed = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    names = [line.strip() for line in listed.stdout.splitlines() if line.strip()]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed.returncode != 0 or visible == "":
-        return []
-    return names if visible is None else names[: len(visible.split(","))]
-
-
-def _description(n: int, gpus: list[str], network: Network | None) -> str:
-    ranks = f"{n} ranks" if n > 1 else "1 rank"
-    if gpus and n <= len(gpus):
-        return f"{ranks}, one on each GPU ({gpus[0]}); torch.distributed uses NCCL"
-    if gpus:
-        shared = "the one GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
-        return f"{ranks} sharing {shared} ({gpus[0]}); torch.distributed uses Gloo"
-    from parlab.mpirun import available_cores
-
-    on = f"{ranks} on the CPU ({available_cores()} cores), one thread each"
-    if network:
-        return f"{on}; `group` is on an emulated network, {network}; `comm` is not emulated"
-    return f"{on}; torch.distributed uses Gloo, `group` MPI"
 
 
 def _register_magics(session: Session) -> None:

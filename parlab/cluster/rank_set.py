@@ -4,11 +4,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import ipyparallel as ipp
 
-from parlab.cluster import nodes
+from parlab.cluster import gpus, nodes
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.import_time import LIMIT_SECONDS
@@ -19,12 +19,17 @@ POLL_SECONDS = 0.2
 MESSAGE_SECONDS = 60.0  # for first messages between nodes
 
 
-def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
-    """First call on each rank: errors shown by the learner's lines; imports made again.
+class Begun(NamedTuple):
+    """What a rank answers first; `failed` has imports, by statement, kind of error, and text."""
 
-    Returns the rank's number, the size of its world, and which imports failed: the statement, the
-    error's kind and its text.
-    """
+    rank: int
+    size: int
+    failed: list[tuple[str, str, str]]
+    device: gpus.RankDevice
+
+
+def _begin(imports: list[str]) -> Begun:
+    """First call on each rank: show errors by the learner's lines, and make imports again."""
     from IPython import get_ipython
 
     from parlab.rank.engine import broken_state, interrupts, output_limit, tracebacks
@@ -42,7 +47,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
             exec(statement, shell.user_ns)
         except Exception as error:  # in the lab as well, or its folder was put on `sys.path` there
             failed.append((statement, type(error).__name__, str(error)))
-    return comm.rank, comm.size, failed
+    return Begun(comm.rank, comm.size, failed, gpus.device_of_rank())
 
 
 class RankSet:
@@ -60,6 +65,7 @@ class RankSet:
         self._on_change = on_change
         self.generation = 0  # how often the ranks were freed
         self.description = ""  # of the nodes of a profile
+        self.devices: list[gpus.RankDevice] = []  # of the ranks, once they are there
         self.failed_imports: list[tuple[str, str, str]] = []  # statement, kind of error, text
         self._profile = profile
         self._environment = environment
@@ -98,8 +104,9 @@ class RankSet:
             client = self._started()
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
             begun = self._answers(client, LIMIT_SECONDS, late, _begin, self._imports)
-            self._check_world([(rank, size) for rank, size, _ in begun])
-            failed = [one for *_, of_rank in begun for one in of_rank]
+            self._check_world([(one.rank, one.size) for one in begun])
+            self.devices = [one.device for one in begun]
+            failed = [statement for one in begun for statement in one.failed]
             self.failed_imports = list(dict.fromkeys(failed))
             if self._profile:
                 self._look_at_nodes(client)

@@ -344,7 +344,7 @@ def tensors_longer_than_mpi_counts(world: World) -> None:
 @cases.add()
 def errors_say_what_to_do(world: World) -> None:
     group, n = world.group, world.size
-    with expecting(ValueError, "leave out group="):
+    with expecting(ValueError, "pass tensor.cpu()"):
         dist.all_reduce(torch.empty(3, device="meta"), group=group)
     with expecting(ValueError, "to_dense"):
         dist.all_reduce(torch.eye(3).to_sparse(), group=group)

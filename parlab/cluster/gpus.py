@@ -1,0 +1,98 @@
+"""How many ranks start by default, and which devices the started ranks use."""
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+from parlab.costs.networks import Network
+
+CPU_RANKS = 4
+TORCH_SECONDS = 60.0  # for another process to import torch and to look for GPUs
+
+
+class RankDevice(NamedTuple):
+    """What a rank computes on.
+
+    Attributes:
+        gpu: the GPU's name; "" for the CPU.
+        one_gpu_each: whether each rank has a GPU of its own.
+        why_not: why a GPU that is there is not used; "" otherwise.
+    """
+
+    gpu: str = ""
+    one_gpu_each: bool = False
+    why_not: str = ""
+
+
+def default_ranks() -> int:
+    """Return one rank for each GPU if there are several that torch can use, otherwise 4.
+
+    torch is asked in another process, and only if the driver lists several GPUs: it takes seconds
+    to import.
+    """
+    if len(_listed()) < 2:
+        return CPU_RANKS
+    program = "import torch; print(torch.cuda.device_count())"
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=TORCH_SECONDS
+        )
+        usable = int(asked.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return CPU_RANKS
+    return usable if usable > 1 else CPU_RANKS
+
+
+def _listed() -> list[str]:
+    """Return a line for each GPU that the driver lists on this machine."""
+    program = shutil.which("nvidia-smi")
+    if program is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return []
+    try:
+        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return []
+    return listed.stdout.splitlines() if listed.returncode == 0 else []
+
+
+def device_of_rank() -> RankDevice:
+    """Return what this rank computes on. Called on each rank: collective.
+
+    Without a driver on any node, torch need not be imported.
+    """
+    from parlab.rank.world import comm
+
+    driver = shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    if not any(comm.allgather(bool(driver))):
+        return RankDevice()
+    import torch
+
+    from parlab.rank.devices import choose
+
+    choice = choose()
+    why_not = choice.why_not
+    if driver and not choice.name and not why_not:
+        cpu_build = torch.version.cuda is None
+        why_not = "torch is the CPU build" if cpu_build else "torch finds none"
+    return RankDevice(choice.name, choice.one_gpu_each, why_not)
+
+
+def description(devices: list[RankDevice], network: Network | None) -> str:
+    """Return a line that says what the ranks use, such as `4 ranks sharing the GPU (…); …`."""
+    ranks = f"{len(devices)} ranks" if len(devices) > 1 else "1 rank"
+    first = devices[0]
+    if first.one_gpu_each:
+        each = "one on each GPU" if len(devices) > 1 else "on a GPU"
+        return f"{ranks}, {each} ({first.gpu}); torch.distributed uses NCCL, `group` MPI"
+    if first.gpu:
+        return f"{ranks} sharing GPUs ({first.gpu}); torch.distributed and `group` use MPI"
+    from parlab.mpirun import available_cores
+
+    on = f"{ranks} on the CPU ({available_cores()} cores), one thread each"
+    if network:
+        return f"{on}; `group` is on an emulated network, {network}; `comm` is not emulated"
+    text = f"{on}; torch.distributed uses Gloo, `group` MPI"
+    why_not = next((device.why_not for device in devices if device.why_not), "")
+    return f"{text}\nThis machine's GPUs are not used: {why_not}" if why_not else text
