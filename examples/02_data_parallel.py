@@ -6,7 +6,8 @@ Needs torch, and the course for its data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/02_data_parallel.py
 
-A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). With `--trace FOLDER` each rank
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
+With `--trace FOLDER` each rank
 writes what it did in three steps, for chrome://tracing or Perfetto.
 """
 
@@ -27,7 +28,8 @@ from parlab.data import mnist
 
 def start_ranks() -> torch.device:
     """Join the process group that torchrun prepared; this rank's device."""
-    if torch.cuda.is_available():
+    # NCCL needs a GPU for each rank of this node.
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)  # before NCCL looks
         dist.init_process_group("nccl", device_id=device)

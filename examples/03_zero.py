@@ -6,7 +6,8 @@ Needs torch, and the course for its model and data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/03_zero.py
 
-A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--keep` leaves parameters whole
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
+`--keep` leaves parameters whole
 from the forward pass to the backward pass; `--offload` puts shards and optimizer on the host;
 `--replicas N` shards inside groups of ranks, N copies of the model in all (hybrid sharding).
 """
@@ -27,7 +28,8 @@ from parlab.data import text
 
 def start_ranks() -> torch.device:
     """Join the process group that torchrun prepared; this rank's device."""
-    if torch.cuda.is_available():
+    # NCCL needs a GPU for each rank of this node.
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)  # before NCCL looks
         # The host's shards are gathered from there: their norm needs a backend for the CPU.

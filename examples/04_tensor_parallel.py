@@ -7,7 +7,8 @@ Needs torch, and the course for its model and data.
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/04_tensor_parallel.py \\
         --tensor-parallel 4
 
-A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--tensor-parallel N` shares
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
+`--tensor-parallel N` shares
 each layer among N neighboring ranks (all, by default), which should be those of a node; the rest
 is data parallelism: each such group has its part of the batch.
 """
@@ -35,7 +36,8 @@ PLAN = {
 
 def start_ranks() -> torch.device:
     """Join the process group that torchrun prepared; this rank's device."""
-    if torch.cuda.is_available():
+    # NCCL needs a GPU for each rank of this node.
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)  # before NCCL looks
         dist.init_process_group("nccl", device_id=device)

@@ -7,7 +7,8 @@ Needs torch, and the course for its model and data.
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/05_pipeline_parallel.py \\
         --pipeline-parallel 4
 
-A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--pipeline-parallel N` puts N
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
+`--pipeline-parallel N` puts N
 ranks in a row (all, by default); the rest is data parallelism: each such row has its part of the
 batch. `--schedule` is gpipe, 1f1b, or interleaved, which has two stages on each rank.
 """
@@ -40,7 +41,8 @@ SCHEDULES = {
 
 def start_ranks() -> torch.device:
     """Join the process group that torchrun prepared; this rank's device."""
-    if torch.cuda.is_available():
+    # NCCL needs a GPU for each rank of this node.
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)  # before NCCL looks
         dist.init_process_group("nccl", device_id=device)

@@ -6,7 +6,8 @@ Needs torch, and the course for its model and data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/06_mixed_precision.py
 
-A GPU for each rank where there are GPUs (NCCL), else CPUs (Gloo). `--precision` is fp32, bf16, or
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
+`--precision` is fp32, bf16, or
 fp16, which needs a GradScaler. `--reduce-16` sends gradients in 16 bits too: they are cast, divided
 by the number of ranks, and then added.
 """
@@ -30,7 +31,8 @@ HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_co
 
 def start_ranks() -> torch.device:
     """Join the process group that torchrun prepared; this rank's device."""
-    if torch.cuda.is_available():
+    # NCCL needs a GPU for each rank of this node.
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)  # before NCCL looks
         dist.init_process_group("nccl", device_id=device)

@@ -6,8 +6,8 @@ Needs torch and triton, and the course for its model and data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/07_triton.py
 
-A GPU for each rank where there are GPUs (NCCL): there the kernel is compiled. Else CPUs (Gloo), and
-Triton's interpreter. All parameters lie in one flat vector, so that a rank's share of a step is one
+It uses GPUs and NCCL if each rank can have a GPU: then the kernel is compiled. Otherwise, it uses
+CPUs, Gloo, and Triton's interpreter. All parameters lie in one flat vector, so that a rank's share of a step is one
 launch. `--optimizer torch` takes torch.optim.AdamW in the kernel's place, to compare with.
 """
 
@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-if not torch.cuda.is_available():
+# NCCL needs a GPU for each rank of this node.
+if not (ON_GPUS := torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])):
     os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is decorated
 
 import triton
@@ -78,7 +79,7 @@ class TritonAdamW:
 
 def start_ranks() -> torch.device:
     """Join the process group that torchrun prepared; this rank's device."""
-    if torch.cuda.is_available():
+    if ON_GPUS:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)  # before NCCL looks, and where Triton launches
         dist.init_process_group("nccl", device_id=device)
