@@ -8,19 +8,24 @@
     draw(with_idle(spans), "Rank 3 waits for the others")
 
 Times are of `time.perf_counter`, in seconds. In what `gather` returns they count from the first
-start on any rank.
+start on any rank. On a GPU, kernels run later than they are called, so `span` and `now` mark
+the moments at which the GPU comes to them.
 """
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
     from mpi4py import MPI
 
     from parlab.ledger import Call
+
+Moment: TypeAlias = "float | torch.cuda.Event"
 
 KINDS = ("compute", "communication", "idle")
 CLOCK_ROUNDS = 50  # the quickest of so many exchanges tells the clocks' difference
@@ -51,21 +56,31 @@ class Timeline:
 
     def __init__(self, comm: "MPI.Intracomm") -> None:
         self._comm = comm
-        self._spans: list[Span] = []
+        self._recorded: list[tuple[str, str, Moment, Moment]] = []  # name, kind, start, end
         self._offset = _shared_clock_offset(comm)
+
+    @staticmethod
+    def now() -> Moment:
+        """Return this moment: on a GPU, that at which the current stream has come so far."""
+        torch = sys.modules.get("torch")  # lab 01 begins without it
+        if torch is None or not torch.cuda.is_initialized():
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
     @contextlib.contextmanager
     def span(self, name: str, kind: str = "compute") -> Iterator[None]:
         """Record what happens inside the block."""
-        start = time.perf_counter()
+        start = self.now()
         try:
             yield
         finally:
-            self.add(name, kind, start, time.perf_counter())
+            self.add(name, kind, start, self.now())
 
-    def add(self, name: str, kind: str, start: float, end: float) -> None:
-        """Record what was timed elsewhere, by `time.perf_counter`."""
-        self._spans.append(Span(self._comm.rank, name, kind, start, end))
+    def add(self, name: str, kind: str, start: Moment, end: Moment) -> None:
+        """Record what was timed elsewhere, by `now` or by `time.perf_counter`."""
+        self._recorded.append((name, kind, start, end))
 
     def add_calls(self, calls: Iterable["Call"]) -> None:
         """Record the calls of a ledger that are complete, as communication."""
@@ -75,18 +90,34 @@ class Timeline:
 
     def clear(self) -> None:
         """Forget what was recorded."""
-        self._spans.clear()
+        self._recorded.clear()
 
     def gather(self) -> list[Span]:
         """The spans of all ranks, by rank and start, on every rank. Collective."""
+        moments = [moment for *_, start, end in self._recorded for moment in (start, end)]
+        times = iter([time + self._offset for time in _seconds(moments)])
+        rank = self._comm.rank
         own = [
-            replace(span, start=span.start + self._offset, end=span.end + self._offset)
-            for span in self._spans
+            Span(rank, name, kind, next(times), next(times)) for name, kind, *_ in self._recorded
         ]
         spans = [span for spans in self._comm.allgather(own) for span in spans]
         zero = min((span.start for span in spans), default=0.0)
         moved = (replace(s, start=s.start - zero, end=s.end - zero) for s in spans)
         return sorted(moved, key=lambda span: (span.rank, span.start))
+
+
+def _seconds(moments: list[Moment]) -> list[float]:
+    """Return moments as times of `time.perf_counter`. Waits for the GPU."""
+    if all(isinstance(moment, float) for moment in moments):
+        return moments
+    import torch
+
+    torch.cuda.synchronize()
+    anchor = torch.cuda.Event(enable_timing=True)
+    anchor.record()
+    anchor.synchronize()
+    end = time.perf_counter()
+    return [m if isinstance(m, float) else end - 1e-3 * m.elapsed_time(anchor) for m in moments]
 
 
 def records(spans: Iterable[Span]) -> list[dict[str, Any]]:

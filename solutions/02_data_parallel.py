@@ -24,7 +24,6 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import itertools
-import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -982,8 +981,8 @@ check.show_values(steps=steps)
 # Those of the last layer become ready first, and those of the first layer become ready last. A single bucket is complete only when the backward pass is over, so nothing is hidden.
 # </details>
 #
-# The next cells show this. They train the larger MLP on the default group (NCCL, or Gloo on the CPU), which can overlap. The labs' `group` on the CPU completes each call before it
-# returns.
+# The next cells show this. They train the larger MLP on the default group (NCCL, or Gloo on the CPU), which can overlap. The labs' `group` completes each call before it
+# returns. If ranks share a GPU, it is also the default group, and nothing overlaps.
 #
 # **Predict** before you run them: the layers have 3.2, 4.2, and 0.04 MB of gradients, from first to last, and buckets take up to 5 MiB. Which layers are in bucket 0, and when can it
 # be sent? What can bucket 1 hide behind?
@@ -995,10 +994,10 @@ class Traced(BucketedDataParallel):
     """Records when each bucket's all-reduce starts and ends."""
 
     def start_next(self):
-        name, start = f"bucket {self.started}", time.perf_counter()
+        name, start = f"bucket {self.started}", timeline.now()
         super().start_next()
         self.works[-1].get_future().add_done_callback(
-            lambda _: timeline.add(name, "communication", start, time.perf_counter())
+            lambda _: timeline.add(name, "communication", start, timeline.now())
         )
 
 
