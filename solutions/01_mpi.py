@@ -946,8 +946,8 @@ for name, part in {"row": row_comm, "column": column_comm}.items():
 # # Against the library
 #
 # These four all-reduces do the same work: your function, MPI's `comm.Allreduce`, and
-# `torch.distributed`'s `all_reduce` on two groups. `group` uses MPI on the CPU. The default group uses Gloo
-# on the CPU and NCCL on GPUs. First, compare their results.
+# `torch.distributed`'s `all_reduce` on two groups. `group` uses MPI. The default group uses Gloo on the CPU
+# and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL, so both groups use MPI.) First, compare their results.
 
 # %%
 # %%px --timeout 100
@@ -1054,7 +1054,8 @@ for size in (sizes[0], sizes[-1]):
 # - **Large data.** The curves become flat, because the link is the limit. Your twenty lines of Python
 #   come close to the libraries: the bytes that are sent take most of the time, and the interpreter
 #   takes little.
-# - **mpi4py** is the name of the backend that `group` uses on the CPU: MPI, called by torch.
+# - **mpi4py** is the name of the backend that `group` uses: MPI, called by torch. MPI reads only the host's
+#   memory, so a tensor on a GPU is copied there and back.
 # - **Gloo** uses TCP and the operating system's network stack, even between two processes on the same
 #   machine. MPI uses shared memory.
 # - **The model** does not include additions, caches, or the microseconds that Python takes for the

@@ -1519,7 +1519,7 @@ if device.type == "cpu":
     ways["ours on group"] = our_gpt(group)
 steps = {}
 for name, model in ways.items():
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)  # some are DTensors
     loss_function = training.token_loss
     steps[name] = partial(training.one_step, model, optimizer, loss_function=loss_function)
 

@@ -1000,11 +1000,11 @@ def matmul_kernel(
     """Each program computes a tile of c; a_row is how far apart the rows of a are, and so on."""
     # BEGIN SOLUTION
     row, column = tile_of(tl.program_id(0), tl.cdiv(m, TILE), tl.cdiv(n, TILE), GROUP)
-    rows = (row * TILE + tl.arange(0, TILE))[:, None]
-    columns = (column * TILE + tl.arange(0, TILE))[None, :]
+    rows = (row.to(tl.int64) * TILE + tl.arange(0, TILE))[:, None]
+    columns = (column.to(tl.int64) * TILE + tl.arange(0, TILE))[None, :]
     total = tl.zeros((TILE, TILE), dtype=tl.float32)
     for first in range(0, k, TILE):
-        inner = first + tl.arange(0, TILE)
+        inner = (first + tl.arange(0, TILE)).to(tl.int64)
         along, down = inner[None, :], inner[:, None]
         a_places = a_pointer + rows * a_row + along * a_column
         b_places = b_pointer + down * b_row + columns * b_column
