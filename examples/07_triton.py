@@ -7,8 +7,10 @@ Needs torch and triton, and the course for its model and data.
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/07_triton.py
 
 It uses GPUs and NCCL if each rank can have a GPU: then the kernel is compiled. Otherwise, it uses
-CPUs, Gloo, and Triton's interpreter. All parameters lie in one flat vector, so that a rank's share of a step is one
-launch. `--optimizer torch` takes torch.optim.AdamW in the kernel's place, to compare with.
+CPUs, Gloo, and Triton's interpreter.
+
+All parameters lie in one flat vector, so that a rank's share of a step is one launch.
+`--optimizer torch` takes torch.optim.AdamW in the kernel's place, to compare with.
 """
 
 import argparse

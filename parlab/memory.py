@@ -87,11 +87,13 @@ class Peak:
         self.bytes = 0
         self._watch: LiveStorages | None = None
         self._before = 0
+        self._highest = 0  # of the allocator, on a GPU
 
     def __enter__(self) -> Self:
         if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self._before = torch.cuda.memory_allocated(self.device)
+            self._look_at_allocator()
+            self._highest = self._before = torch.cuda.memory_allocated(self.device)
+            _open_on_gpus.append(self)
         elif self.device.type == "cpu":
             self._watch = LiveStorages()
             self._watch.__enter__()
@@ -106,10 +108,24 @@ class Peak:
         traceback: TracebackType | None,
     ) -> None:
         if self._watch is None:
-            self.bytes = torch.cuda.max_memory_allocated(self.device) - self._before
+            self._look_at_allocator()
+            _open_on_gpus.remove(self)
+            self.bytes = self._highest - self._before
         else:
             self._watch.__exit__(kind, error, traceback)
             self.bytes = self._watch.peak
+
+
+    def _look_at_allocator(self) -> None:
+        """Let every open block on this GPU take the peak, of which the allocator keeps only one."""
+        highest = torch.cuda.max_memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        for peak in _open_on_gpus:
+            if peak.device == self.device:
+                peak._highest = max(peak._highest, highest)
+
+
+_open_on_gpus: list[Peak] = []
 
 
 class Saved:

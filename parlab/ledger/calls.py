@@ -34,7 +34,8 @@ class Call:
         size: ranks of the communicator or group.
         start: when the call was made (seconds, `time.perf_counter`).
         end: when it was complete: a non-blocking mpi4py call's when a wait or test said so, or
-            at the next call after that; None before. A torch call's, when the call returned.
+            at the next call after that; None before. A torch call's, when the call returned. NCCL
+            has then only queued the operation for the GPU.
         end_seen: False where it was complete out of sight, as in `Request.Waitall`: `end` is late.
         to: the rank sent to.
         source: the rank received from; None while it is any.

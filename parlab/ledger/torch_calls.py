@@ -71,6 +71,7 @@ _FUNCTIONAL_KINDS = {
     "isend": _Kind("isend", "tensor", ""),
     "irecv": _Kind("irecv", "", "tensor"),
 }
+BATCH = "batch_p2p_ops"  # of the functional ones: several messages in one call
 _TABLES = {"c10d": _KINDS, "_c10d_functional": _FUNCTIONAL_KINDS}
 
 # Set in a thread while one of these operations runs: what it calls in turn is part of it.
@@ -123,7 +124,8 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         kind = _TABLES.get(func.namespace, {}).get(func._opname.rstrip("_"))
-        if kind is None:
+        is_batch = (func.namespace, func._opname) == ("_c10d_functional", BATCH)
+        if kind is None and not is_batch:
             if any(_is_dtensor(t) for t in types):
                 # It turns into collectives of ordinary tensors, which then pass here.
                 return NotImplemented
@@ -138,8 +140,17 @@ class _Recorder(TorchDispatchMode):
         names = [argument.name for argument in func._schema.arguments]
         named = {**dict(zip(names, args, strict=False)), **kwargs}
         group = _group(named)
-        self._enter(_call(func._opname, kind, named, result, group, start, end))
+        for kind, named in _messages(named) if is_batch else [(kind, named)]:
+            self._enter(_call(func._opname, kind, named, result, group, start, end))
         return result
+
+
+def _messages(batch: dict[str, Any]) -> Iterator[tuple[_Kind, dict[str, Any]]]:
+    """Return the kind and the arguments of each message of a batch."""
+    lists = (batch[name] for name in ("op_list", "peer_list", "tag_list", "tensors"))
+    for op, peer, tag, tensor in zip(*lists, strict=True):
+        peer_name = "dst" if op == "isend" else "src"
+        yield _FUNCTIONAL_KINDS[op], {"tensor": tensor, "tag": tag, peer_name: peer}
 
 
 def _is_dtensor(kind: type) -> bool:

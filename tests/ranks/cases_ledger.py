@@ -631,3 +631,18 @@ def bytes_on_a_ring(world: World) -> None:
         dist.reduce_scatter_single(shard, whole, group=group)
         dist.all_reduce(whole, group=group)
     assert ledger.ring_bytes() == 4 * 40 * (world.size - 1)
+
+
+@cases.add()
+def a_batch_of_messages_is_entered_message_by_message(world: World) -> None:
+    """It is on tensors without numbers, because only NCCL carries out this call."""
+    from parlab.ledger import Ledger
+
+    right, left = ring(world)
+    sent, received = torch.empty(3, device="meta"), torch.empty(5, device="meta")
+    batch = (["isend", "irecv"], [right, left], [7, 8], [sent, received])
+    with Ledger() as ledger:
+        torch.ops._c10d_functional.batch_p2p_ops(*batch, world.group.group_name)
+    first, second = ledger.calls
+    assert (first.op, first.bytes_sent, first.to, first.tag) == ("isend", 12, right, 7)
+    assert (second.op, second.bytes_received, second.source, second.tag) == ("irecv", 20, left, 8)

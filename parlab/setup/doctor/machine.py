@@ -85,7 +85,7 @@ def gpus() -> Finding:
         )
     if usable == 1:
         meaning = (
-            f"{LAB_RANKS} ranks share it and use Gloo, because NCCL allows one rank on each GPU."
+            f"{LAB_RANKS} ranks share it and use MPI, because NCCL allows one rank on each GPU."
         )
     else:
         meaning = f"The labs start {usable} ranks, one on each GPU, and use NCCL."
