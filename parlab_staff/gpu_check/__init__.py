@@ -8,11 +8,12 @@
 It is for a node that has torch and little else, and needs no Jupyter, no network, and no `make
 setup`. It reads a lab from its executed notebook, and runs its cells in order, in one process for
 each rank, on the rank's GPU. What a hidden check displays, and what a cell prints, must be what the
-notebook stores, which came from four ranks on a CPU. With several GPUs, each is one rank, over
-NCCL. With one GPU, four ranks share it, over Gloo.
+notebook stores, which came from four ranks on a CPU. With several GPUs, each is one rank, and the
+default group uses NCCL. With one GPU, four ranks share it. The labs' `group`, and the default group
+of ranks that share a GPU, use MPI.
 
-If mpi4py starts, MPI is used. If not, a stand-in over torch.distributed does what the cells between
-the checks need of `comm`. Whatever needs more of MPI (visible checks, messages of mpi4py, the
+If mpi4py does not start, Gloo takes MPI's place in groups, and a stand-in for `comm` does what the
+cells between the checks need. Whatever needs more of MPI (visible checks, messages of mpi4py, the
 emulated network) is reported as skipped. It computes on the CPU anyway.
 
 Results are written after each item, so `_build/gpu-check.json` is useful even after a kill. The

@@ -78,18 +78,21 @@ def _start_torch(options: dict[str, Any], topic: str) -> list[str]:
     device = _device(options)
     nccl = device.type == "cuda" and torch.cuda.device_count() >= options["ranks"]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or Gloo looks the host's name up
+    from parlab_staff.gpu_check import staged_gloo, without_mpi
+
+    staged_gloo.register()
+    shared = device.type == "cuda" and not nccl
     dist.init_process_group(
-        "nccl" if nccl else "gloo",
+        "nccl" if nccl else staged_gloo.BACKEND if shared else "gloo",
         init_method=f"file://{options['store']}",
         rank=this_rank(),
         world_size=options["ranks"],
         timeout=timedelta(seconds=options["seconds"]),
-        device_id=device if nccl else None,
     )
-    from parlab_staff.gpu_check import without_mpi
-
-    without_mpi.install(topic, device)
-    return [*notes, f"no MPI; group: {dist.get_backend()}, {device.type}"]
+    # NCCL knows no tags, so the labs' messages go through the host there, too.
+    group = dist.new_group(backend=staged_gloo.BACKEND) if nccl else dist.group.WORLD
+    without_mpi.install(topic, device, group)
+    return [*notes, f"no MPI; group: {dist.get_backend(group)}, {device.type}"]
 
 
 def _device(options: dict[str, Any]) -> Any:

@@ -86,12 +86,13 @@ def _tensor(memory: Any) -> torch.Tensor:
     return memory if isinstance(memory, torch.Tensor) else torch.from_numpy(memory)
 
 
-def install(topic: str, device: torch.device) -> Comm:
+def install(topic: str, device: torch.device, group: dist.ProcessGroup) -> Comm:
     """Put the stand-ins where labs import from. torch.distributed has started; collective.
 
     Args:
         topic: the lab's. Its checks need MPI, so only `show_values` is left.
         device: this rank's.
+        group: the labs' `group`.
     """
     comm = Comm(dist.new_group(backend="gloo"))
 
@@ -113,7 +114,7 @@ def install(topic: str, device: torch.device) -> Comm:
         rank=comm.rank,
         world_size=comm.size,
         device=device,
-        group=dist.group.WORLD,
+        group=group,
     )
 
     class WatchedComm:

@@ -111,6 +111,8 @@ def test_every_hidden_check_of_the_course_has_values_to_compare_with(lab: Path) 
         (["same: True"], "differs"),
         (["error 2e-04 of 1,024", "same: False"], "failed"),
         (["error nan of 1,024", "same: True"], "failed"),
+        (["error  2e-04 of  1,024", "same:  True"], "passed"),
+        (["error 3.1e-03 of      9", "same: True"], "differs"),
         (["error 2e-04 of 1,024", "same: True", "more"], "failed"),
         (["same: True", "error 2e-04 of 1,024"], "failed"),
     ],

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from parlab.runtime.torch_mpi.work import CompletedWork, PointToPointWork
-
 
 class Staging:
     """The host's tensors that take the place of the CUDA tensors of one call."""
@@ -50,6 +48,8 @@ class Staging:
 def through_host(*, receives: Sequence[int] = (), sends: Sequence[int] = ()) -> Callable:
     """Return a decorator for a method of the group that takes tensors on the CPU.
 
+    The method returns a Work whose `deliver(staging)` has the received data copied to the GPU.
+
     Args:
         receives: positions of the arguments that the method writes into.
         sends: positions of the arguments that it reads. One that is in both is changed in place.
@@ -64,20 +64,13 @@ def through_host(*, receives: Sequence[int] = (), sends: Sequence[int] = ()) -> 
             staging, on_host = Staging(), list(arguments)
             for i in staged:
                 on_host[i] = staging.on_host(arguments[i], sends=i in sends, receives=i in receives)
-            return _with_originals(method(self, *on_host, **options), staging)
+            work = method(self, *on_host, **options)
+            work.deliver(staging)
+            return work
 
         return call
 
     return decorate
-
-
-def _with_originals(work: Any, staging: Staging) -> Any:
-    """Return `work` with the caller's tensors as its result, in which the data arrives."""
-    if isinstance(work, PointToPointWork):
-        work.deliver(staging.original(work.tensor), staging.copy_back)
-        return work
-    staging.copy_back()
-    return CompletedWork([staging.original(tensor) for tensor in work.result()])
 
 
 def _has_cuda(value: Any) -> bool:

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from parlab.runtime.torch_mpi.staging import Staging
+
 NO_TIMEOUT = timedelta(0)
 _POLL_SECONDS = 0.0002
 
@@ -19,6 +21,11 @@ class CompletedWork(dist.Work):
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._tensors = tensors
+
+    def deliver(self, staging: Staging) -> None:
+        """Bring the data, which is on the host, to the caller's tensors on the GPU."""
+        staging.copy_back()
+        self._tensors = [staging.original(tensor) for tensor in self._tensors]
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         return True
@@ -70,22 +77,22 @@ class PointToPointWork(dist.Work):
         self.comm = comm
         self._requests = requests
         self._memory = memory
-        self.tensor = tensor
+        self._tensor = tensor
         self._on_arrival = on_arrival
         self._ended = ended
         self._status = MPI.Status()
         self._error: MPI.Exception | None = None
 
-    def deliver(self, tensor: torch.Tensor, copy_back: Callable[[], None]) -> None:
-        """Make `tensor` the result. `copy_back` copies to it what has arrived."""
+    def deliver(self, staging: Staging) -> None:
+        """Bring the data to the caller's tensor on the GPU when it has arrived on the host."""
         arrived = self._on_arrival
 
         def finish() -> None:
             if arrived is not None:
                 arrived()
-            copy_back()
+            staging.copy_back()
 
-        self.tensor, self._on_arrival = tensor, finish
+        self._tensor, self._on_arrival = staging.original(self._tensor), finish
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the memory may be used again.
@@ -155,7 +162,7 @@ class PointToPointWork(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
-        return [self.tensor]
+        return [self._tensor]
 
     def get_future(self) -> torch.futures.Future:
         """Waits for the transfer: MPI has no thread that could complete a future later."""
