@@ -316,8 +316,8 @@ def matmul(size: int, tile: int, small: bool) -> Pair:
     def large(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         c = torch.empty_like(a)
         # Three stages need two pairs of tiles in shared memory, or more. Some GPUs have less.
-        gpu = torch.cuda.get_device_properties(a.device)
-        stages = 3 if gpu.shared_memory_per_block_optin >= 4 * tile * tile * a.itemsize else 2
+        room = 0 if small else torch.cuda.get_device_properties().shared_memory_per_block_optin
+        stages = 3 if room >= 4 * tile * tile * a.itemsize else 2
         sizes, strides = (size, size, size), (*a.stride(), *b.stride())
         lab()["matmul_kernel"][(triton.cdiv(size, tile) ** 2,)](
             *(a, b, c, *sizes, *strides), GROUP=8, TILE=tile, num_warps=8, num_stages=stages

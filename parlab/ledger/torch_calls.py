@@ -140,8 +140,8 @@ class _Recorder(TorchDispatchMode):
         names = [argument.name for argument in func._schema.arguments]
         named = {**dict(zip(names, args, strict=False)), **kwargs}
         group = _group(named)
-        for kind, named in _messages(named) if is_batch else [(kind, named)]:
-            self._enter(_call(func._opname, kind, named, result, group, start, end))
+        for of_kind, arguments in _messages(named) if is_batch else [(kind, named)]:
+            self._enter(_call(func._opname, of_kind, arguments, result, group, start, end))
         return result
 
 

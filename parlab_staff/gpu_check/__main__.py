@@ -13,6 +13,8 @@ from parlab_staff.gpu_check.compare import STORED_RANKS
 from parlab_staff.gpu_check.outcome import BAD, Outcome
 from parlab_staff.gpu_check.record import Record, writable
 from parlab_staff.gpu_check.run_lab import LabRun
+from parlab_staff.gpu_check.shares import share
+from parlab_staff.ranks.pool import SPARE_SECONDS
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -49,7 +51,8 @@ class GpuCheck:
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
         self.options, self.names = options, names
-        self.deadline = time.monotonic() + 60 * options.minutes
+        # Stuck ranks are ended some seconds after an item's time is over.
+        self.deadline = time.monotonic() + 60 * options.minutes - SPARE_SECONDS
         machine_facts = machine.describe()
         self.record = Record(
             options.output,
@@ -83,7 +86,7 @@ class GpuCheck:
         self.ranks = self.options.ranks or (len(self.gpus) if len(self.gpus) > 1 else STORED_RANKS)
         print(self._summary(), flush=True)
         for position, name in enumerate(left):
-            self._item(name, waiting=len(left) - position)
+            self._item(name, share(self.deadline - time.monotonic(), left[position:]))
         self.record.save(complete=True)
         return self._end()
 
@@ -92,9 +95,8 @@ class GpuCheck:
         mpi = f"no MPI ({self.why_no_mpi})" if self.why_no_mpi else "MPI"
         return f"{self.ranks} ranks on {where}; {mpi}; at most {self.options.minutes:g} minutes"
 
-    def _item(self, name: str, waiting: int) -> None:
+    def _item(self, name: str, seconds: float) -> None:
         began = time.monotonic()
-        seconds = (self.deadline - began) / waiting
         more: dict[str, Any] = {}
         if seconds < 1:
             outcome = Outcome("skipped", "no time left: see --minutes and --resume")

@@ -22,6 +22,7 @@ from parlab_staff.gpu_check.compare import compared
 from parlab_staff.gpu_check.outcome import STATUSES, worst
 from parlab_staff.gpu_check.record import Record
 from parlab_staff.gpu_check.run_lab import LabRun
+from parlab_staff.gpu_check.shares import expected_seconds, share
 from tests.conftest import wait_until
 
 SET_UP = "import torch\nfrom parlab.rank import comm, device, group, rank, world_size"
@@ -340,6 +341,25 @@ def test_a_missed_target_is_told_and_a_copy_gives_the_share() -> None:
 
 
 # The command
+
+
+def test_items_share_the_time_by_what_they_need() -> None:
+    lab, benchmark, new = "05_pipeline_parallel", "benchmark_add", "13_new"
+    first = share(100.0, [lab, benchmark, new])
+    second = share(100.0 - first, [benchmark, new])
+    assert first / second == pytest.approx(expected_seconds(lab) / expected_seconds(benchmark))
+    assert share(100.0 - first - second, [new]) == pytest.approx(100.0 - first - second)
+
+
+@pytest.mark.nightly
+def test_a_check_ends_within_its_limit_although_a_cell_hangs(tmp_path: Path) -> None:
+    labs, output = tmp_path / "labs", tmp_path / "check.json"
+    labs.mkdir()
+    notebook(labs / "01_hangs.ipynb", cell("hangs", "import signal\nsignal.pause()"))
+    began = time.monotonic()
+    gpu_check(*on_cpu(labs, output, "--minutes", "0.5"))
+    assert time.monotonic() - began < 30
+    assert items(output)["01_hangs"]["status"] == "timed out"
 
 
 def small_course(folder: Path) -> Path:

@@ -1,0 +1,31 @@
+"""How the time for a check is divided among its items."""
+
+from collections.abc import Sequence
+
+from parlab_staff.gpu_check import kernels
+
+# What each lab took in a rehearsal, on four ranks. Only their ratios matter.
+LAB_SECONDS = {
+    "01_mpi": 60.0,
+    "02_data_parallel": 90.0,
+    "03_zero": 90.0,
+    "04_tensor_parallel": 90.0,
+    "05_pipeline_parallel": 120.0,
+    "06_mixed_precision": 60.0,
+    "07_triton": 90.0,
+}
+OTHER_LAB_SECONDS = 90.0
+START_SECONDS, BENCHMARK_SECONDS = 10.0, 5.0
+
+
+def expected_seconds(name: str) -> float:
+    """Return about how long an item takes."""
+    if name.startswith(kernels.PREFIX):
+        return START_SECONDS + BENCHMARK_SECONDS * len(kernels.benchmarks()[name])
+    return LAB_SECONDS.get(name, OTHER_LAB_SECONDS)
+
+
+def share(seconds: float, names: Sequence[str]) -> float:
+    """Return the first item's share of `seconds`, of which the others get theirs."""
+    expected = [expected_seconds(name) for name in names]
+    return seconds * expected[0] / sum(expected)
