@@ -1028,7 +1028,7 @@ def recorded_step(stage_class):
     def step():
         timeline.clear()
         with timeline.span("forward"):
-            loss = model(torch.ones(1, WIDTH)).square().sum()
+            loss = model(torch.ones(1, WIDTH, device=device)).square().sum()
         with timeline.span("backward"):
             loss.backward()
         stage.finish()
