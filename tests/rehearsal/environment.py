@@ -26,6 +26,7 @@ def environment(gpus: int, *, nccl: bool = True, protect: bool = True) -> dict[s
         "LD_PRELOAD": _before("LD_PRELOAD", build.preloaded()),
         "PATH": _before("PATH", FOLDER / "bin"),
         "PYTHONPATH": _before("PYTHONPATH", FOLDER / "site"),
+        "REHEARSAL_DEADLOCK_SECONDS": os.environ.get("REHEARSAL_DEADLOCK_SECONDS", "20"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
 

@@ -49,6 +49,7 @@ from parlab import mpirun
 from parlab.costs.networks import Network
 from parlab.network.labels import rank_environment
 from parlab.runtime.paths import ROOT
+from tests import rehearsal
 from tests.support.timing import record_cases
 
 # No case needs long: ranks that wait for each other longer are stuck.
@@ -117,19 +118,25 @@ def cases_test(
     world_sizes: Sequence[int],
     nightly: Sequence[int] = (),
     network: Network | None = None,
+    gpus: int = 0,
 ) -> Callable:
     """A test function that runs the cases of these files, once for each number of ranks.
 
     Args:
         nightly: numbers of ranks that `make test` leaves out and `make test-all` runs.
         network: an emulated network for `world.group`.
+        gpus: how many rehearsed GPUs the ranks have (`tests.rehearsal`).
     """
     sizes = [pytest.param(n, id=f"{n}_ranks") for n in world_sizes]
     sizes += [pytest.param(n, id=f"{n}_ranks", marks=pytest.mark.nightly) for n in nightly]
 
     @pytest.mark.parametrize("world_size", sizes)
     def test(world_size: int, record_property: Callable) -> None:
-        outcomes = _run(modules, world_size, network)
+        environment = rank_environment(network) if network else {}
+        if gpus:
+            rehearsal.needed()
+            environment |= rehearsal.environment(gpus)
+        outcomes = _run(modules, world_size, environment)
         record_cases(record_property, {one.case: one.seconds for one in outcomes.values()})
         missing = _cases(modules).keys() - outcomes.keys()
         problems = [f"{one.case}\n{one.problem}" for one in outcomes.values() if one.problem]
@@ -159,11 +166,12 @@ class Outcome:
     seconds: float
 
 
-def _run(modules: tuple[str, ...], world_size: int, network: Network | None) -> dict[str, Outcome]:
+def _run(
+    modules: tuple[str, ...], world_size: int, environment: dict[str, str]
+) -> dict[str, Outcome]:
     """Run the cases on one set of ranks, and return the outcome of each one that ended."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.jsonl"
-        environment = rank_environment(network) if network else {}
         arguments = ("cases", str(report), *modules)
         ran = _start(world_size, RUN_SECONDS, *arguments, env=environment)
         lines = report.read_text().splitlines() if report.exists() else []

@@ -12,6 +12,7 @@ import torch
 
 from parlab import mpirun
 from parlab.runtime.paths import ROOT, numbered
+from tests import rehearsal
 
 EXAMPLES = ROOT / "examples"
 DEADLINE = 300
@@ -34,8 +35,9 @@ def test_the_ring_agrees_with_mpi_on_two_ranks() -> None:
     assert rows == ["same sum"] * 6, ran.stdout
 
 
-def torchrun(ranks: int, example: str, *arguments: str) -> str:
-    """What an example prints on so many ranks."""
+def torchrun(ranks: int, example: str, *arguments: str, gpus: int = 0) -> str:
+    """What an example prints on so many ranks, on a machine with so many rehearsed GPUs."""
+    machine = rehearsal.environment(gpus, protect=example != "07_triton") if gpus else {}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(ranks), str(EXAMPLES / f"{example}.py"), *arguments]
     ran = subprocess.run(
@@ -44,7 +46,7 @@ def torchrun(ranks: int, example: str, *arguments: str) -> str:
         text=True,
         timeout=DEADLINE,
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | machine,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -147,3 +149,17 @@ def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None
     assert right[1] < right[0] < 5.55  # a guess among 256 bytes costs ln 256
     for run, found in losses.items():
         assert found == pytest.approx(right, abs=1e-3), run
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(2 * DEADLINE + 60)
+@pytest.mark.parametrize("example", [file.stem for file in numbered(EXAMPLES, ".py")[1:]])
+def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:
+    """Two ranks with one GPU use the CPU, as without any; with two, they learn the same on them."""
+    rehearsal.needed()
+    size = "--samples=2048" if example == "02_data_parallel" else "--steps=10"
+    losses = {}
+    for gpus in (1, 2):
+        printed = torchrun(2, example, size, gpus=gpus)
+        losses[gpus] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+    assert losses[2] == pytest.approx(losses[1], abs=0.05)

@@ -13,7 +13,7 @@ from parlab.runtime.paths import ROOT
 PACKAGES = ROOT / ".ci" / "packages"
 # What the script itself uses; anything else is there only where a test puts it.
 TOOLS = ("sh", "env", "grep", "tr", "cat")
-EVERYTHING = ("make", "python3", "git", "chromium", "bwrap", "sbatch", "munge", "ssh")
+EVERYTHING = ("make", "python3", "git", "g++", "chromium", "bwrap", "sbatch", "munge", "ssh")
 UBUNTU = platform.freedesktop_os_release()["ID"] == "ubuntu"
 BROWSER = "chromium-browser" if UBUNTU else "chromium"
 
@@ -56,7 +56,8 @@ def test_root_gets_what_is_missing_and_is_told(machine: Path) -> None:
     program(machine, "make")
     program(machine, "bwrap")
     said, installed = install(machine)
-    missing = ["python3", "python3-venv", "git", BROWSER, "slurm-wlm", "munge", "openssh-client"]
+    missing = ["python3", "python3-venv", "git", "g++", BROWSER, "slurm-wlm", "munge"]
+    missing += ["openssh-client"]
     assert installed == [missing]
     assert f"Installing {' '.join(missing)}\n" in said
 
