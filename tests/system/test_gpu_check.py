@@ -23,6 +23,7 @@ from parlab_staff.gpu_check.outcome import STATUSES, worst
 from parlab_staff.gpu_check.record import Record
 from parlab_staff.gpu_check.run_lab import LabRun
 from parlab_staff.gpu_check.shares import expected_seconds, share
+from tests import rehearsal
 from tests.conftest import wait_until
 
 SET_UP = "import torch\nfrom parlab.rank import comm, device, group, rank, world_size"
@@ -266,6 +267,41 @@ def test_with_mpi_the_checks_run_too(tmp_path: Path) -> None:
     assert (ended["right"], ended["wrong"]) == ("passed", "failed"), run.cells
     assert "CheckFailed" in run.cells["wrong"]["why"]
     assert run.notes[0].startswith("MPI; group: ")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_ranks_without_mpi_use_gpus(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks on as many rehearsed GPUs: Gloo cannot send their tensors, and NCCL has no tags."""
+    rehearsal.needed()
+    for name, value in rehearsal.environment(gpus).items():
+        monkeypatch.setenv(name, value)
+    messages = (
+        "import torch.distributed as dist\nother = 1 - rank\n"
+        "sent = [torch.full((2,), 10.0 * rank + tag, device=device) for tag in (0, 1)]\n"
+        "works = [dist.isend(sent[tag], other, tag=tag, group=group) for tag in (0, 1)]\n"
+        "rooms = [torch.empty(2, device=device) for _ in (0, 1)]\n"
+        "for tag in (1, 0):\n    dist.recv(rooms[tag], other, tag=tag, group=group)\n"
+        "assert [room[0].item() for room in rooms] == [10.0 * other, 10.0 * other + 1]\n"
+        "for over in (group, None):\n    dist.all_reduce(x := sent[0].clone(), group=over)\n"
+        "    assert x.tolist() == [10.0, 10.0]\n"
+        "parts = [torch.empty(2, device=device) for _ in (0, 1)]\n"
+        "work = dist.all_gather(parts, sent[1], group=group, async_op=True)\nwork.wait()\n"
+        "assert parts[1].tolist() == [11.0, 11.0] and comm.allreduce(1) == 2"
+    )
+    ddp = (
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+        "model = DDP(torch.nn.Linear(2, 1).to(device), process_group=group)\n"
+        "model(sent[0]).sum().backward()\n"
+        "assert model.module.weight.grad.tolist() == [[5.0, 5.0]]"
+    )
+    path = notebook(tmp_path / "02_words.ipynb", cell("messages", messages), cell("ddp", ddp))
+    run = LabRun(path, 2, "cuda", mpi=False, deadline=time.monotonic() + 200)
+    outcome = run.run()
+    assert outcome.status == "passed", run.cells
+    assert run.notes == ["no MPI; group: staged_gloo, cuda"]
 
 
 # What a GPU node may lack: all but torch, Triton, NumPy and what these need.

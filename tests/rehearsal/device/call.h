@@ -20,13 +20,15 @@ inline c10::Storage new_storage(DeviceIndex device, size_t bytes) {
   auto before = exchange_device(device);
   auto data = device_allocator.allocate(bytes);
   current_device = before;
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                                            std::move(data), &device_allocator, true));
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), &device_allocator, true));
 }
 
 inline at::Tensor tensor_like(c10::Storage storage, const at::Tensor& like, DispatchKey key) {
-  auto t = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), DispatchKeySet(key), like.dtype());
-  t.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  auto t = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), DispatchKeySet(key),
+                                                    like.dtype());
+  auto* impl = t.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   return t;
 }
 

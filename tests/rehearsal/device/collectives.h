@@ -159,7 +159,8 @@ inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   std::vector<at::Tensor> tensors;
   Group group;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].name() == "process_group") group = arguments[i].toCustomClass<c10d::ProcessGroup>();
+    if (names[i].name() == "process_group")
+      group = arguments[i].toCustomClass<c10d::ProcessGroup>();
     for (const at::Tensor& t : tensors_in(arguments[i])) tensors.push_back(t);
   }
   const IValue first = arguments[0];
@@ -172,7 +173,8 @@ inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     if (name == "process_group") arguments[i] = host_group(group);
     else if (name == "reduce_op") divisor = sum_instead_of_mean(arguments[i], group);
     else arguments[i] = copies.down(arguments[i], name.rfind("input", 0) != 0);
-    if (is_nccl(group) && op.schema().name() == "c10d::_reduce_scatter_base_") flatten(arguments[i]);
+    if (is_nccl(group) && op.schema().name() == "c10d::_reduce_scatter_base_")
+      flatten(arguments[i]);
   }
   for (auto& argument : arguments) stack->push_back(argument);
   op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), stack);

@@ -58,10 +58,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static StreamKey key(const Stream& stream) { return {stream.device_index(), stream.id()}; }
 
   DeviceType type() const override { return DeviceType::CUDA; }
-  Device exchangeDevice(Device device) const override { return on(exchange_device(device.index())); }
+  Device exchangeDevice(Device device) const override {
+    return on(exchange_device(device.index()));
+  }
   Device getDevice() const override { return on(current_device); }
   void setDevice(Device device) const override { exchange_device(device.index()); }
-  void uncheckedSetDevice(Device device) const noexcept override { exchange_device(device.index()); }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    exchange_device(device.index());
+  }
   DeviceIndex deviceCount() const noexcept override { return gpu_count(); }
 
   Stream getStream(Device device) const override {

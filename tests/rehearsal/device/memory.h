@@ -1,8 +1,10 @@
-// Device memory. Only operations of the device may touch it. For the host's code it is protected, so
-// MPI, Gloo, or NumPy get a fault, as they do on a GPU.
+// Device memory. Only operations of the device may touch it. It is protected from the host's code,
+// so MPI, Gloo, or NumPy get a fault, as they do on a GPU.
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -112,15 +114,32 @@ inline void free_block(void* context) {
 inline void* new_memory(size_t bytes, size_t mapped_bytes) {
   if (!mapped_bytes) return nullptr;
   if (void* memory = freed.take(mapped_bytes)) return memory;
-  void* memory = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
   TORCH_CHECK(memory != MAP_FAILED, "CUDA out of memory (rehearsal)");
   memset(memory, 0xFB, bytes);  // nobody may rely on zeros
   if (protects_memory()) mprotect(memory, mapped_bytes, PROT_NONE);
   return memory;
 }
 
+// In exclusive compute mode, the first process that uses a GPU keeps it.
+inline void claim(c10::DeviceIndex device) {
+  static const char* folder = getenv("REHEARSAL_EXCLUSIVE");
+  static std::mutex lock;
+  static std::set<int> claimed;
+  if (!folder) return;
+  std::lock_guard<std::mutex> guard(lock);
+  if (claimed.count(device)) return;
+  const auto path = std::string(folder) + "/gpu" + std::to_string(device);
+  const int file = open(path.c_str(), O_CREAT | O_RDWR, 0600);
+  TORCH_CHECK(file >= 0 && flock(file, LOCK_EX | LOCK_NB) == 0,
+              "CUDA error: CUDA-capable device(s) is/are busy or unavailable");
+  claimed.insert(device);
+}
+
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
+    claim(current_device);
     static const size_t page = sysconf(_SC_PAGESIZE);
     const size_t mapped_bytes = (bytes + page - 1) / page * page;
     void* memory = new_memory(bytes, mapped_bytes);

@@ -61,7 +61,8 @@ inline WorkPointer send(at::TensorList tensors, const Group& group, int64_t to, 
   auto real = backend->send(host, to, number);
   if (!buffers_messages()) {
     std::vector<at::Tensor> sign{at::zeros({1})};
-    traffic.under_way.push_back({backend->recv(sign, to, kReceivedTag + number), sign[0], in_batch});
+    auto receiver_came = backend->recv(sign, to, kReceivedTag + number);
+    traffic.under_way.push_back({receiver_came, sign[0], in_batch});
   }
   return real;
 }

@@ -30,8 +30,8 @@ class Devices {
     if (!first_) first_ = device;
     TORCH_CHECK(device == *first_,
                 "Expected all tensors to be on the same device, but found at least two devices, ",
-                *first_, " and ", device, "! (when checking arguments in method wrapper_CUDA_", name_,
-                ")");
+                *first_, " and ", device,
+                "! (when checking arguments in method wrapper_CUDA_", name_, ")");
   }
 
  private:

@@ -14,9 +14,10 @@ inline const std::unordered_set<std::string> kInexact = {
     "var", "std", "var_mean", "native_layer_norm", "native_layer_norm_backward", "_softmax",
     "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "exp", "log", "tanh",
     "gelu", "gelu_backward", "sigmoid", "pow", "sin", "cos", "erf", "rsqrt", "logsumexp",
-    "linalg_vector_norm", "norm", "cumsum", "addcmul", "addcdiv", "lerp", "embedding_dense_backward",
-    "nll_loss_forward", "mse_loss", "index_add", "scatter_add", "_fused_adam", "_fused_adamw",
-    "_fused_sgd", "expm1", "log1p", "tanh_backward", "sigmoid_backward", "_embedding_bag"};
+    "linalg_vector_norm", "norm", "cumsum", "addcmul", "addcdiv", "lerp",
+    "embedding_dense_backward", "nll_loss_forward", "mse_loss", "index_add", "scatter_add",
+    "_fused_adam", "_fused_adamw", "_fused_sgd", "expm1", "log1p", "tanh_backward",
+    "sigmoid_backward", "_embedding_bag"};
 
 // Move a quarter of the numbers by one unit in the last place. Short numbers, such as small
 // integers and powers of two, stay as they are.
