@@ -103,6 +103,7 @@ def _device(options: dict[str, Any]) -> Any:
         return torch.device("cpu")
     device = torch.device("cuda", this_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     return device
 
 
