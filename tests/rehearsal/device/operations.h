@@ -69,8 +69,10 @@ inline IValue on_cpu(Call& call, const IValue& value, bool writes) {
   }
   if (value.isGenerator()) {
     auto generator = value.toGenerator();
-    if (generator.defined() && generator.device().type() == DeviceType::CUDA)
-      return inner_generator(generator);
+    if (!generator.defined()) return value;
+    TORCH_CHECK(generator.device().type() == DeviceType::CUDA,
+                "Expected a 'cuda' device type for generator but found '", generator.device(), "'");
+    return inner_generator(generator);
   }
   return value;
 }
