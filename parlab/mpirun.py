@@ -45,7 +45,12 @@ def _whole_cores() -> int:
     """Available cores, where the two hardware threads of a core are one, as mpiexec counts."""
     try:
         threads = os.sched_getaffinity(0)
-        return len({(CPUS / f"cpu{t}/topology/thread_siblings_list").read_text() for t in threads})
+        return len(
+            {
+                (CPUS / f"cpu{t}/topology/thread_siblings_list").read_text(encoding="utf-8")
+                for t in threads
+            }
+        )
     except (AttributeError, OSError):  # not on Linux, or a container that hides it
         return available_cores()
 

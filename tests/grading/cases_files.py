@@ -35,17 +35,17 @@ def empty(copy: Copy, path: Path) -> None:
 
 @case("error", 0, says="no notebook")
 def braces(copy: Copy, path: Path) -> None:
-    path.write_text("{}")
+    path.write_text("{}", encoding="utf-8")
 
 
 @case("error", 0, says="no notebook")
 def brackets(copy: Copy, path: Path) -> None:
-    path.write_text("[]")
+    path.write_text("[]", encoding="utf-8")
 
 
 @case("error", 0, says="cut off")
 def truncated(copy: Copy, path: Path) -> None:
-    path.write_text(copy.text()[:3000])
+    path.write_text(copy.text()[:3000], encoding="utf-8")
 
 
 @case("error", 0, says="not text")
@@ -61,19 +61,19 @@ def byte_order_mark(copy: Copy, path: Path) -> None:
 @case("error", 0, says="merge-conflict")
 def merge_conflict(copy: Copy, path: Path) -> None:
     text = copy.text()
-    path.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n")
+    path.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n", encoding="utf-8")
 
 
 @case("passed", case.all)
 def format_3(copy: Copy, path: Path) -> None:
     """What an old editor saves: other names for everything, and no ids."""
-    path.write_text(json.dumps(nbformat.convert(copy.notebook, 3)))
+    path.write_text(json.dumps(nbformat.convert(copy.notebook, 3)), encoding="utf-8")
 
 
 @case("error", 0, says="format 5")
 def format_5(copy: Copy, path: Path) -> None:
     copy.notebook.nbformat = 5
-    path.write_text(json.dumps(copy.notebook))
+    path.write_text(json.dumps(copy.notebook), encoding="utf-8")
 
 
 @case("error", 0, says="no cells")
@@ -89,13 +89,13 @@ def no_metadata(copy: Copy, path: Path) -> None:
     for cell in notebook["cells"]:
         for name in ("metadata", "id", "outputs", "execution_count"):
             cell.pop(name, None)
-    path.write_text(json.dumps(notebook))
+    path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
 @case("passed", case.all)
 def lone_surrogates(copy: Copy, path: Path) -> None:
     copy.answer("add", copy.reference("add") + "\n# SURROGATE")
-    path.write_text(copy.text().replace("SURROGATE", "\\ud800 \\udfff"))
+    path.write_text(copy.text().replace("SURROGATE", "\\ud800 \\udfff"), encoding="utf-8")
 
 
 @case("error", 0, says="200 MiB")
@@ -111,7 +111,7 @@ def much_code(copy: Copy, path: Path) -> None:
 
 
 def invalid(path: Path, notebook: dict) -> None:
-    path.write_text(json.dumps({"nbformat": 4} | notebook))
+    path.write_text(json.dumps({"nbformat": 4} | notebook), encoding="utf-8")
 
 
 @case("error", 0, says="valid notebook: its nbformat is true, and no number. Open it in JupyterLab")
@@ -137,12 +137,12 @@ def source_of_numbers(copy: Copy, path: Path) -> None:
 @case("passed", case.all)
 def lines_of_an_old_mac(copy: Copy, path: Path) -> None:
     """Ended by a carriage return alone: nothing of the lab was changed."""
-    path.write_text(copy.text().replace("\\n", "\\r"))
+    path.write_text(copy.text().replace("\\n", "\\r"), encoding="utf-8")
 
 
 @case("error", 0, says="nested")
 def nested(copy: Copy, path: Path) -> None:
-    path.write_text("[" * 200_000)
+    path.write_text("[" * 200_000, encoding="utf-8")
 
 
 @case("grader_error", None, notes="link")
@@ -179,7 +179,7 @@ def two_notebooks(copy: Copy, path: Path) -> None:
 @case("grader_error", None, notes="which of these")
 def handed_in_twice(copy: Copy, path: Path) -> None:
     """A file and a folder of the same student."""
-    path.write_text(copy.text())
+    path.write_text(copy.text(), encoding="utf-8")
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "01_plain.ipynb").write_text(copy.text())
 
@@ -208,7 +208,7 @@ def something_else(copy: Copy, path: Path) -> None:
 def wrong_lab(copy: Copy, path: Path) -> None:
     other = nbformat.v4.new_notebook(metadata={"parlab": {"lab": "02_data_parallel"}})
     other.cells = [nbformat.v4.new_code_cell("def sharded_sampler(): pass")]
-    path.write_text(nbformat.writes(other))
+    path.write_text(nbformat.writes(other), encoding="utf-8")
 
 
 @case("error", 0, says="01_plain, and none of its exercises is in it. Hand in the")
@@ -231,4 +231,4 @@ def many_pictures(copy: Copy, path: Path) -> None:
 @case("error", 0, says="takes too much to read")
 def costly(copy: Copy, path: Path) -> None:
     """Millions of small values: a small file, as files go, and gigabytes once it is read."""
-    path.write_text('{"nbformat": 4, "cells": [' + "{}," * (8 * 2**20) + "{}]}")
+    path.write_text('{"nbformat": 4, "cells": [' + "{}," * (8 * 2**20) + "{}]}", encoding="utf-8")

@@ -182,7 +182,7 @@ def test_two_graders_on_one_folder(lab: GradedLab, handed_in: Path) -> None:
 def _is_locked(path: Path) -> bool:
     import fcntl
 
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -303,7 +303,7 @@ def test_corrections_by_hand_survive_regrading(
     (handed_in / "bob.ipynb").unlink()
     assert graded(command(lab, handed_in)).returncode == 0
     out = handed_in.parent / "out"
-    with open(out / "corrections.csv", "a") as file:
+    with open(out / "corrections.csv", "a", encoding="utf-8") as file:
         file.write("cy,add,2,came by mail\n")
     for more in ([], ["--force"]):
         assert graded(command(lab, handed_in, *more)).returncode == 0
