@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-
 _CHOICE = re.compile(r'"?sep=(.)"?(?=\r?\n)', re.IGNORECASE)  # Excel's first line
 
 
