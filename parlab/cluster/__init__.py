@@ -9,6 +9,7 @@ import atexit
 import os
 import shutil
 import subprocess
+import sys
 from typing import Any
 
 from parlab import progress
@@ -66,6 +67,11 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
         raise ValueError(f"cluster.start(n): n is a number of ranks, 1 or more, not {n!r}")
     if network is not None:
         n = _ranks_of(network, n, profile)
+    if sys.flags.optimize > 1:  # without docstrings, which ipyparallel needs as it is imported
+        raise ClusterError(
+            f"PYTHONOPTIMIZE={sys.flags.optimize} is set for this kernel, and ipyparallel does not "
+            "work with it. Unset it, and start JupyterLab again"
+        )
     stop()
     gpus = gpu_names() if network is None else []
     n = n or (len(gpus) if len(gpus) > 1 else CPU_RANKS)

@@ -26,11 +26,14 @@ def lab(context: typer.Context) -> None:
 
     Example: parlab lab --no-browser --port 8899. Press Ctrl-C twice to stop it.
     """
+    from parlab.runtime.environment import harmful, without_harmful
     from parlab.setup.jupyterlab import command
 
     # The whole course is served, so that a lab's links to the book work; browsing starts in labs/.
     arguments = command(ROOT, f"--ServerApp.preferred_dir={ROOT / 'labs'}", *context.args)
-    os.execv(arguments[0], arguments)
+    for name, effect in harmful().items():
+        print(f"parlab lab: ignoring {name}={os.environ[name]}, because {effect}", file=sys.stderr)
+    os.execve(arguments[0], arguments, without_harmful())
 
 
 @app.command()
