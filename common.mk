@@ -4,6 +4,9 @@
 BIN := .venv/bin
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
 
+# In any locale, files and the output of programs are UTF-8.
+export PYTHONUTF8 := 1
+
 .DEFAULT_GOAL := help
 .PHONY: help setup lab doctor clean
 

@@ -100,7 +100,7 @@ class Workplace:
         for result in (out / "results").glob("*/result.json"):
             result.unlink()
         start = time.perf_counter()
-        with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
+        with open(os.devnull, "w", encoding="utf-8") as null, contextlib.redirect_stdout(null):
             code = grade(GradeOptions(LAB, [self.folder / name], out, jobs=JOBS))
         assert code == ALL_GRADED, f"parlab grade ended with {code}"
         return time.perf_counter() - start
@@ -114,7 +114,7 @@ class Workplace:
                 [*command, "-p", "no:cacheprovider", notebook.name],
                 cwd=notebook.parent,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
             )
             assert ran.returncode in (0, 1), ran.stdout[-2000:]  # all cells well, or some not
 
@@ -145,7 +145,7 @@ def wrong_answer(key: str, number: int) -> str:
 
 def most_memory() -> int:
     """Bytes of this process alone at its largest so far, without those that it started."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) * 1024

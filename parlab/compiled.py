@@ -107,7 +107,9 @@ def _resources(program: bytes, cuobjdump: str) -> tuple[int, int]:
         file.write(program)
         file.flush()
         command = [cuobjdump, "-res-usage", file.name]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", check=True
+        ).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+)", output)
     if found is None:
         raise RuntimeError(f"cuobjdump does not say what registers the kernel uses:\n{output}")

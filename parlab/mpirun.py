@@ -45,7 +45,12 @@ def _whole_cores() -> int:
     """Available cores, where the two hardware threads of a core are one, as mpiexec counts."""
     try:
         threads = os.sched_getaffinity(0)
-        return len({(CPUS / f"cpu{t}/topology/thread_siblings_list").read_text() for t in threads})
+        return len(
+            {
+                (CPUS / f"cpu{t}/topology/thread_siblings_list").read_text(encoding="utf-8")
+                for t in threads
+            }
+        )
     except (AttributeError, OSError):  # not on Linux, or a container that hides it
         return available_cores()
 
@@ -77,6 +82,10 @@ def environment(
         # Open MPI looks for fabrics (libfabric's) as it starts, and where it closes the component
         # again it sleeps for a second. Nothing speaks over a fabric inside one machine.
         wanted["OMPI_MCA_btl"] = "^ofi"
+    if n is not None and "SLURM_JOB_ID" in base:
+        # Within a job, mpiexec would start its processes through srun, which may be on other nodes
+        # and does not give them our variables. These ranks are all on this machine.
+        wanted |= {"PRTE_MCA_ras": "^slurm", "PRTE_MCA_plm": "^slurm"}
     if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     added = {name: value for name, value in wanted.items() if name not in base}

@@ -75,7 +75,7 @@ def measure(machine_text: str) -> None:
         "largest_eager_bytes": eager,
     }
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps(record, indent=2) + "\n")
+    FILE.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     print(f"{FILE.name}: α = {1e6 * alpha:.2f} µs, 1/β = {1e-9 / beta:.1f} GB/s, eager to {eager}")
 
 

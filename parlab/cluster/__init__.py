@@ -7,6 +7,7 @@ which line each rank is stuck at and frees the ranks with their variables intact
 
 import atexit
 import os
+import sys
 from typing import Any
 
 from parlab import progress
@@ -63,6 +64,11 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
         raise ValueError(f"cluster.start(n): n is a number of ranks, 1 or more, not {n!r}")
     if network is not None:
         n = _ranks_of(network, n, profile)
+    if sys.flags.optimize > 1:  # without docstrings, which ipyparallel needs as it is imported
+        raise ClusterError(
+            f"PYTHONOPTIMIZE={sys.flags.optimize} is set for this kernel, and ipyparallel does not "
+            "work with it. Unset it, and start JupyterLab again"
+        )
     stop()
     n = n or gpus.default_ranks()
     with StopButton() as button:

@@ -15,6 +15,7 @@ from traitlets.config import Config
 
 from parlab import mpirun
 from parlab.rank.engine import supervisor
+from parlab.runtime.environment import harmful
 
 START_SECONDS = 120.0
 CONTROLLER_ARGS = [
@@ -55,13 +56,17 @@ def launcher_config(
         local[engines].batch_file_name = str(folder / "job.sh")
         local[engines].output_file = str(folder / "job.log")
     controller = cluster.controller_launcher_class.__name__
+    # What a launcher is given replaces what it inherits. An empty variable counts as not set.
+    unset = dict.fromkeys(harmful(), "")
     local[controller].environment = {
+        **unset,
         "PYTHONSAFEPATH": "1",
         **cluster.config[controller].get("environment", {}),
     }
     # Elsewhere it is the profile that knows how many ranks a node has, and its folders.
     for_ranks = mpirun.environment(cluster.n, folder=folder)
     local[engines].environment = {
+        **unset,
         **(mpirun.environment(None) if has_profile else for_ranks),
         **cluster.config[engines].get("environment", {}),
         **environment,

@@ -1,5 +1,6 @@
 """matplotlib pictures in the same look: transparent, and readable in both themes."""
 
+import os
 from typing import Any
 
 import matplotlib as mpl
@@ -7,6 +8,8 @@ import matplotlib.pyplot as plt
 
 from parlab.plots.look import NEUTRAL, SERIES, Style, style
 
+_INLINE = "module://matplotlib_inline.backend_inline"
+_OF_NOTEBOOKS = {_INLINE, "inline", "widget", "ipympl", "module://ipympl.backend_nbagg", "nbagg"}
 _LINESTYLES = {
     "solid": "-",
     "dash": "--",
@@ -53,7 +56,7 @@ def subplots(title: str, *shape: int, **options: Any) -> tuple[Any, Any]:
     In a notebook the picture is kept as SVG: sharp on every screen, and its background stays
     transparent. Returns matplotlib's figure and axes.
     """
-    _prefer_svg()
+    _use_notebook()
     with mpl.rc_context(_LOOK):
         drawn, axes = plt.subplots(*shape, layout="constrained", **options)
         for one in drawn.axes:  # half a step, half a rank: there is no such thing
@@ -85,11 +88,18 @@ def hatched(of: str | Style, label: str | None = None) -> dict[str, Any]:
     }
 
 
-def _prefer_svg() -> None:
+def _use_notebook() -> None:
+    """In a notebook, show pictures below their cells, as SVG.
+
+    MPLBACKEND in the environment is for scripts. A notebook chooses with `%matplotlib`.
+    """
     from IPython import get_ipython
 
     shell = get_ipython()
-    if shell is not None and hasattr(shell, "kernel"):
-        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    if shell is None or not hasattr(shell, "kernel"):
+        return
+    if os.environ.get("MPLBACKEND", _INLINE) != _INLINE and mpl.get_backend() not in _OF_NOTEBOOKS:
+        shell.run_line_magic("matplotlib", "inline")
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
 
-        set_matplotlib_formats("svg")
+    set_matplotlib_formats("svg")

@@ -100,7 +100,12 @@ def _outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
 def _run(*command: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=ANSWER_SECONDS
+            command,
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=ANSWER_SECONDS,
         )
     except FileNotFoundError:
         raise LauncherError(

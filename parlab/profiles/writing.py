@@ -136,5 +136,5 @@ def _write(name: str, launcher: str, text: str, interface: str, force: bool) -> 
         environment = dict.fromkeys(INTERFACE_VARIABLES, interface)
         text += ENVIRONMENT.format(launcher=launcher.rpartition(".")[2], environment=environment)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     return file

@@ -26,11 +26,14 @@ def lab(context: typer.Context) -> None:
 
     Example: parlab lab --no-browser --port 8899. Press Ctrl-C twice to stop it.
     """
+    from parlab.runtime.environment import harmful, without_harmful
     from parlab.setup.jupyterlab import command
 
     # The whole course is served, so that a lab's links to the book work; browsing starts in labs/.
     arguments = command(ROOT, f"--ServerApp.preferred_dir={ROOT / 'labs'}", *context.args)
-    os.execv(arguments[0], arguments)
+    for name, effect in harmful().items():
+        print(f"parlab lab: ignoring {name}={os.environ[name]}, because {effect}", file=sys.stderr)
+    os.execve(arguments[0], arguments, without_harmful())
 
 
 @app.command()
@@ -149,8 +152,20 @@ def add_installed_commands() -> None:
             add_commands(app)
 
 
+def _use_utf8() -> None:
+    """Start this command again in Python's UTF-8 mode if the locale has another encoding.
+
+    Names of files, output of programs, and what students wrote are UTF-8 on all systems. Programs
+    that the command starts, such as JupyterLab and its kernels, inherit the mode.
+    """
+    os.environ["PYTHONUTF8"] = "1"
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
 def main() -> None:
     """Run the command line. An error that the user can fix is one line without a traceback."""
+    _use_utf8()
     # nbformat's jsonschema would load a grammar for URLs, which no notebook needs, in a second.
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     add_installed_commands()

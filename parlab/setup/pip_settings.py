@@ -32,7 +32,9 @@ _YES = {"1", "true", "yes", "on", "y", "t"}
 def read(pip: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The settings, by their names in a pip.conf, of the pip that the command `pip` starts."""
     command = [*pip, "config", "list"]
-    listed = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        command, env=environment, capture_output=True, encoding="utf-8", errors="replace"
+    ).stdout
     found: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for line in listed.splitlines():
         name, _, value = line.partition("=")

@@ -61,7 +61,7 @@ def _wanted() -> dict[str, str]:
 
 def _stamp() -> dict[str, str]:
     try:
-        return json.loads(STAMP.read_text())
+        return json.loads(STAMP.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 
@@ -83,7 +83,7 @@ def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Two makes at once: the second waits, and then finds everything done."""
-    with open(ROOT / "requirements.txt", "r+") as lock:
+    with open(ROOT / "requirements.txt", "r+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,7 +103,7 @@ def _set_up(wanted: dict[str, str], insists: bool) -> None:
         _create(wanted["python"])
     _install()
     # The stamp comes last: without it, the next call starts again.
-    STAMP.write_text(json.dumps(wanted | {"python": stamp["python"]}) + "\n")
+    STAMP.write_text(json.dumps(wanted | {"python": stamp["python"]}) + "\n", encoding="utf-8")
     print(f".venv is ready, after {time.monotonic() - start:.0f} s", flush=True)
 
 
@@ -126,7 +126,7 @@ def _create(python: str) -> None:
 
 
 def _install() -> None:
-    lock = (ROOT / "requirements.txt").read_text()
+    lock = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     print(
         "Installing packages. This takes a minute or two; with CUDA, some GB more are downloaded",
         flush=True,

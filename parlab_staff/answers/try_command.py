@@ -42,7 +42,7 @@ def _names(exercise: str, wanted: list[str], every: bool) -> list[str]:
             + (f": did you mean {close[0]!r}?" if close else f"; there are: {', '.join(known)}")
         )
     checks = Path("parlab", "checks", topic_of(exercise), "__init__.py")
-    if f'"{exercise}"' not in (ROOT / checks).read_text():
+    if f'"{exercise}"' not in (ROOT / checks).read_text(encoding="utf-8"):
         raise ValueError(f"{checks} has no check {exercise!r}: import it there, and list it")
     if every:
         return [REFERENCE, *(answer.name for answer in answers_to(exercise))]

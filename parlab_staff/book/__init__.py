@@ -47,7 +47,12 @@ def _run_jupyter_book(source: Path, work: Path) -> int:
     arguments = ["build", str(source), *_OPTIONS, "--path-output", str(work)]
     command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(
-        command, cwd=work, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=work,
+        encoding="utf-8",
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
         finished = False

@@ -22,7 +22,7 @@ _FULL_ONLY = (_SOLUTIONS, "book/instructors")
 def stage(root: Path, into: Path, edition: str) -> None:
     """Copy the sources of an edition from the checkout `root` into the new folder `into`."""
     into.mkdir(parents=True)
-    toc = yaml.safe_load((root / "_toc.yml").read_text())
+    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
     if edition == "student":
         toc = _for_students(toc)
     shutil.copytree(root / "book", into / "book")
@@ -30,12 +30,12 @@ def stage(root: Path, into: Path, edition: str) -> None:
         if edition == "student" and _is_full_only(f"book/{page.stem}"):
             page.unlink()
         else:
-            page.write_text(of_edition(page, edition))
+            page.write_text(of_edition(page, edition), encoding="utf-8")
     for page in _pages(toc):
         if not page.startswith("book/"):
             _stage_notebook(root, into, page)
     shutil.copy(root / "_config.yml", into)
-    (into / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False))
+    (into / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
 
 
 def _pages(toc: dict[str, Any]) -> list[str]:
@@ -58,7 +58,7 @@ def _is_full_only(page: str) -> bool:
 def of_edition(page: Path, edition: str) -> str:
     """Return the text of a page in an edition. Raises ValueError for a mark without its pair."""
     kept, full_only = [], False
-    for number, line in enumerate(page.read_text().splitlines(keepends=True), 1):
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(keepends=True), 1):
         if line.strip() in (BEGIN_FULL, END_FULL):
             if full_only == (line.strip() == BEGIN_FULL):
                 raise ValueError(f"{page.name}:{number}: {line.strip()!r} has no other half")
@@ -75,7 +75,7 @@ def _stage_notebook(root: Path, into: Path, page: str) -> None:
     if not source.exists():
         raise ValueError(f"_toc.yml names {page}, and there is no {page}.ipynb: `make notebooks`")
     as_page = solutions_page if page.startswith(_SOLUTIONS) else lab_page
-    notebook = as_page(json.loads(source.read_text()), source.stem)
+    notebook = as_page(json.loads(source.read_text(encoding="utf-8")), source.stem)
     target = into / f"{page}.ipynb"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    target.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

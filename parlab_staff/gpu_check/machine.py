@@ -75,7 +75,13 @@ def _last(ran: subprocess.CompletedProcess[str] | None) -> str:
 def _run(command: list[str], env: Any = None) -> subprocess.CompletedProcess[str] | None:
     try:
         return subprocess.run(
-            command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS
+            command,
+            env=env,
+            cwd=ROOT,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -39,7 +39,7 @@ class Record:
         if not self.path.exists():
             return set()
         try:
-            stored = json.loads(self.path.read_text())
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
             same = stored["machine"] == self.content["machine"]
             kept = [item for item in stored["items"] if item["status"] == "passed"]
             benchmarks = stored["benchmarks"]

@@ -19,8 +19,9 @@ from parlab_staff.gradebook.display import Display, printable
 from parlab_staff.gradebook.entries import Entry, Gradebook, graded_entry
 from parlab_staff.gradebook.late import read_due, read_policy
 from parlab_staff.gradebook.reports import write_reports
-from parlab_staff.gradebook.roster import read_roster, same_name
+from parlab_staff.gradebook.roster import Roster, read_roster, same_name
 from parlab_staff.grading.batch import earlier_result, grade_all
+from parlab_staff.grading.claiming import claim, strangers
 from parlab_staff.grading.graded_lab import GradedLab, find_lab
 from parlab_staff.grading.grader import Grader
 from parlab_staff.grading.results import GradeStatus, SubmissionResult
@@ -29,7 +30,7 @@ from parlab_staff.grading.sandbox.bubblewrap import choose
 from parlab_staff.grading.score import zero
 from parlab_staff.grading.self_test import ProofFailed
 from parlab_staff.grading.store import Store
-from parlab_staff.grading.submissions import Submission, claim, find_submissions
+from parlab_staff.grading.submissions import Collected, Submission, find_submissions
 
 ALL_GRADED, SOME_NOT, USAGE, NOT_PROVED, INTERRUPTED = 0, 1, 2, 3, 130
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -89,20 +90,33 @@ class _Batch:
         self.policy = read_policy(options.late_policy)
         self.due = read_due(options.due) if options.due else None
         self.roster = read_roster(options.roster) if options.roster else None
+        self.strangers: list[str] = []  # submissions of nobody on the roster
         self.lab: GradedLab = find_lab(options.lab)
         _refuse_inside(options.out, options.submissions)
         collected = find_submissions(list(options.submissions), self.lab.name)
-        claim(collected, [entry.student for entry in self.roster.entries] if self.roster else [])
+        if self.roster:
+            self._claim(collected, self.roster)
         self.submissions, self.ignored = collected.submissions, collected.ignored
         self._refuse_unknown(options.only)
         self.sandbox = choose(options.sandbox)
 
+    def _claim(self, collected: Collected, roster: Roster) -> None:
+        known = {entry.student: entry.name for entry in roster.entries}
+        claim(collected, known)
+        self.strangers = strangers(collected, known)
+        if self.strangers and len(self.strangers) == len(collected.submissions):
+            raise ValueError(
+                f"no submission is of a student in {self.options.roster}. The submissions are "
+                f"called {_some(self.strangers)}, and the roster has {_some(list(known))}. Its "
+                "column `student` must have the names of the students' folders or files"
+            )
+
     def _refuse_unknown(self, only: Sequence[str]) -> None:
         students = [s.student for s in self.submissions]
         if unknown := set(only) - set(students):
-            names = ", ".join(students[:20]) + (", …" if len(students) > 20 else "")
             raise ValueError(
-                f"--only {', '.join(sorted(unknown))}: not among the submissions ({names})"
+                f"--only {', '.join(sorted(unknown))}: not among the submissions "
+                f"({_some(students, 20)})"
             )
 
     def grade(self, store: Store) -> list[SubmissionResult]:
@@ -111,7 +125,7 @@ class _Batch:
         # Before anything runs, so that errors in it are not reported after an hour.
         self.corrections = read_corrections(create_corrections(options.out))
         apply_corrections(
-            [_nothing_handed_in(self.lab, student) for student in self._students()],
+            [self._no_submission(student) for student in self._students()],
             self.corrections,
         )
         self.grader = Grader(self.lab, options.limits, self.sandbox)
@@ -143,7 +157,13 @@ class _Batch:
         if waiting := len(others) - len(kept):
             print(f"parlab: {waiting} submissions are still to be graded, without --only")
         absent = self._without(self.submissions)
-        return kept + [_nothing_handed_in(self.lab, student) for student in absent]
+        return kept + [self._no_submission(student) for student in absent]
+
+    def _no_submission(self, student: str) -> SubmissionResult:
+        """Return the result of a student of the roster without one: only a search is certain."""
+        exercises = zero(self.lab, GradeStatus.MISSING)
+        message = f"no submission was found under the name {student}"
+        return SubmissionResult(student, self.lab.name, "", GradeStatus.MISSING, exercises, message)
 
     def _without(self, submissions: list[Submission]) -> list[str]:
         """Return the students of the roster who have none."""
@@ -183,10 +203,14 @@ class _Batch:
             f"{self.options.out / 'summary.html'} and {self.options.out / 'grades.csv'}"
         )
         if self.ignored:
-            names = ", ".join(path.name for path in self.ignored[:5])
-            more = ", …" if len(self.ignored) > 5 else ""
+            names = printable(_some([path.name for path in self.ignored]))
+            print(f"{len(self.ignored)} files or folders are no submissions: {names}")
+        if self.strangers:
             print(
-                f"{len(self.ignored)} files or folders are no submissions: {printable(names)}{more}"
+                f"{len(self.strangers)} submissions are of nobody on the roster: "
+                f"{printable(_some(self.strangers))}. Does the roster have these students under "
+                "other names? If so, they also have a row with 0 points.",
+                file=sys.stderr,
             )
         if self.roster and self.roster.ignored:
             print(f"columns of the roster that are not used: {', '.join(self.roster.ignored)}")
@@ -209,10 +233,8 @@ def _refuse_inside(out: Path, submissions: Sequence[Path]) -> None:
             )
 
 
-def _nothing_handed_in(lab: GradedLab, student: str) -> SubmissionResult:
-    exercises = zero(lab, GradeStatus.MISSING)
-    message = "nothing was handed in"
-    return SubmissionResult(student, lab.name, "", GradeStatus.MISSING, exercises, message)
+def _some(names: Sequence[str], count: int = 5) -> str:
+    return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
 def _report(text: str, code: int) -> int:

@@ -1,11 +1,15 @@
 """Reads CSV files that people write, as rows that know their line."""
 
+import codecs
 import csv
 import difflib
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+_CHOICE = re.compile(r'"?sep=(.)"?(?=\r?\n)', re.IGNORECASE)  # Excel's first line
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,19 @@ class Table:
 
 
 def read_table(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> Table:
-    """Return the rows of a CSV file with a header and `,` or `;` between cells.
+    """Return the rows of a CSV file with a header, and `,`, `;`, or tabs between cells.
 
-    The file is UTF-8, with or without a byte order mark. Column names are compared in lower case.
-    Other columns are ignored, unless the name is close to a known one. Raises ValueError with file
-    and line, and OSError.
+    The file is UTF-8, or UTF-16 with a byte order mark. A first line `sep=;`, which Excel reads,
+    chooses what is between cells. Column names are compared in lower case. Other columns are
+    ignored, unless the name is close to a known one. Raises ValueError with file and line, and
+    OSError.
     """
     text = _decoded(path)
+    chosen = _CHOICE.match(text)
+    if chosen:  # the line stays, blank, so that later lines keep their numbers
+        text = text[chosen.end() :]
     header_line = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = ";" if header_line.count(";") > header_line.count(",") else ","
+    delimiter = chosen[1] if chosen else max(",;\t", key=header_line.count)
     rows = _records(path, text, delimiter)
     line, header = next(rows, (1, []))
     columns = [name.strip().lower() for name in header]
@@ -58,7 +66,8 @@ def _wrong_columns(columns: list[str], required: tuple[str, ...], optional: tupl
             return f"the column {name!r} is twice"
     for name in required:
         if name not in columns:
-            return f"the column {name!r} is missing"
+            has = ", ".join(column for column in columns if column)
+            return f"the column {name!r} is missing" + (f": it has {has}" if has else "")
     for name in columns:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
         if name not in known and close:
@@ -68,6 +77,8 @@ def _wrong_columns(columns: list[str], required: tuple[str, ...], optional: tupl
 
 def _decoded(path: Path) -> str:
     data = path.read_bytes()
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # Excel's "Unicode text"
+        return data.decode("utf-16", "replace")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

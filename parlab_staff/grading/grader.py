@@ -14,11 +14,17 @@ from functools import cached_property
 from nbformat import NotebookNode
 
 from parlab.runtime.paths import ROOT
-from parlab_staff.grading import run
+from parlab_staff.grading import beside, run
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched, WrongLab, match
 from parlab_staff.grading.no_op_answers import Worthless
-from parlab_staff.grading.reading import NotGiven, NotReadable, read_bytes, read_notebook
+from parlab_staff.grading.reading import (
+    NotGiven,
+    NotReadable,
+    other_python,
+    read_bytes,
+    read_notebook,
+)
 from parlab_staff.grading.rebuild import build, up_to
 from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
 from parlab_staff.grading.run import CellRun, Limits, NotebookRun
@@ -66,7 +72,8 @@ class Grader:
             what = hashlib.sha256(data).hexdigest()[:16]
         except (NotReadable, NotGiven) as error:
             what = str(error)
-        return self.key | {"submission": what or submission.problem}
+        what = what or submission.problem
+        return self.key | {"submission": what + beside.fingerprint(submission)}
 
     def grade(self, submission: Submission) -> SubmissionResult:
         """Return the result, whatever the submission contains. Raises Stopped."""
@@ -74,6 +81,7 @@ class Grader:
         result = SubmissionResult(
             student, self.lab.name, str(path or ""), GradeStatus.MISSING, [],
             submitted=submission.submitted, key=self.key_of(submission),
+            notes=list(submission.notes),
         )  # fmt: skip
         try:
             self._fill(result, submission)
@@ -91,7 +99,8 @@ class Grader:
         try:
             if submission.path is None:
                 raise NotGiven(submission.problem)
-            matched = match(self.lab, read_notebook(submission.path))
+            submitted = read_notebook(submission.path)
+            matched = match(self.lab, submitted)
         except NotGiven as error:
             self._not_graded(result, str(error))
         except (NotReadable, WrongLab) as error:
@@ -99,9 +108,15 @@ class Grader:
             result.exercises = zero(self.lab, GradeStatus.ERROR)
         else:
             self._run(result, matched)
+            found = beside.sentences(self.lab, submission, submitted, matched)
+            if result.status is not GradeStatus.PASSED:
+                found += other_python(submitted)
+            result.message = "\n".join([*filter(None, [result.message]), *found])
+            result.notes += found
 
     def _not_graded(self, result: SubmissionResult, reason: str) -> None:
-        result.status, result.notes = GradeStatus.GRADER_ERROR, [reason]
+        result.status = GradeStatus.GRADER_ERROR
+        result.notes.append(reason)
         result.exercises = not_graded(self.lab, reason)
 
     def _run(self, result: SubmissionResult, matched: Matched) -> None:

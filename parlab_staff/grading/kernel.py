@@ -51,7 +51,7 @@ class WatchedKernel(RunningKernel):
 
     def __init__(self, kernel_name: str, cwd: str | None = None, startup_timeout: float = 60):
         self.folder = Path(cwd or ".")
-        self.run = json.loads((self.folder / RUN).read_text())
+        self.run = json.loads((self.folder / RUN).read_text(encoding="utf-8"))
         self.gone = ""  # why the kernel ended
         self.cell: dict[str, Any] = {}
         self.shown: list[dict] = []  # messages of the cell, for nbval
@@ -241,7 +241,7 @@ class WatchedKernel(RunningKernel):
     def why_ended(self) -> str:
         """Return the reason that the limiter wrote before it ended."""
         try:
-            ended = json.loads((self.folder / ENDED).read_text())
+            ended = json.loads((self.folder / ENDED).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return "its process ended"
         if ended["limit"]:
@@ -274,7 +274,7 @@ def _plain(text: Any) -> str:
 
 
 def pytest_configure(config: Any) -> None:
-    grader = json.loads((Path(str(config.rootpath)) / RUN).read_text())["grader"]
+    grader = json.loads((Path(str(config.rootpath)) / RUN).read_text(encoding="utf-8"))["grader"]
     if sys.platform == "linux":
         die_with_parent(grader)
     nbval.plugin.RunningKernel = WatchedKernel

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import stat
 import subprocess
@@ -13,13 +14,14 @@ import nbformat
 from nbformat import NotebookNode, v4
 
 from parlab.runtime.paths import ROOT
+from parlab_staff.grading.file_kinds import LFS_POINTER, decoded, what_is_wrong
 from parlab_staff.notebooks.make import OWN
 
 MAX_BYTES = 50 * 2**20
 MAX_CELLS = 2000
 MAX_CODE = 2**19  # characters; Python's parser takes a thousand times their memory
 MAX_OLD = 5 * 2**20  # of a notebook in an old format, all of which is converted
-CONFLICT = "<<<<<<< "
+PYTHON = "python"  # in the metadata that `parse` returns: the version that ran the notebook
 SMALL = 4 * 2**20  # bytes; a file of this size is cheap to read
 READER_MEMORY = 2**29  # of the process that reads larger files
 READER_SECONDS = 60
@@ -34,6 +36,16 @@ def origin(notebook: NotebookNode) -> dict[str, Any]:
     """Return a copy's lab and release: {"lab": …, "derived": fingerprint}; {} if unknown."""
     own = notebook.metadata.get(OWN)
     return dict(own) if isinstance(own, dict) else {}
+
+
+def other_python(notebook: NotebookNode) -> list[str]:
+    """Return a sentence for the student if another version of Python wrote the notebook."""
+    known = re.match(r"3\.(\d+)", notebook.metadata.get(PYTHON, ""))
+    here = sys.version_info.minor
+    if known is None or int(known[1]) == here:
+        return []
+    new = f" What is new after Python 3.{here} is an error in it." if int(known[1]) > here else ""
+    return [f"The notebook was written with Python {known[0]}, and graded with 3.{here}.{new}"]
 
 
 class NotReadable(ValueError):
@@ -98,24 +110,24 @@ def _limit_memory() -> None:
 
 
 def parse(data: bytes) -> NotebookNode:
-    """Return a notebook of format 4, without outputs. Raises NotReadable.
+    """Return a notebook of format 4, without outputs. Raises NotReadable and NotGiven.
 
     Lone surrogates in sources become question marks, so that the text can be written.
     """
     if not data.strip():
         raise NotReadable("the file is empty")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise NotReadable("the file is not text: it is no notebook") from None
+        text = decoded(data)
+    except ValueError as error:
+        raise NotReadable(str(error)) from None
+    if text.startswith(LFS_POINTER):
+        raise NotGiven("it is a pointer of Git LFS: collect the file itself with `git lfs pull`")
     try:
         content = json.loads(text)
     except RecursionError:
         raise NotReadable("the file is nested too deeply: it is no notebook") from None
     except ValueError as error:
-        if CONFLICT in text:
-            raise NotReadable("the file has merge-conflict markers (<<<<<<<) in it") from None
-        raise NotReadable(f"the file is not JSON, or was cut off: {error}") from None
+        raise NotReadable(what_is_wrong(text, error)) from None
     try:
         return _plain(_upgraded(content, len(data)))
     except NotReadable:
@@ -152,7 +164,8 @@ def _plain(notebook: dict[str, Any]) -> NotebookNode:
         raise NotReadable("the notebook has no cells")
     if len(cells) > MAX_CELLS:
         raise NotReadable(f"the notebook has {len(cells)} cells; up to {MAX_CELLS} are read")
-    plain = v4.new_notebook(metadata={OWN: _own(notebook.get("metadata"))})
+    metadata = notebook.get("metadata")
+    plain = v4.new_notebook(metadata={OWN: _own(metadata), PYTHON: _python(metadata)})
     plain.cells = [_cell(cell, number) for number, cell in enumerate(cells, 1)]
     code = sum(len(cell.source) for cell in plain.cells if cell.cell_type == "code")
     if code > MAX_CODE:
@@ -165,6 +178,13 @@ def _own(metadata: Any) -> dict[str, str]:
     own = metadata.get(OWN) if isinstance(metadata, dict) else None
     found = {name: own.get(name) for name in ("lab", "derived")} if isinstance(own, dict) else {}
     return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _python(metadata: Any) -> str:
+    """Return the version of Python that ran it last; "" if unknown."""
+    language = metadata.get("language_info") if isinstance(metadata, dict) else None
+    version = language.get("version") if isinstance(language, dict) else None
+    return version if isinstance(version, str) and language.get("name") == "python" else ""
 
 
 def _cell(cell: Any, number: int) -> NotebookNode:

@@ -105,7 +105,7 @@ def run(
         nbformat.write(notebook, folder / "notebook.ipynb")
         settings = {"sandbox": sandbox, "door": str(folder / "door"), "grader": os.getpid()}
         settings |= {name: getattr(limits, name) for name in ("memory", "processes", "disk")}
-        (folder / RUN).write_text(json.dumps(settings))
+        (folder / RUN).write_text(json.dumps(settings), encoding="utf-8")
         result = _follow(folder, notebook, limits, started, stop or threading.Event())
     finally:
         _remove(folder)
@@ -156,7 +156,7 @@ def _follow(
     elif flooded:
         events.end("died", "it sent more than the grader has memory to read")
     elif not events.complete and status not in PYTEST_OK and not result.ended:
-        tail = (folder / "pytest.log").read_text(errors="replace")[-2000:].strip()
+        tail = (folder / "pytest.log").read_text(encoding="utf-8", errors="replace")[-2000:].strip()
         result.broken = result.broken or f"pytest ended with {status}: {tail}"
     return result
 

@@ -43,7 +43,7 @@ class Store:
     def _lock_file(self) -> TextIO:
         try:
             self.results.mkdir(parents=True, exist_ok=True)
-            return open(self.folder / ".lock", "w")
+            return open(self.folder / ".lock", "w", encoding="utf-8")
         except OSError as error:
             problem = f"--out {self.folder} cannot be written to: {error.strerror}"
             raise ValueError(f"{problem}. Name a folder, new or of an earlier run") from None
@@ -54,7 +54,7 @@ class Store:
     def load(self, student: str, key: dict[str, str] | None = None) -> SubmissionResult | None:
         """Return the stored result if it is complete, and valid for `key` if that is given."""
         try:
-            data = json.loads(self.path(student).read_text())
+            data = json.loads(self.path(student).read_text(encoding="utf-8"))
             if data.pop("format") != FORMAT:
                 return None
             result = SubmissionResult.from_json(data)
@@ -71,7 +71,7 @@ class Store:
     def proof(self, key: dict[str, str]) -> Worthless | None:
         """Return what the test of the lab with this key found; None if it was not tested."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            data = json.loads((self.results / "proof.json").read_text())
+            data = json.loads((self.results / "proof.json").read_text(encoding="utf-8"))
             if data["key"] == key:
                 return {
                     check: frozenset(tuple(place) for place in places)

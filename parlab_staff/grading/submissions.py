@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ _NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", _ANY)
 _ARCHIVE = re.compile(r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", _ANY)
 _OTHER = re.compile(r"(?P<stem>.*?)(\.ipynb)?(\.[^.]*)?", _ANY)
 _DEEPEST = 100  # folders below a student's
+_MOST_BESIDE = 100  # files next to a student's notebook that are looked at
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,16 @@ class Submission:
         path: the notebook; None if there is none, or if it is not clear which counts.
         problem: why `path` is None.
         given: whether something was handed in, even if it cannot be graded as it is.
+        beside: the student's other files, notebooks first; none of them is graded.
+        notes: for the instructor.
     """
 
     student: str
     path: Path | None
     problem: str = ""
     given: bool = True
+    beside: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def submitted(self) -> str:
@@ -84,33 +89,6 @@ def find_submissions(paths: list[Path], lab: str) -> Collected:
     return collected
 
 
-def claim(collected: Collected, roster: list[str]) -> None:
-    """Give students of the roster without a submission one with the same letters, in any case.
-
-    That happens only if it can be nobody else's. Several candidates are reported. So is an ignored
-    file with the student's name, which is no notebook, but something was handed in.
-    """
-    present = {_plain(s.student) for s in collected.submissions}
-    absent = [_plain(student) for student in roster if _plain(student) not in present]
-    on_roster = {_plain(student) for student in roster}
-    free = [s for s in collected.submissions if _plain(s.student) not in on_roster]
-    for student in absent:
-        alike = [s for s in free if _same_letters(s.student, student)]
-        files = [path for path in collected.ignored if _same_letters(_bare_name(path), student)]
-        if len(alike) == 1 and [_same_letters(one, student) for one in absent].count(True) == 1:
-            collected.submissions.remove(alike[0])
-            collected.submissions.append(replace(alike[0], student=student))
-        elif alike:
-            names = ", ".join(s.student for s in alike)
-            problem = f"is it handed in under another name: {names}? Call it {student}"
-            collected.submissions.append(Submission(student, None, problem))
-        elif files:
-            collected.ignored.remove(files[0])
-            problem = f"no notebook is among what was handed in: {files[0].name}"
-            collected.submissions.append(Submission(student, None, problem))
-    collected.submissions.sort(key=lambda one: one.student)
-
-
 def _of_file(path: Path, lab: str) -> Submission:
     stem = _stem(path)
     if _ARCHIVE.fullmatch(path.name):
@@ -126,7 +104,7 @@ def _owner(folder: Path) -> str:
 
 def _is_class(folder: Path, lab: str, alone: bool) -> bool:
     entries = _entries(folder)
-    own = [path for path in entries if _is_notebook(path)]
+    own = [path for path in entries if is_notebook(path)]
     no_student = _OF_A_HANDOUT | _NOT_STUDENTS
     students = [path for path in entries if path.is_dir() and path.name not in no_student]
     if any(_notebooks(path) for path in students if not path.is_symlink()):
@@ -145,11 +123,11 @@ def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
         elif path.is_dir() and path.name not in _NOT_STUDENTS:
             found.append(_of_student(path, lab, _name(path.name)))
         elif path.is_dir():
-            if any(map(_is_notebook, _files(path))):
+            if any(map(is_notebook, _files(path))):
                 ignored.append(path)
         elif _ARCHIVE.fullmatch(path.name):
             found.append(_of_file(path, lab))
-        elif _is_notebook(path):
+        elif is_notebook(path):
             # In a class's folder, a notebook has its student's name.
             found.append(Submission(_name(_stem(path)), path))
         elif not path.name.startswith("."):
@@ -162,7 +140,7 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
     of_lab = [path for path in notebooks if _stem(path) == lab]
     for found in (of_lab, notebooks):
         if len(found) == 1:
-            return Submission(student, found[0])
+            return Submission(student, found[0], beside=_beside(found[0], notebooks, folder))
     if notebooks:
         names = _named(of_lab or notebooks, folder)
         return Submission(
@@ -172,13 +150,21 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
     packed = [path for path in others if _ARCHIVE.fullmatch(path.name)]
     if packed:
         return Submission(student, None, _packed(packed[0]))
-    if copies := sorted(filter(_is_notebook, _files(folder))):
+    if copies := sorted(filter(is_notebook, _files(folder))):
         problem = f"the only notebooks are where tools keep theirs: {_named(copies, folder)}"
         return Submission(student, None, problem)
     if others:
         problem = f"no notebook is among what was handed in: {_named(others, folder)}"
         return Submission(student, None, problem)
     return Submission(student, None, "the folder holds nothing", given=False)
+
+
+def _beside(graded: Path, notebooks: list[Path], folder: Path) -> tuple[Path, ...]:
+    """Return the student's other notebooks, and then the other files of their own."""
+    others = [path for path in notebooks if path != graded]
+    files = _files(folder, _NOT_STUDENTS | {"book", "parlab"})
+    files = sorted(path for path in files if not path.name.startswith(".") and path != graded)
+    return (*others, *(path for path in files if path not in others))[:_MOST_BESIDE]
 
 
 def _named(paths: list[Path], folder: Path) -> str:
@@ -194,7 +180,7 @@ def _notebooks(folder: Path) -> list[Path]:
 
     Those in hidden folders, where editors keep copies, count only if there are no others.
     """
-    found = sorted(filter(_is_notebook, _files(folder, _NOT_STUDENTS)))
+    found = sorted(filter(is_notebook, _files(folder, _NOT_STUDENTS)))
     visible = [p for p in found if not any(f[0] == "." for f in p.relative_to(folder).parts[:-1])]
     return visible or found
 
@@ -209,7 +195,7 @@ def _files(folder: Path, skipped: set[str] = frozenset()) -> Iterator[Path]:
         folders[:] = [] if deep else [name for name in folders if name not in linked]
 
 
-def _is_notebook(path: Path) -> bool:
+def is_notebook(path: Path) -> bool:
     """Return whether this is a notebook, and not a `._x` of macOS."""
     named = _NOTEBOOK.fullmatch(path.name) and not path.name.startswith("._")
     return bool(named) and (path.is_symlink() or not path.is_dir())
@@ -220,7 +206,7 @@ def _stem(path: Path) -> str:
     return found["stem"] if found else path.stem
 
 
-def _bare_name(path: Path) -> str:
+def bare_name(path: Path) -> str:
     """Return the name of a file without its endings: eve for eve.ipynb.docx."""
     return _OTHER.fullmatch(path.name)["stem"]
 
@@ -237,13 +223,9 @@ def _name(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return the name as in a roster, without spaces around it."""
     return _name(name).strip()
-
-
-def _same_letters(one: str, other: str) -> bool:
-    return _plain(one).casefold() == _plain(other).casefold()
 
 
 def _one_each(found: list[Submission]) -> list[Submission]:

@@ -49,7 +49,7 @@ def changed_since(commit: str) -> list[str]:
     Raises CalledProcessError if git does not know the commit.
     """
     command = ["git", "diff", "--name-only", commit, "--", "parlab/checks", "solutions/*.py"]
-    ran = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
+    ran = subprocess.run(command, cwd=ROOT, encoding="utf-8", stdout=subprocess.PIPE, check=True)
     return [one.key for one in targets() if _depends_on(one, set(ran.stdout.split()))]
 
 

@@ -141,7 +141,7 @@ def reasons(folder: Path = FOLDER) -> list[Reason]:
     return [
         Reason(exercise, **entry)
         for path in numbered(folder, ".toml")
-        for exercise, entries in tomllib.loads(path.read_text()).items()
+        for exercise, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
         for entry in entries
     ]
 

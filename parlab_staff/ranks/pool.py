@@ -119,7 +119,7 @@ class RankPool:
             prefix="parlab-ranks-", dir=memory, ignore_cleanup_errors=True
         )
         folder = Path(self._folder.name)
-        self._log = (folder / "output").open("w+")
+        self._log = (folder / "output").open("w+", encoding="utf-8", errors="replace")
         self.starts += 1
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(folder / "socket"))

@@ -64,7 +64,7 @@ def _write(course: Course, lab: Lab, out: Path) -> None:
     chapter = root / "book" / f"{lab.name}.md"  # the lab links to it
     for page in (chapter, root / "book" / "notation.md"):  # and the chapter to its symbols
         if page.exists():
-            (out / "book" / page.name).write_text(of_edition(page, "student"))
+            (out / "book" / page.name).write_text(of_edition(page, "student"), encoding="utf-8")
     words = {
         "lab": lab.name,
         "title": _title(lab),
@@ -72,14 +72,16 @@ def _write(course: Course, lab: Lab, out: Path) -> None:
         "how_a_lab_works": _section(course.labs / "START.md", "How a lab works"),
     }
     for template, path in (("README.md", "README.md"), ("START.md", "labs/START.md")):
-        (out / path).write_text(_templates().get_template(f"{template}.j2").render(words))
+        (out / path).write_text(
+            _templates().get_template(f"{template}.j2").render(words), encoding="utf-8"
+        )
     stamp = {
         "lab": lab.name,
         "derived": notebook.metadata[OWN]["derived"],
         "parlab": version("parlab"),
         "date": date.today().isoformat(),
     }
-    (out / "release.json").write_text(json.dumps(stamp, indent=1) + "\n")
+    (out / "release.json").write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
 
 
 def _templates() -> Environment:

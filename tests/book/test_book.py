@@ -40,11 +40,14 @@ def chapters() -> list[str]:
 def said(path: Path) -> str:
     """What a file of a book says, without markup, on one line; "" for pictures and scripts."""
     if path.suffix == ".html":
-        text = html.unescape(re.sub(r"<[^>]*>", "", path.read_text()))
+        text = html.unescape(re.sub(r"<[^>]*>", "", path.read_text(encoding="utf-8")))
     elif path.suffix == ".ipynb":
-        text = "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+        text = "\n".join(
+            "".join(cell["source"])
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        )
     elif path.suffix in (".md", ".txt") or path.name == "searchindex.js":
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     elif path.name == "objects.inv":
         header, _, packed = path.read_bytes().partition(b"zlib.\n")
         text = (header + zlib.decompress(packed)).decode()

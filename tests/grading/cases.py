@@ -23,6 +23,7 @@ class Case:
         exercises: status by key, for those that are not passed (of a case with points).
         says: text that the student's messages must hold.
         notes: text that the instructor's notes must hold.
+        says_nothing: whether there is neither a message nor a note about the whole.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Case:
     says: str = ""
     notes: str = ""
     student: str = ""
+    says_nothing: bool = False
 
     def write(self, folder: Path, lab: GradedLab) -> None:
         """Make the submission in the class's folder: what `build` made, or else the copy."""
@@ -53,6 +55,7 @@ class Case:
         notes = "\n".join([*result.notes, *(n for e in result.exercises for n in e.notes)])
         assert self.says in message, result
         assert self.notes in notes, result
+        assert not self.says_nothing or (result.message, result.notes) == ("", []), result
         assert "show_values" not in message and "tolist()" not in message, "a hidden check's text"
 
 
@@ -74,6 +77,7 @@ class Cases(list[Case]):
     def __call__(self, status: str, points: float | None, **expected: Any) -> Callable:
         """A decorator: the function changes a solved copy, or writes something to the path."""
         known = {name: expected.pop(name, "") for name in ("says", "notes", "student")}
+        known["says_nothing"] = expected.pop("says_nothing", False)
 
         def register(build: Build) -> Build:
             name = build.__name__

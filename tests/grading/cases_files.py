@@ -35,17 +35,17 @@ def empty(copy: Copy, path: Path) -> None:
 
 @case("error", 0, says="no notebook")
 def braces(copy: Copy, path: Path) -> None:
-    path.write_text("{}")
+    path.write_text("{}", encoding="utf-8")
 
 
 @case("error", 0, says="no notebook")
 def brackets(copy: Copy, path: Path) -> None:
-    path.write_text("[]")
+    path.write_text("[]", encoding="utf-8")
 
 
 @case("error", 0, says="cut off")
 def truncated(copy: Copy, path: Path) -> None:
-    path.write_text(copy.text()[:3000])
+    path.write_text(copy.text()[:3000], encoding="utf-8")
 
 
 @case("error", 0, says="not text")
@@ -58,22 +58,55 @@ def byte_order_mark(copy: Copy, path: Path) -> None:
     path.write_text(copy.text(), encoding="utf-8-sig")
 
 
+@case("passed", case.all)
+def utf_16(copy: Copy, path: Path) -> None:
+    """What PowerShell's `>` and old editors of Windows write."""
+    path.write_text(copy.text(), encoding="utf-16")
+
+
+@case("error", 0, says="not in UTF-8, as notebooks are, in its line ")
+def windows_1252(copy: Copy, path: Path) -> None:
+    copy.insert("# Größe", before="exercise-add")
+    text = json.dumps(copy.notebook, indent=1, ensure_ascii=False)
+    path.write_bytes(text.encode("cp1252", "replace"))
+
+
+@case("error", 0, says="the file is a web page, not a notebook. Download the notebook itself")
+def web_page(copy: Copy, path: Path) -> None:
+    path.write_text("\n<!DOCTYPE html>\n<html><body>01_plain</body></html>", encoding="utf-8")
+
+
+@case("error", 0, says="the file is a ZIP archive or an Office document, not a notebook")
+def zip_archive(copy: Copy, path: Path) -> None:
+    path.write_bytes(b"PK\x03\x04\x14\x00" + bytes(range(256)))
+
+
+@case("error", 0, says="the file is not a notebook: it starts with 'def add(a, b):")
+def python_code(copy: Copy, path: Path) -> None:
+    path.write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
+
+
+@case("grader_error", None, notes="git lfs pull")
+def lfs_pointer(copy: Copy, path: Path) -> None:
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid x\n", encoding="utf-8")
+
+
 @case("error", 0, says="merge-conflict")
 def merge_conflict(copy: Copy, path: Path) -> None:
     text = copy.text()
-    path.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n")
+    path.write_text(f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> theirs\n", encoding="utf-8")
 
 
 @case("passed", case.all)
 def format_3(copy: Copy, path: Path) -> None:
     """What an old editor saves: other names for everything, and no ids."""
-    path.write_text(json.dumps(nbformat.convert(copy.notebook, 3)))
+    path.write_text(json.dumps(nbformat.convert(copy.notebook, 3)), encoding="utf-8")
 
 
 @case("error", 0, says="format 5")
 def format_5(copy: Copy, path: Path) -> None:
     copy.notebook.nbformat = 5
-    path.write_text(json.dumps(copy.notebook))
+    path.write_text(json.dumps(copy.notebook), encoding="utf-8")
 
 
 @case("error", 0, says="no cells")
@@ -89,13 +122,13 @@ def no_metadata(copy: Copy, path: Path) -> None:
     for cell in notebook["cells"]:
         for name in ("metadata", "id", "outputs", "execution_count"):
             cell.pop(name, None)
-    path.write_text(json.dumps(notebook))
+    path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
 @case("passed", case.all)
 def lone_surrogates(copy: Copy, path: Path) -> None:
     copy.answer("add", copy.reference("add") + "\n# SURROGATE")
-    path.write_text(copy.text().replace("SURROGATE", "\\ud800 \\udfff"))
+    path.write_text(copy.text().replace("SURROGATE", "\\ud800 \\udfff"), encoding="utf-8")
 
 
 @case("error", 0, says="200 MiB")
@@ -111,7 +144,7 @@ def much_code(copy: Copy, path: Path) -> None:
 
 
 def invalid(path: Path, notebook: dict) -> None:
-    path.write_text(json.dumps({"nbformat": 4} | notebook))
+    path.write_text(json.dumps({"nbformat": 4} | notebook), encoding="utf-8")
 
 
 @case("error", 0, says="valid notebook: its nbformat is true, and no number. Open it in JupyterLab")
@@ -137,12 +170,12 @@ def source_of_numbers(copy: Copy, path: Path) -> None:
 @case("passed", case.all)
 def lines_of_an_old_mac(copy: Copy, path: Path) -> None:
     """Ended by a carriage return alone: nothing of the lab was changed."""
-    path.write_text(copy.text().replace("\\n", "\\r"))
+    path.write_text(copy.text().replace("\\n", "\\r"), encoding="utf-8")
 
 
 @case("error", 0, says="nested")
 def nested(copy: Copy, path: Path) -> None:
-    path.write_text("[" * 200_000)
+    path.write_text("[" * 200_000, encoding="utf-8")
 
 
 @case("grader_error", None, notes="link")
@@ -179,9 +212,110 @@ def two_notebooks(copy: Copy, path: Path) -> None:
 @case("grader_error", None, notes="which of these")
 def handed_in_twice(copy: Copy, path: Path) -> None:
     """A file and a folder of the same student."""
-    path.write_text(copy.text())
+    path.write_text(copy.text(), encoding="utf-8")
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "01_plain.ipynb").write_text(copy.text())
+
+
+def in_folder(path: Path, files: dict[str, str]) -> None:
+    """Hand in a folder; each file is newer than the one before it."""
+    folder = path.with_suffix("")
+    folder.mkdir()
+    for seconds, (name, text) in enumerate(files.items()):
+        (folder / name).write_text(text, encoding="utf-8")
+        os.utime(folder / name, (seconds, seconds))
+
+
+NOT_GRADED = {
+    "says": "01_plain-Copy1.ipynb was not graded: it has answers to 3.",
+    "notes": "01_plain.ipynb was graded and has answers to 0 of 3 exercises. 01_plain-Copy1",
+}
+
+
+@case("failed", 0, **NOT_GRADED, add="missing", total="missing", mean="missing")
+def solved_in_a_copy(copy: Copy, path: Path) -> None:
+    stubs = copy.stubs().text()
+    in_folder(path, {"01_plain-Copy1.ipynb": copy.solved().text(), "01_plain.ipynb": stubs})
+
+
+@case(
+    "partial",
+    case.without("mean"),
+    says="01_plain (1).ipynb was not graded: it has answers to 3 and was saved later. If it is",
+    notes="01_plain.ipynb was graded and has answers to 2 of 3 exercises. 01_plain (1).ipynb",
+    mean="missing",
+)
+def went_on_in_a_copy(copy: Copy, path: Path) -> None:
+    part = copy.stub("mean").text()
+    in_folder(path, {"01_plain.ipynb": part, "01_plain (1).ipynb": copy.solved().text()})
+
+
+@case("passed", case.all, says_nothing=True)
+def a_copy_with_less(copy: Copy, path: Path) -> None:
+    whole = copy.text()
+    in_folder(path, {"01_plain-Copy1.ipynb": copy.stub("mean").text(), "01_plain.ipynb": whole})
+
+
+@case("passed", case.all, says_nothing=True)
+def the_same_twice(copy: Copy, path: Path) -> None:
+    in_folder(path, {"01_plain.ipynb": copy.text(), "01_plain-Copy1.ipynb": copy.text()})
+
+
+@case("passed", case.all, says="Copy1.ipynb was not, and cannot be read: the file is empty")
+def an_empty_copy(copy: Copy, path: Path) -> None:
+    in_folder(path, {"01_plain.ipynb": copy.text(), "01_plain-Copy1.ipynb": ""})
+
+
+@case(
+    "partial",
+    case.without("mean"),
+    says="imports `helpers_of_mine`, and helpers_of_mine.py was not graded: only the notebook",
+    notes="Copy its code into a cell of the notebook.",
+    mean="error",
+)
+def module_beside_the_notebook(copy: Copy, path: Path) -> None:
+    copy.answer("mean", "from helpers_of_mine import mean")
+    code = "def mean(numbers):\n    return sum(numbers) / len(numbers)\n"
+    in_folder(path, {"01_plain.ipynb": copy.text(), "helpers_of_mine.py": code})
+
+
+@case(
+    "partial",
+    case.without("mean"),
+    says="Your notebook uses numbers.txt, which was not there when it was graded",
+    mean="failed",
+)
+def data_beside_the_notebook(copy: Copy, path: Path) -> None:
+    copy.insert("data = open('numbers.txt').read()", before="exercise-mean")
+    copy.answer("mean", "def mean(numbers):\n    return data")
+    in_folder(path, {"01_plain.ipynb": copy.text(), "numbers.txt": "1", "unused.txt": "2"})
+
+
+@case(
+    "partial",
+    case.without("mean"),
+    says="imports `no_such_package`, which is not installed where labs are graded.",
+    mean="error",
+)
+def package_that_is_not_installed(copy: Copy, path: Path) -> None:
+    copy.answer("mean", "import no_such_package\ndef mean(numbers):\n    return 1")
+
+
+@case(
+    "partial",
+    case.without("mean"),
+    says="was written with Python 3.99, and graded with 3.",
+    notes="What is new after Python 3.",
+    mean="error",
+)
+def newer_python(copy: Copy, path: Path) -> None:
+    copy.answer("mean", "def mean(numbers) => sum(numbers) / len(numbers)")
+    copy.notebook.metadata.language_info = {"name": "python", "version": "3.99.1"}
+
+
+@case("passed", case.all, says_nothing=True)
+def newer_python_that_works(copy: Copy, path: Path) -> None:
+    copy.notebook.metadata.language_info = {"name": "python", "version": "3.99.1"}
 
 
 @case("missing", 0, says="holds nothing")
@@ -208,7 +342,7 @@ def something_else(copy: Copy, path: Path) -> None:
 def wrong_lab(copy: Copy, path: Path) -> None:
     other = nbformat.v4.new_notebook(metadata={"parlab": {"lab": "02_data_parallel"}})
     other.cells = [nbformat.v4.new_code_cell("def sharded_sampler(): pass")]
-    path.write_text(nbformat.writes(other))
+    path.write_text(nbformat.writes(other), encoding="utf-8")
 
 
 @case("error", 0, says="01_plain, and none of its exercises is in it. Hand in the")
@@ -231,4 +365,4 @@ def many_pictures(copy: Copy, path: Path) -> None:
 @case("error", 0, says="takes too much to read")
 def costly(copy: Copy, path: Path) -> None:
     """Millions of small values: a small file, as files go, and gigabytes once it is read."""
-    path.write_text('{"nbformat": 4, "cells": [' + "{}," * (8 * 2**20) + "{}]}")
+    path.write_text('{"nbformat": 4, "cells": [' + "{}," * (8 * 2**20) + "{}]}", encoding="utf-8")

@@ -166,7 +166,7 @@ def old_text_as_list(copy: Copy, path: Path) -> None:
         cell["metadata"] |= {"collapsed": 7, "slideshow": {"slide_type": None}}
         if not isinstance(cell["source"], list):
             cell["source"] = cell["source"].splitlines(keepends=True)
-    path.write_text(json.dumps(notebook))
+    path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
 # Right answers at other places than where they were asked for

@@ -13,8 +13,7 @@ class Copy:
         self.lab = lab
         self.notebook: NotebookNode = nbformat.reads(nbformat.writes(lab.handed_out), as_version=4)
         if solved:
-            for exercise in lab.exercises:
-                self.answer(exercise.key, self.reference(exercise.key))
+            self.solved()
 
     @property
     def cells(self) -> list[NotebookNode]:
@@ -35,6 +34,16 @@ class Copy:
     def stub(self, key: str) -> "Copy":
         [cell] = [c for c in self.lab.handed_out.cells if c.id == f"exercise-{key}"]
         return self.answer(key, cell.source)
+
+    def stubs(self) -> "Copy":
+        for exercise in self.lab.exercises:
+            self.stub(exercise.key)
+        return self
+
+    def solved(self) -> "Copy":
+        for exercise in self.lab.exercises:
+            self.answer(exercise.key, self.reference(exercise.key))
+        return self
 
     def insert(self, source: str, before: str) -> "Copy":
         """A cell of the student's own before cell `before`."""

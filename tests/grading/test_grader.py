@@ -87,6 +87,11 @@ def stored(folder: Path) -> set[str]:
         (["grade", "01_mpi", ".", "--out", "../out", "--late-policy", "some"], "late"),
         (["grade", "01_mpi", ".", "--out", "../out", "--due", "tomorrow"], "tomorrow"),
         (["grade", "01_mpi", ".", "--out", "../out", "--roster", "gone.csv"], "gone.csv"),
+        (
+            ["grade", "01_mpi", ".", "--out", "../out", "--roster", "../4711.csv"],
+            "no submission is of a student in ../4711.csv. The submissions are called ada, and the "
+            "roster has 4711, 4712.",
+        ),
         (["grade", "01_mpi", ".", "--out", "../out", "--only", "nobody"], "nobody"),
         (["grade", "01_mpi", ".", "--out", "../out", "--jobs", "0"], "jobs"),
         (["grade", "01_mpi", ".", "--out", "./grades"], "is inside"),
@@ -106,6 +111,7 @@ def test_bad_input_ends_with_2_and_says_what_to_do(
     folder.mkdir()
     (folder / "ada.ipynb").write_text("{}")
     (tmp_path / "file").touch()
+    (tmp_path / "4711.csv").write_text("student\n4711\n4712\n", encoding="utf-8")
     ended = graded([sys.executable, "-m", "parlab.setup.cli", *asked], cwd=folder)
     assert ended.returncode == 2, ended.stderr
     assert says in ended.stderr and "Traceback" not in ended.stderr
@@ -182,7 +188,7 @@ def test_two_graders_on_one_folder(lab: GradedLab, handed_in: Path) -> None:
 def _is_locked(path: Path) -> bool:
     import fcntl
 
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -259,6 +265,9 @@ def test_a_file_called_as_a_student_of_the_roster_is_no_zero(
     roster.write_text("student\nabsent\nerin\n")
     ended = graded(command(lab, handed_in, "--roster", str(roster), "--jobs", "2"))
     assert ended.returncode == 1 and "was handed in: Erin.ipynb.pdf" in ended.stderr
+    assert "3 submissions are of nobody on the roster: ada, bob, cy." in ended.stderr
+    feedback = (handed_in.parent / "out" / "feedback" / "absent.md").read_text(encoding="utf-8")
+    assert "no submission was found under the name absent" in feedback
     found = grades(handed_in)
     assert [found[one]["status"] for one in ("absent", "erin")] == ["missing", "grader_error"]
     assert [found[one]["total"] for one in ("absent", "erin")] == ["0", ""]
@@ -303,7 +312,7 @@ def test_corrections_by_hand_survive_regrading(
     (handed_in / "bob.ipynb").unlink()
     assert graded(command(lab, handed_in)).returncode == 0
     out = handed_in.parent / "out"
-    with open(out / "corrections.csv", "a") as file:
+    with open(out / "corrections.csv", "a", encoding="utf-8") as file:
         file.write("cy,add,2,came by mail\n")
     for more in ([], ["--force"]):
         assert graded(command(lab, handed_in, *more)).returncode == 0

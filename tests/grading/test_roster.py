@@ -39,19 +39,30 @@ def corrected(folder: Path, rows: str, *results: SubmissionResult) -> list[Submi
     return apply_corrections(list(results or [submission()]), read_corrections(path))
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize("delimiter", [",", ";"])
-def test_a_roster_is_read_however_the_spreadsheet_saved_it(tmp_path, mark, delimiter) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_roster_is_read_however_the_spreadsheet_saved_it(tmp_path, encoding, delimiter) -> None:
     text = (
         'Student,name,group,due,submitted\r\nmüller,"Müller","1",2026-11-20T18:00Z,\r\n\r\nbo\r\n'
     )
-    path = written(tmp_path, mark + text.replace(",", delimiter).encode())
+    path = written(tmp_path, text.replace(",", delimiter).encode(encoding))
     mueller, bo = read_roster(path).entries
     assert (mueller.student, mueller.name) == ("müller", "Müller")
     assert mueller.due == datetime(2026, 11, 20, 18, tzinfo=UTC)
     assert (mueller.submitted, bo.name, bo.due) == (None, "", None)
     assert (mueller.line, bo.line) == (2, 4)
     assert read_roster(path).ignored == ("group",)
+
+
+@pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "sep=\t", "sep=|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_excels_line_that_names_the_separator_is_no_header(tmp_path, first, end) -> None:
+    rows = ["student;name, given", "anna;Anna, A.", ";nobody"]
+    text = end.join([first, *rows]).replace(";", first.strip('"')[-1])
+    with pytest.raises(ValueError, match="line 4: the student is missing"):
+        read_roster(written(tmp_path, text))
+    [anna] = read_roster(written(tmp_path, text.rpartition(end)[0])).entries
+    assert (anna.student, anna.line) == ("anna", 3)
 
 
 def test_a_name_from_a_mac_is_found(tmp_path: Path) -> None:
@@ -67,6 +78,7 @@ def test_a_name_from_a_mac_is_found(tmp_path: Path) -> None:
         ("", r"line 1: the column 'student' is missing"),
         ("name\nAnna\n", r"line 1: the column 'student' is missing"),
         ("student,student\na,b\n", r"line 1: the column 'student' is twice"),
+        ("sep=;\nname;group\n", r"line 2: the column 'student' is missing: it has name, group"),
         ("student\nanna\nbo\nanna\n", r"line 4: the student 'anna' is already in line 2"),
         ("student\nmüller\nmu\u0308ller\n", r"line 3: .* already in line 2"),
         ("student,due\nanna,soon\n", r"line 2: 'soon' is not a time"),

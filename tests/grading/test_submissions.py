@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from parlab_staff.grading.submissions import claim, find_submissions
+from parlab_staff.grading.claiming import claim, strangers
+from parlab_staff.grading.submissions import find_submissions
 
 LAB = "01_mpi"
 DEEP = "ada/a/b/c/d/e/f/g/h/i/x.ipynb"
@@ -98,7 +99,7 @@ def test_what_is_no_submission_is_listed(tmp_path: Path) -> None:
 def claimed(root: Path, *roster: str) -> tuple[dict[str, str], list[str]]:
     """What each student has, or what is wrong with it; and what is nobody's."""
     found = find_submissions([root], LAB)
-    claim(found, list(roster))
+    claim(found, dict.fromkeys(roster, ""))
     assert all(s.given for s in found.submissions)
     theirs = {s.student: s.path.name if s.path else s.problem for s in found.submissions}
     return theirs, [path.name for path in found.ignored]
@@ -137,6 +138,67 @@ def test_a_name_in_other_letters_is_no_zero(
 ) -> None:
     """It is joined with the roster's where nobody else is called so, and told elsewhere."""
     assert claimed(make(tmp_path, *files), *roster) == (expected, [])
+
+
+MOODLE = "_assignsubmission_file_"
+ANNA, BO = "Anna Beispiel", "Bo Chen"
+
+
+@pytest.mark.parametrize(
+    ("files", "roster"),
+    [
+        # Moodle, with and without folders, and with the text that it keeps apart
+        ([f"{ANNA}_4711{MOODLE}/x.ipynb", f"{BO}_12{MOODLE}/01_mpi.ipynb"], {"a": ANNA, "b": BO}),
+        ([f"{ANNA}_4711{MOODLE}01_mpi.ipynb", f"{BO}_12{MOODLE}x.ipynb"], {ANNA: "", BO: ""}),
+        ([f"{ANNA}{MOODLE}/x.ipynb", f"{BO}_12{MOODLE}/x.ipynb"], {"Beispiel, Anna": "", "12": BO}),
+        ([f"{ANNA}_4711{MOODLE}/x.ipynb", f"{BO}_12{MOODLE}/01_mpi.ipynb",
+          f"{ANNA}_4711_assignsubmission_onlinetext/onlinetext.html"], {"4711": "", "12": ""}),
+        # Canvas
+        (["beispielanna_4711_52001_01_mpi.ipynb", "chenbo_LATE_12_52002_01_mpi-1.ipynb"],
+         {"a": ANNA, "b": BO}),
+        (["beispielanna_4711_52001_01_mpi.ipynb", "chenbo_12_52002_x.ipynb"],
+         {"4711": "", "b": BO}),
+        # GitHub Classroom
+        (["01-mpi-anna-b/labs/01_mpi.ipynb", "01-mpi-bo/labs/01_mpi.ipynb"],
+         {"Anna-B": ANNA, "bo": BO}),
+        (["01-mpi-anna-main/x.ipynb", "01-mpi-bo-master/x.ipynb"], {"anna": ANNA, "bo": BO}),
+        # PrairieLearn
+        (["anna@uni.example_1_lab_1_1_01_mpi.ipynb", "bo@uni.example_1_lab_1_1_01_mpi.ipynb"],
+         {"anna": "", "bo@uni.example": ""}),
+    ],
+)  # fmt: skip
+def test_the_names_of_a_learning_platform_are_known(
+    files: list[str], roster: dict[str, str], tmp_path: Path
+) -> None:
+    found = find_submissions([make(tmp_path, *files)], LAB)
+    claim(found, roster)
+    assert strangers(found, roster) == []
+    paths = {s.student: str(s.path.relative_to(tmp_path)) for s in found.submissions}
+    assert paths == dict(sorted(zip(roster, files, strict=False)))
+    noted = [note for s in found.submissions for note in s.notes]
+    assert len(noted) == len(files) - len(roster) and all("onlinetext" in note for note in noted)
+
+
+@pytest.mark.parametrize(
+    ("files", "roster", "asked", "unknown"),
+    [
+        # two students of one name; a form that is not known; a name that is part of others
+        ([f"{ANNA}_1{MOODLE}/x.ipynb", f"{ANNA}_2{MOODLE}/x.ipynb"], {"a": ANNA, "b": ANNA},
+         {"a", "b"}, 2),
+        (["Lab1 anna beispiel final.ipynb", "bo.ipynb"], {"a": ANNA, "bo": BO}, {"a"}, 1),
+        (["anna_hw.ipynb", "bo.ipynb"], {"anna": ANNA, "bo": BO}, {"anna"}, 1),
+        (["lena-anna.ipynb", "bo.ipynb"], {"anna": "", "bo": BO}, {"anna"}, 1),
+        (["lena.ipynb", "bo.ipynb"], {"anna": "", "bo": BO}, set(), 1),
+    ],
+)  # fmt: skip
+def test_a_name_that_may_be_a_students_is_asked_about(
+    files: list[str], roster: dict[str, str], asked: set[str], unknown: int, tmp_path: Path
+) -> None:
+    found = find_submissions([make(tmp_path, *files)], LAB)
+    claim(found, roster)
+    questions = {s.student for s in found.submissions if s.problem.startswith("is it handed in")}
+    assert questions == asked
+    assert len(strangers(found, roster)) == unknown
 
 
 def test_a_linked_folder_is_told(tmp_path: Path) -> None:

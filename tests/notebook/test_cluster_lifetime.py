@@ -517,11 +517,11 @@ def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path:
     launcher = LocalProcessLauncher(work_dir=str(tmp_path))
     launcher.output_file = str(tmp_path / "output")
     file = Path(launcher.output_file)
-    file.write_text("at first")
+    file.write_text("at first", encoding="utf-8")
     assert output_of(launcher) == "at first"
-    file.write_text("at first, and last")
+    file.write_text("at first, and last", encoding="utf-8")
     assert output_of(launcher) == "at first, and last"
-    file.write_text("at first, and last, and as it ended")
+    file.write_text("at first, and last, and as it ended", encoding="utf-8")
     launcher._log_output({"exit_code": 213})
     assert not file.exists()
     assert [output_of(launcher) for _ in range(2)] == ["at first, and last, and as it ended"] * 2

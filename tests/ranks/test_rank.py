@@ -39,7 +39,7 @@ def test_a_script_sees_what_a_lab_sees(tmp_path: Path, n: int):
 
 
 def count_gloo_threads() -> int:
-    names = (Path(path).read_text() for path in glob.glob("/proc/self/task/*/comm"))
+    names = (Path(path).read_text(encoding="utf-8") for path in glob.glob("/proc/self/task/*/comm"))
     return sum("gloo" in name for name in names)
 
 

@@ -224,7 +224,9 @@ def _run_cases(report: str, *modules: str) -> None:
     world = World()
     assert world.group  # started by all, before a case uses it on some
     agreement = new_communicator()
-    with open(report, "w") if world.rank == 0 else contextlib.nullcontext() as file:
+    with (
+        open(report, "w", encoding="utf-8") if world.rank == 0 else contextlib.nullcontext() as file
+    ):
         for name, case in _cases(tuple(modules)).items():
             began = time.perf_counter()
             faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)

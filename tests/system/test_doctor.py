@@ -55,6 +55,13 @@ def test_an_mpi_that_does_not_start_is_a_failure() -> None:
     assert ran.stdout.splitlines()[-1].startswith("Not ready: fix mpi as described above")
 
 
+def test_jupyterlab_does_not_inherit_what_harms_labs() -> None:
+    """With PYTHONINSPECT, Python would show how JupyterLab ended, and wait for input."""
+    ran = parlab("lab", "--version", PYTHONINSPECT="1", MPLBACKEND="Agg")
+    assert "parlab lab: ignoring MPLBACKEND=Agg, because matplotlib would not show" in ran.stderr
+    assert "SystemExit" not in ran.stderr and ran.returncode == 0
+
+
 def ours() -> set[int]:
     """Processes that this one has started, directly or not."""
     return {process.pid for process in psutil.Process().children(recursive=True)}

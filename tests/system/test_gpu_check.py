@@ -53,7 +53,7 @@ def shows(**values: Any) -> dict[str, Any]:
 def notebook(path: Path, *cells: Any) -> Path:
     local = cell("start", "raise SystemExit('the notebook itself does not run')", magic="")
     setup = cell("set-up", SET_UP)
-    path.write_text(json.dumps({"cells": [local, setup, *cells]}))
+    path.write_text(json.dumps({"cells": [local, setup, *cells]}), encoding="utf-8")
     return path
 
 
@@ -71,7 +71,7 @@ def gpu_check(*arguments: str, **options: Any) -> subprocess.CompletedProcess[st
 
 
 def items(path: Path) -> dict[str, Any]:
-    return {item["name"]: item for item in json.loads(path.read_text())["items"]}
+    return {item["name"]: item for item in json.loads(path.read_text(encoding="utf-8"))["items"]}
 
 
 # Reading notebooks

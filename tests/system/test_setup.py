@@ -116,7 +116,7 @@ def test_of_two_calls_at_once_one_makes_it(told: tuple[Path, list[str]]) -> None
 def test_a_changed_lock_refreshes_it_in_place_once(made: Path) -> None:
     left_over = made / ".venv" / "left-over"
     left_over.touch()
-    with open(made / "requirements.txt", "a") as lock:
+    with open(made / "requirements.txt", "a", encoding="utf-8") as lock:
         lock.write("# changed\n")
     refreshed = make(made, "setup")
     assert "Updating .venv" in refreshed.stdout, refreshed.stderr

@@ -109,7 +109,9 @@ def test_labs_have_no_markers_hidden_checks_or_outputs(source: Path) -> None:
 @pytest.mark.parametrize("source", LABS)
 def test_every_exercise_is_a_stub(source: Path) -> None:
     lab = json.loads((ROOT / "labs" / f"{source.stem}.ipynb").read_text())
-    keys = re.findall(r'^# %%.*"exercise".* exercise="(\w+)"', source.read_text(), re.M)
+    keys = re.findall(
+        r'^# %%.*"exercise".* exercise="(\w+)"', source.read_text(encoding="utf-8"), re.M
+    )
     assert keys
     sources = {
         cell["metadata"]["exercise"]: "".join(cell["source"])

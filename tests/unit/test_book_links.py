@@ -14,13 +14,15 @@ FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 def anchors(page: Path) -> set[str]:
     """The names of a page's headings in links, as MyST makes them."""
-    titles = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE)
+    titles = re.findall(
+        r"^#+ (.+)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
 def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
-    for target, heading in LINK.findall(FENCED.sub("", page.read_text())):
+    for target, heading in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
         assert (page.parent / target).exists(), target
         if heading:
             assert heading in anchors(page.parent / target), f"{target}#{heading}"

@@ -22,7 +22,7 @@ NO_ANSWER = ("error sending request", "dns error", "timed out", "Failed to fetch
 
 def requirements(path: Path) -> dict[str, Requirement]:
     """A requirements file by name, without comments."""
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    lines = (line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     found = [Requirement(line) for line in lines if line]
     assert len({r.name for r in found}) == len(found), f"{path.name} names a package twice"
     return {r.name: r for r in found}

@@ -158,7 +158,11 @@ def _switches(thread: int) -> int:
     """
     number = next((t.native_id for t in threading.enumerate() if t.ident == thread), None)
     with contextlib.suppress(OSError):
-        status = Path(f"/proc/self/task/{number}/status").read_text().splitlines()
+        status = (
+            Path(f"/proc/self/task/{number}/status")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
         return sum(int(line.split()[1]) for line in status if line.startswith("nonvoluntary"))
     return 0
 

@@ -47,7 +47,7 @@ def _serve(requests: int, output: int) -> None:
         "interrupt": interrupt,
         "interrupt_taken": interrupt_taken,
     }
-    with open(requests) as lines:
+    with open(requests, encoding="utf-8") as lines:
         for line in lines:
             what, generation = line.split()
             if what == "stacks":

@@ -37,7 +37,7 @@ def connection(file: Path) -> str:
     """
     while True:
         try:
-            text = file.read_text()
+            text = file.read_text(encoding="utf-8")
             json.loads(text)
             return text
         except (FileNotFoundError, ValueError):  # not there, or not all of it

@@ -43,7 +43,7 @@ def processor_use(pid: int) -> dict[str, float | bool]:
     """Processor time that this process has used, and whether its main thread wants the processor
     now; 0 and no where the system does not tell."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return {"processor_seconds": 0.0, "runnable": False}
@@ -65,7 +65,10 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file,
+            ):
                 parent = int(file.read().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
     found, waiting = [], [pid]

@@ -48,7 +48,7 @@ def memory() -> Finding:
 def _container_limit() -> int | None:
     """Bytes that this control group may use; None where there is no limit."""
     try:
-        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+        return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no control groups, or "max"
         return None
 
@@ -100,7 +100,11 @@ def _nvidia_smi() -> str:
     query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         ran = subprocess.run(
-            [program, *query], capture_output=True, text=True, timeout=PROGRAM_TIMEOUT
+            [program, *query],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=PROGRAM_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"

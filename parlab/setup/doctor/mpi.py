@@ -73,7 +73,8 @@ def _run_probe() -> tuple[int | None, str, str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="replace",
     )
     try:
         out, err = process.communicate(timeout=DEADLINE)

@@ -129,7 +129,7 @@ def what_forbids_sandboxes(message: str) -> str:
 
 def _setting(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:  # this kernel has no such setting
         return ""
 
@@ -137,6 +137,8 @@ def _setting(path: Path) -> str:
 def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; one that cannot start, or gives no answer, has failed."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))

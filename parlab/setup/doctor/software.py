@@ -40,7 +40,7 @@ def packages() -> Finding:
     if not lock.exists():
         return Finding("note", "no requirements.txt here", "Versions are not compared.")
     missing, other, count = [], [], 0
-    for requirement in locked(lock.read_text()):
+    for requirement in locked(lock.read_text(encoding="utf-8")):
         count += 1
         try:
             version = Version(importlib.metadata.version(requirement.name))
@@ -112,8 +112,9 @@ def jupyterlab() -> Finding:
     myst = Path(sys.prefix, "share/jupyter/labextensions/jupyterlab-myst/package.json")
     if not myst.exists():
         return Finding("note", f"{version}, without jupyterlab-myst", "Text shows its markup.")
+    myst_version = json.loads(myst.read_text(encoding="utf-8"))["version"]
     return Finding(
         "ok",
-        f"{version}, with jupyterlab-myst {json.loads(myst.read_text())['version']}",
+        f"{version}, with jupyterlab-myst {myst_version}",
         "It opens with the list of labs and shows text as in the book.",
     )

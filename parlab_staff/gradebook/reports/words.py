@@ -33,7 +33,7 @@ OF_SUBMISSION = OF_EXERCISE | {
     GradeStatus.FAILED: "nothing of it is right yet",
     GradeStatus.ERROR: "could not be read or run",
     GradeStatus.DIED: "its process ended before anything was graded",
-    GradeStatus.MISSING: "nothing handed in, or the lab as it was handed out",
+    GradeStatus.MISSING: "no submission was found",
     GradeStatus.GRADER_ERROR: "could not be graded in full, which is not your fault and not a zero",
 }
 

@@ -66,7 +66,10 @@ def family(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat") as file:
+            with (
+                contextlib.suppress(OSError, ValueError),
+                open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file,
+            ):
                 # pid (name) state parent …; a name may hold anything.
                 parent = int(file.read().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
@@ -80,9 +83,9 @@ def kill_first_without_memory(pids: list[int]) -> None:
     """Let the system end these first when memory runs out, even if a process undid that."""
     for pid in pids:
         path = f"/proc/{pid}/oom_score_adj"
-        with contextlib.suppress(OSError), open(path) as file:
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             if file.read().strip() != KILL_FIRST:
-                with open(path, "w") as changed:
+                with open(path, "w", encoding="utf-8") as changed:
                     changed.write(KILL_FIRST)
 
 
@@ -93,7 +96,10 @@ def memory_and_threads(pids: list[int]) -> tuple[int, int]:
     """
     held = threads = 0
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file,
+        ):
             for line in file:
                 if line.startswith(("RssAnon:", "RssShmem:")):
                     held += int(line.split()[1]) * 1024
@@ -146,18 +152,21 @@ def in_sockets(pid: int) -> int:
     open because they are being sent through another, count as all that they can contain.
     """
     usual, waiting = BUFFER, 0
-    with contextlib.suppress(OSError), open("/proc/sys/net/core/wmem_default") as file:
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/sys/net/core/wmem_default", encoding="utf-8", errors="replace") as file,
+    ):
         usual = int(file.read())  # more is not to be had: see syscalls
     with contextlib.suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/net/sockstat") as file:
+        with open(f"/proc/{pid}/net/sockstat", encoding="utf-8", errors="replace") as file:
             waiting += IN_A_SOCKET * usual * int(file.readline().split()[2])
         for name in ("tcp", "tcp6", "udp", "udp6"):
-            with open(f"/proc/{pid}/net/{name}") as file:
+            with open(f"/proc/{pid}/net/{name}", encoding="utf-8", errors="replace") as file:
                 for line in file.readlines()[1:]:
                     sent, received = line.split()[4].split(":")
                     waiting += int(sent, 16) + int(received, 16)
-        with open(f"/proc/{pid}/net/unix") as file:
-            datagrams = sum(line.split()[4] == "0002" for line in file)
+        with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="replace") as file:
+            datagrams = sum(line.split()[4:5] == ["0002"] for line in file)
             waiting += (DATAGRAMS - IN_A_SOCKET) * usual * datagrams
     return waiting
 
@@ -220,7 +229,7 @@ def main(ended: str, folder: str, *rest: str) -> int:
             child.wait(POLL_SECONDS)
     child.kill()
     status = child.wait()
-    with open(ended, "w") as file:
+    with open(ended, "w", encoding="utf-8") as file:
         json.dump({"limit": reason, "output": output.decode(errors="replace")}, file)
     return status if status >= 0 else 128 - status
 

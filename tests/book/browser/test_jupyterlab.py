@@ -21,7 +21,7 @@ MESSAGE = "ranks 0 and 1 have the same share"
 
 
 def cells(notebook: Path) -> list[dict]:
-    return json.loads(notebook.read_text())["cells"]
+    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
 
 
 def of(exercise: str, role: str, among: list[dict]) -> dict:

@@ -1,0 +1,150 @@
+"""Finds the submission of each student on the roster, whatever a learning platform calls it."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from parlab_staff.grading.submissions import Collected, Submission, bare_name, plain_name
+
+# How platforms name what an instructor downloads: `one` and `two` may each identify the student.
+_PLATFORMS = [
+    # Moodle: Anna Beispiel_4711_assignsubmission_file_, also with a file's name at the end
+    r"(?P<one>.+?)(_(?P<two>\d+))?_assignsubmission_(file|onlinetext)(_.*)?",
+    # Canvas: beispielanna_LATE_4711_52001_01_mpi
+    r"(?P<one>[^_]+)(_LATE)?_(?P<two>\d+)_\d+_.+",
+    # PrairieLearn: anna@uni.example_1_01_mpi_1_1_01_mpi
+    r"(?P<one>(?P<two>[^@\s]+)@[^@\s_]+)_\d+_.+",
+]
+_MOST_WORDS = 5  # of a name whose words are tried in each order
+
+
+def claim(collected: Collected, roster: Mapping[str, str]) -> None:
+    """Give each student of the roster the submission that can be nobody else's.
+
+    Args:
+        collected: what was found. A student's submission gets the name that the roster has.
+        roster: the full name of each student; "" if it is unknown.
+
+    A name that may be a student's, or several students', is reported and not chosen. So is a file
+    that is no notebook: something was handed in.
+    """
+    on_roster = {plain_name(student) for student in roster}
+    present = {plain_name(s.student) for s in collected.submissions}
+    free = [s for s in collected.submissions if plain_name(s.student) not in on_roster]
+    starts = _common_starts([s.student for s in free])
+    absent = [
+        _Student(plain_name(student), name, starts)
+        for student, name in roster.items()
+        if plain_name(student) not in present
+    ]
+    for student in absent:
+        alike = [s for s in free if student.owns(s.student)]
+        owners = [one for one in absent if any(one.owns(s.student) for s in alike)]
+        if alike:
+            _give(collected, student.student, alike, certain=len(owners) == 1)
+        else:
+            _ask(collected, student, free, absent)
+    collected.submissions.sort(key=lambda one: one.student)
+
+
+def strangers(collected: Collected, roster: Iterable[str]) -> list[str]:
+    """Return the names of submissions that are of nobody on the roster."""
+    on_roster = {plain_name(student) for student in roster}
+    return [s.student for s in collected.submissions if plain_name(s.student) not in on_roster]
+
+
+@dataclass(frozen=True)
+class _Student:
+    """A student of the roster, without a submission of exactly this name.
+
+    Attributes:
+        student: as in the roster.
+        name: the full name; "" if unknown.
+        starts: what all submissions' names start with, which is not part of a student's name.
+    """
+
+    student: str
+    name: str
+    starts: list[str]
+
+    def owns(self, text: str) -> bool:
+        """Return whether a submission's name has the same letters, or is a platform's for this."""
+        own = plain_name(self.student).casefold()
+        if plain_name(text).casefold() == own:
+            return True
+        # GitHub Classroom: 01-mpi-anna, and 01-mpi-anna-main in a downloaded archive
+        ends = {own, f"{own}-main", f"{own}-master"}
+        if any(plain_name(text[len(start) :]).casefold() in ends for start in self.starts):
+            return True
+        found = [re.fullmatch(form, text, re.DOTALL) for form in _PLATFORMS]
+        parts = [part for one in found if one for part in (one["one"], one["two"]) if part]
+        return any(_joined(part) & (_joined(self.student) | _joined(self.name)) for part in parts)
+
+    def may_own(self, text: str) -> bool:
+        """Return whether a name has all words of the student's identity or full name."""
+        words = set(_words(text))
+        own = [set(_words(known)) for known in (self.student, self.name)]
+        return any(one <= words and max(map(len, one)) > 1 for one in own if one)
+
+
+def _give(collected: Collected, student: str, alike: list[Submission], certain: bool) -> None:
+    """Give the student the only notebook of these submissions, or report them."""
+    notebooks = [s for s in alike if s.path] or alike
+    if certain and len(notebooks) == 1:
+        others = [s for s in alike if s is not notebooks[0]]
+        notes = [f"also handed in: {s.student}: {s.problem}" for s in others]
+        for one in alike:
+            collected.submissions.remove(one)
+        chosen = replace(notebooks[0], student=student)
+        chosen = replace(chosen, notes=(*chosen.notes, *notes))
+        collected.submissions.append(chosen)
+        return
+    collected.submissions.append(Submission(student, None, _question(student, alike)))
+
+
+def _ask(
+    collected: Collected, student: _Student, free: list[Submission], absent: list[_Student]
+) -> None:
+    """Report what may be the student's: nothing of it is certain."""
+    names = {path: bare_name(path) for path in collected.ignored}
+    files = [path for path, name in names.items() if student.owns(name)] or [
+        path
+        for path, name in names.items()
+        if student.may_own(name) and not any(one.owns(name) for one in absent)
+    ]
+    if files:
+        collected.ignored.remove(files[0])
+        problem = f"no notebook is among what was handed in: {files[0].name}"
+        collected.submissions.append(Submission(student.student, None, problem))
+        return
+    if alike := [s for s in free if student.may_own(s.student)]:
+        problem = _question(student.student, alike)
+        collected.submissions.append(Submission(student.student, None, problem))
+
+
+def _question(student: str, alike: list[Submission]) -> str:
+    names = ", ".join(s.student for s in alike)
+    return f"is it handed in under another name: {names}? Call it {student}"
+
+
+def _common_starts(names: list[str]) -> list[str]:
+    """Return the starts that all names have and that end with a hyphen: the assignment's name."""
+    first = names[0] if len(names) > 1 else ""
+    starts = [first[: at + 1] for at, character in enumerate(first) if character == "-"]
+    return [start for start in starts if all(name.startswith(start) for name in names)]
+
+
+def _joined(text: str) -> set[str]:
+    """Return the letters of a name, in each order of its words: Canvas puts the last name first."""
+    words = _words(text)
+    orders = permutations(words) if len(words) <= _MOST_WORDS else [words]
+    return {"".join(order) for order in orders} - {""}
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a name in small letters, without accents."""
+    letters = unicodedata.normalize("NFKD", text).casefold()
+    bare = "".join(c for c in letters if not unicodedata.combining(c))
+    return re.findall(r"[^\W_]+", bare)

@@ -1,0 +1,57 @@
+"""What a notebook's kernel inherits from its environment changes nothing in a lab."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernel import Notebook
+
+NOWHERE = "http://127.0.0.1:9"
+INHERITED = {
+    "MPLBACKEND": "Agg",
+    "PYTHONWARNINGS": "error",
+    "http_proxy": NOWHERE,
+    "ALL_PROXY": NOWHERE,
+    # a kernel in a job of Slurm, on a node that nothing resolves
+    **{"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NNODES": "1"},
+    **{"SLURM_NODELIST": "no-such-node", "SLURM_JOB_NODELIST": "no-such-node"},
+    # … and of torchrun, on another one
+    **{"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.255.255.1", "MASTER_PORT": "29500"},
+    # a locale whose encoding is ASCII
+    **{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+}
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Notebook]:
+    kernel = Notebook(INHERITED)
+    try:
+        yield kernel
+    finally:
+        kernel.shutdown()
+
+
+def test_ranks_start_and_communicate(kernel: Notebook) -> None:
+    ran = kernel.run("from parlab import cluster\ncluster.start(2)")
+    assert (ran.status, ran.message) == ("ok", "")
+    ran = kernel.run(
+        "%%px\nimport torch\nimport torch.distributed as dist\nfrom parlab.rank import group\n"
+        "total = torch.ones(2)\ndist.all_reduce(total, group=group)\ndist.all_reduce(total)\n"
+        "print('β', total.tolist())"
+    )
+    assert (ran.status, ran.text) == ("ok", "[all ranks] β [4.0, 4.0]\n"), ran.message
+
+
+def test_pictures_are_shown(kernel: Notebook) -> None:
+    ran = kernel.run("from parlab import plots\ndrawn, axes = plots.subplots('a title')")
+    assert (ran.status, ran.text) == ("ok", "<Figure size 640x360 with 1 Axes>"), ran.message
+
+
+def test_a_kernel_without_docstrings_says_why_no_ranks_start() -> None:
+    kernel = Notebook({"PYTHONOPTIMIZE": "2"})
+    try:
+        ran = kernel.run("from parlab import cluster\ncluster.start(2)")
+    finally:
+        kernel.shutdown()
+    assert ran.error == "ClusterError"
+    assert "PYTHONOPTIMIZE=2 is set for this kernel" in ran.message
