@@ -20,6 +20,11 @@ from parlab.runtime.rank_names import by_value, ranks_text
 
 OTHERS = "The others were at:"
 MESSAGE_START, MESSAGE_END = 4000, 1000  # characters of an exception's message
+NOT_FREE = (
+    "Python cannot interrupt a call into C code, such as a long computation or a call that waits for a "
+    "window or a file of MPI. Nor does it end code that catches every exception. MPI cannot replace a "
+    "rank alone, so all ranks are replaced."
+)
 INTACT = "The ranks are free again, their variables are intact, and `comm` works again."
 
 
@@ -117,7 +122,7 @@ def reason_text(outcome: Outcome, n: int) -> str:
     if outcome.deaths:
         return ""
     if outcome.not_free:
-        return f"{ranks_text(outcome.not_free, n).capitalize()} could not be stopped."
+        return f"{_not_free_text(outcome.not_free, n)} {NOT_FREE}"
     modules = {
         rank: ", ".join(f"`{module}`" for module in modules)
         for rank, modules in outcome.cut_off.items()
@@ -132,6 +137,12 @@ def reason_text(outcome: Outcome, n: int) -> str:
     return "The ranks were stopped, and then they did not answer."
 
 
+def _not_free_text(ranks: list[int], n: int) -> str:
+    if len(ranks) == n > 1:
+        return "No rank could be stopped."
+    return f"{ranks_text(ranks).capitalize()} could not be stopped."
+
+
 def kept_text(outcome: Outcome) -> str:
     """What freeing the ranks kept, and what it could not."""
     text = INTACT
@@ -142,6 +153,8 @@ def kept_text(outcome: Outcome) -> str:
         text += (
             f" Other cells were stopped, too, because all ranks are needed: {'; '.join(places)}."
         )
+    if outcome.continued:
+        text += f" A signal had stopped {ranks_text(outcome.continued)}. It was made to continue."
     if outcome.torch_is_new:
         text += (
             " torch.distributed was started again, and `group` works again. Objects on the "

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from parlab.cluster.freeing import Freeing
 from parlab.cluster.import_time import ImportTime
-from parlab.cluster.locations import cell_line, in_torch, is_importing, is_in, where
+from parlab.cluster.locations import cell_line, in_import, in_torch, is_in, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
+from parlab.rank.engine.supervisor import STOPPED
 
 # A rank that raised may have left others waiting for it: they get this long to end by themselves.
 GRACE_SECONDS = 1.0
@@ -92,7 +93,7 @@ class Execution:
 
     def _note_names(self, stacks: dict[int, str]) -> None:
         cells = self.session.cells
-        lines = [cell_line(stack, cells) for stack in stacks.values() if is_importing(stack)]
+        lines = [cell_line(stack, cells) for stack in stacks.values() if in_import(stack)]
         cut_off_at = min((line for line in lines if line is not None), default=None)
         self.session.names.add(self.code, cut_off_at)
         self.session.names.missing.update(
@@ -119,7 +120,7 @@ class Execution:
             freeing.from_calls()
         free = freeing.from_all()
         outcome.freed = True
-        outcome.not_free = freeing.running()
+        outcome.not_free = freeing.busy()
         outcome.intact = free and freeing.recover(outcome)
         for cell in ended_here:  # of which this cell tells
             self.session.background.remove(cell)
@@ -143,8 +144,11 @@ class Execution:
         if not running:
             return {}
         busy = self.session.in_background()
-        stacks = {rank: "" for rank in running}
-        stacks |= self.session.channel.stacks(sorted({*running, *busy}))
+        # After the deadline, most have just been asked.
+        known = self._imports.stacks if outcome.ending is Ending.DEADLINE else {}
+        stacks = {rank: known.get(rank, "") for rank in running}
+        unknown = {*running, *busy} - {rank for rank, stack in stacks.items() if stack}
+        stacks |= self.session.channel.stacks(sorted(unknown))
         places = self._places(stacks)
         file = self.session.cells.file(self.code)
         waiting = {rank for rank in busy if rank in running and not is_in(stacks[rank], file)}
@@ -157,8 +161,11 @@ class Execution:
 
     def _places(self, stacks: dict[int, str]) -> dict[int, str]:
         """The line of a cell for each stack."""
-        return {
-            rank: where(stack, self.session.cells)
-            or ("between two lines" if stack else "no sign (stuck in C code)")
-            for rank, stack in stacks.items()
-        }
+        return {rank: self._place(stack) for rank, stack in stacks.items()}
+
+    def _place(self, stack: str) -> str:
+        if stack == STOPPED:
+            return "stopped by a signal (SIGSTOP)"
+        if not stack:
+            return "no sign (stuck in C code)"
+        return where(stack, self.session.cells) or "has not begun this cell"

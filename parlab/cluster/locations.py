@@ -6,6 +6,8 @@ from pathlib import PurePath
 
 from ipykernel.compiler import get_file_name
 
+from parlab.runtime.library_files import is_library
+
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.M)
 
 
@@ -80,9 +82,23 @@ def in_torch(stack: str) -> bool:
     return first is not None and bool(_WAITS_IN_TORCH.search(first["file"]))
 
 
-def is_importing(stack: str) -> bool:
+def in_import(stack: str) -> bool:
     """Whether the rank is inside the body of a module, or on the way to it."""
-    return any(
-        frame["function"] == "_find_and_load" and "importlib" in frame["file"]
-        for frame in _FRAME.finditer(stack)
-    )
+    return any(map(_is_import, _FRAME.finditer(stack)))
+
+
+def is_importing(stack: str) -> bool:
+    """Whether an import is at work, so that its time does not count.
+
+    A file of the learner's that is being imported is part of the cell: it may train or wait there.
+    """
+    for frame in _FRAME.finditer(stack):
+        if _is_import(frame):
+            return True
+        if not is_library(frame["file"]):
+            return False
+    return False
+
+
+def _is_import(frame: re.Match[str]) -> bool:
+    return frame["function"] == "_find_and_load" and "importlib" in frame["file"]

@@ -29,5 +29,6 @@ class Outcome:
     not_free: list[int] = field(default_factory=list)  # ranks that did not stop
     # By rank, the modules whose import was cut off: the ranks must be replaced.
     cut_off: dict[int, list[str]] = field(default_factory=dict)
+    continued: list[int] = field(default_factory=list)  # ranks that a signal had stopped
     lost: list[str] = field(default_factory=list)  # variables whose communicator ended
     torch_is_new: bool = False

@@ -335,18 +335,18 @@ def test_what_c_code_computes_may_end_first(notebook: Notebook):
 def test_ranks_that_end_just_as_they_would_be_given_up_keep_their_variables(notebook: Notebook):
     ran = notebook.run(
         "from parlab.cluster.freeing import Freeing\n"
-        "looks = Freeing._any_alive\n"
+        "looks = Freeing._may_stop\n"
         "def late(self, *arguments):\n"
         "    self._stop.wait_for(lambda: not self.running(), 60)\n"
         "    return looks(self, *arguments)\n"
-        "Freeing._any_alive = late"
+        "Freeing._may_stop = late"
     )
     assert ran.status == "ok", ran.message
     ran = notebook.run(
         "%%px --timeout 1\nend = time.monotonic() + 5\n"
         "any(map(end.__lt__, iter(time.monotonic, None)))"
     )
-    notebook.run("Freeing._any_alive = looks")
+    notebook.run("Freeing._may_stop = looks")
     assert "variables are intact" in ran.message
     works_and_keeps(notebook, held=True)
 
