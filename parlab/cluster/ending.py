@@ -7,9 +7,9 @@ from ipyparallel.error import RemoteError
 from parlab.cluster import report
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import (
+    CellError,
     DeadlineExceeded,
     RankDied,
-    RankError,
     RankFailed,
     RankInterrupted,
 )
@@ -21,9 +21,9 @@ from parlab.runtime.rank_names import by_value, ranks_text
 OTHERS = "The others were at:"
 MESSAGE_START, MESSAGE_END = 4000, 1000  # characters of an exception's message
 NOT_FREE = (
-    "Python cannot interrupt a call into C code, such as a long computation or a call that waits for a "
-    "window or a file of MPI. Nor does it end code that catches every exception. MPI cannot replace a "
-    "rank alone, so all ranks are replaced."
+    "Python cannot interrupt a call into C code, such as a long computation or a call that waits "
+    "for a window or a file of MPI. Nor can it end code that catches every exception. MPI cannot "
+    "replace a rank alone, so all ranks are replaced."
 )
 INTACT = "The ranks are free again, their variables are intact, and `comm` works again."
 
@@ -38,10 +38,11 @@ def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple
 
 
 def _message_and_lines(error: RemoteError) -> tuple[str, str]:
-    """The rank's formatter sends lines of the cell, indented, or a text that tells all itself."""
+    """The rank's formatter sends the message and the lines of the cell, or a text of its own."""
     text = error.traceback or ""
-    if text.startswith("  ") or not text:
-        return f"{error.ename}: {_cut(error.evalue)}".rstrip(": "), text
+    message = f"{error.ename}: {error.evalue}".rstrip(": ")
+    if text.startswith(message) or not text:
+        return _cut(message), text.removeprefix(message).lstrip("\n")
     return _cut(text), ""
 
 
@@ -55,7 +56,7 @@ def _cut(text: str) -> str:
 
 def error_of(
     outcome: Outcome, replies: Replies, timeout: float, died: str, n: int
-) -> RankError | None:
+) -> CellError | None:
     """The exception that the cell raises, without what happens to the ranks; None when well.
 
     `died` is `died_text` of the ranks that died, or empty.
@@ -141,6 +142,28 @@ def _not_free_text(ranks: list[int], n: int) -> str:
     if len(ranks) == n > 1:
         return "No rank could be stopped."
     return f"{ranks_text(ranks).capitalize()} could not be stopped."
+
+
+def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> str:
+    """Which messages a cell left, by the rank that did not receive them: (source, tag).
+
+    None is a message of a collective call.
+    """
+    messages = [
+        f"from rank {one[0]} to rank {rank} (tag {one[1]})"
+        for rank, found in unreceived.items()
+        for one in found
+        if one is not None
+    ]
+    if messages:
+        return (
+            f"No rank received these messages of this cell: {', '.join(messages)}. They were "
+            "discarded. Receive a message in the cell that sends it."
+        )
+    return (
+        "The ranks' collective calls in this cell did not match. Do all ranks make the same calls, "
+        "in the same order, and with the same root? `comm` works again."
+    )
 
 
 def kept_text(outcome: Outcome) -> str:

@@ -30,5 +30,8 @@ class RankInterrupted(_ShownAsMessage, KeyboardInterrupt):
     """
 
 
+CellError = RankError | RankInterrupted
+
+
 class ClusterError(RankError):
     """The ranks could not be started, or there are none."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import ipyparallel as ipp
@@ -24,6 +25,7 @@ PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of processor time in one step: more than hearing an interrupt takes
 HEARD_SECONDS = 0.2  # of processor time: a rank that has had this much would have stopped
 LOOK_SECONDS = 0.2  # for a last look at ranks that are about to be given up
+FREE_SECONDS = 1.0  # in which ranks that have ended their cells show that they are free
 CALL_SECONDS = 5.0  # in which a rank that is free answers a call, on a busy machine, too
 RECOVERY_SECONDS = 30.0  # a busy machine takes long to start torch's groups anew
 STILL_BUSY = (
@@ -47,7 +49,7 @@ class Freeing:
         self._stop = stop
         self._progress = progress
         self._all = list(range(session.n))
-        self._pings: dict[int, ipp.AsyncResult] = {}
+        self._pings: dict[int, Future[list[str]]] = {}
         self._used: dict[int, float] = {}  # processor time of each rank before it was interrupted
         self.in_torch = False  # whether ranks wait in a process group of torch's own
         self.continued: set[int] = set()  # ranks that a signal had stopped
@@ -59,10 +61,10 @@ class Freeing:
     def busy(self) -> list[int]:
         """The ranks that are not free: they are in a cell, or do not answer a call."""
         in_cells = self.in_cells()
-        for rank in set(self._all) - set(in_cells) - self._pings.keys():
-            self._pings[rank] = self.session.client[rank].apply_async(_cut_off)
-            self._pings[rank]._children[0].add_done_callback(lambda _: self._stop.notify())
-        silent = {rank for rank, ping in self._pings.items() if not ping._children[0].done()}
+        if unasked := sorted(set(self._all) - set(in_cells) - self._pings.keys()):
+            result = self.session.client[unasked].apply_async(_cut_off)
+            self._pings |= dict(zip(unasked, self._wakes(result), strict=True))
+        silent = {rank for rank, ping in self._pings.items() if not ping.done()}
         return sorted({*in_cells, *silent})
 
     def from_calls(self) -> bool:
@@ -110,6 +112,18 @@ class Freeing:
         """Whether ranks are busy; one that died is not waited for."""
         return bool(self.busy()) and not self.session.channel.deaths()
 
+    def all_are_free(self) -> bool:
+        """Whether all ranks answer: none is in a cell, or in a function that was sent to it."""
+        return self._stop.wait_for(lambda: not self._waits_for_ranks(), FREE_SECONDS)
+
+    def unreceived(self) -> dict[int, list]:
+        """What `leftovers.find` returns on each rank that has such messages.
+
+        Nothing if a rank does not answer, since it runs something else that may use `comm`.
+        """
+        answers = self._answers(FREE_SECONDS, _unreceived) or {}
+        return {rank: found for rank, found in answers.items() if found}
+
     def recover(self, outcome: Outcome) -> bool:
         """Renew what was revoked, on all ranks; says whether the ranks are intact."""
         outcome.continued = sorted(self.continued)
@@ -117,14 +131,15 @@ class Freeing:
             outcome.not_free = self.busy()
             return False
         try:
-            outcome.cut_off = {rank: ping.get(0) for rank, ping in self._pings.items()}
+            answers = {rank: ping.result(0) for rank, ping in self._pings.items()}
+            outcome.cut_off = {rank: list(answer) for rank, answer in answers.items()}
         except Exception:
             return False
         if any(outcome.cut_off.values()):
             return False
         self.session.channel.processor_seconds(self._all, CALL_SECONDS)  # after any late interrupt
         self.session.ranks.generation += 1
-        answers = self._answers(_recover, self.session.ranks.generation)
+        answers = self._answers(RECOVERY_SECONDS, _recover, self.session.ranks.generation)
         if answers is None:
             return False
         outcome.lost = sorted({name for answer in answers.values() for name in answer["lost"]})
@@ -146,9 +161,9 @@ class Freeing:
     ) -> bool:
         """Whether some rank that is busy may still stop.
 
-        It uses the processor, or waits for it, but has had little of it unless the user `is_patient`.
-        Or it has left its cell, which the kernel then hears of, on a busy machine a while later. One
-        that does not answer may have.
+        It uses the processor, or waits for it, but has had little of it, unless the user
+        `is_patient`. Or it has left its cell, and the kernel hears of that later, on a busy
+        machine. A rank that does not answer may have.
         """
         channel = self.session.channel
         for rank in self.busy():
@@ -161,13 +176,20 @@ class Freeing:
         stacks = channel.stacks(self.busy(), LOOK_SECONDS)
         return any(stack and not where(stack, self.session.cells) for stack in stacks.values())
 
-    def _answers(self, function: Callable[..., Any], *arguments: Any) -> dict[int, Any] | None:
-        """What `function` returns on each rank; None where one does not answer, or raises."""
-        result = self.session.ranks.call(function, *arguments)
+    def _wakes(self, result: ipp.AsyncResult) -> list[Future]:
+        """The answers of the ranks; each wakes the thread that waits here."""
         for future in result._children:
             future.add_done_callback(lambda _: self._stop.notify())
+        return result._children
+
+    def _answers(
+        self, seconds: float, function: Callable[..., Any], *arguments: Any
+    ) -> dict[int, Any] | None:
+        """What `function` returns on each rank; None where one does not answer, or raises."""
+        result = self.session.ranks.call(function, *arguments)
+        self._wakes(result)
         deaths = self.session.channel.deaths
-        self._stop.wait_for(lambda: result.done() or bool(deaths()), RECOVERY_SECONDS)
+        self._stop.wait_for(lambda: result.done() or bool(deaths()), seconds)
         try:
             return dict(enumerate(result.get(0)))
         except Exception:
@@ -178,6 +200,12 @@ def _cut_off() -> list[str]:
     from parlab.rank.engine.interrupts import cut_off
 
     return cut_off()
+
+
+def _unreceived() -> list[tuple[int, int] | None]:
+    from parlab.rank.engine.leftovers import find
+
+    return find()
 
 
 def _recover(generation: int) -> dict[str, object]:

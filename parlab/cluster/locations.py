@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import PurePath
 
 from ipykernel.compiler import get_file_name
@@ -35,6 +36,24 @@ class Cells:
         if lines is None or not 1 <= number <= len(lines):
             return None
         return lines[number - 1].strip()
+
+
+# Magics whose cell is Python that a rank runs, so that comments may be added to it.
+_RUNS_PYTHON = re.compile(r"%%(time|timeit|capture)\b")
+
+
+def with_lines_of_notebook(cell: str) -> tuple[str, str]:
+    """Return what to send for the text below `%%px`, and the part of it that is Python.
+
+    Comments in the place of `%%px` and of magics below it make the ranks count lines as the
+    notebook shows them. Magics have to be the first lines.
+    """
+    magics = list(takewhile(_RUNS_PYTHON.match, cell.split("\n")))
+    lines = cell.split("\n")[len(magics) :]
+    if lines and lines[0].startswith("%%"):
+        return cell, cell
+    body = "\n".join(["#"] * (1 + len(magics)) + lines)
+    return "\n".join([*magics, body]), body
 
 
 def cell_line(stack: str, cells: Cells) -> int | None:

@@ -27,12 +27,13 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     """
     from IPython import get_ipython
 
-    from parlab.rank.engine import broken_state, interrupts, output_limit, tracebacks
+    from parlab.rank.engine import broken_state, cell_magics, interrupts, output_limit, tracebacks
     from parlab.rank.world import comm
 
     shell = get_ipython()
     shell.autoawait = False  # a cell with `await` would never be said to have ended
     tracebacks.install(shell)
+    cell_magics.install(shell)
     interrupts.install(shell.kernel)
     broken_state.install(shell)
     output_limit.install(shell)

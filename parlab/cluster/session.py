@@ -61,7 +61,8 @@ class Session:
 
     def send(self, code: str, ranks: list[int]) -> Replies:
         """Start `code` on these ranks, without waiting."""
-        self.cells.add(code)
+        if not code.startswith("%%"):  # else only what is below the magics has lines of its own
+            self.cells.add(code)
         result = self.client[ranks].execute(code, silent=False, block=False)
         return Replies(ranks, result, self.channel)
 
@@ -137,8 +138,6 @@ class Session:
             self._wait(notify)
         except ClusterError:
             self._ranks = None
-            raise
-        except RankInterrupted:
             raise
         except Exception as error:
             self._ranks = None

@@ -42,15 +42,9 @@ def _structured_traceback(
 ) -> list[str]:
     if isinstance(error, SyntaxError):
         return syntax_error(error)
-    if _while_shown(tb):
-        return [f"{kind.__name__}: {error}", *frames(tb)]
     inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return frames(tb) + [f"  {type(one).__name__}: {one}" for one in inside]
-
-
-def _while_shown(tb: TracebackType | None) -> bool:
-    """Whether IPython met the error as it made a text of a result: its reply does not name it."""
-    return tb is not None and PurePath(tb.tb_frame.f_code.co_filename).name == "formatters.py"
+    message = f"{kind.__name__}: {error}".rstrip(": ")
+    return [message, *frames(tb), *(f"  {type(one).__name__}: {one}" for one in inside)]
 
 
 def syntax_error(error: SyntaxError) -> list[str]:
@@ -79,6 +73,9 @@ def frames(tb: TracebackType | None) -> list[str]:
         code = tb.tb_frame.f_code
         if is_cell(code.co_filename):
             source = linecache.getline(code.co_filename, tb.tb_lineno).strip()
+            if source.startswith("get_ipython().run_cell_magic("):  # with the lines below it
+                tb = tb.tb_next
+                continue
             function = "" if code.co_name == "<module>" else f" of {code.co_name}"
             lines.append(f"  line {tb.tb_lineno}{function}: {source}")
             raised_in = None
