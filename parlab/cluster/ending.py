@@ -25,6 +25,9 @@ NOT_FREE = (
     "for a window or a file of MPI. Nor can it end code that catches every exception. MPI cannot "
     "replace a rank alone, so all ranks are replaced."
 )
+CUT_OFF = (
+    "The process that connects this notebook with its ranks (ipyparallel's controller) has ended."
+)
 INTACT = "The ranks are free again, their variables are intact, and `comm` works again."
 
 
@@ -72,6 +75,8 @@ def error_of(
             return RankFailed("\n".join(failed)) if failed else None
         case Ending.FAILED:
             return RankFailed("\n".join([*failed, *others, *also_died]))
+        case Ending.CUT_OFF:
+            return RankDied("\n".join([CUT_OFF, "The ranks were at:", *places, *failed]))
         case Ending.DIED:
             return RankDied("\n".join([died, *others, *failed]))
         case Ending.DEADLINE:
@@ -120,7 +125,7 @@ def _gone_text(gone: list[str]) -> str:
 
 def reason_text(outcome: Outcome, n: int) -> str:
     """Why the ranks cannot go on, where none died."""
-    if outcome.deaths:
+    if outcome.deaths or outcome.ending is Ending.CUT_OFF:
         return ""
     if outcome.not_free:
         return f"{_not_free_text(outcome.not_free, n)} {NOT_FREE}"

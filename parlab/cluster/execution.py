@@ -77,6 +77,8 @@ class Execution:
             if self.session.channel.deaths():
                 self._stop.wait_for(self._all_dead_or_done, SETTLE_SECONDS)
                 return Ending.DIED
+            if self.session.ranks.is_cut_off:
+                return Ending.CUT_OFF
             if self._is_late():
                 # To look what ranks do may take a second.
                 return Ending.DEADLINE if self.replies.running() else Ending.FINISHED
@@ -104,10 +106,11 @@ class Execution:
 
     def _finish(self, outcome: Outcome, stacks: dict[int, str]) -> None:
         """Free what still runs; note in `outcome` what came of it."""
-        if outcome.ending is not Ending.DIED:
+        if outcome.ending not in (Ending.DIED, Ending.CUT_OFF):
             self._free(outcome, stacks)
         outcome.deaths = self.session.channel.deaths()
-        outcome.intact = outcome.intact and not outcome.deaths
+        is_cut_off = outcome.ending is Ending.CUT_OFF
+        outcome.intact = outcome.intact and not outcome.deaths and not is_cut_off
 
     def _free(self, outcome: Outcome, stacks: dict[int, str]) -> None:
         ended_here = [cell for cell in self.session.background if cell.running()]

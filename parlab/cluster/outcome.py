@@ -11,6 +11,7 @@ class Ending(Enum):
     FAILED = "a rank failed and left others waiting"
     DEADLINE = "the deadline passed"
     DIED = "a rank died"
+    CUT_OFF = "ipyparallel's controller ended"
     INTERRUPTED = "the user stopped the cell"
 
 

@@ -12,6 +12,7 @@ from parlab.cluster import nodes
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.import_time import LIMIT_SECONDS
+from parlab.cluster.launchers import has_ended
 from parlab.cluster.processes import ControllerFailed, Processes
 from parlab.profiles.slurm import Job
 
@@ -27,7 +28,14 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     """
     from IPython import get_ipython
 
-    from parlab.rank.engine import broken_state, cell_magics, interrupts, output_limit, tracebacks
+    from parlab.rank.engine import (
+        broken_state,
+        cell_magics,
+        interrupts,
+        output_limit,
+        starting,
+        tracebacks,
+    )
     from parlab.rank.world import comm
 
     shell = get_ipython()
@@ -37,6 +45,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     interrupts.install(shell.kernel)
     broken_state.install(shell)
     output_limit.install(shell)
+    starting.restore_warnings()
     failed = []
     for statement in imports:
         try:
@@ -169,6 +178,11 @@ class RankSet:
         """The batch job that the ranks are, where it still waits for nodes."""
         batch = self._processes.batch
         return batch.last if batch and batch.waits else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether ipyparallel's controller has ended: no cell reaches the ranks any more."""
+        return self.is_there and has_ended(self._processes.cluster.controller)
 
     def lost_job(self) -> str:
         """What to tell where the batch job that the ranks are is over, which ends them; else empty.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import ipyparallel as ipp
 
 from parlab.cluster.channel import Channel
-from parlab.cluster.ending import died_text, lost_job_text, replaced_text
+from parlab.cluster.ending import CUT_OFF, died_text, lost_job_text, replaced_text
 from parlab.cluster.errors import ClusterError, RankInterrupted
 from parlab.cluster.locations import Cells
 from parlab.cluster.names import Names
@@ -134,6 +134,8 @@ class Session:
         if ranks.is_there and (deaths := ranks.channel.deaths()):
             text = died_text(deaths, ranks.channel, self.cells, self.n)
             notify(f"{text}\n{self.replace_lost()}")
+        elif ranks.is_cut_off:
+            notify(f"{CUT_OFF}\n{self.replace_lost()}")
         try:
             self._wait(notify)
         except ClusterError:

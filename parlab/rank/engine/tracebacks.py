@@ -1,7 +1,6 @@
 """Errors of a rank cell, told by the lines that the learner wrote."""
 
 import linecache
-import warnings
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any
@@ -34,7 +33,6 @@ def install(shell: Any) -> None:
             usual(exc_tuple, *args, **options)
 
     shell.showtraceback = showtraceback
-    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # told after SystemExit, untruly
 
 
 def _structured_traceback(
