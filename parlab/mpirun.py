@@ -77,6 +77,8 @@ def environment(
         # Open MPI looks for fabrics (libfabric's) as it starts, and where it closes the component
         # again it sleeps for a second. Nothing speaks over a fabric inside one machine.
         wanted["OMPI_MCA_btl"] = "^ofi"
+        # Nor does a window need UCX, whose component prints an error as it looks for hardware.
+        wanted["OMPI_MCA_osc"] = "^ucx"
     if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
     added = {name: value for name, value in wanted.items() if name not in base}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from parlab.cluster.freeing import Freeing
 from parlab.cluster.import_time import ImportTime
-from parlab.cluster.locations import cell_line, in_import, in_torch, is_in, where
+from parlab.cluster.locations import cell_line, in_import, in_torch, is_in, outside_cells, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
@@ -171,4 +171,4 @@ class Execution:
             return "stopped by a signal (SIGSTOP)"
         if not stack:
             return "no sign (stuck in C code)"
-        return where(stack, self.session.cells) or "has not begun this cell"
+        return where(stack, self.session.cells) or outside_cells(stack)

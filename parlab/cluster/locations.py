@@ -91,6 +91,16 @@ def where(stack: str, cells: Cells) -> str | None:
     return f"line {line} of {function}: {text}  (called from line {outer_line}: {outer_text})"
 
 
+def outside_cells(stack: str) -> str:
+    """What a rank does that is at no line of a cell."""
+    functions = {frame["function"] for frame in _FRAME.finditer(stack)}
+    if "do_apply" in functions:
+        return "is busy with a function that was sent to it (`view.apply`)"
+    if "run_cell" in functions:
+        return "is about to begin this cell, or has just ended it"
+    return "has not begun this cell"
+
+
 # Where a rank may be waiting for others in torch's own C++: a collective, or a backward pass.
 _WAITS_IN_TORCH = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")
 

@@ -38,6 +38,26 @@ REFUSED = {
 }
 
 
+# Cells that leave messages, and what is said of them.
+LEFT = {
+    "comm.bcast(rank, root=rank % 2)": "collective calls in this cell did not match",
+    "comm.gather(rank, root=0 if rank % 2 else 1)": "collective calls in this cell did not match",
+    "if rank == 0:\n    comm.send('left', dest=1, tag=5)": "from rank 0 to rank 1 (tag 5)",
+    "request = MPI.COMM_WORLD.Isend(bytearray(10**6), dest=(rank + 1) % 4)": (
+        "from rank 3 to rank 0 (tag 0), from rank 0 to rank 1 (tag 0)"
+    ),
+    "comm.isend('left', dest=(rank + 1) % 4)\n1 / 0": "",
+    "comm.bcast(rank, root=rank % 2)\n1 / 0": "",
+}
+# Cells below other magics; the sixth line fails, or waits.
+BELOW = {
+    "%%time": "x = 2\n\ndef f():\n    {}\nf()",
+    "%%timeit -n1 -r1": "x = 2\n\ndef f():\n    {}\nf()",
+    "%%capture shown": "x = 2\n\ndef f():\n    {}\nf()",
+    "%%capture shown\n%%time": "x = 2\ndef f():\n    {}\nf()",
+}
+
+
 @pytest.fixture(autouse=True)
 def held(notebook: Notebook) -> None:
     ran = notebook.run(
@@ -60,6 +80,40 @@ def test_what_a_cell_broke_is_mended(notebook: Notebook, code: str) -> None:
     ran = notebook.run(f"%%px\n{code}")
     assert ran.status == "ok", ran.message
     assert MENDED[code] in ran.text
+    works_and_keeps(notebook)
+
+
+@pytest.mark.parametrize("code", LEFT)
+def test_messages_that_a_cell_left_do_not_reach_the_next(notebook: Notebook, code: str) -> None:
+    ran = notebook.run(f"%%px\n{code}")
+    assert ran.status == ("error" if "1 / 0" in code else "ok"), ran.message
+    assert LEFT[code] in ran.text
+    ran = notebook.run(
+        "%%px\nprint(comm.sendrecv(rank, dest=(rank + 1) % 4, source=(rank - 1) % 4) + 4 - rank)"
+    )
+    assert ran.text == "[rank 0] 7\n[ranks 1-3] 3\n", ran.message
+    works_and_keeps(notebook)
+
+
+def test_a_cell_on_some_ranks_may_send_to_a_later_one(notebook: Notebook) -> None:
+    assert notebook.run("%%px --targets 0\ncomm.send('kept', dest=1)").text == ""
+    assert notebook.run("%%px --targets 1\ncomm.recv(source=0)").text == "[rank 1] 'kept'\n"
+
+
+@pytest.mark.parametrize("magics", BELOW)
+def test_lines_below_other_magics_are_those_of_the_notebook(
+    notebook: Notebook, magics: str
+) -> None:
+    cell = f"{magics}\n{BELOW[magics]}"
+    ran = notebook.run("%%px\n" + cell.format("x / 0 or 1 / 0"))
+    assert ran.message == (
+        "all ranks: ZeroDivisionError: division by zero\n"
+        "  line 6 of f: x / 0 or 1 / 0\n  line 7: f()"
+    )
+    assert "sys.std" not in ran.text
+    ran = notebook.run("%%px --timeout 1\n" + cell.format("comm.recv(source=rank)"))
+    place = "line 6 of f: comm.recv(source=rank)  (called from line 7: f())"
+    assert f"ranks 0-3  {place}" in ran.message
     works_and_keeps(notebook)
 
 
