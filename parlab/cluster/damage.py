@@ -22,7 +22,8 @@ NOT_RENEWED = "The ranks could not renew it."
 # The same, where the rank has to be replaced.
 ENDED = {
     "exit": (
-        "called quit() or exit(), which ends its process. To leave a cell early, raise an error."
+        "called quit() or exit(), which ends the process of a rank. To leave a cell early, raise "
+        "an error."
     ),
     "mpi": (
         "called MPI.Finalize. After that, a process cannot use MPI any more. Leave this call out: "

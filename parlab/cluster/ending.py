@@ -1,5 +1,6 @@
 """What the notebook shows when a rank cell has ended."""
 
+import signal
 from collections.abc import Mapping
 
 from ipyparallel.error import RemoteError
@@ -13,9 +14,10 @@ from parlab.cluster.errors import (
     RankFailed,
     RankInterrupted,
 )
-from parlab.cluster.locations import Cells, where
+from parlab.cluster.locations import Cells, in_torch, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.replies import Replies
+from parlab.rank.engine.tracebacks import HANDLED
 from parlab.runtime.rank_names import by_value, ranks_text
 
 OTHERS = "The others were at:"
@@ -25,10 +27,15 @@ NOT_FREE = (
     "for a window or a file of MPI. Nor can it end code that catches every exception. MPI cannot "
     "replace a rank alone, so all ranks are replaced."
 )
+TORCH_ENDED = (
+    ". torch.distributed ended the process: probably, the ranks passed tensors of different sizes "
+    "or types to the same call"
+)
 CUT_OFF = (
     "The process that connects this notebook with its ranks (ipyparallel's controller) has ended."
 )
-INTACT = "The ranks are free again, their variables are intact, and `comm` works again."
+INTACT = "The ranks are free again, and their variables are intact."
+COMM_WORKS = "The ranks are free again, their variables are intact, and `comm` works again."
 
 
 def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple[str, str]]:
@@ -45,7 +52,8 @@ def _message_and_lines(error: RemoteError) -> tuple[str, str]:
     text = error.traceback or ""
     message = f"{error.ename}: {error.evalue}".rstrip(": ")
     if text.startswith(message) or not text:
-        return _cut(message), text.removeprefix(message).lstrip("\n")
+        shown = f"{error.ename}: {_cut(error.evalue)}".rstrip(": ")
+        return shown, text.removeprefix(message).lstrip("\n")
     return _cut(text), ""
 
 
@@ -64,7 +72,12 @@ def error_of(
 
     `died` is `died_text` of the ranks that died, or empty.
     """
-    stuck = {rank: place for rank, place in outcome.stuck.items() if rank not in outcome.deaths}
+    errors = replies.errors()
+    stuck = {
+        rank: place + _handled(errors.get(rank))
+        for rank, place in outcome.stuck.items()
+        if rank not in outcome.deaths
+    }
     skip = stuck | {rank: "" for rank in outcome.deaths}
     failed = report.failures(errors_by_rank(replies, skip), n)
     places = report.positions(stuck, n)
@@ -90,12 +103,21 @@ def error_of(
             return RankInterrupted("\n".join(head + places + failed + also_died))
 
 
+def _handled(error: Exception | None) -> str:
+    """The error that a rank was handling as it got stuck, as in `__exit__` of a `with` block."""
+    lines = (getattr(error, "traceback", None) or "").splitlines()
+    return next((f"  ({line.strip()})" for line in lines if line.startswith(HANDLED)), "")
+
+
 def died_text(deaths: Mapping[int, int], channel: Channel, cells: Cells, n: int) -> str:
     """Which ranks died, of what, and where when the rank could still say it."""
     texts = {}
     for rank, status in deaths.items():
-        place = where(channel.ranks[rank].crash, cells)
+        crash = channel.ranks[rank].crash
+        place = where(crash, cells)
         texts[rank] = report.exit_text(status) + (f" at {place}" if place else "")
+        if status == -signal.SIGABRT and in_torch(crash):
+            texts[rank] += TORCH_ENDED
     return "\n".join(
         f"{ranks_text(ranks).capitalize()} died: {text}" for ranks, text in by_value(texts)
     )
@@ -173,7 +195,9 @@ def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> s
 
 def kept_text(outcome: Outcome) -> str:
     """What freeing the ranks kept, and what it could not."""
-    text = INTACT
+    finished = f"{ranks_text(outcome.finished).capitalize()} then finished by themselves. "
+    text = finished if outcome.finished else ""
+    text += INTACT if "comm" in outcome.lost else COMM_WORKS
     if outcome.background:
         places = (
             f"{ranks_text(ranks)} at {place}" for ranks, place in by_value(outcome.background)
@@ -190,5 +214,9 @@ def kept_text(outcome: Outcome) -> str:
         )
     if outcome.lost:
         names = ", ".join(f"`{name}`" for name in outcome.lost)
-        text += f" Ended when the ranks were freed: {names}. Run the cell that made it again."
+        plural = len(outcome.lost) > 1
+        text += (
+            f" Your own {'communicators' if plural else 'communicator'} {names} ended: run "
+            f"{'the cells that make them' if plural else 'the cell that makes it'} again."
+        )
     return text

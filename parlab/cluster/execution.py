@@ -16,6 +16,7 @@ GRACE_SECONDS = 1.0
 NOT_BEGUN = (
     "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at {place}"
 )
+IMPORTING = "Ranks are importing modules. This time does not count."
 # Ranks often die together, of the same line: the others of them are heard of a little later.
 SETTLE_SECONDS = 0.2
 
@@ -60,7 +61,7 @@ class Execution:
     def _next_change(self, until: float) -> None:
         """Wait for something to happen, at most until then, and for a second."""
         if not self._stop.wait_for_change(min(until - time.monotonic(), 1.0)):
-            self._progress(self.replies)
+            self._progress(self.replies, IMPORTING if self._imports.is_at_work else "")
 
     def _is_late(self) -> bool:
         """Whether the deadline has passed; it waits for imports."""
@@ -117,7 +118,8 @@ class Execution:
         freeing = Freeing(self.session, self.replies, self._stop, self._progress)
         freeing.in_torch = any(map(in_torch, stacks.values()))
         if outcome.ending is Ending.FAILED:
-            _ = freeing.from_calls() or self._wait_for_others()
+            if not freeing.from_calls() and self._wait_for_others():
+                outcome.finished = sorted(outcome.stuck.keys() - self.replies.errors().keys())
         else:
             self.replies.ended_early()
             freeing.from_calls()

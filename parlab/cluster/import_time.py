@@ -33,6 +33,11 @@ class ImportTime:
         self.stacks: dict[int, str] = {}  # at the last look
         self.seconds = 0.0  # that do not count
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a rank was importing at the last look."""
+        return self._importing
+
     def goes_on(self, ranks: list[int]) -> bool:
         """Whether one of `ranks` imports, or did at the last look: the time up to now is off.
 

@@ -23,6 +23,8 @@ class Outcome:
     # Ranks that were still running when the kernel stopped waiting, and the line each was at.
     stuck: dict[int, str] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
+    # Ranks that were running when another failed, and came to the end of the cell by themselves.
+    finished: list[int] = field(default_factory=list)
     freed: bool = False  # ranks that waited or computed were made to stop
     intact: bool = True  # False: the ranks must be replaced
     # Ranks that were busy with a cell nobody waits for, and the line: it was ended as well.

@@ -33,6 +33,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
         cell_magics,
         interrupts,
         output_limit,
+        refused_input,
         starting,
         tracebacks,
     )
@@ -43,6 +44,7 @@ def _begin(imports: list[str]) -> tuple[int, int, list[tuple[str, str, str]]]:
     tracebacks.install(shell)
     cell_magics.install(shell)
     interrupts.install(shell.kernel)
+    refused_input.install(shell.kernel)
     broken_state.install(shell)
     output_limit.install(shell)
     starting.restore_warnings()

@@ -59,7 +59,10 @@ def in_c(folder: Path) -> str:
 def test_time_in_an_import_that_holds_the_lock_does_not_count(
     notebook: Notebook, folder: Path, in_c: str
 ) -> None:
-    ran = notebook.run(f"%%px --timeout 1\nimport {in_c}\nprint({in_c}.done)")
+    sent = notebook.send(f"%%px --timeout 1\nimport {in_c}\nprint({in_c}.done)")
+    while "importing modules. This time does not count" not in notebook.next_text(sent):
+        pass
+    ran = notebook.wait(sent)
     assert ran.text == "[all ranks] True\n", ran.message
 
 

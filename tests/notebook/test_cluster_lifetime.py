@@ -342,10 +342,14 @@ def test_cells_without_ranks_say_what_to_do(kernel: Notebook):
 def test_cells_after_a_start_that_failed_say_what_to_do():
     notebook = Notebook({"OMPI_MCA_btl": "none_such"})
     try:
-        ran = notebook.run("from parlab import cluster\ncluster.start(2)")
+        ran = notebook.run("from parlab import cluster")
+        ran = notebook.run("%%px --timeout 5\n1")
+        assert ran.error == "UsageError" and "Run cluster.start(4) first" in ran.text
+        ran = notebook.run("cluster.start(2)")
         assert ran.error == "ClusterError"
         ran = notebook.run("%%px --timeout 5\n1")
-        assert (ran.error, "cluster.start()" in ran.message) == ("ClusterError", True)
+        assert ran.error == "ClusterError"
+        assert "the last start failed. Run cluster.start() again" in ran.message
     finally:
         notebook.shutdown()
 

@@ -35,6 +35,7 @@ REFUSED = {
     "class Odd:\n    def __repr__(self): raise ValueError('no text')\nOdd()": "ValueError: no text",
     "import asyncio\nawait asyncio.sleep(0)": "asyncio.run",
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
+    "input('How many? ')": "A rank cannot ask for input. Write the value into the cell.",
 }
 
 
@@ -166,6 +167,26 @@ def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
     works_and_keeps(notebook)
 
 
+def test_the_first_error_is_named_of_a_rank_that_waits_as_it_leaves_a_with_block(
+    notebook: Notebook,
+) -> None:
+    ran = notebook.run(
+        "%%px --timeout 1\nclass Waits:\n    def __enter__(self): pass\n"
+        "    def __exit__(self, *_): comm.recv(source=rank)\n\n"
+        "with Waits():\n    raise KeyError('mine')"
+    )
+    assert "ranks 0-3  line 4 of __exit__: " in ran.message
+    assert "(while handling KeyError: 'mine' (line 7))" in ran.message
+
+
+def test_a_communicator_of_the_learners_named_comm_is_not_said_to_work(notebook: Notebook) -> None:
+    ran = notebook.run("%%px --timeout 1\ncomm = comm.Dup()\ncomm.recv(source=rank)")
+    assert "Your own communicator `comm` ended: run the cell that makes it again." in ran.message
+    assert "`comm` works" not in ran.message
+    assert notebook.run("%%px\nfrom parlab.rank import comm").status == "ok"
+    works_and_keeps(notebook)
+
+
 def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> None:
     ran = notebook.run(
         "%%px --timeout 2\nimport sys\n"
@@ -191,6 +212,13 @@ def test_after_finalize_the_ranks_are_replaced_and_it_is_said_why(notebook: Note
     assert ran.error == "RankDied"
     assert "called MPI.Finalize" in ran.message and "New ranks are starting" in ran.message
     assert ran.text == "[all ranks] before\n"
+
+
+@pytest.mark.nightly
+def test_torch_that_ends_a_rank_is_explained(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\ndist.all_reduce(torch.ones(5 if rank else 5000))")
+    assert "SIGABRT" in ran.message
+    assert "tensors of different sizes or types to the same call" in ran.message
 
 
 def test_a_mend_that_is_not_possible_says_why_beside_the_cells_own_error(

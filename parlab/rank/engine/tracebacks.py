@@ -5,12 +5,13 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
+HANDLED = "  while handling "
 SHOWN_FRAMES = 8  # a recursion without end has a thousand
 # Errors of which IPython shows a text of its own, without the learner's line.
 TOLD_OTHERWISE = (SystemExit, BaseExceptionGroup)
 AWAIT = (
-    ": a rank's thread for cells has an event loop that is busy with the cell. Put it into a "
-    "function, `async def main()`, and run that on another thread: "
+    "SyntaxError: `await` does not work at the top of a rank cell. Put it into `async def main()` "
+    "and run this: "
     "`concurrent.futures.ThreadPoolExecutor().submit(asyncio.run, main()).result()`"
 )
 
@@ -40,16 +41,26 @@ def _structured_traceback(
 ) -> list[str]:
     if isinstance(error, SyntaxError):
         return syntax_error(error)
+    handled = _handled(error)
     inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     message = f"{kind.__name__}: {error}".rstrip(": ")
-    return [message, *frames(tb), *(f"  {type(one).__name__}: {one}" for one in inside)]
+    return [message, *frames(tb), *handled, *(f"  {type(one).__name__}: {one}" for one in inside)]
+
+
+def _handled(error: BaseException) -> list[str]:
+    """The error in whose handling this one was raised, as by `__exit__` of a `with` block."""
+    first = error.__context__
+    if first is None or error.__suppress_context__ or isinstance(first, KeyboardInterrupt):
+        return []
+    place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
+    return [f"{HANDLED}{type(first).__name__}: {first}" + (f" ({place})" if place else "")]
 
 
 def syntax_error(error: SyntaxError) -> list[str]:
     """The message, the line, and a mark below the place."""
     lines = [f"{type(error).__name__}: {error.msg}"]
     if "'await' outside" in str(error.msg):
-        lines[0] += AWAIT
+        lines[0] = AWAIT
     if error.text:
         text = error.text.rstrip()
         lines.append(f"  line {error.lineno}: {text}")
