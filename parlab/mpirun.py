@@ -82,6 +82,8 @@ def environment(
         # Open MPI looks for fabrics (libfabric's) as it starts, and where it closes the component
         # again it sleeps for a second. Nothing speaks over a fabric inside one machine.
         wanted["OMPI_MCA_btl"] = "^ofi"
+        # Nor does a window need UCX, whose component prints an error as it looks for hardware.
+        wanted["OMPI_MCA_osc"] = "^ucx"
     if n is not None and "SLURM_JOB_ID" in base:
         # Within a job, mpiexec would start its processes through srun, which may be on other nodes
         # and does not give them our variables. These ranks are all on this machine.

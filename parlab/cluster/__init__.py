@@ -143,11 +143,27 @@ def _register_magics(session: Session) -> None:
         shell.register_magics(RankMagics(shell, session))
 
 
+def _px(line: str = "", cell: str = "") -> None:
+    """`%%px` before there are ranks."""
+    from IPython.core.error import UsageError
+
+    raise UsageError("There are no ranks. Run cluster.start(4) first.")
+
+
+def _register_px() -> None:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and "px" not in shell.magics_manager.magics["cell"]:
+        shell.register_magic_function(_px, "line_cell", "px")
+
+
 def _forget() -> None:
     """In a child of this process: the ranks are the parent's."""
     global _current
     _current = None
 
 
+_register_px()
 atexit.register(stop)
 os.register_at_fork(after_in_child=_forget)

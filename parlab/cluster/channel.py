@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from jupyter_client.localinterfaces import public_ips
 
 from parlab.cluster.forks import close_in_children
+from parlab.rank.engine.supervisor import STOPPED
 
-# How faulthandler's text of an engine's main thread ends: at the frame that `python -m` starts
-# with, or cut after 100 frames.
-LAST_FRAMES = (" in _run_module_as_main\n", "  ...\n")
+# How the text of an engine's main thread ends: at the frame that `python -m` starts with, cut after
+# 100 frames, or where the process does not run.
+LAST_FRAMES = (" in _run_module_as_main\n", "  ...\n", STOPPED)
 
 
 @dataclass
@@ -28,7 +29,7 @@ class RankProcess:
     exit_status: int | None = None  # a negative number is a signal, as in subprocess
     stacks: str = ""
     processor_seconds: float | None = None  # used so far, once it was asked for
-    runnable: bool = False  # whether it wanted the processor then
+    state: str = ""  # of its main thread then: `R` wants the processor, `T` was stopped
 
     @property
     def crash(self) -> str:
@@ -100,7 +101,7 @@ class Channel:
                 process.stacks += message["stacks"]
             if "processor_seconds" in message:
                 process.processor_seconds = message["processor_seconds"]
-                process.runnable = message["runnable"]
+                process.state = message["state"]
             if "exit" in message:
                 process.exit_status = message["exit"]
             self._changed.notify_all()

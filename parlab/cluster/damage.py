@@ -1,7 +1,7 @@
 """What a cell broke that the labs need, and its mend before the next cell."""
 
-from parlab.cluster.ending import replaced_text
-from parlab.cluster.errors import RankDied, RankError
+from parlab.cluster.ending import replaced_text, unreceived_text
+from parlab.cluster.errors import CellError, RankDied
 from parlab.cluster.execution import Execution
 from parlab.cluster.freeing import Freeing
 from parlab.cluster.outcome import Ending, Outcome
@@ -18,10 +18,12 @@ BROKEN = {
         "must be created again.",
     ),
 }
+NOT_RENEWED = "The ranks could not renew it."
 # The same, where the rank has to be replaced.
 ENDED = {
     "exit": (
-        "called quit() or exit(), which ends its process. To leave a cell early, raise an error."
+        "called quit() or exit(), which ends the process of a rank. To leave a cell early, raise "
+        "an error."
     ),
     "mpi": (
         "called MPI.Finalize. After that, a process cannot use MPI any more. Leave this call out: "
@@ -30,32 +32,53 @@ ENDED = {
 }
 
 
-def mend(execution: Execution, outputs: dict[int, dict], error: RankError | None) -> None:
-    """Renew what the cell broke, on all ranks, and tell of it.
+def mend(execution: Execution, outputs: dict[int, dict], error: CellError | None) -> None:
+    """Renew what the cell broke, on all ranks, and print what that was.
+
+    After an error, messages may be under way, so `comm` is renewed as well.
 
     Raises RankDied where the ranks have to be replaced; with the cell's own `error`, if it has one.
     """
     broken = {rank: kind for rank, meta in outputs.items() if (kind := meta["data"].get(DAMAGE))}
-    if not broken:
-        return
     session = execution.session
-    kinds = sorted(set(broken.values()))
-    if ended := {rank: ENDED[kind] for rank, kind in broken.items() if kind in ENDED}:
+    if not broken:
+        reason = _renew_messages(execution, error)
+        if not reason:
+            return
+    elif ended := {rank: ENDED[kind] for rank, kind in broken.items() if kind in ENDED}:
         sentences = (f"{ranks_text(ranks, session.n)} {did}" for ranks, did in by_value(ended))
         reason = "\n".join(text[0].upper() + text[1:] for text in sentences)
-    elif hindered := _renew(execution):
-        reason = f"This cell {_done(kinds)}. {hindered}"
     else:
-        print(
-            "\n".join(f"This cell {ending}. {remedy}" for ending, remedy in map(BROKEN.get, kinds))
-        )
-        return
+        kinds = sorted(set(broken.values()))
+        hindered = _renew(execution)
+        if not hindered:
+            told = (f"This cell {did}. {remedy}" for did, remedy in map(BROKEN.get, kinds))
+            print("\n".join(told))
+            return
+        reason = f"This cell {', and '.join(BROKEN[kind][0] for kind in kinds)}. {hindered}"
     text = [reason, replaced_text(session.replace())]
     raise RankDied("\n".join([str(error), *text] if error else text))
 
 
-def _done(kinds: list[str]) -> str:
-    return ", and ".join(BROKEN[kind][0] for kind in kinds)
+def _renew_messages(execution: Execution, error: CellError | None) -> str:
+    """Renew `comm` if messages may be under way; why the ranks must be replaced, or nothing.
+
+    A cell on some ranks may send what a later cell receives on others.
+    """
+    session = execution.session
+    on_all = len(execution.targets) == session.n
+    with StopButton() as stop:
+        freeing = Freeing(session, execution.replies, stop, lambda *_: None)
+        if session.in_background():
+            return ""
+        if error is None:
+            unreceived = freeing.unreceived() if on_all else {}
+            if not unreceived:
+                return ""
+            print(unreceived_text(unreceived))
+        elif not freeing.all_are_free():
+            return ""
+        return "" if freeing.recover(Outcome(Ending.FINISHED)) else NOT_RENEWED
 
 
 def _renew(execution: Execution) -> str:
@@ -68,4 +91,4 @@ def _renew(execution: Execution) -> str:
             return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."
         if freeing.recover(Outcome(Ending.FINISHED)):
             return ""
-    return "The ranks could not renew it."
+    return NOT_RENEWED

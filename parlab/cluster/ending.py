@@ -1,5 +1,6 @@
 """What the notebook shows when a rank cell has ended."""
 
+import signal
 from collections.abc import Mapping
 
 from ipyparallel.error import RemoteError
@@ -7,20 +8,34 @@ from ipyparallel.error import RemoteError
 from parlab.cluster import report
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import (
+    CellError,
     DeadlineExceeded,
     RankDied,
-    RankError,
     RankFailed,
     RankInterrupted,
 )
-from parlab.cluster.locations import Cells, where
+from parlab.cluster.locations import Cells, in_torch, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.replies import Replies
+from parlab.rank.engine.tracebacks import HANDLED
 from parlab.runtime.rank_names import by_value, ranks_text
 
 OTHERS = "The others were at:"
 MESSAGE_START, MESSAGE_END = 4000, 1000  # characters of an exception's message
-INTACT = "The ranks are free again, their variables are intact, and `comm` works again."
+NOT_FREE = (
+    "Python cannot interrupt a call into C code, such as a long computation or a call that waits "
+    "for a window or a file of MPI. Nor can it end code that catches every exception. MPI cannot "
+    "replace a rank alone, so all ranks are replaced."
+)
+TORCH_ENDED = (
+    ". torch.distributed ended the process: probably, the ranks passed tensors of different sizes "
+    "or types to the same call"
+)
+CUT_OFF = (
+    "The process that connects this notebook with its ranks (ipyparallel's controller) has ended."
+)
+INTACT = "The ranks are free again, and their variables are intact."
+COMM_WORKS = "The ranks are free again, their variables are intact, and `comm` works again."
 
 
 def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple[str, str]]:
@@ -33,10 +48,12 @@ def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple
 
 
 def _message_and_lines(error: RemoteError) -> tuple[str, str]:
-    """The rank's formatter sends lines of the cell, indented, or a text that tells all itself."""
+    """The rank's formatter sends the message and the lines of the cell, or a text of its own."""
     text = error.traceback or ""
-    if text.startswith("  ") or not text:
-        return f"{error.ename}: {_cut(error.evalue)}".rstrip(": "), text
+    message = f"{error.ename}: {error.evalue}".rstrip(": ")
+    if text.startswith(message) or not text:
+        shown = f"{error.ename}: {_cut(error.evalue)}".rstrip(": ")
+        return shown, text.removeprefix(message).lstrip("\n")
     return _cut(text), ""
 
 
@@ -50,12 +67,17 @@ def _cut(text: str) -> str:
 
 def error_of(
     outcome: Outcome, replies: Replies, timeout: float, died: str, n: int
-) -> RankError | None:
+) -> CellError | None:
     """The exception that the cell raises, without what happens to the ranks; None when well.
 
     `died` is `died_text` of the ranks that died, or empty.
     """
-    stuck = {rank: place for rank, place in outcome.stuck.items() if rank not in outcome.deaths}
+    errors = replies.errors()
+    stuck = {
+        rank: place + _handled(errors.get(rank))
+        for rank, place in outcome.stuck.items()
+        if rank not in outcome.deaths
+    }
     skip = stuck | {rank: "" for rank in outcome.deaths}
     failed = report.failures(errors_by_rank(replies, skip), n)
     places = report.positions(stuck, n)
@@ -66,6 +88,8 @@ def error_of(
             return RankFailed("\n".join(failed)) if failed else None
         case Ending.FAILED:
             return RankFailed("\n".join([*failed, *others, *also_died]))
+        case Ending.CUT_OFF:
+            return RankDied("\n".join([CUT_OFF, "The ranks were at:", *places, *failed]))
         case Ending.DIED:
             return RankDied("\n".join([died, *others, *failed]))
         case Ending.DEADLINE:
@@ -79,12 +103,21 @@ def error_of(
             return RankInterrupted("\n".join(head + places + failed + also_died))
 
 
+def _handled(error: Exception | None) -> str:
+    """The error that a rank was handling as it got stuck, as in `__exit__` of a `with` block."""
+    lines = (getattr(error, "traceback", None) or "").splitlines()
+    return next((f"  ({line.strip()})" for line in lines if line.startswith(HANDLED)), "")
+
+
 def died_text(deaths: Mapping[int, int], channel: Channel, cells: Cells, n: int) -> str:
     """Which ranks died, of what, and where when the rank could still say it."""
     texts = {}
     for rank, status in deaths.items():
-        place = where(channel.ranks[rank].crash, cells)
+        crash = channel.ranks[rank].crash
+        place = where(crash, cells)
         texts[rank] = report.exit_text(status) + (f" at {place}" if place else "")
+        if status == -signal.SIGABRT and in_torch(crash):
+            texts[rank] += TORCH_ENDED
     return "\n".join(
         f"{ranks_text(ranks).capitalize()} died: {text}" for ranks, text in by_value(texts)
     )
@@ -114,10 +147,10 @@ def _gone_text(gone: list[str]) -> str:
 
 def reason_text(outcome: Outcome, n: int) -> str:
     """Why the ranks cannot go on, where none died."""
-    if outcome.deaths:
+    if outcome.deaths or outcome.ending is Ending.CUT_OFF:
         return ""
     if outcome.not_free:
-        return f"{ranks_text(outcome.not_free, n).capitalize()} could not be stopped."
+        return f"{_not_free_text(outcome.not_free, n)} {NOT_FREE}"
     modules = {
         rank: ", ".join(f"`{module}`" for module in modules)
         for rank, modules in outcome.cut_off.items()
@@ -132,9 +165,39 @@ def reason_text(outcome: Outcome, n: int) -> str:
     return "The ranks were stopped, and then they did not answer."
 
 
+def _not_free_text(ranks: list[int], n: int) -> str:
+    if len(ranks) == n > 1:
+        return "No rank could be stopped."
+    return f"{ranks_text(ranks).capitalize()} could not be stopped."
+
+
+def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> str:
+    """Which messages a cell left, by the rank that did not receive them: (source, tag).
+
+    None is a message of a collective call.
+    """
+    messages = [
+        f"from rank {one[0]} to rank {rank} (tag {one[1]})"
+        for rank, found in unreceived.items()
+        for one in found
+        if one is not None
+    ]
+    if messages:
+        return (
+            f"No rank received these messages of this cell: {', '.join(messages)}. They were "
+            "discarded. Receive a message in the cell that sends it."
+        )
+    return (
+        "The ranks' collective calls in this cell did not match. Do all ranks make the same calls, "
+        "in the same order, and with the same root? `comm` works again."
+    )
+
+
 def kept_text(outcome: Outcome) -> str:
     """What freeing the ranks kept, and what it could not."""
-    text = INTACT
+    finished = f"{ranks_text(outcome.finished).capitalize()} then finished by themselves. "
+    text = finished if outcome.finished else ""
+    text += INTACT if "comm" in outcome.lost else COMM_WORKS
     if outcome.background:
         places = (
             f"{ranks_text(ranks)} at {place}" for ranks, place in by_value(outcome.background)
@@ -142,6 +205,8 @@ def kept_text(outcome: Outcome) -> str:
         text += (
             f" Other cells were stopped, too, because all ranks are needed: {'; '.join(places)}."
         )
+    if outcome.continued:
+        text += f" A signal had stopped {ranks_text(outcome.continued)}. It was made to continue."
     if outcome.torch_is_new:
         text += (
             " torch.distributed was started again, and `group` works again. Objects on the "
@@ -149,5 +214,9 @@ def kept_text(outcome: Outcome) -> str:
         )
     if outcome.lost:
         names = ", ".join(f"`{name}`" for name in outcome.lost)
-        text += f" Ended when the ranks were freed: {names}. Run the cell that made it again."
+        plural = len(outcome.lost) > 1
+        text += (
+            f" Your own {'communicators' if plural else 'communicator'} {names} ended: run "
+            f"{'the cells that make them' if plural else 'the cell that makes it'} again."
+        )
     return text

@@ -5,16 +5,18 @@ from collections.abc import Callable
 
 from parlab.cluster.freeing import Freeing
 from parlab.cluster.import_time import ImportTime
-from parlab.cluster.locations import cell_line, in_torch, is_importing, is_in, where
+from parlab.cluster.locations import cell_line, in_import, in_torch, is_in, outside_cells, where
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
+from parlab.rank.engine.supervisor import STOPPED
 
 # A rank that raised may have left others waiting for it: they get this long to end by themselves.
 GRACE_SECONDS = 1.0
 NOT_BEGUN = (
     "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at {place}"
 )
+IMPORTING = "Ranks are importing modules. This time does not count."
 # Ranks often die together, of the same line: the others of them are heard of a little later.
 SETTLE_SECONDS = 0.2
 
@@ -59,7 +61,7 @@ class Execution:
     def _next_change(self, until: float) -> None:
         """Wait for something to happen, at most until then, and for a second."""
         if not self._stop.wait_for_change(min(until - time.monotonic(), 1.0)):
-            self._progress(self.replies)
+            self._progress(self.replies, IMPORTING if self._imports.is_at_work else "")
 
     def _is_late(self) -> bool:
         """Whether the deadline has passed; it waits for imports."""
@@ -76,6 +78,8 @@ class Execution:
             if self.session.channel.deaths():
                 self._stop.wait_for(self._all_dead_or_done, SETTLE_SECONDS)
                 return Ending.DIED
+            if self.session.ranks.is_cut_off:
+                return Ending.CUT_OFF
             if self._is_late():
                 # To look what ranks do may take a second.
                 return Ending.DEADLINE if self.replies.running() else Ending.FINISHED
@@ -92,7 +96,7 @@ class Execution:
 
     def _note_names(self, stacks: dict[int, str]) -> None:
         cells = self.session.cells
-        lines = [cell_line(stack, cells) for stack in stacks.values() if is_importing(stack)]
+        lines = [cell_line(stack, cells) for stack in stacks.values() if in_import(stack)]
         cut_off_at = min((line for line in lines if line is not None), default=None)
         self.session.names.add(self.code, cut_off_at)
         self.session.names.missing.update(
@@ -103,23 +107,25 @@ class Execution:
 
     def _finish(self, outcome: Outcome, stacks: dict[int, str]) -> None:
         """Free what still runs; note in `outcome` what came of it."""
-        if outcome.ending is not Ending.DIED:
+        if outcome.ending not in (Ending.DIED, Ending.CUT_OFF):
             self._free(outcome, stacks)
         outcome.deaths = self.session.channel.deaths()
-        outcome.intact = outcome.intact and not outcome.deaths
+        is_cut_off = outcome.ending is Ending.CUT_OFF
+        outcome.intact = outcome.intact and not outcome.deaths and not is_cut_off
 
     def _free(self, outcome: Outcome, stacks: dict[int, str]) -> None:
         ended_here = [cell for cell in self.session.background if cell.running()]
         freeing = Freeing(self.session, self.replies, self._stop, self._progress)
         freeing.in_torch = any(map(in_torch, stacks.values()))
         if outcome.ending is Ending.FAILED:
-            _ = freeing.from_calls() or self._wait_for_others()
+            if not freeing.from_calls() and self._wait_for_others():
+                outcome.finished = sorted(outcome.stuck.keys() - self.replies.errors().keys())
         else:
             self.replies.ended_early()
             freeing.from_calls()
         free = freeing.from_all()
         outcome.freed = True
-        outcome.not_free = freeing.running()
+        outcome.not_free = freeing.busy()
         outcome.intact = free and freeing.recover(outcome)
         for cell in ended_here:  # of which this cell tells
             self.session.background.remove(cell)
@@ -143,8 +149,11 @@ class Execution:
         if not running:
             return {}
         busy = self.session.in_background()
-        stacks = {rank: "" for rank in running}
-        stacks |= self.session.channel.stacks(sorted({*running, *busy}))
+        # After the deadline, most have just been asked.
+        known = self._imports.stacks if outcome.ending is Ending.DEADLINE else {}
+        stacks = {rank: known.get(rank, "") for rank in running}
+        unknown = {*running, *busy} - {rank for rank, stack in stacks.items() if stack}
+        stacks |= self.session.channel.stacks(sorted(unknown))
         places = self._places(stacks)
         file = self.session.cells.file(self.code)
         waiting = {rank for rank in busy if rank in running and not is_in(stacks[rank], file)}
@@ -157,8 +166,11 @@ class Execution:
 
     def _places(self, stacks: dict[int, str]) -> dict[int, str]:
         """The line of a cell for each stack."""
-        return {
-            rank: where(stack, self.session.cells)
-            or ("between two lines" if stack else "no sign (stuck in C code)")
-            for rank, stack in stacks.items()
-        }
+        return {rank: self._place(stack) for rank, stack in stacks.items()}
+
+    def _place(self, stack: str) -> str:
+        if stack == STOPPED:
+            return "stopped by a signal (SIGSTOP)"
+        if not stack:
+            return "no sign (stuck in C code)"
+        return where(stack, self.session.cells) or outside_cells(stack)

@@ -2,7 +2,8 @@
 
 A first `import torch` takes two seconds on an idle machine and a minute on a busy one, and a rank
 that is stopped inside an import is lost. So the deadline waits for imports, as far as
-`LIMIT_SECONDS`: one that takes longer hangs.
+`LIMIT_SECONDS`: one that takes longer hangs. What a learner's own module computes as it is imported
+counts: it may train, or wait for another rank.
 """
 
 import time
@@ -29,7 +30,13 @@ class ImportTime:
         self._started = time.monotonic()
         self._importing = False  # at the last look
         self._unanswered = 0  # looks in a row
+        self.stacks: dict[int, str] = {}  # at the last look
         self.seconds = 0.0  # that do not count
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a rank was importing at the last look."""
+        return self._importing
 
     def goes_on(self, ranks: list[int]) -> bool:
         """Whether one of `ranks` imports, or did at the last look: the time up to now is off.
@@ -37,7 +44,7 @@ class ImportTime:
         Also where one of them has not answered yet.
         """
         before = self._importing
-        stacks = self._channel.stacks(ranks, ANSWER_SECONDS)
+        self.stacks = stacks = self._channel.stacks(ranks, ANSWER_SECONDS)
         self._importing = any(map(is_importing, stacks.values()))
         if not self._importing and not all(stacks.values()) and self._unanswered < ASKED_AGAIN:
             self._importing = before

@@ -10,7 +10,7 @@ from typing import Any
 
 import ipyparallel as ipp
 import psutil
-from ipyparallel.cluster.launcher import BatchSystemLauncher, LocalProcessLauncher
+from ipyparallel.cluster.launcher import BatchSystemLauncher, LocalProcessLauncher, MPILauncher
 from traitlets.config import Config
 
 from parlab import mpirun
@@ -61,6 +61,7 @@ def launcher_config(
     local[controller].environment = {
         **unset,
         "PYTHONSAFEPATH": "1",
+        "PYTHONWARNINGS": "ignore",
         **cluster.config[controller].get("environment", {}),
     }
     # Elsewhere it is the profile that knows how many ranks a node has, and its folders.
@@ -68,7 +69,7 @@ def launcher_config(
     local[engines].environment = {
         **unset,
         **(mpirun.environment(None) if has_profile else for_ranks),
-        **cluster.config[engines].get("environment", {}),
+        **(_setting(cluster, "environment") or {}),
         **environment,
     }
     if not has_profile:
@@ -76,7 +77,21 @@ def launcher_config(
         local[engines].environment["PARLAB_CONNECTION_FILE"] = str(folder / file)
         local[engines].mpi_cmd = [mpirun.mpiexec()]
         local[engines].mpi_args = mpirun.MPI_ARGS
+    elif issubclass(cluster.engine_launcher_class, MPILauncher):
+        command = _setting(cluster, "mpi_cmd") or ["mpiexec"]
+        if command == ["mpiexec"] or command == [mpirun.mpiexec()]:
+            local[engines].mpi_cmd = [mpirun.mpiexec()]
+            arguments = _setting(cluster, "mpi_args") or []
+            local[engines].mpi_args = [*mpirun.MPI_ARGS, *arguments]
     return local
+
+
+def _setting(cluster: ipp.Cluster, name: str) -> Any:
+    """Return what a profile sets for its launcher of engines, or for a class that it extends."""
+    for kind in cluster.engine_launcher_class.mro():
+        if kind.__name__ in cluster.config and name in cluster.config[kind.__name__]:
+            return cluster.config[kind.__name__][name]
+    return None
 
 
 @contextlib.contextmanager

@@ -2,9 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import PurePath
 
 from ipykernel.compiler import get_file_name
+
+from parlab.runtime.library_files import is_library
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.M)
 
@@ -33,6 +36,24 @@ class Cells:
         if lines is None or not 1 <= number <= len(lines):
             return None
         return lines[number - 1].strip()
+
+
+# Magics whose cell is Python that a rank runs, so that comments may be added to it.
+_RUNS_PYTHON = re.compile(r"%%(time|timeit|capture)\b")
+
+
+def with_lines_of_notebook(cell: str) -> tuple[str, str]:
+    """Return what to send for the text below `%%px`, and the part of it that is Python.
+
+    Comments in the place of `%%px` and of magics below it make the ranks count lines as the
+    notebook shows them. Magics have to be the first lines.
+    """
+    magics = list(takewhile(_RUNS_PYTHON.match, cell.split("\n")))
+    lines = cell.split("\n")[len(magics) :]
+    if lines and lines[0].startswith("%%"):
+        return cell, cell
+    body = "\n".join(["#"] * (1 + len(magics)) + lines)
+    return "\n".join([*magics, body]), body
 
 
 def cell_line(stack: str, cells: Cells) -> int | None:
@@ -70,6 +91,16 @@ def where(stack: str, cells: Cells) -> str | None:
     return f"line {line} of {function}: {text}  (called from line {outer_line}: {outer_text})"
 
 
+def outside_cells(stack: str) -> str:
+    """What a rank does that is at no line of a cell."""
+    functions = {frame["function"] for frame in _FRAME.finditer(stack)}
+    if "do_apply" in functions:
+        return "is busy with a function that was sent to it (`view.apply`)"
+    if "run_cell" in functions:
+        return "is about to begin this cell, or has just ended it"
+    return "has not begun this cell"
+
+
 # Where a rank may be waiting for others in torch's own C++: a collective, or a backward pass.
 _WAITS_IN_TORCH = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")
 
@@ -80,9 +111,23 @@ def in_torch(stack: str) -> bool:
     return first is not None and bool(_WAITS_IN_TORCH.search(first["file"]))
 
 
-def is_importing(stack: str) -> bool:
+def in_import(stack: str) -> bool:
     """Whether the rank is inside the body of a module, or on the way to it."""
-    return any(
-        frame["function"] == "_find_and_load" and "importlib" in frame["file"]
-        for frame in _FRAME.finditer(stack)
-    )
+    return any(map(_is_import, _FRAME.finditer(stack)))
+
+
+def is_importing(stack: str) -> bool:
+    """Whether an import is at work, so that its time does not count.
+
+    A file of the learner's that is being imported is part of the cell: it may train or wait there.
+    """
+    for frame in _FRAME.finditer(stack):
+        if _is_import(frame):
+            return True
+        if not is_library(frame["file"]):
+            return False
+    return False
+
+
+def _is_import(frame: re.Match[str]) -> bool:
+    return frame["function"] == "_find_and_load" and "importlib" in frame["file"]

@@ -7,8 +7,9 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from parlab.cluster import ending, outputs, report
 from parlab.cluster.damage import mend
-from parlab.cluster.errors import RankDied, RankError, RankFailed, RankInterrupted
+from parlab.cluster.errors import CellError, RankDied, RankFailed, RankInterrupted
 from parlab.cluster.execution import Execution
+from parlab.cluster.locations import with_lines_of_notebook
 from parlab.cluster.outcome import Outcome
 from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
@@ -48,9 +49,8 @@ class RankMagics(ParallelMagics):
             raise UsageError("%%px --timeout takes a number of seconds above 0")
         self._ready()
         targets = self._targets(args.targets)
-        # A line in the place of `%%px` makes the ranks count lines as the notebook shows them.
-        # A magic for the cell has to be its first line.
-        code = cell if cell.startswith("%%") else f"#\n{cell}"
+        code, body = with_lines_of_notebook(cell)
+        self.session.cells.add(body)
         if args.local:
             self.shell.run_cell(cell)
         if args.block is False:
@@ -134,6 +134,8 @@ class RankMagics(ParallelMagics):
             outcome = execution.run(progress)
             printed = outputs.printed(execution.replies, stop)
             error = self._error(execution, outcome)
+        if error is None and stop.presses:
+            error = RankInterrupted("Interrupted. The ranks had finished the cell.")
         self.session.last, self.last_result = execution.replies, execution.replies.result
         if save_name:
             self.shell.user_ns[save_name] = execution.replies.result
@@ -144,7 +146,7 @@ class RankMagics(ParallelMagics):
         if error is not None:
             raise error
 
-    def _error(self, execution: Execution, outcome: Outcome) -> RankError | None:
+    def _error(self, execution: Execution, outcome: Outcome) -> CellError | None:
         """What the cell raises; ranks that are not intact are replaced."""
         session, n = self.session, self.session.n
         died = ending.died_text(outcome.deaths, session.channel, session.cells, n)

@@ -11,6 +11,7 @@ class Ending(Enum):
     FAILED = "a rank failed and left others waiting"
     DEADLINE = "the deadline passed"
     DIED = "a rank died"
+    CUT_OFF = "ipyparallel's controller ended"
     INTERRUPTED = "the user stopped the cell"
 
 
@@ -22,6 +23,8 @@ class Outcome:
     # Ranks that were still running when the kernel stopped waiting, and the line each was at.
     stuck: dict[int, str] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
+    # Ranks that were running when another failed, and came to the end of the cell by themselves.
+    finished: list[int] = field(default_factory=list)
     freed: bool = False  # ranks that waited or computed were made to stop
     intact: bool = True  # False: the ranks must be replaced
     # Ranks that were busy with a cell nobody waits for, and the line: it was ended as well.
@@ -29,5 +32,6 @@ class Outcome:
     not_free: list[int] = field(default_factory=list)  # ranks that did not stop
     # By rank, the modules whose import was cut off: the ranks must be replaced.
     cut_off: dict[int, list[str]] = field(default_factory=dict)
+    continued: list[int] = field(default_factory=list)  # ranks that a signal had stopped
     lost: list[str] = field(default_factory=list)  # variables whose communicator ended
     torch_is_new: bool = False

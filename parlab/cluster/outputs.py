@@ -38,7 +38,8 @@ class Progress:
         seconds = time.monotonic() - self.start
         if seconds < self.AFTER_SECONDS or not self.watched:
             return
-        lines = [f"{seconds:.0f} s of {self.timeout:g} s, {ranks_text(replies.running() or [0])}"]
+        limit = f" of {self.timeout:g} s" if seconds <= self.timeout else ""
+        lines = [f"{seconds:.0f} s{limit}, {ranks_text(replies.running() or [0])}"]
         lines[0] += f"  {replies.last_line()[:100]}"
         for rank, (message, _) in errors_by_rank(replies, {}).items():
             lines.append(f"{ranks_text([rank])} failed: {message.splitlines()[0][:100]}")

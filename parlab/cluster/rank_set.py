@@ -12,6 +12,7 @@ from parlab.cluster import gpus, nodes
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.import_time import LIMIT_SECONDS
+from parlab.cluster.launchers import has_ended
 from parlab.cluster.processes import ControllerFailed, Processes
 from parlab.profiles.slurm import Job
 
@@ -32,15 +33,26 @@ def _begin(imports: list[str]) -> Begun:
     """First call on each rank: show errors by the learner's lines, and make imports again."""
     from IPython import get_ipython
 
-    from parlab.rank.engine import broken_state, interrupts, output_limit, tracebacks
+    from parlab.rank.engine import (
+        broken_state,
+        cell_magics,
+        interrupts,
+        output_limit,
+        refused_input,
+        starting,
+        tracebacks,
+    )
     from parlab.rank.world import comm
 
     shell = get_ipython()
     shell.autoawait = False  # a cell with `await` would never be said to have ended
     tracebacks.install(shell)
+    cell_magics.install(shell)
     interrupts.install(shell.kernel)
+    refused_input.install(shell.kernel)
     broken_state.install(shell)
     output_limit.install(shell)
+    starting.restore_warnings()
     failed = []
     for statement in imports:
         try:
@@ -175,6 +187,11 @@ class RankSet:
         """The batch job that the ranks are, where it still waits for nodes."""
         batch = self._processes.batch
         return batch.last if batch and batch.waits else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether ipyparallel's controller has ended: no cell reaches the ranks any more."""
+        return self.is_there and has_ended(self._processes.cluster.controller)
 
     def lost_job(self) -> str:
         """What to tell where the batch job that the ranks are is over, which ends them; else empty.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import ipyparallel as ipp
 
 from parlab.cluster.channel import Channel
-from parlab.cluster.ending import died_text, lost_job_text, replaced_text
+from parlab.cluster.ending import CUT_OFF, died_text, lost_job_text, replaced_text
 from parlab.cluster.errors import ClusterError, RankInterrupted
 from parlab.cluster.locations import Cells
 from parlab.cluster.names import Names
@@ -22,6 +22,8 @@ STARTING = (
     "Interrupted while new ranks were starting. They continue to start. Run the cell again, or "
     "call `cluster.stop()`."
 )
+STOPPED = "The ranks were stopped. Run cluster.start() to start new ones."
+NOT_STARTED = "No ranks are running, because the last start failed. Run cluster.start() again."
 
 
 class Session:
@@ -38,11 +40,12 @@ class Session:
         self.background: list[Replies] = []  # of cells that nobody waits for
         self._ending: list[threading.Thread] = []
         self._ranks: RankSet | None = None
+        self._why_none = STOPPED  # while there are no ranks
         self._failure: ClusterError | None = None  # why there are none, told by `ready`
         try:
             self._ranks = self._fresh([])
         except ClusterError as error:
-            self._failure = error
+            self._failure, self._why_none = error, NOT_STARTED
 
     def _fresh(self, imports: list[str]) -> RankSet:
         environment = rank_environment(self.network) if self.network else {}
@@ -56,12 +59,13 @@ class Session:
     def ranks(self) -> RankSet:
         """The set of ranks. Raises ClusterError where it was stopped."""
         if self._ranks is None:
-            raise ClusterError("the ranks were stopped: run cluster.start() again")
+            raise ClusterError(self._why_none)
         return self._ranks
 
     def send(self, code: str, ranks: list[int]) -> Replies:
         """Start `code` on these ranks, without waiting."""
-        self.cells.add(code)
+        if not code.startswith("%%"):  # else only what is below the magics has lines of its own
+            self.cells.add(code)
         result = self.client[ranks].execute(code, silent=False, block=False)
         return Replies(ranks, result, self.channel)
 
@@ -133,15 +137,15 @@ class Session:
         if ranks.is_there and (deaths := ranks.channel.deaths()):
             text = died_text(deaths, ranks.channel, self.cells, self.n)
             notify(f"{text}\n{self.replace_lost()}")
+        elif ranks.is_cut_off:
+            notify(f"{CUT_OFF}\n{self.replace_lost()}")
         try:
             self._wait(notify)
         except ClusterError:
-            self._ranks = None
-            raise
-        except RankInterrupted:
+            self._ranks, self._why_none = None, NOT_STARTED
             raise
         except Exception as error:
-            self._ranks = None
+            self._ranks, self._why_none = None, NOT_STARTED
             raise ClusterError(f"the ranks did not start ({error}): run cluster.start()") from error
 
     def _wait(self, notify: Notify) -> None:

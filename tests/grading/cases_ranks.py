@@ -9,7 +9,7 @@ from tests.grading.copies import Copy
 case = Cases(ring_shift=3, ring_all_gather=4, ring_reduce_scatter=4, ring_all_reduce=3)
 
 
-@case("partial", 3, says="the ranks were stopped", ring_all_gather="error",
+@case("partial", 3, says="The ranks were stopped", ring_all_gather="error",
       ring_reduce_scatter="error", ring_all_reduce="error")  # fmt: skip
 def stops_the_cluster(copy: Copy, path: Path) -> None:
     copy.insert("getattr(cluster, 'stop')()", before="exercise-ring_all_gather")

@@ -100,6 +100,10 @@ STUCK = {
         ["rank 0  line 4: comm.Ssend(np.zeros(10), dest=1)"],
     ),
     "an endless loop": ("while True: x = 1", ["ranks 0-3  line 2: while True: x = 1"]),
+    "a search in C that looks for signals": (
+        "import re\nif rank != 1:\n    re.match('(a+)+$', 'a' * 60 + 'b')",
+        ["ranks 0, 2, 3  line 4: re.match("],
+    ),
     "an endless loop that polls": (
         "while not comm.Iprobe(source=0, tag=77):\n    pass",
         ["ranks 0-3  line 2: while not comm.Iprobe"],
@@ -151,7 +155,7 @@ def test_a_rank_may_be_asked_where_it_is_at_any_instant(notebook: Notebook) -> N
     """faulthandler, which reads frames as they change, ended one in some hundred times here."""
     notebook.run(ASK)
     ran = notebook.run(CALLED_FROM_C)
-    assert "between two lines" not in ran.message, ran.message
+    assert "this cell" not in ran.message, ran.message
     assert "variables are intact" in ran.message, ran.message
     lacking = "sum('_run_module_as_main' not in text for one in told for text in one.values())"
     assert notebook.run(f"asker.join()\nprint(len(told), {lacking})").text == "400 0\n"
@@ -164,6 +168,7 @@ ALWAYS = {
     "mismatched collectives",
     "a wait on a request",
     "an endless loop",
+    "a search in C that looks for signals",
     "a function of the cell",
 }
 
@@ -224,6 +229,7 @@ def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
         "until = time.monotonic() + 4\nwhile time.monotonic() < until:\n    pass\nheld = held + 1"
     )
     assert "rank 1: ValueError: early" in ran.message
+    assert "Ranks 0, 2, 3 then finished by themselves. The ranks are free" in ran.message
     ran = notebook.run("%%px\nprint(held)")
     assert ran.text == "[rank 0] 1\n[rank 1] 11\n[rank 2] 23\n[rank 3] 34\n"
 
@@ -319,34 +325,131 @@ def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
     assert "[all ranks] 4" in ran.text
 
 
-@pytest.mark.nightly
-def test_what_c_code_computes_may_end_first(notebook: Notebook):
-    """It hears no interrupt until then, for seven seconds here, and its variables are kept."""
-    ran = notebook.run(
-        "%%px --timeout 1\nend = time.monotonic() + 8\n"
-        "any(map(end.__lt__, iter(time.monotonic, None)))"
-    )
+WINDOW = "import numpy as np\nwindow = MPI.Win.Create(np.zeros(4), comm=comm)\n"
+# Calls into C that neither an interrupt nor a revocation ends.
+DEAF = {
+    "a computation": "import itertools\nif rank == 1:\n    sum(itertools.count())",
+    "a window's fence": WINDOW + "if rank != 0:\n    window.Fence()",
+    "a window's lock": WINDOW
+    + "window.Lock(0, MPI.LOCK_EXCLUSIVE)\nif rank == 1:\n    window.Fence()",
+    "a window's epoch": (
+        WINDOW + "if rank == 0:\n    window.Post(comm.group.Incl([1]))\n    window.Wait()"
+    ),
+    "a file": (
+        "import tempfile\nname = comm.bcast(tempfile.mktemp())\n"
+        "file = MPI.File.Open(comm, name, MPI.MODE_CREATE | MPI.MODE_RDWR)\n"
+        "if rank != 0:\n    file.Write_at_all(rank, b'1')"
+    ),
+    "MPI's end on one rank": "if rank == 0:\n    MPI.Finalize()",
+}
+
+
+@pytest.mark.parametrize("name", cases(DEAF, {"a computation", "a window's fence"}))
+def test_calls_into_c_end_in_time_and_it_is_said_why_variables_are_lost(
+    notebook: Notebook, name: str
+):
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{DEAF[name]}")
     assert ran.error == "DeadlineExceeded", ran.message
-    assert "line 3: any(map(end.__lt__" in ran.message
+    assert "could not be stopped. Python cannot interrupt a call into C code" in ran.message
+    assert "`held`" in ran.message
+    assert "Error" not in ran.text, "MPI has nothing to say about windows"
+    works_and_keeps(notebook, held=False)
+    assert in_time(notebook, ran, DEADLINE)
+
+
+@pytest.mark.nightly
+def test_what_c_code_computes_may_end_after_the_stop_button(notebook: Notebook, tmp_path: Path):
+    """It hears no interrupt until then, for seconds here, and its variables are kept."""
+    flags = [tmp_path / f"begun{rank}" for rank in range(4)]
+    sent = notebook.send(
+        f"%%px --timeout 100\nopen(f'{tmp_path}/begun{{rank}}', 'w').close()\n"
+        "end = time.monotonic() + 6\nany(map(end.__lt__, iter(time.monotonic, None)))"
+    )
+    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the cell")
+    notebook.interrupt()
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted", ran.message
+    assert "line 4: any(map(end.__lt__" in ran.message
     assert "variables are intact" in ran.message
     works_and_keeps(notebook, held=True)
+
+
+STOPPED = {
+    "between cells": (
+        "%%px --timeout {} --targets 0\nwhile True: pass",
+        "rank 0  line 2: while True: pass",
+    ),
+    "in the cell": (
+        "%%px --timeout {}\nimport signal\n"
+        "if rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\ncomm.Barrier()",
+        "rank 1         stopped by a signal (SIGSTOP)",
+    ),
+}
+
+
+@pytest.mark.parametrize("when", cases(STOPPED, {"between cells"}))
+def test_a_rank_that_a_signal_stopped_is_named_and_continues(notebook: Notebook, when: str):
+    code, place = STOPPED[when]
+    if when == "between cells":
+        rank_1 = notebook.run("print(cluster.current().channel.ranks[1].pid)").text
+        os.kill(int(rank_1), signal.SIGSTOP)
+    ran = notebook.run(code.format(DEADLINE))
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert place in ran.message
+    assert "A signal had stopped rank 1. It was made to continue." in ran.message
+    works_and_keeps(notebook, held=True)
+    assert in_time(notebook, ran, DEADLINE)
+
+
+def test_a_function_that_was_sent_to_a_rank_ends_with_a_cell(notebook: Notebook):
+    ran = notebook.run(
+        "import time\ndef endless():\n    while True: time.sleep(0.1)\n"
+        "sent = cluster.current().client[1].apply_async(endless)"
+    )
+    assert ran.status == "ok", ran.message
+    ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 0:\n    comm.recv(source=1)")
+    assert "rank 1  is busy with a function that was sent to it (`view.apply`)" in ran.message
+    assert "variables are intact" in ran.message
+    works_and_keeps(notebook, held=True)
+    assert in_time(notebook, ran, 2)
+
+
+@pytest.mark.parametrize("when", cases(["between cells", "in a cell"], {"between cells"}))
+def test_a_controller_that_ended_is_reported_and_the_ranks_replaced(notebook: Notebook, when: str):
+    controller = psutil.Process(int(notebook.run(CONTROLLER).text))
+    if when == "between cells":
+        controller.kill()
+        ran = notebook.run("%%px\nprint(globals().get('held'))")
+        assert ran.text.endswith("[all ranks] None\n")
+        shown = ran.text
+    else:
+        sent = notebook.send("%%px --timeout 100\nprint('it runs')\ncomm.recv(source=rank)")
+        while "it runs" not in notebook.next_text(sent):
+            pass
+        controller.kill()
+        ran = notebook.wait(sent)
+        assert ran.error == "RankDied" and "ranks 0-3  line 3: comm.recv" in ran.message
+        shown = ran.message
+    assert "(ipyparallel's controller) has ended" in shown
+    assert "These variables are lost: `held`" in shown
+    works_and_keeps(notebook, held=False)
 
 
 def test_ranks_that_end_just_as_they_would_be_given_up_keep_their_variables(notebook: Notebook):
     ran = notebook.run(
         "from parlab.cluster.freeing import Freeing\n"
-        "looks = Freeing._any_alive\n"
+        "looks = Freeing._may_stop\n"
         "def late(self, *arguments):\n"
         "    self._stop.wait_for(lambda: not self.running(), 60)\n"
         "    return looks(self, *arguments)\n"
-        "Freeing._any_alive = late"
+        "Freeing._may_stop = late"
     )
     assert ran.status == "ok", ran.message
     ran = notebook.run(
         "%%px --timeout 1\nend = time.monotonic() + 5\n"
         "any(map(end.__lt__, iter(time.monotonic, None)))"
     )
-    notebook.run("Freeing._any_alive = looks")
+    notebook.run("Freeing._may_stop = looks")
     assert "variables are intact" in ran.message
     works_and_keeps(notebook, held=True)
 
@@ -460,12 +563,12 @@ def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
     assert ran.error == "DeadlineExceeded"
     assert "ranks 0, 2, 3  line 3: pair.Barrier()" in ran.message
-    assert "Ended when the ranks were freed: `pair`" in ran.message
+    assert "Your own communicator `pair` ended" in ran.message
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    comm.Barrier()")
-    assert "Ended when" not in ran.message, "told once"
+    assert "Your own" not in ran.message, "told once"
     assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
-    assert "Ended when the ranks were freed: `pair`" in ran.message, "another one"
+    assert "Your own communicator `pair` ended" in ran.message, "another one"
     works_and_keeps(notebook, held=True)
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_until
+from tests.notebook.test_cluster_faults import in_time
 from tests.support.kernel import Notebook
+from tests.support.nightly import cases
 
 # Imported, it tells that it is there, and ends when it may.
 WAITING = """
@@ -17,19 +19,37 @@ while not (here / "may_end").exists():
 """
 
 
+# Modules of the learner's that do not end as they are imported, each with its text.
+ENDLESS = {
+    "waits_for_a_rank": "from parlab.rank import comm\ncomm.recv(source=comm.rank)\n",
+    "waits_for_requests": (
+        "from mpi4py import MPI\nfrom parlab.rank import comm\n"
+        "MPI.Request.Waitall([comm.Irecv(bytearray(8), source=comm.rank)])\n"
+    ),
+    "sleeps": "import time\ntime.sleep(1000)\n",
+    "computes": "import json\nwhile True:\n    json.dumps(list(range(1000)))\n",
+}
+
+
 @pytest.fixture
 def folder(notebook: Notebook, tmp_path: Path) -> Path:
-    (tmp_path / "slow.py").write_text("import time\nfor _ in range(30):\n    time.sleep(0.1)\n")
-    (tmp_path / "waiting.py").write_text(WAITING)
-    ran = notebook.run(f"%%px\nimport sys; sys.path.insert(0, {str(tmp_path)!r})\nheld = rank")
+    """A folder of installed modules; the learner's are in the one around it."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "slow.py").write_text("import time\nfor _ in range(30):\n    time.sleep(0.1)\n")
+    (installed / "waiting.py").write_text(WAITING)
+    for name, text in ENDLESS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    folders = [str(tmp_path), str(installed)]
+    ran = notebook.run(f"%%px\nimport sys; sys.path[:0] = {folders}\nheld = rank")
     assert ran.status == "ok", ran.message
-    return tmp_path
+    return installed
 
 
 @pytest.fixture
-def in_c(tmp_path: Path) -> str:
+def in_c(folder: Path) -> str:
     """A module whose body is one call that holds Python's lock for five seconds."""
-    (tmp_path / "in_c.py").write_text(
+    (folder / "in_c.py").write_text(
         "import time\nend = time.monotonic() + 5\n"
         "done = any(map(end.__lt__, iter(time.monotonic, None)))\n"
     )
@@ -39,7 +59,10 @@ def in_c(tmp_path: Path) -> str:
 def test_time_in_an_import_that_holds_the_lock_does_not_count(
     notebook: Notebook, folder: Path, in_c: str
 ) -> None:
-    ran = notebook.run(f"%%px --timeout 1\nimport {in_c}\nprint({in_c}.done)")
+    sent = notebook.send(f"%%px --timeout 1\nimport {in_c}\nprint({in_c}.done)")
+    while "importing modules. This time does not count" not in notebook.next_text(sent):
+        pass
+    ran = notebook.wait(sent)
     assert ran.text == "[all ranks] True\n", ran.message
 
 
@@ -48,6 +71,21 @@ def test_time_in_imports_does_not_count(notebook: Notebook, folder: Path) -> Non
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 1\nimport slow\ncomm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded", "what comes after imports counts"
+
+
+@pytest.mark.parametrize("module", cases(ENDLESS, {"waits_for_a_rank", "computes"}))
+def test_what_a_learners_module_does_as_it_is_imported_counts(
+    notebook: Notebook, folder: Path, module: str
+) -> None:
+    ran = notebook.run(f"%%px --timeout 1\nimport {module}")
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert f"ranks 0-3  line 2: import {module}" in ran.message
+    assert "variables are intact" in ran.message
+    assert in_time(notebook, ran, 1)
+    ran = notebook.run("%%px\nprint(comm.allreduce(held))")
+    assert ran.text == "[all ranks] 6\n", ran.message
+    imports = notebook.run("print(list(cluster.current().names.imports))").text
+    assert module not in imports, "new ranks would never be ready"
 
 
 def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(

@@ -312,6 +312,18 @@ def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
     assert ran.text == "[all ranks] 2 False\n", ran.message
 
 
+def test_ranks_start_where_warnings_are_errors(kernel: Notebook):
+    """As PYTHONWARNINGS says; in cells they are."""
+    kernel.run("import os; os.environ['PYTHONWARNINGS'] = 'error'")
+    try:
+        started(kernel, 2)
+    finally:
+        kernel.run("del os.environ['PYTHONWARNINGS']")
+    assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
+    ran = kernel.run("%%px\nimport warnings\nwarnings.warn('mine')")
+    assert "all ranks: UserWarning: mine\n  line 3: warnings.warn('mine')" in ran.message
+
+
 @pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5", "True"])
 def test_a_number_of_ranks_that_is_none_is_refused(kernel: Notebook, n: str):
     ran = kernel.run(f"from parlab import cluster\ncluster.start({n})")
@@ -330,10 +342,14 @@ def test_cells_without_ranks_say_what_to_do(kernel: Notebook):
 def test_cells_after_a_start_that_failed_say_what_to_do():
     notebook = Notebook({"OMPI_MCA_btl": "none_such"})
     try:
-        ran = notebook.run("from parlab import cluster\ncluster.start(2)")
+        ran = notebook.run("from parlab import cluster")
+        ran = notebook.run("%%px --timeout 5\n1")
+        assert ran.error == "UsageError" and "Run cluster.start(4) first" in ran.text
+        ran = notebook.run("cluster.start(2)")
         assert ran.error == "ClusterError"
         ran = notebook.run("%%px --timeout 5\n1")
-        assert (ran.error, "cluster.start()" in ran.message) == ("ClusterError", True)
+        assert ran.error == "ClusterError"
+        assert "the last start failed. Run cluster.start() again" in ran.message
     finally:
         notebook.shutdown()
 
@@ -359,7 +375,7 @@ def test_no_setting_is_made_that_this_machine_does_not_need():
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     ordinary, crowded = eval(printed.replace("] [", "], ["))
-    assert ordinary == ["MPI4PY_RC_FAST_REDUCE", "OMPI_MCA_btl", "OMP_NUM_THREADS"]
+    assert ordinary == ["MPI4PY_RC_FAST_REDUCE", "OMPI_MCA_btl", "OMPI_MCA_osc", "OMP_NUM_THREADS"]
     assert set(crowded) - set(ordinary) == {"PRTE_MCA_rmaps_default_mapping_policy"}
 
 

@@ -19,6 +19,12 @@ def test_its_output_is_shown_when_all_ranks_have_ended_it(notebook: Notebook) ->
     assert ran.error == "RankFailed" and "rank 3: AssertionError" in ran.message
 
 
+def test_its_result_raises_with_the_kind_of_the_error(notebook: Notebook) -> None:
+    assert notebook.run("%%px --noblock -o later\nx = 0\n1 / x").status == "ok"
+    ran = notebook.run("later.get()")
+    assert "[3:execute]:\nZeroDivisionError: division by zero\n  line 3: 1 / x" in ran.message
+
+
 def test_stop_leaves_it_running(notebook: Notebook) -> None:
     assert notebook.run("%%px --noblock --targets 1\ncomm.recv(source=0)").status == "ok"
     waiting = notebook.send("print('it runs')\nget_ipython().run_line_magic('pxresult', '')")

@@ -37,10 +37,18 @@ c.LocalEngineLauncher.environment = {**mpirun.environment(3)}
 """
 
 
+# ipyparallel's own launcher, as its manual has it.
+PLAIN = """
+from parlab import mpirun
+c.Cluster.engine_launcher_class = "mpi"
+c.MPILauncher.environment = {**mpirun.environment(3)}
+"""
+
+
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ipython")
-    for name, config in {"nodes": LAUNCHER, "separate": SEPARATE}.items():
+    for name, config in {"nodes": LAUNCHER, "separate": SEPARATE, "plain": PLAIN}.items():
         (folder / f"profile_{name}").mkdir()
         (folder / f"profile_{name}" / "ipcluster_config.py").write_text(config)
     (folder / "profile_nodes" / "ipengine_config.py").write_text(LAST_RANK_FIRST)
@@ -79,6 +87,15 @@ def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook) -> None:
     assert "ranks 0, 2  line 5: comm.Barrier" in ran.message
 
 
+def test_deadlocks_under_ipyparallels_own_launcher_cost_no_variables(kernel: Notebook) -> None:
+    ran = kernel.run("from parlab import cluster\ncluster.start(3, profile='plain')")
+    assert ran.status == "ok", ran.message
+    assert kernel.run("%%px\nfrom parlab.rank import comm, rank").status == "ok"
+    ran = kernel.run("%%px --timeout 1\nif rank != 1:\n    comm.Barrier()")
+    assert "variables are intact" in ran.message
+    assert kernel.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 3\n"
+
+
 def test_ranks_that_are_not_one_world_are_refused_and_ended(kernel: Notebook) -> None:
     mark = secrets.token_hex(8)  # others may have ranks on this machine
     ran = kernel.run(f"import os; os.environ['PARLAB_TEST_RUN'] = {mark!r}")
@@ -94,5 +111,5 @@ def test_a_profile_that_is_not_there_is_refused(kernel: Notebook, profiles: Path
     ran = kernel.run("cluster.start(3, profile='nodse')")
     assert ran.error == "ClusterError"
     assert "no ipyparallel profile 'nodse'" in ran.message
-    assert "'nodes', 'separate'" in ran.message
+    assert "'nodes', 'plain', 'separate'" in ran.message
     assert not (profiles / "profile_nodse").exists()

@@ -35,6 +35,27 @@ REFUSED = {
     "class Odd:\n    def __repr__(self): raise ValueError('no text')\nOdd()": "ValueError: no text",
     "import asyncio\nawait asyncio.sleep(0)": "asyncio.run",
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
+    "input('How many? ')": "A rank cannot ask for input. Write the value into the cell.",
+}
+
+
+# Cells that leave messages, and what is said of them.
+LEFT = {
+    "comm.bcast(rank, root=rank % 2)": "collective calls in this cell did not match",
+    "comm.gather(rank, root=0 if rank % 2 else 1)": "collective calls in this cell did not match",
+    "if rank == 0:\n    comm.send('left', dest=1, tag=5)": "from rank 0 to rank 1 (tag 5)",
+    "request = MPI.COMM_WORLD.Isend(bytearray(10**6), dest=(rank + 1) % 4)": (
+        "from rank 3 to rank 0 (tag 0), from rank 0 to rank 1 (tag 0)"
+    ),
+    "comm.isend('left', dest=(rank + 1) % 4)\n1 / 0": "",
+    "comm.bcast(rank, root=rank % 2)\n1 / 0": "",
+}
+# Cells below other magics; the sixth line fails, or waits.
+BELOW = {
+    "%%time": "x = 2\n\ndef f():\n    {}\nf()",
+    "%%timeit -n1 -r1": "x = 2\n\ndef f():\n    {}\nf()",
+    "%%capture shown": "x = 2\n\ndef f():\n    {}\nf()",
+    "%%capture shown\n%%time": "x = 2\ndef f():\n    {}\nf()",
 }
 
 
@@ -60,6 +81,40 @@ def test_what_a_cell_broke_is_mended(notebook: Notebook, code: str) -> None:
     ran = notebook.run(f"%%px\n{code}")
     assert ran.status == "ok", ran.message
     assert MENDED[code] in ran.text
+    works_and_keeps(notebook)
+
+
+@pytest.mark.parametrize("code", LEFT)
+def test_messages_that_a_cell_left_do_not_reach_the_next(notebook: Notebook, code: str) -> None:
+    ran = notebook.run(f"%%px\n{code}")
+    assert ran.status == ("error" if "1 / 0" in code else "ok"), ran.message
+    assert LEFT[code] in ran.text
+    ran = notebook.run(
+        "%%px\nprint(comm.sendrecv(rank, dest=(rank + 1) % 4, source=(rank - 1) % 4) + 4 - rank)"
+    )
+    assert ran.text == "[rank 0] 7\n[ranks 1-3] 3\n", ran.message
+    works_and_keeps(notebook)
+
+
+def test_a_cell_on_some_ranks_may_send_to_a_later_one(notebook: Notebook) -> None:
+    assert notebook.run("%%px --targets 0\ncomm.send('kept', dest=1)").text == ""
+    assert notebook.run("%%px --targets 1\ncomm.recv(source=0)").text == "[rank 1] 'kept'\n"
+
+
+@pytest.mark.parametrize("magics", BELOW)
+def test_lines_below_other_magics_are_those_of_the_notebook(
+    notebook: Notebook, magics: str
+) -> None:
+    cell = f"{magics}\n{BELOW[magics]}"
+    ran = notebook.run("%%px\n" + cell.format("x / 0 or 1 / 0"))
+    assert ran.message == (
+        "all ranks: ZeroDivisionError: division by zero\n"
+        "  line 6 of f: x / 0 or 1 / 0\n  line 7: f()"
+    )
+    assert "sys.std" not in ran.text
+    ran = notebook.run("%%px --timeout 1\n" + cell.format("comm.recv(source=rank)"))
+    place = "line 6 of f: comm.recv(source=rank)  (called from line 7: f())"
+    assert f"ranks 0-3  {place}" in ran.message
     works_and_keeps(notebook)
 
 
@@ -112,6 +167,26 @@ def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
     works_and_keeps(notebook)
 
 
+def test_the_first_error_is_named_of_a_rank_that_waits_as_it_leaves_a_with_block(
+    notebook: Notebook,
+) -> None:
+    ran = notebook.run(
+        "%%px --timeout 1\nclass Waits:\n    def __enter__(self): pass\n"
+        "    def __exit__(self, *_): comm.recv(source=rank)\n\n"
+        "with Waits():\n    raise KeyError('mine')"
+    )
+    assert "ranks 0-3  line 4 of __exit__: " in ran.message
+    assert "(while handling KeyError: 'mine' (line 7))" in ran.message
+
+
+def test_a_communicator_of_the_learners_named_comm_is_not_said_to_work(notebook: Notebook) -> None:
+    ran = notebook.run("%%px --timeout 1\ncomm = comm.Dup()\ncomm.recv(source=rank)")
+    assert "Your own communicator `comm` ended: run the cell that makes it again." in ran.message
+    assert "`comm` works" not in ran.message
+    assert notebook.run("%%px\nfrom parlab.rank import comm").status == "ok"
+    works_and_keeps(notebook)
+
+
 def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> None:
     ran = notebook.run(
         "%%px --timeout 2\nimport sys\n"
@@ -137,6 +212,13 @@ def test_after_finalize_the_ranks_are_replaced_and_it_is_said_why(notebook: Note
     assert ran.error == "RankDied"
     assert "called MPI.Finalize" in ran.message and "New ranks are starting" in ran.message
     assert ran.text == "[all ranks] before\n"
+
+
+@pytest.mark.nightly
+def test_torch_that_ends_a_rank_is_explained(notebook: Notebook) -> None:
+    ran = notebook.run("%%px\ndist.all_reduce(torch.ones(5 if rank else 5000))")
+    assert "SIGABRT" in ran.message
+    assert "tensors of different sizes or types to the same call" in ran.message
 
 
 def test_a_mend_that_is_not_possible_says_why_beside_the_cells_own_error(

@@ -8,6 +8,7 @@ from tests.conftest import wait_until
 from tests.notebook.test_cluster_faults import in_time, works_and_keeps
 from tests.notebook.test_cluster_lifetime import alive, processes_of, started
 from tests.support.kernel import Notebook
+from tests.support.nightly import cases
 
 PRESSES = pytest.mark.parametrize("presses", [1, 2])
 
@@ -80,6 +81,39 @@ def test_stop_after_a_rank_failed_while_others_go_on(notebook: Notebook, presses
     assert in_time(notebook, ran, 1)
 
 
+@pytest.mark.parametrize("when", cases(["in a cell", "after it"], {"in a cell"}))
+def test_stop_ends_a_loop_that_catches_exceptions(
+    notebook: Notebook, tmp_path: Path, when: str
+) -> None:
+    flag = tmp_path / "running"
+    if when == "after it":  # while its end is being looked at
+        notebook.run(
+            "import pathlib\nfrom parlab.cluster import magics\nmend = magics.mend\n"
+            "def pressed(*arguments):\n    mend(*arguments)\n"
+            f"    pathlib.Path({str(flag)!r}).touch()\n    time.sleep(1)\n"
+            "import time\nmagics.mend = pressed"
+        )
+    wait = (
+        "1" if when == "after it" else f"open({str(flag)!r}, 'w').close(); comm.recv(source=rank)"
+    )
+    try:
+        sent = notebook.send(
+            "for turn in range(3):\n    try:\n"
+            f"        get_ipython().run_cell_magic('px', '--timeout 100', {wait!r})\n"
+            "    except Exception as error:\n        print('went on after', error)"
+        )
+        wait_until(flag.exists, 30, "the cell")
+        notebook.interrupt()
+        ran = notebook.wait(sent)
+    finally:
+        if when == "after it":
+            notebook.run("magics.mend = mend")
+    assert (ran.error in ("RankInterrupted", "KeyboardInterrupt"), ran.text) == (True, ""), (
+        ran.message
+    )
+    works_and_keeps(notebook, held=True)
+
+
 def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_path: Path) -> None:
     """They compute, so there is hope: they get ten seconds, and that is shown."""
     sent = sent_and_begun(notebook, tmp_path, "sum(range(10**13))")
@@ -89,7 +123,7 @@ def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted"
     assert "ranks 0-3  line 3: sum(range(10**13))" in ran.message
-    assert "All ranks could not be stopped." in ran.message
+    assert "No rank could be stopped." in ran.message
     works_and_keeps(notebook, held=False)
     assert in_time(notebook, ran, 1)
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from parlab.cluster.locations import Cells, where
+from parlab.cluster.locations import Cells, in_import, is_importing, where, with_lines_of_notebook
 from parlab.cluster.names import Names
 from parlab.cluster.nodes import Link, description, interfaces
 from parlab.cluster.report import cut, exit_text, positions
@@ -36,6 +36,25 @@ def test_the_innermost_line_of_the_learner_counts():
     )
     assert where(stack, cells) == "line 3 of f: wait()  (called from line 4: f())"
     assert where('  File "/lib/engine.py", line 1 in idle\n', cells) is None
+
+
+def test_an_import_is_at_work_unless_it_runs_a_file_of_the_learners():
+    find = '  File "<frozen importlib._bootstrap>", line 1178 in _find_and_load\n'
+    torch = '  File "/v/lib/python3.11/site-packages/torch/nn.py", line 3 in forward\n'
+    mine = '  File "/home/me/train.py", line 2 in <module>\n'
+    assert is_importing(torch + find + mine + find)
+    assert not is_importing(torch + mine + find), "it trains"
+    assert in_import(torch + mine + find)
+    assert not is_importing(torch + mine)
+
+
+def test_magics_below_px_are_sent_first_and_lines_keep_their_numbers():
+    assert with_lines_of_notebook("x\ny") == ("#\nx\ny", "#\nx\ny")
+    assert with_lines_of_notebook("%%time\nx") == ("%%time\n#\n#\nx", "#\n#\nx")
+    nested = with_lines_of_notebook("%%capture a\n%%time\nx")
+    assert nested == ("%%capture a\n%%time\n#\n#\n#\nx", "#\n#\n#\nx")
+    for kept in ("%%bash\nls", "%%time\n%%bash\nls", "%%writefile a\nx"):
+        assert with_lines_of_notebook(kept) == (kept, kept)
 
 
 def test_exit_statuses_are_put_in_words():

@@ -8,11 +8,12 @@ from mpi4py import MPI
 
 from parlab.rank import world
 from parlab.rank.engine import DAMAGE
+from parlab.rank.engine.cell_magics import after_cell
 
 
 def install(shell: Any) -> None:
     """After each cell of `shell`, publish what it broke, as `DAMAGE`; nothing where all is well."""
-    shell.events.register("post_run_cell", lambda *_: _tell(shell))
+    after_cell(shell, lambda: _tell(shell))
 
 
 def _tell(shell: Any) -> None:

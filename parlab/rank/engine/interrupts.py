@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from parlab.rank.engine.tracebacks import is_cell
+from parlab.runtime.library_files import is_library
 
 _cut_off: dict[str, None] = {}  # modules whose import an interrupt ended
 
@@ -62,10 +63,15 @@ def _in_cell(frame: FrameType | None) -> bool:
 
 
 def importing(frame: FrameType | None) -> str | None:
-    """The module that a cell is importing at `frame`: the outermost, as the cell names it."""
+    """The module that a cell is importing at `frame`: the outermost, as the cell names it.
+
+    None inside a file of the learner's that is being imported: Python can import that again.
+    """
     module = None
     while frame is not None:
         if frame.f_code.co_name == "_find_and_load" and "importlib" in frame.f_code.co_filename:
             module = frame.f_locals.get("name", module)
+        elif module is None and not is_library(frame.f_code.co_filename):
+            return None
         frame = frame.f_back
     return module

@@ -10,6 +10,7 @@ from typing import Any
 
 from ipykernel.iostream import OutStream
 
+from parlab.rank.engine.cell_magics import after_cell
 from parlab.runtime.rank_names import LEFT_OUT
 
 MOST_FLUSHES = 100  # in a second; what is written goes out every 0.2 s without any
@@ -51,7 +52,7 @@ class Printing:
         if self._flushes <= MOST_FLUSHES:
             self._flush()
 
-    def end_cell(self, *_: object) -> None:
+    def end_cell(self) -> None:
         """Tell of what was left out; ipykernel sends all that waits before the cell has ended.
 
         A cell that put another stream in this one's place, and left it there, hid all that later
@@ -86,7 +87,7 @@ class Displays:
     def clear_output(self, wait: bool = False) -> None:
         pass
 
-    def end_cell(self, *_: object) -> None:
+    def end_cell(self) -> None:
         if (more := self._count - MOST_DISPLAYS) > 0:
             self._publish({"text/plain": f"… {more:,} more displays of this cell left out …"})
         self._count = 0
@@ -96,4 +97,4 @@ def install(shell: Any) -> None:
     """Bound what each cell of `shell` sends."""
     streams = [name for name in ("stdout", "stderr") if isinstance(getattr(sys, name), OutStream)]
     for bound in (*map(Printing, streams), Displays(shell.display_pub)):
-        shell.events.register("post_run_cell", bound.end_cell)
+        after_cell(shell, bound.end_cell)

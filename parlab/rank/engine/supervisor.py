@@ -11,8 +11,10 @@ To the kernel it speaks lines of JSON: `hello`, `stacks`, `processor_seconds`, `
 `{"do": "stacks" | "processor_seconds" | "free", …}`; a closed connection is the order to end.
 """
 
+import array
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import selectors
@@ -20,11 +22,13 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
 # A rank says itself where it is, unless it is in C and holds Python's lock: then faulthandler does.
-STACK_SECONDS = 0.5
+STACK_SECONDS = 0.4
+STOPPED = "Stopped by a signal.\n"  # in the place of the stack of a rank that does not run
 END_SECONDS, PAUSE_SECONDS = 30.0, 0.01  # in which a rank ends, and all that it started
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
@@ -39,16 +43,26 @@ def my_node() -> str:
     return os.environ.get("PMIX_HOSTNAME") or socket.gethostname()
 
 
-def processor_use(pid: int) -> dict[str, float | bool]:
-    """Processor time that this process has used, and whether its main thread wants the processor
-    now; 0 and no where the system does not tell."""
+def processor_use(pid: int) -> tuple[float, str]:
+    """Processor time that this process has used, and the state of its main thread.
+
+    `R` wants the processor, `T` was stopped by a signal; 0 and nothing if the system does not tell.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
-        return {"processor_seconds": 0.0, "runnable": False}
-    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return {"processor_seconds": seconds, "runnable": fields[0] == "R"}
+        return 0.0, ""
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
+
+
+def catches_interrupts(pid: int) -> bool:
+    """Whether a handler of this process takes SIGINT, so that the signal does not end it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) & 1 << (signal.SIGINT - 1))
+    return False
 
 
 def adopt_orphans() -> None:
@@ -166,13 +180,32 @@ class Supervisor:
             return
         match request["do"]:
             case "stacks":
+                if processor_use(self.engine.pid)[1] == "T":
+                    self.send(stacks=STOPPED)
+                    return
                 os.write(self.requests, b"stacks 0\n")
                 if self.signal_at is None:  # asked again, it is no later
                     self.signal_at = time.monotonic() + STACK_SECONDS
             case "free":
+                if request["how"] == "interrupt":
+                    self.before_interrupt()
                 os.write(self.requests, f"{request['how']} {request['generation']}\n".encode())
             case "processor_seconds":
-                self.send(**processor_use(self.engine.pid))
+                seconds, state = processor_use(self.engine.pid)
+                self.send(processor_seconds=seconds, state=state)
+
+    def before_interrupt(self) -> None:
+        """Let a stopped rank run again, and signal one whose freeing thread does not get to run.
+
+        That is the case in C code that holds Python's lock. Some of it, such as the search for a
+        regular expression, still looks for signals.
+        """
+        if processor_use(self.engine.pid)[1] == "T":
+            self.engine.send_signal(signal.SIGCONT)
+        unread = array.array("i", [0])
+        fcntl.ioctl(self.requests, termios.FIONREAD, unread)
+        if unread[0] and catches_interrupts(self.engine.pid):
+            self.engine.send_signal(signal.SIGINT)
 
     def on_child(self) -> None:
         self.woken.recv(4096)

@@ -1,17 +1,17 @@
 """Errors of a rank cell, told by the lines that the learner wrote."""
 
 import linecache
-import warnings
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
+HANDLED = "  while handling "
 SHOWN_FRAMES = 8  # a recursion without end has a thousand
 # Errors of which IPython shows a text of its own, without the learner's line.
 TOLD_OTHERWISE = (SystemExit, BaseExceptionGroup)
 AWAIT = (
-    ": a rank's thread for cells has an event loop that is busy with the cell. Put it into a "
-    "function, `async def main()`, and run that on another thread: "
+    "SyntaxError: `await` does not work at the top of a rank cell. Put it into `async def main()` "
+    "and run this: "
     "`concurrent.futures.ThreadPoolExecutor().submit(asyncio.run, main()).result()`"
 )
 
@@ -34,7 +34,6 @@ def install(shell: Any) -> None:
             usual(exc_tuple, *args, **options)
 
     shell.showtraceback = showtraceback
-    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # told after SystemExit, untruly
 
 
 def _structured_traceback(
@@ -42,22 +41,26 @@ def _structured_traceback(
 ) -> list[str]:
     if isinstance(error, SyntaxError):
         return syntax_error(error)
-    if _while_shown(tb):
-        return [f"{kind.__name__}: {error}", *frames(tb)]
+    handled = _handled(error)
     inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    return frames(tb) + [f"  {type(one).__name__}: {one}" for one in inside]
+    message = f"{kind.__name__}: {error}".rstrip(": ")
+    return [message, *frames(tb), *handled, *(f"  {type(one).__name__}: {one}" for one in inside)]
 
 
-def _while_shown(tb: TracebackType | None) -> bool:
-    """Whether IPython met the error as it made a text of a result: its reply does not name it."""
-    return tb is not None and PurePath(tb.tb_frame.f_code.co_filename).name == "formatters.py"
+def _handled(error: BaseException) -> list[str]:
+    """The error in whose handling this one was raised, as by `__exit__` of a `with` block."""
+    first = error.__context__
+    if first is None or error.__suppress_context__ or isinstance(first, KeyboardInterrupt):
+        return []
+    place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
+    return [f"{HANDLED}{type(first).__name__}: {first}" + (f" ({place})" if place else "")]
 
 
 def syntax_error(error: SyntaxError) -> list[str]:
     """The message, the line, and a mark below the place."""
     lines = [f"{type(error).__name__}: {error.msg}"]
     if "'await' outside" in str(error.msg):
-        lines[0] += AWAIT
+        lines[0] = AWAIT
     if error.text:
         text = error.text.rstrip()
         lines.append(f"  line {error.lineno}: {text}")
@@ -79,6 +82,9 @@ def frames(tb: TracebackType | None) -> list[str]:
         code = tb.tb_frame.f_code
         if is_cell(code.co_filename):
             source = linecache.getline(code.co_filename, tb.tb_lineno).strip()
+            if source.startswith("get_ipython().run_cell_magic("):  # with the lines below it
+                tb = tb.tb_next
+                continue
             function = "" if code.co_name == "<module>" else f" of {code.co_name}"
             lines.append(f"  line {tb.tb_lineno}{function}: {source}")
             raised_in = None
