@@ -7,6 +7,7 @@ import ast
 import contextlib
 import linecache
 import re
+import symtable
 import tokenize
 from collections.abc import Iterator
 from typing import Any
@@ -158,3 +159,20 @@ def defined_names(source: str) -> frozenset[str]:
 def read_names(source: str) -> frozenset[str]:
     """Return all names that a cell reads, also inside functions."""
     return frozenset().union(*(names_in(one, ast.Load) for one in statements(source)))
+
+
+def free_names(source: str) -> frozenset[str]:
+    """Return the names that a cell reads and that another cell may define: no parameters."""
+    code = "\n".join(map(ast.unparse, statements(source)))
+    module = symtable.symtable(code, "cell", "exec")
+    tables = [module]
+    found = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        found |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is module or symbol.is_global())
+        }
+    return frozenset(found)

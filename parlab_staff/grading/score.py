@@ -30,12 +30,10 @@ def score(
     """
     if reason := broken(lab, matched, run):
         return not_graded(lab, reason)
-    results = [score_exercise(e, matched, run, lab.hidden_lines, worthless) for e in lab.exercises]
-    _report_causes(lab, matched, results)
-    return results
+    return [score_exercise(e, matched, run, lab.hidden_lines, worthless) for e in lab.exercises]
 
 
-def _report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
+def report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
     """Add to the messages which other exercises, that are not right, an exercise builds on."""
     failed = {r.key for r in results if r.status != GradeStatus.PASSED}
     for exercise, result in zip(lab.exercises, results, strict=True):

@@ -6,7 +6,7 @@ from parlab_staff.grading.graded_lab import GradedExercise
 from parlab_staff.grading.match import Matched, match
 from parlab_staff.grading.rebuild import build
 from parlab_staff.grading.run import CellRun, NotebookRun
-from parlab_staff.grading.score import score, score_exercise
+from parlab_staff.grading.score import report_causes, score, score_exercise
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
@@ -79,5 +79,7 @@ def test_what_a_check_calls_through_a_helper_is_named_as_the_cause() -> None:
     copy.answer("mean", "%%px\ndef mean(values):\n    return sum(values) / len(values)\n")
     matched = match(lab, copy.notebook)
     ran = InProcess(lab).run("student", build(lab, matched))
-    mean = next(e for e in score(lab, matched, ran) if e.key == "mean")
+    results = score(lab, matched, ran)
+    report_causes(lab, matched, results)
+    mean = next(e for e in results if e.key == "mean")
     assert mean.status == "partial" and mean.notes[-1] == "it may have failed because of total"
