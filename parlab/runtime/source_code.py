@@ -5,6 +5,7 @@ All of this needs only the standard library, because it also runs on GPU nodes.
 
 import ast
 import contextlib
+import functools
 import linecache
 import re
 import symtable
@@ -145,6 +146,7 @@ def names_in(tree: ast.AST, use: type[ast.expr_context]) -> set[str]:
     return {name.id for name in names if isinstance(name.ctx, use)}
 
 
+@functools.lru_cache(4096)
 def bound_names(source: str) -> frozenset[str]:
     """Return all names that a cell defines, also in an `if` or a loop."""
     nodes = (node for statement in statements(source) for node in scope_nodes(statement))
@@ -161,6 +163,7 @@ def read_names(source: str) -> frozenset[str]:
     return frozenset().union(*(names_in(one, ast.Load) for one in statements(source)))
 
 
+@functools.lru_cache(4096)
 def free_names(source: str) -> frozenset[str]:
     """Return the names that a cell reads and that another cell may define: no parameters."""
     code = "\n".join(map(ast.unparse, statements(source)))

@@ -31,8 +31,8 @@ def disturbed(
 
     If a cell of the student's own ended the run, it would end each further run as well.
     """
-    last = next((cell for cell, r in ran.cells.items() if r.outcome == GradeStatus.DIED), "")
-    own_end = bool(ran.ended) and last.startswith(OWN)
+    reached = [cell for cell, r in ran.cells.items() if r.outcome != GradeStatus.NOT_REACHED]
+    own_end = bool(ran.ended) and reached[-1:] != [] and reached[-1].startswith(OWN)
     found, before = [], False
     for exercise, result in zip(lab.exercises, results, strict=True):
         given = matched.given(exercise.key)

@@ -102,7 +102,7 @@ def score_exercise(
     answer = run.cells[exercise.cell]
     status = _status(exercise, matched, run, points)
     if got and not all_right:
-        notes.append("the check passed, and the hidden check's values are wrong: look at the code")
+        notes.append("the check passed, and values of the hidden check are wrong")
     result = ExerciseResult(exercise.key, status, points, exercise.of, notes=notes)
     if status not in (GradeStatus.PASSED, GradeStatus.MISSING):
         result.parts = _parts(got, exercise.of - worth, worth * hidden, worth, all_right)
