@@ -5,8 +5,10 @@ All of this needs only the standard library, because it also runs on GPU nodes.
 
 import ast
 import contextlib
+import functools
 import linecache
 import re
+import symtable
 import tokenize
 from collections.abc import Iterator
 from typing import Any
@@ -154,6 +156,7 @@ def names_in(tree: ast.AST, use: type[ast.expr_context]) -> set[str]:
     return {name.id for name in names if isinstance(name.ctx, use)}
 
 
+@functools.lru_cache(4096)
 def bound_names(source: str) -> frozenset[str]:
     """Return all names that a cell defines, also in an `if` or a loop."""
     nodes = (node for statement in statements(source) for node in scope_nodes(statement))
@@ -168,3 +171,21 @@ def defined_names(source: str) -> frozenset[str]:
 def read_names(source: str) -> frozenset[str]:
     """Return all names that a cell reads, also inside functions."""
     return frozenset().union(*(names_in(one, ast.Load) for one in statements(source)))
+
+
+@functools.lru_cache(4096)
+def free_names(source: str) -> frozenset[str]:
+    """Return the names that a cell reads and that another cell may define: no parameters."""
+    code = "\n".join(map(ast.unparse, statements(source)))
+    module = symtable.symtable(code, "cell", "exec")
+    tables = [module]
+    found = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        found |= {
+            symbol.get_name()
+            for symbol in table.get_symbols()
+            if symbol.is_referenced() and (table is module or symbol.is_global())
+        }
+    return frozenset(found)

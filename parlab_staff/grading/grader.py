@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 from nbformat import NotebookNode
 
 from parlab.runtime.paths import ROOT
 from parlab_staff.grading import beside, run
+from parlab_staff.grading.alone import disturbed, graded_alone
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched, WrongLab, match
 from parlab_staff.grading.no_op_answers import Worthless
@@ -28,7 +30,7 @@ from parlab_staff.grading.reading import (
 from parlab_staff.grading.rebuild import build, up_to
 from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
 from parlab_staff.grading.run import CellRun, Limits, NotebookRun
-from parlab_staff.grading.score import not_graded, score, zero
+from parlab_staff.grading.score import not_graded, report_causes, score, zero
 from parlab_staff.grading.submissions import Submission
 from parlab_staff.notebooks.make import digest
 from parlab_staff.notebooks.package_digest import package_digest
@@ -120,13 +122,32 @@ class Grader:
         result.exercises = not_graded(self.lab, reason)
 
     def _run(self, result: SubmissionResult, matched: Matched) -> None:
+        begin = time.monotonic()
         ran = self.run(result.student, build(self.lab, matched))
-        result.seconds = round(ran.seconds, 1)
         ended = [f"The run ended before its last cell: {ran.ended}."] if ran.ended else []
-        result.message = "\n".join([*ended, *matched.left_out])
         result.notes += matched.notes
-        result.exercises = score(self.lab, matched, ran, self.worthless)
+        first = score(self.lab, matched, ran, self.worthless)
+        result.exercises = self._alone(result.student, matched, ran, first)
+        if ended and _reached(result.exercises) != _reached(first):
+            ended.append("Each exercise after that was run again, without the others.")
+        result.message = "\n".join([*ended, *matched.left_out])
+        report_causes(self.lab, matched, result.exercises)
+        result.seconds = round(time.monotonic() - begin, 1)
         result.status = _overall(result.exercises, ran)
+
+    def _alone(
+        self, student: str, matched: Matched, ran: NotebookRun, results: list[ExerciseResult]
+    ) -> list[ExerciseResult]:
+        """Return the results after one more run of each exercise that others may have disturbed."""
+        return graded_alone(
+            self.lab,
+            matched,
+            disturbed(self.lab, matched, ran, results),
+            results,
+            self.worthless,
+            lambda notebook, seconds: self.run(student, notebook, seconds),
+            self.limits.seconds,
+        )
 
     def again(self, submission: Submission, result: SubmissionResult) -> SubmissionResult:
         """Return the result after one more run, alone, of timed exercises that are not right.
@@ -167,11 +188,11 @@ class Grader:
         ran = {e.key for e in exercises if e.status in UNCERTAIN}
         return [e for e in self.lab.exercises if e.timed and e.key in ran]
 
-    def run(self, student: str, notebook: NotebookNode) -> NotebookRun:
-        """Run a notebook. Return what happened in it. Raises Stopped."""
+    def run(self, student: str, notebook: NotebookNode, seconds: float = inf) -> NotebookRun:
+        """Run a notebook, for at most `seconds`. Return what happened in it. Raises Stopped."""
         ran = run.run(
             notebook,
-            self.limits,
+            replace(self.limits, seconds=min(seconds, self.limits.seconds)),
             self.sandbox,
             lambda cell: self.progress(student, cell),
             self.stop,
@@ -190,6 +211,10 @@ def workers(grader: Grader, jobs: int) -> Iterator[ThreadPoolExecutor]:
         except BaseException:
             grader.stop.set()
             raise
+
+
+def _reached(exercises: list[ExerciseResult]) -> int:
+    return sum(e.status != GradeStatus.NOT_REACHED for e in exercises)
 
 
 def _overall(exercises: list[ExerciseResult], ran: NotebookRun) -> GradeStatus:

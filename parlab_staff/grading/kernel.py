@@ -27,7 +27,7 @@ from jupyter_client.manager import KernelManager
 from nbval.kernel import RunningKernel
 
 from parlab.runtime.ansi import without_escapes
-from parlab_staff.grading.rebuild import OWN
+from parlab_staff.grading.rebuild import OWN, RESTORE
 from parlab_staff.grading.sandbox import bubblewrap
 from parlab_staff.grading.sandbox.limiter import die_with_parent
 from parlab_staff.grading.sandbox.syscalls import seccomp_filter
@@ -53,6 +53,7 @@ class WatchedKernel(RunningKernel):
         self.folder = Path(cwd or ".")
         self.run = json.loads((self.folder / RUN).read_text(encoding="utf-8"))
         self.gone = ""  # why the kernel ended
+        self.before = OWN  # the id of the cell before the one that runs
         self.cell: dict[str, Any] = {}
         self.shown: list[dict] = []  # messages of the cell, for nbval
         door = Path(self.run["door"])
@@ -117,8 +118,9 @@ class WatchedKernel(RunningKernel):
         except KernelGone as gone:
             self.gone = str(gone)
             if not self.cell["outcome"]:
-                # An earlier cell may have caused the end.
-                outcome = "died" if self.begun else "not_reached"
+                # The student's own cell before this one may have caused the end.
+                unclear = self.before.startswith(OWN)
+                outcome = "died" if self.begun or not unclear else "not_reached"
                 self.cell |= {"outcome": outcome, "evalue": self.gone}
             self.record(event="gone", why=self.gone)
             self.kill()
@@ -290,7 +292,7 @@ def pytest_runtest_teardown(item: Any) -> None:
     kernel = item.parent.kernel
     if kernel is not None and kernel.cell:
         # Nobody reads the outputs of the student's own cells, and there may be thousands.
-        own = item.cell.id.startswith(OWN)
+        own = item.cell.id.startswith((OWN, RESTORE))
         fields = {"outcome": kernel.cell["outcome"]} if own else kernel.cell
         kernel.record(event="end", cell=item.cell.id, **fields)
-        kernel.cell = {}
+        kernel.cell, kernel.before = {}, item.cell.id

@@ -1,13 +1,17 @@
 """Builds the notebook that runs for a submission: the lab's cells, with the student's answers."""
 
+from dataclasses import replace
+
 from nbformat import NotebookNode, v4
 
+from parlab.runtime.source_code import bound_names, free_names
 from parlab_staff.grading import restore_names
-from parlab_staff.grading.cells import without_nbval
+from parlab_staff.grading.cells import added_definitions, without_nbval
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched
 
 OWN = "own-"  # how the ids of the student's own cells start
+RESTORE = "restore-"  # and those of cells that restore the lab's names
 
 
 def build(lab: GradedLab, matched: Matched) -> NotebookNode:
@@ -34,7 +38,8 @@ def build(lab: GradedLab, matched: Matched) -> NotebookNode:
             add_own(waiting)
             waiting = []
         add_own(matched.before.get(cell.id, []))
-        add_own(restoring.get(cell.id, []))
+        for number, source in enumerate(restoring.get(cell.id, [])):
+            notebook.cells.append(_code(source, f"{RESTORE}{number}-{cell.id}"))
         answer = answers.get(cell.id)
         source = stubs.get(cell.id, cell.source) if answer is None else answer
         notebook.cells.append(_code(source, cell.id))
@@ -48,6 +53,46 @@ def up_to(notebook: NotebookNode, exercises: list[GradedExercise]) -> NotebookNo
     checks = {cell for e in exercises for cell in (*e.checks, *e.hidden)}
     last = max(i for i, cell in enumerate(notebook.cells) if cell.id in checks)
     return v4.new_notebook(cells=notebook.cells[: last + 1])
+
+
+def alone(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> NotebookNode:
+    """Return the notebook for one exercise: nothing that another exercise leaves can disturb it.
+
+    Only its own checks run, and of the other answers only those that it uses. The others are stubs.
+    """
+    used = uses(lab, matched, exercise)
+    answers = {key: source if key in used else None for key, source in matched.answers.items()}
+    return v4.new_notebook(cells=_for_one(lab, replace(matched, answers=answers), exercise))
+
+
+def uses(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> set[str]:
+    """Return the exercises whose answers an exercise and its checks use, with its own.
+
+    They may use them through the lab's cells, and through the student's own.
+    """
+    cells = _for_one(lab, matched, exercise)
+    own = {exercise.cell, *exercise.checks, *exercise.hidden}
+    defined_in = {name: cell for cell in cells for name in bound_names(cell.source)}
+    waiting = [cell for cell in cells if cell.id in own]
+    reached = set()
+    while waiting:
+        cell = waiting.pop()
+        if cell.id not in reached:
+            reached.add(cell.id)
+            read = free_names(cell.source) - bound_names(cell.source)
+            waiting += [defined_in[name] for name in read if name in defined_in]
+    return {e.key for e in lab.exercises if e.cell in reached}
+
+
+def _for_one(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> list[NotebookNode]:
+    """Return the cells up to an exercise's checks; of other checks, only what they define."""
+    cells = up_to(build(lab, matched), [exercise]).cells
+    others = {cell.id for cell in lab.cells if cell.is_check}
+    others -= {*exercise.checks, *exercise.hidden}
+    for cell in cells:
+        if cell.id in others:
+            cell.source = added_definitions(cell.source, "")
+    return [cell for cell in cells if cell.source or cell.id not in others]
 
 
 def _code(source: str, cell_id: str) -> NotebookNode:

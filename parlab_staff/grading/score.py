@@ -30,12 +30,10 @@ def score(
     """
     if reason := broken(lab, matched, run):
         return not_graded(lab, reason)
-    results = [score_exercise(e, matched, run, lab.hidden_lines, worthless) for e in lab.exercises]
-    _report_causes(lab, matched, results)
-    return results
+    return [score_exercise(e, matched, run, lab.hidden_lines, worthless) for e in lab.exercises]
 
 
-def _report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
+def report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
     """Add to the messages which other exercises, that are not right, an exercise builds on."""
     failed = {r.key for r in results if r.status != GradeStatus.PASSED}
     for exercise, result in zip(lab.exercises, results, strict=True):
@@ -104,7 +102,7 @@ def score_exercise(
     answer = run.cells[exercise.cell]
     status = _status(exercise, matched, run, points)
     if got and not all_right:
-        notes.append("the check passed, and the hidden check's values are wrong: look at the code")
+        notes.append("the check passed, and values of the hidden check are wrong")
     result = ExerciseResult(exercise.key, status, points, exercise.of, notes=notes)
     if status not in (GradeStatus.PASSED, GradeStatus.MISSING):
         result.parts = _parts(got, exercise.of - worth, worth * hidden, worth, all_right)

@@ -11,9 +11,10 @@ FIRST = "exercise-ring_shift"
 
 
 def wrong(copy: Copy, attack: str) -> None:
-    """No exercise is solved, and each fails on its own; `attack` runs before the first."""
-    for exercise in copy.lab.exercises:
-        copy.answer(exercise.key, f"%%px\ndef {exercise.key}(x, comm):\n    return 1 / 0\n")
+    """No exercise is solved, and what is done fails on its own; `attack` runs before the first."""
+    for key in ("ring_shift", "ring_all_reduce"):
+        copy.answer(key, f"%%px\ndef {key}(x, comm):\n    return 1 / 0\n")
+    copy.stub("ring_all_gather").stub("ring_reduce_scatter")
     copy.insert(attack, before=FIRST)
 
 
@@ -200,8 +201,8 @@ for place in places:
     )
 
 
-@case("died", 0, ring_shift="not_reached", ring_all_gather="not_reached",
-      ring_reduce_scatter="not_reached", ring_all_reduce="not_reached")  # fmt: skip
+@case("died", 0, ring_shift="not_reached", ring_all_gather="missing",
+      ring_reduce_scatter="missing", ring_all_reduce="not_reached")  # fmt: skip
 def kills_the_parent(copy: Copy, path: Path) -> None:
     wrong(
         copy,
@@ -243,7 +244,7 @@ def markup(copy: Copy, path: Path) -> None:
     copy.answer("ring_shift", f"%%px\ndef ring_shift(x, comm):\n    raise ValueError('{text}')\n")
 
 
-@case("failed", 0, says="withheld")
+@case("failed", 0, says="import")
 def tells_the_hidden_checks(copy: Copy, path: Path) -> None:
     """Every cell that runs is remembered, and told in the error of a later check."""
     wrong(

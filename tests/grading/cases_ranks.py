@@ -86,6 +86,29 @@ def collective_mismatched(copy: Copy, path: Path) -> None:
     )
 
 
+def with_more(copy: Copy, more: str) -> None:
+    """`ring_shift` does its work, and more."""
+    source = copy.reference("ring_shift")
+    last = "    return received"
+    copy.answer("ring_shift", source.replace(last, f"    {more}\n{last}"))
+
+
+@case("partial", 12, notes="4 alone, and 0 after", ring_shift="partial")
+def leaves_a_message(copy: Copy, path: Path) -> None:
+    """The next exercise receives it in place of its own."""
+    with_more(copy, "comm.Isend(x, dest=right)")
+
+
+@case("partial", case.without("ring_shift"), ring_shift="failed")
+def revokes_the_communicator(copy: Copy, path: Path) -> None:
+    with_more(copy, "comm.Barrier(); comm.Revoke()")
+
+
+@case("partial", 12, ring_shift="partial")
+def frees_the_communicator(copy: Copy, path: Path) -> None:
+    with_more(copy, "comm.Free()")
+
+
 @case("passed", case.all)
 def fresh_ranks(copy: Copy, path: Path) -> None:
     """The lab's start once more, then a copy of the lab's imports, and a helper behind it."""

@@ -6,7 +6,7 @@ from parlab_staff.grading.graded_lab import GradedExercise
 from parlab_staff.grading.match import Matched, match
 from parlab_staff.grading.rebuild import build
 from parlab_staff.grading.run import CellRun, NotebookRun
-from parlab_staff.grading.score import score, score_exercise
+from parlab_staff.grading.score import WITHHELD, report_causes, score, score_exercise
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
@@ -59,6 +59,16 @@ def test_how_the_points_came_about_is_told(line: str, shown: dict, parts: str) -
     assert result.parts.startswith(parts) and bool(result.parts) == bool(parts)
 
 
+def test_a_line_of_a_hidden_check_in_an_error_is_withheld() -> None:
+    one = exercise(hidden=(1.0, EXPECTED))
+    told = "I saw\ncheck.show_values(sum=add(1, 2)) in\nthe cell"
+    cells = {one.cell: CellRun("ok"), "hidden": CellRun("error")}
+    cells["check-add"] = CellRun("error", ename="ValueError", evalue=told)
+    matched, secrets = Matched({"add": "def add(): ..."}), frozenset({"check.show_values(sum="})
+    message = score_exercise(one, matched, NotebookRun(cells), secrets).message
+    assert "show_values" not in message and "I saw" in message and WITHHELD in message
+
+
 def test_a_printed_line_alone_is_worth_nothing() -> None:
     """Code can print what a check prints: without values to compare it proves nothing."""
     assert scored(exercise(), LINE, {}) == ("failed", 0)
@@ -79,5 +89,7 @@ def test_what_a_check_calls_through_a_helper_is_named_as_the_cause() -> None:
     copy.answer("mean", "%%px\ndef mean(values):\n    return sum(values) / len(values)\n")
     matched = match(lab, copy.notebook)
     ran = InProcess(lab).run("student", build(lab, matched))
-    mean = next(e for e in score(lab, matched, ran) if e.key == "mean")
+    results = score(lab, matched, ran)
+    report_causes(lab, matched, results)
+    mean = next(e for e in results if e.key == "mean")
     assert mean.status == "partial" and mean.notes[-1] == "it may have failed because of total"
