@@ -27,8 +27,6 @@ cluster.start()
 
 # %%
 # %%px --timeout 120
-import statistics
-import time
 from functools import partial
 
 import torch
@@ -40,13 +38,11 @@ from torch import nn
 
 from parlab import models, plots, training
 from parlab.checks import triton as check
-from parlab.compiled import compiled_versions
 from parlab.costs.kernels import Device
 from parlab.kernels import INTERPRETED
 from parlab.kernels.accesses import recorded
 from parlab.kernels.buffers import Arena
 from parlab.kernels.launches import launches
-from parlab.kernels.simulated_gpu import SimulatedGPU
 from parlab.kernels.tables import chunk_table, to_device
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
@@ -260,9 +256,9 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 # The check counts what torch's operations move, and compares.
 
 
-# %% tags=["exercise"] exercise="predict_traffic"
+# %% tags=["exercise"] exercise="predict_fusion"
 # %%px
-def predict_traffic(rows: int, columns: int, size: int) -> dict[str, float]:
+def predict_fusion(rows: int, columns: int, size: int) -> dict[str, float]:
     """Bytes that a softmax moves, eager and fused; its FLOP/byte; bytes that Adam moves, both ways."""
     # BEGIN SOLUTION
     matrix, column = rows * columns * size, rows * size
@@ -278,15 +274,15 @@ def predict_traffic(rows: int, columns: int, size: int) -> dict[str, float]:
     # END SOLUTION
 
 
-# %% tags=["check"] exercise="predict_traffic" points=2
+# %% tags=["check"] exercise="predict_fusion" points=2
 # %%px --timeout 120
-check.predict_traffic(predict_traffic)
+check.predict_fusion(predict_fusion)
 
-# %% tags=["hidden-check"] exercise="predict_traffic" points=1
+# %% tags=["hidden-check"] exercise="predict_fusion" points=1
 # %%px --timeout 20
 check.show_values(
     predicted=[
-        [round(float(x), 2) for _, x in sorted(predict_traffic(*given).items())]
+        [round(float(x), 2) for _, x in sorted(predict_fusion(*given).items())]
         for given in [(1000, 50, 4), (7 + rank, 4096, 2), (1, 1, 4)]
     ]
 )
@@ -297,7 +293,7 @@ check.show_values(
 # %%
 # %%px --timeout 60
 x = torch.randn(64, 300, device=device)
-predicted = predict_traffic(64, 300, x.element_size())
+predicted = predict_fusion(64, 300, x.element_size())
 with launches() as made, recorded(Arena(device)) as seen:
     y = softmax(x)
 if rank == 0:
@@ -316,7 +312,7 @@ if rank == 0:
 # %%px
 if rank == 0:
     size = 4  # float32
-    predicted = predict_traffic(4096, 4096, size)
+    predicted = predict_fusion(4096, 4096, size)
     for sheet in load("gpu_datasheets").rows:
         of = Device(sheet["device"], sheet["fp32_tflops"] * 1e12, sheet["bandwidth_tb"] * 1e12)
         used = of.attainable(predicted["intensity"]) / of.flop_per_second
@@ -929,6 +925,8 @@ check.show_values(multiplied=[multiplied(3, 40, 70, 1), multiplied(100, 5, 33, 2
 
 # %%
 # %%px --targets 0 --timeout 100
+from parlab.compiled import compiled_versions
+
 CONFIGS = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # rows of a tile, and warps
 TYPES = dict.fromkeys(["a_pointer", "b_pointer", "c_pointer"], "*bf16")
 TYPES |= dict.fromkeys(["m", "n", "k", "a_row", "b_row"], "i32")
@@ -1439,6 +1437,9 @@ if rank == 0:
 
 # %% tags=["exercise"] exercise="fair_benchmark"
 # %%px
+import statistics
+
+
 def fair_benchmark(
     makers, make_parameters, rounds, warm_up, clock, synchronize
 ) -> dict[str, float]:
@@ -1476,6 +1477,9 @@ check.fair_benchmark(fair_benchmark)
 
 # %% tags=["hidden-check"] exercise="fair_benchmark" points=1
 # %%px --timeout 20
+from parlab.kernels.simulated_gpu import SimulatedGPU
+
+
 def simulated(rounds, warm_up, **seconds):
     gpu = SimulatedGPU(interrupted=[len(seconds) * warm_up + 1])
     makers = {name: gpu.optimizer(name, time) for name, time in seconds.items()}
@@ -1520,11 +1524,15 @@ for name, settings in PEERS.items():
 # GPU yet.
 
 
-# %% tags=["nbval-ignore-output"]
-# %%px --targets 0 --timeout 100
+# %%
+# %%px --targets 0
+import time
+
+
 def make_parameters():
     torch.manual_seed(0)
-    p = [nn.Parameter(torch.randn(2**18, device=device)) for _ in range(60)]
+    size = 2**14 if INTERPRETED else 2**18
+    p = [nn.Parameter(torch.randn(size, device=device)) for _ in range(60)]
     for parameter in p:
         parameter.grad = torch.randn_like(parameter)
     return p
@@ -1534,13 +1542,13 @@ def step_of(p, make=torch.optim.Adam, **settings):
     return make(p, **SETTINGS, **settings).step
 
 
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 100
 makers = {name: partial(step_of, **settings) for name, settings in PEERS.items()}
-if not INTERPRETED:
-    makers |= {
-        "ours": partial(step_of, make=FusedAdam),
-        "compiled": lambda p: torch.compile(step_of(p)),
-    }
 wait = (lambda: None) if INTERPRETED else torch.cuda.synchronize
+if not INTERPRETED:
+    makers["ours"] = partial(step_of, make=FusedAdam)
+    makers["compiled"] = lambda p: torch.compile(step_of(p))
 seconds = fair_benchmark(makers, make_parameters, 9, 2, time.perf_counter, wait)
 for name, median in seconds.items():
     print(f"{name}: {1e3 * median:.1f} ms, {median / seconds['fused']:.2f} times as long as fused")

@@ -9,7 +9,7 @@ from parlab.checks.triton.fused_adam import fused_adam
 from parlab.checks.triton.layer_norm import layer_norm
 from parlab.checks.triton.matmul import matmul
 from parlab.checks.triton.online_softmax import online_softmax
-from parlab.checks.triton.predict_traffic import predict_traffic
+from parlab.checks.triton.predict_fusion import predict_fusion
 from parlab.checks.triton.softmax import softmax
 from parlab.checks.triton.vector_add import vector_add
 
@@ -22,7 +22,7 @@ __all__ = [
     "layer_norm",
     "matmul",
     "online_softmax",
-    "predict_traffic",
+    "predict_fusion",
     "show_values",
     "softmax",
     "vector_add",

@@ -17,6 +17,7 @@ DISTANCE = "distance = tl.where(mask, x - mean, 0.0)"
 VARIANCE = "tl.sum(distance * distance, axis=0) / columns"
 RSTD = f"rstd = 1 / tl.sqrt({VARIANCE} + eps)"
 STORE_Y = "tl.store(y_pointer + row * columns + column, w * (distance * rstd) + b, mask=mask)"
+ARGUMENTS = "x_pointer, w_pointer, b_pointer, y_pointer"
 LAUNCH = "norm_kernel[(rows,)](x, weight, bias, y, mean, rstd, columns, eps, BLOCK=block)"
 BLOCK = "block = triton.next_power_of_2(columns)"
 Y = "y = torch.empty_like(x)"
@@ -62,7 +63,7 @@ answers.edit(
     (VARIANCE, "(tl.sum(x * x, axis=0) / columns - mean * mean)"),
     says="numbers around 200",
 )
-answers.edit(None, "rows_of_1024", (BLOCK, "block = 1024"))
+answers.edit("not_by_kernel", "rows_of_1024", (BLOCK, "block = 1024"))
 answers.edit(None, "sums_of_16_bits", (LOAD, LOAD.replace(".to(tl.float32)", "")))
 answers.edit("copied", "in_float32", (LAUNCH, LAUNCH.replace("](x,", "](x.float(),")))
 answers.edit("wrong_dtype", "float32_always", (Y, "y = torch.empty(x.shape)"))
@@ -71,7 +72,9 @@ answers.edit("several_launches", "twice", (LAUNCH, f"{LAUNCH}\n        {LAUNCH}"
 answers.edit(
     "normal_stored",
     "stored_for_later",
-    (STORE_Y, f"tl.store(y_pointer + row * columns + column, distance, mask=mask)\n    {STORE_Y}"),
+    (ARGUMENTS, f"normal_pointer, {ARGUMENTS}"),
+    (LAUNCH, LAUNCH.replace("](x", "](torch.empty_like(x), x")),
+    (STORE_Y, f"{STORE_Y}\n    {STORE_Y.replace('y_pointer', 'normal_pointer')}"),
 )
 answers.edit("returns_none", "no_return", (APPLY, "LayerNorm.apply(x, weight, bias, eps)"))
 
@@ -85,7 +88,9 @@ answers.edit(None, "not_divided_by_sigma", (DX, DX.replace("rstd * ", "")))
 answers.edit("weight_left_out", "without_weight", (DELTA, "delta = dy"))
 answers.edit("normal_left_out", "sum_of_dy", (DW, "dw += dy"))
 answers.edit("sums_replaced", "last_row_only", (DW, "dw = dy * normal"), (DB, "db = dy"))
-answers.edit(None, "first_rows_only", (LOOP, "for row in range(tl.program_id(0), 128, 128):"))
+answers.edit(
+    "not_a_number", "first_rows_only", (LOOP, "for row in range(tl.program_id(0), 128, 128):")
+)
 answers.edit("races", "one_row_for_all", (OWN, "own = column"), (PARTS, ZEROS))
 answers.edit(
     "races",

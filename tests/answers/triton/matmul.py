@@ -58,7 +58,9 @@ answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, "    return c.clone()
 answers.edit("not_by_kernel", "sums_cast_by_torch", *CAST_BY_TORCH)
 answers.edit("wrong_dtype", "float32_always", (OUT, OUT.replace("dtype=a.dtype, ", "")))
 answers.edit(None, "first_step_alone", (DOT, "total = tl.where(first == 0, tl.dot(a, b), total)"))
-answers.edit(None, "stored_in_each_step", (DOT, f"{DOT}\n        {STORE}"), says="which has")
+answers.edit(
+    None, "stored_in_each_step", (DOT, f"{DOT}\n        {STORE}"), says="each element once"
+)
 answers.edit("returns_none", "no_return", (RETURN, "    pass"))
 
 # A GPU starts programs along the first axis first.

@@ -1,10 +1,10 @@
-"""Answers to `predict_traffic`."""
+"""Answers to `predict_fusion`."""
 
 from types import MappingProxyType
 
 from parlab_staff.answers import Answers
 
-answers = Answers("predict_traffic")
+answers = Answers("predict_fusion")
 reference = answers.reference()
 
 WRITES = "writes = 3 * matrix + 2 * column"

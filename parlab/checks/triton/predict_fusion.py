@@ -1,4 +1,4 @@
-"""Exercise `predict_traffic`."""
+"""Exercise `predict_fusion`."""
 
 import torch
 
@@ -23,7 +23,7 @@ PARAMETERS = 50
 
 
 @check_of(MISTAKES, ranks=1)
-def predict_traffic(check: Check) -> str:
+def predict_fusion(check: Check) -> str:
     """Compare with what torch's operations read and write."""
     with check.trial() as trial:
         for dtype in (torch.float32, torch.float16, torch.float64):
