@@ -927,7 +927,7 @@ check.show_values(multiplied=[multiplied(3, 40, 70, 1), multiplied(100, 5, 33, 2
 # %%px --targets 0 --timeout 100
 from parlab.compiled import compiled_versions
 
-CONFIGS = [(32, 4), (64, 4), (64, 8), (128, 4), (128, 8)]  # rows of a tile, and warps
+CONFIGS = [(32, 4), (64, 4), (128, 2), (128, 4), (128, 8), (256, 8)]  # rows of a tile, and warps
 TYPES = dict.fromkeys(["a_pointer", "b_pointer", "c_pointer"], "*bf16")
 TYPES |= dict.fromkeys(["m", "n", "k", "a_row", "b_row"], "i32")
 adjacent = {"a_column": 1, "b_column": 1, "GROUP": 4}
@@ -943,7 +943,10 @@ for (tile, warps), of in zip(
 # %% [markdown]
 # <details><summary>What you see</summary>
 #
-# ANSWER
+# Two configurations spill. A tile of 128 × 128 has 16,384 sums. Two warps have 64 threads, so each thread would need 256 registers for
+# its sums alone. With four warps, it needs 128 of them, and nothing spills. Tiles of 256 × 256 are too large even for eight warps. They
+# also need 768 KiB of shared memory, but an H100 has 228 KiB on each multiprocessor, so this configuration cannot run at all. Triton's
+# autotuner skips such configurations.
 # </details>
 #
 # Only a measurement shows which configuration is the fastest. On a GPU, the next cell lets Triton time the same configurations
@@ -1385,7 +1388,8 @@ check.show_values(
 # 2 · 128 · 4,096 · 4 bytes of partial sums, 4 MB, and PyTorch reads them.
 # </details>
 #
-# The next cell compares your function with PyTorch's `F.layer_norm`, forward and backward. In the interpreter, it also counts the bytes.
+# The next cell compares your function with PyTorch's `F.layer_norm`, forward and backward. In the interpreter, it also counts the bytes
+# that the kernels store: the result, the gradient of `x`, and the partial sums of 128 programs, which matter less if there are more rows.
 
 # %%
 # %%px --timeout 100
@@ -1559,7 +1563,8 @@ for name, median in seconds.items():
 # - **The same rule.** All versions update the parameters in the same way, up to the rounding of float32.
 # - **Launches, not arithmetic.** On a GPU, the loop over tensors launches eight kernels for each tensor.
 #   `foreach` launches about as many for all tensors together, and splits long lists of tensors. Each of
-#   them still reads and writes whole tensors. `fused` first increases the step counts in a launch of their
+#   them still reads and writes whole tensors. On a CPU, `foreach` saves nothing, because it runs one operation for each
+#   tensor there, too. `fused` first increases the step counts in a launch of their
 #   own, and then updates everything in one launch, with 28 bytes for each parameter in float32.
 # - **What is left.** Your code makes the table of addresses again in each step, on the host. A library can keep
 #   it as long as the tensors stay where they are.
