@@ -1484,15 +1484,17 @@ check.fair_benchmark(fair_benchmark)
 from parlab.kernels.simulated_gpu import SimulatedGPU
 
 
-def simulated(rounds, warm_up, **seconds):
-    gpu = SimulatedGPU(interrupted=[len(seconds) * warm_up + 1])
+def simulated(rounds, warm_up, interrupted, **seconds):
+    gpu = SimulatedGPU(interrupted)
     makers = {name: gpu.optimizer(name, time) for name, time in seconds.items()}
     tools = gpu.make_parameters, rounds, warm_up, gpu.clock, gpu.synchronize
     found = fair_benchmark(makers, *tools)
     return {name: round(found[name], 3) for name in sorted(found)}
 
 
-check.show_values(times=[simulated(3, 1, a=1 + rank, b=2.5), simulated(7, 2, c=0.25, d=0.5, e=1)])
+check.show_values(
+    times=[simulated(5, 1, [4, 6], a=1 + rank, b=2.5), simulated(1, 2, [], c=0.25, d=0.5, e=1)]
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
