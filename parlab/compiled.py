@@ -6,12 +6,19 @@
 Compiling needs no GPU, only running does: Triton brings its assembler along.
 """
 
+import inspect
+import json
+import os
+import pickle
 import re
+import runpy
 import subprocess
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # An instruction of PTX: perhaps a label of a predicate, then the operation with its modifiers.
@@ -99,6 +106,60 @@ def compiled(
         instructions=Counter(_INSTRUCTION.findall(ptx)),
         loop_instructions=Counter(_INSTRUCTION.findall(in_loops)),
     )
+
+
+def compiled_versions(
+    kernel: Any,
+    types: Mapping[str, str],
+    versions: Sequence[tuple[Mapping[str, int], int]],
+    capability: int,
+) -> list[Compiled]:
+    """Compile a kernel, interpreted or not, once for each pair of constants and number of warps.
+
+    An interpreted kernel is compiled in another process, from its source and that of the kernels
+    that it calls. The other arguments and the errors are those of `compiled`.
+    """
+    from triton.runtime.interpreter import InterpretedFunction
+
+    if not isinstance(kernel, InterpretedFunction):
+        return [compiled(kernel, types, given, capability, warps) for given, warps in versions]
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "kernel.py"), Path(folder, "made")
+        source.write_text(_source(kernel))
+        asked = json.dumps(
+            [str(source), str(made), kernel.fn.__name__, types, versions, capability]
+        )
+        ran = subprocess.run(
+            [sys.executable, "-c", "from parlab.compiled import _in_process; _in_process()", asked],
+            env={name: of for name, of in os.environ.items() if name != "TRITON_INTERPRET"},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        if ran.returncode:
+            raise RuntimeError(f"{kernel.fn.__name__} does not compile:\n{ran.stdout.strip()}")
+        return pickle.loads(made.read_bytes())
+
+
+def _source(kernel: Any) -> str:
+    """Return a module with the kernel and the kernels that it calls."""
+    sources: dict[str, str] = {}
+
+    def add(function: Any) -> None:
+        name = function.fn.__name__
+        if name not in sources:
+            sources[name] = inspect.getsource(function.fn)
+            for called in map(function.fn.__globals__.get, function.fn.__code__.co_names):
+                if isinstance(called, type(kernel)):
+                    add(called)
+
+    add(kernel)
+    return "\n\n".join(["import triton\nimport triton.language as tl", *sources.values()])
+
+
+def _in_process() -> None:
+    source, made, name, types, versions, capability = json.loads(sys.argv[1])
+    kernel = runpy.run_path(source)[name]
+    found = compiled_versions(kernel, types, versions, capability)
+    Path(made).write_bytes(pickle.dumps(found))
 
 
 def _resources(program: bytes, cuobjdump: str) -> tuple[int, int]:

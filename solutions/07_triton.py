@@ -4,15 +4,18 @@
 # A GPU computes far faster than it reads numbers from its memory. Each PyTorch operation reads its inputs and writes its
 # result, so three operations in a row move the same numbers three times. A *fused* kernel does everything in one trip to
 # memory. In this lab, you write such kernels in [Triton](https://triton-lang.org), which is Python with blocks of numbers: a
-# sum, a softmax, Adam for a whole model in **one launch**, a matrix product, and attention that never stores its scores. Each
-# rank also updates its shard with your Adam.
+# sum, a softmax, Adam for a whole model in **one launch**, a matrix product, attention that never stores its scores, and a layer
+# norm with its backward pass. Then you measure your Adam against PyTorch's.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | write a kernel whose programs share the work, with masks where a block is not full; fuse a softmax into one trip to memory, and compute what this saves; update all tensors of a model in one launch; write an optimizer that exchanges its state with `torch.optim.Adam`; update a shard on each rank; multiply matrices in tiles; compute a softmax in pieces, and attention without storing its scores |
-# | **Time** | 200 minutes |
+# | **You will be able to** | write a kernel whose programs share the work, with masks where a block is not full; fuse a softmax into one trip to memory, and compute what this saves; update all tensors of a model in one launch; write an optimizer that can replace `torch.optim.Adam`; multiply matrices in tiles, and see how tiles use registers; compute a softmax in pieces, and attention without storing its scores; connect a kernel with autograd; write a benchmark that you can trust |
+# | **Time** | 190 minutes: 173 for exercises, 12 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of ranks and shards. No GPU |
 # | **Background** | [chapter 07](../book/07_triton.md) of the book explains what you build here |
+#
+# After Part A, the parts do not depend on each other, so you can take them in several sittings. (Only the last one measures the Adam of
+# Part B.)
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -33,7 +36,7 @@ import triton
 import triton.language as tl
 from torch import nn
 
-from parlab import models, plots, timing, training
+from parlab import models, plots, training
 from parlab.checks import triton as check
 from parlab.costs.kernels import Device
 from parlab.kernels import INTERPRETED
@@ -227,46 +230,59 @@ check.show_values(softmaxed=[softmaxed(3, 0.0), softmaxed(5, 500.0), softmaxed(9
 # %% [markdown]
 # ## 3. What a trip costs
 #
-# *Difficulty 2/5, 5 minutes.*
+# *Difficulty 2/5, 8 minutes.*
 #
-# **Predict in numbers**, for a matrix of `rows` × `columns` numbers with `size` bytes each. Each operation reads its inputs from
-# memory and writes its result to memory. `highest` and `total` have one number for each row.
+# `torch.optim.Adam(foreach=False)` updates a tensor `p` with its gradient `g` and its moments `m` and `v` by seven operations:
 #
-# - `eager`: the number of bytes that the five operations above read and write
-# - `fused`: the number of bytes that your kernel reads and writes
+#     m.lerp_(g, 1 - beta1)
+#     v.mul_(beta2)
+#     v.addcmul_(g, g, value=1 - beta2)
+#     d = v.sqrt()
+#     d = d / (1 - beta2**t) ** 0.5
+#     d.add_(eps)
+#     p.addcdiv_(m, d, value=-lr / (1 - beta1**t))
+#
+# An operation reads each tensor that it needs once (`g` in the third one, too), including one that it changes. It writes what it
+# changes or creates. **Predict in numbers**:
+#
+# - `softmax`: the number of bytes that the five operations of exercise 2 move (read and write), for a matrix of `rows` × `columns`
+#   numbers with `size` bytes each. `highest` and `total` have one number for each row.
+# - `softmax_fused`: the number of bytes that your kernel moves
 # - `intensity`: the number of FLOP for each byte that your kernel moves, if each of the five operations is one FLOP for each
 #   number of the matrix
-# - `programs`: the number of programs of exercise 1 for as many numbers as the matrix has, in blocks of 1,024
+# - `adam`: the number of bytes that the seven operations move for each parameter, all in float32
+# - `adam_fused`: the same for a single kernel that reads `p`, `g`, `m`, and `v` and writes what changes
 #
-# The check counts what torch's operations and the kernels move, and compares.
+# The check counts what torch's operations move, and compares.
 
 
-# %% tags=["exercise"] exercise="predict_softmax"
+# %% tags=["exercise"] exercise="predict_fusion"
 # %%px
-def predict_softmax(rows: int, columns: int, size: int) -> dict[str, float]:
-    """Bytes that a softmax moves, `eager` and `fused`; FLOP/byte; and the `programs` of a sum."""
+def predict_fusion(rows: int, columns: int, size: int) -> dict[str, float]:
+    """Bytes that a softmax moves, eager and fused; its FLOP/byte; bytes that Adam moves, both ways."""
     # BEGIN SOLUTION
     matrix, column = rows * columns * size, rows * size
     reads = 5 * matrix + 2 * column
     writes = 3 * matrix + 2 * column
     return {
-        "eager": reads + writes,
-        "fused": 2 * matrix,
+        "softmax": reads + writes,
+        "softmax_fused": 2 * matrix,
         "intensity": 5 * rows * columns / (2 * matrix),
-        "programs": triton.cdiv(rows * columns, 1024),
+        "adam": 4 * (11 + 7),
+        "adam_fused": 4 * (4 + 3),
     }
     # END SOLUTION
 
 
-# %% tags=["check"] exercise="predict_softmax" points=2
+# %% tags=["check"] exercise="predict_fusion" points=2
 # %%px --timeout 120
-check.predict_softmax(predict_softmax)
+check.predict_fusion(predict_fusion)
 
-# %% tags=["hidden-check"] exercise="predict_softmax" points=1
+# %% tags=["hidden-check"] exercise="predict_fusion" points=1
 # %%px --timeout 20
 check.show_values(
     predicted=[
-        [round(float(x), 2) for _, x in sorted(predict_softmax(*given).items())]
+        [round(float(x), 2) for _, x in sorted(predict_fusion(*given).items())]
         for given in [(1000, 50, 4), (7 + rank, 4096, 2), (1, 1, 4)]
     ]
 )
@@ -277,15 +293,15 @@ check.show_values(
 # %%
 # %%px --timeout 60
 x = torch.randn(64, 300, device=device)
-predicted = predict_softmax(64, 300, x.element_size())
+predicted = predict_fusion(64, 300, x.element_size())
 with launches() as made, recorded(Arena(device)) as seen:
     y = softmax(x)
 if rank == 0:
     print(f"as torch's: {torch.allclose(y, x.softmax(1), atol=1e-6)}; launches: {len(made)}")
     if seen.known:
         moved = seen.loaded + seen.stored
-        print(f"{moved:,} bytes moved, {predicted['fused']:,} predicted")
-    print(f"eager moves {predicted['eager'] / predicted['fused']:.2f} times as many")
+        print(f"{moved:,} bytes moved, {predicted['softmax_fused']:,} predicted")
+    print(f"eager moves {predicted['softmax'] / predicted['softmax_fused']:.2f} times as many")
 
 # %% [markdown]
 # The next cell draws the *roofline* of a GPU from the numbers of its data sheet. It shows what a kernel of this intensity can
@@ -296,11 +312,11 @@ if rank == 0:
 # %%px
 if rank == 0:
     size = 4  # float32
-    predicted = predict_softmax(4096, 4096, size)
+    predicted = predict_fusion(4096, 4096, size)
     for sheet in load("gpu_datasheets").rows:
         of = Device(sheet["device"], sheet["fp32_tflops"] * 1e12, sheet["bandwidth_tb"] * 1e12)
         used = of.attainable(predicted["intensity"]) / of.flop_per_second
-        times = [1e6 * predicted[way] / of.bytes_per_second for way in ("eager", "fused")]
+        times = [1e6 * predicted[way] / of.bytes_per_second for way in ("softmax", "softmax_fused")]
         print(
             f"{of.name}: ridge at {of.ridge:.0f} FLOP/byte; softmax can use {used:.0%} of its fp32; "
             f"4096 × 4096 take at least {times[0]:.0f} µs eager, {times[1]:.0f} µs fused"
@@ -311,7 +327,7 @@ if rank == 0:
 #
 # ## 4. The update rule
 #
-# *Difficulty 3/5, 20 minutes.*
+# *Difficulty 3/5, 15 minutes.*
 #
 # With the gradient $g$, the parameter $w$, the moments $m$ and $v$, and $t$ steps including this one:
 #
@@ -321,13 +337,12 @@ if rank == 0:
 # Weight decay $\lambda$ comes first, in one of two ways. If it is *decoupled* (AdamW), then $w \leftarrow w - \eta \lambda w$.
 # Otherwise, $g \leftarrow g + \lambda w$, which also changes the moments.
 #
-# Write four functions. A kernel can call another function with `@triton.jit`.
+# A kernel can call another function with `@triton.jit`. Write three functions:
 #
 # - `adam_rule`, the rule, computes with blocks of numbers.
 # - `adam_block` loads the elements at `offsets`, calls the rule, and stores the result. `mask` selects the elements that
 #   exist. It is `None` if all of them do, which `tl.load` and `tl.store` accept.
-# - `adam_kernel` calls `adam_block` for the elements of its program.
-# - `adam_step` launches the kernel.
+# - `adam_step` launches `adam_kernel`, which calls `adam_block` for the elements of its program.
 #
 # The requirements are:
 #
@@ -400,13 +415,11 @@ def adam_kernel(
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Each program takes a step with the elements of its block, those that are below `n`."""
-    # BEGIN SOLUTION
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     adam_block(
         p_pointer, g_pointer, m_pointer, v_pointer, offsets, offsets < n,
         lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED,
     )  # fmt: skip
-    # END SOLUTION
 
 
 def adam_step(
@@ -461,108 +474,52 @@ check.show_values(
 # the sign of the gradient is left. Without the corrections, it would move $(1 - \beta_1) / \sqrt{1 - \beta_2}$ times as far, which
 # is 3.2 with the usual betas.
 # </details>
-#
-# ## 5. What Adam moves
-#
-# *Difficulty 2/5, 5 minutes.*
-#
-# `torch.optim.Adam(foreach=False)` without weight decay calls seven operations for each tensor:
-#
-#     m.lerp_(g, 1 - beta1)
-#     v.mul_(beta2)
-#     v.addcmul_(g, g, value=1 - beta2)
-#     d = v.sqrt()
-#     d = d / (1 - beta2**t) ** 0.5
-#     d.add_(eps)
-#     p.addcdiv_(m, d, value=-lr / (1 - beta1**t))
-#
-# An operation reads each tensor that it needs once (`g` in the third one, too), including one that it changes. It writes what it
-# changes or creates. **Predict in numbers**, for a model with this number of tensors:
-#
-# - `launches`: the number of kernels that these seven operations launch in one step
-# - `eager`: the number of bytes that they move for each parameter, all in float32
-# - `fused`: the number of bytes that your kernel moves for each parameter, all in float32
-# - `fused_bfloat16`: the same with parameters and gradients in bfloat16 and moments in float32
-
-
-# %% tags=["exercise"] exercise="predict_adam"
-# %%px
-def predict_adam(tensors: int) -> dict[str, float]:
-    """`launches` of a step, and bytes for each parameter: `eager`, `fused`, `fused_bfloat16`."""
-    # BEGIN SOLUTION
-    reads, writes = 2 + 1 + 2 + 1 + 1 + 1 + 3, 7
-    return {
-        "launches": 7 * tensors,
-        "eager": 4 * (reads + writes),
-        "fused": 4 * (4 + 3),
-        "fused_bfloat16": (2 + 2 + 4 + 4) + (2 + 4 + 4),
-    }
-    # END SOLUTION
-
-
-# %% tags=["check"] exercise="predict_adam" points=2
-# %%px --timeout 120
-check.predict_adam(predict_adam)
-
-# %% tags=["hidden-check"] exercise="predict_adam" points=1
-# %%px --timeout 20
-check.show_values(
-    predicted=[
-        [round(float(x)) for _, x in sorted(predict_adam(tensors).items())]
-        for tensors in (1, 148 + rank)
-    ]
-)
 
 # %% [markdown]
-# ## 6. All tensors in one launch
+# ## 5. All tensors in one launch
 #
-# *Difficulty 4/5, 25 minutes.*
+# *Difficulty 3/5, 15 minutes.*
 #
 # A model has hundreds of tensors, and many of them are small. A launch takes a GPU some microseconds, even if there is little to
-# do. So update **all tensors in one launch**. A kernel has a fixed list of arguments, so it cannot take hundreds of pointers. Put the
-# addresses, `tensor.data_ptr()`, into a tensor of int64, a *table*, and pass this table. In the kernel,
-# `.to(tl.pointer_type(tl.float32))` converts such an integer back to a pointer.
+# do. So update **all tensors in one launch**. A kernel has a fixed list of arguments, so it cannot take hundreds of pointers. The
+# function `adam_group` below passes *tables* to it instead. It is complete. Write the kernel.
 #
-# The arguments are those of exercise 4, as lists with one entry for each tensor.
+# A tensor may be large, so it is cut into *chunks* of 16,384 elements, and each program works on one chunk. The tables are
+# tensors, row after row:
 #
-# - There is **one launch**, whatever the number of tensors and their sizes. Each tensor has one element or more.
-# - All parameters and gradients have the same dtype: float32, float16, or bfloat16. Moments are float32. All tensors are
-#   contiguous.
-# - Each tensor has its own step count, in `steps`.
-# - The kernel works on the tensors where they are: do not copy them into one long vector. Load and store each number of the
-#   parameters, gradients, and moments once. You may load from tables as often as you like.
+# - `chunks` has two integers for each program: the number of its tensor, and the first element of its chunk.
+# - `tensors` has five integers for each tensor: the addresses of its parameter, gradient, `exp_avg`, and `exp_avg_sq`, and the
+#   number of its elements. `.to(tl.pointer_type(tl.float32))` converts an address back to a pointer.
+# - `corrections` has two floats for each tensor, since each tensor has its own step count.
 #
-# A tensor may be large, so cut it into *chunks* of 16,384 elements. Each program works on one chunk. Two functions help with the
-# tables:
+# All parameters and gradients have the same dtype, `DTYPE` in the kernel. Moments are float32. The kernel loads and stores each
+# number of them once. It may load from tables as often as you like.
 #
-# - `chunk_table(sizes, chunk, device)` has a row for each program: the number of its tensor, and the first element of its chunk.
-#   `sizes` is a tuple. The table depends only on the sizes, so on a GPU, the function keeps it between steps.
-# - `to_device(table, device)` copies a table to the GPU without waiting for the work in its queue. The table of addresses needs
-#   this in every step: a new gradient has a new address.
+# The check also tries:
 #
-# **Predict**: how many programs are there for tensors of 1, 1,000, and 50,000 elements, in chunks of 16,384?
+# - **Tensors of any size**, from one element to several chunks. The last chunk and the last block can be incomplete.
+# - **Later calls** with other tensors and step counts.
 #
-# Three things make this kernel fast on a GPU. The check does not require them:
-#
-# - **Blocks of 1,024.** A thread has at most 255 registers. Four numbers for each element of a block of 4,096 do not fit, and the
-#   rest *spills* to memory. So let a program go through its chunk block by block.
-# - **Access to 16 bytes at once.** A thread can load four adjacent float32 numbers with one instruction if their address is a
-#   multiple of 16. The compiler knows this about a pointer that is an argument, but not about an address from a table. Check all
-#   addresses on the host. If they qualify, promise it with `pointer = tl.multiple_of(pointer, 16)`.
-# - **Masks only where they are needed.** Only the last block of a tensor can be incomplete, and a mask also prevents accesses to
-#   16 bytes.
+# **Predict**: how many programs are there for tensors of 1, 1,000, and 50,000 elements?
 #
 # <details><summary>Hint 1</summary>
 #
-# `tl.load(table + i)` loads one integer. A program gets two from the table of chunks, and five from a table with a row for each
-# tensor: four addresses, and the number of elements. Corrections are floats, so they need their own table.
+# `tl.load(table + i)` loads one integer. `row = tensors + 5 * tensor` is the row of a tensor. Add the first element of the chunk
+# to each pointer. The chunk has `tl.minimum(size - first, CHUNK)` elements.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Pointers to the parameter and the gradient have their dtype, which is known when the kernel is compiled. Pass it as a
-# `tl.constexpr`: `{torch.float32: tl.float32, …}[dtype]`. In the kernel, the chunk begins at `pointer + first`. For each full
-# block, `for start in range(0, whole, BLOCK)` calls `adam_block` with `mask=None`. One more call does the rest, with a mask.
+# Four numbers for each element of a whole chunk do not fit into registers, so go through the chunk in blocks:
+# `for start in range(0, n, BLOCK)`, with `adam_block` from exercise 4.
+# </details>
+#
+# <details><summary>For a GPU: how to make it fast</summary>
+#
+# A thread can load four adjacent float32 numbers with one instruction if their address is a multiple of 16 bytes. The compiler
+# knows this about a pointer that is an argument, but not about an address from a table. `ALIGNED` says whether all addresses
+# qualify. If so, promise it with `pointer = tl.multiple_of(pointer, 16)`. A mask also prevents such accesses. So call
+# `adam_block` with `mask=None` for full blocks, and once more with a mask for the rest.
 # </details>
 
 
@@ -616,7 +573,6 @@ def adam_group(
     decoupled: bool,
 ) -> None:
     """A step of Adam for all tensors, in place, in one launch; tensor i is at its `steps[i]`-th."""
-    # BEGIN SOLUTION
     chunk, dtype, device = 16_384, parameters[0].dtype, parameters[0].device
     lists = zip(parameters, gradients, exp_avgs, exp_avg_sqs, strict=True)
     rows = [[*(t.data_ptr() for t in four), four[0].numel()] for four in lists]
@@ -630,7 +586,6 @@ def adam_group(
         tensors, corrections, chunks, lr, 1 - betas[0], 1 - betas[1], eps, weight_decay,
         DTYPE=known[dtype], DECOUPLED=decoupled, ALIGNED=aligned, CHUNK=chunk, BLOCK=1024,
     )  # fmt: skip
-    # END SOLUTION
 
 
 # %% tags=["check"] exercise="adam_group" points=4
@@ -665,37 +620,33 @@ check.show_values(
 # </details>
 
 # %% [markdown]
-# ## 7. An optimizer like torch's
+# ## 6. An optimizer like torch's
 #
-# *Difficulty 4/5, 20 minutes.*
+# *Difficulty 3/5, 10 minutes.*
 #
-# Make an optimizer that a training script can use instead of `torch.optim.Adam`. It is a subclass of `torch.optim.Optimizer`,
-# which already has `param_groups`, `state`, `zero_grad`, and more.
+# Complete an optimizer that a training script can use instead of `torch.optim.Adam`. It is a subclass of `torch.optim.Optimizer`,
+# which already has `param_groups`, `state`, `zero_grad`, and more. The settings and the loading of a state are given. Write two
+# methods:
 #
-# - `step(closure=None)` updates the parameters that have a gradient, with **one launch for each group**. (If a group has several
-#   dtypes, there is one launch for each of them.)
-# - Each group has its own `lr`, `betas`, `eps`, `weight_decay`, and `decoupled_weight_decay`, with torch's defaults. They may change
-#   between steps, like a learning rate.
-# - The moments are float32, whatever the dtype of the parameter.
-# - A parameter's state has torch's names: `step` (a float32 tensor of shape `()`), `exp_avg`, and `exp_avg_sq`.
-# - `torch.optim.Adam` with its default `amsgrad` and `maximize` can load your `state_dict()`, and you can load the one of
-#   `torch.optim.Adam`. Training continues as it would have done. Loading keeps moments in float32.
+# - `step(closure=None)` calls `update` for the parameters that have a gradient. If it gets a closure, it first calls it, with
+#   gradients enabled, and returns its loss.
+# - `update(parameters, settings)` updates parameters of one dtype in **one launch**, with `adam_group`. `step` calls it once for
+#   each group and each dtype in it.
 #
-# Edge cases: a parameter without a gradient does not change, and its step count does not increase. A closure is called with
-# gradients enabled, and `step` returns its loss. Parameters are contiguous. Gradients may have any strides. They stay the same
-# tensors with the same numbers.
+# Each parameter has a state, `self.state[p]`, a dict that is empty at first. It has torch's names: `step` (a float32 tensor of
+# shape `()`), `exp_avg`, and `exp_avg_sq`. The moments are float32, whatever the dtype of the parameter. So `torch.optim.Adam` with
+# its default `amsgrad` and `maximize` can load your `state_dict()`.
 #
-# <details><summary>Hint 1</summary>
+# The check also tries:
 #
-# Call `super().__init__(params, defaults)` with a dict of the settings. `self.state[p]` is an empty dict at first. Put
-# `@torch.no_grad()` above `step`. `adam_group` needs contiguous gradients, and a copy must exist until the launch.
-# </details>
+# - **A parameter without a gradient.** It does not change, and its step count does not increase.
+# - **Settings that change** between steps, like a learning rate. A group has its own.
+# - **Gradients with any strides.** They stay the same tensors with the same numbers. Parameters are contiguous.
 #
-# <details><summary>Hint 2</summary>
+# <details><summary>Hint</summary>
 #
-# `Optimizer.load_state_dict` casts each state except `step` to its parameter's dtype. Call it, and then restore the moments from the
-# dict that was loaded. `state_dict["state"]` has them by number, in the order of the numbers in
-# `state_dict["param_groups"][i]["params"]`.
+# `adam_group` needs contiguous gradients. `p.grad.contiguous()` copies only if necessary. A copy must exist until the launch.
+# `torch.enable_grad()` enables gradients inside `@torch.no_grad()`.
 # </details>
 
 
@@ -708,7 +659,6 @@ class FusedAdam(torch.optim.Optimizer):
         self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0,
         decoupled_weight_decay=False,
     ):  # fmt: skip
-        # BEGIN SOLUTION
         settings = {
             "lr": lr,
             "betas": betas,
@@ -717,7 +667,6 @@ class FusedAdam(torch.optim.Optimizer):
             "decoupled_weight_decay": decoupled_weight_decay,
         }
         super().__init__(params, settings)
-        # END SOLUTION
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -759,16 +708,14 @@ class FusedAdam(torch.optim.Optimizer):
         # END SOLUTION
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Go on from `state_dict`, of this class or of torch.optim.Adam; moments in float32."""
-        # BEGIN SOLUTION
-        super().load_state_dict(state_dict)
+        """Continue from a state of this class or of torch.optim.Adam, with moments in float32."""
+        super().load_state_dict(state_dict)  # casts moments to the parameters' dtype
         numbers = [n for part in state_dict["param_groups"] for n in part["params"]]
         mine = [p for part in self.param_groups for p in part["params"]]
         for number, p in zip(numbers, mine, strict=True):
             for name, value in state_dict["state"].get(number, {}).items():
                 if name != "step":
                     self.state[p][name] = value.to(p.device, torch.float32, copy=True)
-        # END SOLUTION
 
 
 # %% tags=["check"] exercise="fused_adam" points=4
@@ -805,102 +752,10 @@ check.show_values(
 # %% [markdown]
 # # Part C: on several ranks
 #
-# ## 8. Each rank updates its shard
-#
-# *Difficulty 3/5, 15 minutes.*
-#
 # In [lab 03](03_zero.ipynb), each rank has the optimizer states of a part of the parameters, its *shard*, and updates only this part.
-# Now your kernel does the update. Put all parameters into one vector, pad it with zeros at the end, and cut it into as many equal
-# parts as there are ranks.
-#
-# - `step()` does three things. It reduce-scatters the gradients to the **mean** over the ranks, for the shard. It updates the shard
-#   in one launch of your Adam. It all-gathers the shards into the parameters, on all ranks.
-# - `shard` is this rank's part, an `nn.Parameter` of ⌈Ψ/N⌉ elements. `optimizer` is the `FusedAdam` of this shard, with `settings`.
-#   So a rank holds 8⌈Ψ/N⌉ bytes of moments.
-# - A rank sends a reduce-scatter and an all-gather, and no all-reduce.
-#
-# Parameters are float32, contiguous, and equal on all ranks. All of them have a gradient when `step` is called, and you may overwrite
-# it.
-#
-# <details><summary>Hint 1</summary>
-#
-# `dist.reduce_scatter_single(part, whole, group=group)` sums. Divide by the number of ranks, before or after.
-# `dist.all_gather_single(whole, part, group=group)` is the reverse. `group.size()` and `group.rank()` are the number of ranks and this
-# rank's number.
-# </details>
-#
-# <details><summary>Hint 2</summary>
-#
-# `shard.grad` gets this rank's part of the gradient, and `optimizer.step()` does the rest. `whole.split(sizes)` needs sizes that cover
-# the padding, too: add the padding as a last size, or use `whole[:n]`. Change parameters under `torch.no_grad()`.
-# </details>
-
-
-# %% tags=["exercise"] exercise="sharded_adam"
-# %%px
-class ShardedAdam:
-    """Adam for `parameters`, whose states are sharded over the ranks of `group`.
-
-    Attributes:
-        shard: this rank's part of the parameters, ⌈Ψ/N⌉ elements.
-        optimizer: a `FusedAdam` of the shard.
-    """
-
-    def __init__(self, parameters: list[nn.Parameter], group: dist.ProcessGroup, **settings):
-        # BEGIN SOLUTION
-        self.parameters, self.group = parameters, group
-        part = self.flat([p.detach() for p in parameters]).chunk(group.size())[group.rank()]
-        self.shard = nn.Parameter(part.clone())
-        self.optimizer = FusedAdam([self.shard], **settings)
-        # END SOLUTION
-
-    def flat(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """All tensors in one vector, padded to a multiple of the number of ranks."""
-        # BEGIN SOLUTION
-        whole = torch.cat([tensor.flatten() for tensor in tensors])
-        return F.pad(whole, (0, -len(whole) % self.group.size()))
-        # END SOLUTION
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """Take a step along the mean of the ranks' gradients, on all ranks alike."""
-        # BEGIN SOLUTION
-        whole = self.flat([p.grad for p in self.parameters]) / self.group.size()
-        self.shard.grad = torch.empty_like(self.shard)
-        dist.reduce_scatter_single(self.shard.grad, whole, group=self.group)
-        self.optimizer.step()
-        dist.all_gather_single(whole, self.shard.detach(), group=self.group)
-        sizes = [p.numel() for p in self.parameters]
-        for p, part in zip(self.parameters, whole[: sum(sizes)].split(sizes), strict=True):
-            p.copy_(part.view_as(p))
-        # END SOLUTION
-
-
-# %% tags=["check"] exercise="sharded_adam" points=3
-# %%px --timeout 120
-check.sharded_adam(ShardedAdam)
-
-
-# %% tags=["hidden-check"] exercise="sharded_adam" points=1
-# %%px --timeout 60
-def shards(sizes, **settings):
-    p = [nn.Parameter(torch.linspace(-1, 1, n, device=device)) for n in sizes]
-    optimizer = ShardedAdam(p, group, **settings)
-    for step in range(2):
-        for parameter in p:
-            parameter.grad = parameter.detach() + 0.25 * rank + step
-        optimizer.step()
-    values = [round(x, 3) for x in (p[0][0].item(), p[-1][-1].item())]
-    return [optimizer.shard.numel(), *values]
-
-
-check.show_values(sharded=[shards([5, 6], lr=0.125, eps=0.25), shards([7, 1, 40], lr=0.5, eps=1.0)])
-
-# %% [markdown]
-# ## The curve of one rank
-#
-# The next cells train a small MLP on MNIST, with images averaged down to 7 × 7. Your sharded Adam runs on all ranks, each with its part
-# of a batch, and `torch.optim.Adam` runs on one rank with the whole batch. The losses must be the same.
+# A shard is a vector, so your Adam updates it without any change. The next cells train a small MLP on MNIST, with images averaged down
+# to 7 × 7. In each step, the ranks reduce-scatter the mean of their gradients, each rank updates its shard in one launch, and an
+# all-gather puts the parameters together again.
 
 # %%
 # %%px --timeout 100
@@ -914,25 +769,45 @@ def fresh_model():
     return models.mlp(32, inputs=49).to(device)
 
 
-def sharded_step(model, optimizer, x, y):
-    """A step on this rank's samples of a batch; the mean loss over all of them."""
-    own = slice(rank, None, world_size)
-    model.zero_grad()
-    loss = F.cross_entropy(model(x[own]), y[own]) * (world_size * len(x[own]) / len(x))
-    loss.backward()
-    optimizer.step()
-    return comm.allreduce(loss.item()) / world_size
+def flat(tensors):
+    """All tensors in one vector, padded to a multiple of the number of ranks."""
+    whole = torch.cat([tensor.detach().flatten() for tensor in tensors])
+    return F.pad(whole, (0, -len(whole) % world_size))
 
 
 # %%
 # %%px --timeout 100
 model = fresh_model()
-ours = ShardedAdam(list(model.parameters()), group, **SETTINGS)
+parameters = list(model.parameters())
+shard = nn.Parameter(flat(parameters).chunk(world_size)[rank].clone())
+optimizer = FusedAdam([shard], **SETTINGS)
+
+
+def sharded_step(x, y):
+    """A step on this rank's samples of a batch; the mean loss over all of them."""
+    own = slice(rank, None, world_size)
+    model.zero_grad()
+    loss = F.cross_entropy(model(x[own]), y[own]) * (world_size * len(x[own]) / len(x))
+    loss.backward()
+    whole = flat([p.grad for p in parameters]) / world_size
+    shard.grad = torch.empty_like(shard)
+    dist.reduce_scatter_single(shard.grad, whole, group=group)
+    optimizer.step()
+    dist.all_gather_single(whole, shard.detach(), group=group)
+    nn.utils.vector_to_parameters(whole, parameters)
+    return comm.allreduce(loss.item()) / world_size
+
+
+# %% [markdown]
+# `torch.optim.Adam` trains the same model on one rank with the whole batch. The losses must be the same.
+
+# %%
+# %%px --timeout 100
 runs = {
     "one rank": training.plain_losses(fresh_model(), partial(torch.optim.Adam, **SETTINGS), pairs),
-    "sharded": [sharded_step(model, ours, *pair) for pair in pairs],
+    "sharded": [sharded_step(*pair) for pair in pairs],
 }
-held = ours.optimizer.state[ours.shard]["exp_avg"].nbytes * 2
+held = optimizer.state[shard]["exp_avg"].nbytes * 2
 if rank == 0:
     whole = 8 * models.parameter_count(model)
     print(f"Adam's moments take {held:,} bytes on a rank, {whole:,} whole")
@@ -947,32 +822,26 @@ drawn, axes = plots.same_curves(title, {"MNIST": runs})
 # %% [markdown]
 # # Part D: a product
 #
-# ## 9. Tiles
+# ## 7. Tiles
 #
-# *Difficulty 4/5, 25 minutes.*
+# *Difficulty 3/5, 15 minutes.*
 #
 # A matrix product uses each number many times, so reading it from memory for each use would take most of the time. A program computes
 # a **tile** of the result, here of 32 × 32, and moves along $k$ in steps of 32. In each step, it loads a tile of $a$ and a tile of $b$,
 # and `tl.dot` adds their product to the sums. Each number that it loads is used 32 times.
 #
 # Programs with neighboring numbers run at the same time and share a cache. If the programs go through the result row by row, a row of
-# tiles needs one row of $a$ and **all** of $b$. So go through it in *groups* of `group` rows of tiles. Inside a group, go column by
-# column, each from top to bottom. Then go to the next group, and the last one may have fewer rows. The programs of a group share what
-# they load of $a$, and neighbors share what they load of $b$.
+# tiles needs one row of $a$ and **all** of $b$. So they go through it in *groups* of `group` rows of tiles. Inside a group, they go
+# column by column, each from top to bottom. The last group may have fewer rows. The programs of a group share what they load of
+# $a$, and neighbors share what they load of $b$. `tile_of` computes which tile is a program's. Write the rest.
 #
 # - `a` is (m, k) and `b` is (k, n), of any sizes, with **any strides** and the same dtype: float32, float16, or bfloat16.
 # - The result is a new, contiguous tensor of this dtype. Sums are float32 and are rounded once.
-# - There is one launch, with a program for each tile, in the order above.
+# - There is one launch, with a program for each tile, in the order above. A program stores its tile once, after its last step.
 #
 # **Predict**: there are 5 × 3 tiles in groups of 2 rows. Which tile does program 7 compute?
 #
-# <details><summary>Hint 1</summary>
-#
-# A full group has `group · columns` programs, so `program // (group * columns)` is the group. Its first row is `group` times this number,
-# and it has `tl.minimum(rows - first, GROUP)` rows.
-# </details>
-#
-# <details><summary>Hint 2</summary>
+# <details><summary>Hint</summary>
 #
 # `rows[:, None] * stride + columns[None, :]` is a block with two dimensions. Masks have two conditions, and masked elements must add nothing
 # to the sums. `tl.dot(a, b, total, input_precision="ieee")` multiplies float32 numbers as float32, on a GPU, too.
@@ -984,12 +853,10 @@ drawn, axes = plots.same_curves(title, {"MNIST": runs})
 @triton.jit
 def tile_of(program, rows, columns, GROUP: tl.constexpr):
     """Row and column of a program's tile, of `rows` × `columns` tiles in groups of GROUP rows."""
-    # BEGIN SOLUTION
     first = program // (GROUP * columns) * GROUP
     height = tl.minimum(rows - first, GROUP)
     inside = program % (GROUP * columns)
     return first + inside % height, inside // height
-    # END SOLUTION
 
 
 @triton.jit
@@ -1049,19 +916,70 @@ check.show_values(multiplied=[multiplied(3, 40, 70, 1), multiplied(100, 5, 33, 2
 # The first group has 2 · 3 = 6 programs, 0 to 5. Program 7 is the second one of the next group. Inside it, programs go from top to bottom,
 # so program 7 computes the tile in row 3, column 0.
 # </details>
+#
+# ## Tuning: registers and spills
+#
+# Larger tiles use each loaded number more often. A program keeps its sums in registers, and a thread has 255 of them at most. If they
+# are not enough, the compiler *spills* numbers to memory. The compiler needs no GPU, so the next cell compiles your kernel for an H100.
+# **Predict** which of these configurations spill, and then try others.
+
+# %%
+# %%px --targets 0 --timeout 100
+from parlab.compiled import compiled_versions
+
+CONFIGS = [(32, 4), (64, 4), (128, 2), (128, 4), (128, 8), (256, 8)]  # rows of a tile, and warps
+TYPES = dict.fromkeys(["a_pointer", "b_pointer", "c_pointer"], "*bf16")
+TYPES |= dict.fromkeys(["m", "n", "k", "a_row", "b_row"], "i32")
+adjacent = {"a_column": 1, "b_column": 1, "GROUP": 4}
+versions = [(adjacent | {"TILE": tile}, warps) for tile, warps in CONFIGS]
+for (tile, warps), of in zip(
+    CONFIGS, compiled_versions(matmul_kernel, TYPES, versions, 90), strict=True
+):
+    print(
+        f"tile {tile}, {warps} warps: {of.registers} registers and {of.spilled_bytes} bytes spilled "
+        f"for each thread; {of.shared_bytes // 1024} KiB of shared memory"
+    )
+
+# %% [markdown]
+# <details><summary>What you see</summary>
+#
+# Two configurations spill. A tile of 128 × 128 has 16,384 sums. Two warps have 64 threads, so each thread would need 256 registers for
+# its sums alone. With four warps, it needs 128 of them, and nothing spills. Tiles of 256 × 256 are too large even for eight warps. They
+# also need 768 KiB of shared memory, but an H100 has 228 KiB on each multiprocessor, so this configuration cannot run at all. Triton's
+# autotuner skips such configurations.
+# </details>
+#
+# Only a measurement shows which configuration is the fastest. On a GPU, the next cell lets Triton time the same configurations
+# (`triton.autotune`) and measures the best one (`do_bench`). In the interpreter, it does nothing. It has not run on a GPU yet.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 100
+if not INTERPRETED:
+    size = 4096
+    configs = [triton.Config({"TILE": tile}, num_warps=warps) for tile, warps in CONFIGS]
+    tuned = triton.autotune(configs, key=["m", "n", "k"])(matmul_kernel)
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    c, strides = torch.empty_like(a), (*a.stride(), *b.stride())
+    tiled = partial(
+        tuned[lambda config: (triton.cdiv(size, config["TILE"]) ** 2,)],
+        *(a, b, c, size, size, size, *strides), GROUP=8,
+    )  # fmt: skip
+    ours, theirs = (triton.testing.do_bench(run) for run in (tiled, lambda: a @ b))
+    print(f"best: {tuned.best_config}; torch's product takes {theirs / ours:.2f} times as long")
 
 # %% [markdown]
 # # Part E: attention
 #
-# ## 10. A softmax in pieces
+# ## 8. A softmax in pieces
 #
-# *Difficulty 3/5, 20 minutes.*
+# *Difficulty 3/5, 15 minutes.*
 #
 # The softmax of exercise 2 keeps a whole row in registers, so its rows cannot be very long. *Online softmax* goes through a row in
 # blocks, and keeps two running values: the largest number so far, and the sum of $e^{x_i - \text{largest}}$ so far. If a block has a
 # larger number, the old sum must be corrected: multiply it by $e^{\text{old largest} - \text{new largest}}$.
 #
 # Write a kernel that reads each row twice. The first pass finds the two values. The second pass computes the softmax and stores it.
+# The function that launches it is given.
 #
 # - `x` and the result are those of exercise 2: (rows, columns) in float32, float16, or bfloat16, a new tensor of the same dtype,
 #   computed in float32 and rounded once. Read `x` where it is, with rows `x.stride(0)` elements apart.
@@ -1116,12 +1034,10 @@ def online_softmax_kernel(
 
 def online_softmax(x: torch.Tensor, block: int = 1024) -> torch.Tensor:
     """The softmax of each row of `x`, (rows, columns), in blocks of `block` columns."""
-    # BEGIN SOLUTION
     rows, columns = x.shape
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     online_softmax_kernel[(rows,)](x, out, x.stride(0), out.stride(0), columns, BLOCK=block)
     return out
-    # END SOLUTION
 
 
 # %% tags=["check"] exercise="online_softmax" points=3
@@ -1154,19 +1070,19 @@ check.show_values(
 # </details>
 
 # %% [markdown]
-# ## 11. Attention in tiles
+# ## 9. Attention in tiles
 #
-# *Difficulty 5/5, 35 minutes.*
+# *Difficulty 5/5, 30 minutes.*
 #
 # Attention is a softmax between two matrix products, $\operatorname{softmax}(qk^\top / \sqrt{D})\,v$. The scores $qk^\top$ have a row
 # for each query and a column for each key, so they are much larger than the rest if the sequence is long. *FlashAttention* does not
 # store them at all. Each program has a tile of 32 queries and goes through the keys and values in tiles of 32. In each step, it
 #
 # 1. computes a tile of scores, 32 × 32;
-# 2. updates the largest number and the sum **of each query**, as in exercise 10;
+# 2. updates the largest number and the sum **of each query**, as in exercise 8;
 # 3. multiplies its result so far by the same factor, and adds the product of the tile's $e^{\text{score} - \text{largest}}$ and $v$.
 #
-# At the end, it divides the result by the sum. Write the forward pass:
+# At the end, it divides the result by the sum. Write the kernel of the forward pass. The function that launches it is given.
 #
 # - `q`, `k`, and `v` are (heads, length, $D$), contiguous, and have the same dtype: float32, float16, or bfloat16. $D$ is 16, 32, 64, or
 #   128. The result is a new tensor of this shape and dtype.
@@ -1244,14 +1160,12 @@ def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
 ) -> torch.Tensor:
     """softmax(q kᵀ / √D) v for each head, (heads, length, D), in tiles of 32 × 32."""
-    # BEGIN SOLUTION
     heads, length, width = q.shape
     out = torch.empty_like(q)
     attention_kernel[(triton.cdiv(length, 32), heads)](
         q, k, v, out, length, width**-0.5, WIDTH=width, CAUSAL=causal, TILE=32
     )
     return out
-    # END SOLUTION
 
 
 # %% tags=["check"] exercise="attention" points=4
@@ -1297,10 +1211,299 @@ for causal in (False, True):
             print(f"  {moved:,} bytes moved; with stored scores: {stored:,}")
 
 # %% [markdown]
+# # Part F: a backward pass
+#
+# ## 10. Layer norm
+#
+# *Difficulty 4/5, 25 minutes.*
+#
+# Autograd cannot differentiate a Triton kernel. You write a second kernel for the backward pass, and a `torch.autograd.Function` connects
+# the two. For a row of $N$ numbers $x_j$, let $\mu$ be their mean and $\sigma = \sqrt{\text{variance} + \varepsilon}$. The variance is
+# the mean of $(x_j - \mu)^2$. With weights $w$ and biases $b$, the layer norm is
+#
+# $$y_j = w_j\,\tilde x_j + b_j, \qquad \tilde x_j = \frac{x_j - \mu}{\sigma} .$$
+#
+# Let $\dot y$ be the gradient with respect to $y$, and $\delta_j = w_j\,\dot y_j$. A bar is the mean over the row. Then
+#
+# $$\dot x_j = \frac{1}{\sigma}\left(\delta_j - \overline{\delta} - \tilde x_j\; \overline{\delta \tilde x}\right), \qquad
+# \dot w_j = \sum_\text{rows} \dot y_j\,\tilde x_j, \qquad \dot b_j = \sum_\text{rows} \dot y_j .$$
+#
+# The sums over rows are the difficulty, because programs that run at the same time must not add to the same number. So at most 128
+# programs share the rows: program $i$ of $P$ handles the rows $i$, $i + P$, $i + 2P$, and so on. It adds up its terms of $\dot w$ and
+# $\dot b$ in registers, and stores them as *its own row* of partial sums. PyTorch then adds up these $P$ rows.
+#
+# Write both kernels and the class. `layer_norm` is given.
+#
+# - `x` is (rows, columns), `weight` and `bias` are (columns,). All have the same dtype: float32, float16, or bfloat16. They are
+#   contiguous, and so are the results, which have this dtype. Compute and add up in float32.
+# - The forward pass has one launch, with one program for each row. It loads `x` once. It stores the result and, in float32, $\mu$ and
+#   $1/\sigma$ of each row, and nothing else.
+# - The backward pass has one launch. It loads `x` and the gradient of the result once.
+#
+# The check also tries:
+#
+# - **Rows of any length**, also of one element, and more rows than there are programs.
+# - **Numbers around 200**, for which the mean of $x^2$ minus $\mu^2$ is too inaccurate.
+# - **A gradient with any strides.** `y.sum().backward()` passes one whose elements share their memory.
+#
+# **Predict**: `x` is 4,096 × 4,096 in float32. How many bytes does the backward pass move? How many of them are partial sums of 128
+# programs?
+#
+# <details><summary>Hint 1</summary>
+#
+# A masked element of `x` is 0, but $x - \mu$ is $-\mu$ there. `tl.where(mask, x - mean, 0.0)` excludes it from the variance.
+# `torch.empty(2, rows, device=x.device)` is memory for $\mu$ and $1/\sigma$.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `for row in range(tl.program_id(0), rows, tl.num_programs(0))` goes through the rows of a program. `ctx.save_for_backward(…)` keeps
+# tensors, and `ctx.saved_tensors` returns them. `backward` returns a gradient for each argument of `forward` after `ctx`, and `None`
+# for `eps`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="layer_norm"
+# %%px
+@triton.jit
+def norm_kernel(
+    x_pointer, w_pointer, b_pointer, y_pointer, mean_pointer, rstd_pointer, columns, eps,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each program does a row, and stores the row's mean and 1/σ."""
+    # BEGIN SOLUTION
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    x = tl.load(x_pointer + row * columns + column, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / columns
+    distance = tl.where(mask, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(distance * distance, axis=0) / columns + eps)
+    w = tl.load(w_pointer + column, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(b_pointer + column, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y_pointer + row * columns + column, w * (distance * rstd) + b, mask=mask)
+    tl.store(mean_pointer + row, mean)
+    tl.store(rstd_pointer + row, rstd)
+    # END SOLUTION
+
+
+@triton.jit
+def norm_backward_kernel(
+    x_pointer, dy_pointer, w_pointer, mean_pointer, rstd_pointer, dx_pointer, dw_pointer, db_pointer,
+    rows, columns, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each program does some rows of dx, and stores a row of partial sums of dw and of db."""
+    # BEGIN SOLUTION
+    column = tl.arange(0, BLOCK)
+    mask = column < columns
+    w = tl.load(w_pointer + column, mask=mask, other=0.0).to(tl.float32)
+    dw = tl.zeros((BLOCK,), tl.float32)
+    db = tl.zeros((BLOCK,), tl.float32)
+    for row in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
+        places = row * columns + column
+        x = tl.load(x_pointer + places, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_pointer + places, mask=mask, other=0.0).to(tl.float32)
+        rstd = tl.load(rstd_pointer + row)
+        normal = (x - tl.load(mean_pointer + row)) * rstd
+        delta = w * dy
+        mean = tl.sum(delta, axis=0) / columns
+        product = tl.sum(delta * normal, axis=0) / columns
+        tl.store(dx_pointer + places, rstd * (delta - mean - normal * product), mask=mask)
+        dw += dy * normal
+        db += dy
+    own = tl.program_id(0) * columns + column
+    tl.store(dw_pointer + own, dw, mask=mask)
+    tl.store(db_pointer + own, db, mask=mask)
+    # END SOLUTION
+
+
+class LayerNorm(torch.autograd.Function):
+    """Both kernels, as a function that autograd can differentiate."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        """The layer norm of each row of `x`, (rows, columns)."""
+        # BEGIN SOLUTION
+        rows, columns = x.shape
+        y = torch.empty_like(x)
+        mean, rstd = torch.empty(2, rows, device=x.device)
+        block = triton.next_power_of_2(columns)
+        norm_kernel[(rows,)](x, weight, bias, y, mean, rstd, columns, eps, BLOCK=block)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        return y
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, dy):
+        """The gradients of x, weight, and bias, and None for eps."""
+        # BEGIN SOLUTION
+        x, weight, mean, rstd = ctx.saved_tensors
+        rows, columns = x.shape
+        programs = min(rows, 128)
+        dx = torch.empty_like(x)
+        dw, db = torch.empty(2, programs, columns, device=x.device)
+        norm_backward_kernel[(programs,)](
+            x, dy.contiguous(), weight, mean, rstd, dx, dw, db, rows, columns,
+            BLOCK=triton.next_power_of_2(columns),
+        )  # fmt: skip
+        return dx, dw.sum(0).to(weight.dtype), db.sum(0).to(weight.dtype), None
+        # END SOLUTION
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
+) -> torch.Tensor:
+    """F.layer_norm of each row of `x`, (rows, columns), with gradients."""
+    return LayerNorm.apply(x, weight, bias, eps)
+
+
+# %% tags=["check"] exercise="layer_norm" points=4
+# %%px --timeout 120
+check.layer_norm(layer_norm)
+
+
+# %% tags=["hidden-check"] exercise="layer_norm" points=2
+# %%px --timeout 60
+def norm_and_gradients(rows, columns, around, eps):
+    x = torch.arange(rows * columns, device=device).view(rows, columns).sin() + around
+    w, b = (
+        torch.linspace(1, 2, columns, device=device),
+        torch.linspace(-1, rank, columns, device=device),
+    )
+    with launches() as made:
+        y = layer_norm(*(tensor.requires_grad_() for tensor in (x, w, b)), eps)
+        y.square().sum().backward()
+    numbers = y[-1, 0], y[0, -1], x.grad[-1, 0], w.grad[-1], w.grad[0], b.grad[0]
+    return [len(made), *(round(number.item(), 2) + 0.0 for number in numbers)]
+
+
+check.show_values(
+    normed=[norm_and_gradients(3, 20, 0.0, 0.25), norm_and_gradients(140, 9, 8.0, 1e-5)]
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It moves `x`, the gradient of the result, and the gradient of `x`: 3 · 4,096 · 4,096 · 4 bytes, 201 MB. The kernel stores
+# 2 · 128 · 4,096 · 4 bytes of partial sums, 4 MB, and PyTorch reads them.
+# </details>
+#
+# The next cell compares your function with PyTorch's `F.layer_norm`, forward and backward. In the interpreter, it also counts the bytes
+# that the kernels store: the result, the gradient of `x`, and the partial sums of 128 programs, which matter less if there are more rows.
+
+# %%
+# %%px --timeout 100
+x, w, b, dy = (
+    torch.randn(size, device=device) for size in [(300, 200), (200,), (200,), (300, 200)]
+)
+inputs = [tensor.requires_grad_() for tensor in (x, w, b)]
+with recorded(Arena(device)) as seen:
+    ours = layer_norm(*inputs)
+    gradients = torch.autograd.grad(ours, inputs, dy)
+theirs = F.layer_norm(x, (200,), w, b)
+pairs_of = zip([ours, *gradients], [theirs, *torch.autograd.grad(theirs, inputs, dy)], strict=True)
+if rank == 0:
+    print(f"as torch's: {all(torch.allclose(*pair, rtol=1e-4, atol=1e-4) for pair in pairs_of)}")
+    if seen.known:
+        print(
+            f"the kernels store {seen.stored:,} bytes; y and the gradient of x have {2 * x.nbytes:,}"
+        )
+
+# %% [markdown]
 # # Against the library
 #
-# The next cell trains the same model on one rank, for 20 steps with the same batches: with `FusedAdam` and with `torch.optim.Adam`, which has a
-# loop over tensors, a version with `foreach`, and a fused version.
+# ## 11. A fair benchmark
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Is your Adam faster than PyTorch's? A wrong benchmark gives a wrong answer. Write one that compares optimizers:
+#
+# - **The same work.** Each optimizer gets its own parameters, from its own call of `make_parameters()`. `makers[name](parameters)`
+#   returns a function that takes one step.
+# - **Warm-up.** Each optimizer first takes `warm_up` steps that do not count. The first step creates the moments, and may compile a kernel.
+# - **Wait.** A launch returns at once, and the GPU works later. `synchronize()` waits until it has finished. Call it before each reading of
+#   the clock, `clock()`.
+# - **Take turns.** A GPU gets slower when it gets hot. In each of `rounds` rounds, time a single step of each optimizer, so that this affects
+#   all of them alike.
+# - **The median.** If another program interrupts a step, the mean is wrong. Return the median of the times for each optimizer.
+#
+# The check runs your function on a *simulated* GPU, which has its own clock: it gets hot, some steps are interrupted, and the first ones are
+# slow.
+#
+# **Predict**: a step has 7 launches, each of which takes the host 5 µs and the GPU 1 ms. What does a benchmark measure that does not wait?
+#
+# <details><summary>Hint</summary>
+#
+# First make all steps and take the warm-up steps. Then, for each round and each step: `synchronize()`, `start = clock()`, the step,
+# `synchronize()`, and `clock() - start`. `statistics.median` returns the median of a list.
+# </details>
+
+
+# %% tags=["exercise"] exercise="fair_benchmark"
+# %%px
+import statistics
+
+
+def fair_benchmark(
+    makers, make_parameters, rounds, warm_up, clock, synchronize
+) -> dict[str, float]:
+    """The median seconds of a step of each optimizer, by its name.
+
+    Args:
+        makers: by name, functions that take parameters and return a step, which is a function.
+        make_parameters: returns new parameters with gradients, the same numbers in each call.
+        rounds: how many steps of each optimizer to time.
+        warm_up: how many steps of each to take before.
+        clock: returns the time in seconds, like `time.perf_counter`.
+        synchronize: waits until the GPU has finished, like `torch.cuda.synchronize`.
+    """
+    # BEGIN SOLUTION
+    steps = {name: make(make_parameters()) for name, make in makers.items()}
+    for step in steps.values():
+        for _ in range(warm_up):
+            step()
+    times = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            synchronize()
+            start = clock()
+            step()
+            synchronize()
+            times[name].append(clock() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="fair_benchmark" points=2
+# %%px --timeout 20
+check.fair_benchmark(fair_benchmark)
+
+
+# %% tags=["hidden-check"] exercise="fair_benchmark" points=1
+# %%px --timeout 20
+from parlab.kernels.simulated_gpu import SimulatedGPU
+
+
+def simulated(rounds, warm_up, interrupted, **seconds):
+    gpu = SimulatedGPU(interrupted)
+    makers = {name: gpu.optimizer(name, time) for name, time in seconds.items()}
+    tools = gpu.make_parameters, rounds, warm_up, gpu.clock, gpu.synchronize
+    found = fair_benchmark(makers, *tools)
+    return {name: round(found[name], 3) for name in sorted(found)}
+
+
+check.show_values(
+    times=[simulated(5, 1, [4, 6], a=1 + rank, b=2.5), simulated(1, 2, [], c=0.25, d=0.5, e=1)]
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# 35 µs, the time of seven launches. The step takes 7 ms.
+# </details>
+#
+# First, the same result: the next cell trains the same model on one rank, for 20 steps with the same batches, with `FusedAdam` and with
+# `torch.optim.Adam`, which has a loop over tensors, a version with `foreach`, and a fused version.
 
 # %%
 # %%px --timeout 100
@@ -1319,41 +1522,51 @@ for name, settings in PEERS.items():
     theirs = twenty_steps(partial(torch.optim.Adam, **settings))
     gap = ((ours - theirs).abs().max() / theirs.abs().max()).item()
     if rank == 0:
-        print(f"after 20 steps, beside torch's {name}: the same parameters to 1e-4: {gap < 1e-4}")
+        print(f"after 20 steps, next to torch's {name}: the same parameters to 1e-4: {gap < 1e-4}")
 
 # %% [markdown]
-# Only a GPU can show the time. On a GPU, the next cell measures a step of each optimizer on a model of 60 tensors with 16 million parameters in
-# total. In the interpreter, it measures nothing. No GPU result is recorded for this lab, and none of its cells has run on a GPU yet.
+# Now your benchmark measures them on 60 tensors. Without a GPU, it compares the versions of PyTorch on a CPU, because the interpreter's times
+# mean nothing. On a GPU, your Adam and a compiled one take part. No GPU result is recorded for this lab, and none of its cells has run on a
+# GPU yet.
+
+
+# %%
+# %%px --targets 0
+import time
+
+
+def make_parameters():
+    torch.manual_seed(0)
+    size = 2**14 if INTERPRETED else 2**18
+    p = [nn.Parameter(torch.randn(size, device=device)) for _ in range(60)]
+    for parameter in p:
+        parameter.grad = torch.randn_like(parameter)
+    return p
+
+
+def step_of(p, make=torch.optim.Adam, **settings):
+    return make(p, **SETTINGS, **settings).step
 
 
 # %% tags=["nbval-ignore-output"]
-# %%px --timeout 100
-def large_step(make):
-    """A step of the optimizer on 60 tensors."""
-    p = [nn.Parameter(torch.randn(2**18, device=device)) for _ in range(60)]
-    for parameter in p:
-        parameter.grad = torch.randn_like(parameter)
-    return make(p, **SETTINGS).step
-
-
+# %%px --targets 0 --timeout 100
+makers = {name: partial(step_of, **settings) for name, settings in PEERS.items()}
+wait = (lambda: None) if INTERPRETED else torch.cuda.synchronize
 if not INTERPRETED:
-    steps = {"ours": large_step(FusedAdam)}
-    for name, settings in PEERS.items():
-        steps[name] = large_step(partial(torch.optim.Adam, **settings))
-    steps["compiled"] = torch.compile(large_step(torch.optim.Adam), fullgraph=False)
-    seconds = timing.median_seconds(steps, comm, rounds=20, warm_up=5)
-    for name in [*PEERS, "compiled"] if rank == 0 else ():
-        print(f"a step of ours, over torch's {name}: {seconds['ours'] / seconds[name]:.2f}")
-elif rank == 0:
-    print("no GPU here, and no GPU's result is recorded: the interpreter's times mean nothing")
+    makers["ours"] = partial(step_of, make=FusedAdam)
+    makers["compiled"] = lambda p: torch.compile(step_of(p))
+seconds = fair_benchmark(makers, make_parameters, 9, 2, time.perf_counter, wait)
+for name, median in seconds.items():
+    print(f"{name}: {1e3 * median:.1f} ms, {median / seconds['fused']:.2f} times as long as fused")
 
 # %% [markdown]
 # What to look for:
 #
 # - **The same rule.** All versions update the parameters in the same way, up to the rounding of float32.
-# - **Launches, not arithmetic.** The loop over tensors launches eight kernels for each tensor.
+# - **Launches, not arithmetic.** On a GPU, the loop over tensors launches eight kernels for each tensor.
 #   `foreach` launches about as many for all tensors together, and splits long lists of tensors. Each of
-#   them still reads and writes whole tensors. `fused` first increases the step counts in a launch of their
+#   them still reads and writes whole tensors. On a CPU, `foreach` saves nothing, because it runs one operation for each
+#   tensor there, too. `fused` first increases the step counts in a launch of their
 #   own, and then updates everything in one launch, with 28 bytes for each parameter in float32.
 # - **What is left.** Your code makes the table of addresses again in each step, on the host. A library can keep
 #   it as long as the tensors stay where they are.
@@ -1361,8 +1574,8 @@ elif rank == 0:
 # # Going further
 #
 # - Keep the table of addresses of `adam_group` between steps. What must you check to know that it is still right?
-# - Let the kernel of exercise 6 divide by a loss scale, and skip its stores if a flag in memory is set. Then lab 06's step does not need to read
+# - Let the kernel of exercise 5 divide by a loss scale, and skip its stores if a flag in memory is set. Then lab 06's step does not need to read
 #   and write the gradients for unscaling.
-# - `@triton.autotune` tries several blocks and numbers of warps. Which is best for the sum? Which is best for the softmax of 100,000 columns, which
-#   fit into a block of 131,072, but not into the registers of a program?
+# - Which block and number of warps are best for the sum? Which are best for the softmax of 100,000 columns, which fit into a block of
+#   131,072, but not into the registers of a program?
 # - Add dropout to the softmax. `tl.rand(seed, offsets)` returns random numbers that depend only on its arguments.

@@ -121,3 +121,27 @@ except TypeError as error:
     )
     said = run(program, tmp_path, TRITON_INTERPRET="1")
     assert "double is interpreted" in said
+
+
+def test_an_interpreted_kernel_is_compiled_in_another_process(tmp_path: Path) -> None:
+    program = (
+        PROGRAM.split("TYPES =")[0].replace("import compiled\n", "import compiled_versions\n")
+        + """
+@triton.jit
+def twice(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    double(x_ptr, y_ptr, n, BLOCK)
+
+
+TYPES = {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32"}
+versions = compiled_versions(twice, TYPES, [({"BLOCK": 1024}, 4), ({"BLOCK": 1024}, 8)], 90)
+try:
+    compiled_versions(twice, TYPES, [({"BLOCK": 1000}, 4)], 90)
+except RuntimeError as error:
+    message = str(error)
+print(json.dumps([type(twice).__name__, [of.count("st.global") for of in versions], message]))
+"""
+    )
+    kind, stores, message = run(program, tmp_path, TRITON_INTERPRET="1")
+    # 1,024 numbers on 128 threads are two stores of four, and on 256 threads one.
+    assert (kind, stores) == ("InterpretedFunction", [2, 1])
+    assert "twice does not compile" in message and "power of 2" in message

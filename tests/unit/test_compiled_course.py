@@ -46,6 +46,11 @@ MATRICES = typed("*bf16", "a_pointer b_pointer c_pointer")
 SIZES = typed("i32", "m n k a_row a_column b_row b_column")
 HEADS = "q_pointer k_pointer v_pointer out_pointer"
 LENGTH, TILES = {"length": "i32", "scale": "fp32"}, {"CAUSAL": 1, "TILE": 32}
+STATISTICS = "mean_pointer rstd_pointer"
+NORM = typed("*fp32", f"x_pointer w_pointer b_pointer y_pointer {STATISTICS}")
+NORM |= {"columns": "i32", "eps": "fp32"}
+GRADIENTS = f"x_pointer dy_pointer w_pointer {STATISTICS} dx_pointer dw_pointer db_pointer"
+NORM_BACKWARD = typed("*fp32", GRADIENTS) | typed("i32", "rows columns")
 KERNELS = {
     "add_kernel": (lab["add_kernel"], VECTORS, {"BLOCK": 1024}),
     "softmax_kernel": (lab["softmax_kernel"], ROWS, {"BLOCK": 4096}),
@@ -68,6 +73,8 @@ KERNELS = {
     "attention_kernel, float32": (
         lab["attention_kernel"], typed("*fp32", HEADS) | LENGTH, TILES | {"WIDTH": 64}
     ),
+    "norm_kernel": (lab["norm_kernel"], NORM, {"BLOCK": 1024}),
+    "norm_backward_kernel": (lab["norm_backward_kernel"], NORM_BACKWARD, {"BLOCK": 1024}),
     "matmul_kernel": (lab["matmul_kernel"], MATRICES | SIZES, {"GROUP": 4, "TILE": 32}),
     "example": (
         example["adam_kernel"],

@@ -9,6 +9,7 @@ from parlab.kernels import INTERPRETED
 from parlab.kernels.accesses import recorded
 from parlab.kernels.buffers import GUARD, Arena
 from parlab.kernels.launches import Launch, launches
+from parlab.kernels.simulated_gpu import SimulatedGPU
 from parlab.kernels.tables import chunk_table, to_device
 from parlab.kernels.traffic import traffic
 
@@ -197,3 +198,20 @@ def test_a_chunk_table_covers_every_tensor() -> None:
 def test_a_changed_table_does_not_come_back() -> None:
     chunk_table((5,), 4, torch.device("cpu")).zero_()
     assert chunk_table((5,), 4, torch.device("cpu")).tolist() == [[0, 0], [0, 4]]
+
+
+def test_a_simulated_gpu_works_after_a_launch_returns() -> None:
+    gpu = SimulatedGPU(interrupted=[3], slower=0.1)
+    step = gpu.optimizer("Adam", seconds=1.0, first=9.0)(gpu.make_parameters())
+    gpu.synchronize()
+    times = []
+    for _ in range(3):
+        start = gpu.clock()
+        step()
+        assert gpu.clock() - start < 1e-3
+        gpu.synchronize()
+        times.append(gpu.clock() - start)
+    # The first step takes 10 s. After it, the GPU is twice as slow, and then a bit slower still.
+    assert times == pytest.approx([10.0, 2.0, 9 * 2.2], rel=1e-3)
+    assert [event.busy for event in gpu.events if event.kind == "step"] == 3 * [True]
+    assert [event.busy for event in gpu.events if event.kind == "synchronize"] == 4 * [False]

@@ -187,7 +187,7 @@ def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) ->
             "each needs its own elements"
         )
     count = call.accesses.times_stored(tensor)
-    text = f"a kernel stores {count} elements in {name}, which has {size}"
+    text = f"a kernel stores {count} elements in {name}, which has {size}: store each element once"
     return unless(count <= size or not once, text)
 
 

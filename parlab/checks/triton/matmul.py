@@ -63,11 +63,7 @@ def matmul(check: Check) -> str:
                 lambda: program_per_tile(call, m, n),
                 lambda: order(call, right, dtype, group),
                 lambda: _kernels.result_is(
-                    call,
-                    dtype,
-                    right,
-                    lambda: values(call.result, *before, right, layout),
-                    once=False,
+                    call, dtype, right, lambda: values(call.result, *before, right, layout)
                 ),
                 lambda: unless(call.result.is_contiguous(), "the result is not contiguous"),
             )

@@ -19,6 +19,7 @@ TOTAL = "total = tl.zeros((TILE, TILE), dtype=tl.float32)"
 DOT = 'total = tl.dot(a, b, total, input_precision="ieee")'
 MASK_A = "mask=(rows < m) & (along < k)"
 MASK = ", mask=(rows < m) & (columns < n)"
+STORE = f"tl.store(c_pointer + rows * n + columns, total{MASK})"
 OUT = "c = torch.empty((m, n), dtype=a.dtype, device=a.device)"
 STRIDES = "*a.stride(), *b.stride()"
 PROGRAMS = "triton.cdiv(m, 32) * triton.cdiv(n, 32)"
@@ -57,6 +58,9 @@ answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, "    return c.clone()
 answers.edit("not_by_kernel", "sums_cast_by_torch", *CAST_BY_TORCH)
 answers.edit("wrong_dtype", "float32_always", (OUT, OUT.replace("dtype=a.dtype, ", "")))
 answers.edit(None, "first_step_alone", (DOT, "total = tl.where(first == 0, tl.dot(a, b), total)"))
+answers.edit(
+    None, "stored_in_each_step", (DOT, f"{DOT}\n        {STORE}"), says="each element once"
+)
 answers.edit("returns_none", "no_return", (RETURN, "    pass"))
 
 # A GPU starts programs along the first axis first.
