@@ -125,7 +125,7 @@ def compiled_versions(
         return [compiled(kernel, types, given, capability, warps) for given, warps in versions]
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "kernel.py"), Path(folder, "made")
-        source.write_text(_source(kernel))
+        source.write_text(_source(kernel), encoding="utf-8")
         asked = json.dumps(
             [str(source), str(made), kernel.fn.__name__, types, versions, capability]
         )

@@ -115,7 +115,6 @@ class Peak:
             self._watch.__exit__(kind, error, traceback)
             self.bytes = self._watch.peak
 
-
     def _look_at_allocator(self) -> None:
         """Let every open block on this GPU take the peak, of which the allocator keeps only one."""
         highest = torch.cuda.max_memory_allocated(self.device)

@@ -1,9 +1,8 @@
-"""A process group that works as late as it may, and writes down what it is asked.
+"""A process group that works as late as it may, and records its calls.
 
-A real network may be fast or slow. This one is as slow as the rules allow: a collective happens
-in `wait()`, not before, and what a receive brings lies in its tensor only then. Whoever forgets
-to wait has the wrong numbers every time, and not only on a bad day. A message leaves when its
-receiver has come.
+A real network may be fast or slow. This one is as slow as the rules allow: a collective and a
+receive happen in `wait()`, and a message leaves only when its receiver has called. So a function
+that forgets to wait reads wrong numbers in every run.
 """
 
 import functools

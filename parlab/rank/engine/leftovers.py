@@ -64,7 +64,7 @@ def _count() -> Callable[[MPI.Intracomm], int]:
 def _library() -> ctypes.CDLL | None:
     """The MPI library that mpi4py has loaded; None if it is not Open MPI, or cannot be found."""
     try:
-        with open("/proc/self/maps") as maps:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
             paths = {line.split()[-1] for line in maps if "/libmpi.so" in line}
         return ctypes.CDLL(min(paths)) if MPI.Get_library_version().startswith("Open MPI") else None
     except (OSError, ValueError):

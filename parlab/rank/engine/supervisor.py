@@ -58,7 +58,7 @@ def processor_use(pid: int) -> tuple[float, str]:
 
 def catches_interrupts(pid: int) -> bool:
     """Whether a handler of this process takes SIGINT, so that the signal does not end it."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as file:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) & 1 << (signal.SIGINT - 1))
