@@ -126,7 +126,8 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(request.param)],
         capture_output=True, text=True, cwd=ROOT, timeout=600,
-        env=rest | {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder)},
+        env=rest
+        | {"LOCAL_WORLD_SIZE": "1", "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(folder)},
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
