@@ -966,6 +966,8 @@ class Prefetching(Stage3):
 
     def after_forward(self, unit: Unit) -> None:
         self.free(unit)
+        if unit in self.ended:  # from an evaluation, which had no backward pass
+            self.ended.remove(unit)
         self.ended.append(unit)
 
     def before_forward(self, unit: Unit) -> None:
