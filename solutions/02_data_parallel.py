@@ -874,7 +874,7 @@ class BucketedDataParallel(nn.Module):
                 parameter.grad = part.view_as(parameter)
                 parameter.register_post_accumulate_grad_hook(lambda _, i=i: self.gradient_ready(i))
             self.buffers.append(buffer)
-        self.synchronise = True
+        self.synchronize = True
         self.restart()
 
     def restart(self) -> None:
@@ -893,7 +893,7 @@ class BucketedDataParallel(nn.Module):
 
     def gradient_ready(self, i: int) -> None:
         """One more gradient of bucket `i` is complete: start every bucket whose turn it is."""
-        if not self.synchronise:
+        if not self.synchronize:
             return
         # BEGIN SOLUTION
         self.missing[i] -= 1
@@ -914,11 +914,11 @@ class BucketedDataParallel(nn.Module):
     @contextmanager
     def no_sync(self):
         """Within this context, backward passes only accumulate: nothing is sent."""
-        self.synchronise = False
+        self.synchronize = False
         try:
             yield
         finally:
-            self.synchronise = True
+            self.synchronize = True
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return self.model(*inputs)
@@ -1095,7 +1095,7 @@ def accumulate(
     """Leave in `.grad` the gradient of the mean loss over a global batch of `total` samples.
 
     `parallel` is a `BucketedDataParallel` whose gradients are zero; `micro_batches` are this
-    rank's (inputs, targets), perhaps none; the loss is cross-entropy. One synchronisation.
+    rank's (inputs, targets), perhaps none; the loss is cross-entropy. One synchronization.
     Returns this rank's part of the mean loss: the ranks' parts add up to it.
     """
     # BEGIN SOLUTION
@@ -1130,7 +1130,7 @@ loss = accumulate(parallel, micro_batches, 14)
 check.show_values(
     loss=f"{loss:.4f}",
     gradient=[f"{value:.4f}" for value in model.weight.grad.flatten().tolist()],
-    synchronised=parallel.synchronised,
+    synchronized=parallel.synchronized,
     finished=parallel.finished,
     untouched=len(micro_batches) == given,
 )

@@ -124,7 +124,7 @@ def ddp_gives_the_gradient_of_the_whole_batch(
 
 
 @cases.add()
-def ddp_without_synchronisation(world: World) -> None:
+def ddp_without_synchronization(world: World) -> None:
     reference, model = Model(), Model()
     ddp = DistributedDataParallel(model, process_group=world.group)
     data = batches(2 * world.size)

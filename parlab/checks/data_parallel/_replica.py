@@ -20,15 +20,15 @@ class Replica(nn.Module):
     copies. `finish()` sends nothing that later passes add.
 
     Attributes:
-        synchronised: for each backward pass, whether it ran outside `no_sync()`.
+        synchronized: for each backward pass, whether it ran outside `no_sync()`.
         finished: for each `finish()`, the number of backward passes before it.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.model, self.group = model, group
-        self.synchronise = True
-        self.synchronised: list[bool] = []
+        self.synchronize = True
+        self.synchronized: list[bool] = []
         self.finished: list[int] = []
         self.sent: State = {}
         *_, self._first_ready = trainable(model)
@@ -37,8 +37,8 @@ class Replica(nn.Module):
 
     def _ready(self, name: str, parameter: Tensor) -> None:
         if name == self._first_ready:
-            self.synchronised.append(self.synchronise)
-        if self.synchronise and name not in self.sent:
+            self.synchronized.append(self.synchronize)
+        if self.synchronize and name not in self.sent:
             self.sent[name] = parameter.grad.clone()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -46,14 +46,14 @@ class Replica(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        self.synchronise = False
+        self.synchronize = False
         try:
             yield
         finally:
-            self.synchronise = True
+            self.synchronize = True
 
     def finish(self) -> None:
-        self.finished.append(len(self.synchronised))
+        self.finished.append(len(self.synchronized))
         for name, parameter in trainable(self.model).items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

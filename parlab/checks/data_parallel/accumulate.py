@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
         "all backward passes run outside no_sync(). The first one sends the buckets, and what the "
         "others add to .grad is never sent. Run all but the last within no_sync()"
     ),
-    never_synchronised=(
+    never_synchronized=(
         "the last backward pass runs within no_sync(), too, so nothing is sent before finish() and "
         "nothing overlaps"
     ),
@@ -44,7 +44,7 @@ def accumulate(check: Check) -> str:
         sizes = [[3, 3, 2][: max(3 - rank, 0)] for rank in range(trial.size)]
         for _ in trial.cases({f"micro-batches on the ranks: {sizes}": sizes}):
             _on_micro_batches(trial, sizes)
-    return "one synchronisation, in the last backward pass; every sample weighs the same"
+    return "one synchronization, in the last backward pass; every sample weighs the same"
 
 
 def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
@@ -75,9 +75,9 @@ def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
 
 
 def calls(replica: Replica, own: int) -> Finding | None:
-    """Require a backward pass for each of a rank's micro-batches, and one synchronisation."""
-    outside = [i + 1 for i, outside in enumerate(replica.synchronised) if outside]
-    if (got := len(replica.synchronised)) != own:
+    """Require a backward pass for each of a rank's micro-batches, and one synchronization."""
+    outside = [i + 1 for i, outside in enumerate(replica.synchronized) if outside]
+    if (got := len(replica.synchronized)) != own:
         return observed(
             f"{got} backward passes for {own} micro-batches, expected one for each: it frees the "
             "activations before the next micro-batch"
@@ -90,7 +90,7 @@ def calls(replica: Replica, own: int) -> Finding | None:
     if own > 1 and len(outside) == own:
         return MISTAKES.no_sync_forgotten()
     if own and not outside:
-        return MISTAKES.never_synchronised()
+        return MISTAKES.never_synchronized()
     if outside != [own][:own]:
         return observed(
             f"backward passes {outside} of {own} are outside no_sync(), expected only the last. "

@@ -23,7 +23,7 @@ WRONG = {  # what each mistake predicts, and its text
     ),
     "sent_once": (
         ("bytes_ddp", 1),
-        "bytes_ddp: DistributedDataParallel starts again in each backward pass that synchronises, "
+        "bytes_ddp: DistributedDataParallel starts again in each backward pass that synchronizes, "
         "and sends everything",
     ),
     "alike_here": (

@@ -27,7 +27,7 @@ answers.edit(
     (LAST, "parallel.no_sync() if last else nullcontext()"),
     says="backward passes [1, 2] of 3 are outside",
 )
-answers.edit("never_synchronised", "all_in_no_sync", (LAST, "parallel.no_sync()"))
+answers.edit("never_synchronized", "all_in_no_sync", (LAST, "parallel.no_sync()"))
 answers.edit(None, "not_finished", (FINISH, ""), says="called 0 times")
 answers.edit(
     "ranks_left",
@@ -139,10 +139,10 @@ def last_one_first_in_the_list(parallel, micro_batches, total):
 def through_the_inner_model(parallel, micro_batches, total):
     part = 0.0
     for number, (inputs, targets) in enumerate(micro_batches):
-        parallel.synchronise = number == len(micro_batches) - 1
+        parallel.synchronize = number == len(micro_batches) - 1
         loss = F.cross_entropy(parallel.model(inputs), targets) * (len(inputs) / total)
         loss.backward()
         part += loss.item()
-    parallel.synchronise = True
+    parallel.synchronize = True
     parallel.finish()
     return part

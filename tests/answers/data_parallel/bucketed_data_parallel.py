@@ -76,7 +76,7 @@ class AsTheyCome(_Wrong):
         self.sent = set()
 
     def gradient_ready(self, i):
-        if self.synchronise:
+        if self.synchronize:
             self.missing[i] -= 1
             if self.missing[i] == 0:
                 self.sent.add(i)
@@ -107,7 +107,7 @@ class WholeBucketEachTime(_Wrong):
 @answers.wrong(None, says="is complete, but starts only after")
 class OneBucketBehind(Reference):
     def gradient_ready(self, i):
-        if not self.synchronise:
+        if not self.synchronize:
             return
         before = [m == 0 for m in self.missing]
         self.missing[i] -= 1
@@ -121,9 +121,9 @@ class OneBucketBehind(Reference):
 @answers.wrong(None, says="no_sync")
 class SendsInNoSync(Reference):
     def gradient_ready(self, i):
-        synchronise, self.synchronise = self.synchronise, True
+        synchronize, self.synchronize = self.synchronize, True
         super().gradient_ready(i)
-        self.synchronise = synchronise
+        self.synchronize = synchronize
 
 
 @answers.right
@@ -149,7 +149,7 @@ class WaitsForTheLastFirst(Reference):
 @answers.right
 class StartsInAHelper(_Wrong):
     def gradient_ready(self, i):
-        if self.synchronise:
+        if self.synchronize:
             self.missing[i] = self.missing[i] - 1
             self.start_complete()
 
@@ -168,7 +168,7 @@ class CountsReadyOnes(Reference):
         self.ready = [0] * len(self.buckets)
 
     def gradient_ready(self, i):
-        if self.synchronise:
+        if self.synchronize:
             self.ready[i] += 1
             while self.started < len(self.buckets) and self.ready[self.started] == len(
                 self.buckets[self.started]
