@@ -795,11 +795,11 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 #
 # - `together` draws the same numbers on all ranks. `apart` draws different numbers on each rank, and not those of
 #   `together`.
-# - Both depend only on `seed` and on the rank's number in `group`, so that a run can be repeated. Another seed gives
-#   other numbers on all ranks. In particular, `apart` on rank 1 does not draw the numbers that `apart` on rank 0 draws
+# - Both depend only on `seed`, on the rank's number in `group`, and on the size of `group`, so that a run can be
+#   repeated. Another seed gives other numbers on all ranks. In particular, `apart` on rank 1 does not draw the numbers that `apart` on rank 0 draws
 #   with the next seed, and not those of `together` in any other run.
 #
-# Edge cases: seeds are small, and 0 is one of them. No stream may be a later part of another stream, so each generator
+# Edge cases: seeds are whole numbers from 0 to one million. No stream may be a later part of another stream, so each generator
 # has its own seed. On a CPU, torch uses only the lowest 32 bits of a seed. Use `torch.Generator(device)`, and leave
 # torch's global generator alone.
 #

@@ -22,6 +22,7 @@ class Replica(nn.Module):
     Attributes:
         synchronized: for each backward pass, whether it ran outside `no_sync()`.
         finished: for each `finish()`, the number of backward passes before it.
+        outputs: what each forward pass returned.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -30,6 +31,7 @@ class Replica(nn.Module):
         self.synchronize = True
         self.synchronized: list[bool] = []
         self.finished: list[int] = []
+        self.outputs: list[Tensor] = []
         self.sent: State = {}
         *_, self._first_ready = trainable(model)
         for name, parameter in trainable(model).items():
@@ -42,7 +44,8 @@ class Replica(nn.Module):
             self.sent[name] = parameter.grad.clone()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.model(inputs)
+        self.outputs.append(self.model(inputs))
+        return self.outputs[-1]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Exercise `accumulate`."""
 
+import contextlib
 from numbers import Real
 
 import torch
@@ -66,6 +67,7 @@ def _on_micro_batches(trial: Trial, sizes: list[list[int]]) -> None:
     parts, everyone = trial.gather(part), trial.gather(gradients_of(model))
     trial.require(
         lambda: calls(replica, len(own)),
+        lambda: activations_are_freed(replica),
         lambda: weighted_sum(everyone, found, weights(sizes), trial.rank, mistakes=MISTAKES),
         lambda: has_type(part, Real, A_FLOAT),
         lambda: equal_states(state_of(model), before, "{}", 0.0),
@@ -96,6 +98,19 @@ def calls(replica: Replica, own: int) -> Finding | None:
             f"backward passes {outside} of {own} are outside no_sync(), expected only the last. "
             "What is added to .grad after the first of them is never sent"
         )
+    return None
+
+
+def activations_are_freed(replica: Replica) -> Finding | None:
+    """Require that no backward pass kept what its forward pass had stored (`retain_graph`)."""
+    parameters = [p for p in replica.model.parameters() if p.requires_grad]
+    for i, output in enumerate(replica.outputs):
+        with contextlib.suppress(RuntimeError):  # "backward through the graph a second time"
+            torch.autograd.grad(output.sum(), parameters, allow_unused=True)
+            return observed(
+                f"the activations of micro-batch {i} are still in memory after its backward pass. "
+                "Call backward() without retain_graph"
+            )
     return None
 
 

@@ -1,5 +1,8 @@
 """Exercise `parallel_mlp`."""
 
+from collections.abc import Callable
+from functools import partial
+
 from torch import nn
 
 from parlab.checks.base.check import Check, check_of
@@ -22,7 +25,10 @@ MISTAKES = Mistakes(
         "not_refused",
     ),
 )
-ACTIVATIONS = {"GELU": nn.GELU, "Tanh": nn.Tanh}
+ACTIVATIONS = {
+    "GELU": partial(nn.GELU, approximate="tanh"),  # a new GELU() would not have this setting
+    "Tanh": nn.Tanh,
+}
 SHARES = {"0.weight": layers.Share(0), "0.bias": layers.Share(0), "2.weight": layers.Share(1)}
 
 
@@ -47,12 +53,12 @@ def parallel_mlp(check: Check) -> str:
 
 
 def _mlp(
-    inputs: int, hidden: int, outputs: int, activation: type[nn.Module] = nn.ReLU
+    inputs: int, hidden: int, outputs: int, activation: Callable[[], nn.Module] = nn.ReLU
 ) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), activation(), nn.Linear(hidden, outputs))
 
 
-def _case(trial: Trial, activation: type[nn.Module]) -> None:
+def _case(trial: Trial, activation: Callable[[], nn.Module]) -> None:
     n = trial.size
     hidden = n * trial.draw.randrange(2, 5)
     case = layers.Case(

@@ -44,14 +44,18 @@ def memory_by_kind(check: Check) -> str:
         for _, make_optimizer in trial.cases(OPTIMIZERS):
             model = awkward_blocks(trial.draw)
             model.unused.float()
-            optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
+            shard = nn.Parameter(torch.ones(5))  # as in stage 1, where the model does not have it
+            optimizer = make_optimizer([*filter(needs_gradient, model.parameters()), shard])
             inputs, _ = tokens(trial.draw, model, 3)
             for when, _ in trial.cases(dict.fromkeys(TIMES)):
                 if when == TIMES[1]:
                     # The first and the last parameter get gradients; some between them do not.
                     (model(inputs).square().sum() + model.spare.sum()).backward()
+                    shard.grad = torch.ones(5)
                     optimizer.step()
-                    optimizer.state[model.spare]["steps"] = 1  # a state need not be a tensor
+                    # A state need not be a tensor, and need not have its parameter's dtype.
+                    halved = model.spare.detach().half()
+                    optimizer.state[model.spare] |= {"steps": 1, "halved": halved}
                 elif when == TIMES[2]:
                     model.blocks[0].requires_grad_(False)
                 got = trial.run(model, optimizer)
@@ -61,6 +65,10 @@ def memory_by_kind(check: Check) -> str:
                     lambda: bytes_are_right(got, right, wrong_bytes(model)),
                 )
     return "every byte, for a tied weight, a frozen one and one without gradient, of two dtypes"
+
+
+def needs_gradient(parameter: Tensor) -> bool:
+    return parameter.requires_grad
 
 
 def wrong_bytes(model: nn.Module) -> dict[str, dict[str, int]]:

@@ -27,6 +27,12 @@ answers.edit(
     (LAST, "parallel.no_sync() if last else nullcontext()"),
     says="backward passes [1, 2] of 3 are outside",
 )
+answers.edit(
+    None,
+    "keeps_the_graphs",
+    ("loss.backward()", "loss.backward(retain_graph=True)"),
+    says="activations of micro-batch 0 are still in memory",
+)
 answers.edit("never_synchronized", "all_in_no_sync", (LAST, "parallel.no_sync()"))
 answers.edit(None, "not_finished", (FINISH, ""), says="called 0 times")
 answers.edit(

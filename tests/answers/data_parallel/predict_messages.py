@@ -23,6 +23,9 @@ answers.edit(
 answers.edit("all_ranks", "all_ranks", ('"bytes": gradient', '"bytes": world_size * gradient'))
 answers.edit("half_of_the_ring", "half_of_the_ring", ("2 * (world", "1 * (world"))
 answers.edit(None, "whole_buffer", (" / world_size * grad", " * grad"), says="4 times what was")
+answers.edit(
+    None, "for_four_ranks", ("2 * (world_size - 1) / world_size", "1.5"), says="for 2 ranks"
+)
 answers.edit(None, "zeros", ('"messages": 28', '"messages": 0'), says="0 times")
 answers.edit(None, "not_a_number", ('"messages": 28', '"messages": float("nan")'), says="nan")
 answers.edit(None, "left_out", ('"messages": 28,', ""), says="no number is given")

@@ -145,3 +145,11 @@ class OwnSequential(nn.Sequential):
 @answers.right
 def subclass(mlp, group, column=Column, row=Row):
     return OwnSequential(mlp, group, column, row)
+
+
+answers.edit(
+    None,
+    "a_new_activation",
+    (RETURN, RETURN.replace("activation,", "type(activation)(),")),
+    says="output",
+)

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from types import MappingProxyType
 
+import torch
 from torch.utils._pytree import tree_leaves
 
 from parlab import memory
@@ -79,3 +80,21 @@ def by_identity(model, optimizer):
 @answers.right
 def read_only(model, optimizer):
     return MappingProxyType(answers.reference()(model, optimizer))
+
+
+@answers.wrong(None, says="optimizer_states")
+def states_of_the_model(model, optimizer):
+    found = answers.reference()(model, optimizer)
+    states = [s for p in model.parameters() for s in optimizer.state.get(p, {}).values()]
+    return found | {"optimizer_states": sum(getattr(s, "nbytes", 0) for s in states)}
+
+
+@answers.wrong(None, says="optimizer_states")
+def states_like_parameters(model, optimizer):
+    states = 0
+    for parameter, state in optimizer.state.items():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                like = parameter if value.shape == parameter.shape else value
+                states += value.numel() * like.element_size()
+    return answers.reference()(model, optimizer) | {"optimizer_states": states}

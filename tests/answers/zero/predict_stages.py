@@ -26,6 +26,9 @@ answers.edit(
     (STAGE_2, '"stage_2": 16 * shard'),
 )
 answers.edit(None, "gradients_alone", (STAGE_2, '"stage_2": 12 * parameters + 4 * shard'))
+answers.edit(None, "padded", ("parameters / world_size", "-(-parameters // world_size)"))
+answers.edit(None, "whole_parameters", ("parameters / world_size", "parameters // world_size"))
+answers.edit(None, "with_a_step_counter", ('"stage_3": 16 * shard', '"stage_3": 16 * shard + 4'))
 answers.edit("all_ranks", "all_ranks_together", (PLAIN, '"plain": 16 * world_size *'))
 answers.edit(None, "a_copy_as_well", (PLAIN, '"plain": 20 *'), says="the right number")
 answers.edit("numbers", "numbers", ('"stage_3": 16 * shard', '"stage_3": 4 * shard'))

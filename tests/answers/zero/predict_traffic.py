@@ -17,6 +17,11 @@ for mistake, name, edit in (
     (None, "whole_again", ('"stage_3": 3 * once', '"stage_3": 4 * once')),
     (None, "sixteen_bits", ("4 * parameters", "2 * parameters")),
     (None, "shards_only", (RING, " / world_size")),
+    (
+        None,
+        "whole_parameters",
+        ("4 * parameters" + RING, "4 * (parameters // world_size) * (world_size - 1)"),
+    ),
     ("elements", "numbers", ("4 * parameters", "parameters")),
     ("all_ranks", "all_ranks_together", (RING, " * (world_size - 1)")),
 ):
