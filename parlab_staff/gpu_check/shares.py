@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from parlab_staff.gpu_check import kernels
 
-# What each lab took on four rehearsed ranks (`tests/rehearsal`). Only their ratios matter. Lab 07 is
+# What each lab took on four rehearsed ranks (`tests/rehearsal`). Only the ratios matter. Lab 07 is
 # an estimate, because a GPU's kernels are compiled there.
 LAB_SECONDS = {
     "01_mpi": 20.0,
