@@ -15,6 +15,9 @@ from tests.support.on_ranks import cases_test
 test_a_gpu_for_each_rank = cases_test(
     "cases_gpus", "cases_rehearsal_device", "cases_rehearsal_nccl", world_sizes=[2], gpus=2
 )
+test_a_deadlock = pytest.mark.nightly(
+    cases_test("cases_rehearsal_deadlock", world_sizes=[2], gpus=2)
+)
 test_ranks_that_share_a_gpu = pytest.mark.nightly(cases_test("cases_gpus", world_sizes=[3], gpus=1))
 
 CHOICE = """
@@ -22,12 +25,14 @@ import json
 import os
 import torch
 import torch.distributed as dist
-from parlab.rank import comm, device, group
 from parlab.cluster.gpus import device_of_rank
+
+used = device_of_rank()
+from parlab.rank import comm, device, group
 from parlab.kernels import INTERPRETED
 
 dist.all_reduce(x := torch.ones(1, device=device), group=group)
-found = comm.gather([str(device), dist.get_backend(), x.item(), INTERPRETED, device_of_rank()])
+found = comm.gather([str(device), dist.get_backend(), x.item(), INTERPRETED, used])
 if comm.rank == 0:
     print(json.dumps(found))
 """

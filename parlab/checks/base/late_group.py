@@ -217,8 +217,7 @@ class RecordingGroup(MPIGroup):
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> LateWork:
         # It leaves at once, unbuffered: only its end is late.
-        _require_contiguous("send", tensors)
-        (tensor,) = tensors
+        tensor = _require_contiguous("send", tensors)
         sent = tensor.detach().clone()
         work = MPIGroup.send.__wrapped__(self, tensors, dst, tag)
 
@@ -235,8 +234,7 @@ class RecordingGroup(MPIGroup):
         return self.comm.Issend(memory, dst, tag)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> LateWork:
-        _require_contiguous("recv", tensors)
-        (tensor,) = tensors
+        tensor = _require_contiguous("recv", tensors)
         arrived = torch.empty_like(tensor)
         work = super().recv([arrived], src, tag)
 
@@ -248,11 +246,12 @@ class RecordingGroup(MPIGroup):
         return self.start("recv", (tensors, src, tag), land, work.is_completed)
 
 
-def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> None:
-    """As Gloo and NCCL do; MPI here would take any."""
-    for tensor in tensors:
-        if not tensor.is_contiguous():
-            raise RuntimeError(f"{op}: {NOT_CONTIGUOUS}, with strides {tensor.stride()}")
+def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Return the one tensor. Gloo and NCCL need a contiguous one; MPI would take any."""
+    (tensor,) = tensors
+    if not tensor.is_contiguous():
+        raise RuntimeError(f"{op}: {NOT_CONTIGUOUS}, with strides {tensor.stride()}")
+    return tensor
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

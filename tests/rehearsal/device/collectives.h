@@ -146,7 +146,7 @@ inline int sum_instead_of_mean(IValue& value, const Group& group) {
   return group->getSize();
 }
 
-// Gloo's reduce-scatter looks at shapes; NCCL's only counts.
+// Gloo looks at the shapes of a whole tensor and its part; NCCL only counts.
 inline void flatten(IValue& value) {
   if (value.isTensor()) value = value.toTensor().flatten();
 }
@@ -173,7 +173,7 @@ inline void collective(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
     if (name == "process_group") arguments[i] = host_group(group);
     else if (name == "reduce_op") divisor = sum_instead_of_mean(arguments[i], group);
     else arguments[i] = copies.down(arguments[i], name.rfind("input", 0) != 0);
-    if (is_nccl(group) && op.schema().name() == "c10d::_reduce_scatter_base_")
+    if (is_nccl(group) && op.schema().name().find("_base_") != std::string::npos)
       flatten(arguments[i]);
   }
   for (auto& argument : arguments) stack->push_back(argument);
