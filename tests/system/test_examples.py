@@ -46,7 +46,7 @@ def without_name(command: list[str]) -> list[str]:
 
     As it is, where this process may make no such machine.
     """
-    alone = "ip link set lo up && hostname no-such-host && exec \"$@\""
+    alone = 'ip link set lo up && hostname no-such-host && exec "$@"'
     unshare = ["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", alone, "sh"]
     may = subprocess.run([*unshare, "true"], capture_output=True).returncode == 0
     return [*unshare, *command] if may else command
