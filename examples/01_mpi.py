@@ -1,6 +1,7 @@
 """An all-reduce on a ring, from nothing but messages, beside MPI's own. Needs mpi4py and NumPy.
 
     mpiexec -n 4 python examples/01_mpi.py
+    python -m parlab.mpirun -n 4 examples/01_mpi.py  # also as root, and with fewer than 4 cores
 
 Rank 0 prints, for each size, whether the two agree, how long they take and their bus bandwidth.
 """

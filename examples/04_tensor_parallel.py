@@ -2,7 +2,7 @@
 
 Needs torch, and the course for its model and data.
 
-    torchrun --nproc-per-node 4 examples/04_tensor_parallel.py          # one machine
+    torchrun --nproc-per-node 4 --local-addr 127.0.0.1 examples/04_tensor_parallel.py
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/04_tensor_parallel.py \\
         --tensor-parallel 4

@@ -132,7 +132,7 @@ def compiled_versions(
         ran = subprocess.run(
             [sys.executable, "-c", "from parlab.compiled import _in_process; _in_process()", asked],
             env={name: of for name, of in os.environ.items() if name != "TRITON_INTERPRET"},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
         )  # fmt: skip
         if ran.returncode:
             raise RuntimeError(f"{kernel.fn.__name__} does not compile:\n{ran.stdout.strip()}")

@@ -23,6 +23,7 @@ from parlab.cluster.errors import (
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
 from parlab.costs.networks import Network
+from parlab.runtime import loopback
 
 __all__ = [
     "ClusterError",
@@ -69,6 +70,8 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
             f"PYTHONOPTIMIZE={sys.flags.optimize} is set for this kernel, and ipyparallel does not "
             "work with it. Unset it, and start JupyterLab again"
         )
+    if not loopback.works():
+        raise ClusterError(f"no ranks can start, because {loopback.REMEDY}")
     stop()
     n = n or gpus.default_ranks()
     with StopButton() as button:

@@ -37,7 +37,10 @@ def default_ranks() -> int:
     program = "import torch; print(torch.cuda.device_count())"
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=TORCH_SECONDS
+            [sys.executable, "-c", program],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TORCH_SECONDS,
         )
         usable = int(asked.stdout)
     except (subprocess.TimeoutExpired, ValueError):
@@ -51,7 +54,9 @@ def _listed() -> list[str]:
     if program is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
     try:
-        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=30)
+        listed = subprocess.run(
+            [program, "-L"], capture_output=True, encoding="utf-8", errors="replace", timeout=30
+        )
     except subprocess.TimeoutExpired:
         return []
     return listed.stdout.splitlines() if listed.returncode == 0 else []

@@ -1,6 +1,6 @@
 """`%%px` with a deadline: ipyparallel's magics, run by `parlab.cluster.execution`."""
 
-from ipyparallel.client.magics import ParallelMagics, exec_args, output_args
+from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
@@ -26,34 +26,32 @@ class RankMagics(ParallelMagics):
         super().__init__(shell, None)  # `view` comes with the ranks
 
     @magic_arguments()
-    @exec_args
-    @argument(
-        "--local",
-        action="store_const",
-        const=True,
-        dest="local",
-        help="also run the cell in the notebook's own kernel",
-    )
     @argument(
         "--timeout",
         type=float,
-        default=DEFAULT_TIMEOUT,
-        help="seconds until the cell is stopped and its ranks are freed (default: 60)",
+        help=f"seconds until the cell is stopped and its ranks are freed ({DEFAULT_TIMEOUT:.0f})",
     )
-    @output_args
+    @argument("-t", "--targets", help="ranks that run the cell, as 0,2 or 0:3 (default: all)")
+    @argument("--local", action="store_true", help="also run the cell in the notebook's own kernel")
+    @argument(
+        "-a", "--noblock", action="store_true", help="do not wait: `%%pxresult` shows the output"
+    )
+    @argument("-o", "--out", dest="save_name", help="name for ipyparallel's result of the cell")
     @no_var_expand
     def cell_px(self, line: str = "", cell: str | None = None):
         """Run the cell on the ranks; say where each one is if it does not end in time."""
         args = parse_argstring(self.cell_px, line)
-        if not args.timeout > 0:
+        if args.timeout is not None and not args.timeout > 0:
             raise UsageError("%%px --timeout takes a number of seconds above 0")
+        if args.timeout is not None and args.noblock:
+            raise UsageError("%%px --noblock has no deadline: leave out --timeout")
         self._ready()
         targets = self._targets(args.targets)
         code, body = with_lines_of_notebook(cell)
         self.session.cells.add(body)
         if args.local:
             self.shell.run_cell(cell)
-        if args.block is False:
+        if args.noblock:
             replies = self.session.send(code, targets)
             self.session.names.add(code)
             self.session.background.append(replies)
@@ -62,7 +60,7 @@ class RankMagics(ParallelMagics):
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
             return result
-        return self._run(code, targets, args.timeout, args.save_name)
+        return self._run(code, targets, args.timeout or DEFAULT_TIMEOUT, args.save_name)
 
     @no_var_expand
     def px(self, line: str = ""):
@@ -76,8 +74,17 @@ class RankMagics(ParallelMagics):
         raise UsageError("%autopx is not for these ranks: begin each cell with %%px instead")
 
     @no_var_expand
+    def pxconfig(self, line: str = "") -> None:
+        """Refused: each cell says what it wants."""
+        raise UsageError(
+            "%pxconfig is not for these ranks: give each cell its options, as %%px --targets 0,1"
+        )
+
+    @no_var_expand
     def result(self, line: str = "") -> None:
         """Show what the last `%%px` cell printed, once all its ranks have ended it."""
+        if line.strip():
+            raise UsageError("%pxresult takes no options")
         replies = self.session.last
         if replies is None:
             raise UsageError("no %%px cell has run yet")

@@ -36,6 +36,7 @@ def _begin(imports: list[str]) -> Begun:
     from parlab.rank.engine import (
         broken_state,
         cell_magics,
+        children,
         interrupts,
         output_limit,
         refused_input,
@@ -52,6 +53,7 @@ def _begin(imports: list[str]) -> Begun:
     refused_input.install(shell.kernel)
     broken_state.install(shell)
     output_limit.install(shell)
+    children.install(shell)
     starting.restore_warnings()
     failed = []
     for statement in imports:

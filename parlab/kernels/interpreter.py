@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton._C.libtriton import ir
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
@@ -78,8 +79,65 @@ def _dot(dot: Callable) -> Callable:
     return corrected
 
 
+def _reduces(apply: Callable) -> Callable:
+    """Reduce or scan bfloat16 in float32, and round the results to bfloat16.
+
+    A GPU rounds after each step of its tree, so it may differ in the last bit.
+    """
+
+    def corrected(self: Any, given: Any) -> Any:
+        if not isinstance(given, tuple):
+            return corrected(self, (given,))[0]
+        narrow = [_is_bfloat16(tensor.handle) for tensor in given]
+        if not any(narrow):
+            return apply(self, given)
+        results = apply(self, tuple(_of_type(tensor, _widened(tensor.handle)) for tensor in given))
+        return tuple(
+            _of_type(result, Handle(to_bfloat16(result.handle.data), tl.bfloat16))
+            if back
+            else result
+            for result, back in zip(results, narrow, strict=False)
+        )
+
+    return corrected
+
+
+def _atomics(update: Callable) -> Callable:
+    """Add bfloat16 numbers, one after the other: several may have the same address."""
+
+    def corrected(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        if not _is_bfloat16(value) or op != ir.ATOMIC_OP.FADD:
+            return update(self, op, pointers, value, mask, *rest)
+        old = np.zeros_like(value.data)
+        for at in np.ndindex(old.shape):
+            place, inside = pointers.data[at].reshape(1), mask.data[at].reshape(1)
+            here = interpreter._interpreter.load(
+                place, inside, np.zeros(1, np.uint16), np.dtype(np.uint16)
+            )
+            total = from_bfloat16(here) + from_bfloat16(value.data[at])
+            interpreter._interpreter.store(place, to_bfloat16(total), inside)
+            old[at] = here[0]
+        return Handle(old, tl.bfloat16)
+
+    return corrected
+
+
+def _of_type(tensor: tl.tensor, handle: Any) -> tl.tensor:
+    """Return a tensor of the same shape with other numbers."""
+    shape = [int(size) for size in tensor.shape]
+    return tl.tensor(handle, tl.block_type(handle.dtype, shape) if shape else handle.dtype)
+
+
+def _constant(self: Any, value: float) -> Any:
+    return Handle(to_bfloat16(np.array([value], np.float32)), tl.bfloat16)
+
+
 def _correct() -> None:
     builder = interpreter.InterpreterBuilder
+    builder.get_bf16 = _constant
+    builder.create_atomic_rmw = _atomics(builder.create_atomic_rmw)
+    shared = interpreter.ReduceScanOpInterface
+    shared.apply = _reduces(shared.apply)
     for name in ("binary_op", "unary_op"):
         setattr(builder, name, _in_float32(getattr(builder, name)))
     builder.create_fma = _in_float32(builder.create_fma)

@@ -27,10 +27,12 @@ def lab(context: typer.Context) -> None:
     Example: parlab lab --no-browser --port 8899. Press Ctrl-C twice to stop it.
     """
     from parlab.runtime.environment import harmful, without_harmful
-    from parlab.setup.jupyterlab import command
+    from parlab.setup.jupyterlab import command, folders
 
     # The whole course is served, so that a lab's links to the book work; browsing starts in labs/.
     arguments = command(ROOT, f"--ServerApp.preferred_dir={ROOT / 'labs'}", *context.args)
+    if problem := folders.problem():
+        raise ValueError(problem)
     for name, effect in harmful().items():
         print(f"parlab lab: ignoring {name}={os.environ[name]}, because {effect}", file=sys.stderr)
     os.execve(arguments[0], arguments, without_harmful())

@@ -39,7 +39,7 @@ def sentences(
     found = [_compared(lab, submission, path, matched) for path in _notebooks(submission)]
     modules = {name for source in sources for name in _imported(source)}
     found += [_missing_module(name, submission) for name in sorted(modules) if not _installed(name)]
-    files = [path for path in submission.beside if not is_notebook(path) and path.suffix != ".py"]
+    files = [path for path in submission.beside if not is_notebook(path)]
     found += [
         f"Your notebook uses {path.name}, which was not there when it was graded: only the "
         "notebook runs."

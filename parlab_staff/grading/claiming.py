@@ -33,12 +33,10 @@ def claim(collected: Collected, roster: Mapping[str, str]) -> None:
     on_roster = {plain_name(student) for student in roster}
     present = {plain_name(s.student) for s in collected.submissions}
     free = [s for s in collected.submissions if plain_name(s.student) not in on_roster]
-    starts = _common_starts([s.student for s in free])
-    absent = [
-        _Student(plain_name(student), name, starts)
-        for student, name in roster.items()
-        if plain_name(student) not in present
-    ]
+    missing = {plain_name(student): name for student, name in roster.items()}
+    missing = {student: name for student, name in missing.items() if student not in present}
+    starts = _repository_starts([s.student for s in free], missing)
+    absent = [_Student(student, name, starts) for student, name in missing.items()]
     for student in absent:
         alike = [s for s in free if student.owns(s.student)]
         owners = [one for one in absent if any(one.owns(s.student) for s in alike)]
@@ -62,7 +60,7 @@ class _Student:
     Attributes:
         student: as in the roster.
         name: the full name; "" if unknown.
-        starts: what all submissions' names start with, which is not part of a student's name.
+        starts: what the names of repositories start with.
     """
 
     student: str
@@ -74,13 +72,17 @@ class _Student:
         own = plain_name(self.student).casefold()
         if plain_name(text).casefold() == own:
             return True
-        # GitHub Classroom: 01-mpi-anna, and 01-mpi-anna-main in a downloaded archive
-        ends = {own, f"{own}-main", f"{own}-master"}
-        if any(plain_name(text[len(start) :]).casefold() in ends for start in self.starts):
+        if any(_owner_of_repository(text, start) == own for start in self.starts):
             return True
         found = [re.fullmatch(form, text, re.DOTALL) for form in _PLATFORMS]
-        parts = [part for one in found if one for part in (one["one"], one["two"]) if part]
-        return any(_joined(part) & (_joined(self.student) | _joined(self.name)) for part in parts)
+        return any(self._is_named(one["one"], one["two"] or "") for one in found if one)
+
+    def _is_named(self, one: str, two: str) -> bool:
+        own, name = _joined(self.student), _joined(self.name)
+        if _joined(one) & (own | name):
+            return True
+        # A platform's number for a student may be another student's number elsewhere.
+        return bool(_joined(two) & own) and not (two.isdigit() and name)
 
     def may_own(self, text: str) -> bool:
         """Return whether a name has all words of the student's identity or full name."""
@@ -129,11 +131,26 @@ def _question(student: str, alike: list[Submission]) -> str:
     return f"is it handed in under another name: {names}? Call it {student}"
 
 
-def _common_starts(names: list[str]) -> list[str]:
-    """Return the starts that all names have and that end with a hyphen: the assignment's name."""
+def _repository_starts(names: list[str], students: Iterable[str]) -> list[str]:
+    """Return the starts of GitHub Classroom's names, such as `01-mpi-` of `01-mpi-anna`.
+
+    All submissions have such a start, and most of them end with a student of the roster.
+    """
     first = names[0] if len(names) > 1 else ""
     starts = [first[: at + 1] for at, character in enumerate(first) if character == "-"]
-    return [start for start in starts if all(name.startswith(start) for name in names)]
+    known = {student.casefold() for student in students}
+    return [
+        start
+        for start in starts
+        if all(name.startswith(start) for name in names)
+        and 2 * sum(_owner_of_repository(name, start) in known for name in names) > len(names)
+    ]
+
+
+def _owner_of_repository(name: str, start: str) -> str:
+    """Return the student in a repository's name; a downloaded archive adds its branch."""
+    owner = plain_name(name[len(start) :]).casefold()
+    return owner.removesuffix("-main").removesuffix("-master")
 
 
 def _joined(text: str) -> set[str]:

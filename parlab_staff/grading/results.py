@@ -14,7 +14,7 @@ class GradeStatus(StrEnum):
     ERROR = "error"  # it raised an error, or could not be read
     TIMEOUT = "timeout"  # a time limit ended it
     DIED = "died"  # its process ended, or was ended because it used too much
-    MISSING = "missing"  # not handed in, or the unchanged stub
+    MISSING = "missing"  # no submission was found, or the stub is unchanged
     NOT_REACHED = "not_reached"  # the run ended before it
     GRADER_ERROR = "grader_error"  # not the student's fault: no score, and never a zero
 

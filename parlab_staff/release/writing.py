@@ -23,7 +23,8 @@ from parlab_staff.notebooks.make import OWN, lab_notebook, to_text
 from parlab_staff.release.leaks import leaks
 
 AS_THEY_ARE = (
-    "LICENSE", "pyproject.toml", "requirements.in", "requirements.txt", "environment.yml",
+    ".gitattributes", "LICENSE", "pyproject.toml",
+    "requirements.in", "requirements.txt", "environment.yml",
 )  # fmt: skip
 MAKEFILE = "common.mk"  # the targets that work with a student's files
 

@@ -294,6 +294,17 @@ def data_beside_the_notebook(copy: Copy, path: Path) -> None:
 @case(
     "partial",
     case.without("mean"),
+    says="Your notebook uses helpers_of_mine.py, which was not there when it was graded",
+    mean="missing",
+)
+def script_beside_the_notebook(copy: Copy, path: Path) -> None:
+    copy.insert("%run helpers_of_mine.py", before="exercise-mean").stub("mean")
+    in_folder(path, {"01_plain.ipynb": copy.text(), "helpers_of_mine.py": "x = 1"})
+
+
+@case(
+    "partial",
+    case.without("mean"),
     says="imports `no_such_package`, which is not installed where labs are graded.",
     mean="error",
 )

@@ -42,6 +42,7 @@ def test_it_holds_one_lab_and_all_that_it_needs(released: Path) -> None:
     lab = (released / "labs" / "01_mpi.ipynb").read_bytes()
     assert lab == (ROOT / "labs" / "01_mpi.ipynb").read_bytes()
     assert {"Makefile", "README.md", "LICENSE", "requirements.txt", "environment.yml"} <= named
+    assert ".gitattributes" in named, "with it, scripts keep their line endings on Windows"
     assert {
         "parlab/data/mnist.npz",
         "parlab/setup/venv.py",

@@ -186,8 +186,10 @@ def test_the_names_of_a_learning_platform_are_known(
         ([f"{ANNA}_1{MOODLE}/x.ipynb", f"{ANNA}_2{MOODLE}/x.ipynb"], {"a": ANNA, "b": ANNA},
          {"a", "b"}, 2),
         (["Lab1 anna beispiel final.ipynb", "bo.ipynb"], {"a": ANNA, "bo": BO}, {"a"}, 1),
+        ([f"Carl Other_4711{MOODLE}/x.ipynb", "bo.ipynb"], {"4711": ANNA, "bo": BO}, {"4711"}, 1),
         (["anna_hw.ipynb", "bo.ipynb"], {"anna": ANNA, "bo": BO}, {"anna"}, 1),
         (["lena-anna.ipynb", "bo.ipynb"], {"anna": "", "bo": BO}, {"anna"}, 1),
+        (["anna-lena.ipynb", "anna-maria.ipynb"], {"lena": "", "bo": BO}, {"lena"}, 2),
         (["lena.ipynb", "bo.ipynb"], {"anna": "", "bo": BO}, set(), 1),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a notebook's kernel inherits from its environment changes nothing in a lab."""
+"""What the kernel inherits, and what children of ranks inherit, changes nothing in a lab."""
 
 from collections.abc import Iterator
 
@@ -40,6 +40,39 @@ def test_ranks_start_and_communicate(kernel: Notebook) -> None:
         "print('β', total.tolist())"
     )
     assert (ran.status, ran.text) == ("ok", "[all ranks] β [4.0, 4.0]\n"), ran.message
+
+
+TERMINATED = """%%px --timeout 30
+import time
+from multiprocessing import active_children, get_context
+context = get_context("fork")
+for turn in range(3):
+    process = context.Process(target=time.sleep, args=(100,))
+    process.start()
+    process.terminate()
+    process.join()
+    with context.Pool(2) as pool:
+        absolute = pool.map(abs, [-1, -2])
+print(process.exitcode, absolute, active_children())
+"""
+FORKED = """%%px --timeout 30
+import os
+child = os.fork()
+if child:
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_processes_that_a_rank_starts_can_be_terminated(kernel: Notebook) -> None:
+    """They inherited ipyparallel's handler of SIGTERM, and lived on."""
+    ran = kernel.run(TERMINATED)
+    assert (ran.error, ran.text) == ("", "[all ranks] -15 [1, 2] []\n"), ran.message
+
+
+def test_a_forked_child_ends_with_its_cell(kernel: Notebook) -> None:
+    """It would be a second engine of its rank."""
+    assert kernel.run(FORKED).text == "[all ranks] 0\n"
+    assert kernel.run("%%px\nprint('next')").text == "[all ranks] next\n"
 
 
 def test_pictures_are_shown(kernel: Notebook) -> None:

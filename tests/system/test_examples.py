@@ -35,13 +35,31 @@ def test_the_ring_agrees_with_mpi_on_two_ranks() -> None:
     assert rows == ["same sum"] * 6, ran.stdout
 
 
+def documented(example: str) -> list[str]:
+    """The command that an example's first lines name for one machine."""
+    text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
+    return re.search(r"^    torchrun (.*)$", text, re.MULTILINE)[1].split()
+
+
+def without_name(command: list[str]) -> list[str]:
+    """The command on a machine whose own name nothing resolves, as without a network.
+
+    As it is, where this process may make no such machine.
+    """
+    alone = 'ip link set lo up && hostname no-such-host && exec "$@"'
+    unshare = ["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", alone, "sh"]
+    may = subprocess.run([*unshare, "true"], capture_output=True).returncode == 0
+    return [*unshare, *command] if may else command
+
+
 def torchrun(ranks: int, example: str, *arguments: str, gpus: int = 0) -> str:
     """What an example prints on so many ranks, on a machine with so many rehearsed GPUs."""
     machine = rehearsal.environment(gpus, protect=example != "07_triton") if gpus else {}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), str(EXAMPLES / f"{example}.py"), *arguments]
+    words = documented(example)
+    words[words.index("--nproc-per-node") + 1] = str(ranks)
+    command = [sys.executable, "-m", "torch.distributed.run", *words, *arguments]
     ran = subprocess.run(
-        command,
+        command if gpus else without_name(command),
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -50,6 +68,19 @@ def torchrun(ranks: int, example: str, *arguments: str, gpus: int = 0) -> str:
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def test_every_page_names_the_address_of_one_machine() -> None:
+    """Or the ranks look for each other by the machine's name, which may not be resolved."""
+    texts = [*(ROOT / "book").glob("*.md"), *EXAMPLES.glob("*.py"), ROOT / "README.md"]
+    commands = [
+        line
+        for text in texts
+        for line in text.read_text(encoding="utf-8").splitlines()
+        if line.strip().startswith("torchrun ")
+    ]
+    assert len(commands) >= 13
+    assert [line for line in commands if "--local-addr 127.0.0.1" not in line] == []
 
 
 @pytest.mark.timeout(DEADLINE + 60)

@@ -26,6 +26,11 @@ def install(kernel: Any) -> None:
     kernel.pre_handler_hook = pre_handler_hook
 
 
+def is_ours(handler: object) -> bool:
+    """Return whether this is the handler of cells' interrupts."""
+    return handler is _interrupt
+
+
 def cut_off() -> list[str]:
     """The modules whose import was ended by an interrupt, in this process."""
     return list(_cut_off)

@@ -3,16 +3,25 @@
 import json
 from collections.abc import Callable
 
-from parlab.setup.doctor import machine, mpi, programs, software
+from parlab.setup.doctor import machine, mpi, programs, software, surroundings
 from parlab.setup.doctor.finding import Finding, Status
 
 # In the order in which a reader wants to know, which is also that of cause and effect.
 EXAMINATIONS: dict[str, Callable[[], Finding]] = {
     "python": software.python,
     "packages": software.packages,
+    "line endings": surroundings.line_endings,
+    "environment": surroundings.environment,
+    "locale": surroundings.language,
+    "proxies": surroundings.proxies,
+    "disk": surroundings.disk,
+    "home": surroundings.home,
+    "temporary folder": surroundings.temporary_folder,
     "cores": machine.cores,
     "memory": machine.memory,
     "shared memory": machine.shared_memory,
+    "loopback": surroundings.lo,
+    "host name": surroundings.host_name,
     "mpi": mpi.ranks,
     "torch": software.torch,
     "triton": software.triton,

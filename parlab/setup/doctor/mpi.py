@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from parlab import mpirun
 from parlab.setup.doctor.finding import Finding
@@ -41,7 +42,7 @@ def ranks() -> Finding:
         return Finding(
             "fail",
             f"2 ranks did not answer within {DEADLINE} s",
-            f"Is there a local firewall, or another MPI in PATH? MPI printed: {message}",
+            f"{_whose()} It printed: {message}",
         )
     try:
         found = json.loads(out.strip().splitlines()[-1])
@@ -49,7 +50,7 @@ def ranks() -> Finding:
         return Finding(
             "fail",
             f"2 ranks did not start (exit code {code}: {message})",
-            f"`make setup` installs its own MPI, but {mpirun.mpiexec()} is the one in use.",
+            _whose(),
         )
     works = f"{found['mpi']}; 2 ranks started and computed a sum in {seconds:.1f} s"
     if found["total"] != 1 + 2:
@@ -63,6 +64,14 @@ def ranks() -> Finding:
     return Finding(
         "ok", f"{works}; ULFM works", "A deadlocked cell ends, and its ranks keep their variables."
     )
+
+
+def _whose() -> str:
+    """Return whose MPI was tried, which is all that is known of why it does not start."""
+    used = Path(mpirun.mpiexec())
+    if used.parent == Path(sys.executable).parent:
+        return "This is the course's own MPI. What failed above may be the reason."
+    return f"{used} was used, and not the course's own MPI: `make setup` installs that."
 
 
 def _run_probe() -> tuple[int | None, str, str]:

@@ -1,0 +1,21 @@
+"""The folders that JupyterLab and its kernels write to, outside of the course."""
+
+import os
+from pathlib import Path
+
+from parlab.runtime.writable import why_not
+
+
+def problem() -> str:
+    """Return which of them cannot be written to, and what to do; "" if all can be."""
+    from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
+
+    folders = [jupyter_config_dir(), jupyter_data_dir(), jupyter_runtime_dir()]
+    folders += [os.environ[name] for name in ("IPYTHONDIR",) if os.environ.get(name)]
+    found = dict.fromkeys(filter(None, map(why_not, map(Path, folders))))
+    if not found:
+        return ""
+    return (
+        f"JupyterLab cannot write its settings ({'; '.join(found)}). Make room or allow writing "
+        "there, or choose another folder: `mkdir -p /tmp/home && HOME=/tmp/home make lab`"
+    )
