@@ -127,7 +127,10 @@ class Freeing:
     def recover(self, outcome: Outcome) -> bool:
         """Renew what was revoked, on all ranks; says whether the ranks are intact."""
         outcome.continued = sorted(self.continued)
-        if not self._stop.wait_for(lambda: not self.busy(), CALL_SECONDS):
+        if (
+            not self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
+            or self.busy()
+        ):
             outcome.not_free = self.busy()
             return False
         try:
