@@ -7,7 +7,7 @@ from typing import Any
 
 import ipyparallel as ipp
 
-from parlab.cluster.locations import where
+from parlab.cluster.locations import is_at_work
 from parlab.cluster.outcome import Outcome
 from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
@@ -127,11 +127,9 @@ class Freeing:
     def recover(self, outcome: Outcome) -> bool:
         """Renew what was revoked, on all ranks; says whether the ranks are intact."""
         outcome.continued = sorted(self.continued)
-        if (
-            not self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
-            or self.busy()
-        ):
-            outcome.not_free = self.busy()
+        self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
+        if busy := self.busy():
+            outcome.not_free = busy
             return False
         try:
             answers = {rank: ping.result(0) for rank, ping in self._pings.items()}
@@ -173,11 +171,11 @@ class Freeing:
             if rank not in before or rank not in after:
                 return True
             is_alive = after[rank] - before[rank] > BUSY_SECONDS or channel.ranks[rank].state == "R"
-            has_heard = after[rank] - self._used.get(rank, 0.0) > HEARD_SECONDS
+            has_heard = after[rank] - self._used.setdefault(rank, before[rank]) > HEARD_SECONDS
             if is_alive and (is_patient or not has_heard):
                 return True
-        stacks = channel.stacks(self.busy(), LOOK_SECONDS)
-        return any(stack and not where(stack, self.session.cells) for stack in stacks.values())
+        stacks = channel.stacks(self.busy(), LOOK_SECONDS).values()
+        return any(stack and not is_at_work(stack, self.session.cells) for stack in stacks)
 
     def _wakes(self, result: ipp.AsyncResult) -> list[Future]:
         """The answers of the ranks; each wakes the thread that waits here."""
