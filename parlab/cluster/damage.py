@@ -79,7 +79,8 @@ def _renew_messages(execution: Execution, error: CellError | None, stop: StopBut
         print(unreceived_text(unreceived))
     elif not freeing.all_are_free():
         return ""
-    return "" if freeing.recover(Outcome(Ending.FINISHED)) else NOT_RENEWED
+    outcome = Outcome(Ending.FINISHED)
+    return "" if freeing.recover(outcome, messages_only=True) else NOT_RENEWED
 
 
 def _renew(execution: Execution, stop: StopButton) -> str:

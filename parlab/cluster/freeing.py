@@ -124,8 +124,11 @@ class Freeing:
         answers = self._answers(FREE_SECONDS, _unreceived) or {}
         return {rank: found for rank, found in answers.items() if found}
 
-    def recover(self, outcome: Outcome) -> bool:
-        """Renew what was revoked, on all ranks; says whether the ranks are intact."""
+    def recover(self, outcome: Outcome, *, messages_only: bool = False) -> bool:
+        """Renew what was revoked, on all ranks; says whether the ranks are intact.
+
+        With `messages_only`, nothing was, but messages on `comm` may be under way.
+        """
         outcome.continued = sorted(self.continued)
         self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
         if busy := self.busy():
@@ -140,7 +143,8 @@ class Freeing:
             return False
         self.session.channel.processor_seconds(self._all, CALL_SECONDS)  # after any late interrupt
         self.session.ranks.generation += 1
-        answers = self._answers(RECOVERY_SECONDS, _recover, self.session.ranks.generation)
+        arguments = (self.session.ranks.generation, messages_only)
+        answers = self._answers(RECOVERY_SECONDS, _recover, *arguments)
         if answers is None:
             return False
         outcome.lost = sorted({name for answer in answers.values() for name in answer["lost"]})
@@ -209,9 +213,9 @@ def _unreceived() -> list[tuple[int, int] | None]:
     return find()
 
 
-def _recover(generation: int) -> dict[str, object]:
+def _recover(generation: int, messages_only: bool) -> dict[str, object]:
     from IPython import get_ipython
 
     from parlab.rank.engine.recovery import recover
 
-    return recover(get_ipython().user_ns, generation)
+    return recover(get_ipython().user_ns, generation, messages_only)
