@@ -11,7 +11,7 @@ _reported: list[MPI.Comm] = []  # communicators that ended, and of which the lea
 
 
 def recover(
-    namespace: dict[str, object], generation: int, messages_only: bool
+    namespace: dict[str, object], generation: int, messages_only: bool = False
 ) -> dict[str, object]:
     """Renew communicators and process groups. Collective over all ranks.
 
