@@ -39,7 +39,6 @@ def _begin(imports: list[str]) -> Begun:
         interrupts,
         output_limit,
         refused_input,
-        starting,
         tracebacks,
     )
     from parlab.rank.world import comm
@@ -52,7 +51,6 @@ def _begin(imports: list[str]) -> Begun:
     refused_input.install(shell.kernel)
     broken_state.install(shell)
     output_limit.install(shell)
-    starting.restore_warnings()
     failed = []
     for statement in imports:
         try:

@@ -1,6 +1,7 @@
 """Errors of a rank cell, told by the lines that the learner wrote."""
 
 import linecache
+import warnings
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any
@@ -35,6 +36,7 @@ def install(shell: Any) -> None:
             usual(exc_tuple, *args, **options)
 
     shell.showtraceback = showtraceback
+    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # shown after SystemExit, untruly
 
 
 def _structured_traceback(
