@@ -32,7 +32,9 @@ ENDED = {
 }
 
 
-def mend(execution: Execution, outputs: dict[int, dict], error: CellError | None) -> None:
+def mend(
+    execution: Execution, outputs: dict[int, dict], error: CellError | None, stop: StopButton
+) -> None:
     """Renew what the cell broke, on all ranks, and print what that was.
 
     After an error, messages may be under way, so `comm` is renewed as well.
@@ -42,7 +44,7 @@ def mend(execution: Execution, outputs: dict[int, dict], error: CellError | None
     broken = {rank: kind for rank, meta in outputs.items() if (kind := meta["data"].get(DAMAGE))}
     session = execution.session
     if not broken:
-        reason = _renew_messages(execution, error)
+        reason = _renew_messages(execution, error, stop)
         if not reason:
             return
     elif ended := {rank: ENDED[kind] for rank, kind in broken.items() if kind in ENDED}:
@@ -50,7 +52,7 @@ def mend(execution: Execution, outputs: dict[int, dict], error: CellError | None
         reason = "\n".join(text[0].upper() + text[1:] for text in sentences)
     else:
         kinds = sorted(set(broken.values()))
-        hindered = _renew(execution)
+        hindered = _renew(execution, stop)
         if not hindered:
             told = (f"This cell {did}. {remedy}" for did, remedy in map(BROKEN.get, kinds))
             print("\n".join(told))
@@ -60,35 +62,33 @@ def mend(execution: Execution, outputs: dict[int, dict], error: CellError | None
     raise RankDied("\n".join([str(error), *text] if error else text))
 
 
-def _renew_messages(execution: Execution, error: CellError | None) -> str:
+def _renew_messages(execution: Execution, error: CellError | None, stop: StopButton) -> str:
     """Renew `comm` if messages may be under way; why the ranks must be replaced, or nothing.
 
     A cell on some ranks may send what a later cell receives on others.
     """
     session = execution.session
     on_all = len(execution.targets) == session.n
-    with StopButton() as stop:
-        freeing = Freeing(session, execution.replies, stop, lambda *_: None)
-        if session.in_background():
+    if session.in_background():
+        return ""
+    freeing = Freeing(session, execution.replies, stop, lambda *_: None)
+    if error is None:
+        unreceived = freeing.unreceived() if on_all else {}
+        if not unreceived:
             return ""
-        if error is None:
-            unreceived = freeing.unreceived() if on_all else {}
-            if not unreceived:
-                return ""
-            print(unreceived_text(unreceived))
-        elif not freeing.all_are_free():
-            return ""
-        return "" if freeing.recover(Outcome(Ending.FINISHED)) else NOT_RENEWED
+        print(unreceived_text(unreceived))
+    elif not freeing.all_are_free():
+        return ""
+    outcome = Outcome(Ending.FINISHED)
+    return "" if freeing.recover(outcome, messages_only=True) else NOT_RENEWED
 
 
-def _renew(execution: Execution) -> str:
+def _renew(execution: Execution, stop: StopButton) -> str:
     """Renew communicators and groups on all ranks; why that was not possible, or nothing."""
-    with StopButton() as stop:
-        freeing = Freeing(execution.session, execution.replies, stop, lambda *_: None)
-        # A rank busy with a cell that nobody waits for is not there to renew anything.
-        if busy := execution.session.in_background():
-            who = ranks_text(busy, execution.session.n)
-            return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."
-        if freeing.recover(Outcome(Ending.FINISHED)):
-            return ""
-    return NOT_RENEWED
+    session = execution.session
+    # A rank busy with a cell that nobody waits for is not there to renew anything.
+    if busy := session.in_background():
+        who = ranks_text(busy, session.n)
+        return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."
+    freeing = Freeing(session, execution.replies, stop, lambda *_: None)
+    return "" if freeing.recover(Outcome(Ending.FINISHED)) else NOT_RENEWED

@@ -7,7 +7,7 @@ from typing import Any
 
 import ipyparallel as ipp
 
-from parlab.cluster.locations import where
+from parlab.cluster.locations import is_at_work
 from parlab.cluster.outcome import Outcome
 from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
@@ -124,11 +124,15 @@ class Freeing:
         answers = self._answers(FREE_SECONDS, _unreceived) or {}
         return {rank: found for rank, found in answers.items() if found}
 
-    def recover(self, outcome: Outcome) -> bool:
-        """Renew what was revoked, on all ranks; says whether the ranks are intact."""
+    def recover(self, outcome: Outcome, *, messages_only: bool = False) -> bool:
+        """Renew what was revoked, on all ranks; says whether the ranks are intact.
+
+        With `messages_only`, nothing was, but messages on `comm` may be under way.
+        """
         outcome.continued = sorted(self.continued)
-        if not self._stop.wait_for(lambda: not self.busy(), CALL_SECONDS):
-            outcome.not_free = self.busy()
+        self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
+        if busy := self.busy():
+            outcome.not_free = busy
             return False
         try:
             answers = {rank: ping.result(0) for rank, ping in self._pings.items()}
@@ -139,7 +143,8 @@ class Freeing:
             return False
         self.session.channel.processor_seconds(self._all, CALL_SECONDS)  # after any late interrupt
         self.session.ranks.generation += 1
-        answers = self._answers(RECOVERY_SECONDS, _recover, self.session.ranks.generation)
+        arguments = (self.session.ranks.generation, messages_only)
+        answers = self._answers(RECOVERY_SECONDS, _recover, *arguments)
         if answers is None:
             return False
         outcome.lost = sorted({name for answer in answers.values() for name in answer["lost"]})
@@ -170,11 +175,11 @@ class Freeing:
             if rank not in before or rank not in after:
                 return True
             is_alive = after[rank] - before[rank] > BUSY_SECONDS or channel.ranks[rank].state == "R"
-            has_heard = after[rank] - self._used.get(rank, 0.0) > HEARD_SECONDS
+            has_heard = after[rank] - self._used.setdefault(rank, before[rank]) > HEARD_SECONDS
             if is_alive and (is_patient or not has_heard):
                 return True
-        stacks = channel.stacks(self.busy(), LOOK_SECONDS)
-        return any(stack and not where(stack, self.session.cells) for stack in stacks.values())
+        stacks = channel.stacks(self.busy(), LOOK_SECONDS).values()
+        return any(stack and not is_at_work(stack, self.session.cells) for stack in stacks)
 
     def _wakes(self, result: ipp.AsyncResult) -> list[Future]:
         """The answers of the ranks; each wakes the thread that waits here."""
@@ -208,9 +213,9 @@ def _unreceived() -> list[tuple[int, int] | None]:
     return find()
 
 
-def _recover(generation: int) -> dict[str, object]:
+def _recover(generation: int, messages_only: bool) -> dict[str, object]:
     from IPython import get_ipython
 
     from parlab.rank.engine.recovery import recover
 
-    return recover(get_ipython().user_ns, generation)
+    return recover(get_ipython().user_ns, generation, messages_only)

@@ -62,7 +62,6 @@ def launcher_config(
     local[controller].environment = {
         **unset,
         "PYTHONSAFEPATH": "1",
-        "PYTHONWARNINGS": "ignore",
         **cluster.config[controller].get("environment", {}),
     }
     # Elsewhere it is the profile that knows how many ranks a node has, and its folders.

@@ -91,9 +91,18 @@ def where(stack: str, cells: Cells) -> str | None:
     return f"line {line} of {function}: {text}  (called from line {outer_line}: {outer_text})"
 
 
+def is_at_work(stack: str, cells: Cells) -> bool:
+    """Whether the rank is in a cell, or in a function that was sent to it."""
+    return where(stack, cells) is not None or "do_apply" in _functions(stack)
+
+
+def _functions(stack: str) -> set[str]:
+    return {frame["function"] for frame in _FRAME.finditer(stack)}
+
+
 def outside_cells(stack: str) -> str:
     """What a rank does that is at no line of a cell."""
-    functions = {frame["function"] for frame in _FRAME.finditer(stack)}
+    functions = _functions(stack)
     if "do_apply" in functions:
         return "is busy with a function that was sent to it (`view.apply`)"
     if "run_cell" in functions:

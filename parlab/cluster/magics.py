@@ -141,15 +141,15 @@ class RankMagics(ParallelMagics):
             outcome = execution.run(progress)
             printed = outputs.printed(execution.replies, stop)
             error = self._error(execution, outcome)
+            self.session.last, self.last_result = execution.replies, execution.replies.result
+            if save_name:
+                self.shell.user_ns[save_name] = execution.replies.result
+            progress.clear()
+            outputs.show(printed, self.session.n)
+            if outcome.intact and not outcome.freed:
+                mend(execution, printed, error, stop)
         if error is None and stop.presses:
             error = RankInterrupted("Interrupted. The ranks had finished the cell.")
-        self.session.last, self.last_result = execution.replies, execution.replies.result
-        if save_name:
-            self.shell.user_ns[save_name] = execution.replies.result
-        progress.clear()
-        outputs.show(printed, self.session.n)
-        if not (outcome.freed or outcome.deaths):
-            mend(execution, printed, error)
         if error is not None:
             raise error
 

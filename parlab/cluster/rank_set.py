@@ -40,7 +40,6 @@ def _begin(imports: list[str]) -> Begun:
         interrupts,
         output_limit,
         refused_input,
-        starting,
         tracebacks,
     )
     from parlab.rank.world import comm

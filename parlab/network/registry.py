@@ -72,6 +72,11 @@ def revocable() -> Iterable[MPI.Comm]:
     return [part.comm for part in list(_parts)]
 
 
+def communicators() -> list[MPI.Comm]:
+    """Communicators over all ranks whose messages may be under way between cells."""
+    return [group.comm for group in _whole]
+
+
 def give_up() -> None:
     """Fail what is under way on this rank."""
     for group in [*_whole, *_parts]:

@@ -9,6 +9,7 @@ duplicate from.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
@@ -69,10 +70,11 @@ def is_damaged() -> bool:
     return bool(_freed) or any(comm.Is_revoked() for comm in [*communicators(), MPI.COMM_SELF])
 
 
-def renew() -> None:
-    """Put fresh handles into every communicator of parlab. Collective over all ranks."""
+def renew(kept: Sequence[MPI.Comm] = ()) -> None:
+    """Put fresh handles into every communicator of parlab but those `kept`. Collective."""
     for comm in _communicators:
-        set_handle(comm, _fresh(_pristine))
+        if not any(comm is one for one in kept):
+            set_handle(comm, _fresh(_pristine))
     _freed.clear()
     set_handle(MPI.COMM_SELF, _fresh(pristine_self))
 

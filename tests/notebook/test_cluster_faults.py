@@ -440,7 +440,7 @@ def test_ranks_that_end_just_as_they_would_be_given_up_keep_their_variables(note
         "from parlab.cluster.freeing import Freeing\n"
         "looks = Freeing._may_stop\n"
         "def late(self, *arguments):\n"
-        "    self._stop.wait_for(lambda: not self.running(), 60)\n"
+        "    self._stop.wait_for(lambda: not self.busy(), 60)\n"
         "    return looks(self, *arguments)\n"
         "Freeing._may_stop = late"
     )

@@ -312,18 +312,6 @@ def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
     assert ran.text == "[all ranks] 2 False\n", ran.message
 
 
-def test_ranks_start_where_warnings_are_errors(kernel: Notebook):
-    """As PYTHONWARNINGS says; in cells they are."""
-    kernel.run("import os; os.environ['PYTHONWARNINGS'] = 'error'")
-    try:
-        started(kernel, 2)
-    finally:
-        kernel.run("del os.environ['PYTHONWARNINGS']")
-    assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
-    ran = kernel.run("%%px\nimport warnings\nwarnings.warn('mine')")
-    assert "all ranks: UserWarning: mine\n  line 3: warnings.warn('mine')" in ran.message
-
-
 @pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5", "True"])
 def test_a_number_of_ranks_that_is_none_is_refused(kernel: Notebook, n: str):
     ran = kernel.run(f"from parlab import cluster\ncluster.start({n})")

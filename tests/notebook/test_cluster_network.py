@@ -106,7 +106,7 @@ def test_a_part_of_the_ranks_ends_when_they_are_freed(emulated: Notebook) -> Non
     assert made.status == "ok", made.message
     ran = emulated.run("%%px --timeout 2\nif rank != 3:\n    dist.all_reduce(x, group=duo)")
     assert "rank 2  line 3: dist.all_reduce(x, group=duo)" in ran.message, ran.message
-    assert "Your own communicator `duo` ended" in ran.message, ran.message
+    assert "Your own communicators `duo`, `pairs` ended" in ran.message, ran.message
     works_and_keeps(emulated)
 
 

@@ -49,6 +49,7 @@ LEFT = {
     ),
     "comm.isend('left', dest=(rank + 1) % 4)\n1 / 0": "",
     "comm.bcast(rank, root=rank % 2)\n1 / 0": "",
+    "comm.allreduce(rank, op=lambda a, b: 1 / 0)": "",
 }
 # Cells below other magics; the sixth line fails, or waits.
 BELOW = {

@@ -26,6 +26,9 @@ def install(shell: Any) -> None:
         _bodies.append(cell)
         try:
             value = run_magic(name, line, cell)
+        except BaseException:
+            results.clear()
+            raise
         finally:
             _bodies.pop()
         while results:

@@ -13,16 +13,10 @@ import signal
 import sys
 import time
 import traceback
-import warnings
 from pathlib import Path
-
-_filters: list = []  # of warnings, as the user wants them in cells
 
 
 def prepare() -> None:
-    # PYTHONWARNINGS may make errors of warnings, and ipykernel starts with some.
-    _filters.extend(warnings.filters)
-    warnings.simplefilter("ignore")
     stacks = int(os.environ.pop("PARLAB_STACKS_FD"))
     requests = int(os.environ.pop("PARLAB_REQUESTS_FD"))
     # MPI first: it installs signal handlers of its own, and faulthandler's must come before them.
@@ -34,12 +28,6 @@ def prepare() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see Processes of the cluster
     freeing.prepare()
     freeing.start(requests, stacks)
-
-
-def restore_warnings() -> None:
-    """Let warnings be shown, or raised, as the user wants them: this rank has started."""
-    warnings.filters[:] = _filters
-    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # shown after SystemExit, untruly
 
 
 def connection(file: Path) -> str:

@@ -1,11 +1,13 @@
 """Errors of a rank cell, told by the lines that the learner wrote."""
 
 import linecache
+import warnings
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
 HANDLED = "  while handling "
+MOST_CHARACTERS = 200  # of the error that was handled
 SHOWN_FRAMES = 8  # a recursion without end has a thousand
 # Errors of which IPython shows a text of its own, without the learner's line.
 TOLD_OTHERWISE = (SystemExit, BaseExceptionGroup)
@@ -34,6 +36,7 @@ def install(shell: Any) -> None:
             usual(exc_tuple, *args, **options)
 
     shell.showtraceback = showtraceback
+    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # shown after SystemExit, untruly
 
 
 def _structured_traceback(
@@ -43,7 +46,7 @@ def _structured_traceback(
         return syntax_error(error)
     handled = _handled(error)
     inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    message = f"{kind.__name__}: {error}".rstrip(": ")
+    message = _message(error)
     return [message, *frames(tb), *handled, *(f"  {type(one).__name__}: {one}" for one in inside)]
 
 
@@ -53,7 +56,16 @@ def _handled(error: BaseException) -> list[str]:
     if first is None or error.__suppress_context__ or isinstance(first, KeyboardInterrupt):
         return []
     place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
-    return [f"{HANDLED}{type(first).__name__}: {first}" + (f" ({place})" if place else "")]
+    message = _message(first).partition("\n")[0][:MOST_CHARACTERS]
+    return [f"{HANDLED}{message}" + (f" ({place})" if place else "")]
+
+
+def _message(error: BaseException) -> str:
+    """The kind and the text of an error, as the reply to the cell has them."""
+    try:
+        return f"{type(error).__name__}: {error}".rstrip(": ")
+    except Exception:  # of the learner's own `__str__`
+        return type(error).__name__
 
 
 def syntax_error(error: SyntaxError) -> list[str]:
