@@ -1,6 +1,7 @@
 """Answers to `ring_all_reduce`."""
 
 import numpy as np
+from mpi4py import MPI
 
 from parlab.chunks import chunk
 from parlab_staff.answers import Answers
