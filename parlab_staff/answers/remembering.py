@@ -53,22 +53,27 @@ def _form(value: Any) -> Any:
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the arrays and tensors in a value, with the parameters of modules and gradients."""
+    """Yield the arrays and tensors in a value, with the parameters of modules; then gradients."""
+    arrays = list(_values(value))
+    yield from (a if isinstance(a, np.ndarray) else a.detach() for a in arrays)
+    leaves = (a for a in arrays if not isinstance(a, np.ndarray) and a.is_leaf)
+    yield from (leaf.grad.detach() for leaf in leaves if leaf.grad is not None)
+
+
+def _values(value: Any) -> Iterator[Any]:
     torch = sys.modules.get("torch")
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, dict):
         for one in value.values():
-            yield from _arrays(one)
+            yield from _values(one)
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _arrays(one)
+            yield from _values(one)
     elif torch is not None and isinstance(value, torch.nn.Module):
-        yield from _arrays([*value.parameters(), *value.buffers()])
+        yield from (*value.parameters(), *value.buffers())
     elif torch is not None and isinstance(value, torch.Tensor):
-        yield value.detach()
-        if value.is_leaf and value.grad is not None:
-            yield value.grad.detach()
+        yield value
 
 
 def _copied(array: Any) -> Any:
