@@ -26,8 +26,11 @@ RANKS, FEW = 4, 2
 TIMED = "ping_pong"  # its check tells mistakes apart by the clock, which other tests disturb
 FEWEST_WRONG, FEWEST_RIGHT = 5, 5
 RIGHT_BY_DAY = 2
-# Of these, one call is all that there is, or each call builds on the one before.
-CANNOT_REMEMBER: dict[str, str] = {}
+CANNOT_REMEMBER = {
+    "memory_by_kind": "the bytes that it counts follow from the shapes",
+    "predict_messages": "it predicts one experiment, so it is called once",
+    "predict_no_sync": "it predicts one experiment, so it is called once",
+}
 
 
 def parameter(topic: str, key: str) -> object:
