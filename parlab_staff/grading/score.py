@@ -6,12 +6,11 @@ points count only if all values of the hidden check are right, which are compare
 
 import re
 
-from parlab.runtime.source_code import read_names
 from parlab_staff.grading.compare import NOWHERE, right_at, share_right
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched
 from parlab_staff.grading.no_op_answers import Worthless
-from parlab_staff.grading.rebuild import OWN
+from parlab_staff.grading.rebuild import OWN, uses
 from parlab_staff.grading.results import ExerciseResult, GradeStatus
 from parlab_staff.grading.run import CellRun, NotebookRun
 
@@ -46,13 +45,11 @@ def report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult
     for exercise, result in zip(lab.exercises, results, strict=True):
         if result.status in (GradeStatus.PASSED, GradeStatus.MISSING):
             continue
-        used = read_names(matched.answers[exercise.key] or "")
-        builds_on = {e.key for e in lab.exercises if e.names & used}
-        builds_on |= {key for c in (*exercise.checks, *exercise.hidden) for key in lab.builds_on[c]}
-        causes = [e.key for e in lab.exercises if e.key in (builds_on & failed) - {exercise.key}]
-        if causes:
+        used = uses(lab, matched, exercise) - {exercise.key}
+        if causes := [e.key for e in lab.exercises if e.key in used & failed]:
+            are = "is" if len(causes) == 1 else "are"
             result.message += (
-                f"\nIt builds on {', '.join(causes)}, which is not right: begin there."
+                f"\nIt builds on {', '.join(causes)}, which {are} not right: begin there."
             )
             result.notes.append(f"it may have failed because of {', '.join(causes)}")
 
