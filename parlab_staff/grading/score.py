@@ -16,7 +16,7 @@ from parlab_staff.grading.run import CellRun, NotebookRun
 
 MESSAGE_CHARACTERS = 20_000
 WITHHELD = "(a line of a hidden check, withheld)"
-# How the lines start that tell somebody at the notebook what became of the ranks.
+# Parts of the lines that tell somebody at the notebook what became of the ranks.
 OF_THE_RANKS = ("The ranks are free again", "New ranks are starting")
 AS_TEXT = (
     "Your answer is in a Markdown or raw cell, which does not run: change the cell's type to Code."
@@ -195,7 +195,7 @@ def _message(
             ends = "".join(filter(None, (_end(run.cells[cell]) for cell in exercise.hidden)))
             lines.append(f"Of the values of a further check, {_percent(hidden)} are right{ends}.")
     text = "\n".join(line for line in lines if line)
-    kept = [line for line in text.split("\n") if not line.startswith(OF_THE_RANKS)]
+    kept = [line for line in text.split("\n") if not any(part in line for part in OF_THE_RANKS)]
     return "\n".join(kept)[:MESSAGE_CHARACTERS]
 
 

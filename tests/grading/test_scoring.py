@@ -96,13 +96,21 @@ def test_how_a_hidden_check_ended_is_told_without_its_text(hidden: CellRun, says
     assert says in message and "secret" not in message
 
 
-def test_what_became_of_the_ranks_is_no_feedback() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        ending.INTACT,
+        f"Ranks 1-3 then finished by themselves. {ending.COMM_WORKS}",
+        ending.replaced_text(["x"]),
+    ],
+)
+def test_what_became_of_the_ranks_is_no_feedback(text: str) -> None:
     one = exercise(hidden=(1.0, EXPECTED))
-    told = f"all ranks: add: it hangs\n{ending.INTACT}\n{ending.replaced_text(['x'])}"
+    told = f"all ranks: add: it hangs\n{text}"
     cells = {one.cell: CellRun("ok"), "hidden": CellRun("error")}
     cells["check-add"] = CellRun("error", "RankFailed", told)
     message = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells)).message
-    assert "it hangs" in message and "ranks are" not in message
+    assert "it hangs" in message and text not in message
 
 
 def test_a_lab_cell_that_takes_too_long_says_which_option_to_change() -> None:
