@@ -12,7 +12,7 @@ from typing import Any
 from parlab_staff.ranks import RankPool, RanksGone
 
 RUN_SECONDS = 600
-REFERENCE = "reference"
+REFERENCE, REMEMBERING = "reference", "remembering"
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ def run(
     """Run checks on answers, one after the other, on one set of ranks.
 
     Args:
-        wanted: pairs of an exercise and an answer: "reference", the name of an answer that is
-            kept, or the path of a file.
+        wanted: pairs of an exercise and an answer: "reference", "remembering" (the reference that
+            remembers its last result), the name of an answer that is kept, or the path of a file.
         fixed: whether the checks draw the same inputs at every run.
         seconds: the time limit for all of them.
 
@@ -66,9 +66,12 @@ def run(
 def _verdict_of(exercise: str, name: str) -> dict[str, Any]:
     from parlab.rank import rank  # noqa: F401 - a lab has imported it before any check runs
     from parlab_staff.answers.collected import answer_in, answers_to, reference_answer
+    from parlab_staff.answers.remembering import remembering
 
     if name == REFERENCE:
         answer = reference_answer(exercise)
+    elif name == REMEMBERING:
+        return asdict(verdict(exercise, name, remembering(reference_answer(exercise).make())))
     elif name.endswith(".py"):
         answer = answer_in(Path(name), exercise)
     else:

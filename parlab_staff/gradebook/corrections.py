@@ -16,7 +16,7 @@ from parlab_staff.gradebook.table import Row, read_table
 from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
 
 COLUMNS = ("student", "exercise", "points", "comment")
-_NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)?")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)")
 
 
 @dataclass(frozen=True)

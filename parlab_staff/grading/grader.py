@@ -30,7 +30,7 @@ from parlab_staff.grading.reading import (
 from parlab_staff.grading.rebuild import build, up_to
 from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
 from parlab_staff.grading.run import CellRun, Limits, NotebookRun
-from parlab_staff.grading.score import not_graded, report_causes, score, zero
+from parlab_staff.grading.score import broken, not_graded, report_causes, score, zero
 from parlab_staff.grading.submissions import Submission
 from parlab_staff.notebooks.make import digest
 from parlab_staff.notebooks.package_digest import package_digest
@@ -124,8 +124,11 @@ class Grader:
     def _run(self, result: SubmissionResult, matched: Matched) -> None:
         begin = time.monotonic()
         ran = self.run(result.student, build(self.lab, matched))
-        ended = [f"The run ended before its last cell: {ran.ended}."] if ran.ended else []
         result.notes += matched.notes
+        if reason := broken(self.lab, matched, ran):
+            self._not_graded(result, reason)
+            return
+        ended = [f"The run ended before its last cell: {ran.ended}."] if ran.ended else []
         first = score(self.lab, matched, ran, self.worthless)
         result.exercises = self._alone(result.student, matched, ran, first)
         if ended and _reached(result.exercises) != _reached(first):

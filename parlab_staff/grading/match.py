@@ -5,6 +5,7 @@ that the exercise asks for, wherever they are defined: editors lose ids and meta
 split, merge, and move cells.
 """
 
+import re
 from dataclasses import dataclass, field, replace
 
 from nbformat import NotebookNode
@@ -32,6 +33,7 @@ class Matched:
         untouched: keys of exercises whose answer is the stub as handed out.
         after: the student's own cells, by the cell of the lab that they follow; None is the start.
         before: the student's own cells, by the check that they precede.
+        as_text: keys of exercises whose answer is in a cell of text.
         left_out: which code of the student does not run, in sentences for the student.
         notes: for the instructor.
     """
@@ -40,6 +42,7 @@ class Matched:
     untouched: set[str] = field(default_factory=set)
     after: dict[str | None, list[str]] = field(default_factory=dict)
     before: dict[str, list[str]] = field(default_factory=dict)
+    as_text: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -77,6 +80,8 @@ def match(lab: GradedLab, submitted: NotebookNode) -> Matched:
             matched.untouched.add(exercise.key)
         if matched.answers[exercise.key] is None:
             matched.notes.append(f"{exercise.key}: there is no code cell for it")
+            if matcher.answered_as_text(exercise):
+                matched.as_text.add(exercise.key)
     if origin(submitted).get("derived") not in (None, origin(lab.handed_out).get("derived")):
         matched.notes.append("from another release of the lab")
     matcher.place_own_cells(matched)
@@ -197,6 +202,15 @@ class _Matcher:
             return False
         broken = has_code(source) and not statements(source)
         return broken or exercise.names <= bound_names(source)
+
+    def answered_as_text(self, exercise: GradedExercise) -> bool:
+        """Return whether a Markdown or raw cell would be an answer if it were code."""
+        return any(
+            not piece.is_code
+            and all(re.search(rf"(def|class) {name}\b", piece.source) for name in exercise.names)
+            and not same_code(piece.source, self.lab.stub_of(exercise))
+            for piece in self.pieces
+        )
 
     def _defining(self, exercise: GradedExercise) -> int | None:
         """Find the last cell anywhere that defines all names of the exercise."""

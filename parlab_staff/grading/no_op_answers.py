@@ -1,7 +1,7 @@
 """Finds values of hidden checks that an answer that does nothing also displays: they earn nothing.
 
-Each stub gives two such answers: one returns None, and one its first argument. They run once for a
-lab, after the reference, each in place of only its own exercise.
+Each stub gives such answers, which return None, 0, the first argument, or zeros of its shape. They
+run once for a lab, after the reference, each in place of only its own exercise.
 """
 
 import ast
@@ -14,6 +14,7 @@ from parlab_staff.grading.compare import Place, right_at
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.run import NotebookRun
 
+RETURNED = ("None", "{first}", "{first} * 0", "0")
 Worthless = dict[str, frozenset[Place]]  # by hidden check
 _STUB = re.compile(r'^(\s*)raise NotImplementedError\("exercise \w+: not done yet"\)$')
 
@@ -42,7 +43,7 @@ def _id(number: int, check: str) -> str:
 
 
 def answers(stub: str) -> list[str]:
-    """Return the stub with `return None` and with its functions' first arguments, where it raises.
+    """Return the stub with each `return` of `RETURNED` in place of the lines that raise.
 
     If it does not raise, it is no stub: the test of the lab reports that.
     """
@@ -51,12 +52,18 @@ def answers(stub: str) -> list[str]:
     if not stubs:
         return []
     firsts = {number: _first_argument(stub, number) for number in stubs}
-    return list(dict.fromkeys(_returning(lines, found) for found in (dict.fromkeys(stubs), firsts)))
+    return list(dict.fromkeys(_returning(lines, firsts, returned) for returned in RETURNED))
 
 
-def _returning(lines: list[str], values: dict[int, str | None]) -> str:
+def _returning(lines: list[str], firsts: dict[int, str | None], returned: str) -> str:
+    """Return the lines with `return …`; None where a function has no argument to return."""
+
+    def value(number: int) -> str:
+        first = firsts[number]
+        return "None" if first is None else returned.format(first=first)
+
     return "\n".join(
-        _STUB.sub(rf"\1return {values[number]}", line) if number in values else line
+        _STUB.sub(rf"\1return {value(number)}", line) if number in firsts else line
         for number, line in enumerate(lines, 1)
     )
 
@@ -81,7 +88,7 @@ def worthless(lab: GradedLab, ran: NotebookRun) -> Worthless:
     return {
         check: frozenset(
             place
-            for number in range(2)
+            for number in range(len(RETURNED))
             for shown in _shown(ran, _id(number, check))
             for place, right in right_at(expected, shown).items()
             if right

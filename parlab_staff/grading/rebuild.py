@@ -72,7 +72,13 @@ def uses(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> set[str]
     """
     cells = _for_one(lab, matched, exercise)
     own = {exercise.cell, *exercise.checks, *exercise.hidden}
-    defined_in = {name: cell for cell in cells for name in bound_names(cell.source)}
+    # An answer that is no Python counts, too: its exercise is used all the same.
+    names = {e.cell: e.names for e in lab.exercises}
+    defined_in = {
+        name: cell
+        for cell in cells
+        for name in (*names.get(cell.id, ()), *bound_names(cell.source))
+    }
     waiting = [cell for cell in cells if cell.id in own]
     reached = set()
     while waiting:

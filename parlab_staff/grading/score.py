@@ -6,17 +6,23 @@ points count only if all values of the hidden check are right, which are compare
 
 import re
 
-from parlab.runtime.source_code import read_names
 from parlab_staff.grading.compare import NOWHERE, right_at, share_right
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched
 from parlab_staff.grading.no_op_answers import Worthless
-from parlab_staff.grading.rebuild import OWN
+from parlab_staff.grading.rebuild import OWN, uses
 from parlab_staff.grading.results import ExerciseResult, GradeStatus
 from parlab_staff.grading.run import CellRun, NotebookRun
 
 MESSAGE_CHARACTERS = 20_000
 WITHHELD = "(a line of a hidden check, withheld)"
+# Parts of the lines that tell somebody at the notebook what became of the ranks.
+OF_THE_RANKS = ("The ranks are free again", "New ranks are starting")
+AS_TEXT = (
+    "Your answer is in a Markdown or raw cell, which does not run: change the cell's type to Code."
+)
+# Which error the ranks of a cell raised first.
+_OF_RANKS = re.compile(r"(?:all ranks|ranks? [\d, -]+): (?P<name>\w+)")
 # `[rank 0] ` and `[ranks 0-3] ` before what ranks printed.
 _PRINTED_BY = re.compile(r"^\[ranks? [\d, -]+\]\s?", re.MULTILINE)
 
@@ -39,13 +45,11 @@ def report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult
     for exercise, result in zip(lab.exercises, results, strict=True):
         if result.status in (GradeStatus.PASSED, GradeStatus.MISSING):
             continue
-        used = read_names(matched.answers[exercise.key] or "")
-        builds_on = {e.key for e in lab.exercises if e.names & used}
-        builds_on |= {key for c in (*exercise.checks, *exercise.hidden) for key in lab.builds_on[c]}
-        causes = [e.key for e in lab.exercises if e.key in (builds_on & failed) - {exercise.key}]
-        if causes:
+        used = uses(lab, matched, exercise) - {exercise.key}
+        if causes := [e.key for e in lab.exercises if e.key in used & failed]:
+            are = "is" if len(causes) == 1 else "are"
             result.message += (
-                f"\nIt builds on {', '.join(causes)}, which is not right: begin there."
+                f"\nIt builds on {', '.join(causes)}, which {are} not right: begin there."
             )
             result.notes.append(f"it may have failed because of {', '.join(causes)}")
 
@@ -75,6 +79,8 @@ def broken(lab: GradedLab, matched: Matched, run: NotebookRun) -> str:
     for cell, ran in run.cells.items():
         if cell in answers or cell.startswith(OWN):
             return ""
+        if ran.outcome == "timeout":
+            return f"the lab's own cell {cell} did not end in time: choose a longer --cell-timeout"
         if ran.outcome != "ok":
             return f"the lab's own cell {cell} failed ({ran.outcome}): {ran.ename} {ran.evalue}"
     return ""
@@ -106,7 +112,7 @@ def score_exercise(
     result = ExerciseResult(exercise.key, status, points, exercise.of, notes=notes)
     if status not in (GradeStatus.PASSED, GradeStatus.MISSING):
         result.parts = _parts(got, exercise.of - worth, worth * hidden, worth, all_right)
-    message = _message(exercise, status, answer, checks, passed, hidden, run)
+    message = _message(exercise, matched, status, answer, checks, passed, hidden, run)
     result.message = "\n".join(
         WITHHELD if any(secret in line for secret in secrets) else line
         for line in message.split("\n")
@@ -165,6 +171,7 @@ def _status(
 
 def _message(
     exercise: GradedExercise,
+    matched: Matched,
     status: GradeStatus,
     answer: CellRun,
     checks: list[CellRun],
@@ -179,14 +186,32 @@ def _message(
     if status == GradeStatus.NOT_REACHED:
         lines.append(f"Not reached: {run.ended}" if run.ended else "Not reached.")
     elif status == GradeStatus.MISSING:
-        lines.append("Not done.")
+        lines.append(AS_TEXT if exercise.key in matched.as_text else "Not done.")
     else:
         if answer.outcome != "ok":
             lines.append(f"The exercise's cell: {_description(answer)}")
         lines += [_description(c) for c, ok in zip(checks, passed, strict=True) if not ok]
         if exercise.hidden and hidden < 1:
-            lines.append(f"Of the values of a further check, {_percent(hidden)} are right.")
-    return "\n".join(line for line in lines if line)[:MESSAGE_CHARACTERS]
+            ends = "".join(filter(None, (_end(run.cells[cell]) for cell in exercise.hidden)))
+            lines.append(f"Of the values of a further check, {_percent(hidden)} are right{ends}.")
+    text = "\n".join(line for line in lines if line)
+    kept = [line for line in text.split("\n") if not any(part in line for part in OF_THE_RANKS)]
+    return "\n".join(kept)[:MESSAGE_CHARACTERS]
+
+
+def _end(ran: CellRun) -> str:
+    """Return how a hidden check ended if it did not end well, without a word of its text."""
+    if ran.outcome == "timeout" or ran.ename == "DeadlineExceeded":
+        return ": it did not end in time"
+    if ran.outcome == "died":
+        return ": its process ended"
+    if ran.ename == "RankDied":
+        return ": the process of a rank ended"
+    if ran.outcome != "error":
+        return ""
+    found = _OF_RANKS.match(ran.evalue) if ran.ename == "RankFailed" else None
+    name = found["name"] if found else ran.ename
+    return f": it ended with {name}" if name.isidentifier() else ""
 
 
 def _parts(visible: float, of: float, hidden: float, of_hidden: float, all_right: bool) -> str:

@@ -18,14 +18,19 @@ import pytest
 from parlab.checks.base.mistakes import COMMON
 from parlab_staff.answers.answers import Answer
 from parlab_staff.answers.collected import FOLDER, answers_to, exercises
-from parlab_staff.answers.run import REFERENCE, Verdict, run
-from parlab_staff.course.references import topic_of
+from parlab_staff.answers.run import REFERENCE, REMEMBERING, Verdict, run
+from parlab_staff.course.references import reference, topic_of
 from tests.support.timing import record_cases, record_for_others
 
 RANKS, FEW = 4, 2
 TIMED = "ping_pong"  # its check tells mistakes apart by the clock, which other tests disturb
 FEWEST_WRONG, FEWEST_RIGHT = 5, 5
 RIGHT_BY_DAY = 2
+CANNOT_REMEMBER = {
+    "memory_by_kind": "the bytes that it counts follow from the shapes",
+    "predict_messages": "it predicts one experiment, so it is called once",
+    "predict_no_sync": "it predicts one experiment, so it is called once",
+}
 
 
 def parameter(topic: str, key: str) -> object:
@@ -65,9 +70,9 @@ def verdicts(keys: tuple[str, ...]) -> Verdicts:
     Most wrong answers are rejected on two ranks. Those that are not get their verdict on four.
     """
     alone = [key for key in keys if on_one_rank(key)]
-    found = said_on(1, [one for key in alone for one in named(key, answers_of_the_day(key))])
+    found = said_on(1, [one for key in alone for one in by_day(key)])
     rest = [key for key in keys if key not in alone]
-    on_few = said_on(FEW, [one for key in rest for one in named(key, answers_of_the_day(key))])
+    on_few = said_on(FEW, [one for key in rest for one in by_day(key)])
     kept = [answer for key in rest for answer in answers_of_the_day(key)]
     unclear = [a for a in kept if problem(a, on_few[a.exercise, a.name])]
     return found | on_few | said_on(RANKS, [(answer.exercise, answer.name) for answer in unclear])
@@ -87,6 +92,16 @@ def answers_of_the_day(key: str) -> list[Answer]:
 
 def named(key: str, answers: Sequence[Answer]) -> list[tuple[str, str]]:
     return [(key, REFERENCE), *((key, answer.name) for answer in answers)]
+
+
+def by_day(key: str) -> list[tuple[str, str]]:
+    return [*named(key, answers_of_the_day(key)), *memories(key)]
+
+
+def memories(key: str) -> list[tuple[str, str]]:
+    """The reference that remembers its last result; a class keeps its state anyway."""
+    remembers = not inspect.isclass(reference(key)) and key not in CANNOT_REMEMBER
+    return [(key, REMEMBERING)] if remembers else []
 
 
 class Together:
@@ -138,6 +153,8 @@ def problems(key: str, answers: Sequence[Answer], said: dict[str, Verdict]) -> s
     found = []
     if not said[REFERENCE].passed:
         found.append(f"{REFERENCE}: {said[REFERENCE].text}")
+    if REMEMBERING in said and said[REMEMBERING].passed:
+        found.append("the check accepts a function that gives its last result again")
     for answer in answers:
         text = problem(answer, said[answer.name])
         if text and key == TIMED and not said[answer.name].passed:

@@ -68,7 +68,7 @@ def exercise_deleted(copy: Copy, path: Path) -> None:
     copy.cells.remove(copy.cell("exercise-add"))
 
 
-@case("partial", case.without("add"), add="missing")
+@case("partial", case.without("add"), add="missing", says="in a Markdown or raw cell")
 def exercise_as_text(copy: Copy, path: Path) -> None:
     cell = copy.cell("exercise-add")
     at = copy.cells.index(cell)

@@ -1,13 +1,14 @@
-"""What earns nothing: answers that return None, or their argument."""
+"""What earns nothing: answers that return None, zeros, or their argument."""
 
 import pytest
 
+from parlab_staff.grading import no_op_answers
 from parlab_staff.grading.compare import right_at
 from parlab_staff.grading.match import match
 from parlab_staff.grading.no_op_answers import answers
 from parlab_staff.grading.rebuild import build
 from parlab_staff.grading.score import score
-from parlab_staff.grading.self_test import ProofFailed, prove
+from parlab_staff.grading.self_test import NOTHING, ProofFailed, prove
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
@@ -30,9 +31,11 @@ def shift(x, comm):
 
 
 def test_answers_are_made_of_the_stub() -> None:
-    none, first = answers(STUB)
+    none, first, zeros, zero = answers(STUB)
     assert none.count("return None") == 3 and "raise" not in first
     assert first.count("return None") == 2 and first.count("return x") == 2
+    assert zeros.count("return x * 0") == 1 and zeros.count("return None") == 2
+    assert zero.count("return 0") == 1 and zero.count("return x") == 1
     assert none.count("\n") == STUB.count("\n")
     assert answers("def shift(x, comm):\n    return x\n") == []
 
@@ -51,6 +54,32 @@ def test_the_values_that_doing_nothing_shows_earn_nothing(body: str) -> None:
     [shown] = ran.cells[hidden].json
     assert any(right_at(expected, shown).values()), "a value is right without an answer"
     total = next(e for e in score(grader.lab, matched, ran, worthless) if e.key == "total")
+    assert total.points == 0
+
+
+@pytest.mark.parametrize("body", ["return 0", "return values * 0"])
+def test_zeros_earn_nothing(body: str) -> None:
+    """Some right values are zero."""
+    lab = in_process_lab()
+    sources = {
+        "exercise-total": "def total(values):\n    return values % 2\n",
+        "hidden-check-total": "import numpy as np\n"
+        "many = total(np.array([2, 3, 4]))\n"
+        "check.show_values(many=np.asarray(many).tolist(), one=total(4), two=total(3))",
+    }
+    for cell in lab.solution.cells:
+        if cell.id in sources:
+            cell.source = f"%%px\n{sources[cell.id]}"
+        if cell.id == "hidden-check-total":
+            cell.outputs[0].data["application/json"] = {"many": [0, 1, 0], "one": 0, "two": 1}
+    grader = InProcess(lab)
+    ran = grader.run(NOTHING, no_op_answers.notebook(lab))
+    found = no_op_answers.worthless(lab, ran)
+    assert found["hidden-check-total"] == {("many", 0), ("many", 2), ("one",)}
+    copy = Copy(lab).answer("total", f"%%px\ndef total(values):\n    {body}\n")
+    matched = match(lab, copy.notebook)
+    ran = grader.run("student", build(lab, matched))
+    total = next(e for e in score(lab, matched, ran, found) if e.key == "total")
     assert total.points == 0
 
 

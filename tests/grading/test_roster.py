@@ -185,6 +185,12 @@ def test_both_kinds_of_correction_work_in_either_order(tmp_path: Path) -> None:
         assert after.status is GradeStatus.PASSED
 
 
+@pytest.mark.parametrize("points", [".5", "0,5", ",5", "+.50", "0.5"])
+def test_points_in_any_decimal_spelling(tmp_path: Path, points: str) -> None:
+    (after,) = corrected(tmp_path, f'anna,ring,"{points}",\n')
+    assert after.exercises[0].points == 0.5
+
+
 @pytest.mark.parametrize("student", ["=1+1", "-rf", "two\nlines", "lone \udc80", "a;=b"])
 def test_a_name_can_be_copied_from_grades_csv(tmp_path: Path, student: str) -> None:
     text = 'student,exercise,points\n"' + cell(student) + '",ring,3\n'

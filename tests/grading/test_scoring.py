@@ -1,12 +1,18 @@
 """Points from what happened in the cells, without a kernel."""
 
-import pytest
+from math import inf
+from pathlib import Path
 
+import pytest
+from nbformat import NotebookNode
+
+from parlab.cluster import ending
 from parlab_staff.grading.graded_lab import GradedExercise
 from parlab_staff.grading.match import Matched, match
 from parlab_staff.grading.rebuild import build
 from parlab_staff.grading.run import CellRun, NotebookRun
-from parlab_staff.grading.score import WITHHELD, report_causes, score, score_exercise
+from parlab_staff.grading.score import WITHHELD, broken, report_causes, score, score_exercise
+from parlab_staff.grading.submissions import Submission
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
@@ -67,6 +73,65 @@ def test_a_line_of_a_hidden_check_in_an_error_is_withheld() -> None:
     matched, secrets = Matched({"add": "def add(): ..."}), frozenset({"check.show_values(sum="})
     message = score_exercise(one, matched, NotebookRun(cells), secrets).message
     assert "show_values" not in message and "I saw" in message and WITHHELD in message
+
+
+@pytest.mark.parametrize(
+    ("hidden", "says"),
+    [
+        (CellRun("error", "AttributeError", "secret"), ": it ended with AttributeError."),
+        (CellRun("error", "RankFailed", "ranks 1, 2: KeyError: secret"), ": it ended with KeyE"),
+        (CellRun("error", "RankFailed", "secret"), ": it ended with RankFailed."),
+        (CellRun("error", "DeadlineExceeded", "secret"), ": it did not end in time."),
+        (CellRun("timeout", "RankInterrupted", "secret"), ": it did not end in time."),
+        (CellRun("error", "RankDied", "Rank 1 died: secret"), ": the process of a rank ended."),
+        (CellRun("died", evalue="secret"), ": its process ended."),
+        (CellRun("error", "not a name", "secret"), "none are right."),
+        (CellRun("ok", json=[{}]), "none are right."),
+    ],
+)
+def test_how_a_hidden_check_ended_is_told_without_its_text(hidden: CellRun, says: str) -> None:
+    one = exercise(hidden=(1.0, EXPECTED))
+    cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=LINE), "hidden": hidden}
+    message = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells)).message
+    assert says in message and "secret" not in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ending.INTACT,
+        f"Ranks 1-3 then finished by themselves. {ending.COMM_WORKS}",
+        ending.replaced_text(["x"]),
+    ],
+)
+def test_what_became_of_the_ranks_is_no_feedback(text: str) -> None:
+    one = exercise(hidden=(1.0, EXPECTED))
+    told = f"all ranks: add: it hangs\n{text}"
+    cells = {one.cell: CellRun("ok"), "hidden": CellRun("error")}
+    cells["check-add"] = CellRun("error", "RankFailed", told)
+    message = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells)).message
+    assert "it hangs" in message and text not in message
+
+
+def test_a_lab_cell_that_takes_too_long_says_which_option_to_change() -> None:
+    lab = in_process_lab()
+    matched = match(lab, Copy(lab).notebook)
+    cells = {cell.id: CellRun() for cell in lab.cells}
+    cells[next(iter(cells))] = CellRun("timeout", "RankInterrupted", "Interrupted.")
+    assert "--cell-timeout" in broken(lab, matched, NotebookRun(cells))
+
+
+def test_a_submission_that_could_not_be_graded_says_why(tmp_path: Path) -> None:
+    class NoKernel(InProcess):
+        def run(self, student: str, notebook: NotebookNode, seconds: float = inf) -> NotebookRun:
+            return NotebookRun({}, broken="the kernel did not start: no room")
+
+    grader = NoKernel(in_process_lab())
+    path = tmp_path / "ada.ipynb"
+    path.write_text(Copy(grader.lab).text())
+    result = grader.grade(Submission("ada", path))
+    assert (result.status, result.points) == ("grader_error", None)
+    assert result.notes == ["the kernel did not start: no room"]
 
 
 def test_a_printed_line_alone_is_worth_nothing() -> None:

@@ -14,15 +14,15 @@ from tests.grading.cases import Case
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import InProcess, in_process_lab
 
+CASES = [*cases_files.case, *cases_structure.case]
+
 
 @pytest.fixture(scope="module")
 def grader() -> InProcess:
     return InProcess(in_process_lab())
 
 
-@pytest.mark.parametrize(
-    "case", [*cases_files.case, *cases_structure.case], ids=lambda case: case.name
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_submission(case: Case, grader: InProcess, tmp_path: Path) -> None:
     case.write(tmp_path, grader.lab)
     [submission] = find_submissions([tmp_path], grader.lab.name).submissions

@@ -92,15 +92,28 @@ class Trial:
         """Say more of the situation, for findings from here on: `trial.add(f"root {root}")`."""
         self.situation = ", ".join([self.situation, *situation])
 
-    def cases(self, cases: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+    def cases(self, cases: Mapping[str, T], *, again: bool = True) -> Iterator[tuple[str, T]]:
         """Yield each case with its name, which findings show while the case is tried.
 
         The situation is as before when the loop ends: `for name, shape in trial.cases(SHAPES):`.
+
+        The check's very first case comes twice, and `draw` draws the same shapes with other values
+        then: a function that remembers its last result gives that one again.
+
+        Args:
+            again: False if cases build on each other, like the steps of a training.
         """
         before = self.situation
         for name, case in cases.items():
             self.situation = f"{before}, {name}"
+            repeated = again and self.check.repeats_a_case
+            self.check.repeats_a_case &= not again
+            state = self.draw.getstate()
             yield name, case
+            if repeated:
+                self.situation = f"{before}, {name}, again with other values"
+                with self.draw.other_values(state):
+                    yield name, case
             self.situation = before
 
     def run(

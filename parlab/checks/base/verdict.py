@@ -1,10 +1,10 @@
 """How a check comes to one verdict for all ranks, and says it."""
 
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from parlab.checks.base.collective import fresh_seed, gather, private_communicator
+from parlab.checks.base.draw import Draw
 from parlab.checks.base.mistakes import Finding
 from parlab.runtime.rank_names import by_value, ranks_text
 
@@ -26,15 +26,17 @@ class Judge:
     """Judges `function`, which a learner wrote for exercise `key`, on all ranks together.
 
     `draw` is a random generator in the same state on all ranks, `world_size` the lab's;
-    `takes_group` says whether a trial on this rank has made a process group for it.
+    `takes_group` says whether a trial on this rank has made a process group for it, and
+    `repeats_a_case` whether the first case of a trial will be tried twice.
     """
 
     def __init__(self, key: str, function: Callable[..., Any]) -> None:
         self.key, self.function = key, function
         comm = private_communicator()
         self.rank, self.world_size = comm.rank, comm.size
-        self.draw = Random(fresh_seed())
+        self.draw = Draw(fresh_seed())
         self.takes_group = False
+        self.repeats_a_case = True  # once
 
     def fail(self, finding: Finding) -> None:
         """Raise CheckFailed; every rank must call this, with the same finding."""

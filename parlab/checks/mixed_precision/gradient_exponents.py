@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -60,19 +61,22 @@ class Twice(nn.Module):
 Case = tuple[nn.Module, list[nn.Module], Callable[[], None], list[Tensor]]
 
 
-def cases(draw: Random) -> Iterator[tuple[str, Case]]:
+def cases(draw: Random) -> Iterator[tuple[str, Callable[[], Case]]]:
     """Yield models in several dtypes: one with four outputs, one with chosen gradients."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        yield str(dtype)[6:], partial(with_four_outputs, draw, dtype)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        near = partial(with_gradient, chosen(dtype))
+        yield f"{str(dtype)[6:]}, numbers near powers of two", near
+
+
+def with_four_outputs(draw: Random, dtype: torch.dtype) -> Case:
+    scale = 2.0**3 if dtype is torch.float32 else 2.0**-4  # some above 1, some far below
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw.getrandbits(32))
         model = Twice(draw.randrange(5, 9)).to(dtype)
         x = torch.randn(12, model.first.in_features, dtype=dtype)
-        scale = 2.0**3 if dtype is torch.float32 else 2.0**-4  # some above 1, some far below
-        yield str(dtype)[6:], with_four_outputs(model, x, scale)
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        yield f"{str(dtype)[6:]}, numbers near powers of two", with_gradient(chosen(dtype))
 
-
-def with_four_outputs(model: Twice, x: Tensor, scale: float) -> Case:
     def loss(output: Tensor) -> Tensor:
         return output.float().square().sum() * scale
 
@@ -83,7 +87,8 @@ def with_four_outputs(model: Twice, x: Tensor, scale: float) -> Case:
 
 
 def with_gradient(gradient: Tensor) -> Case:
-    model = nn.Sequential(nn.Linear(2, len(gradient))).to(gradient.dtype)
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Sequential(nn.Linear(2, len(gradient))).to(gradient.dtype)
     x = torch.ones(1, 2, dtype=gradient.dtype)
     return model, [model[0]], lambda: (model(x) * gradient).sum().backward(), [gradient]
 
@@ -101,9 +106,8 @@ def chosen(dtype: torch.dtype) -> Tensor:
 def gradient_exponents(check: Check) -> str:
     """Compare the counts, and require that nothing else changes."""
     with check.trial() as trial:
-        with torch.random.fork_rng(devices=[]):
-            tried = dict(cases(trial.draw))
-        for _, (model, layers, run, gradients) in trial.cases(tried):
+        for _, make in trial.cases(dict(cases(trial.draw))):
+            model, layers, run, gradients = make()
             run()
             # The next pass adds the same gradients once more.
             twice = [2 * p.grad for p in model.parameters()]

@@ -87,7 +87,9 @@ def mixed_step(check: Check) -> str:
             f"step {i + 1}" + (f", rank {bad} overflows" if bad is not None else "")
             for i, (_, bad) in enumerate(plans)
         ]
-        for i, (_, plan) in enumerate(trial.cases(dict(zip(names, plans, strict=True)))):
+        for i, (_, plan) in enumerate(
+            trial.cases(dict(zip(names, plans, strict=True)), again=False)
+        ):
             _step(trial, model, weights, scaler, samples[i], *plan)
     return "all ranks take a step, or all skip it: scaled, averaged, unscaled, clipped, stepped"
 

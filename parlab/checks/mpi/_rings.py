@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from parlab.checks.base.messages import rounds_of
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Requirement, Trial
 from parlab.chunks import chunk
 from parlab.runtime.rank_names import ranks_text
@@ -52,7 +52,9 @@ def ring_messages(
     return [
         lambda: sent_to_neighbors(mistakes, trial, both=all_reduce),
         lambda: one_chunk_each(mistakes, trial, sizes, rounds),
-        lambda: None if all_reduce else every_chunk_but(trial, sizes, left_out),
+        lambda: (
+            enough_sent(trial, sizes) if all_reduce else every_chunk_but(trial, sizes, left_out)
+        ),
         lambda: sent_at_once(mistakes, trial, rounds),
     ]
 
@@ -82,6 +84,23 @@ def one_chunk_each(
                 f"rank {rank} sends a message of {min(other)} bytes, the chunks have {sizes}"
             )
     return None
+
+
+def enough_sent(trial: Trial, sizes: list[int]) -> Finding | None:
+    """Require the bytes that a sum on all ranks takes at least, whatever the algorithm.
+
+    What goes another way than over the communicator is not seen, and so is not enough.
+    """
+    got = sum(trial.bytes_sent(rank) for rank in range(trial.size))
+    least = 2 * (trial.size - 1) * sum(sizes)
+    if got >= least:
+        return None
+    if not got:
+        return COMMON.nothing_sent()
+    return observed(
+        f"the ranks send {got} bytes in all through `comm`, expected {least}: every chunk "
+        f"2(N−1) = {2 * (trial.size - 1)} times"
+    )
 
 
 def every_chunk_but(trial: Trial, sizes: list[int], left_out: int) -> Finding | None:

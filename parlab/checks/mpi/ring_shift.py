@@ -7,7 +7,7 @@ import numpy as np
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained, same
 from parlab.checks.base.messages import no_pickles, only_messages, rounds_of
-from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.mpi._arrays import random_numbers
@@ -56,7 +56,7 @@ def ring_shift(check: Check) -> str:
                 lambda: no_pickles(trial),
                 lambda: explained(got, left, {"wrong_source": right}, MISTAKES),
                 lambda: earlier_results_unchanged(earlier),
-                lambda: one_message_each(trial),
+                lambda: one_message_each(trial, x.nbytes),
                 lambda: sent_at_once(trial),
             )
             earlier.append((got, left))
@@ -71,10 +71,13 @@ def earlier_results_unchanged(earlier: list[tuple[Any, np.ndarray]]) -> Finding 
     return None if unchanged_results else MISTAKES.array_used_again()
 
 
-def one_message_each(trial: Trial) -> Finding | None:
+def one_message_each(trial: Trial, size: int) -> Finding | None:
+    """Allow no message at all where there is nothing to send."""
     for rank in range(trial.size):
         if (got := len(trial.sends(rank))) > 1:
             return MISTAKES.sent_again(rank=rank, got=got)
+        if not got and size and trial.size > 1:
+            return COMMON.nothing_sent()
     return None
 
 

@@ -36,7 +36,8 @@ MISTAKES = Mistakes(
 def pipeline(check: Check) -> str:
     """Check GPipe's order, 1F1B's and random ones: gradients, order, memory and messages."""
     for number, trial in enumerate(check.trials()):
-        for _, (case, count) in trial.cases(_cases(trial)):
+        for _, (make, count) in trial.cases(_cases(trial)):
+            case = make()
             # With few ranks, stages hand over to each other as on one rank: try only some cases.
             if number < 2 or trial.size == 1 or trial.draw.random() < 0.5:
                 schedule = [list(own) for own in case.schedule]
@@ -57,24 +58,24 @@ def pipeline(check: Check) -> str:
     )
 
 
-def _cases(trial: Trial) -> dict[str, tuple[Case, int]]:
-    """Return cases by name, each with its number of steps."""
+def _cases(trial: Trial) -> dict[str, tuple[Callable[[], Case], int]]:
+    """Return functions that make cases, by name, each with the number of steps."""
     p, draw = trial.size, trial.draw
     gpipe, short = _schedules.forward_first(p, 1, 4), _schedules.forward_first(p, 1, 2)
     first, second = ([0], [1]) if p > 1 else ([], [])
     return {
-        "GPipe's order": (Case(trial, gpipe, 8), 1),
+        "GPipe's order": (partial(Case, trial, gpipe, 8), 1),
         # Large micro-batches, or what is held of them is less than variables may hold.
-        "few in flight": (Case(trial, _schedules.few_in_flight(p, 9), 90), 2),
-        "any order": (Case(trial, _schedules.any_order(draw, p, 1, 5), 10), 2),
+        "few in flight": (partial(Case, trial, _schedules.few_in_flight(p, 9), 90), 2),
+        "any order": (partial(Case, trial, _schedules.any_order(draw, p, 1, 5), 10), 2),
         "any order, two stages on each rank": (
-            Case(trial, _schedules.any_order(draw, p, 2, 3), 7),
+            partial(Case, trial, _schedules.any_order(draw, p, 2, 3), 7),
             2,
         ),
-        "one micro-batch": (Case(trial, _schedules.forward_first(p, 3, 1), 2), 2),
-        "tokens, evaluation mode": (Case(trial, short, 5, tokens=True, training=False), 1),
-        "the first stage frozen": (Case(trial, short, 3, frozen=first), 1),
-        "the second stage frozen": (Case(trial, short, 3, frozen=second), 1),
+        "one micro-batch": (partial(Case, trial, _schedules.forward_first(p, 3, 1), 2), 2),
+        "tokens, evaluation mode": (partial(Case, trial, short, 5, tokens=True, training=False), 1),
+        "the first stage frozen": (partial(Case, trial, short, 3, frozen=first), 1),
+        "the second stage frozen": (partial(Case, trial, short, 3, frozen=second), 1),
     }
 
 

@@ -1,5 +1,6 @@
 """Exercise `split_model`."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,16 @@ def split_model(check: Check) -> str:
         drawn = [(stages + pick(0, 20), stages) for stages in (pick(2, 9), pick(2, 9))]
         sizes = [(6, 3), (9, 4), (11, 4), (7, 6), (5, 5), (3, 1), (1, 1), *drawn]
         cases = {
-            f"{n} layers, {stages} stages": ([nn.Linear(1, 1) for _ in range(n)], stages)
+            f"{n} layers, {stages} stages": (partial(linear_layers, n), stages)
             for n, stages in [*sizes, (3, 4), (1, 2), (4, 0), (2, -1)]
         }
         with torch.random.fork_rng(devices=[]):
             gpt = models.GPT(models.GPTConfig(hidden_size=8, heads=2, layers=3))
         rows = [nn.Sequential(nn.Linear(1, 1), nn.Tanh()) for _ in range(3)]
-        cases["3 layers, each an nn.Sequential, 2 stages"] = rows, 2
-        cases["the layers of a GPT, 2 stages"] = layers_of(gpt), 2
-        for _, (layers, stages) in trial.cases(cases):
+        cases["3 layers, each an nn.Sequential, 2 stages"] = lambda: rows, 2
+        cases["the layers of a GPT, 2 stages"] = lambda: layers_of(gpt), 2
+        for _, (make, stages) in trial.cases(cases):
+            layers = make()
             given = list(layers)
             if not 1 <= stages <= len(layers):
                 attempt = lambda: trial.check.function(given, stages)  # noqa: E731
@@ -64,6 +66,10 @@ def split_model(check: Check) -> str:
                 lambda: stages_are(got, layers, stages),
             )
     return "all layers, in order, in stages of even size; a stage without a layer is refused"
+
+
+def linear_layers(n: int) -> list[nn.Module]:
+    return [nn.Linear(1, 1) for _ in range(n)]
 
 
 def stages_are(got: Any, layers: list[nn.Module], stages: int) -> Finding | None:

@@ -1,6 +1,7 @@
 """Answers to `ring_all_reduce`."""
 
 import numpy as np
+from mpi4py import MPI
 
 from parlab.chunks import chunk
 from parlab_staff.answers import Answers
@@ -180,3 +181,18 @@ def made_flat_for_good(x, comm):
     if x.flags.c_contiguous:
         x.shape = (-1,)
     answers.reference()(x, comm)
+
+
+@answers.wrong("nothing_sent")
+def around_the_watched_methods(x, comm):
+    whole = np.array(x)
+    MPI.Intracomm.Allreduce(comm, MPI.IN_PLACE, whole)
+    x[...] = whole
+
+
+@answers.wrong(None, says="the ranks send")
+def half_of_it_seen(x, comm):
+    flat = np.ascontiguousarray(x).reshape(-1)
+    answers.reference("ring_reduce_scatter")(flat, comm)
+    answers.reference("ring_all_gather")(flat, MPI.Intracomm.Dup(comm))
+    x[...] = flat.reshape(x.shape)
