@@ -169,8 +169,10 @@ check.show_values(added=[added(size, block) for size, block in [(7, 16), (48, 16
 #   distance from one row to the next. Read `x` where it is, and do not make a contiguous copy.
 # - Compute in float32, whatever the dtype of `x`, and round once, when you store.
 #
-# Edge cases: `x` does not change. A row may contain large numbers and −∞, but no NaN and no +∞. At least one of its numbers is
-# finite.
+# The check also tries:
+#
+# - **Rows of any length**, from one element to many thousands.
+# - **Large numbers and −∞.** Each row has at least one finite number, and no NaN or +∞.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -552,9 +554,9 @@ def adam_group_kernel(
             lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED,
         )  # fmt: skip
     if whole < n:
-        offsets = whole + tl.arange(0, BLOCK)
+        rest = whole + tl.arange(0, BLOCK)
         adam_block(
-            p_pointer, g_pointer, m_pointer, v_pointer, offsets, offsets < n,
+            p_pointer, g_pointer, m_pointer, v_pointer, rest, rest < n,
             lr, share1, share2, correction1, correction2, eps, decay, DECOUPLED,
         )  # fmt: skip
     # END SOLUTION
@@ -1034,9 +1036,9 @@ def online_softmax_kernel(
 
 def online_softmax(x: torch.Tensor, block: int = 1024) -> torch.Tensor:
     """The softmax of each row of `x`, (rows, columns), in blocks of `block` columns."""
-    rows, columns = x.shape
-    out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
-    online_softmax_kernel[(rows,)](x, out, x.stride(0), out.stride(0), columns, BLOCK=block)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    grid, strides = (len(x),), (x.stride(0), out.stride(0))
+    online_softmax_kernel[grid](x, out, *strides, x.shape[1], BLOCK=block)
     return out
 
 

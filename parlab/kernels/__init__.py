@@ -8,6 +8,8 @@ addresses    which addresses belong to a tensor
 accesses     what kernels load and store, and what is outside of all tensors (in the interpreter)
 tables       which program works where, as tensors that a kernel can read
 traffic      what PyTorch's own operations move
+errors       the error that a kernel raises, in the interpreter or in the compiler
+simulated_gpu  a GPU with its own clock, on which a benchmark can be tried
 
 Import this package before the first `@triton.jit`. The environment at that moment decides whether
 a kernel is compiled or interpreted.

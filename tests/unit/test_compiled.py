@@ -145,3 +145,35 @@ print(json.dumps([type(twice).__name__, [of.count("st.global") for of in version
     # 1,024 numbers on 128 threads are two stores of four, and on 256 threads one.
     assert (kind, stores) == ("InterpretedFunction", [2, 1])
     assert "twice does not compile" in message and "power of 2" in message
+
+
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_the_stub_of_a_kernel_is_found(mode: str, tmp_path: Path) -> None:
+    program = (
+        PROGRAM.split("TYPES =")[0]
+        + """
+@triton.jit
+def stub(x_ptr, n):
+    raise NotImplementedError("exercise attention: not done yet")
+
+
+@triton.jit
+def calls_stub(x_ptr, n):
+    stub(x_ptr, n)
+
+
+try:
+    if isinstance(stub, triton.JITFunction):
+        compiled(calls_stub, {"x_ptr": "*fp32", "n": "i32"}, {}, 90)
+    else:
+        calls_stub[(1,)](0, 1)
+except Exception as error:
+    from parlab.kernels.errors import cause_of  # later: it turns the interpreter on
+
+    print(json.dumps([type(error).__name__, repr(cause_of(error))]))
+"""
+    )
+    environment = {"TRITON_INTERPRET": "1"} if mode == "interpreted" else {}
+    kind, cause = run(program, tmp_path, **environment)
+    assert kind == {"compiled": "CompilationError", "interpreted": "InterpreterError"}[mode]
+    assert cause == "NotImplementedError('exercise attention: not done yet')"

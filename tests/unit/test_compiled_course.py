@@ -109,6 +109,8 @@ WIDE = {
     "online_softmax_kernel": (4, 2),  # in two passes
     "attention_kernel, bfloat16": (4, 4),
     "attention_kernel, float32": (4, 4),
+    "norm_kernel": (6, 2),
+    "norm_backward_kernel": (6, 6),
     "matmul_kernel": (0, 1),
     "example": (8, 6),
 }

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from triton.compiler.errors import CompilationError
 from triton.runtime.errors import InterpreterError
 
 from parlab.checks.base.compare import as_numpy, first_difference, has_type
@@ -15,6 +16,7 @@ from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.trial import Trial
 from parlab.kernels.accesses import Accesses, Outside, recorded
 from parlab.kernels.buffers import Arena
+from parlab.kernels.errors import cause_of
 from parlab.kernels.launches import Launch, launches
 
 SECONDS = 60.0  # the interpreter is slow, and ranks share cores
@@ -62,7 +64,7 @@ def run(
 ) -> KernelCall:
     """Call `function`, or the learner's, on the trial's ranks, and watch its kernels.
 
-    If a kernel raises, report its exception instead of the interpreter's.
+    If a kernel raises, report its exception instead of the interpreter's or the compiler's.
     """
     call = KernelCall(arena, [buffer.whole.clone() for buffer in arena.buffers])
     called = function or trial.check.function
@@ -71,11 +73,8 @@ def run(
         with launches() as call.launches, recorded(arena) as call.accesses, filled_with_nan():
             try:
                 return called(*arguments)
-            except InterpreterError as error:
-                cause: BaseException = error
-                while isinstance(cause, InterpreterError) and cause.__cause__ is not None:
-                    cause = cause.__cause__
-                raise cause from None
+            except (InterpreterError, CompilationError) as error:
+                raise cause_of(error) from None
 
     call.result = trial.run_function(watched, seconds=SECONDS)
     return call

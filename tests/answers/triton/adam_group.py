@@ -11,7 +11,7 @@ reference = answers.reference()
 adam_step = answers.reference("adam_step")
 adam_rule = reference.__globals__["adam_rule"]
 
-MASK = "offsets, offsets < n,"
+MASK = "rest, rest < n,"
 WHOLE = "whole = n // BLOCK * BLOCK"
 CORRECTION = "correction1 = tl.load(corrections + 2 * tensor)"
 CORRECTIONS = "[[1 - beta**step for beta in betas] for step in steps]"
@@ -25,7 +25,7 @@ NO_STEP = (
 G = "g_pointer = tl.load(row + 1).to(tl.pointer_type(DTYPE))"
 N = "n = tl.minimum(tl.load(row + 4) - first, CHUNK).to(tl.int32)"
 
-answers.edit("loads_outside", "no_mask", (MASK, "offsets, offsets >= 0,"))
+answers.edit("loads_outside", "no_mask", (MASK, "rest, rest >= 0,"))
 answers.edit("loads_outside", "rounded_up", (WHOLE, "whole = tl.cdiv(n, BLOCK) * BLOCK"))
 answers.edit("loads_outside", "full_chunks", (N, "n = CHUNK"))
 answers.edit(

@@ -14,7 +14,7 @@ TILE_OF = "return first + inside % height, inside // height"
 HEIGHT = "height = tl.minimum(rows - first, GROUP)"
 PROGRAM = "tile_of(tl.program_id(0), "
 ON_TWO_AXES = "tile_of(tl.program_id(0) + tl.num_programs(0) * tl.program_id(1), "
-LOOP = "for first in range(0, k, TILE):\n        inner = first + tl.arange(0, TILE)"
+LOOP = "for first in range(0, k, TILE):\n        inner = (first + tl.arange(0, TILE)).to(tl.int64)"
 TOTAL = "total = tl.zeros((TILE, TILE), dtype=tl.float32)"
 DOT = 'total = tl.dot(a, b, total, input_precision="ieee")'
 MASK_A = "mask=(rows < m) & (along < k)"

@@ -19,13 +19,16 @@ HIGHEST = "highest = larger"
 AGAIN = 'x = tl.load(x_pointer + column, mask=mask, other=-float("inf")).to(tl.float32)'
 STORE = "tl.store(out_pointer + column, tl.exp(x - highest) / total, mask=mask)"
 MASK = "mask = column < columns"
-OUT = "out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)"
-LAUNCH = "online_softmax_kernel[(rows,)](x, out, x.stride(0), out.stride(0), columns, BLOCK=block)"
+OUT = "out = torch.empty_like(x, memory_format=torch.contiguous_format)"
+LAUNCH = "online_softmax_kernel[grid](x, out, *strides, x.shape[1], BLOCK=block)"
+STRIDES = "(x.stride(0), out.stride(0))"
 RETURN = "return out"
-WHOLE = LAUNCH.replace("BLOCK=block", "BLOCK=triton.next_power_of_2(columns)")
+WHOLE = LAUNCH.replace("BLOCK=block", "BLOCK=triton.next_power_of_2(x.shape[1])")
 
 answers.edit("loads_outside", "no_mask", (AGAIN, "x = tl.load(x_pointer + column).to(tl.float32)"))
-answers.edit("loads_outside", "rows_adjacent", (LAUNCH, LAUNCH.replace("x.stride(0)", "columns")))
+answers.edit(
+    "loads_outside", "rows_adjacent", (STRIDES, STRIDES.replace("x.stride(0)", "x.shape[1]"))
+)
 answers.edit("stores_outside", "store_unmasked", (STORE, STORE.replace(", mask=mask", "")))
 answers.edit("sum_kept", "sum_not_corrected", (OLD, "total"))
 answers.edit("last_block_only", "sum_replaced", (TOTAL, f"total = {NEW}"))
@@ -41,10 +44,10 @@ answers.edit("no_launch", "torch_alone", (LAUNCH, "out = x.softmax(1)"))
 answers.edit("several_launches", "twice", (LAUNCH, f"{LAUNCH}\n    {LAUNCH}"))
 answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, "return x.softmax(1)"))
 answers.edit("argument_changed", "in_place", (OUT, "out = x"))
-answers.edit("wrong_dtype", "float32_always", (OUT, OUT.replace("dtype=x.dtype, ", "")))
+answers.edit("wrong_dtype", "float32_always", (OUT, "out = torch.empty(x.shape)"))
 answers.edit(None, "halves", (STORE, STORE.replace("tl.exp(x", "tl.exp(x.to(tl.bfloat16)")))
 answers.edit(None, "three_passes", (MASK, f"{MASK}\n        {AGAIN}"), says="load each number once")
-answers.edit(None, "program_too_many", (LAUNCH, LAUNCH.replace("(rows,)", "(rows, 2)")))
+answers.edit(None, "program_too_many", ("grid, strides = (len(x),)", "grid, strides = (len(x), 2)"))
 answers.edit("returns_none", "no_return", (RETURN, "pass"))
 
 
