@@ -57,8 +57,7 @@ def launcher_config(
         local[engines].output_file = str(folder / "job.log")
     controller = cluster.controller_launcher_class.__name__
     # What a launcher is given replaces what it inherits. An empty variable counts as not set.
-    # Ranks start whatever the warnings are, and cells obey them.
-    unset = dict.fromkeys(harmful().keys() - {"PYTHONWARNINGS"}, "")
+    unset = dict.fromkeys(harmful(), "")
     local[controller].environment = {
         **unset,
         "PYTHONSAFEPATH": "1",

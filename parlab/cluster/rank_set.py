@@ -53,7 +53,6 @@ def _begin(imports: list[str]) -> Begun:
     broken_state.install(shell)
     output_limit.install(shell)
     children.install(shell)
-    starting.restore_warnings()
     failed = []
     for statement in imports:
         try:
