@@ -12,6 +12,7 @@ from parlab.checks.base.unchanged import generators
 
 DRAWS = 256  # enough to notice a stream that begins a little later in another one
 RUNS = 100  # small seeds, from 0
+LARGEST_SEED = 10**6  # as the exercise's text says
 
 MISTAKES = Mistakes(
     same_mask_everywhere=(
@@ -80,8 +81,13 @@ def dropout_generators(check: Check) -> str:
         first = first or one
         if number >= 2 or trial.size == 1:  # about seed 0 on its own, a message says more
             trial.add(f"seeds 0 to {RUNS - 1}")
-            runs = trial.gather(trial.run_function(_runs, trial))
-            trial.require(lambda: _shared([stream for run in runs for stream in run]))
+            own = trial.run_function(_runs, trial)
+            runs = trial.gather(own)
+            pairs = trial.run_function(_with_seeds_of_apart, trial, own)
+            trial.require(
+                lambda: _shared([stream for run in runs for stream in run]),
+                lambda: next((_same(a, b) for a, b in pairs if a.numbers == b.numbers), None),
+            )
     return (
         "one alike on all ranks, one of each rank's own, from the seed alone, on 1 to "
         f"{check.world_size} ranks"
@@ -111,6 +117,16 @@ def _runs(trial: Trial) -> list[Stream]:
     device = torch.device("cpu")
     pairs = [trial.check.function(seed, trial.group, device) for seed in range(RUNS)]
     return [one for seed, pair in enumerate(pairs) for one in _streams(trial, pair, seed, 1)]
+
+
+def _with_seeds_of_apart(trial: Trial, runs: list[Stream]) -> list[tuple[Stream, Stream]]:
+    """Return each `apart` whose seed another run may have, and `together` of that run."""
+    pairs = []
+    for one in runs:
+        if one.name == "apart" and 0 <= one.initial <= LARGEST_SEED:
+            made = trial.check.function(one.initial, trial.group, torch.device("cpu"))
+            pairs.append((one, _streams(trial, made, one.initial, 1)[0]))
+    return pairs
 
 
 def _repeats(first: list[Stream], second: list[Stream]) -> Finding | None:

@@ -1,15 +1,18 @@
 """Exercise `f_and_g`."""
 
 import torch
+from mpi4py import MPI
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import same
+from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
 from parlab.checks.tensor_parallel._layers import texts
 from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, gradient_of, random
+from parlab.ledger import Ledger
 
 MISTAKES = Mistakes(
     f_no_reduce_backward=(
@@ -31,6 +34,10 @@ MISTAKES = Mistakes(
         "call"
     ),
     **texts("sends_more"),
+)
+OF_ANOTHER_GROUP = observed(
+    "after a call of f for another group, the backward pass of f sums over the ranks of that "
+    "group. Store the group in `ctx`, which each call has for itself"
 )
 CASES = {
     "two dimensions": ((3, 5), torch.float64, "contiguous"),
@@ -54,6 +61,9 @@ def f_and_g(check: Check) -> str:
                 _one(trial, name, number, shared, parts)
         both = trial.run_function(_twice, trial, random(trial.draw, 3), seconds=SECONDS)
         trial.require(lambda: None if same(*both) else MISTAKES.overwritten())
+        summed = trial.run_function(_with_another_group, trial, random(trial.draw, 3))
+        all_ranks = torch.full((3,), trial.size)
+        trial.require(lambda: None if same(summed, all_ranks) else OF_ANOTHER_GROUP)
         w = [random(trial.draw, 4) for _ in range(trial.size)][trial.rank]
         x = random(trial.draw, 4)
         error = trial.run_function(_finite_differences, trial, x, w, seconds=SECONDS)
@@ -102,6 +112,16 @@ def _twice(trial: Trial, x: Tensor) -> tuple[Tensor, Tensor]:
     before = got.clone()
     g(x + 1)
     return got, before
+
+
+def _with_another_group(trial: Trial, x: Tensor) -> Tensor:
+    """Return the gradient through f, where f of a group of this rank alone is called in between."""
+    f, _ = trial.check.function(trial.group)
+    f_alone, g_alone = trial.check.function(RecordingGroup(MPI.COMM_SELF, [0], Ledger()))
+    copied = f(x.requires_grad_())
+    g_alone(f_alone(x.detach().clone().requires_grad_()))
+    copied.sum().backward()
+    return x.grad
 
 
 def _finite_differences(trial: Trial, x: Tensor, w: Tensor) -> str:

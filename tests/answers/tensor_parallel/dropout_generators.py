@@ -111,3 +111,10 @@ def state_copied(seed, group, device):
     for _ in range(group.rank()):
         torch.rand(100_003, generator=apart)
     return together, apart
+
+
+@answers.wrong("other_run")
+def apart_at_4096(seed, group, device):
+    together = torch.Generator(device).manual_seed(seed)
+    apart = torch.Generator(device).manual_seed(4096 * (seed + 1) + group.rank())
+    return together, apart

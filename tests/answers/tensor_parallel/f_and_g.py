@@ -42,6 +42,13 @@ answers.edit(
     "f_counts_the_ranks",
     (F_BACKWARD, F_BACKWARD + "        dist.all_reduce(torch.ones(1), group=ctx.group)\n"),
 )
+answers.edit(
+    None,
+    "one_group_for_all",
+    ("ctx.group = group", "CopyToRanks.group = group"),
+    ("ctx.group)", "CopyToRanks.group)"),
+    says="for another group",
+)
 answers.edit("overwritten", "one_buffer", (G_FORWARD, ONE_BUFFER))
 answers.edit(
     None,
