@@ -89,7 +89,7 @@ def dropout_generators(check: Check) -> str:
                 lambda: next((_same(a, b) for a, b in pairs if a.numbers == b.numbers), None),
             )
     return (
-        "one alike on all ranks, one of each rank's own, from the seed alone, on 1 to "
+        "one alike on all ranks, one of each rank's own, the same for the same seed, on 1 to "
         f"{check.world_size} ranks"
     )
 
