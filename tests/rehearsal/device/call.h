@@ -54,7 +54,7 @@ class Call {
 
   // Check that the current stream may use all that was aliased, and note that it does.
   void begin() {
-    if (device < 0) device = current_device;
+    if (device < 0) device = current_device;  // an operation without CUDA tensors
     auto stream = stream_of(device);
     std::lock_guard<std::mutex> guard(streams.lock);
     begin_operation(stream);

@@ -81,6 +81,13 @@ inline bool writes(const c10::Argument& argument) {
   return argument.alias_info() && argument.alias_info()->isWrite();
 }
 
+// A view uses no memory: it has another shape of what is there.
+inline bool is_view(const c10::FunctionSchema& schema) {
+  if (schema.returns().empty()) return false;
+  auto* alias = schema.returns()[0].alias_info();
+  return alias && !alias->isWrite();
+}
+
 inline IValue back(Call& call, const IValue& value, bool inexact) {
   auto one = [&](at::Tensor t) {
     if (inexact) round_differently(t);
@@ -103,7 +110,7 @@ inline void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) 
   auto* arguments = stack->data() + stack->size() - count;
   for (size_t i = 0; i < count; ++i)
     arguments[i] = on_cpu(call, arguments[i], writes(schema.arguments()[i]));
-  call.begin();
+  if (!is_view(schema)) call.begin();
   for (size_t i = 0; i < count; ++i)
     if (arguments[i].isNone() && schema.arguments()[i].name() == "generator")
       arguments[i] = inner_generator(default_generator(call.device));
