@@ -54,8 +54,8 @@ def mend(
         kinds = sorted(set(broken.values()))
         hindered = _renew(execution, stop)
         if not hindered:
-            told = (f"This cell {did}. {remedy}" for did, remedy in map(BROKEN.get, kinds))
-            print("\n".join(told))
+            texts = (f"This cell {did}. {remedy}" for did, remedy in map(BROKEN.get, kinds))
+            print("\n".join(texts))
             return
         reason = f"This cell {', and '.join(BROKEN[kind][0] for kind in kinds)}. {hindered}"
     text = [reason, replaced_text(session.replace())]
