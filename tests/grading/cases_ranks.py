@@ -93,10 +93,15 @@ def with_more(copy: Copy, more: str) -> None:
     copy.answer("ring_shift", source.replace(last, f"    {more}\n{last}"))
 
 
-@case("partial", 12, notes="4 alone, and 0 after", ring_shift="partial")
+@case("partial", 12, ring_shift="partial")
 def leaves_a_message(copy: Copy, path: Path) -> None:
-    """The next exercise receives it in place of its own."""
+    """The next exercise would receive it in place of its own."""
     with_more(copy, "comm.Isend(x, dest=right)")
+
+
+@case("partial", case.without("ring_shift"), notes="alone, and 0 after", ring_shift="failed")
+def leaves_a_changed_library(copy: Copy, path: Path) -> None:
+    with_more(copy, "np.empty_like = None")
 
 
 @case("partial", case.without("ring_shift"), ring_shift="failed")
