@@ -14,8 +14,7 @@
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of ranks and shards. No GPU |
 # | **Background** | [chapter 07](../book/07_triton.md) of the book explains what you build here |
 #
-# After Part A, the parts do not depend on each other, so you can take them in several sittings. (Only the last one measures the Adam of
-# Part B.)
+# After Part A, you can do the parts in any order, and in several sittings. Only Part C and the last part need the Adam of Part B.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
