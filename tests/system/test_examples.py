@@ -191,6 +191,8 @@ def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:
     size = "--samples=2048" if example == "02_data_parallel" else "--steps=10"
     losses = {}
     for gpus in (1, 2):
-        printed = torchrun(2, example, size, gpus=gpus)
+        # On a GPU, the kernel would be compiled, which a rehearsal cannot do.
+        more = ["--optimizer=torch"] if (example, gpus) == ("07_triton", 2) else []
+        printed = torchrun(2, example, size, *more, gpus=gpus)
         losses[gpus] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
     assert losses[2] == pytest.approx(losses[1], abs=0.05)
