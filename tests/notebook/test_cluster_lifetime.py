@@ -351,11 +351,6 @@ def test_bad_options_are_refused(kernel: Notebook):
     assert "--targets takes ranks, as 0,2 or 0:3, not 'foo'" in ran.text
     ran = kernel.run("%%px --targets 5\n1")
     assert (ran.status, ran.error) == ("error", "UsageError")
-    # what ipyparallel has, and what would do nothing here
-    for option in ("--no-stream", "--group-outputs=engine", "--noblock --timeout 3"):
-        assert kernel.run(f"%%px {option}\n1").error == "UsageError", option
-    assert "give each cell its options" in kernel.run("%pxconfig --targets 0").text
-    assert "takes no options" in kernel.run("%pxresult -o result").text
     ran = kernel.run("%%px --targets 1\nprint('only me')")
     assert ran.text == "[rank 1] only me\n"
 
