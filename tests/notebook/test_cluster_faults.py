@@ -330,8 +330,7 @@ WINDOW = "import numpy as np\nwindow = MPI.Win.Create(np.zeros(4), comm=comm)\n"
 DEAF = {
     "a computation": "import itertools\nif rank == 1:\n    sum(itertools.count())",
     "a window's fence": WINDOW + "if rank != 0:\n    window.Fence()",
-    "a window's lock": WINDOW
-    + "window.Lock(0, MPI.LOCK_EXCLUSIVE)\nif rank == 1:\n    window.Fence()",
+    "a window's lock": WINDOW + "window.Lock(0, MPI.LOCK_EXCLUSIVE)\ncomm.Barrier()",
     "a window's epoch": (
         WINDOW + "if rank == 0:\n    window.Post(comm.group.Incl([1]))\n    window.Wait()"
     ),
