@@ -413,11 +413,16 @@ def test_a_function_that_was_sent_to_a_rank_ends_with_a_cell(notebook: Notebook)
     assert in_time(notebook, ran, 2)
 
 
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.parametrize("when", cases(["between cells", "in a cell"], {"between cells"}))
 def test_a_controller_that_ended_is_reported_and_the_ranks_replaced(notebook: Notebook, when: str):
     controller = psutil.Process(int(notebook.run(CONTROLLER).text))
     if when == "between cells":
         controller.kill()
+        wait_until(lambda: has_ended(controller), 30, "the controller's end")
         ran = notebook.run("%%px\nprint(globals().get('held'))")
         assert ran.text.endswith("[all ranks] None\n")
         shown = ran.text
