@@ -330,8 +330,7 @@ WINDOW = "import numpy as np\nwindow = MPI.Win.Create(np.zeros(4), comm=comm)\n"
 DEAF = {
     "a computation": "import itertools\nif rank == 1:\n    sum(itertools.count())",
     "a window's fence": WINDOW + "if rank != 0:\n    window.Fence()",
-    "a window's lock": WINDOW
-    + "window.Lock(0, MPI.LOCK_EXCLUSIVE)\nif rank == 1:\n    window.Fence()",
+    "a window's lock": WINDOW + "window.Lock(0, MPI.LOCK_EXCLUSIVE)\ncomm.Barrier()",
     "a window's epoch": (
         WINDOW + "if rank == 0:\n    window.Post(comm.group.Incl([1]))\n    window.Wait()"
     ),
@@ -414,11 +413,16 @@ def test_a_function_that_was_sent_to_a_rank_ends_with_a_cell(notebook: Notebook)
     assert in_time(notebook, ran, 2)
 
 
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.parametrize("when", cases(["between cells", "in a cell"], {"between cells"}))
 def test_a_controller_that_ended_is_reported_and_the_ranks_replaced(notebook: Notebook, when: str):
     controller = psutil.Process(int(notebook.run(CONTROLLER).text))
     if when == "between cells":
         controller.kill()
+        wait_until(lambda: has_ended(controller), 30, "the controller's end")
         ran = notebook.run("%%px\nprint(globals().get('held'))")
         assert ran.text.endswith("[all ranks] None\n")
         shown = ran.text

@@ -94,7 +94,9 @@ def test_stop_ends_a_loop_that_catches_exceptions(
             "import time\nmagics.mend = pressed"
         )
     wait = (
-        "1" if when == "after it" else f"open({str(flag)!r}, 'w').close(); comm.recv(source=rank)"
+        "pass"
+        if when == "after it"
+        else f"open({str(flag)!r}, 'w').close(); comm.recv(source=rank)"
     )
     try:
         sent = notebook.send(
