@@ -72,7 +72,8 @@ def fair_benchmark(check: Check) -> str:
         for _, (optimizers, rounds, warm_up, slower) in trial.cases(CASES):
             names, first = list(optimizers), len(optimizers) * warm_up
             gpu = SimulatedGPU({first + 1, first + 2 + trial.draw.randrange(3)}, slower)
-            makers = {name: gpu.optimizer(name, seconds) for name, seconds in optimizers.items()}
+            pace = trial.draw.uniform(0.8, 1.25)
+            makers = {name: gpu.optimizer(name, pace * s) for name, s in optimizers.items()}
             got = trial.run(
                 makers, gpu.make_parameters, rounds, warm_up, gpu.clock, gpu.synchronize
             )
