@@ -7,7 +7,7 @@ include common.mk # help, setup, lab, doctor, clean
 # In the order that conftest.py gives: the longest tests start first.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
 
-test: ## set everything up, then test it, in twelve minutes (ARGS="-k data" for some of it)
+test: ## set everything up, then test it, in about twenty minutes (ARGS="-k data" for some of it)
 	@$(call tested,$@,-m "not nightly")
 
 test-all: ## the same, with the tests that take long: more ranks, whole labs, attacks, Slurm
