@@ -1137,7 +1137,7 @@ for name, network in networks.items():
 #   the *whole* sequence, (batch, seq, outputs/N). The gradient of x is the sum over the ranks, for this rank's part of
 #   the sequence. `weight` and `bias` (or None) get the gradients of the whole sequence.
 # - `gather_linear` **keeps only this rank's part** for the backward pass (`ctx.save_for_backward(x, weight)`), and gathers
-#   again there. This is a third message, which saves memory by a factor of N. The product by itself would keep its
+#   again there. This is a third message, which saves memory by a factor of N. A separate product would store its
 #   whole input, so the two must be one function.
 #
 # Edge cases: if N does not divide the sequence, `scatter` raises a `ValueError`. Any float dtype is possible. Nothing that

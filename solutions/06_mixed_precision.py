@@ -1043,7 +1043,7 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# Sum the squares of all shards with an all-reduce. The result is the square of the norm. What is it if one of the numbers is
+# Sum the squares of all shards with an all-reduce. The result is the square of the norm. Is this square finite if one of the numbers is
 # infinite or NaN?
 # </details>
 

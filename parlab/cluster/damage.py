@@ -1,4 +1,4 @@
-"""What a cell broke that the labs need, and its mend before the next cell."""
+"""What a cell broke that the labs need, and its repair before the next cell."""
 
 from parlab.cluster.ending import replaced_text, unreceived_text
 from parlab.cluster.errors import CellError, RankDied
@@ -32,7 +32,7 @@ ENDED = {
 }
 
 
-def mend(
+def repair(
     execution: Execution, outputs: dict[int, dict], error: CellError | None, stop: StopButton
 ) -> None:
     """Renew what the cell broke, on all ranks, and print what that was.

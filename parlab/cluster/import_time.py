@@ -1,9 +1,9 @@
-"""How long ranks import modules in a cell: that does not count against the cell's deadline.
+"""Measures how long ranks import modules in a cell, so that the deadline does not count that time.
 
 A first `import torch` takes two seconds on an idle machine and a minute on a busy one, and a rank
-that is stopped inside an import is lost. So the deadline waits for imports, as far as
-`LIMIT_SECONDS`: one that takes longer hangs. What a learner's own module computes as it is imported
-counts: it may train, or wait for another rank.
+that is stopped inside an import is lost. So the deadline waits for imports, for `LIMIT_SECONDS` at
+most: an import that takes longer hangs. The time that a learner's own module computes while it is
+imported does count, because the module may train, or wait for another rank.
 """
 
 import time

@@ -6,7 +6,7 @@ from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from parlab.cluster import ending, outputs, report
-from parlab.cluster.damage import mend
+from parlab.cluster.damage import repair
 from parlab.cluster.errors import CellError, RankDied, RankFailed, RankInterrupted
 from parlab.cluster.execution import Execution
 from parlab.cluster.locations import with_lines_of_notebook
@@ -147,7 +147,7 @@ class RankMagics(ParallelMagics):
             progress.clear()
             outputs.show(printed, self.session.n)
             if outcome.intact and not outcome.freed:
-                mend(execution, printed, error, stop)
+                repair(execution, printed, error, stop)
         if error is None and stop.presses:
             error = RankInterrupted("Interrupted. The ranks had finished the cell.")
         if error is not None:

@@ -1,4 +1,4 @@
-"""Tables of integers that tell the programs of a kernel where to work.
+"""Tables of integers that assign parts of tensors to the programs of a kernel.
 
 chunks = chunk_table((1, 1_000, 50_000), 16_384, device)   # a row for each program
 tensors = to_device(torch.tensor(addresses), device)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from parlab.runtime.torch_mpi.named import NamedGroup
 from parlab.runtime.torch_mpi.staging import Staging, through_host
 
 BACKEND = "staged_gloo"
@@ -82,30 +83,14 @@ class StagedWork(dist.Work):
         return self._real._source_rank()
 
 
-class StagedGloo(dist.ProcessGroup):
+class StagedGloo(NamedGroup):
     """A process group over Gloo that takes CUDA tensors, too."""
+
+    backend_name = BACKEND
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
-        self._name = self._description = ""
-
-    # C++ asks for these. A group without a backend in C++ keeps them itself.
-
-    def getBackendName(self) -> str:
-        return BACKEND
-
-    def setGroupName(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:
-        self._description = description
-
-    def getGroupDesc(self) -> str:
-        return self._description
 
 
 def _method(gloo_name: str, receives: list[int], sends: list[int]) -> Callable:

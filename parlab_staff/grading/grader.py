@@ -15,7 +15,7 @@ from math import inf
 from nbformat import NotebookNode
 
 from parlab.runtime.paths import ROOT
-from parlab_staff.grading import beside, run
+from parlab_staff.grading import other_files, run
 from parlab_staff.grading.alone import disturbed, graded_alone
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched, WrongLab, match
@@ -75,7 +75,7 @@ class Grader:
         except (NotReadable, NotGiven) as error:
             what = str(error)
         what = what or submission.problem
-        return self.key | {"submission": what + beside.fingerprint(submission)}
+        return self.key | {"submission": what + other_files.fingerprint(submission)}
 
     def grade(self, submission: Submission) -> SubmissionResult:
         """Return the result, whatever the submission contains. Raises Stopped."""
@@ -110,7 +110,7 @@ class Grader:
             result.exercises = zero(self.lab, GradeStatus.ERROR)
         else:
             self._run(result, matched)
-            found = beside.sentences(self.lab, submission, submitted, matched)
+            found = other_files.sentences(self.lab, submission, submitted, matched)
             if result.status is not GradeStatus.PASSED:
                 found += other_python(submitted)
             result.message = "\n".join([*filter(None, [result.message]), *found])

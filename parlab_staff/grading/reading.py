@@ -138,8 +138,8 @@ def parse(data: bytes) -> NotebookNode:
 
 def _invalid(why: str) -> NotReadable:
     return NotReadable(
-        f"the file is no valid notebook: {why}. Open it in JupyterLab, mend it, save it, and hand "
-        "it in again"
+        f"the file is no valid notebook: {why}. Open it in JupyterLab, correct it, save it, and "
+        "hand it in again"
     )
 
 

@@ -72,7 +72,7 @@ def uses(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> set[str]
     """
     cells = _for_one(lab, matched, exercise)
     own = {exercise.cell, *exercise.checks, *exercise.hidden}
-    # An answer that is no Python counts, too: its exercise is used all the same.
+    # An answer that is not valid Python counts, too, because its exercise is still used.
     names = {e.cell: e.names for e in lab.exercises}
     defined_in = {
         name: cell

@@ -31,7 +31,7 @@ class Submission:
         path: the notebook; None if there is none, or if it is not clear which counts.
         problem: why `path` is None.
         given: whether something was handed in, even if it cannot be graded as it is.
-        beside: the student's other files, notebooks first; none of them is graded.
+        other_files: the student's other files, notebooks first; none of them is graded.
         notes: for the instructor.
     """
 
@@ -39,7 +39,7 @@ class Submission:
     path: Path | None
     problem: str = ""
     given: bool = True
-    beside: tuple[Path, ...] = ()
+    other_files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -140,7 +140,8 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
     of_lab = [path for path in notebooks if _stem(path) == lab]
     for found in (of_lab, notebooks):
         if len(found) == 1:
-            return Submission(student, found[0], beside=_beside(found[0], notebooks, folder))
+            others = _other_files(found[0], notebooks, folder)
+            return Submission(student, found[0], other_files=others)
     if notebooks:
         names = _named(of_lab or notebooks, folder)
         return Submission(
@@ -159,7 +160,7 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
     return Submission(student, None, "the folder holds nothing", given=False)
 
 
-def _beside(graded: Path, notebooks: list[Path], folder: Path) -> tuple[Path, ...]:
+def _other_files(graded: Path, notebooks: list[Path], folder: Path) -> tuple[Path, ...]:
     """Return the student's other notebooks, and then the other files of their own."""
     others = [path for path in notebooks if path != graded]
     files = _files(folder, _NOT_STUDENTS | {"book", "parlab"})

@@ -88,10 +88,10 @@ def test_stop_ends_a_loop_that_catches_exceptions(
     flag = tmp_path / "running"
     if when == "after it":  # while its end is being looked at
         notebook.run(
-            "import pathlib\nfrom parlab.cluster import magics\nmend = magics.mend\n"
-            "def pressed(*arguments):\n    mend(*arguments)\n"
+            "import pathlib\nfrom parlab.cluster import magics\nrepair = magics.repair\n"
+            "def pressed(*arguments):\n    repair(*arguments)\n"
             f"    pathlib.Path({str(flag)!r}).touch()\n    time.sleep(1)\n"
-            "import time\nmagics.mend = pressed"
+            "import time\nmagics.repair = pressed"
         )
     wait = (
         "pass"
@@ -109,7 +109,7 @@ def test_stop_ends_a_loop_that_catches_exceptions(
         ran = notebook.wait(sent)
     finally:
         if when == "after it":
-            notebook.run("magics.mend = mend")
+            notebook.run("magics.repair = repair")
     assert (ran.error in ("RankInterrupted", "KeyboardInterrupt"), ran.text) == (True, ""), (
         ran.message
     )

@@ -1,4 +1,4 @@
-"""Children that a rank forks: they end when they are told to, and with their cell."""
+"""Children that a rank forks end at a signal, and with their cell."""
 
 import subprocess
 import sys

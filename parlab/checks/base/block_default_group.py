@@ -25,7 +25,7 @@ for _name in (*COLLECTIVES, *OLD_NAMES, "send", "recv", "recv_anysource", "monit
 
 @contextmanager
 def default_group_refuses() -> Iterator[None]:
-    """Within, operations on torch's default group raise RuntimeError; rank and size are told."""
+    """Let operations on torch's default group raise RuntimeError; its rank and size can be read."""
     world = distributed_c10d._world
     default = world.default_pg
     if default is None:

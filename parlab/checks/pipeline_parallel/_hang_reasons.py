@@ -113,9 +113,9 @@ def _blocking_send(
 def waited_in(calls: Sequence[Call]) -> Call | None:
     """Return the call in which a rank was stuck: of those that took long, the last one.
 
-    It need not be the last of all. A send is freed as soon as its receiver is, and may end as if
-    all were well; the rank then goes on to its next call. Nor is it the one that took longest: a
-    message that was started before, and that nobody waits for, is under way as long.
+    It need not be the last call of all. A send is freed as soon as its receiver is, and may end
+    without an error, and then the rank makes its next call. It need not be the longest call either:
+    a message that was started earlier, and that nobody waits for, takes as long.
     """
     now = time.perf_counter()
     seconds = [(call.end or now) - call.start for call in calls]

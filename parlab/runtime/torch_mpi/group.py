@@ -31,6 +31,7 @@ from mpi4py import MPI
 
 from parlab.runtime.torch_mpi import collectives
 from parlab.runtime.torch_mpi.buffers import copy_back, dense, flat, message, pieces, unflatten
+from parlab.runtime.torch_mpi.named import NamedGroup
 from parlab.runtime.torch_mpi.observers import observed
 from parlab.runtime.torch_mpi.staging import through_host
 from parlab.runtime.torch_mpi.work import CompletedWork, PointToPointWork
@@ -40,35 +41,19 @@ Tensors = list[torch.Tensor]
 BACKEND = "mpi4py"
 
 
-class MPIGroup(dist.ProcessGroup):
+class MPIGroup(NamedGroup):
     """A process group over `comm`, an mpi4py communicator; its rank and size are `comm`'s.
 
     The group reads `comm` at each call: where its handle is renewed in place, the group goes on
     with the new one. The methods are those that torch.distributed calls; use its functions.
     """
 
+    backend_name = BACKEND
+
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm.rank, comm.size)
         self.comm = comm
         self._under_way: list[PointToPointWork] = []
-        self._name = self._description = ""
-
-    # What C++ asks for by these names; a group without a backend in C++ keeps them itself.
-
-    def getBackendName(self) -> str:
-        return BACKEND
-
-    def setGroupName(self, name: str) -> None:
-        self._name = name
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:
-        self._description = description
-
-    def getGroupDesc(self) -> str:
-        return self._description
 
     def abort(self) -> None:
         """Make every call on this group fail, on every rank, for good."""

@@ -94,7 +94,7 @@ def language() -> Finding:
     return Finding(
         "note",
         f"{chosen} ({encoding})",
-        "The course uses UTF-8 all the same. Your own scripts do so with PYTHONUTF8=1.",
+        "The course uses UTF-8 anyway. For your own scripts, set PYTHONUTF8=1.",
     )
 
 

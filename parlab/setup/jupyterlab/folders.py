@@ -17,5 +17,5 @@ def problem() -> str:
         return ""
     return (
         f"JupyterLab cannot write its settings ({'; '.join(found)}). Make room or allow writing "
-        "there, or choose another folder: `mkdir -p /tmp/home && HOME=/tmp/home make lab`"
+        "there, or choose another folder: `HOME=$(mktemp -d) make lab`"
     )

@@ -55,7 +55,7 @@ class OnStream {
   int64_t before_;
 };
 
-// An operation on a group's stream. Whoever waits lets the current stream wait for that one.
+// An operation on a group's stream. A wait makes the current stream wait for that one.
 struct StreamWork final : c10d::Work {
   DeviceIndex device;
   Clock end;

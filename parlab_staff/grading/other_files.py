@@ -21,14 +21,14 @@ MOST_NOTEBOOKS = 20  # of a student that are compared with the graded one
 def fingerprint(submission: Submission) -> str:
     """Return a digest of what `sentences` depends on; "" without other files."""
     digest = hashlib.sha256()
-    for path in submission.beside:
+    for path in submission.other_files:
         digest.update(os.fsencode(path.name) + b"\0")
         if path in _notebooks(submission):
             try:
                 digest.update(read_bytes(path))
             except (NotReadable, NotGiven) as error:
                 digest.update(str(error).encode())
-    return digest.hexdigest()[:16] if submission.beside else ""
+    return digest.hexdigest()[:16] if submission.other_files else ""
 
 
 def sentences(
@@ -39,7 +39,7 @@ def sentences(
     found = [_compared(lab, submission, path, matched) for path in _notebooks(submission)]
     modules = {name for source in sources for name in _imported(source)}
     found += [_missing_module(name, submission) for name in sorted(modules) if not _installed(name)]
-    files = [path for path in submission.beside if not is_notebook(path)]
+    files = [path for path in submission.other_files if not is_notebook(path)]
     found += [
         f"Your notebook uses {path.name}, which was not there when it was graded: only the "
         "notebook runs."
@@ -50,7 +50,7 @@ def sentences(
 
 
 def _notebooks(submission: Submission) -> list[Path]:
-    return [path for path in submission.beside if is_notebook(path)][:MOST_NOTEBOOKS]
+    return [path for path in submission.other_files if is_notebook(path)][:MOST_NOTEBOOKS]
 
 
 def _compared(lab: GradedLab, submission: Submission, path: Path, matched: Matched) -> str:
@@ -96,7 +96,9 @@ def _installed(module: str) -> bool:
 
 
 def _missing_module(name: str, submission: Submission) -> str:
-    files = [p for p in submission.beside if name in (p.stem, p.parent.name) and p.suffix == ".py"]
+    files = [
+        p for p in submission.other_files if name in (p.stem, p.parent.name) and p.suffix == ".py"
+    ]
     if files:
         return (
             f"Your notebook imports `{name}`, and {files[0].name} was not graded: only the "
