@@ -45,7 +45,217 @@ from parlab.reference import use_reference
 # # Part A: activations
 
 # %% [markdown]
-# SECTION 1 STARTS (kept_bytes)
+# ## 1. What will a forward pass keep?
+#
+# *Difficulty 2/5, 10 minutes.*
+#
+# The backward pass computes gradients from tensors that the forward pass has kept, the *activations*.
+# [Chapter 04](../book/04_tensor_parallel.md) counts them for one block of the small GPT. For each of the $bsh$ numbers
+# between two layers ($b$ samples of $s$ tokens, hidden size $h$), the block keeps 16:
+#
+# - the inputs of both norms (2)
+# - the inputs of the four linear layers (7, because the second one in the MLP is 4h wide)
+# - Q, K, and V (3)
+# - the input of the GELU (4)
+#
+# There is no dropout. Attention is *fused*: it keeps its output, which the list already has as the input of a linear layer,
+# and computes its scores again in the backward pass.
+#
+# **Predict in numbers**: how many bytes are kept in float32? Leave out small things, such as the tokens and the norms' means.
+#
+# - `block`: by one block
+# - `scores`: by one block *in addition*, if attention is not fused. The softmax keeps its output, which has a probability for
+#   each of the $a$ heads and each pair of tokens. The scores before the softmax are not kept
+# - `model`: by $l$ blocks, the last norm, the output layer, and the loss. The norm and the output layer keep their inputs,
+#   and the cross-entropy keeps one logarithm for each token and each of the $V$ entries of the vocabulary
+# - `checkpointed`: by the same model, if each block keeps only its input. (You will write this in exercise 2.)
+
+
+# %% tags=["exercise"] exercise="predict_kept"
+# %%px
+def predict_kept(
+    batch: int, sequence: int, hidden: int, heads: int, layers: int, vocabulary: int
+) -> dict[str, float]:
+    """Bytes kept in float32 by a `block`, by its `scores`, by the `model`, and `checkpointed`."""
+    # BEGIN SOLUTION
+    between = 4 * batch * sequence * hidden
+    end = 2 * between + 4 * batch * sequence * vocabulary
+    return {
+        "block": 16 * between,
+        "scores": 4 * batch * heads * sequence**2,
+        "model": layers * 16 * between + end,
+        "checkpointed": layers * between + end,
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_kept" points=1
+# %%px
+check.predict_kept(predict_kept)
+
+# %% tags=["hidden-check"] exercise="predict_kept" points=1
+# %%px --timeout 20
+check.show_values(
+    **{
+        name: [
+            round(predict_kept(*sizes)[name])
+            for sizes in ((3, 50, 40, 5, 7, 90), (1, 8, 16, 2, 1, 11))
+        ]
+        for name in ("block", "scores", "model", "checkpointed")
+    }
+)
+
+# %% [markdown]
+# ## 1b. Count what a forward pass keeps
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Autograd can show you each tensor that it keeps. Inside `with torch.autograd.graph.saved_tensors_hooks(pack, unpack):`, it
+# calls `pack(tensor)` and keeps what `pack` returns. In the backward pass, it calls `unpack` with that object, and expects the
+# tensor.
+#
+# Write `kept_bytes`, which calls `forward()` once and returns the bytes that autograd keeps of it.
+#
+# - **Storages.** Several tensors can be views of one storage, as Q, K, and V are. Count each storage once, and count all of
+#   it: even a small view keeps the whole storage in memory.
+# - **Parameters** of `model` are in memory anyway. Do not count them, nor views of them, such as the transposed weight that a
+#   product keeps. A parameter that needs no gradient does not count either.
+# - **Everything else that is kept** counts, whatever its dtype: inputs, targets, and masks, too.
+# - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
+#   as without your hooks.
+# - **Nothing is left** when `kept_bytes` has returned. An operation such as softmax keeps its own output. If `pack` returned
+#   that very tensor, the tensor and the graph would refer to each other, and would never be freed. Return
+#   `tensor.detach()`, which is a view.
+#
+# **Predict**: somebody replaces the GELU by a ReLU. A GELU keeps its input, and a ReLU keeps its output. How many numbers does
+# the block then keep, instead of 16?
+#
+# <details><summary>Hint 1</summary>
+#
+# `tensor.untyped_storage()` has the methods `data_ptr()`, where the storage begins in memory, and `nbytes()`. Two tensors
+# share a storage if it begins at the same place.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# First collect the places of all parameters' storages in a set. In `pack`, if the tensor's storage is not in that set, write
+# its bytes into a dict with the place as the key. `unpack` returns what it gets.
+# </details>
+
+
+# %% tags=["exercise"] exercise="kept_bytes"
+# %%px
+def kept_bytes(forward: Callable[[], Any], model: nn.Module) -> int:
+    """Bytes that autograd keeps of `forward()` for the backward pass.
+
+    Each storage counts once, and as a whole. Those of the parameters of `model` do not count.
+    """
+    # BEGIN SOLUTION
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(kept.values())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="kept_bytes" points=2
+# %%px --timeout 20
+check.kept_bytes(kept_bytes)
+
+
+# %% tags=["hidden-check"] exercise="kept_bytes" points=1
+# %%px --timeout 20
+def counted(columns, activation):
+    net = nn.Sequential(
+        nn.Linear(6, columns), activation, nn.Linear(columns, 4), nn.Softmax(-1)
+    ).to(device)
+    inputs = torch.ones(5, 7, 6, device=device)
+    return int(
+        kept_bytes(lambda: net(inputs[1:3]).chunk(2, -1)[0].exp() * net[0].weight[1, 2], net)
+    )
+
+
+check.show_values(
+    gelu=counted(8 + rank, nn.GELU()),
+    relu=counted(8 + rank, nn.ReLU()),
+    sigmoid=counted(3, nn.Sigmoid()),
+)
+
+# %% [markdown]
+# The next cells count what a GPT with eight layers keeps, and compare it with your prediction. `forward_loss` runs each block
+# through `run`, so that you can replace `run` by your own function later.
+
+# %%
+# %%px --timeout 60
+config = models.GPTConfig(layers=8)
+tokens, targets = training.text_batches(1, 16, config.sequence_length, device)[0]
+torch.manual_seed(0)
+gpt = models.GPT(config).to(device)
+
+
+def plain_run(function, *args, **kwargs):
+    return function(*args, **kwargs)
+
+
+def forward_loss(run):
+    """The loss of the GPT, each of whose blocks is called by `run(block, x)`."""
+    x = gpt.tokens(tokens) + gpt.positions.weight
+    for block in gpt.blocks:
+        x = run(block, x)
+    return training.token_loss(gpt.unembed(gpt.norm(x)), targets)
+
+
+# %%
+# %%px
+class UnfusedAttention(models.Attention):
+    """Attention whose scores and probabilities are tensors."""
+
+    def forward(self, x):
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
+        scores = q @ k.transpose(-1, -2) / self.head_size**0.5
+        later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+        probabilities = scores.masked_fill(later, -torch.inf).softmax(-1)
+        return self.out((probabilities @ v).transpose(1, 2).flatten(2))
+
+
+unfused, with_relu = (models.Block(config).to(device) for _ in range(2))
+unfused.attention = UnfusedAttention(config).to(device)
+with_relu.mlp[1] = nn.ReLU()
+
+# %%
+# %%px
+h, s, b = config.hidden_size, config.sequence_length, len(tokens)
+predicted = predict_kept(b, s, h, config.heads, config.layers, config.vocab_size)
+x = torch.randn(b, s, h, device=device, requires_grad=True)
+blocks = {"GELU": gpt.blocks[0], "ReLU": with_relu, "not fused": unfused}
+kept = {name: kept_bytes(partial(block, x), block) for name, block in blocks.items()}
+measured = {
+    "block": kept["GELU"],
+    "scores": kept["not fused"] - kept["GELU"],
+    "model": kept_bytes(partial(forward_loss, plain_run), gpt),
+}
+if rank == 0:
+    for name, size in measured.items():
+        print(f"{name:>6}: {size / 1e6:5.2f} MB, {size / predicted[name]:.2f} of the prediction")
+    print(", ".join(f"{name}: {size / (4 * b * s * h):.1f} numbers" for name, size in kept.items()))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With a ReLU, the block keeps 12 numbers. The ReLU's output is also the input of the next linear layer, which keeps it anyway,
+# so the ReLU costs no memory of its own. The input of a GELU is a tensor that nothing else keeps.
+# </details>
 
 # %% [markdown]
 # SECTION 2 STARTS (checkpoint)
