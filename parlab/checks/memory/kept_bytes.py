@@ -1,6 +1,7 @@
 """Exercise `kept_bytes`."""
 
 import gc
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,6 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
-from parlab.memory import LiveStorages
 
 MISTAKES = Mistakes(
     parameters_counted=(
@@ -202,8 +202,14 @@ def same_gradients(
 
 
 def left_over(function: Callable[..., Any], net: Net, x: Tensor) -> int:
-    """Return the bytes of a pass that nothing frees."""
-    with LiveStorages() as live:
-        function(lambda: net.wide(x).softmax(-1), net)
-        gc.collect()
-    return live.live
+    """Return the bytes of a result that its graph, which nobody has any more, keeps alive."""
+    results: list[weakref.ref[Tensor]] = []
+
+    def forward() -> Tensor:
+        result = net.wide(x).softmax(-1)
+        results.append(weakref.ref(result))
+        return result
+
+    function(forward, net)
+    gc.collect(1)  # all generations take too long
+    return sum(result().nbytes for result in results if result() is not None)
