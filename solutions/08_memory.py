@@ -258,7 +258,136 @@ if rank == 0:
 # </details>
 
 # %% [markdown]
-# SECTION 2 STARTS (checkpoint)
+# ## 2. Compute it again
+#
+# *Difficulty 4/5, 30 minutes.*
+#
+# *Activation checkpointing* trades time for memory. A segment of the model, such as a block, keeps only its inputs. When the
+# backward pass reaches the segment, it runs the segment's forward pass a second time, now with a graph, and runs the backward
+# pass through this graph.
+#
+# Write `checkpoint`, which is called in place of `function(*args, **kwargs)`, and returns the same. You can use the skeleton of
+# an `autograd.Function` below, or something of your own, but not `torch.utils.checkpoint`.
+#
+# - **Memory.** Between the forward and the backward pass, nothing that `function` computes is kept, apart from its outputs.
+#   What the second forward pass computes is freed when the segment's backward pass is done.
+# - **Gradients** equal those without `checkpoint`, bit for bit. Parameters that `function` uses without getting them as an
+#   argument, as a block does, have gradients, too.
+# - **Random numbers.** The second forward pass draws the same dropout masks as the first one, so it has to start with the
+#   generator in the same state. After it, put back the state that the generator had before: the rest of the training must draw
+#   the same numbers as without `checkpoint`.
+# - **Time.** `function` runs once in the forward and once in the backward pass.
+#
+# The check also tries:
+#
+# - **Arguments** of any type, by position or by keyword. Tensors, of any dtype, are arguments themselves, not elements of a list.
+#   Some, or all of them, need no gradient.
+# - **Several outputs** in a tuple. Some may be integers, and the loss may not depend on all of them.
+# - **A checkpoint inside a checkpoint.**
+# - **Inside `torch.no_grad()`**, `function` runs once, and the outputs need no gradient.
+#
+# **Predict**: how many forward passes of computing does a training step with checkpoints take, if a backward pass takes as long
+# as two? How much longer does the step take than without?
+#
+# <details><summary>Hint 1</summary>
+#
+# `forward` of an `autograd.Function` runs without a graph. Its tensors are arguments of `apply`, and only these get gradients,
+# so pass the values of `kwargs` as further arguments. If no argument of `apply` needs a gradient, autograd never calls
+# `backward`. An empty tensor that requires a gradient, as one more argument, is enough.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# In `backward`, detach each tensor, with the same `requires_grad` as before. Within `torch.random.fork_rng(devices=[])`, which
+# puts the generator's state back at its end, and `torch.enable_grad()`, call `torch.set_rng_state` and the function. Then
+# `torch.autograd.backward(outputs, gradients)` computes the gradients of the detached tensors and of all parameters. Leave out
+# the outputs that need no gradient, or have none: after `ctx.set_materialize_grads(False)`, such a gradient is None.
+# </details>
+
+
+# %% tags=["exercise"] exercise="checkpoint"
+# %%px
+class Recomputation(torch.autograd.Function):
+    """Calls `run` without keeping what it computes, and calls it again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, run, *values):
+        # BEGIN SOLUTION
+        tensors = [value if isinstance(value, Tensor) else None for value in values]
+        ctx.run, ctx.others = run, [None if isinstance(value, Tensor) else value for value in values]
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.gpus = sorted({t.device.index for t in tensors if t is not None and t.device.type == "cuda"})
+        ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]
+        return run(*values)
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        # BEGIN SOLUTION
+        values = [
+            other if saved is None else saved.detach().requires_grad_(saved.requires_grad)
+            for other, saved in zip(ctx.others, ctx.saved_tensors, strict=True)
+        ]
+        with torch.random.fork_rng(ctx.gpus), torch.enable_grad():
+            torch.set_rng_state(ctx.states[0])
+            for gpu, state in zip(ctx.gpus, ctx.states[1], strict=True):
+                torch.cuda.set_rng_state(state, gpu)
+            outputs = ctx.run(*values)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        ends, wanted = [], []
+        for output, gradient in zip(outputs, gradients, strict=True):
+            if gradient is not None and output.requires_grad:
+                ends.append(torch.autograd.graph.get_gradient_edge(output))
+                wanted.append(gradient)
+        del outputs, output  # the graph alone is needed, not these numbers
+        torch.autograd.backward(ends, wanted)
+        return None, *(value.grad if isinstance(value, Tensor) else None for value in values)
+        # END SOLUTION
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return `function(*args, **kwargs)`, and keep only the arguments for the backward pass.
+
+    `function` returns a tensor, or a tuple of tensors. If it is called again with the generators in the same state, it computes
+    the same.
+    """
+    # BEGIN SOLUTION
+    count, keywords = len(args), tuple(kwargs)
+
+    def run(anchor, *values):
+        return function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
+
+    anchor = torch.empty(0, requires_grad=True)  # parameters may be all that needs a gradient
+    return Recomputation.apply(run, anchor, *args, *kwargs.values())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="checkpoint" points=4
+# %%px --timeout 30
+check.checkpoint(checkpoint)
+
+
+# %% tags=["hidden-check"] exercise="checkpoint" points=2
+# %%px --timeout 20
+def trained_with(around):
+    torch.manual_seed(rank)
+    weight, scale = torch.randn(3, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+    calls = []
+
+    def segment(x, index, *, factor):
+        calls.append(index.dtype)
+        y = F.dropout((x @ weight).sin() * factor, 0.5)
+        return y, index + 1, y.cos() @ weight
+
+    first, index, second = around(segment, torch.ones(4, 3), torch.arange(4), factor=scale.tanh())
+    third = around(lambda x: around(torch.exp, F.dropout(x, 0.25)), second)[0]
+    (first[index % 4].square().sum() + third.sum() + F.dropout(first, 0.5).sum()).backward()
+    return [weight.grad, scale.grad, torch.rand(3)], len(calls)
+
+
+(right, _), (got, calls) = (trained_with(around) for around in (lambda f, *a, **k: f(*a, **k), checkpoint))
+check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=True)], calls=calls)
 
 # %% [markdown]
 # SECTION 3 STARTS (plan_recomputation)

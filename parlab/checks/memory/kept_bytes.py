@@ -203,13 +203,14 @@ def same_gradients(
 
 def left_over(function: Callable[..., Any], net: Net, x: Tensor) -> int:
     """Return the bytes of a result that its graph, which nobody has any more, keeps alive."""
-    results: list[weakref.ref[Tensor]] = []
+    results: list[weakref.ref[torch.UntypedStorage]] = []
 
     def forward() -> Tensor:
         result = net.wide(x).softmax(-1)
-        results.append(weakref.ref(result))
+        results.append(weakref.ref(result.untyped_storage()))
         return result
 
     function(forward, net)
     gc.collect(1)  # all generations take too long
-    return sum(result().nbytes for result in results if result() is not None)
+    left = [storage for result in results if (storage := result()) is not None]
+    return sum(storage.nbytes() for storage in left)
