@@ -314,10 +314,15 @@ class Recomputation(torch.autograd.Function):
     def forward(ctx, run, *values):
         # BEGIN SOLUTION
         tensors = [value if isinstance(value, Tensor) else None for value in values]
-        ctx.run, ctx.others = run, [None if isinstance(value, Tensor) else value for value in values]
+        ctx.run, ctx.others = (
+            run,
+            [None if isinstance(value, Tensor) else value for value in values],
+        )
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        ctx.gpus = sorted({t.device.index for t in tensors if t is not None and t.device.type == "cuda"})
+        ctx.gpus = sorted(
+            {t.device.index for t in tensors if t is not None and t.device.type == "cuda"}
+        )
         ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]
         return run(*values)
         # END SOLUTION
@@ -386,7 +391,9 @@ def trained_with(around):
     return [weight.grad, scale.grad, torch.rand(3)], len(calls)
 
 
-(right, _), (got, calls) = (trained_with(around) for around in (lambda f, *a, **k: f(*a, **k), checkpoint))
+(right, _), (got, calls) = (
+    trained_with(around) for around in (lambda f, *a, **k: f(*a, **k), checkpoint)
+)
 check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=True)], calls=calls)
 
 # %% [markdown]

@@ -67,7 +67,7 @@ Step = Callable[[Leaves, Watch, Around], Tensor]  # computes the loss
 
 def dropout(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
     segment = watch.segment(lambda x: F.dropout(torch.tanh(x @ leaves["weight"]), 0.4))
-    return F.dropout(around(segment, leaves["x"].exp()), 0.5).square().sum()
+    return F.dropout(around(segment, leaves["x"]), 0.5).square().sum()
 
 
 def two_in_a_row(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
@@ -111,7 +111,7 @@ def some_need_no_gradient(leaves: Leaves, watch: Watch, around: Around) -> Tenso
     def function(frozen: Tensor, tokens: Tensor, x: Tensor) -> Tensor:
         return frozen[tokens] * x.sin()
 
-    return around(watch.segment(function), leaves["frozen"], torch.arange(4), leaves["x"]).sum()
+    return around(watch.segment(function), leaves["frozen"], torch.arange(10), leaves["x"]).sum()
 
 
 def nested(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
@@ -149,9 +149,9 @@ def drawn(draw: Random) -> tuple[Leaves, int]:
     """Draw leaves, and a seed for the step's dropout."""
     generator = torch.Generator().manual_seed(draw.getrandbits(32))
     leaves = {
-        "x": torch.randn(4, 3, generator=generator).requires_grad_(),
-        "weight": torch.randn(3, 3, generator=generator).requires_grad_(),
-        "frozen": torch.randn(4, 3, generator=generator),
+        "x": torch.randn(10, 6, generator=generator).requires_grad_(),
+        "weight": torch.randn(6, 6, generator=generator).requires_grad_(),
+        "frozen": torch.randn(10, 6, generator=generator),
     }
     return leaves, draw.getrandbits(32)
 
