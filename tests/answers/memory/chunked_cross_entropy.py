@@ -64,8 +64,12 @@ for mistake, name, *edits in (
         "targets_clamped",
         ("target = targets[rows, None].clamp(min=0)", "target = targets[rows, None].clamp_(min=0)"),
     ),
-    (None, "only_the_weight_scaled", (BACK, BACK.replace("of_hidden.mul_(gradient)", "of_hidden"))),
-    (None, "loss_of_shape_one", ("hidden.new_zeros(())", "hidden.new_zeros(1)")),
+    (
+        "not_scaled",
+        "only_the_weight_scaled",
+        (BACK, BACK.replace("of_hidden.mul_(gradient)", "of_hidden")),
+    ),
+    ("wrong_shape", "loss_of_shape_one", ("hidden.new_zeros(())", "hidden.new_zeros(1)")),
     ("wrong_type", "no_return", ("return loss", "return loss.item()")),
 ):
     answers.edit(mistake, name, *edits)
@@ -111,7 +115,7 @@ def mean_of_chunks(hidden, weight, targets, chunk_size):
     return sum(F.cross_entropy(x @ weight.T, y) for x, y in parts) / len(parts)
 
 
-@answers.wrong(None, says="nan")
+@answers.wrong("not_a_number")
 def mean_times_count(hidden, weight, targets, chunk_size):
     """A chunk without targets has a mean of NaN."""
     total = hidden.new_zeros(())
@@ -126,7 +130,7 @@ def mean_times_count(hidden, weight, targets, chunk_size):
     return total / (targets != -100).sum()
 
 
-@answers.wrong("not_scaled")
+@answers.wrong(None, says="sets .grad")
 def backward_in_the_forward_pass(hidden, weight, targets, chunk_size):
     """Writes .grad itself, and returns a loss that gives zero gradients."""
     count, total = (targets != -100).sum(), hidden.new_zeros(())
