@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import torch
@@ -16,6 +15,17 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, has_type, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.unchanged import unchanged
+from parlab.checks.memory._loss_batch import (
+    IGNORED,
+    Batch,
+    Case,
+    Gradients,
+    copied,
+    drawn,
+    inputs,
+    plain_step,
+    token_losses,
+)
 
 MISTAKES = Mistakes(
     library_call=(
@@ -51,28 +61,6 @@ MISTAKES = Mistakes(
         "`log_softmax`, or subtract each token's largest logit first"
     ),
 )
-TOLERANCE = 1e-5  # float32, added in another order
-IGNORED = -100
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is drawn for a case, and how the function is called."""
-
-    tokens: int = 37
-    chunk: int = 8
-    ignored: tuple[int, ...] = ()  # tokens whose target is ignored
-    factor: float = 1.0  # of the loss
-    size: float = 1.0  # of the logits
-    tied: bool = False
-    needs_gradient: tuple[bool, bool] = (True, True)  # the hidden states, the weight
-    vocabulary: int = 11
-    hidden: int = 6
-
-    @property
-    def tolerance(self) -> float:
-        """Of the largest number. Large logits in float32 have fewer digits after the point."""
-        return TOLERANCE * max(1.0, self.size)
 
 
 CASES = {
@@ -97,28 +85,12 @@ MEMORY = {
 
 
 @dataclass
-class Batch:
-    """Inputs of the function; with tied weights, `hidden` is None and comes from `weight`."""
-
-    hidden: Tensor | None
-    weight: Tensor
-    targets: Tensor
-    tokens: Tensor  # of the embedding
-
-    def leaves(self, case: Case, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
-        tensors = [self.weight] if case.tied else [self.hidden, self.weight]
-        needed = [True] if case.tied else case.needs_gradient
-        copies = [t.detach().to(dtype, copy=True) for t in tensors]
-        return tuple(c.requires_grad_(n) for c, n in zip(copies, needed, strict=True))
-
-
-@dataclass
 class Step:
     """What the function gave: the loss, and the gradients of the leaves (None where frozen)."""
 
     loss: Any
-    gradients: list[Tensor | None]
-    second: list[Tensor | None] | None = None  # after a second backward pass; None: it raised
+    gradients: Gradients
+    second: Gradients | None = None  # after a second backward pass; None: it raised
     library: bool = False
     changed: Finding | None = None
 
@@ -144,20 +116,6 @@ def chunked_cross_entropy(check: Check) -> str:
             peak, plain = trial.run_function(lambda: peaks(check.function, batch, case))
             trial.require(lambda: one_chunk(peak, plain, case))
     return "loss and gradients of F.cross_entropy, with the logits of one chunk in memory"
-
-
-def drawn(draw: Random, case: Case) -> Batch:
-    generator = torch.Generator().manual_seed(draw.getrandbits(32))
-    hidden = torch.randn(case.tokens, case.hidden, generator=generator) * case.size
-    weight = torch.randn(case.vocabulary, case.hidden, generator=generator)
-    words = torch.randint(case.vocabulary, (2, case.tokens), generator=generator)
-    words[0, list(case.ignored)] = IGNORED
-    return Batch(None if case.tied else hidden, weight, words[0], words[1])
-
-
-def inputs(leaves: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the hidden states and the weight; a tied weight also gives the hidden states."""
-    return leaves if len(leaves) == 2 else (torch.tanh(leaves[0][batch.tokens]), leaves[0])
 
 
 class SeesLibrary(TorchFunctionMode):
@@ -194,24 +152,11 @@ def taken(function: Callable, batch: Batch, case: Case) -> Step:
     return step
 
 
-def copied(leaves: tuple[Tensor, ...]) -> list[Tensor | None]:
-    return [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
-
-
-def plain_step(batch: Batch, case: Case, factor: float) -> tuple[Tensor, list[Tensor | None]]:
-    """Return loss and gradients of F.cross_entropy in float64, for the loss times `factor`."""
-    leaves = batch.leaves(case, torch.float64)
-    hidden, weight = inputs(leaves, batch)
-    loss = F.cross_entropy(hidden @ weight.T, batch.targets)
-    (loss * factor).backward()
-    return loss.detach(), copied(leaves)
-
-
 def loss_is_right(loss: Any, batch: Batch, case: Case) -> Finding | None:
     """Require the mean over the targets that count, as a tensor that has a gradient."""
     if found := has_type(loss, Tensor, "a torch.Tensor", "the loss"):
         return found
-    right, _ = plain_step(batch, case, 1.0)
+    right, _ = plain_step(batch, case)
     if loss.shape == () and not loss.isfinite() and case.size > 1:
         return MISTAKES.overflow(got=loss.item())
     tolerance = case.tolerance * max(1.0, right.item())
@@ -226,8 +171,7 @@ def loss_is_right(loss: Any, batch: Batch, case: Case) -> Finding | None:
 
 
 def wrong_losses(batch: Batch, case: Case) -> Iterator[tuple[str, Tensor]]:
-    hidden, weight = inputs(batch.leaves(case, torch.float64), batch)
-    losses = F.cross_entropy(hidden @ weight.T, batch.targets, reduction="none").detach()
+    losses = token_losses(batch.leaves(case, torch.float64), batch).detach()
     counts = batch.targets != IGNORED
     yield "ignored_in_mean", losses.mean()
     parts = list(zip(losses.split(case.chunk), counts.split(case.chunk), strict=True))
@@ -236,35 +180,25 @@ def wrong_losses(batch: Batch, case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "mean_of_means", torch.stack(means).mean()
 
 
-def gradients_are_right(
-    got: list[Tensor | None], batch: Batch, case: Case, times: int = 1
-) -> Finding | None:
+def gradients_are_right(got: Gradients, batch: Batch, case: Case, times: int = 1) -> Finding | None:
     """Compare the leaves' gradients with `times` those of F.cross_entropy, in their order."""
     _, right = plain_step(batch, case, times * case.factor)
     _, unscaled = plain_step(batch, case, times)
+    last = (case.tokens - 1) // case.chunk * case.chunk
+    _, of_last = plain_step(batch, case, times * case.factor, last)
     names = ["the tied weight"] if case.tied else ["the hidden states", "the weight"]
-    for name, one, wanted, plain in zip(names, got, right, unscaled, strict=True):
+    for name, one, wanted, plain, end in zip(names, got, right, unscaled, of_last, strict=True):
         if wanted is None:
             continue
         tolerance = case.tolerance * wanted.abs().max().item()
         if one is not None and one.shape == wanted.shape and not same(one, wanted, tolerance):
             if same(one, plain, tolerance):
                 return MISTAKES.not_scaled(name=name)
-            if "weight" in name and not case.tied and same(one, last_chunk(batch, case), tolerance):
+            if name == "the weight" and same(one, end, tolerance):
                 return MISTAKES.last_chunk()
         if found := equal(one, wanted.float(), f"the gradient of {name}", tolerance):
             return found
     return None
-
-
-def last_chunk(batch: Batch, case: Case) -> Tensor:
-    """Return the part of the weight's gradient that comes from the last chunk."""
-    start = (case.tokens - 1) // case.chunk * case.chunk
-    hidden, weight = batch.leaves(case, torch.float64)
-    weight = weight.detach().requires_grad_()
-    losses = F.cross_entropy(hidden @ weight.T, batch.targets, reduction="none")
-    (losses[start:].sum() * case.factor / (batch.targets != IGNORED).sum()).backward()
-    return weight.grad
 
 
 def second_pass(step: Step, batch: Batch, case: Case) -> Finding | None:
