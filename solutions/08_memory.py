@@ -24,6 +24,7 @@ cluster.start()
 
 # %%
 # %%px --timeout 120
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from mpi4py import MPI
 from torch import Tensor, nn
 
 from parlab import memory, models, plots, timing, training
@@ -200,10 +202,316 @@ check.show_values(
 )
 
 # %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Three. The loss keeps the logarithms of the probabilities, and the logits are freed. In the backward pass, there are also their
+# gradient and the gradient of the logits. With small chunks, the largest tensor is the gradient of the weight, of $Vh$ numbers, which
+# training needs in any case. (A chunk of 2,048 tokens would have as many logits as there are numbers in the gradient if $h = 2048$.)
+# </details>
+#
+# The next cells measure the peak for several chunk sizes, and compare it with the bytes of all logits:
+
+# %%
+# %%px --targets 0 --timeout 60
+T, V, h = 512, 8000, 32
+torch.manual_seed(0)
+states = torch.randn(T, h, device=device, requires_grad=True)
+output_weight = (torch.randn(V, h, device=device) / h**0.5).requires_grad_()
+words = torch.randint(V, (T,), device=device)
+
+
+def one_pass(loss_of):
+    """A forward and a backward pass."""
+    states.grad = output_weight.grad = None
+    loss_of(states, output_weight, words).backward()
+
+
+def plain_loss(hidden, weight, targets):
+    return F.cross_entropy(hidden @ weight.T, targets)
+
+
+# %%
+# %%px --targets 0 --timeout 60
+ways = {"F.cross_entropy": plain_loss}
+ways |= {c: partial(chunked_cross_entropy, chunk_size=c) for c in (512, 256, 128, 64, 32, 16, 8)}
+peaks = {}
+for way, loss_of in ways.items():
+    one_pass(loss_of)
+    states.grad = output_weight.grad = None
+    with memory.Peak(device) as peak:
+        one_pass(loss_of)
+    peaks[way] = peak.bytes / (4 * T * V)
+for way in ("F.cross_entropy", 512, 128, 32, 8):
+    name = way if way == "F.cross_entropy" else f"chunks of {way}"
+    print(f"{name}: {peaks[way]:.2f} times the bytes of all logits")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 60
+calls = {way: partial(one_pass, loss_of) for way, loss_of in ways.items()}
+seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=8)
+chunks = [way for way in ways if way != "F.cross_entropy"]
+drawn, axes = plots.subplots(
+    "Smaller chunks save memory, until the weight's gradient is the largest"
+)
+axes.plot(
+    [peaks[c] for c in chunks],
+    [seconds[c] / seconds["F.cross_entropy"] for c in chunks],
+    **plots.artist("reference"),
+)
+for c in chunks:
+    axes.annotate(str(c), (peaks[c], seconds[c] / seconds["F.cross_entropy"]), color=plots.NEUTRAL)
+axes.set(xlabel="peak, over the bytes of all logits", ylabel="time over F.cross_entropy", ylim=0)
+label = axes.set_xscale("log")
+
+# %% [markdown]
+# Chunks are also faster. The plain loss goes through tensors that do not fit into the processor's cache, and a small chunk stays
+# in it. If chunks become too small, the products become inefficient, and each one adds to the whole gradient of the weight.
+#
+# In a GPT, the output layer and the embedding are often one weight. The next cell trains one with both losses. It replaces the output
+# layer, so that the model returns its hidden states:
+
+
+# %%
+# %%px --timeout 60
+def gpt_losses(loss_of):
+    """The losses of 20 steps of a small GPT whose output weight is its embedding."""
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    weight, model.unembed = model.unembed.weight, nn.Identity()
+
+    def loss(hidden, targets):
+        return loss_of(hidden.flatten(0, 1), weight, targets.flatten())
+
+    batches = training.text_batches(20, 4, 64, device)
+    return training.plain_losses(model, training.GPT_OPTIMIZERS["Adam"], batches, loss)
+
+
+both = {
+    "plain": gpt_losses(lambda hidden, weight, y: F.cross_entropy(hidden @ weight.T, y)),
+    "in chunks": gpt_losses(partial(chunked_cross_entropy, chunk_size=100)),
+}
+if rank == 0:
+    training.print_same({"GPT": both}, 1e-3)
+
+# %% [markdown]
 # # Part C: small optimizer states
 
 # %% [markdown]
-# SECTION 6 STARTS (adafactor_step)
+# ## 6. What do optimizer states take?
+#
+# *Difficulty 2/5, 5 minutes.*
+#
+# Adam divides the gradient of each number by the root of a *second moment*, a running mean of its squares. This moment has as many
+# numbers as the model. Adafactor does not keep it for a matrix. It keeps the mean of each row and the mean of each column, and estimates
+# the moment of a number from its row and its column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that
+# is, no momentum.
+#
+# **Predict in numbers**: a model has parameters of the given shapes, in float32. Each shape is that of a vector, `(n,)`, or of a matrix,
+# `(n, m)`. How many bytes of states do these optimizers keep in float32? Do not count the number of steps.
+#
+# - `momentum`: SGD with momentum, a running mean of the gradients
+# - `adam`: Adam
+# - `adafactor`: Adafactor
+
+
+# %% tags=["exercise"] exercise="predict_state_bytes"
+# %%px
+def predict_state_bytes(shapes: list[tuple[int, ...]]) -> dict[str, float]:
+    """Bytes of the states of `momentum`, `adam`, and `adafactor`, in float32."""
+    # BEGIN SOLUTION
+    numbers = sum(math.prod(shape) for shape in shapes)
+    return {"momentum": 4 * numbers, "adam": 8 * numbers, "adafactor": 4 * sum(map(sum, shapes))}
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_state_bytes" points=1
+# %%px
+check.predict_state_bytes(predict_state_bytes)
+
+# %% tags=["hidden-check"] exercise="predict_state_bytes" points=1
+# %%px --timeout 20
+check.show_values(
+    **{
+        name: [
+            round(predict_state_bytes(shapes)[name])
+            for shapes in ([(30, 50), (50,)], [(7,)], [(1, 9), (9, 1), (600, 2)])
+        ]
+        for name in ("momentum", "adam", "adafactor")
+    }
+)
+
+# %% [markdown]
+# ## 6b. A step of Adafactor
+#
+# *Difficulty 3/5, 20 minutes.*
+#
+# Here are Algorithms 4 and 5 of [Shazeer and Stern](https://arxiv.org/abs/1804.04235), for a parameter $X$ with gradient
+# $G$ in step $t = 1, 2, \dots$ The root mean square of a tensor's numbers is its *RMS*, and squares and roots are taken of each number.
+#
+# 1. The running means forget at a rate that falls. With $\beta_t = 1 - t^{-0.8}$, the mean of row $i$ and that of column $j$ of a matrix are
+#    $r_i \leftarrow \beta_t r_i + (1 - \beta_t) \operatorname{mean}_j (G_{ij}^2 + \epsilon_1)$ and
+#    $c_j \leftarrow \beta_t c_j + (1 - \beta_t) \operatorname{mean}_i (G_{ij}^2 + \epsilon_1)$. Both start at zero.
+# 2. They estimate the second moment: $V_{ij} = r_i c_j / \operatorname{mean}(r)$. For a vector, $V$ itself is a running mean:
+#    $V \leftarrow \beta_t V + (1 - \beta_t) (G^2 + \epsilon_1)$.
+# 3. The update is $U = G / \sqrt{V}$. Its RMS is about 1. If a gradient is much larger than those before it, the RMS is larger, and the update is
+#    *clipped*: $\hat U = U / \max(1, \operatorname{RMS}(U) / d)$.
+# 4. The step is *relative* to the size of the parameter: $X \leftarrow X - \alpha_t \hat U$, with
+#    $\alpha_t = \max(\epsilon_2, \operatorname{RMS}(X)) \cdot \min(\mathrm{lr}, 1/\sqrt{t})$, and the RMS of $X$ before the step.
+#
+# Write `adafactor_step`. It changes `parameter` in place, and `gradient` stays as it is. `state` is a dict, which is empty before the first step. It
+# keeps `"step"`, the number of steps so far, and tensors with names of your choice: $n + m$ numbers for a matrix, and $n$ for a vector.
+#
+# The check also tries:
+#
+# - **Zeros:** rows or columns of the gradient may be zero, as in an embedding whose words are not in the batch, or all of it. These numbers do not
+#   move. (In float32, a product of two numbers as small as $\epsilon_1 = 10^{-30}$ is zero.)
+# - **Other settings:** a large $\epsilon_1$, $\epsilon_2$, or `lr`, and a small $d$.
+# - **Small parameters**, whose RMS is less than $\epsilon_2$.
+#
+# **Predict**: all gradients of a run become 1,000 times as large. How does the run change? What happens to a bias that is zero at the start?
+#
+# <details><summary>Hint 1</summary>
+#
+# `gradient.square().mean(1)` has the means of the rows, and `mean(0)` those of the columns. `rows.lerp_(new, w)` computes
+# (1 − w)·rows + w·new in place. `x.norm() / x.numel() ** 0.5` is the RMS.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Do not compute $V$. Multiply the gradient by `(rows / rows.mean()).rsqrt()[:, None]`, and then by `columns.rsqrt()`. No product
+# of small numbers occurs, and you save two tensors of the matrix's size.
+# </details>
+
+
+# %% tags=["exercise"] exercise="adafactor_step"
+# %%px
+def adafactor_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: dict[str, Any],
+    lr: float = 1e-2,
+    eps: tuple[float, float] = (1e-30, 1e-3),
+    clip: float = 1.0,
+) -> None:
+    """Take a step of Adafactor in place, with factored second moments for a matrix.
+
+    Args:
+        parameter, gradient: vectors or matrices, float32; neither requires a gradient.
+        state: empty before the first step; then "step", and what you keep of the second moments.
+        lr: the largest relative step.
+        eps: what is added to squares (ε₁), and the least size of a parameter (ε₂).
+        clip: the largest RMS of an update (d).
+    """
+
+    # BEGIN SOLUTION
+    def rms(x):
+        return x.norm().item() / x.numel() ** 0.5
+
+    step = state["step"] = state.get("step", 0) + 1
+    new = step**-0.8  # 1 − β
+    alpha = max(eps[1], rms(parameter)) * min(lr, step**-0.5)
+    square = gradient.square().add_(eps[0])
+    if gradient.dim() == 1:
+        moment = state.setdefault("moment", torch.zeros_like(gradient)).lerp_(square, new)
+        update = gradient * moment.rsqrt()
+    else:
+        rows = state.setdefault("rows", torch.zeros_like(gradient[:, 0]))
+        columns = state.setdefault("columns", torch.zeros_like(gradient[0]))
+        rows.lerp_(square.mean(1), new)
+        columns.lerp_(square.mean(0), new)
+        del square  # a second tensor of this size is enough
+        update = gradient * (rows / rows.mean()).rsqrt()[:, None]
+        update *= columns.rsqrt()
+    parameter.sub_(update, alpha=alpha / max(1.0, rms(update) / clip))
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="adafactor_step" points=4
+# %%px --timeout 30
+check.adafactor_step(adafactor_step)
+
+
+# %% tags=["hidden-check"] exercise="adafactor_step" points=2
+# %%px --timeout 20
+def moved(shape, steps, **settings):
+    """How far a parameter moves in `steps` steps, whether its state is small, and the count."""
+    size = math.prod(shape)
+    start = torch.linspace(-1, 2, size, device=device).view(shape)
+    parameter, state = start.clone(), {}
+    for step in range(steps):
+        gradient = torch.linspace(-3, 1 + rank, size, device=device).roll(3 * step) * 4**step
+        adafactor_step(parameter, gradient.view(shape), state, **settings)
+    kept = memory.tensor_bytes(value for value in state.values() if torch.is_tensor(value))
+    shown = [f"{x:.4f}" for x in (parameter - start).flatten().tolist()]
+    return shown, kept <= 4 * sum(shape) + 64, int(state["step"])
+
+
+check.show_values(
+    matrix=moved((9, 4), 3, lr=0.5),
+    vector=moved((5,), 4, lr=0.75, clip=0.5),
+    others=moved((3, 2), 2, lr=0.5, eps=(2.0, 4.0)),
+    zeros=moved((8, 6), 1)[0][-1] != "nan",
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The run does not change, because $U$ does not change. (It changes where $\epsilon_1$ matters, that is, for gradients of about $10^{-15}$.)
+# A bias that is zero has a size of $\epsilon_2 = 10^{-3}$ in the formula, so its first step has an RMS of at most $10^{-5}$. Small parameters move slowly,
+# in proportion to their size.
+# </details>
+#
+# The next cells train the small GPT with Adam and with your Adafactor, and compare the states' bytes with your prediction:
+
+
+# %%
+# %%px
+class Adafactor(torch.optim.Optimizer):
+    """Your step, for all tensors of a model."""
+
+    def __init__(self, parameters, lr=1e-2):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for settings in self.param_groups:
+            for p in settings["params"]:
+                if p.grad is not None:
+                    adafactor_step(p, p.grad, self.state[p], settings["lr"])
+
+
+# %%
+# %%px --targets 0 --timeout 60
+text_lines = training.text_batches(100, 8, 64, device)
+
+
+def trained_with(make_optimizer):
+    """The losses of 100 steps, and the bytes of the optimizer's states after them."""
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    optimizer = make_optimizer(model.parameters())
+    losses = [training.one_step(model, optimizer, *b, training.token_loss) for b in text_lines]
+    return losses, memory.optimizer_bytes(optimizer)
+
+
+trainings = {
+    "adam": trained_with(partial(torch.optim.Adam, lr=3e-3)),
+    "adafactor": trained_with(partial(Adafactor, lr=0.05)),
+}
+predicted = predict_state_bytes([tuple(p.shape) for p in models.GPT().parameters()])
+for name, (_, kept) in trainings.items():
+    agrees = abs(kept - predicted[name]) < 0.01 * predicted[name]
+    print(f"{name}: {kept / 1e3:.0f} kB of states, as you predicted, to 1%: {agrees}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("Adafactor learns with a small part of Adam's states")
+for i, (name, (losses, kept)) in enumerate(trainings.items()):
+    smooth = torch.tensor(losses).view(-1, 5).mean(1).tolist()
+    look = plots.artist(plots.series(i, f"{name}: {kept / 1e3:.0f} kB of states"))
+    axes.plot(range(0, len(losses), 5), smooth, **look)
+axes.set(xlabel="step", ylabel="loss, mean of 5 steps")
+legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
 # SECTION 7 STARTS (quantize_blocks, adam_8bit_step)
