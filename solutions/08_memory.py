@@ -359,7 +359,7 @@ check.show_values(
 #    $\alpha_t = \max(\epsilon_2, \operatorname{RMS}(X)) \cdot \min(\mathrm{lr}, 1/\sqrt{t})$, and the RMS of $X$ before the step.
 #
 # Write `adafactor_step`. It changes `parameter` in place, and `gradient` stays as it is. `state` is a dict, which is empty before the first step. It
-# keeps `"step"`, the number of steps so far, and tensors with names of your choice: $n + m$ numbers for a matrix, and $n$ for a vector.
+# keeps `"step"`, the number of steps so far, and tensors with names of your choice: $n + m$ float32 numbers for a matrix, and $n$ for a vector.
 #
 # The check also tries:
 #

@@ -1,5 +1,6 @@
 """Exercise `adafactor_step`: the paper's Algorithms 4 and 5 in float64 are the reference."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.compare import equal, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.unchanged import unchanged
 
@@ -30,7 +31,7 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "norm_for_rms": (
         {"norm": True},
-        "the norm is used instead of the RMS. Divide it by the root of the number of elements",
+        "the update is clipped by its norm. Use its RMS, the norm over √(number of elements)",
     ),
     "eps_in_the_root": (
         {"eps_1": "root"},
@@ -38,7 +39,7 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "step_from_zero": (
         {"late": 1},
-        "the running means use the step after this one, t + 1. In the first step, t is 1 and β is 0",
+        "the running means use t + 1 instead of t. In the first step, t is 1, and β is 0",
     ),
     "not_divided": (
         {"divided": False},
@@ -51,12 +52,13 @@ MISTAKES = Mistakes(
         "for a matrix of shape {shape}, the state keeps {got} numbers, expected {right}. Keep one "
         "for each row and one for each column"
     ),
-    underflow=(
-        "parameter is NaN after this step, because a product or a square of small numbers is zero "
-        "in float32. Divide r by its mean first, and multiply by the two roots one by one"
+    zero_moment=(
+        "`parameter` is NaN after this step: where the gradient is zero, its second moment is zero "
+        "as well. Add ε₁ to the squares, and avoid products of small numbers, which are zero in "
+        "float32: divide r by its mean first, and multiply by the two roots one by one"
     ),
 )
-STEPS = 5
+FEW = 4  # numbers that a state may keep in addition
 TOLERANCE = 1e-3  # of the update, which has an RMS of about 1
 SIZES = (1.0, 0.1, 30.0, 4.0, 0.3)  # of the gradient in each step: the third is clipped
 
@@ -75,6 +77,9 @@ MATRIX, VECTOR = (7, 5), (9,)
 CASES = {
     "a matrix": Case(MATRIX),
     "a vector": Case(VECTOR),
+    "a matrix whose gradient has a row and a column of zeros": Case(MATRIX, zeros="some"),
+    "a matrix whose gradient is zero in the first step": Case(MATRIX, zeros="first"),
+    "a vector whose gradient is zero in the first step": Case(VECTOR, zeros="first"),
     "a matrix, lr = 0.75": Case((4, 9), settings={"lr": 0.75}),
     "a vector, lr = 0.75": Case(VECTOR, settings={"lr": 0.75}),
     "a matrix, clip = 0.25": Case(MATRIX, settings={"clip": 0.25}),
@@ -85,9 +90,6 @@ CASES = {
     "small numbers in a matrix": Case(MATRIX, size=1e-5),
     "a parameter of zeros": Case(VECTOR, size=0.0),
     "a matrix with one row": Case((1, 6)),
-    "a matrix whose gradient has a row and a column of zeros": Case(MATRIX, zeros="some"),
-    "a matrix whose gradient is zero in the first step": Case(MATRIX, zeros="first"),
-    "a vector whose gradient is zero in the first step": Case(VECTOR, zeros="first"),
 }
 
 
@@ -97,8 +99,9 @@ class Step:
 
     before: Tensor
     after: Tensor
-    gradient: Tensor | None  # if the function changed it: as it was
-    state: dict[str, Any]
+    gradient: Tensor  # after the step
+    kept: int  # numbers in the state, in float32
+    count: int | None  # in the state
     moved: bool  # to other memory
     returned: Any
 
@@ -115,8 +118,8 @@ def adafactor_step(check: Check) -> str:
                 trial.situation = f"{before}, step {number}"
                 trial.require(
                     lambda: kept_apart(step, gradients[number - 1]),
-                    lambda: update_is_right(steps[:number], start, gradients, case),
-                    lambda: small_state(step.state, number, case),
+                    lambda: small_state(step, number, case),
+                    lambda: update_is_right(steps, number, start, gradients, case),
                 )
     return "the steps of the paper, with one number for each row and column of a matrix"
 
@@ -141,11 +144,14 @@ def taken(function: Callable, start: Tensor, gradients: list[Tensor], case: Case
     steps = []
     with torch.no_grad():
         for gradient in gradients:
-            given, before = gradient.clone(), parameter.clone()
+            given, before, place = gradient.clone(), parameter.clone(), parameter.data_ptr()
             returned = function(parameter, given, state, **case.settings)
-            changed = None if torch.equal(given, gradient) else given
-            step = Step(before, parameter.clone(), changed, dict(state), False, returned)
-            steps.append(step)
+            moved = parameter.data_ptr() != place
+            after = parameter.clone()
+            tensors = [v for k, v in state.items() if k != "step" and isinstance(v, Tensor)]
+            kept, count = memory.tensor_bytes(tensors) // 4, state.get("step")
+            count = None if count is None else int(count)
+            steps.append(Step(before, after, given, kept, count, moved, returned))
             function(other, gradient.flip(0) * 3, other_state, **case.settings)
     return steps
 
@@ -165,7 +171,7 @@ def paper(
     for t, gradient in enumerate(gradients, 1):
         g = gradient.double()
         new = (t + mistake.get("late", 0)) ** -0.8
-        size = length(x, mistake) if mistake.get("relative", True) else 1.0
+        size = rms(x) if mistake.get("relative", True) else 1.0
         alpha = max(eps[1], size) * min(lr, t**-0.5)
         square = g.square() + (0.0 if in_root else eps[0])
         if g.dim() == 1:
@@ -175,68 +181,65 @@ def paper(
             c = (1 - new) * c + new * square.mean(0)
             v = r[:, None] * c / (r.mean() if mistake.get("divided", True) else 1.0)
         u = g / (v.sqrt() + (eps[0] if in_root else 0.0))
-        over = length(u, mistake) / clip
+        over = (u.norm().item() if mistake.get("norm") else rms(u)) / clip
         rule = mistake.get("clipped", "")
         u = u / {"never": 1.0, "always": over}.get(rule, max(1.0, over))
         x = x - alpha * u
         yield x, alpha
 
 
-def length(x: Tensor, mistake: dict[str, Any]) -> float:
-    return x.norm().item() / (1.0 if mistake.get("norm") else x.numel() ** 0.5)
+def rms(x: Tensor) -> float:
+    return x.norm().item() / x.numel() ** 0.5
 
 
 def kept_apart(step: Step, gradient: Tensor) -> Finding | None:
     """Require an unchanged gradient, a change in place, and no result."""
-    if step.gradient is not None:
-        return unchanged("`gradient`", step.gradient, gradient)
     if step.returned is not None:
         got = f"a {type(step.returned).__name__}"
         return COMMON.returns_something(got=got, instead="a change of `parameter` in place")
-    if torch.equal(step.before, step.after) and gradient.any():
-        return observed("`parameter` is as before the step. Change it in place")
+    if step.moved or (torch.equal(step.before, step.after) and gradient.any()):
+        return observed("`parameter` has no new values in its memory. Change it in place")
+    return unchanged("`gradient`", step.gradient, gradient)
+
+
+def small_state(step: Step, number: int, case: Case) -> Finding | None:
+    """Require the count of steps, and not many more numbers than the paper keeps."""
+    right = sum(case.shape)
+    if step.kept > right + FEW:
+        if len(case.shape) == 2 and step.kept >= math.prod(case.shape):
+            return MISTAKES.full_moment(shape=case.shape, got=step.kept, right=right)
+        return observed(f"the state keeps {step.kept} float32 numbers, expected {right}")
+    if step.count != number:
+        return observed(f'state["step"] is {step.count}, expected {number}, the steps so far')
     return None
 
 
 def update_is_right(
-    steps: list[Step], start: Tensor, gradients: list[Tensor], case: Case
+    steps: list[Step], number: int, start: Tensor, gradients: list[Tensor], case: Case
 ) -> Finding | None:
-    """Compare the last step, over its size α, with the paper's, and with that of each mistake."""
-    number, step = len(steps), steps[-1]
-    if not step.after.isfinite().all():
-        return (
-            MISTAKES.underflow()
-            if step.after.isnan().any() and case.zeros
-            else observed("`parameter` has an infinity or NaN after this step")
-        )
-    path = [start.double(), *(x for x, _ in paper(start, gradients[:number], **case.settings))]
-    alpha = list(paper(start, gradients[:number], **case.settings))[-1][1]
-    got = (step.after.double() - step.before.double()) / alpha
-    right = (path[-1] - path[-2]) / alpha
-    if same(got, right, TOLERANCE):
+    """Compare a step's change over α with the paper's, and all steps with those of each mistake."""
+    right, alphas = changes(start, gradients, case)
+    if steps[number - 1].after.isnan().any() and case.zeros:
+        return MISTAKES.zero_moment()
+    pairs = zip(steps, alphas, strict=True)
+    got = [(step.after.double() - step.before.double()) / alpha for step, alpha in pairs]
+    if same(got[number - 1], right[number - 1], TOLERANCE):
         return None
     for key, (mistake, _) in RULES.items():
-        wrong = [x for x, _ in paper(start, gradients[:number], **case.settings, **mistake)]
-        moved = (wrong[-1] - (wrong[-2] if number > 1 else start.double())) / alpha
-        if same(got, moved, TOLERANCE) and not same(moved, right, TOLERANCE):
+        wrong, others = changes(start, gradients, case, **mistake)
+        moved = [w * other / alpha for w, other, alpha in zip(wrong, others, alphas, strict=True)]
+        if all(same(g, w, TOLERANCE) for g, w in zip(got, moved, strict=True)):
             return getattr(MISTAKES, key)()
-    return equal(got, right, "the change of `parameter`, over α,", TOLERANCE)
+    return equal(
+        got[number - 1], right[number - 1], "the change of `parameter`, over α,", TOLERANCE
+    )
 
 
-def small_state(state: dict[str, Any], number: int, case: Case) -> Finding | None:
-    """Require the count of steps, and as many numbers as the paper keeps."""
-    if "step" not in state:
-        return observed('state["step"] is missing: keep the number of steps so far')
-    if int(state["step"]) != number:
-        return observed(f'state["step"] is {state["step"]}, expected {number}')
-    tensors = {k: v for k, v in state.items() if k != "step"}
-    for key, value in tensors.items():
-        if found := has_type(value, Tensor | int | float, "a tensor", f"state[{key!r}]"):
-            return found
-    kept = memory.tensor_bytes(v for v in tensors.values() if isinstance(v, Tensor)) // 4
-    right = sum(case.shape)
-    if kept <= right:
-        return None
-    if len(case.shape) == 2:
-        return MISTAKES.full_moment(shape=case.shape, got=kept, right=right)
-    return observed(f"the state keeps {kept} numbers, expected {right}")
+def changes(
+    start: Tensor, gradients: list[Tensor], case: Case, **mistake: Any
+) -> tuple[list[Tensor], list[float]]:
+    """Return the change over α in each step, and α."""
+    points, alphas = zip(*paper(start, gradients, **case.settings, **mistake), strict=True)
+    before = [start.double(), *points[:-1]]
+    moves = zip(points, before, alphas, strict=True)
+    return [(x - old) / alpha for x, old, alpha in moves], list(alphas)

@@ -11,9 +11,9 @@ MISTAKES = Mistakes(
     numbers="{name}: this counts numbers. A float32 takes 4 bytes",
     with_parameters="{name}: this includes the parameters. Count only the states",
     one_moment="adam: this is one number for each parameter. Adam keeps two moments",
-    product="adafactor: this is a number for each parameter. A matrix has one a row and one a column",
+    product="adafactor: this is one number for each parameter. Count the rows and the columns",
     first_moment="adafactor: this includes a first moment. Adafactor has none",
-    vectors_left_out="adafactor: vectors keep a second moment, too, with one number for each element",
+    vectors_left_out="adafactor: this leaves out vectors, which keep one number for each element",
 )
 Shapes = list[tuple[int, ...]]
 
@@ -23,7 +23,7 @@ def predict_state_bytes(check: Check) -> str:
     """Compare with the number of elements, and of rows and columns."""
     with check.trial() as trial:
         n, m = trial.draw.randrange(20, 90), trial.draw.randrange(90, 200)
-        for shapes in ([(n, m)], [(m,)], [(n, m), (n,), (m, 3), (n, n), (5,)], [(1, m), (n, 1)]):
+        for shapes in ([(n, m)], [(n, m), (n,), (m, 3), (n, n), (5,)], [(m,)], [(1, m), (n, 1)]):
             trial.situation = f"shapes {shapes}"
             predicted = trial.run(list(shapes))
             right = state_bytes(shapes)
