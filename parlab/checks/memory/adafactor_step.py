@@ -33,10 +33,6 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
         {"norm": True},
         "the update is clipped by its norm. Use its RMS, the norm over √(number of elements)",
     ),
-    "eps_in_the_root": (
-        {"eps_1": "root"},
-        "ε₁ is added to the root of V, as in Adam. Add it to the squares of the gradient",
-    ),
     "step_from_zero": (
         {"late": 1},
         "the running means use t + 1 instead of t. In the first step, t is 1, and β is 0",
@@ -167,20 +163,19 @@ def paper(
 ) -> Iterator[tuple[Tensor, float]]:
     """Yield the parameter after each step, and its size α, in float64."""
     x, r, c = start.double(), torch.zeros(()), torch.zeros(())
-    in_root = mistake.get("eps_1") == "root"
     for t, gradient in enumerate(gradients, 1):
         g = gradient.double()
         new = (t + mistake.get("late", 0)) ** -0.8
         size = rms(x) if mistake.get("relative", True) else 1.0
         alpha = max(eps[1], size) * min(lr, t**-0.5)
-        square = g.square() + (0.0 if in_root else eps[0])
+        square = g.square() + eps[0]
         if g.dim() == 1:
             r = v = (1 - new) * r + new * square
         else:
             r = (1 - new) * r + new * square.mean(1)
             c = (1 - new) * c + new * square.mean(0)
             v = r[:, None] * c / (r.mean() if mistake.get("divided", True) else 1.0)
-        u = g / (v.sqrt() + (eps[0] if in_root else 0.0))
+        u = g / v.sqrt()
         over = (u.norm().item() if mistake.get("norm") else rms(u)) / clip
         rule = mistake.get("clipped", "")
         u = u / {"never": 1.0, "always": over}.get(rule, max(1.0, over))
