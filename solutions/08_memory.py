@@ -529,7 +529,119 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # LIBRARY 1 STARTS (checkpointing against torch.utils.checkpoint)
 
 # %% [markdown]
-# LIBRARY 2 STARTS (chunked cross-entropy against F.cross_entropy and F.linear_cross_entropy; Adafactor)
+# ## The loss and Adafactor
+#
+# `F.linear_cross_entropy(hidden, weight, targets)` is PyTorch's name for the loss of exercise 5. By default, it computes all logits. With
+# `LinearCrossEntropyOptions`, it works in chunks and computes the gradients in the forward pass, as yours does. Both sides use chunks of
+# 64 tokens:
+
+# %%
+# %%px --targets 0 --timeout 60
+T, V, h, CHUNK = 512, 16000, 64, 64
+torch.manual_seed(0)
+states = torch.randn(T, h, device=device, requires_grad=True)
+output_weight = (torch.randn(V, h, device=device) / h**0.5).requires_grad_()
+words = torch.randint(V, (T,), device=device)
+options = torch.nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=CHUNK)
+ways = {
+    "yours": partial(chunked_cross_entropy, chunk_size=CHUNK),
+    "F.cross_entropy": plain_loss,
+    "F.linear_cross_entropy": F.linear_cross_entropy,
+    "in chunks": partial(F.linear_cross_entropy, options=options),
+}
+
+# %%
+# %%px --targets 0 --timeout 60
+peaks, gradients = {}, {}
+for way, loss_of in ways.items():
+    one_pass(loss_of)
+    gradients[way] = states.grad, output_weight.grad
+    states.grad = output_weight.grad = None
+    with memory.Peak(device) as peak:
+        one_pass(loss_of)
+    peaks[way] = peak.bytes
+for way in ways:
+    pairs = zip(gradients["yours"], gradients[way], strict=True)
+    alike = all((a - b).norm() < 1e-4 * b.norm() for a, b in pairs)
+    part = peaks[way] / peaks["F.cross_entropy"]
+    print(f"{way}: same gradients {alike}, {part:.2f} times the peak of F.cross_entropy")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 60
+calls = {way: partial(one_pass, loss_of) for way, loss_of in ways.items()}
+seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=5, warm_up=1)
+panels = {
+    "time": {way: seconds["yours"] / seconds[way] for way in ways if way != "yours"},
+    "peak": {way: peaks["yours"] / peaks[way] for way in ways if way != "yours"},
+}
+drawn, axes = plots.ratio_bars("Your loss, over each of PyTorch's", panels, "yours over PyTorch's")
+
+# %% [markdown]
+# `torch.optim.Adafactor` differs from the paper in two settings. It has a weight decay, which is off here. And it does not add $\epsilon_1$ to the
+# squares. Instead, the mean of $r$ is at least $\epsilon_1$, the root of $V$ is at least $\epsilon_1$, and $\epsilon_1$ is $1.2 \cdot 10^{-7}$ by default, the
+# gap between 1 and the next float32. **Predict**: for which sizes of gradients do your steps agree with PyTorch's?
+
+
+# %%
+# %%px --targets 0 --timeout 60
+def change(make_optimizer, size):
+    """What five steps change in a matrix, for gradients of a given size."""
+    torch.manual_seed(0)
+    matrix = nn.Parameter(torch.randn(64, 48, device=device))
+    start = matrix.detach().clone()
+    optimizer = make_optimizer([matrix])
+    for _ in range(5):
+        matrix.grad = torch.randn_like(matrix) * size
+        optimizer.step()
+    return matrix.detach() - start
+
+
+def library(parameters, **settings):
+    return torch.optim.Adafactor(parameters, weight_decay=0, **settings)
+
+
+# %%
+# %%px --targets 0 --timeout 60
+ways = {"default": library, "ε₁ = 1e-16": partial(library, eps=(1e-16, 1e-3))}
+for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
+    own = change(Adafactor, size)
+    found = []
+    for way, make_optimizer in ways.items():
+        other = change(make_optimizer, size)
+        same = (other - own).norm() < 1e-3 * own.norm()
+        found.append(f"{way}: same {same}, {other.norm() / own.norm():.2f} times as far")
+    print(f"gradients of {size:.0e}: {'; '.join(found)}")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
+# and its update too large, but clipping hides most of it. Below $1.2 \cdot 10^{-7}$, the limit for the root of $V$ is in effect, and the parameter
+# hardly moves. Gradients in a large batch of tokens are often that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
+# </details>
+#
+# The next cell trains the GPT with both, and measures a step:
+
+# %%
+# %%px --targets 0 --timeout 60
+ways = {
+    "yours": partial(Adafactor, lr=0.05),
+    "library": partial(library, lr=0.05, eps=(1e-16, 1e-3)),
+}
+runs, calls = {}, {}
+for way, make_optimizer in ways.items():
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    optimizer = make_optimizer(model.parameters())
+    lines = text_lines[:20]
+    runs[way] = [training.one_step(model, optimizer, *b, training.token_loss) for b in lines]
+    calls[way] = optimizer.step
+training.print_same({"Adafactor": runs}, 1e-3)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=20)
+print(f"time of your step, over the library's: {seconds['yours'] / seconds['library']:.2f}")
 
 # %% [markdown]
 # LIBRARY 3 STARTS (8-bit Adam against bitsandbytes)
