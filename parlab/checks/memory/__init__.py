@@ -1,7 +1,13 @@
 """Checks of lab 08, training in less memory: one module an exercise."""
 
 from parlab.checks.base.collective import show_values
+from parlab.checks.memory.adam_8bit_step import adam_8bit_step
+from parlab.checks.memory.dequantize_blocks import dequantize_blocks
+from parlab.checks.memory.quantize_blocks import quantize_blocks
 
 __all__ = [
+    "adam_8bit_step",
+    "dequantize_blocks",
+    "quantize_blocks",
     "show_values",
 ]
