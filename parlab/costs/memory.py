@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from parlab.costs.optimizers import OPTIMIZERS, states_bytes
+from parlab.costs.optimizers import states_bytes
 from parlab.costs.tensor_parallel import Layer, attention_share
 
 # Arrays of tokens × V numbers that `cross_entropy` has at its peak, in the backward pass: the
@@ -145,7 +145,7 @@ class Step:
 
     Attributes:
         micro_batch: sequences that go through the model at once.
-        optimizer: a key of `OPTIMIZERS`.
+        optimizer: a key of `optimizers.OPTIMIZERS`.
         keep: bytes that a layer keeps for each of its sbh numbers; 0: as without recomputation.
         recompute: whether only the inputs of layers are kept, and one layer at a time recomputed.
         loss_tokens: tokens whose logits exist at once; 0: all.
@@ -231,7 +231,7 @@ def loader_seconds(compute: float, load: float, workers: int) -> float:
 
 
 def pack(lengths: Sequence[int], row: int) -> list[list[int]]:
-    """Put sequences into rows of `row` tokens, the longest first, each into the first row with room.
+    """Put sequences into rows of `row` tokens: longest first, each into the first row with room.
 
     Raises ValueError for a sequence that is longer than a row.
     """

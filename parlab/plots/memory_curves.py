@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from parlab.costs.memory import frontier, recompute_slowdown
+from parlab.costs.memory import forward_flop, frontier, recompute_slowdown
 from parlab.costs.tensor_parallel import Layer
 from parlab.plots.interactive import add_slider
 from parlab.plots.interactive import figure as interactive_figure
@@ -89,21 +89,16 @@ def plan_explorer(
 
     def curves(sequence: int) -> list[go.Scatter]:
         layer = Layer(1, sequence, hidden, heads)
-        whole = 24.0 * layer.hidden + 4.0 * sequence
         drawn = []
         for fused, look in zip((False, True), looks, strict=True):
             plans = frontier(layer, fused=fused)
-            drawn.append(
-                go.Scatter(
-                    x=[plan.flop / layer.numbers / (3 * whole) for plan in plans],
-                    y=[plan.bytes / layer.numbers for plan in plans],
-                    mode="lines+markers",
-                    hovertemplate="+%{x:.1%}: %{y:.3g} bytes",
-                    **line(look),
-                )  # fmt: skip
-            )
-        full = line("model", "the whole forward pass") | {"line": None}
+            repeated = [plan.flop / (3 * forward_flop(layer)) for plan in plans]
+            kept = [plan.bytes / layer.numbers for plan in plans]
+            drawn.append(go.Scatter(x=repeated, y=kept, mode="lines+markers", **line(look)))
+        full = line("model", "the whole forward pass")
         drawn.append(go.Scatter(x=[recompute_slowdown() - 1], y=[2], mode="markers", **full))
+        for trace in drawn:
+            trace.hovertemplate = "+%{x:.1%}: %{y:.3g} bytes"
         return drawn
 
     add_slider(figure, "tokens in a sequence:", {f"{s:,}": curves(s) for s in sequences}, active)
