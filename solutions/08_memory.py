@@ -402,6 +402,73 @@ def trained_with(around):
 check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=True)], calls=calls)
 
 # %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# A step with checkpoints takes 4 forward passes: one forward, one more, and two for the backward pass. Without checkpoints it
+# takes 3, so the step is 4/3 as long. In practice, the ratio is a little smaller, because the loss and the optimizer's step are
+# not computed again.
+# </details>
+#
+# What does the GPT keep if each block is checkpointed, and how many FLOPs does it compute again?
+
+# %%
+# %%px --timeout 100
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def step_flops(run):
+    """FLOPs of a forward and a backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        forward_loss(run).backward()
+    gpt.zero_grad()
+    return counter.get_total_flops()
+
+
+with FlopCounterMode(display=False) as counter, torch.no_grad():
+    for block in gpt.blocks:
+        block(x)
+forward_flops = counter.get_total_flops()
+again = step_flops(checkpoint) - step_flops(plain_run)
+size = kept_bytes(partial(forward_loss, checkpoint), gpt)
+if rank == 0:
+    print(
+        f"checkpointed: {size / 1e6:.2f} MB, {size / predicted['checkpointed']:.2f} of the prediction"
+    )
+    print(f"computed again: {again / forward_flops:.2f} forward passes of all blocks")
+
+# %% [markdown]
+# The next cells record the memory of all tensors after each operation of one training step.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+from parlab.plots.memory_steps import memory_over_time
+
+
+def recorded(run):
+    """The memory in a step whose blocks are called by `run`."""
+    with memory.History(device) as history:
+        loss = forward_loss(run)
+        history.mark("backward pass begins")
+        loss.backward()
+    gpt.zero_grad()
+    return history
+
+
+runs = {"without checkpoints": plain_run, "each block checkpointed": checkpoint}
+histories = {name: recorded(run) for name, run in runs.items()}
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = memory_over_time(
+    "With checkpoints, the peak is one block", histories, "backward pass begins"
+)
+
+# %% [markdown]
+# Without checkpoints, the memory grows during the whole forward pass, and the peak is at its end. With checkpoints, each block
+# adds one tensor. In the backward pass, one block after another is computed again, which gives eight small hills. The line is
+# longer, because this takes more operations.
+
+# %% [markdown]
 # SECTION 3 STARTS (plan_recomputation)
 
 # %% [markdown]
@@ -1408,7 +1475,93 @@ drawn, axes = plots.memory_bars(title, ways)
 # # Against the library
 
 # %% [markdown]
-# LIBRARY 1 STARTS (checkpointing against torch.utils.checkpoint)
+# `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
+# a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
+# computed again when `unpack` asks for it. The next cells compare both with yours, on blocks with dropout.
+
+# %%
+# %%px --timeout 100
+from torch.utils.checkpoint import checkpoint as library_checkpoint
+
+
+class DropoutBlock(models.Block):
+    """A block whose attention and MLP end in a dropout."""
+
+    def forward(self, x):
+        x = x + F.dropout(self.attention(self.norm_1(x)), 0.1)
+        return x + F.dropout(self.mlp(self.norm_2(x)), 0.1)
+
+
+torch.manual_seed(0)
+gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
+checkpoints = {
+    "no checkpoints": plain_run,
+    "ours": checkpoint,
+    "hooks": partial(library_checkpoint, use_reentrant=False),
+    "reentrant": partial(library_checkpoint, use_reentrant=True),
+}
+
+
+# %%
+# %%px --timeout 100
+def step(run):
+    torch.manual_seed(rank)
+    gpt.zero_grad()
+    forward_loss(run).backward()
+
+
+peaks, gradients = {}, {}
+for name, run in checkpoints.items():
+    gpt.zero_grad()
+    with memory.Peak(device) as peak:
+        step(run)
+    peaks[name] = peak.bytes
+    gradients[name] = [p.grad.clone() for p in gpt.parameters()]
+same = all(map(torch.equal, gradients["ours"], gradients["no checkpoints"]))
+if rank == 0:
+    print(f"the gradients of a step without checkpoints, bit for bit: {same}")
+    for name in ("hooks", "reentrant"):
+        print(f"our peak over that of {name}: {peaks['ours'] / peaks[name]:.2f}")
+
+# %%
+# %%px --timeout 60
+plain_flops = step_flops(plain_run)
+again = {name: step_flops(run) - plain_flops for name, run in checkpoints.items()}
+gpt.blocks = nn.ModuleList(models.Block(config) for _ in range(config.layers)).to(device)
+without_dropout = step_flops(checkpoints["hooks"]) - plain_flops
+if rank == 0:
+    for name, flops in (again | {"hooks, no dropout": without_dropout}).items():
+        print(f"{name}: {flops / forward_flops:.2f} forward passes more")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 100
+gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
+seconds = timing.median_seconds(
+    {n: partial(step, run) for n, run in checkpoints.items()}, comm, rounds=5, warm_up=1
+)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+ratios = {"time": seconds, "peak memory": peaks}
+ratios = {
+    title: {name: value / values["hooks"] for name, value in values.items()}
+    for title, values in ratios.items()
+}
+drawn, axes = plots.ratio_bars(
+    "A step with checkpoints, over the library's",
+    ratios,
+    "over use_reentrant=False",
+    ("hooks", "reentrant"),
+)
+
+# %% [markdown]
+# What to look for:
+#
+# - **The same work.** All three have the same gradients, and their peaks differ by a few percent.
+# - **The library can stop early.** The hooks know which tensor is the last one that the backward pass needs. If a block ends with
+#   a linear layer, its output is not needed: the library skips this product, a third of the block. A dropout at the end needs that output.
+# - **What the library does in addition.** It restores the settings of autocast, detects a second forward pass with
+#   other shapes, and lets a `context_fn` choose which operations to recompute.
 
 # %% [markdown]
 # ## The loss and Adafactor

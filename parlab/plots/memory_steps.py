@@ -1,0 +1,34 @@
+"""Drawings of what a training step of a lab has in memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from parlab.memory import History
+from parlab.plots.look import NEUTRAL, series
+from parlab.plots.still import artist, subplots
+
+
+def memory_over_time(title: str, runs: Mapping[str, History], mark: str) -> tuple[Any, Any]:
+    """A line for each run: the memory of its tensors after each operation, with the peak.
+
+    Args:
+        title: the picture's message.
+        runs: recorded histories by name.
+        mark: the name of a mark of all histories, where each line gets a dot.
+
+    Returns:
+        matplotlib's figure and axes.
+    """
+    drawn, axes = subplots(title)
+    for i, (name, history) in enumerate(runs.items()):
+        look = artist(series(i, f"{name}: peak {history.peak / 1e6:.1f} MB")) | {"marker": ""}
+        megabytes = [size / 1e6 for size in history.bytes]
+        axes.plot(megabytes, **look)
+        at = history.marks[mark]
+        place = at, megabytes[at - 1]
+        axes.plot(*place, "o", color=look["color"], markersize=7)
+        if i == 0:
+            axes.annotate(mark, place, (9, 0), textcoords="offset points", color=NEUTRAL)
+    axes.set(xlabel="operations", ylabel="MB of tensors", ylim=(0, None))
+    drawn.legend(loc="outside lower center", frameon=False, labelcolor=NEUTRAL)
+    return drawn, axes
