@@ -460,7 +460,7 @@ histories = {name: recorded(run) for name, run in runs.items()}
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = memory_over_time(
-    "With checkpoints, the peak is one block", histories, "backward pass begins"
+    "Checkpoints keep one block's activations at a time", histories, "backward pass begins"
 )
 
 # %% [markdown]
@@ -1537,7 +1537,7 @@ if rank == 0:
 # %%px --timeout 100
 gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
 seconds = timing.median_seconds(
-    {n: partial(step, run) for n, run in checkpoints.items()}, comm, rounds=5, warm_up=1
+    {n: partial(step, run) for n, run in checkpoints.items()}, comm, rounds=4, warm_up=1
 )
 
 # %% tags=["nbval-ignore-output"]

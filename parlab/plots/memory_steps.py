@@ -24,8 +24,8 @@ def memory_over_time(title: str, runs: Mapping[str, History], mark: str) -> tupl
         look = artist(series(i, f"{name}: peak {history.peak / 1e6:.1f} MB")) | {"marker": ""}
         megabytes = [size / 1e6 for size in history.bytes]
         axes.plot(megabytes, **look)
-        at = history.marks[mark]
-        place = at, megabytes[at - 1]
+        at = history.marks[mark] - 1  # the last operation before it
+        place = at, megabytes[at]
         axes.plot(*place, "o", color=look["color"], markersize=7)
         if i == 0:
             axes.annotate(mark, place, (9, 0), textcoords="offset points", color=NEUTRAL)
