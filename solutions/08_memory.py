@@ -25,6 +25,7 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import math
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -128,9 +129,11 @@ check.show_values(
 # - **Everything else that is kept** counts, whatever its dtype: inputs, targets, and masks, too.
 # - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
 #   as without your hooks.
-# - **Nothing is left** when `kept_bytes` has returned. An operation such as softmax keeps its own output. If `pack` returned
-#   that very tensor, the tensor and the graph would refer to each other, and would never be freed. Return
-#   `tensor.detach()`, which is a view.
+# - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the place of the original
+#   could be taken by the next tensor.
+# - **Nothing is left** when `kept_bytes` has returned and nobody has the result any more. An operation such as softmax keeps
+#   its own output. If `pack` returned that very tensor, the tensor and the graph would refer to each other, and would never be
+#   freed. Return `tensor.detach()`, which is a view.
 #
 # **Predict**: somebody replaces the GELU by a ReLU. A GELU keeps its input, and a ReLU keeps its output. How many numbers does
 # the block then keep, instead of 16?
@@ -182,10 +185,16 @@ def counted(columns, activation):
     net = nn.Sequential(
         nn.Linear(6, columns), activation, nn.Linear(columns, 4), nn.Softmax(-1)
     ).to(device)
-    inputs = torch.ones(5, 7, 6, device=device)
-    return int(
-        kept_bytes(lambda: net(inputs[1:3]).chunk(2, -1)[0].exp() * net[0].weight[1, 2], net)
-    )
+    inputs = torch.ones(5, 7, 6, device=device, requires_grad=True)
+    results, places = [], []
+
+    def forward():
+        return net(inputs[1:3]).chunk(2, -1)[0].exp() * net[2].bias[1]
+
+    size = kept_bytes(lambda: results.append(forward()), net)
+    kept_bytes(lambda: places.append(weakref.ref(net(inputs).untyped_storage())), net)
+    gradients = [torch.autograd.grad(y.sum(), net[0].weight)[0] for y in (results[0], forward())]
+    return int(size), torch.equal(*gradients), places[0]() is None
 
 
 check.show_values(
@@ -275,19 +284,20 @@ if rank == 0:
 # an `autograd.Function` below, or something of your own, but not `torch.utils.checkpoint`.
 #
 # - **Memory.** Between the forward and the backward pass, nothing that `function` computes is kept, apart from its outputs.
-#   What the second forward pass computes is freed when the segment's backward pass is done.
+#   When the segment's backward pass is done, what the second forward pass has computed is freed, and so are the arguments.
 # - **Gradients** equal those without `checkpoint`, bit for bit. Parameters that `function` uses without getting them as an
 #   argument, as a block does, have gradients, too.
 # - **Random numbers.** The second forward pass draws the same dropout masks as the first one, so it has to start with the
 #   generator in the same state. After it, put back the state that the generator had before: the rest of the training must draw
-#   the same numbers as without `checkpoint`.
+#   the same numbers as without `checkpoint`. Use `training.generator_states()` and `training.set_generator_states(states)`,
+#   which know the generator of a GPU, too.
 # - **Time.** `function` runs once in the forward and once in the backward pass.
 #
 # The check also tries:
 #
 # - **Arguments** of any type, by position or by keyword. Tensors, of any dtype, are arguments themselves, not elements of a list.
 #   Some, or all of them, need no gradient.
-# - **Several outputs** in a tuple. Some may be integers, and the loss may not depend on all of them.
+# - **Several outputs** in a tuple. Some may be integers or need no gradient, and the loss may not depend on all of them.
 # - **A checkpoint inside a checkpoint.**
 # - **Inside `torch.no_grad()`**, `function` runs once, and the outputs need no gradient.
 #
@@ -303,9 +313,9 @@ if rank == 0:
 #
 # <details><summary>Hint 2</summary>
 #
-# In `backward`, detach each tensor, with the same `requires_grad` as before. Within `torch.random.fork_rng(devices=[])`, which
-# puts the generator's state back at its end, and `torch.enable_grad()`, call `torch.set_rng_state` and the function. Then
-# `torch.autograd.backward(outputs, gradients)` computes the gradients of the detached tensors and of all parameters. Leave out
+# In `backward`, detach each tensor, with the same `requires_grad` as before. Set the generators, call the function inside
+# `with torch.enable_grad():`, and set the generators again. Then `torch.autograd.backward(outputs, gradients)` computes the
+# gradients of the detached tensors and of all parameters. Leave out
 # the outputs that need no gradient, or have none: after `ctx.set_materialize_grads(False)`, such a gradient is None.
 # </details>
 
@@ -318,17 +328,13 @@ class Recomputation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run, *values):
         # BEGIN SOLUTION
-        tensors = [value if isinstance(value, Tensor) else None for value in values]
         ctx.run, ctx.others = (
             run,
             [None if isinstance(value, Tensor) else value for value in values],
         )
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*(value if isinstance(value, Tensor) else None for value in values))
         ctx.set_materialize_grads(False)
-        ctx.gpus = sorted(
-            {t.device.index for t in tensors if t is not None and t.device.type == "cuda"}
-        )
-        ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]
+        ctx.states = training.generator_states()
         return run(*values)
         # END SOLUTION
 
@@ -339,11 +345,11 @@ class Recomputation(torch.autograd.Function):
             other if saved is None else saved.detach().requires_grad_(saved.requires_grad)
             for other, saved in zip(ctx.others, ctx.saved_tensors, strict=True)
         ]
-        with torch.random.fork_rng(ctx.gpus), torch.enable_grad():
-            torch.set_rng_state(ctx.states[0])
-            for gpu, state in zip(ctx.gpus, ctx.states[1], strict=True):
-                torch.cuda.set_rng_state(state, gpu)
+        states = training.generator_states()
+        training.set_generator_states(ctx.states)
+        with torch.enable_grad():
             outputs = ctx.run(*values)
+        training.set_generator_states(states)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         ends, wanted = [], []
         for output, gradient in zip(outputs, gradients, strict=True):
@@ -382,18 +388,23 @@ check.checkpoint(checkpoint)
 # %%px --timeout 20
 def trained_with(around):
     torch.manual_seed(rank)
-    weight, scale = torch.randn(3, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+    weight, table, scale = (torch.randn(shape, requires_grad=True) for shape in ((3, 3), (4, 3), 3))
     calls = []
 
-    def segment(x, index, *, factor):
-        calls.append(index.dtype)
-        y = F.dropout((x @ weight).sin() * factor, 0.5)
-        return y, index + 1, y.cos() @ weight
+    def segment(x, index, power, *, factor, name):
+        calls.append(name)
+        y = F.dropout((x @ weight).sin() * factor, 0.5) ** power
+        return y, index + 1, y.cos() @ weight, y.exp()
 
-    first, index, second = around(segment, torch.ones(4, 3), torch.arange(4), factor=scale.tanh())
+    first, index, second, _ = around(
+        segment, torch.ones(4, 3), torch.arange(4), 3, factor=scale.tanh(), name="a"
+    )
     third = around(lambda x: around(torch.exp, F.dropout(x, 0.25)), second)[0]
-    (first[index % 4].square().sum() + third.sum() + F.dropout(first, 0.5).sum()).backward()
-    return [weight.grad, scale.grad, torch.rand(3)], len(calls)
+    rows = around(lambda index: table[index].square(), torch.tensor([2, 0]))
+    (
+        first[index % 4].square().sum() + third.sum() + F.dropout(first, 0.5).sum() + rows.sum()
+    ).backward()
+    return [weight.grad, table.grad, scale.grad, torch.rand(3)], len(calls)
 
 
 (right, _), (got, calls) = (
