@@ -24,6 +24,7 @@ cluster.start()
 
 # %%
 # %%px --timeout 120
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,8 +34,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from parlab import memory, models, plots, timing, training
+from parlab import memory, models, plots, segments, timing, training
 from parlab.checks import memory as check
+from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
+from parlab.plots import memory_steps
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -51,7 +54,154 @@ from parlab.reference import use_reference
 # SECTION 2 STARTS (checkpoint)
 
 # %% [markdown]
-# SECTION 3 STARTS (plan_recomputation)
+# ## 3. Plan recomputation
+#
+# *Difficulty 4/5, 25 minutes.*
+#
+# Checkpointing everything costs one more forward pass, and most devices have memory left after that. So recompute only as much as
+# the budget requires. Cut the model into a chain of *segments*, for example the attention and the MLP of each block. A *plan* decides
+# for each segment whether its activations are kept or recomputed. For segment $i$, measure
+#
+# - $a_i$ (`input`): the bytes of its input,
+# - $k_i$ (`kept`): the bytes that its forward pass keeps, the input included, so $k_i \ge a_i$,
+# - $p_i$ (`peak`): the most bytes that its own backward pass holds at once: what it kept or has just recomputed, and gradients,
+# - $f_i$ (`flops`): the FLOPs of its forward pass.
+#
+# How much memory does a plan need? The backward pass starts at the last segment. When it is at segment $j$, this segment holds $p_j$
+# bytes, kept or recomputed. Each segment before it holds $k_i$ bytes if the plan keeps it, and otherwise only its input, $a_i$ bytes.
+# The segments after it are finished and hold nothing. So with $h_i = k_i$ or $h_i = a_i$, the peak is
+#
+# $$
+# M = \max_j \Big( p_j + \sum_{i<j} h_i \Big),
+# $$
+#
+# and the plan recomputes $\sum f_i$ FLOPs over the segments that it does not keep. `peak_bytes(segments, keep)` and
+# `recomputed_flops(segments, keep)` in `parlab.costs.recomputation` compute both, so you can compare your plans with all others.
+#
+# Return the plan that recomputes the fewest FLOPs among the plans with $M \le$ `budget`.
+#
+# - If several plans recompute equally few FLOPs, return any of them.
+# - If no plan has $M \le$ `budget`, raise a ValueError whose text contains the smallest budget that works, in bytes.
+# - The check tries 40 segments and budgets of gigabytes. That is too much for trying all $2^{40}$ plans, and for a table with an
+#   entry for each byte. But real models have only a few kinds of layers, so few different sums of bytes occur.
+#
+# **Predict**: which segment should a plan never recompute? If all segments are alike, are the first or the last ones recomputed, or
+# does it make no difference?
+#
+# <details><summary>Hint 1</summary>
+#
+# Go through the chain from the first segment to the last. All that matters of a plan for the segments so far is how many bytes they
+# hold, $\sum h_i$, and how many FLOPs it recomputes. If two plans hold equally many bytes, drop the one that recomputes more.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Keep a dict from bytes held to (FLOPs, plan), which starts as `{0: (0, ())}`. At each segment, drop the entries with
+# held + `segment.peak` > budget. Each of the others gives two new entries. If none is left, no plan fits. Which plan needs the least
+# memory?
+# </details>
+
+
+# %% tags=["exercise"] exercise="plan_recomputation"
+# %%px
+def plan_recomputation(segments: list[Segment], budget: int) -> list[bool]:
+    """The plan that recomputes the fewest FLOPs with a peak of at most `budget` bytes.
+
+    Returns for each segment whether its activations are kept (True) or recomputed (False).
+    A ValueError names the smallest budget that works, if no plan fits.
+    """
+    # BEGIN SOLUTION
+    best: dict[int, tuple[int, tuple[bool, ...]]] = {0: (0, ())}  # by the bytes that are held
+    for segment in segments:
+        longer: dict[int, tuple[int, tuple[bool, ...]]] = {}
+        for held, (flops, plan) in best.items():
+            if held + segment.peak > budget:
+                continue
+            for keep in (True, False):
+                total = held + (segment.kept if keep else segment.input)
+                found = (flops + (0 if keep else segment.flops), (*plan, keep))
+                longer[total] = min(longer.get(total, found), found)
+        best = longer
+    if not best:
+        smallest = peak_bytes(segments, [False] * len(segments))
+        raise ValueError(f"no plan fits into {budget} bytes: the smallest budget is {smallest}")
+    return list(min(best.values())[1])
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="plan_recomputation" points=3
+# %%px --timeout 30
+check.plan_recomputation(plan_recomputation)
+
+# %% tags=["hidden-check"] exercise="plan_recomputation" points=1
+# %%px --timeout 20
+attention, mlp = Segment(5, 31 + rank, 40, 70), Segment(6, 47, 75, 160)
+chain = [attention, mlp, mlp, attention, mlp, Segment(4, 30, 66, 40)]
+plans = {budget: plan_recomputation(chain, budget) for budget in (97, 135, 171, 203, 260)}
+try:
+    plan_recomputation(chain, 95)
+    refused = "accepted"
+except ValueError as error:
+    refused = str(peak_bytes(chain, [False] * 6) in map(int, re.findall(r"\d+", str(error))))
+check.show_values(
+    flops=[recomputed_flops(chain, plan) for plan in plans.values()],
+    fits=[peak_bytes(chain, plan) <= budget for budget, plan in plans.items()],
+    refused=refused,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Never recompute the last segment. Its $h$ occurs in no sum, so keeping it costs no memory. If all segments are alike, each
+# recomputed segment before the last one frees the same bytes for the end of the chain, where the peak is, so it makes no difference
+# which ones you recompute. The order matters if a segment in the middle has a large peak: then only the segments before it help.
+# </details>
+#
+# Now measure the segments of the GPT, and plan for half of the memory that it needs if everything is kept:
+
+# %%
+# %%px
+torch.manual_seed(0)
+gpt = models.GPT(models.GPTConfig(sequence_length=128, hidden_size=96, layers=4)).to(device)
+tokens, targets = training.text_batches(1, 4, 128, device)[0]
+functions = segments.of_gpt(gpt, targets)
+profile = segments.measured(functions, segments.embedded(gpt, tokens), gpt, checkpoint)
+everything, nothing = [True] * len(profile), [False] * len(profile)
+budget = peak_bytes(profile, everything) // 2
+plan = plan_recomputation(profile, budget)
+if rank == 0:
+    for name, part in {"attention": profile[0], "MLP": profile[1], "loss": profile[-1]}.items():
+        kept = f"{part.kept / part.input:.0f} times its input"
+        print(f"{name}: keeps {kept}, {part.flops / 1e6:.0f} million FLOPs")
+    print("plan:", *("keep" if keep else "recompute" for keep in plan))
+
+
+# %%
+# %%px
+def measured_step(keep):
+    """Peak bytes and FLOPs of a step under a plan."""
+    segments.zero_gradients(gpt)
+    with memory.Peak(device) as peak:
+        segments.run(functions, keep, segments.embedded(gpt, tokens), checkpoint).backward()
+    with segments.count_flops() as counter:
+        segments.run(functions, keep, segments.embedded(gpt, tokens), checkpoint).backward()
+    return peak.bytes, counter.get_total_flops()
+
+
+plain = measured_step(everything)[1]
+found = {}
+for way, keep in {"all kept": everything, "your plan": plan, "all recomputed": nothing}.items():
+    peak, flops = measured_step(keep)
+    found[way] = peak, flops - plain
+    as_predicted = abs(peak / peak_bytes(profile, keep) - 1) < 0.05
+    exactly = flops - plain == recomputed_flops(profile, keep)
+    if rank == 0:
+        print(f"{way}: peak as predicted, to 5%: {as_predicted}; FLOPs as predicted: {exactly}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+title = "Your plan is on the frontier: less memory would cost more FLOPs"
+drawn = memory_steps.plan_frontier(title, profile, found, budget)
 
 # %% [markdown]
 # SECTION 4 STARTS (offload_activations)
