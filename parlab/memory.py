@@ -12,9 +12,11 @@ Memory is counted by storages: tensors that share one (tied weights, views of a 
 buffer or of a DDP bucket) count once, and a view counts as all of what it keeps alive.
 """
 
+import resource
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -125,6 +127,14 @@ class Peak:
 
 
 _open_on_gpus: list[Peak] = []
+
+
+def process_bytes(device: torch.device) -> int:
+    """Bytes that this process takes: of the GPU for tensors, or else of the machine's memory."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    _, resident, *_ = Path("/proc/self/statm").read_text(encoding="utf-8").split()  # of Linux
+    return int(resident) * resource.getpagesize()
 
 
 class Saved:

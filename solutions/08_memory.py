@@ -25,9 +25,11 @@ cluster.start()
 # %%
 # %%px --timeout 120
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab import memory, models, plots, segments, timing, training
+from parlab.activation_stores import Store, store_for
 from parlab.checks import memory as check
 from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
 from parlab.plots import memory_steps
@@ -204,7 +207,169 @@ title = "Your plan is on the frontier: less memory would cost more FLOPs"
 drawn = memory_steps.plan_frontier(title, profile, found, budget)
 
 # %% [markdown]
-# SECTION 4 STARTS (offload_activations)
+# ## 4. Offload activations
+#
+# *Difficulty 4/5, 30 minutes.*
+#
+# Instead of recomputing an activation, you can move it out of the device after the forward pass has saved it, and bring it back when
+# the backward pass needs it. That costs no FLOPs, but it uses a slow link. PyTorch calls two functions of yours for each saved
+# tensor: `pack(tensor)` when the forward pass saves it, and `unpack(packed)` with whatever `pack` returned when the backward pass
+# needs it. `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is the context manager in which this happens.
+#
+# `store_for(device)` gives you a place for the numbers: pinned memory of the host for a GPU, with copies on their own stream, and
+# otherwise a file. The file has no name, so the operating system removes it even if the process is killed. A store has one method.
+# `ticket = store.write(numbers)` takes a flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If nothing
+# refers to a ticket any more, its place in the store is free again.
+#
+# Write a context manager that moves what autograd saves to a store:
+#
+# - **What stays**: tensors that share a storage with a parameter or buffer of `module`, such as a transposed weight, and tensors whose
+#   storage has fewer than `smallest` bytes. Leave them in memory.
+# - **What goes** is written by storages, whole and only once, even if several views of it are saved, as Q, K, and V are. After
+#   that, your code must not keep it in memory.
+# - **Coming back**: the backward pass gets tensors of the same shape, strides, and dtype, so all gradients are equal bit for bit. Two
+#   views of one storage that it needs at the same time share memory again, and the storage is read only once for both. If the graph
+#   is retained, the backward pass can run again.
+# - **In place**: a storage may change after it has been saved. The backward pass then uses the old numbers, and if the storage is saved
+#   again, the new ones are written too. A tensor that stays has only its new numbers. For that one, raise a RuntimeError in the
+#   backward pass, as autograd does: **with hooks, PyTorch no longer checks this itself.**
+# - **Afterwards**: only the graph keeps tickets. When it is freed, the store is empty. When the context ends, even with an exception,
+#   nothing more is offloaded. The backward pass may run inside or outside of the context.
+#
+# **Predict**: the GPT below keeps about 50 MB for its backward pass. By how much will the process grow in a forward pass with your
+# context manager?
+#
+# <details><summary>Hint 1</summary>
+#
+# `tensor.untyped_storage()` is the same object as long as the storage exists, and it can be a key: in a set, or in a
+# `weakref.WeakKeyDictionary`, which does not keep it alive. An address or an `id` is not enough, because a storage that you offload is
+# freed, and a new one soon gets its address. `tensor._version` counts the changes in place. A view and `tensor.detach()` share this
+# count with the tensor.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `torch.empty(0, dtype=torch.uint8, device=…).set_(storage)` is a flat view of a storage, and `.set_(storage, offset, size, stride)`
+# restores any other view. For what stays, return `tensor.detach()`, since a hook that returns the tensor itself can create a cycle
+# that is never freed, and its version. A `weakref.WeakValueDictionary` from tickets to storages that were read shares them.
+# </details>
+
+
+# %% tags=["exercise"] exercise="offload_activations"
+# %%px
+@contextmanager
+def offload_activations(module: nn.Module, store: Store, smallest: int = 4096) -> Iterator[None]:
+    """Move the tensors that autograd saves in this context to `store` until the backward pass.
+
+    Parameters and buffers of `module` stay, and so do storages of fewer than `smallest` bytes.
+    A tensor that stays and is changed in place raises a RuntimeError in the backward pass.
+    """
+    # BEGIN SOLUTION
+    stays = {tensor.untyped_storage() for tensor in (*module.parameters(), *module.buffers())}
+    tickets = WeakKeyDictionary()  # by storage: its tickets by version
+    storages = WeakValueDictionary()  # by ticket: what was read and is in use
+
+    def pack(tensor: Tensor) -> tuple[Any, ...]:
+        storage = tensor.untyped_storage()
+        if storage in stays or storage.nbytes() < smallest:
+            return tensor.detach(), tensor._version
+        versions = tickets.setdefault(storage, WeakValueDictionary())
+        ticket = versions.get(tensor._version)
+        if ticket is None:
+            flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            ticket = versions[tensor._version] = store.write(flat)
+        return ticket, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride()
+
+    def unpack(packed: tuple[Any, ...]) -> Tensor:
+        if len(packed) == 2:
+            tensor, version = packed
+            if tensor._version != version:
+                raise RuntimeError("a saved tensor was changed in place before the backward pass")
+            return tensor
+        ticket, dtype, *view = packed
+        storage = storages.get(ticket)
+        if storage is None:
+            storage = storages[ticket] = ticket.read().untyped_storage()
+        return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *view)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="offload_activations" points=3
+# %%px --timeout 30
+check.offload_activations(offload_activations)
+
+# %% tags=["hidden-check"] exercise="offload_activations" points=1
+# %%px --timeout 20
+store = check.RecordingStore()
+torch.manual_seed(rank)
+layer = nn.Linear(12, 24)
+x = torch.randn(50, 12, requires_grad=True)
+with offload_activations(layer, store, smallest=1500):
+    q, k = (layer(x) * 2.0).chunk(2, dim=-1)
+    result = ((q * k).exp() @ layer.weight[:12]).sum()
+result.backward()
+check.show_values(
+    written=sorted(store.sizes),
+    left=store.left,
+    gradient=round(x.grad.sum().item(), 3),
+    weight=round(layer.weight.grad.abs().sum().item(), 3),
+)
+
+# %% [markdown]
+# Now run the GPT with and without your context manager, and look at the process: its memory really falls, because the file is outside
+# of it.
+
+
+# %%
+# %%px --timeout 60
+def grown(context):
+    """Loss, gradients, and by how many bytes the process grows in the forward pass."""
+    gpt.zero_grad()
+    start = memory.process_bytes(device)
+    with context:
+        loss = training.token_loss(gpt(tokens), targets)
+    size = memory.process_bytes(device) - start
+    loss.backward()
+    return loss.item(), [p.grad.clone() for p in gpt.parameters()], size
+
+
+torch.manual_seed(0)
+gpt = models.GPT(models.GPTConfig(sequence_length=128, hidden_size=128, layers=6)).to(device)
+tokens, targets = training.text_batches(1, 8, 128, device)[0]
+training.token_loss(gpt(tokens[:1]), targets[:1]).backward()  # loads what a step needs
+with memory.Saved(gpt) as saved:
+    gpt(tokens)
+offloaded = grown(offload_activations(gpt, store_for(device)))
+kept = grown(nullcontext())
+
+# %%
+# %%px
+if rank == 0:
+    same = all(map(torch.equal, offloaded[1], kept[1])) and offloaded[0] == kept[0]
+    print(f"loss and gradients are equal bit for bit: {same}")
+    print(f"a forward pass keeps {saved.bytes / 1e6:.0f} MB")
+    print(f"the process grows by less than a third of that: {offloaded[2] < saved.bytes / 3}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+print(
+    f"kept: the process grows by {kept[2] / 1e6:.0f} MB; offloaded: by {offloaded[2] / 1e6:.0f} MB"
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The process grows by a few of the largest tensors that exist at the same time in a forward pass, and by what stays: the small
+# tensors, such as the statistics of the norms. How fast that is depends on the link: for each of the $bsh$ numbers, a block writes 16
+# and computes at least $24h$ FLOPs. If the device computes $F$ FLOP/s and the link takes $W$ bytes/s, then in float32 the writes hide
+# behind the computation for $24h/F \ge 64/W$, so for large $h$. [Chapter 08](../book/08_memory.md) has the numbers.
+#
+# `torch.autograd.graph.save_on_cpu` has the same hooks, but it copies each saved tensor on its own: parameters too, and Q, K, and V three
+# times. Plans can combine the three ways: keep a segment, recompute it, or offload its input.
+# </details>
 
 # %% [markdown]
 # # Part B: the largest tensor
