@@ -118,3 +118,13 @@ def test_saved_is_what_the_backward_pass_needs() -> None:
     with memory.Saved(net) as again:
         checkpoint(net, x.requires_grad_(), use_reentrant=False)
     assert again.bytes < saved.bytes
+
+
+def test_the_process_grows_and_shrinks_with_its_tensors() -> None:
+    before = memory.process_bytes(torch.device("cpu"))
+    tensors = [torch.ones(25_000) for _ in range(400)]  # each too small for pages of its own
+    during = memory.process_bytes(torch.device("cpu"))
+    del tensors
+    after = memory.process_bytes(torch.device("cpu"))
+    assert during - before > 36e6
+    assert during - after > 36e6
