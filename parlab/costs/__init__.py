@@ -11,6 +11,8 @@ all_to_all      context parallelism and experts: what they send
 recomputation   plans of recomputation: the peak and the FLOPs of a chain of segments
 splits          all kinds of parallelism for the same training step
 mixed_precision bytes of a recipe; what a format loses; errors of a sum over ranks
+memory          recomputation, offload, logits, a whole step in less memory; the loader
+optimizers      bytes of optimizer states, from the shapes of the parameters
 kernels         bytes and arithmetic of a kernel; roofline, sectors, tiles
 
 Sizes are in bytes, times in seconds, as floats: a formula is not rounded to whole messages.

@@ -183,6 +183,35 @@ def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_less_memory_learns_the_same_on_two_ranks() -> None:
+    """What saves activations changes no loss; smaller states change it little; shards are halves."""
+    small = ["--checkpoint", "--chunk=64", "--accumulate=2"]
+    runs = {
+        "plain": [],
+        "small": small,
+        "8-bit": ["--optimizer=adam8bit"],
+        "sharded": [*small, "--optimizer=adam8bit", "--shard"],
+    }
+    losses, peaks, states = {}, {}, {}
+    for name, arguments in runs.items():
+        printed = torchrun(2, "08_memory", "--steps=20", *arguments)
+        losses[name] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[name]) == 2, printed  # rank 0 alone prints
+        numbers = re.search(
+            r"passes: (\d+) bytes; optimizer states: (\d+)", printed.replace(",", "")
+        )
+        peaks[name], states[name] = map(int, numbers.groups())
+    assert losses["plain"][1] < losses["plain"][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses["small"] == pytest.approx(losses["plain"], abs=1e-3)
+    assert losses["8-bit"] == pytest.approx(losses["plain"], abs=0.1)
+    assert losses["sharded"] == pytest.approx(losses["8-bit"], abs=1e-2)
+    assert peaks["small"] < 0.5 * peaks["plain"]
+    assert states["8-bit"] < 0.3 * states["plain"]
+    assert states["sharded"] < 0.6 * states["8-bit"]
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * DEADLINE + 60)
 @pytest.mark.parametrize("example", [file.stem for file in numbered(EXAMPLES, ".py")[1:]])
 def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:

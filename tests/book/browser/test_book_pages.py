@@ -18,6 +18,7 @@ CHAPTERS = [
     "book/05_pipeline_parallel.html",
     "book/06_mixed_precision.html",
     "book/07_triton.html",
+    "book/08_memory.html",
 ]
 
 
