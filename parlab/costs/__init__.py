@@ -8,6 +8,7 @@ zero            ZeRO's stages: bytes by kind, traffic, prefetch, offload
 tensor_parallel a layer on several ranks: activations, traffic, time
 pipeline_parallel stages on several ranks: idle time, activations, messages
 all_to_all      context parallelism and experts: what they send
+recomputation   plans of recomputation: the peak and the FLOPs of a chain of segments
 splits          all kinds of parallelism for the same training step
 mixed_precision bytes of a recipe; what a format loses; errors of a sum over ranks
 memory          recomputation, offload, logits, a whole step in less memory; the loader

@@ -140,3 +140,13 @@ def test_history_has_the_bytes_after_each_operation() -> None:
     assert history.marks == {"sum": 2, "end": 3}
     assert history.peak == 8000
     assert total == 2000
+
+
+def test_the_process_grows_and_shrinks_with_its_tensors() -> None:
+    before = memory.process_bytes(torch.device("cpu"))
+    tensors = [torch.ones(25_000) for _ in range(400)]  # each too small for pages of its own
+    during = memory.process_bytes(torch.device("cpu"))
+    del tensors
+    after = memory.process_bytes(torch.device("cpu"))
+    assert during - before > 36e6
+    assert during - after > 36e6

@@ -7,6 +7,8 @@ from parlab.checks.memory.checkpoint import checkpoint
 from parlab.checks.memory.chunked_cross_entropy import chunked_cross_entropy
 from parlab.checks.memory.dequantize_blocks import dequantize_blocks
 from parlab.checks.memory.kept_bytes import kept_bytes
+from parlab.checks.memory.offload_activations import offload_activations
+from parlab.checks.memory.plan_recomputation import plan_recomputation
 from parlab.checks.memory.predict_kept import predict_kept
 from parlab.checks.memory.predict_rank_bytes import predict_rank_bytes
 from parlab.checks.memory.predict_state_bytes import predict_state_bytes
@@ -20,6 +22,8 @@ __all__ = [
     "chunked_cross_entropy",
     "dequantize_blocks",
     "kept_bytes",
+    "offload_activations",
+    "plan_recomputation",
     "predict_kept",
     "predict_rank_bytes",
     "predict_state_bytes",

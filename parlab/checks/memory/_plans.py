@@ -1,0 +1,108 @@
+"""Chains of segments, and the plans that a right or wrong answer finds for them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from random import Random
+
+from parlab.costs.recomputation import Segment, all_plans, peak_bytes, recomputed_flops
+
+Plan = Sequence[bool]
+GB = 2**30
+
+
+def drawn(draw: Random, size: int) -> list[Segment]:
+    """Draw a chain in which plans often hold equally many bytes, and rarely have equal FLOPs."""
+    chain = []
+    for _ in range(size):
+        start = 10 * draw.randrange(1, 6)
+        kept = start + 10 * draw.randrange(30)
+        chain.append(Segment(start, kept, kept + draw.randrange(150), draw.randrange(1, 10**6)))
+    return chain
+
+
+def long_chain(draw: Random, counts: Sequence[int]) -> list[Segment]:
+    """Draw a chain with segments of as many kinds as there are counts, and a last one.
+
+    Its last segment has by far the largest peak, so only the sum of all other bytes matters.
+    """
+    kinds = []
+    for i in range(len(counts)):
+        more = GB // 2 + draw.randrange(GB)
+        kinds.append(Segment(GB, (2 + i) * GB + more, 9 * GB, (3 + 2 * i) * 10**12 + more))
+    chain = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
+    draw.shuffle(chain)
+    return [*chain, Segment(GB, 5 * GB, 12 * GB, 10**12)]
+
+
+def least_of_kinds(chain: list[Segment], budget: int) -> int:
+    """Return the fewest FLOPs for a `long_chain`, by the number of each kind that is recomputed."""
+    *others, last = chain
+    kinds = sorted(set(others))
+    too_many = held_bytes(others, [True] * len(others)) + last.peak - budget
+    return min(
+        sum(n * kind.flops for n, kind in zip(numbers, kinds, strict=True))
+        for numbers in product(*(range(others.count(kind) + 1) for kind in kinds))
+        if sum(n * (k.kept - k.input) for n, k in zip(numbers, kinds, strict=True)) >= too_many
+    )
+
+
+def budgets(chain: list[Segment], draw: Random) -> list[int]:
+    """Return budgets that are peaks of plans, or a little more, and one that is more than enough.
+
+    Some of them are peaks for which all greedy plans are wrong, if the chain has such.
+    """
+    peaks = sorted({peak_bytes(chain, keep) for keep in all_plans(chain)})
+    some = draw.sample(peaks, min(20, len(peaks)))
+    traps = [budget for budget in some if misled(chain, budget)]
+    return [*some[:3], *traps[:5], some[-1] + 1, peaks[-1], 2 * peaks[-1]]
+
+
+def misled(chain: list[Segment], budget: int) -> bool:
+    right = best(chain, budget)
+    return right not in greedy(chain, budget).values()
+
+
+def best(
+    chain: list[Segment], budget: int, peak: Callable[..., int] = peak_bytes
+) -> tuple[bool, ...]:
+    """Return the best plan whose `peak` is within the budget; all recomputed if there is none."""
+    fitting = (plan for plan in all_plans(chain) if peak(chain, plan) <= budget)
+    return min(fitting, key=partial(recomputed_flops, chain), default=(False,) * len(chain))
+
+
+def held_bytes(chain: Sequence[Segment], keep: Plan) -> int:
+    """Return what the segments hold when the backward pass starts."""
+    return sum(s.kept if kept else s.input for s, kept in zip(chain, keep, strict=True))
+
+
+def peak_of_all(chain: Sequence[Segment], keep: Plan) -> int:
+    """Return the peak if no segment gave its memory back."""
+    others = held_bytes(chain, keep)
+    parts = zip(chain, keep, strict=True)
+    return max(others - (s.kept if kept else s.input) + s.peak for s, kept in parts)
+
+
+def peak_without_inputs(chain: Sequence[Segment], keep: Plan) -> int:
+    """Return the peak if recomputed segments kept nothing."""
+    return peak_bytes([s._replace(input=0) for s in chain], keep)
+
+
+def greedy(chain: list[Segment], budget: int) -> dict[str, Plan]:
+    """Return the plans that recompute one more segment until the budget fits, by their order."""
+    orders: dict[str, Callable[[int], float]] = {
+        "FLOPs": lambda i: chain[i].flops,
+        "freed bytes": lambda i: chain[i].input - chain[i].kept,
+        "FLOPs per freed byte": lambda i: chain[i].flops / (chain[i].kept - chain[i].input + 1e-9),
+        "position": lambda i: i,
+    }
+    return {order: _greedy(chain, budget, key) for order, key in orders.items()}
+
+
+def _greedy(chain: list[Segment], budget: int, key: Callable[[int], float]) -> Plan:
+    keep = [True] * len(chain)
+    for i in sorted(range(len(chain)), key=key):
+        if peak_bytes(chain, keep) <= budget:
+            break
+        keep[i] = False
+    return tuple(keep)

@@ -1,0 +1,189 @@
+"""Exercise `plan_recomputation`: plans are compared with all others, then run on a GPT."""
+
+import re
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from parlab import memory, models, segments
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import has_type, instead
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.trial import Trial
+from parlab.checks.memory._plans import (
+    Plan,
+    best,
+    budgets,
+    drawn,
+    greedy,
+    held_bytes,
+    least_of_kinds,
+    long_chain,
+    peak_of_all,
+    peak_without_inputs,
+)
+from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
+
+MISTAKES = Mistakes(
+    inverted="the plans are reversed: True means that a segment's activations are kept",
+    inputs_forgotten=(
+        "some plans need more than the budget: a recomputed segment still holds its input, which "
+        "these plans do not count"
+    ),
+    recomputation_forgotten=(
+        "some plans need more than the budget: they count only what is held when the backward pass "
+        "starts. Also count each segment's `peak` when the backward pass gets there"
+    ),
+    finished_segments_counted=(
+        "some plans recompute more than necessary: they count segments that are finished. When the "
+        "backward pass is at a segment, the later ones hold nothing any more"
+    ),
+    greedy=(
+        "some plans recompute more than necessary: choosing one segment after the other, by "
+        "{order}, does not always give the best plan. Compare combinations"
+    ),
+    smallest_not_named=(
+        "no plan fits into {budget} bytes, and the ValueError does not name the smallest budget "
+        "that works, {right} bytes: {text}"
+    ),
+    refusal_missing=(
+        "no plan fits into {budget} bytes, since the smallest peak is {right}, but it raises "
+        "nothing. Raise a ValueError"
+    ),
+)
+SMALL = {"seven segments": 7, "four segments": 4, "one segment": 1}
+KINDS = {"40 segments of four kinds": (14, 13, 12)}  # segments of each kind, and a last one
+
+
+@check_of(MISTAKES, ranks=1)
+def plan_recomputation(check: Check) -> str:
+    """Compare plans for many budgets with all plans, and measure one."""
+    with check.trial() as trial:
+        for _, size in trial.cases(SMALL):
+            chain = drawn(trial.draw, size)
+            require_best(trial, chain, budgets(chain, trial.draw))
+            require_smallest(trial, chain)
+        for _, counts in trial.cases(KINDS, again=False):
+            require_best_of_kinds(trial, counts)
+        for _, layers in trial.cases({"a GPT of two layers": 2}, again=False):
+            measured_on_gpt(trial, layers)
+    return "the fewest FLOPs within each budget, and a GPT's step has the peak that was planned"
+
+
+def require_best(trial: Trial, chain: list[Segment], limits: list[int]) -> list[Plan]:
+    """Require plans that fit and recompute as few FLOPs as the best ones; return them."""
+    given = list(chain)
+    got = [trial.run(given, budget) for budget in limits]
+    right = [best(chain, budget) for budget in limits]
+    trial.require(
+        *(partial(a_plan, plan, chain, given) for plan in got),
+        lambda: named(chain, limits, got, right),
+        *(
+            partial(good, chain, budget, plan, recomputed_flops(chain, least))
+            for budget, plan, least in zip(limits, got, right, strict=True)
+        ),
+    )
+    return got
+
+
+def a_plan(got: Any, chain: list[Segment], given: list[Segment]) -> Finding | None:
+    if found := has_type(got, list | tuple, "a list of booleans"):
+        return found
+    if given != chain:
+        return COMMON.argument_changed(name="`segments`")
+    if len(got) != len(chain):
+        return observed(f"the plan has {len(got)} entries, expected one for each segment")
+    odd = next((entry for entry in got if entry not in (True, False)), None)
+    return None if odd is None else observed(f"the plan contains {odd!r}, expected True or False")
+
+
+def named(
+    chain: list[Segment], limits: list[int], got: list[Plan], right: list[Plan]
+) -> Finding | None:
+    """Return the mistake that gives all these plans, or None."""
+    wrong: list[tuple[list[Plan], Finding]] = [
+        ([[not keep for keep in plan] for plan in right], MISTAKES.inverted())
+    ]
+    for peak, finding in (
+        (peak_without_inputs, MISTAKES.inputs_forgotten()),
+        (held_bytes, MISTAKES.recomputation_forgotten()),
+        (peak_of_all, MISTAKES.finished_segments_counted()),
+    ):
+        wrong.append(([best(chain, budget, peak) for budget in limits], finding))
+    greedy_plans = [greedy(chain, budget) for budget in limits]
+    for order in greedy_plans[0]:
+        plans = [by_order[order] for by_order in greedy_plans]
+        wrong.append((plans, MISTAKES.greedy(order=order)))
+    return instead(got, right, wrong, partial(alike, chain))
+
+
+def alike(chain: list[Segment], plan: Plan, other: Plan) -> bool:
+    return recomputed_flops(chain, plan) == recomputed_flops(chain, other)
+
+
+def good(chain: list[Segment], budget: int, got: Plan, least: int) -> Finding | None:
+    peak, flops = peak_bytes(chain, got), recomputed_flops(chain, got)
+    if peak > budget:
+        return observed(f"the plan needs {peak} bytes, and the budget is {budget}")
+    if flops > least:
+        return observed(
+            f"for a budget of {budget} bytes, it recomputes {flops} FLOPs, and {least} would do"
+        )
+    return None
+
+
+def require_smallest(trial: Trial, chain: list[Segment]) -> None:
+    """Require a plan for the smallest budget, and below it a ValueError that names it."""
+    smallest = peak_bytes(chain, [False] * len(chain))
+    require_best(trial, chain, [smallest])
+    for budget in (smallest - 1, 0):
+        values = {"budget": budget, "right": smallest}
+        text = require_refusal(
+            trial, lambda: trial.check.function(chain, budget), MISTAKES.refusal_missing(**values)
+        )
+        numbers = [int(n) for n in re.findall(r"\d+", re.sub(r"(?<=\d)[,_ ](?=\d{3})", "", text))]
+        trial.require(
+            lambda: (
+                None
+                if smallest in numbers
+                else MISTAKES.smallest_not_named(**values, text=repr(text))
+            )
+        )
+
+
+def require_best_of_kinds(trial: Trial, counts: tuple[int, ...]) -> None:
+    """Require the best plans of a chain that has too many plans to try them all."""
+    chain = long_chain(trial.draw, counts)
+    for share in (0.4, 0.7):
+        budget = int(share * peak_bytes(chain, [True] * len(chain)))
+        given = list(chain)
+        got = trial.run(given, budget)
+        trial.require(
+            lambda: a_plan(got, chain, given),
+            lambda: good(chain, budget, got, least_of_kinds(chain, budget)),
+        )
+
+
+def measured_on_gpt(trial: Trial, layers: int) -> None:
+    """Require that a step under the plan has the peak that was planned, and fits."""
+    model = models.GPT(models.GPTConfig(sequence_length=32, hidden_size=32, layers=layers))
+    tokens, targets = torch.arange(128).view(2, 2, 32)
+    functions = segments.of_gpt(model, targets)
+    x = segments.embedded(model, tokens).detach()
+    recompute = partial(checkpoint, use_reentrant=True)
+    profile = segments.measured(functions, x, model, recompute)
+    most = peak_bytes(profile, [True] * len(profile))
+    (keep,) = require_best(trial, profile, [int(0.6 * most)])
+    segments.zero_gradients(model)
+    with memory.Peak() as peak:
+        segments.run(functions, keep, x.detach().requires_grad_(), recompute).backward()
+    trial.require(
+        lambda: (
+            None
+            if peak.bytes <= 0.65 * most
+            else observed(f"the peak of a step is {peak.bytes} bytes, expected {0.6 * most:.0f}")
+        )
+    )
