@@ -717,7 +717,8 @@ check.show_values(
 # - **Other settings:** a large $\epsilon_1$, $\epsilon_2$, or `lr`, and a small $d$.
 # - **Small parameters**, whose RMS is less than $\epsilon_2$.
 #
-# **Predict**: all gradients of a run become 1,000 times as large. How does the run change? What happens to a bias that is zero at the start?
+# **Predict**: suppose that all gradients of a run are 1,000 times as large. How does the run change? How far does a bias that is zero move
+# in its first step?
 #
 # <details><summary>Hint 1</summary>
 #
