@@ -13,6 +13,7 @@ from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
 
 # What a mistake changes in `Rule`, and what it says.
@@ -86,6 +87,7 @@ CASES = {
     "small numbers in a matrix": Case(MATRIX, size=1e-5),
     "a parameter of zeros": Case(VECTOR, size=0.0),
     "a matrix with one row": Case((1, 6)),
+    "a matrix with one column": Case((6, 1)),
 }
 
 
@@ -138,7 +140,7 @@ def taken(function: Callable, start: Tensor, gradients: list[Tensor], case: Case
     state: dict[str, Any] = {}
     other_state: dict[str, Any] = {}
     steps = []
-    with torch.no_grad():
+    with torch.no_grad(), filled_with_nan():
         for gradient in gradients:
             given, before, place = gradient.clone(), parameter.clone(), parameter.data_ptr()
             returned = function(parameter, given, state, **case.settings)
