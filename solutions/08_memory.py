@@ -1325,7 +1325,7 @@ class Twice(nn.Module):
         nn.init.constant_(self.layers[1].weight, 0.75).requires_grad_(False)
 
     def forward(self, x):
-        return self.layers(x).square().sum() / 64
+        return self.layers(x).square().sum() / 2**30  # about as small as eps
 
 
 def sharded_steps(block_size):
