@@ -1000,7 +1000,8 @@ codes = torch.arange(rank, 256, 23, device=device).to(torch.uint8)
 absmax = torch.tensor([0.0, 2.0, 1e-20], device=device)[: -(-len(codes) // 5)]
 check.show_values(
     numbers=[
-        f"{x:.4e}" for x in dequantize_blocks(codes, absmax, dynamic_map(True, device), 5).tolist()
+        f"{x + 0:.4e}"  # no −0
+        for x in dequantize_blocks(codes, absmax, dynamic_map(True, device), 5).tolist()
     ],
 )
 
@@ -1314,14 +1315,14 @@ check.sharded_8bit_step(Sharded8bitAdam)
 # %% tags=["hidden-check"] exercise="sharded_8bit_step" points=2
 # %%px --timeout 30
 class Twice(nn.Module):
-    """Two layers of constant weights, which differ between the ranks, around a frozen one."""
+    """Two layers of constant weights, other ones on each rank, around a frozen one."""
 
     def __init__(self):
         super().__init__()
         sizes = ((2, 3), (3, 3), (3, 2))
         self.layers = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
         for i, layer in enumerate(self.layers):
-            nn.init.constant_(layer.weight, 0.5 - 0.25 * i + rank)
+            nn.init.constant_(layer.weight, 0.5 + 0.125 * i + rank)
         nn.init.constant_(self.layers[1].weight, 0.75).requires_grad_(False)
 
     def forward(self, x):
