@@ -15,6 +15,7 @@ from parlab.formats.dynamic import dynamic_map
 
 LR = 2.0**-6
 BETAS, EPS = (0.9, 0.999), 1e-8
+SCALE = 2.0**-22  # of the loss: Adam's step shows the gradient's size only if it is as small as eps
 
 
 class Residual(nn.Module):
@@ -67,7 +68,7 @@ def drawn_samples(draw: Random, model: Small, ranks: int) -> list[Shard]:
 
 
 def loss_of(model: nn.Module, samples: Shard, total: int) -> Tensor:
-    return F.cross_entropy(model(samples[0]), samples[1], reduction="sum") / total
+    return F.cross_entropy(model(samples[0]), samples[1], reduction="sum") * (SCALE / total)
 
 
 def checkpointed(model: Small) -> Small:
