@@ -185,7 +185,7 @@ def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None
 @pytest.mark.nightly
 @pytest.mark.timeout(DEADLINE + 60)
 def test_less_memory_learns_the_same_on_two_ranks() -> None:
-    """Fewer activations leave the loss as it is, 8-bit states change it little, shards are halves."""
+    """Fewer activations change no loss, 8-bit states change it little, and shards are halves."""
     small = ["--checkpoint", "--chunk=64", "--accumulate=2"]
     runs = {
         "plain": [],
