@@ -24,19 +24,24 @@ cluster.start()
 
 # %%
 # %%px --timeout 120
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from mpi4py import MPI
 from torch import Tensor, nn
 
 from parlab import memory, models, plots, timing, training
 from parlab.checks import memory as check
+from parlab.formats.dynamic import dynamic_map
+from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
+from parlab.sharding import flat_buffers
 
 # %% [markdown]
 # If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can
@@ -45,10 +50,356 @@ from parlab.reference import use_reference
 # # Part A: activations
 
 # %% [markdown]
-# SECTION 1 STARTS (kept_bytes)
+# ## 1. What will a forward pass keep?
+#
+# *Difficulty 2/5, 10 minutes.*
+#
+# The backward pass computes gradients from tensors that the forward pass has kept, the *activations*.
+# [Chapter 04](../book/04_tensor_parallel.md) counts them for one block of the small GPT. For each of the $bsh$ numbers
+# between two layers ($b$ samples of $s$ tokens, hidden size $h$), the block keeps 16:
+#
+# - the inputs of both norms (2)
+# - the inputs of the four linear layers (7, because the second one in the MLP is 4h wide)
+# - Q, K, and V (3)
+# - the input of the GELU (4)
+#
+# There is no dropout. Attention is *fused*: it keeps its output, which the list already has as the input of a linear layer,
+# and computes its scores again in the backward pass.
+#
+# **Predict in numbers**: how many bytes are kept in float32? Leave out small things, such as the tokens and the norms' means.
+#
+# - `block`: by one block
+# - `scores`: by one block *in addition*, if attention is not fused. The softmax keeps its output, which has a probability for
+#   each of the $a$ heads and each pair of tokens. The scores before the softmax are not kept
+# - `model`: by $l$ blocks, the last norm, the output layer, and the loss. The norm and the output layer keep their inputs,
+#   and the cross-entropy keeps one logarithm for each token and each of the $V$ entries of the vocabulary
+# - `checkpointed`: by the same model, if each block keeps only its input. (You will write this in exercise 2.)
+
+
+# %% tags=["exercise"] exercise="predict_kept"
+# %%px
+def predict_kept(
+    batch: int, sequence: int, hidden: int, heads: int, layers: int, vocabulary: int
+) -> dict[str, float]:
+    """Bytes kept in float32 by a `block`, by its `scores`, by the `model`, and `checkpointed`."""
+    # BEGIN SOLUTION
+    between = 4 * batch * sequence * hidden
+    end = 2 * between + 4 * batch * sequence * vocabulary
+    return {
+        "block": 16 * between,
+        "scores": 4 * batch * heads * sequence**2,
+        "model": layers * 16 * between + end,
+        "checkpointed": layers * between + end,
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_kept" points=1
+# %%px
+check.predict_kept(predict_kept)
+
+# %% tags=["hidden-check"] exercise="predict_kept" points=1
+# %%px --timeout 20
+check.show_values(
+    **{
+        name: [
+            round(predict_kept(*sizes)[name])
+            for sizes in ((3, 50, 40, 5, 7, 90), (1, 8, 16, 2, 1, 11))
+        ]
+        for name in ("block", "scores", "model", "checkpointed")
+    }
+)
 
 # %% [markdown]
-# SECTION 2 STARTS (checkpoint)
+# ## 1b. Count what a forward pass keeps
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Autograd can show you each tensor that it keeps. Inside `with torch.autograd.graph.saved_tensors_hooks(pack, unpack):`, it
+# calls `pack(tensor)` and keeps what `pack` returns. In the backward pass, it calls `unpack` with that object, and expects the
+# tensor.
+#
+# Write `kept_bytes`, which calls `forward()` once and returns the bytes that autograd keeps of it.
+#
+# - **Storages.** Several tensors can be views of one storage, as Q, K, and V are. Count each storage once, and count all of
+#   it: even a small view keeps the whole storage in memory.
+# - **Parameters** of `model` are in memory anyway. Do not count them, nor views of them, such as the transposed weight that a
+#   product keeps. A parameter that needs no gradient does not count either.
+# - **Everything else that is kept** counts, whatever its dtype: inputs, targets, and masks, too.
+# - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
+#   as without your hooks.
+# - **Nothing is left** when `kept_bytes` has returned. An operation such as softmax keeps its own output. If `pack` returned
+#   that very tensor, the tensor and the graph would refer to each other, and would never be freed. Return
+#   `tensor.detach()`, which is a view.
+#
+# **Predict**: somebody replaces the GELU by a ReLU. A GELU keeps its input, and a ReLU keeps its output. How many numbers does
+# the block then keep, instead of 16?
+#
+# <details><summary>Hint 1</summary>
+#
+# `tensor.untyped_storage()` has the methods `data_ptr()`, where the storage begins in memory, and `nbytes()`. Two tensors
+# share a storage if it begins at the same place.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# First collect the places of all parameters' storages in a set. In `pack`, if the tensor's storage is not in that set, write
+# its bytes into a dict with the place as the key. `unpack` returns what it gets.
+# </details>
+
+
+# %% tags=["exercise"] exercise="kept_bytes"
+# %%px
+def kept_bytes(forward: Callable[[], Any], model: nn.Module) -> int:
+    """Bytes that autograd keeps of `forward()` for the backward pass.
+
+    Each storage counts once, and as a whole. Those of the parameters of `model` do not count.
+    """
+    # BEGIN SOLUTION
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(kept.values())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="kept_bytes" points=2
+# %%px --timeout 20
+check.kept_bytes(kept_bytes)
+
+
+# %% tags=["hidden-check"] exercise="kept_bytes" points=1
+# %%px --timeout 20
+def counted(columns, activation):
+    net = nn.Sequential(
+        nn.Linear(6, columns), activation, nn.Linear(columns, 4), nn.Softmax(-1)
+    ).to(device)
+    inputs = torch.ones(5, 7, 6, device=device)
+    return int(
+        kept_bytes(lambda: net(inputs[1:3]).chunk(2, -1)[0].exp() * net[0].weight[1, 2], net)
+    )
+
+
+check.show_values(
+    gelu=counted(8 + rank, nn.GELU()),
+    relu=counted(8 + rank, nn.ReLU()),
+    sigmoid=counted(3, nn.Sigmoid()),
+)
+
+# %% [markdown]
+# The next cells count what a GPT with eight layers keeps, and compare it with your prediction. `forward_loss` runs each block
+# through `run`, so that you can replace `run` by your own function later.
+
+# %%
+# %%px --timeout 60
+config = models.GPTConfig(layers=8)
+tokens, targets = training.text_batches(1, 16, config.sequence_length, device)[0]
+torch.manual_seed(0)
+gpt = models.GPT(config).to(device)
+
+
+def plain_run(function, *args, **kwargs):
+    return function(*args, **kwargs)
+
+
+def forward_loss(run):
+    """The loss of the GPT, each of whose blocks is called by `run(block, x)`."""
+    x = gpt.tokens(tokens) + gpt.positions.weight
+    for block in gpt.blocks:
+        x = run(block, x)
+    return training.token_loss(gpt.unembed(gpt.norm(x)), targets)
+
+
+# %%
+# %%px
+class UnfusedAttention(models.Attention):
+    """Attention whose scores and probabilities are tensors."""
+
+    def forward(self, x):
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(x).chunk(3, -1)
+        )
+        scores = q @ k.transpose(-1, -2) / self.head_size**0.5
+        later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+        probabilities = scores.masked_fill(later, -torch.inf).softmax(-1)
+        return self.out((probabilities @ v).transpose(1, 2).flatten(2))
+
+
+unfused, with_relu = (models.Block(config).to(device) for _ in range(2))
+unfused.attention = UnfusedAttention(config).to(device)
+with_relu.mlp[1] = nn.ReLU()
+
+# %%
+# %%px
+h, s, b = config.hidden_size, config.sequence_length, len(tokens)
+predicted = predict_kept(b, s, h, config.heads, config.layers, config.vocab_size)
+x = torch.randn(b, s, h, device=device, requires_grad=True)
+blocks = {"GELU": gpt.blocks[0], "ReLU": with_relu, "not fused": unfused}
+kept = {name: kept_bytes(partial(block, x), block) for name, block in blocks.items()}
+measured = {
+    "block": kept["GELU"],
+    "scores": kept["not fused"] - kept["GELU"],
+    "model": kept_bytes(partial(forward_loss, plain_run), gpt),
+}
+if rank == 0:
+    for name, size in measured.items():
+        print(f"{name:>6}: {size / 1e6:5.2f} MB, {size / predicted[name]:.2f} of the prediction")
+    print(", ".join(f"{name}: {size / (4 * b * s * h):.1f} numbers" for name, size in kept.items()))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With a ReLU, the block keeps 12 numbers. The ReLU's output is also the input of the next linear layer, which keeps it anyway,
+# so the ReLU costs no memory of its own. The input of a GELU is a tensor that nothing else keeps.
+# </details>
+
+# %% [markdown]
+# ## 2. Compute it again
+#
+# *Difficulty 4/5, 30 minutes.*
+#
+# *Activation checkpointing* trades time for memory. A segment of the model, such as a block, keeps only its inputs. When the
+# backward pass reaches the segment, it runs the segment's forward pass a second time, now with a graph, and runs the backward
+# pass through this graph.
+#
+# Write `checkpoint`, which is called in place of `function(*args, **kwargs)`, and returns the same. You can use the skeleton of
+# an `autograd.Function` below, or something of your own, but not `torch.utils.checkpoint`.
+#
+# - **Memory.** Between the forward and the backward pass, nothing that `function` computes is kept, apart from its outputs.
+#   What the second forward pass computes is freed when the segment's backward pass is done.
+# - **Gradients** equal those without `checkpoint`, bit for bit. Parameters that `function` uses without getting them as an
+#   argument, as a block does, have gradients, too.
+# - **Random numbers.** The second forward pass draws the same dropout masks as the first one, so it has to start with the
+#   generator in the same state. After it, put back the state that the generator had before: the rest of the training must draw
+#   the same numbers as without `checkpoint`.
+# - **Time.** `function` runs once in the forward and once in the backward pass.
+#
+# The check also tries:
+#
+# - **Arguments** of any type, by position or by keyword. Tensors, of any dtype, are arguments themselves, not elements of a list.
+#   Some, or all of them, need no gradient.
+# - **Several outputs** in a tuple. Some may be integers, and the loss may not depend on all of them.
+# - **A checkpoint inside a checkpoint.**
+# - **Inside `torch.no_grad()`**, `function` runs once, and the outputs need no gradient.
+#
+# **Predict**: how many forward passes of computing does a training step with checkpoints take, if a backward pass takes as long
+# as two? How much longer does the step take than without?
+#
+# <details><summary>Hint 1</summary>
+#
+# `forward` of an `autograd.Function` runs without a graph. Its tensors are arguments of `apply`, and only these get gradients,
+# so pass the values of `kwargs` as further arguments. If no argument of `apply` needs a gradient, autograd never calls
+# `backward`. An empty tensor that requires a gradient, as one more argument, is enough.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# In `backward`, detach each tensor, with the same `requires_grad` as before. Within `torch.random.fork_rng(devices=[])`, which
+# puts the generator's state back at its end, and `torch.enable_grad()`, call `torch.set_rng_state` and the function. Then
+# `torch.autograd.backward(outputs, gradients)` computes the gradients of the detached tensors and of all parameters. Leave out
+# the outputs that need no gradient, or have none: after `ctx.set_materialize_grads(False)`, such a gradient is None.
+# </details>
+
+
+# %% tags=["exercise"] exercise="checkpoint"
+# %%px
+class Recomputation(torch.autograd.Function):
+    """Calls `run` without keeping what it computes, and calls it again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, run, *values):
+        # BEGIN SOLUTION
+        tensors = [value if isinstance(value, Tensor) else None for value in values]
+        ctx.run, ctx.others = (
+            run,
+            [None if isinstance(value, Tensor) else value for value in values],
+        )
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.gpus = sorted(
+            {t.device.index for t in tensors if t is not None and t.device.type == "cuda"}
+        )
+        ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]
+        return run(*values)
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        # BEGIN SOLUTION
+        values = [
+            other if saved is None else saved.detach().requires_grad_(saved.requires_grad)
+            for other, saved in zip(ctx.others, ctx.saved_tensors, strict=True)
+        ]
+        with torch.random.fork_rng(ctx.gpus), torch.enable_grad():
+            torch.set_rng_state(ctx.states[0])
+            for gpu, state in zip(ctx.gpus, ctx.states[1], strict=True):
+                torch.cuda.set_rng_state(state, gpu)
+            outputs = ctx.run(*values)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        ends, wanted = [], []
+        for output, gradient in zip(outputs, gradients, strict=True):
+            if gradient is not None and output.requires_grad:
+                ends.append(torch.autograd.graph.get_gradient_edge(output))
+                wanted.append(gradient)
+        del outputs, output  # the graph alone is needed, not these numbers
+        torch.autograd.backward(ends, wanted)
+        return None, *(value.grad if isinstance(value, Tensor) else None for value in values)
+        # END SOLUTION
+
+
+def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return `function(*args, **kwargs)`, and keep only the arguments for the backward pass.
+
+    `function` returns a tensor, or a tuple of tensors. If it is called again with the generators in the same state, it computes
+    the same.
+    """
+    # BEGIN SOLUTION
+    count, keywords = len(args), tuple(kwargs)
+
+    def run(anchor, *values):
+        return function(*values[:count], **dict(zip(keywords, values[count:], strict=True)))
+
+    anchor = torch.empty(0, requires_grad=True)  # parameters may be all that needs a gradient
+    return Recomputation.apply(run, anchor, *args, *kwargs.values())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="checkpoint" points=4
+# %%px --timeout 30
+check.checkpoint(checkpoint)
+
+
+# %% tags=["hidden-check"] exercise="checkpoint" points=2
+# %%px --timeout 20
+def trained_with(around):
+    torch.manual_seed(rank)
+    weight, scale = torch.randn(3, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+    calls = []
+
+    def segment(x, index, *, factor):
+        calls.append(index.dtype)
+        y = F.dropout((x @ weight).sin() * factor, 0.5)
+        return y, index + 1, y.cos() @ weight
+
+    first, index, second = around(segment, torch.ones(4, 3), torch.arange(4), factor=scale.tanh())
+    third = around(lambda x: around(torch.exp, F.dropout(x, 0.25)), second)[0]
+    (first[index % 4].square().sum() + third.sum() + F.dropout(first, 0.5).sum()).backward()
+    return [weight.grad, scale.grad, torch.rand(3)], len(calls)
+
+
+(right, _), (got, calls) = (
+    trained_with(around) for around in (lambda f, *a, **k: f(*a, **k), checkpoint)
+)
+check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=True)], calls=calls)
 
 # %% [markdown]
 # SECTION 3 STARTS (plan_recomputation)
@@ -60,22 +411,998 @@ from parlab.reference import use_reference
 # # Part B: the largest tensor
 
 # %% [markdown]
-# SECTION 5 STARTS (chunked_cross_entropy)
+# ## 5. A loss without all logits
+#
+# *Difficulty 3/5, 25 minutes.*
+#
+# The output layer gives each token one score for each word of the vocabulary, its *logits*. For $T$ tokens and a
+# vocabulary of $V$ words, these are $TV$ numbers. With 2,048 tokens and 32,000 words, they take 262 MB in float32, and a
+# backward pass needs several tensors of this size. No other tensor of the step may be as large.
+#
+# But nothing needs all logits at the same time. Let $x_i$ be the hidden state of token $i$, a vector of $h$ numbers, and
+# $W$ the output weight, of shape $(V, h)$. The token's logits are $z_i = W x_i$. If $y_i$ is its target, and $n$ tokens
+# count, then the loss and its gradients are
+#
+# $$
+# L = \frac{1}{n} \sum_i \left( \log \sum_v e^{z_{iv}} - z_{i y_i} \right), \qquad
+# g_i = \frac{1}{n} \left( \operatorname{softmax}(z_i) - \operatorname{onehot}(y_i) \right), \qquad
+# \frac{\partial L}{\partial x_i} = W^\top g_i, \qquad
+# \frac{\partial L}{\partial W} = \sum_i g_i x_i^\top .
+# $$
+#
+# Every part is a sum over tokens, or belongs to one token. So take `chunk_size` tokens at a time. Compute their logits,
+# their part of the loss, $g_i$ for these tokens, and what they contribute to both gradients. Then forget the logits. When
+# the forward pass ends, both gradients are complete. The backward pass only multiplies them by the gradient that it
+# receives.
+#
+# Write the two methods of `ChunkedCrossEntropy`. They have the loss and the gradients of
+# `F.cross_entropy(hidden @ weight.T, targets)`. Do not call `F.linear_cross_entropy`, which does this exercise for you.
+#
+# The check also tries:
+#
+# - **Ignored targets:** a target of −100 does not count. The loss is the mean over the targets that count, and the
+#   gradient of an ignored token is zero. All targets of a chunk may be ignored, but never all targets.
+# - **Chunk sizes** that do not divide the number of tokens, or that exceed it.
+# - **A scaled loss:** the loss is multiplied by a number before the backward pass.
+# - **Tied weights:** the output weight may also be the embedding, and then it gets gradients from both uses.
+# - **Large logits** of several hundred.
+# - **Frozen inputs:** the hidden states or the weight may require no gradient.
+# - **A second backward pass** through the same loss may raise an error. It must not give wrong gradients.
+#
+# **Predict**: at its peak, how many tensors as large as all logits are alive in
+# `F.cross_entropy(hidden @ weight.T, targets).backward()`? Which tensors remain large if you use small chunks?
+#
+# <details><summary>Hint 1</summary>
+#
+# `torch.log_softmax(logits, 1)` is stable for large logits. `gather` picks each target's value from it. The gradient of
+# the logits is its `exp()`, with 1 subtracted at each target (`scatter_add_`), times 1/n, and times 0 for ignored tokens.
+# Autograd does not record anything inside `forward`, so you may work in place.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Before the loop, make zeros for the gradient of the weight. In the loop, `of_weight.addmm_(g.T, x)` adds a chunk's part.
+# Keep both gradients with `ctx.save_for_backward`. In `backward`, `mul_` scales them in place. Autograd notices if they are
+# then used a second time. One buffer can hold the logits of each chunk in turn: `torch.mm(x, weight.T, out=buffer[: len(x)])`,
+# and `log_softmax` takes `out=`, too.
+# </details>
+
+
+# %% tags=["exercise"] exercise="chunked_cross_entropy"
+# %%px
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """The loss and both gradients, one chunk of tokens after the other."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, chunk_size):
+        # BEGIN SOLUTION
+        counts = targets != -100
+        share = counts / counts.sum()  # of each token in the mean
+        loss = hidden.new_zeros(())
+        of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        buffer = hidden.new_empty(min(chunk_size, len(hidden)), len(weight))
+        for start in range(0, len(hidden), chunk_size):
+            rows = slice(start, start + chunk_size)
+            x, own = hidden[rows], share[rows, None]
+            target = targets[rows, None].clamp(min=0)
+            scores = torch.mm(x, weight.T, out=buffer[: len(x)])
+            torch.log_softmax(scores, 1, out=scores)
+            loss -= (scores.gather(1, target) * own).sum()
+            scores.exp_().mul_(own).scatter_add_(1, target, -own)  # now the logits' gradient
+            torch.mm(scores, weight, out=of_hidden[rows])
+            of_weight.addmm_(scores.T, x)
+        ctx.save_for_backward(of_hidden, of_weight)
+        return loss
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        # BEGIN SOLUTION
+        of_hidden, of_weight = ctx.saved_tensors
+        return of_hidden.mul_(gradient), of_weight.mul_(gradient), None, None
+        # END SOLUTION
+
+
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk_size: int
+) -> Tensor:
+    """Return the mean cross-entropy of `hidden @ weight.T`, without ever holding all logits.
+
+    Args:
+        hidden: the hidden states, (tokens, hidden_size) float32.
+        weight: the output weight, (vocab_size, hidden_size) float32.
+        targets: the right word of each token, (tokens,) int64; −100 for tokens to ignore.
+        chunk_size: how many tokens may have their logits in memory at the same time.
+    """
+    return ChunkedCrossEntropy.apply(hidden, weight, targets, chunk_size)
+
+
+# %% tags=["check"] exercise="chunked_cross_entropy" points=4
+# %%px --timeout 30
+check.chunked_cross_entropy(chunked_cross_entropy)
+
+
+# %% tags=["hidden-check"] exercise="chunked_cross_entropy" points=2
+# %%px --timeout 20
+def loss_and_gradients(tokens, chunk_size, factor):
+    """The loss and the gradients for given numbers; every third target is ignored."""
+    hidden = torch.linspace(-1, 1, tokens * 2, device=device).view(tokens, 2).requires_grad_()
+    weight = torch.tensor([[3.0, -1.0], [0.5, 2.0], [rank, 0.25]], device=device).requires_grad_()
+    targets = torch.tensor([(-100, 1, 2, -100, 0, 1)[i % 6] for i in range(tokens)], device=device)
+    loss = chunked_cross_entropy(hidden, weight, targets, chunk_size)
+    (loss * factor).backward()
+    values = torch.cat([loss.detach().view(1), hidden.grad.flatten(), weight.grad.flatten()])
+    return [round(value, 3) + 0.0 for value in values.tolist()]
+
+
+def largest_share(tokens, vocab_size, chunk_size):
+    """Whether the memory at the peak is less than a fifth of all logits."""
+    hidden, weight = torch.ones(tokens, 2), torch.ones(vocab_size, 2)
+    targets = torch.arange(tokens) % vocab_size
+    leaves = hidden.to(device).requires_grad_(), weight.to(device).requires_grad_()
+    with memory.Peak(device) as peak:
+        chunked_cross_entropy(*leaves, targets.to(device), chunk_size).backward()
+    return peak.bytes < 0.2 * 4 * tokens * vocab_size
+
+
+check.show_values(
+    loss=[loss_and_gradients(*case) for case in ((7, 3, 1.0), (4, 9, -2.0), (6, 1, 0.5))],
+    small=largest_share(640, 400, 10),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Three. The loss keeps the logarithms of the probabilities, and the logits are freed. In the backward pass, there are also their
+# gradient and the gradient of the logits. With small chunks, the largest tensor is the gradient of the weight, of $Vh$ numbers, which
+# training needs in any case. (A chunk of 2,048 tokens would have as many logits as there are numbers in the gradient if $h = 2048$.)
+# </details>
+#
+# The next cells measure the peak for several chunk sizes, and compare it with the bytes of all logits:
+
+# %%
+# %%px --targets 0 --timeout 60
+T, V, h = 512, 8000, 32
+torch.manual_seed(0)
+states = torch.randn(T, h, device=device, requires_grad=True)
+output_weight = (torch.randn(V, h, device=device) / h**0.5).requires_grad_()
+words = torch.randint(V, (T,), device=device)
+
+
+def one_pass(loss_of):
+    """A forward and a backward pass."""
+    states.grad = output_weight.grad = None
+    loss_of(states, output_weight, words).backward()
+
+
+def plain_loss(hidden, weight, targets):
+    return F.cross_entropy(hidden @ weight.T, targets)
+
+
+# %%
+# %%px --targets 0 --timeout 60
+ways = {"F.cross_entropy": plain_loss}
+ways |= {c: partial(chunked_cross_entropy, chunk_size=c) for c in (512, 256, 128, 64, 32, 16, 8)}
+peaks = {}
+for way, loss_of in ways.items():
+    one_pass(loss_of)
+    states.grad = output_weight.grad = None
+    with memory.Peak(device) as peak:
+        one_pass(loss_of)
+    peaks[way] = peak.bytes / (4 * T * V)
+for way in ("F.cross_entropy", 512, 128, 32, 8):
+    name = way if way == "F.cross_entropy" else f"chunks of {way}"
+    print(f"{name}: {peaks[way]:.2f} times the bytes of all logits")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 60
+calls = {way: partial(one_pass, loss_of) for way, loss_of in ways.items()}
+seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=8)
+chunks = [way for way in ways if way != "F.cross_entropy"]
+drawn, axes = plots.subplots(
+    "Smaller chunks save memory, until the weight's gradient is the largest"
+)
+axes.plot(
+    [peaks[c] for c in chunks],
+    [seconds[c] / seconds["F.cross_entropy"] for c in chunks],
+    **plots.artist("reference"),
+)
+for c in chunks:
+    axes.annotate(str(c), (peaks[c], seconds[c] / seconds["F.cross_entropy"]), color=plots.NEUTRAL)
+axes.set(xlabel="peak, over the bytes of all logits", ylabel="time over F.cross_entropy", ylim=0)
+label = axes.set_xscale("log")
+
+# %% [markdown]
+# Chunks are also faster. The plain loss goes through tensors that do not fit into the processor's cache, and a small chunk stays
+# in it. If chunks become too small, the products become inefficient, and each one adds to the whole gradient of the weight.
+#
+# In a GPT, the output layer and the embedding are often one weight. The next cell trains one with both losses. It replaces the output
+# layer, so that the model returns its hidden states:
+
+
+# %%
+# %%px --timeout 60
+def gpt_losses(loss_of):
+    """The losses of 20 steps of a small GPT whose output weight is its embedding."""
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    weight, model.unembed = model.unembed.weight, nn.Identity()
+
+    def loss(hidden, targets):
+        return loss_of(hidden.flatten(0, 1), weight, targets.flatten())
+
+    batches = training.text_batches(20, 4, 64, device)
+    return training.plain_losses(model, training.GPT_OPTIMIZERS["Adam"], batches, loss)
+
+
+both = {
+    "plain": gpt_losses(lambda hidden, weight, y: F.cross_entropy(hidden @ weight.T, y)),
+    "in chunks": gpt_losses(partial(chunked_cross_entropy, chunk_size=100)),
+}
+if rank == 0:
+    training.print_same({"GPT": both}, 1e-3)
 
 # %% [markdown]
 # # Part C: small optimizer states
 
 # %% [markdown]
-# SECTION 6 STARTS (adafactor_step)
+# ## 6. What do optimizer states take?
+#
+# *Difficulty 2/5, 5 minutes.*
+#
+# Adam divides the gradient of each number by the root of a *second moment*, a running mean of its squares. This moment has as many
+# numbers as the model. Adafactor does not keep it for a matrix. It keeps the mean of each row and the mean of each column, and estimates
+# the moment of a number from its row and its column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that
+# is, no momentum.
+#
+# **Predict in numbers**: a model has parameters of the given shapes, in float32. Each shape is that of a vector, `(n,)`, or of a matrix,
+# `(n, m)`. How many bytes of states do these optimizers keep in float32? Do not count the number of steps.
+#
+# - `momentum`: SGD with momentum, a running mean of the gradients
+# - `adam`: Adam
+# - `adafactor`: Adafactor
+
+
+# %% tags=["exercise"] exercise="predict_state_bytes"
+# %%px
+def predict_state_bytes(shapes: list[tuple[int, ...]]) -> dict[str, float]:
+    """Bytes of the states of `momentum`, `adam`, and `adafactor`, in float32."""
+    # BEGIN SOLUTION
+    numbers = sum(math.prod(shape) for shape in shapes)
+    return {"momentum": 4 * numbers, "adam": 8 * numbers, "adafactor": 4 * sum(map(sum, shapes))}
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_state_bytes" points=1
+# %%px
+check.predict_state_bytes(predict_state_bytes)
+
+# %% tags=["hidden-check"] exercise="predict_state_bytes" points=1
+# %%px --timeout 20
+check.show_values(
+    **{
+        name: [
+            round(predict_state_bytes(shapes)[name])
+            for shapes in ([(30, 50), (50,)], [(7,)], [(1, 9), (9, 1), (600, 2)])
+        ]
+        for name in ("momentum", "adam", "adafactor")
+    }
+)
 
 # %% [markdown]
-# SECTION 7 STARTS (quantize_blocks, adam_8bit_step)
+# ## 6b. A step of Adafactor
+#
+# *Difficulty 3/5, 20 minutes.*
+#
+# Here are Algorithms 4 and 5 of [Shazeer and Stern](https://arxiv.org/abs/1804.04235), for a parameter $X$ with gradient
+# $G$ in step $t = 1, 2, \dots$ The root mean square of a tensor's numbers is its *RMS*, and squares and roots are taken of each number.
+#
+# 1. The running means forget at a rate that falls. With $\beta_t = 1 - t^{-0.8}$, the mean of row $i$ and that of column $j$ of a matrix are
+#    $r_i \leftarrow \beta_t r_i + (1 - \beta_t) \operatorname{mean}_j (G_{ij}^2 + \epsilon_1)$ and
+#    $c_j \leftarrow \beta_t c_j + (1 - \beta_t) \operatorname{mean}_i (G_{ij}^2 + \epsilon_1)$. Both start at zero.
+# 2. They estimate the second moment: $V_{ij} = r_i c_j / \operatorname{mean}(r)$. For a vector, $V$ itself is a running mean:
+#    $V \leftarrow \beta_t V + (1 - \beta_t) (G^2 + \epsilon_1)$.
+# 3. The update is $U = G / \sqrt{V}$. Its RMS is about 1. If a gradient is much larger than those before it, the RMS is larger, and the update is
+#    *clipped*: $\hat U = U / \max(1, \operatorname{RMS}(U) / d)$.
+# 4. The step is *relative* to the size of the parameter: $X \leftarrow X - \alpha_t \hat U$, with
+#    $\alpha_t = \max(\epsilon_2, \operatorname{RMS}(X)) \cdot \min(\mathrm{lr}, 1/\sqrt{t})$, and the RMS of $X$ before the step.
+#
+# Write `adafactor_step`. It changes `parameter` in place, and `gradient` stays as it is. `state` is a dict, which is empty before the first step. It
+# keeps `"step"`, the number of steps so far, and tensors with names of your choice: $n + m$ float32 numbers for a matrix, and $n$ for a vector.
+#
+# The check also tries:
+#
+# - **Zeros:** rows or columns of the gradient may be zero, as in an embedding whose words are not in the batch, or all of it. These numbers do not
+#   move. (In float32, a product of two numbers as small as $\epsilon_1 = 10^{-30}$ is zero.)
+# - **Other settings:** a large $\epsilon_1$, $\epsilon_2$, or `lr`, and a small $d$.
+# - **Small parameters**, whose RMS is less than $\epsilon_2$.
+#
+# **Predict**: all gradients of a run become 1,000 times as large. How does the run change? What happens to a bias that is zero at the start?
+#
+# <details><summary>Hint 1</summary>
+#
+# `gradient.square().mean(1)` has the means of the rows, and `mean(0)` those of the columns. `rows.lerp_(new, w)` computes
+# (1 − w)·rows + w·new in place. `x.norm() / x.numel() ** 0.5` is the RMS.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Do not compute $V$. Multiply the gradient by `(rows / rows.mean()).rsqrt()[:, None]`, and then by `columns.rsqrt()`. No product
+# of small numbers occurs, and you save two tensors of the matrix's size.
+# </details>
+
+
+# %% tags=["exercise"] exercise="adafactor_step"
+# %%px
+def adafactor_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: dict[str, Any],
+    lr: float = 1e-2,
+    eps: tuple[float, float] = (1e-30, 1e-3),
+    clip: float = 1.0,
+) -> None:
+    """Take a step of Adafactor in place, with factored second moments for a matrix.
+
+    Args:
+        parameter, gradient: vectors or matrices, float32; neither requires a gradient.
+        state: empty before the first step; then "step", and what you keep of the second moments.
+        lr: the largest relative step.
+        eps: what is added to squares (ε₁), and the least size of a parameter (ε₂).
+        clip: the largest RMS of an update (d).
+    """
+
+    # BEGIN SOLUTION
+    def rms(x):
+        return x.norm().item() / x.numel() ** 0.5
+
+    step = state["step"] = state.get("step", 0) + 1
+    new = step**-0.8  # 1 − β
+    alpha = max(eps[1], rms(parameter)) * min(lr, step**-0.5)
+    square = gradient.square().add_(eps[0])
+    if gradient.dim() == 1:
+        moment = state.setdefault("moment", torch.zeros_like(gradient)).lerp_(square, new)
+        update = gradient * moment.rsqrt()
+    else:
+        rows = state.setdefault("rows", torch.zeros_like(gradient[:, 0]))
+        columns = state.setdefault("columns", torch.zeros_like(gradient[0]))
+        rows.lerp_(square.mean(1), new)
+        columns.lerp_(square.mean(0), new)
+        del square  # a second tensor of this size is enough
+        update = gradient * (rows / rows.mean()).rsqrt()[:, None]
+        update *= columns.rsqrt()
+    parameter.sub_(update, alpha=alpha / max(1.0, rms(update) / clip))
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="adafactor_step" points=4
+# %%px --timeout 30
+check.adafactor_step(adafactor_step)
+
+
+# %% tags=["hidden-check"] exercise="adafactor_step" points=2
+# %%px --timeout 20
+def moved(shape, steps, **settings):
+    """How far a parameter moves in `steps` steps, whether its state is small, and the count."""
+    size = math.prod(shape)
+    start = torch.linspace(-1, 2, size, device=device).view(shape)
+    parameter, state = start.clone(), {}
+    for step in range(steps):
+        gradient = torch.linspace(-3, 1 + rank, size, device=device).roll(3 * step) * 4**step
+        adafactor_step(parameter, gradient.view(shape), state, **settings)
+    kept = memory.tensor_bytes(value for value in state.values() if torch.is_tensor(value))
+    shown = [f"{x:.4f}" for x in (parameter - start).flatten().tolist()]
+    return shown, kept <= 4 * sum(shape) + 64, int(state["step"])
+
+
+check.show_values(
+    matrix=moved((9, 4), 3, lr=0.5),
+    vector=moved((5,), 4, lr=0.75, clip=0.5),
+    others=moved((3, 2), 2, lr=0.5, eps=(2.0, 4.0)),
+    zeros=moved((8, 6), 1)[0][-1] != "nan",
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The run does not change, because $U$ does not change. (It changes where $\epsilon_1$ matters, that is, for gradients of about $10^{-15}$.)
+# A bias that is zero has a size of $\epsilon_2 = 10^{-3}$ in the formula, so its first step has an RMS of at most $10^{-5}$. Small parameters move slowly,
+# in proportion to their size.
+# </details>
+#
+# The next cells train the small GPT with Adam and with your Adafactor, and compare the states' bytes with your prediction:
+
+
+# %%
+# %%px
+class Adafactor(torch.optim.Optimizer):
+    """Your step, for all tensors of a model."""
+
+    def __init__(self, parameters, lr=1e-2):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for settings in self.param_groups:
+            for p in settings["params"]:
+                if p.grad is not None:
+                    adafactor_step(p, p.grad, self.state[p], settings["lr"])
+
+
+# %%
+# %%px --targets 0 --timeout 60
+text_lines = training.text_batches(100, 8, 64, device)
+
+
+def trained_with(make_optimizer):
+    """The losses of 100 steps, and the bytes of the optimizer's states after them."""
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    optimizer = make_optimizer(model.parameters())
+    losses = [training.one_step(model, optimizer, *b, training.token_loss) for b in text_lines]
+    return losses, memory.optimizer_bytes(optimizer)
+
+
+trainings = {
+    "adam": trained_with(partial(torch.optim.Adam, lr=3e-3)),
+    "adafactor": trained_with(partial(Adafactor, lr=0.05)),
+}
+predicted = predict_state_bytes([tuple(p.shape) for p in models.GPT().parameters()])
+for name, (_, kept) in trainings.items():
+    agrees = abs(kept - predicted[name]) < 0.01 * predicted[name]
+    print(f"{name}: {kept / 1e3:.0f} kB of states, as you predicted, to 1%: {agrees}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("Adafactor learns with a small part of Adam's states")
+for i, (name, (losses, kept)) in enumerate(trainings.items()):
+    smooth = torch.tensor(losses).view(-1, 5).mean(1).tolist()
+    look = plots.artist(plots.series(i, f"{name}: {kept / 1e3:.0f} kB of states"))
+    axes.plot(range(0, len(losses), 5), smooth, **look)
+axes.set(xlabel="step", ylabel="loss, mean of 5 steps")
+legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# ## 7. Quantize a state in blocks
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Adam keeps two float32 numbers for each parameter, its first moment $m$ and its second moment $v$. That takes 8 bytes, twice as much
+# as the parameter. Dettmers et al. (2021) keep both in 8 bits. An 8-bit code has only 256 values, so a code is a position in a list of
+# 256 *levels* between −1 and 1. Two ideas make this good enough:
+#
+# - **A dynamic map.** The moments of one tensor differ by many powers of ten, so evenly spaced levels would turn most of them into
+#   zero. The levels of the dynamic map cover seven decades. `dynamic_map(signed=True)` returns those for $m$: 64 levels from 0.1 to 1, 32
+#   from 0.01 to 0.1, and so on, down to one level between 10⁻⁷ and 10⁻⁶, and the same below zero. The levels 0 and 1 complete the list.
+#   $v$ is never negative, so `dynamic_map(signed=False)` spends the sign's bit on twice as many levels in each decade.
+# - **Blocks.** A state is cut into blocks of 256 numbers. Each block is divided by its largest absolute value, its *absmax*, which is kept
+#   in float32. Therefore, a very large number makes only its own block coarse.
+#
+# Write `quantize_blocks`. It returns the code of each number, which is the position of the level nearest to number / absmax. If two
+# levels are equally near, return either.
+#
+# - Do not compare each number with all 256 levels at the same time: the distances would take a kilobyte for each number. The levels are
+#   sorted, so `torch.bucketize` can search them. The check accepts up to 100 bytes for each number of a large state.
+# - `values` stays as it is.
+#
+# Edge cases:
+#
+# - **The last block** may be shorter than the others.
+# - **Zeros:** a block may contain only zeros. Its absmax is 0, and its codes are those of the level 0.
+# - **Small numbers:** $v$ has squares of gradients, so an absmax may be as small as 10⁻³⁰.
+# - **Other levels:** `levels` may be any sorted list of 256 numbers from −1 to 1.
+#
+# **Predict**: in a block of $m$, the largest number is 1, and another number is 0.001. With levels that are 1/127 apart, what does 0.001
+# become? What does it become with the dynamic map?
+#
+# <details><summary>Hint 1</summary>
+#
+# `F.pad(values, (0, n))` appends n zeros, which change no absmax. Then `view(-1, block_size)` has a row for each block.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A number becomes level $i$ if it lies between the middle of levels $i - 1$ and $i$ and the middle of levels $i$ and $i + 1$. So pass the 255
+# middles to `torch.bucketize(scaled, middles)`. Divide by `absmax.where(absmax > 0, 1)`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="quantize_blocks"
+# %%px
+def quantize_blocks(values: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Quantize a state to 8 bits, each block of it by its own absmax.
+
+    Args:
+        values: the state, flat, float32.
+        levels: 256 numbers from −1 to 1 in ascending order, float32.
+        block_size: how many numbers share an absmax.
+
+    Returns:
+        The codes, uint8, as many as `values`; and the blocks' absmax, flat, float32.
+    """
+    # BEGIN SOLUTION
+    padding = -len(values) % block_size
+    blocks = F.pad(values, (0, padding)).view(-1, block_size)
+    absmax = blocks.abs().amax(1)
+    scaled = blocks / absmax.where(absmax > 0, 1)[:, None]
+    middles = (levels[1:] + levels[:-1]) / 2
+    codes = torch.bucketize(scaled, middles, out_int32=True)
+    return codes.flatten()[: len(values)].to(torch.uint8), absmax
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="quantize_blocks" points=3
+# %%px --timeout 30
+check.quantize_blocks(quantize_blocks)
+
+
+# %% tags=["hidden-check"] exercise="quantize_blocks" points=1
+# %%px --timeout 20
+def quantized(values, signed, block_size):
+    codes, absmax = quantize_blocks(values, dynamic_map(signed, device), block_size)
+    return [codes.tolist(), [f"{x:.3e}" for x in absmax.tolist()], str(codes.dtype)]
+
+
+ramp = torch.arange(-5.0, 8.0, device=device) / 7 * 10.0 ** (rank - 3)
+check.show_values(
+    ramp=quantized(ramp, True, 13),
+    blocks=quantized(ramp, True, 4),
+    squares=quantized(ramp.square(), False, 5),
+    zeros=quantized(torch.tensor([0.0, 0, 0, -2, 1], device=device), True, 3),
+    tiny=quantized(ramp.abs() * 1e-30, False, 6),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With even levels, 0.001 is nearest to 0, so it is lost. In the dynamic map, the nearest levels are 0.00094 and 0.00128, and 0.001 becomes
+# 0.00094. The error is 6%. From 0.1 to 1, where there are more levels, it is at most 4%. The largest number of a block comes back without
+# an error if it is positive. −1 is not a level, so a negative one comes back as −0.993 times the absmax.
+# </details>
+#
+# ## 7b. Dequantize
+#
+# *Difficulty 1/5, 5 minutes.*
+#
+# Write the way back: each number is the level at its code, times the absmax of its block.
+#
+# The last block may again be shorter. The result has its own memory, and the arguments stay as they are.
+#
+# **Predict**: how many bytes does an 8-bit state take for each number, with its absmax in blocks of 256? With blocks of 16?
+#
+# <details><summary>Hint 1</summary>
+#
+# `levels[codes.long()]` looks up all levels. Without `.long()`, PyTorch takes a uint8 tensor for a mask.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `absmax.repeat_interleave(block_size)` has one absmax for each number, and too many if the last block is shorter.
+# </details>
+
+
+# %% tags=["exercise"] exercise="dequantize_blocks"
+# %%px
+def dequantize_blocks(codes: Tensor, absmax: Tensor, levels: Tensor, block_size: int) -> Tensor:
+    """Return the numbers, flat and float32, that `quantize_blocks` has turned into codes."""
+    # BEGIN SOLUTION
+    return levels[codes.long()] * absmax.repeat_interleave(block_size)[: len(codes)]
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="dequantize_blocks" points=1
+# %%px --timeout 20
+check.dequantize_blocks(dequantize_blocks)
+
+# %% tags=["hidden-check"] exercise="dequantize_blocks" points=1
+# %%px --timeout 20
+codes = torch.arange(rank, 256, 23, device=device).to(torch.uint8)
+absmax = torch.tensor([0.0, 2.0, 1e-20], device=device)[: -(-len(codes) // 5)]
+check.show_values(
+    numbers=[
+        f"{x:.4e}" for x in dequantize_blocks(codes, absmax, dynamic_map(True, device), 5).tolist()
+    ],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# A code takes 1 byte, and an absmax takes 4 bytes for each block: 1 + 4/256 = 1.016 bytes with blocks of 256, and 1.25 bytes with blocks
+# of 16. So Adam's two states take 2.03 bytes for each parameter instead of 8.
+# </details>
+#
+# The next cell quantizes a state of 65,536 normal numbers. One of them is a thousand times as large as the others. It prints how many of the
+# others become zero, and the mean error:
+
+# %%
+# %%px --targets 0
+even = torch.linspace(-127, 127, 255, device=device) / 127
+LEVELS = {"even": torch.cat([even[:1], even]), "dynamic": dynamic_map(True, device)}
+state = torch.randn(65_536, generator=torch.Generator().manual_seed(0)).to(device)
+state[1000] = 1000.0
+for name, levels in LEVELS.items():
+    for block_size in (len(state), 256):
+        codes, absmax = quantize_blocks(state, levels, block_size)
+        back = dequantize_blocks(codes, absmax, levels, block_size)
+        lost, error = 100 * (back == 0).float().mean(), (back - state).abs().mean()
+        print(f"{name} levels, blocks of {block_size:>5}: {lost:.0f}% are zero, error {error:.3f}")
+
+# %% [markdown]
+# ## 7c. A step of Adam on 8-bit states
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Between two steps, the states are codes. A step dequantizes them, updates them, changes the parameter, and quantizes them again:
+#
+# $$
+# m \leftarrow \beta_1 m + (1 - \beta_1)\, g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2)\, g^2, \qquad
+# \theta \leftarrow \theta - \eta\, \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
+# $$
+#
+# - The parameter moves along the moments as they are *before* they are quantized. Rounding then affects only later steps.
+# - Use the signed map for $m$ and the unsigned map for $v$. Both start at zero, and $t$ is 1 in the first step.
+# - `state` is a dict, which is empty before the first step. After a step, it contains `"step"`, the number of steps so far, and `"m"` and
+#   `"v"`, each as the pair (codes, absmax) that `quantize_blocks` returns. It keeps no other tensors.
+# - Change `parameter` in place. `gradient` stays as it is.
+#
+# **Predict**: in a block, the gradient of one number is 1 in each step, and that of another is 1/10,000. Which of its moments does the
+# second number lose? After that, its gradient is 0 in one step. What happens to it?
+#
+# <details><summary>Hint 1</summary>
+#
+# `state.get("step", 0) + 1` is $t$. In the first step, the moments are `torch.zeros_like(parameter)`.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `m = dequantize_blocks(*state["m"], signed, block_size)`, with `signed = dynamic_map(True, parameter.device)`. Then the same three lines
+# as for float32, and `state["m"] = quantize_blocks(m, signed, block_size)`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="adam_8bit_step"
+# %%px
+def adam_8bit_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    state: dict[str, Any],
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    block_size: int = 256,
+) -> None:
+    """Take a step of Adam in place, with states that are 8-bit codes between the steps.
+
+    Args:
+        parameter, gradient: flat, float32; neither requires a gradient.
+        state: empty before the first step; then "step", "m", and "v".
+        lr: the learning rate.
+        betas, eps: as in `torch.optim.Adam`.
+        block_size: how many numbers share an absmax.
+    """
+    # BEGIN SOLUTION
+    signed = dynamic_map(True, parameter.device)
+    unsigned = dynamic_map(False, parameter.device)
+    step = state.get("step", 0) + 1
+    if step == 1:
+        m, v = torch.zeros_like(parameter), torch.zeros_like(parameter)
+    else:
+        m = dequantize_blocks(*state["m"], signed, block_size)
+        v = dequantize_blocks(*state["v"], unsigned, block_size)
+    m.mul_(betas[0]).add_(gradient, alpha=1 - betas[0])
+    v.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    denominator = (v / (1 - betas[1] ** step)).sqrt_().add_(eps)
+    parameter.addcdiv_(m, denominator, value=-lr / (1 - betas[0] ** step))
+    state["step"] = step
+    state["m"] = quantize_blocks(m, signed, block_size)
+    state["v"] = quantize_blocks(v, unsigned, block_size)
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="adam_8bit_step" points=3
+# %%px --timeout 30
+check.adam_8bit_step(adam_8bit_step)
+
+
+# %% tags=["hidden-check"] exercise="adam_8bit_step" points=1
+# %%px --timeout 20
+def stepped(steps, **settings):
+    parameter, state = torch.linspace(-1, 1, 11, device=device), {}
+    for step in range(steps):
+        gradient = torch.linspace(-2, 3, 11, device=device) * (1 + step * (rank + 1))
+        adam_8bit_step(parameter, gradient.roll(step), state, 2.0**-6, **settings)
+    bytes_kept = memory.tensor_bytes([*state["m"], *state["v"]])
+    return [[f"{x:.4f}" for x in parameter.tolist()], state["step"], bytes_kept <= 22 + 8 * 11]
+
+
+check.show_values(
+    one=stepped(1),
+    five=stepped(5, block_size=4),
+    others=stepped(4, betas=(0.5, 0.75), eps=0.5, block_size=8),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Its $m$ is 10⁻⁴ of the block's absmax, and is kept. Its $v$ is 10⁻⁸ of the absmax, below half of the smallest level, 3.25·10⁻⁷, and
+# becomes zero. In a step with gradient 0, only $\epsilon$ is left of the denominator, and the parameter moves by thousands of learning
+# rates. The rows of an embedding have a gradient of 0 if their token is not in the batch. The paper keeps the states of embeddings in 32 bits.
+# </details>
+#
+# The next cells train the small GPT with float32 Adam and with your step. Your step has 8-bit states for all of its tensors.
+
+
+# %%
+# %%px
+class Adam8bit(torch.optim.Optimizer):
+    """Your step, for all tensors of a model."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for settings in self.param_groups:
+            for p in settings["params"]:
+                adam_8bit_step(p.view(-1), p.grad.view(-1), self.state[p], settings["lr"])
+
+
+# %%
+# %%px --targets 0 --timeout 60
+lines = training.text_batches(100, 8, 64, device)
+
+
+def trained(make_optimizer):
+    """The losses of 100 steps, and the bytes of the optimizer's states after them."""
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    optimizer = make_optimizer(model.parameters(), lr=1e-3)
+    losses = [training.one_step(model, optimizer, *b, training.token_loss) for b in lines]
+    return losses, memory.optimizer_bytes(optimizer)
+
+
+runs = {"float32": trained(torch.optim.Adam), "8 bits, yours": trained(Adam8bit)}
+curves = {name: losses for name, (losses, _) in runs.items()}
+ends = {name: sum(losses[-20:]) / 20 for name, losses in curves.items()}
+held = [kept for _, kept in runs.values()]
+print(f"float32's states take {held[0] / held[1]:.1f} times the bytes")
+print(
+    f"same mean loss in the last 20 steps: {abs(ends['8 bits, yours'] / ends['float32'] - 1) < 0.02}"
+)
 
 # %% [markdown]
 # # Part D: on several ranks
 
 # %% [markdown]
-# SECTION 8 STARTS (predict_rank_bytes, sharded_8bit_step)
+# ## 8. What a rank holds
+#
+# *Difficulty 2/5, 10 minutes.*
+#
+# Now put the methods together on N ranks. The model is a GPT in float32, with Ψ parameters and l layers. Each rank trains on b sequences of
+# s tokens, with hidden size h. The ranks shard Adam's states as in ZeRO's stage 1, and a shard holds 8-bit states in blocks of 256. Each layer
+# is checkpointed. **Predict in numbers** what a rank holds and sends:
+#
+# - `parameters` and `gradients`: bytes at the end of the backward pass
+# - `states`: bytes of both of Adam's states, with the absmax of their blocks
+# - `activations`: bytes that the checkpointed layers keep from the forward pass for the backward pass
+# - `sent`: bytes that the rank sends in a step, on a ring
+#
+# Leave out padding and step counters. The check compares with the right numbers. After the next exercise, you measure all five.
+
+
+# %% tags=["exercise"] exercise="predict_rank_bytes"
+# %%px
+def predict_rank_bytes(
+    parameters: int, world_size: int, layers: int, batch: int, sequence: int, hidden: int
+) -> dict[str, float]:
+    """Bytes of a rank: `parameters`, `gradients`, `states`, `activations`, and `sent` in a step."""
+    # BEGIN SOLUTION
+    shard = parameters / world_size
+    return {
+        "parameters": 4 * parameters,
+        "gradients": 4 * parameters,
+        "states": 2 * (shard + 4 * shard / 256),
+        "activations": layers * 4 * batch * sequence * hidden,
+        "sent": 2 * 4 * (parameters - shard),
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_rank_bytes" points=2
+# %%px --timeout 20
+check.predict_rank_bytes(predict_rank_bytes)
+
+# %% tags=["hidden-check"] exercise="predict_rank_bytes" points=1
+# %%px --timeout 20
+check.show_values(
+    six={k: round(v) for k, v in sorted(predict_rank_bytes(1_536_000, 6, 5, 3, 40, 24).items())},
+    alone={k: round(v) for k, v in sorted(predict_rank_bytes(25_600, 1, 1, 7, 9, 11).items())},
+)
+
+# %% [markdown]
+# ## 8b. A step of ZeRO-1 with 8-bit states
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Write `Sharded8bitAdam`. It checkpoints layers, and it trains the model as one rank with all samples would.
+#
+# As in lab 03, all parameters are in one flat buffer, and their gradients are in a second one. Rank r owns the r-th of N equal parts, its
+# shard. Which blocks does a shard have? If a boundary between two shards cut a block, its two parts would have different absmaxes, and
+# the codes would depend on N. So **every shard consists of whole blocks**: the buffers are padded to a multiple of N · `block_size`. With
+# k blocks in a shard, rank r has the blocks rk to rk + k − 1, and they are the same blocks as on one rank.
+#
+# - In `__init__`, make each forward pass of a module in `layers` checkpointed. Use your `checkpoint` or
+#   `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`. `flat_buffers(parameters, multiple)` makes the buffers: the parameters and
+#   their `.grad` become views of them. Then all ranks get rank 0's parameters, and `self.shard` is this rank's part of `self.flat`.
+# - `self.state` is the state of `adam_8bit_step` for this rank's shard.
+# - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers all shards. The
+#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero.
+# - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass runs each
+#   layer's forward pass a second time. Whatever is attached to that forward pass, such as a hook on an inner module that starts a reduction,
+#   then happens a second time, too. So keep communication out of the forward pass: reduce when the backward pass has ended.
+#
+# Edge cases:
+#
+# - **Frozen parameters** are not in the buffers and do not change.
+# - **Tied weights:** `model.parameters()` returns each parameter once.
+# - **Unused parameters** keep a gradient of zero.
+#
+# **Predict**: there are 1,000 numbers on 4 ranks, in blocks of 100. How long are the buffers? Which blocks does rank 3 have, and what is in them?
+#
+# <details><summary>Hint 1</summary>
+#
+# `layer.forward = partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)` replaces the method of this one module.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `self.flat.chunk(n)[r]` is a view. `dist.reduce_scatter_single(part, self.gradient, group=self.group)` sums, and
+# `dist.all_gather_single(self.flat, self.shard, group=self.group)` gathers.
+# </details>
+
+
+# %% tags=["exercise"] exercise="sharded_8bit_step"
+# %%px
+class Sharded8bitAdam:
+    """ZeRO's stage 1, with 8-bit states in whole blocks, for a model with checkpointed layers.
+
+        optimizer = Sharded8bitAdam(model, model.blocks, lr, group)
+        loss = share * loss_function(model(inputs), targets)  # of this rank's samples
+        optimizer.step(loss)
+
+    All ranks start from rank 0's parameters.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[nn.Module],
+        lr: float,
+        group: dist.ProcessGroup,
+        block_size: int = 256,
+    ) -> None:
+        self.lr, self.group, self.block_size = lr, group, block_size
+        self.state: dict[str, Any] = {}
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        # BEGIN SOLUTION
+        for layer in layers:
+            layer.forward = partial(
+                torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False
+            )
+        self.flat, self.gradient = flat_buffers(parameters, group.size() * block_size)
+        dist.broadcast(self.flat, group_src=0, group=group)
+        self.shard = self.flat.chunk(group.size())[group.rank()]
+        # END SOLUTION
+
+    def step(self, loss: Tensor) -> None:
+        """Take a training step along the sum of all ranks' losses."""
+        # BEGIN SOLUTION
+        self.gradient.zero_()
+        loss.backward()
+        part = self.gradient.chunk(self.group.size())[self.group.rank()]
+        dist.reduce_scatter_single(part, self.gradient, group=self.group)
+        adam_8bit_step(self.shard, part, self.state, self.lr, block_size=self.block_size)
+        dist.all_gather_single(self.flat, self.shard, group=self.group)
+        # END SOLUTION
+
+
+# %% tags=["check"] exercise="sharded_8bit_step" points=4
+# %%px --timeout 60
+check.sharded_8bit_step(Sharded8bitAdam)
+
+
+# %% tags=["hidden-check"] exercise="sharded_8bit_step" points=2
+# %%px --timeout 30
+class Twice(nn.Module):
+    """Two layers of constant weights, which differ between the ranks, around a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = ((2, 3), (3, 3), (3, 2))
+        self.layers = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
+        for i, layer in enumerate(self.layers):
+            nn.init.constant_(layer.weight, 0.5 - 0.25 * i + rank)
+        nn.init.constant_(self.layers[1].weight, 0.75).requires_grad_(False)
+
+    def forward(self, x):
+        return self.layers(x).square().sum() / 64
+
+
+def sharded_steps(block_size):
+    model, ledger = Twice().to(device), Ledger()
+    x = torch.tensor([[1.0, rank - 0.5]], device=device, requires_grad=True)
+    optimizer = Sharded8bitAdam(model, model.layers, 2.0**-5, group, block_size)
+    with ledger:
+        for _ in range(3):
+            optimizer.step(model(x))
+    trained = [f"{v:.3f}" for p in model.parameters() for v in p.flatten().tolist()]
+    sent = ledger.ring_bytes() <= 3 * 2 * 4 * len(optimizer.flat)
+    return [trained, len(optimizer.flat), len(optimizer.shard), sent]
+
+
+check.show_values(four=sharded_steps(4), one=sharded_steps(1), large=sharded_steps(32))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The buffers have 1,200 numbers, the next multiple of 400. A shard has 3 blocks. Rank 3 has the blocks 9 to 11: block 9 has the last 100
+# numbers, and the other two contain only padding. Such blocks have an absmax of 0 and stay zero. In a real model, padding is negligible.
+# Without it, a shard would have 250 numbers. Then the middle of block 2 would be a boundary, and training on 4 ranks would round
+# differently from training on one.
+# </details>
+#
+# The next cells measure what you predicted in exercise 8, for a GPT with four layers. `memory.Saved` counts what the layers keep from a
+# forward pass, before and after they are checkpointed, and the ledger counts the bytes that a step sends.
+
+
+# %%
+# %%px --timeout 60
+def kept_by_layers(model, tokens):
+    """Bytes that the model's layers keep of a forward pass."""
+    x = model.tokens(tokens)
+    with memory.Saved(model) as saved:
+        for block in model.blocks:
+            x = block(x)
+    return saved.bytes
+
+
+torch.manual_seed(0)
+sizes = models.GPTConfig(layers=4)
+deep = models.GPT(sizes).to(device)
+inputs, targets = training.text_batches(world_size, 4, sizes.sequence_length, device)[rank]
+without = kept_by_layers(deep, inputs)
+optimizer = Sharded8bitAdam(deep, deep.blocks, 1e-3, group)
+activations = kept_by_layers(deep, inputs)
+
+# %%
+# %%px --timeout 60
+with Ledger() as ledger:
+    optimizer.step(training.token_loss(deep(inputs), targets) / world_size)
+measured = {
+    "parameters": memory.parameter_bytes(deep),
+    "gradients": memory.gradient_bytes(deep),
+    "states": memory.tensor_bytes([*optimizer.state["m"], *optimizer.state["v"]]),
+    "activations": activations,
+    "sent": ledger.ring_bytes(),
+}
+shape = (sizes.layers, *inputs.shape, sizes.hidden_size)
+predicted = predict_rank_bytes(models.parameter_count(deep), world_size, *shape)
+for what, got in measured.items():
+    as_predicted = all(comm.allgather(abs(got - predicted[what]) <= 0.02 * predicted[what]))
+    if rank == 0:
+        print(f"{what}: as you predicted, to 2%: {as_predicted}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+both = {kind: measured[kind] for kind in ("parameters", "gradients")}
+ways = {
+    "float32 states": both
+    | {"optimizer_states": 2 * measured["parameters"], "activations": without},
+    "8-bit shards, checkpointed": both
+    | {"optimizer_states": measured["states"], "activations": activations},
+}
+title = f"Two methods leave mostly parameters and gradients (N = {world_size})"
+drawn, axes = plots.memory_bars(title, ways)
 
 # %% [markdown]
 # # Against the library
@@ -84,10 +1411,158 @@ from parlab.reference import use_reference
 # LIBRARY 1 STARTS (checkpointing against torch.utils.checkpoint)
 
 # %% [markdown]
-# LIBRARY 2 STARTS (chunked cross-entropy against F.cross_entropy and F.linear_cross_entropy; Adafactor)
+# ## The loss and Adafactor
+#
+# `F.linear_cross_entropy(hidden, weight, targets)` is PyTorch's name for the loss of exercise 5. By default, it computes all logits. With
+# `LinearCrossEntropyOptions`, it works in chunks and computes the gradients in the forward pass, as yours does. Both sides use chunks of
+# 64 tokens:
+
+# %%
+# %%px --targets 0 --timeout 60
+T, V, h, CHUNK = 512, 16000, 64, 64
+torch.manual_seed(0)
+states = torch.randn(T, h, device=device, requires_grad=True)
+output_weight = (torch.randn(V, h, device=device) / h**0.5).requires_grad_()
+words = torch.randint(V, (T,), device=device)
+options = torch.nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=CHUNK)
+ways = {
+    "yours": partial(chunked_cross_entropy, chunk_size=CHUNK),
+    "F.cross_entropy": plain_loss,
+    "F.linear_cross_entropy": F.linear_cross_entropy,
+    "in chunks": partial(F.linear_cross_entropy, options=options),
+}
+
+# %%
+# %%px --targets 0 --timeout 60
+peaks, gradients = {}, {}
+for way, loss_of in ways.items():
+    one_pass(loss_of)
+    gradients[way] = states.grad, output_weight.grad
+    states.grad = output_weight.grad = None
+    with memory.Peak(device) as peak:
+        one_pass(loss_of)
+    peaks[way] = peak.bytes
+for way in ways:
+    pairs = zip(gradients["yours"], gradients[way], strict=True)
+    alike = all((a - b).norm() < 1e-4 * b.norm() for a, b in pairs)
+    part = peaks[way] / peaks["F.cross_entropy"]
+    print(f"{way}: same gradients {alike}, {part:.2f} times the peak of F.cross_entropy")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 60
+calls = {way: partial(one_pass, loss_of) for way, loss_of in ways.items()}
+seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=5, warm_up=1)
+panels = {
+    "time": {way: seconds["yours"] / seconds[way] for way in ways if way != "yours"},
+    "peak": {way: peaks["yours"] / peaks[way] for way in ways if way != "yours"},
+}
+drawn, axes = plots.ratio_bars("Your loss, over each of PyTorch's", panels, "yours over PyTorch's")
 
 # %% [markdown]
-# LIBRARY 3 STARTS (8-bit Adam against bitsandbytes)
+# `torch.optim.Adafactor` differs from the paper in two settings. It has a weight decay, which is off here. And it does not add $\epsilon_1$ to the
+# squares. Instead, the mean of $r$ is at least $\epsilon_1$, the root of $V$ is at least $\epsilon_1$, and $\epsilon_1$ is $1.2 \cdot 10^{-7}$ by default, the
+# gap between 1 and the next float32. **Predict**: for which sizes of gradients do your steps agree with PyTorch's?
+
+
+# %%
+# %%px --targets 0 --timeout 60
+def change(make_optimizer, size):
+    """What five steps change in a matrix, for gradients of a given size."""
+    torch.manual_seed(0)
+    matrix = nn.Parameter(torch.randn(64, 48, device=device))
+    start = matrix.detach().clone()
+    optimizer = make_optimizer([matrix])
+    for _ in range(5):
+        matrix.grad = torch.randn_like(matrix) * size
+        optimizer.step()
+    return matrix.detach() - start
+
+
+def library(parameters, **settings):
+    return torch.optim.Adafactor(parameters, weight_decay=0, **settings)
+
+
+# %%
+# %%px --targets 0 --timeout 60
+ways = {"default": library, "ε₁ = 1e-16": partial(library, eps=(1e-16, 1e-3))}
+for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
+    own = change(Adafactor, size)
+    found = []
+    for way, make_optimizer in ways.items():
+        other = change(make_optimizer, size)
+        same = (other - own).norm() < 1e-3 * own.norm()
+        found.append(f"{way}: same {same}, {other.norm() / own.norm():.2f} times as far")
+    print(f"gradients of {size:.0e}: {'; '.join(found)}")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
+# and its update too large, but clipping hides most of it. Below $1.2 \cdot 10^{-7}$, the limit for the root of $V$ is in effect, and the parameter
+# hardly moves. Gradients in a large batch of tokens are often that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
+# </details>
+#
+# The next cell trains the GPT with both, and measures a step:
+
+# %%
+# %%px --targets 0 --timeout 60
+ways = {
+    "yours": partial(Adafactor, lr=0.05),
+    "library": partial(library, lr=0.05, eps=(1e-16, 1e-3)),
+}
+runs, calls = {}, {}
+for way, make_optimizer in ways.items():
+    torch.manual_seed(0)
+    model = models.GPT().to(device)
+    optimizer = make_optimizer(model.parameters())
+    lines = text_lines[:20]
+    runs[way] = [training.one_step(model, optimizer, *b, training.token_loss) for b in lines]
+    calls[way] = optimizer.step
+training.print_same({"Adafactor": runs}, 1e-3)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=20)
+print(f"time of your step, over the library's: {seconds['yours'] / seconds['library']:.2f}")
+
+# %% [markdown]
+# ## 8-bit Adam
+#
+# `bitsandbytes.optim.Adam8bit` is the implementation of the paper's authors. It has the same maps, the same blocks, and the same order of
+# operations. By default, it keeps the states of tensors with fewer than 4,096 numbers in float32. Here, it quantizes all of them, as yours does.
+#
+# The first cell gives the same 20 gradients to both, and compares the codes. The second one trains the GPT of exercise 7c with the library.
+
+# %%
+# %%px --targets 0 --timeout 60
+from parlab.libraries.memory import adam_8bit, codes
+
+gradients = torch.randn(20, 50_000, generator=torch.Generator().manual_seed(1)).to(device)
+pair = [nn.Parameter(torch.zeros(50_000, device=device)) for _ in range(2)]
+optimizers = Adam8bit([pair[0]], lr=1e-3), adam_8bit([pair[1]], lr=1e-3)
+for gradient in gradients:
+    for parameter, optimizer in zip(pair, optimizers, strict=True):
+        parameter.grad = gradient.clone()
+        optimizer.step()
+own = [optimizers[0].state[pair[0]][moment][0] for moment in "mv"]
+library = codes(optimizers[1], pair[1])
+equal = [(a == b).float().mean().item() for a, b in zip(own, library, strict=True)]
+print(f"at least 95% of the codes are the library's after 20 steps: {sum(equal) / 2 >= 0.95}")
+
+# %%
+# %%px --targets 0 --timeout 60
+curves["8 bits, library"] = trained(adam_8bit)[0]
+ends = {name: sum(losses[-20:]) / 20 for name, losses in curves.items()}
+same = abs(ends["8 bits, yours"] / ends["8 bits, library"] - 1) < 0.02
+print(f"same mean loss in the last 20 steps as the library: {same}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.same_curves("8-bit states do not change the loss curve", {"GPT": curves})
+
+# %% [markdown]
+# The codes that differ belong mostly to small numbers of $v$. On a CPU, bitsandbytes finds a code in a table of 65,536 entries, which are
+# 3·10⁻⁵ apart, so it does not always take the nearest level below 10⁻³. Yours does. For the loss, this makes no difference.
 
 # %% [markdown]
 # # Going further

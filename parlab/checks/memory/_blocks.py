@@ -1,0 +1,81 @@
+"""The right codes of 8-bit states, and whether codes are right; in float64."""
+
+import torch
+from torch import Tensor
+
+from parlab.checks.base.compare import equal
+from parlab.checks.base.mistakes import Finding, observed
+
+CLOSE = 1e-5  # relative: float32 rounds a scaled number, which may move it past a middle
+
+
+def blocks_of(values: Tensor, block_size: int) -> Tensor:
+    """Return the values as (blocks, block_size), with zeros at the end."""
+    padded = values.new_zeros(-(-len(values) // block_size) * block_size)
+    padded[: len(values)] = values
+    return padded.view(-1, block_size)
+
+
+def scaled(values: Tensor, block_size: int) -> Tensor:
+    """Divide each number by the absmax of its block; zeros stay zeros. Flat, float64."""
+    blocks = blocks_of(values.double(), block_size)
+    absmax = blocks.abs().amax(1)
+    return (blocks / absmax.where(absmax > 0, 1)[:, None]).flatten()[: len(values)]
+
+
+def nearest(numbers: Tensor, levels: Tensor) -> Tensor:
+    """Return the position of the level nearest to each number."""
+    levels = levels.double()
+    return torch.bucketize(numbers.double(), (levels[1:] + levels[:-1]) / 2)
+
+
+def quantized(values: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """Return codes, uint8, and absmax, float32."""
+    codes = nearest(scaled(values, block_size), levels).to(torch.uint8)
+    return codes, blocks_of(values, block_size).abs().amax(1).float()
+
+
+def dequantized(codes: Tensor, absmax: Tensor, levels: Tensor, block_size: int) -> Tensor:
+    """Return the numbers in float64."""
+    each = absmax.double().repeat_interleave(block_size)[: len(codes)]
+    return levels.double()[codes.long()] * each
+
+
+def not_nearest(codes: Tensor, values: Tensor, levels: Tensor, block_size: int) -> Tensor:
+    """Return where a code is not that of a nearest level, beyond rounding."""
+    numbers = scaled(values, block_size)
+    best = (levels.double()[nearest(numbers, levels)] - numbers).abs()
+    got = (levels.double()[codes.long()] - numbers).abs()
+    return ~(got - best <= CLOSE * numbers.abs())
+
+
+def codes_are_nearest(
+    codes: Tensor, values: Tensor, levels: Tensor, block_size: int, name: str = "the codes"
+) -> Finding | None:
+    """Show the first code that is not that of a nearest level."""
+    wrong = not_nearest(codes, values, levels, block_size).nonzero().flatten()
+    if not len(wrong):
+        return None
+    at = int(wrong[0])
+    number = scaled(values, block_size)[at].item()
+    right = nearest(torch.tensor([number]), levels).item()
+    got = int(codes[at])
+    return observed(
+        f"{name}: at index {at}, number / absmax is {number:.6g}. The code {got} has the level "
+        f"{levels[got]:.6g}. The nearest level is {levels[right]:.6g}, with code {right} "
+        f"({len(wrong)} of {len(codes)} differ)"
+    )
+
+
+def pair(got: object, values: Tensor, block_size: int, name: str = "the result") -> Finding | None:
+    """Require a pair of codes and absmax, of the right shapes and dtypes."""
+    if not isinstance(got, tuple | list) or len(got) != 2:
+        return observed(f"{name} is not a pair (codes, absmax)")
+    codes, absmax = quantized(values, torch.linspace(-1, 1, 256), block_size)
+    form = ((got[0], codes, "codes"), (got[1], absmax, "absmax"))
+    for tensor, right, part in form:
+        # Values are compared elsewhere: here, a tensor of the right form is compared with itself.
+        like = isinstance(tensor, Tensor) and tensor.shape == right.shape
+        if found := equal(tensor, tensor if like and tensor.dtype == right.dtype else right, part):
+            return found
+    return None

@@ -1,0 +1,193 @@
+"""Exercise `checkpoint`: training steps without checkpoints are the reference."""
+
+import gc
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.memory import _segments as segments
+from parlab.checks.memory._segments import Around, Leaves, Run, Watch
+
+SECONDS = 10.0
+SEGMENTS, INSIDE = 3, 4  # of the step whose memory is looked at
+
+MISTAKES = Mistakes(
+    activations_kept=(
+        "{alive} of the {all} tensors that the functions have computed inside are still in memory "
+        "after the forward pass. Call the function without a graph, and keep only its arguments"
+    ),
+    never_freed=(
+        "{alive} tensors that a second forward pass has computed are still in memory {when}. Keep "
+        "nothing of it, neither in `ctx` nor elsewhere"
+    ),
+    other_random_numbers=(
+        "the second call of {name} draws other random numbers than the first, so its dropout masks "
+        "differ. Before it, set the generator to the state from before the first call"
+    ),
+    generator_not_put_back=(
+        "after the step, the generator draws other numbers than without a checkpoint. After the "
+        "second forward pass, put back the state from before it"
+    ),
+    parameter_without_gradient=(
+        "`weight`, which the function uses without getting it as an argument, has no gradient. "
+        "`torch.autograd.backward` on the new outputs also reaches such tensors. If no argument "
+        "needs a gradient, pass `apply` one more tensor that does"
+    ),
+    keyword_without_gradient=(
+        "the gradient of a tensor that is passed by keyword is missing. Only tensors that are "
+        "arguments of `apply` get gradients, so pass the values of `kwargs` to it, too"
+    ),
+    other_outputs_lost=(
+        "the gradients are those of the function's first output alone. Start the backward pass "
+        "from all outputs that have a gradient"
+    ),
+    counted_twice=(
+        "the gradient of `{name}` is twice what it should be: the second backward pass has added "
+        "to the argument's own `.grad`. Detach the arguments first"
+    ),
+    called_again="{name} is called {times} times in a step, expected {right}",
+    uses_library="torch.utils.checkpoint calls the function. Write the checkpoint yourself",
+)
+
+VARIANTS = {
+    "other_outputs_lost": segments.first_output_only,
+    "keyword_without_gradient": segments.keywords_detached,
+}
+
+
+@check_of(MISTAKES, ranks=1)
+def checkpoint(check: Check) -> str:
+    """Compare steps with those without checkpoints; then look at the memory."""
+    with check.trial() as trial:
+        for _, step in trial.cases(segments.STEPS):
+            leaves, seed = segments.drawn(trial.draw)
+            right = segments.run(step, leaves, seed, segments.plainly)
+            variants = {
+                name: segments.run(step, leaves, seed, around) for name, around in VARIANTS.items()
+            }
+            got = trial.run_function(
+                lambda: segments.run(step, leaves, seed, check.function), seconds=SECONDS
+            )
+            trial.require(
+                lambda: MISTAKES.uses_library() if got.watch.uses_library else None,
+                lambda: equal(got.loss, right.loss, "the loss"),
+                lambda: called_again(got.watch, right.watch),
+                lambda: same_random_numbers(got.watch),
+                lambda: same_gradients(got, right, variants, leaves),
+                lambda: put_back(got, right),
+            )
+        trial.situation = f"{SEGMENTS} functions in a row"
+        x = leaves["x"]
+        found = trial.run_function(
+            lambda: look_at_memory(check.function, x, Watch()), seconds=SECONDS
+        )
+        trial.require(lambda: memory(found))
+        trial.situation = "inside torch.no_grad()"
+        y, calls = trial.run_function(lambda: without_gradients(check.function))
+        trial.require(lambda: inference(y, calls))
+    return (
+        "the same gradients, bit for bit, with dropout, keywords, and several outputs; each "
+        "function runs once more, and keeps only its arguments"
+    )
+
+
+def same_random_numbers(watch: Watch) -> Finding | None:
+    for name, (first, *others) in watch.calls.items():
+        if name != segments.INNER and any(number != first for number in others):
+            return MISTAKES.other_random_numbers(name=name)
+    return None
+
+
+def same_gradients(
+    got: Run, right: Run, variants: dict[str, Run], leaves: Leaves
+) -> Finding | None:
+    """Compare the gradients of all leaves, bit for bit."""
+    for mistake, wrong in variants.items():
+        if alike(got, wrong) and not alike(right, wrong):
+            return getattr(MISTAKES, mistake)()
+    for name in leaves:
+        found, wanted = got.gradients[name], right.gradients[name]
+        if wanted is None:
+            if found is not None:
+                return observed(f"`{name}` has a gradient, but it needs none")
+        elif found is None and name == "weight":
+            return MISTAKES.parameter_without_gradient()
+        elif found is None:
+            return observed(f"the gradient of `{name}` is None")
+        elif finding := equal(found, wanted, f"the gradient of `{name}`"):
+            twice = same(found, 2 * wanted)
+            return MISTAKES.counted_twice(name=name) if twice else finding
+    return None
+
+
+def alike(one: Run, other: Run) -> bool:
+    """Whether two steps have the same gradients."""
+    pairs = [(one.gradients[name], other.gradients[name]) for name in one.gradients]
+    return all(a is b or (a is not None and b is not None and same(a, b)) for a, b in pairs)
+
+
+def put_back(got: Run, right: Run) -> Finding | None:
+    same_numbers = same(got.next_random, right.next_random)
+    return None if same_numbers else MISTAKES.generator_not_put_back()
+
+
+def called_again(got: Watch, right: Watch) -> Finding | None:
+    """Require one more call of each function; and two more of one in a checkpoint in another."""
+    for name, calls in right.calls.items():
+        enough = len(calls) * (3 if name == segments.INNER else 2)
+        if len(got.calls[name]) > enough:
+            times = len(got.calls[name])
+            return MISTAKES.called_again(name=name, times=times, right=enough)
+    return None
+
+
+def look_at_memory(around: Around, x: Tensor, watch: Watch) -> tuple[int, int, int]:
+    """Return how many inner tensors are in memory: after the forward pass; at the most when a
+    segment is called again; and after the step."""
+
+    def segment(x: Tensor) -> Tensor:
+        for _ in range(INSIDE):
+            x = watch.inside(x.sin().exp())
+        return x.cos()
+
+    def alive() -> int:
+        gc.collect(1)  # all generations take too long
+        return watch.in_memory()
+
+    y = x
+    for _ in range(SEGMENTS):
+        y = around(watch.segment(segment), y)
+    forward = alive()
+    watch.alive.clear()
+    y.sum().backward()
+    again = max(watch.alive, default=0)
+    del y
+    return forward, again, alive()
+
+
+def memory(counts: tuple[int, int, int]) -> Finding | None:
+    forward, again, after = counts
+    if forward:
+        return MISTAKES.activations_kept(alive=forward, all=SEGMENTS * INSIDE)
+    if again:
+        return MISTAKES.never_freed(alive=again, when="when the next function is called again")
+    return MISTAKES.never_freed(alive=after, when="after the step") if after else None
+
+
+def without_gradients(around: Around) -> tuple[Any, int]:
+    watch = Watch()
+    with torch.no_grad():
+        y = around(watch.segment(torch.sin), torch.ones(3, requires_grad=True))
+    return y, sum(map(len, watch.calls.values()))
+
+
+def inference(y: Any, calls: int) -> Finding | None:
+    if found := equal(y, torch.ones(3).sin()):
+        return found
+    if y.requires_grad:
+        return observed("the result requires a gradient")
+    return observed(f"the function is called {calls} times, expected once") if calls > 1 else None

@@ -1,0 +1,69 @@
+"""Exercise `predict_kept`."""
+
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.costs.tensor_parallel import block_in_numbers
+
+MISTAKES = Mistakes(
+    elements="{name}: this counts numbers. A float32 number takes 4 bytes",
+    paper_bytes=(
+        "{name}: this is the paper's formula, for 16-bit numbers with dropout. Here a number takes "
+        "4 bytes, and there are no masks"
+    ),
+    scores_too=(
+        "scores: this counts the scores and the probabilities. The backward pass of a softmax "
+        "needs only its output"
+    ),
+    logits_forgotten=(
+        "{name}: the logarithms that the cross-entropy keeps are missing, one for each token and "
+        "each entry of the vocabulary"
+    ),
+    end_forgotten="{name}: the inputs of the last norm and of the output layer are missing",
+    recomputed_block=(
+        "checkpointed: this includes what one block keeps while the backward pass computes it "
+        "again. The forward pass keeps only its input"
+    ),
+)
+NAMES = ("block", "scores", "model", "checkpointed")
+
+
+@check_of(MISTAKES, ranks=1)
+def predict_kept(check: Check) -> str:
+    """Compare with the formulas."""
+    with check.trial() as trial:
+        pick = trial.draw.randrange
+        for _ in range(3):
+            batch, sequence, heads = pick(2, 5), 8 * pick(3, 9), pick(2, 8)
+            hidden, layers, vocabulary = 32 * heads, pick(2, 7), 64 * pick(11, 19)
+            trial.situation = (
+                f"batch {batch}, sequence {sequence}, hidden {hidden}, {heads} heads, {layers} "
+                f"layers, vocabulary {vocabulary}"
+            )
+            predicted = trial.run(batch, sequence, hidden, heads, layers, vocabulary)
+            between, logits = 4 * batch * sequence * hidden, 4 * batch * sequence * vocabulary
+            block = block_in_numbers(batch, sequence, hidden, 1, 4)["serial"]
+            scores = 4.0 * batch * heads * sequence**2
+            end = 2 * between + logits
+            right = {
+                "block": block,
+                "scores": scores,
+                "model": layers * block + end,
+                "checkpointed": layers * between + end,
+            }
+            whole = ("model", "checkpointed")
+            wrong = [
+                *((name, right[name] / 4, MISTAKES.elements(name=name)) for name in NAMES),
+                ("block", block * 34 / 64, MISTAKES.paper_bytes(name="block")),
+                ("scores", scores * 5 / 4, MISTAKES.paper_bytes(name="scores")),
+                ("scores", 2 * scores, MISTAKES.scores_too()),
+                ("checkpointed", right["checkpointed"] + block, MISTAKES.recomputed_block()),
+                *((n, right[n] - logits, MISTAKES.logits_forgotten(name=n)) for n in whole),
+                *((n, right[n] - 2 * between, MISTAKES.end_forgotten(name=n)) for n in whole),
+            ]
+            trial.require(
+                lambda: form(predicted, right),
+                lambda: misconception(predicted, right, wrong),
+                lambda: first_wrong(predicted, right),
+            )
+    return "16 numbers for each of bsh in a block, 1 if it is checkpointed, and V for each token"

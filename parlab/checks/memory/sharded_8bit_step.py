@@ -1,0 +1,258 @@
+"""Exercise `sharded_8bit_step`: 8-bit Adam on one rank with all samples is the reference."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from parlab import memory
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.models import Shard
+from parlab.checks.base.trial import Trial
+from parlab.checks.memory._sharded import (
+    LR,
+    Serial,
+    Small,
+    checkpointed,
+    drawn_model,
+    drawn_samples,
+    loss_of,
+    set_vector,
+    vector,
+)
+from parlab.ledger.ledger import ring_bytes_sent
+
+STEPS = 3
+SECONDS = 10.0  # a busy machine takes long to bring ranks together
+SLACK = 1.02  # of bytes
+REDUCTIONS = ("reduce_scatter", "all_reduce", "reduce")
+
+MISTAKES = Mistakes(
+    reduced_twice=(
+        "in a step, the ranks reduce {times:.1f} times as many numbers as there are gradients, "
+        "expected once. Something that is attached to a checkpointed forward pass happens twice. "
+        "Reduce when the backward pass has ended"
+    ),
+    not_checkpointed=(
+        "a forward pass keeps {got} bytes for the backward pass, expected at most {right}. "
+        "Checkpoint each of the layers"
+    ),
+    blocks_cut=(
+        "a shard has {length} numbers, which is not a multiple of the block size {block_size}, so "
+        "blocks are cut. Pad the buffers to a multiple of N · block_size"
+    ),
+    states_of_everything=(
+        "`self.state` takes {got} bytes, expected {right}: a rank has the states of its shard only"
+    ),
+    not_summed="each shard moves along the gradient of its own rank's samples. Sum over the ranks",
+    averaged_again=(
+        "the gradients are averaged, but the loss already contains the weights of the mean. Sum "
+        "them, and do not divide by N"
+    ),
+    gradient_kept=(
+        "the gradient of the step before is added to that of this step. Set it to zero before the "
+        "backward pass"
+    ),
+    not_gathered=(
+        "after step(), the model's weights are new in this rank's shard only. Gather the shards"
+    ),
+)
+BLOCK_SIZES = {"blocks of 16": 16, "blocks of 64": 64}
+
+
+@check_of(MISTAKES)
+def sharded_8bit_step(check: Check) -> str:
+    """Check three steps with uneven shards of samples, what a rank keeps, and what it sends."""
+    for number, trial in enumerate(check.trials()):
+        names = list(BLOCK_SIZES) if number == 0 else [list(BLOCK_SIZES)[number % 2]]
+        for _, block_size in trial.cases({name: BLOCK_SIZES[name] for name in names}):
+            _train(trial, block_size)
+    return (
+        f"the steps of one rank with all samples, on 1 to {check.world_size} ranks; a forward pass "
+        "keeps the layers' inputs; shards have whole blocks of 8-bit states; reduced once"
+    )
+
+
+def _train(trial: Trial, block_size: int) -> None:
+    model = drawn_model(trial.draw, max(trial.rank, 0))
+    start = trial.gather(vector(model))[0]
+    frozen = copy.deepcopy(model.frozen.state_dict())
+    twin = copy.deepcopy(model)
+    set_vector(twin, start)
+    serial, live = Serial(twin, block_size), memory.LiveStorages()
+    _steps_of_torch(checkpointed(twin), drawn_samples(trial.draw, model, 1)[0])
+    with live:
+        optimizer = trial.run(
+            *(model, list(model.layers), LR, trial.group, block_size), seconds=SECONDS
+        )
+    trial.require(
+        lambda: equal(vector(model), start, "after __init__(), in the parameters of rank 0,"),
+        lambda: constructed(optimizer, len(start), block_size, trial.size),
+    )
+    before = torch.zeros(len(start), dtype=torch.float64)
+    for step in range(1, STEPS + 1):
+        samples = drawn_samples(trial.draw, model, trial.size)
+        total = sum(len(inputs) for inputs, _ in samples)
+        local = [serial.gradient(one, total) for one in samples]
+        own = samples[max(trial.rank, 0)]
+        limit = saved_bytes(checkpointed(twin), own, total)[1]
+        taken = trial.run_function(
+            lambda: stepped(live, optimizer, model, own, total), seconds=SECONDS
+        )
+        padded = -(-len(start) // (trial.size * block_size)) * trial.size * block_size
+        right = Right(serial, sum(local), own_parts(local, padded), before, padded)
+        trial.add(f"step {step}")
+        trial.require(
+            lambda: is_checkpointed(taken.saved, limit),
+            lambda: reduced_once(trial, 4 * padded),
+            lambda: weights_are_right(vector(model), right, trial),
+            lambda: equal(model.frozen.weight, frozen["weight"], "the frozen weight"),
+            lambda: sends_no_more(trial, 4 * padded),
+            lambda: holds_no_more(taken, padded // trial.size, block_size, trial.size),
+        )
+        trial.situation = trial.situation.removesuffix(f", step {step}")
+        before = sum(local)
+        serial.step(before)
+
+
+def _steps_of_torch(model: Small, samples: Shard) -> None:
+    """Import what PyTorch needs for a recomputation, because the learner's time is limited."""
+    with memory.LiveStorages():
+        loss_of(model, samples, 1).backward()
+
+
+@dataclass
+class Right:
+    """What a step starts from, its gradient, and wrong gradients."""
+
+    serial: Serial
+    gradient: Tensor
+    not_summed: Tensor
+    before: Tensor  # the gradient of the step before
+    padded: int
+
+
+def own_parts(local: list[Tensor], padded: int) -> Tensor:
+    """Put together rank r's part of its own gradient, for every r."""
+    width = padded // len(local)
+    parts = [g[rank * width : (rank + 1) * width] for rank, g in enumerate(local)]
+    return torch.cat(parts)
+
+
+def saved_bytes(model: Small, samples: Shard, total: int) -> tuple[Tensor, int]:
+    with memory.Saved(model) as saved:
+        loss = loss_of(model, samples, total)
+    return loss, saved.bytes
+
+
+@dataclass
+class Taken:
+    """What a step of the learner's leaves."""
+
+    saved: int  # bytes that the forward pass kept
+    states: int  # bytes of self.state
+    live: int  # bytes of all tensors since __init__()
+
+
+def stepped(
+    live: memory.LiveStorages, optimizer: Any, model: Small, samples: Shard, total: int
+) -> Taken:
+    with live:
+        loss, saved = saved_bytes(model, samples, total)
+        optimizer.step(loss)
+        del loss
+    states = [leaf for leaf in tree_leaves(optimizer.state) if isinstance(leaf, Tensor)]
+    return Taken(saved, memory.tensor_bytes(states), live.live)
+
+
+def constructed(optimizer: Any, numbers: int, block_size: int, ranks: int) -> Finding | None:
+    """Require a shard of whole blocks."""
+    length, right = len(optimizer.shard), -(-numbers // (ranks * block_size)) * block_size
+    if length % block_size:
+        return MISTAKES.blocks_cut(length=length, block_size=block_size)
+    if length == right and len(optimizer.flat) == ranks * right:
+        return None
+    return observed(
+        f"self.shard has {length} numbers and self.flat {len(optimizer.flat)}, expected {right} "
+        f"and {ranks * right}"
+    )
+
+
+def is_checkpointed(got: int, right: int) -> Finding | None:
+    return MISTAKES.not_checkpointed(got=got, right=right) if got > SLACK * right else None
+
+
+def reduced_once(trial: Trial, size: int) -> Finding | None:
+    calls = trial.calls[trial.rank]
+    times = sum(call.bytes for call in calls if call.op in REDUCTIONS) / size
+    return MISTAKES.reduced_twice(times=times) if times > 1.4 else None
+
+
+def weights_are_right(got: Tensor, right: Right, trial: Trial) -> Finding | None:
+    """Compare the model's weights with the reference's, and with those of mistakes.
+
+    A sum in another order may move a moment past the middle of two levels. Therefore, one percent
+    of the weights may differ.
+    """
+    start, wanted = vector(right.serial.model), right.serial.moved(right.gradient)[0]
+    if alike(got, wanted):
+        return None
+    only_own, width = start.clone(), right.padded // trial.size
+    own = slice(trial.rank * width, (trial.rank + 1) * width)
+    only_own[own] = wanted[own]
+    variants = {
+        "not_gathered": only_own,
+        "not_summed": right.serial.moved(right.not_summed)[0],
+        "averaged_again": right.serial.moved(right.gradient / trial.size)[0],
+        "gradient_kept": right.serial.moved(right.gradient + right.before)[0],
+    }
+    for key, values in variants.items():
+        if alike(got, values) and not alike(wanted, values):
+            return getattr(MISTAKES, key)()
+    wrong = different(got, wanted).nonzero().flatten()
+    at = int(wrong[0])
+    return observed(
+        f"in the model, the weight at index {at} of all trainable ones moves by "
+        f"{(got[at] - start[at]).item():.5g}, expected {(wanted[at] - start[at]).item():.5g} "
+        f"({len(wrong)} of {len(wanted)} differ)"
+    )
+
+
+def different(got: Tensor, right: Tensor) -> Tensor:
+    return ~((got - right).abs() <= 0.02 * LR)
+
+
+def alike(got: Tensor, right: Tensor) -> bool:
+    return different(got, right).double().mean().item() <= 0.01
+
+
+def sends_no_more(trial: Trial, size: int) -> Finding | None:
+    """Allow the bytes of a reduce-scatter and an all-gather."""
+    right = 2 * size * (trial.size - 1) / trial.size
+    got = ring_bytes_sent(trial.calls[trial.rank])
+    if got <= SLACK * right + 64:
+        return None
+    calls = ", ".join(call.api for call in trial.calls[trial.rank])
+    return observed(
+        f"in a step, a rank sends {got:.0f} bytes (on a ring), expected at most {right:.0f}. The "
+        f"calls are {calls}"
+    )
+
+
+def holds_no_more(taken: Taken, shard: int, block_size: int, ranks: int) -> Finding | None:
+    """Allow both buffers, two codes for each number of the shard, and an absmax for each block."""
+    states = 2 * shard + 8 * shard // block_size
+    if taken.states > SLACK * states + 64:
+        return MISTAKES.states_of_everything(got=taken.states, right=states)
+    right = 8 * shard * ranks + states
+    if taken.live <= right + 2 * shard + 4096:
+        return None
+    return observed(
+        f"after a step, {taken.live} bytes of new tensors are alive, expected {right}: two "
+        "buffers and the states. Keep no copy"
+    )

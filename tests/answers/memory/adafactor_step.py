@@ -1,0 +1,115 @@
+"""Answers to `adafactor_step`."""
+
+from parlab_staff.answers import Answers
+
+answers = Answers("adafactor_step")
+
+COUNT = 'step = state["step"] = state.get("step", 0) + 1'
+NEW = "new = step**-0.8"
+ALPHA = "alpha = max(eps[1], rms(parameter)) * min(lr, step**-0.5)"
+RMS = "return x.norm().item() / x.numel() ** 0.5"
+SQUARE = "square = gradient.square().add_(eps[0])"
+VECTOR = "if gradient.dim() == 1:"
+UPDATE_VECTOR = "update = gradient * moment.rsqrt()"
+UPDATE = "update = gradient * (rows / rows.mean()).rsqrt()[:, None]"
+COLUMNS = "update *= columns.rsqrt()"
+MOVE = "parameter.sub_(update, alpha=alpha / max(1.0, rms(update) / clip))"
+TENSOR = """state.setdefault("step", gradient.new_zeros(()))
+    state["step"] += 1
+    step = state["step"].item()"""
+PRODUCT = "update = gradient * (rows[:, None] * columns / rows.mean()).rsqrt()"
+
+for mistake, name, *edits in (
+    ("absolute_step", "absolute_step", (ALPHA, "alpha = min(lr, step**-0.5)")),
+    ("never_clipped", "not_clipped", (MOVE, "parameter.sub_(update, alpha=alpha)")),
+    (
+        "always_clipped",
+        "always_clipped",
+        (MOVE, MOVE.replace("max(1.0, rms(update) / clip)", "(rms(update) / clip)")),
+    ),
+    ("norm_for_rms", "norm", (MOVE, MOVE.replace("rms(update)", "update.norm().item()"))),
+    (None, "norms", (RMS, "return x.norm().item()")),
+    (
+        "zero_moment",
+        "as_in_adam",
+        (SQUARE, "square = gradient.square()"),
+        (UPDATE_VECTOR, "update = gradient / (moment.sqrt() + eps[0])"),
+        (UPDATE, "update = gradient / ((rows[:, None] * columns / rows.mean()).sqrt() + eps[0])"),
+        (COLUMNS, ""),
+    ),
+    ("step_from_zero", "one_step_late", (NEW, "new = (step + 1) ** -0.8")),
+    ("not_divided", "not_divided", (UPDATE, "update = gradient * rows.rsqrt()[:, None]")),
+    ("full_moment", "full_moment", (VECTOR, "if True:")),
+    ("zero_moment", "product_first", (UPDATE, PRODUCT), (COLUMNS, "")),
+    ("zero_moment", "no_eps", (SQUARE, "square = gradient.square()")),
+    ("not_a_number", "rates_exchanged", (NEW, "new = 1 - step**-0.8")),
+    (None, "constant_rate", (NEW, "new = 0.001")),
+    (None, "no_cap", (ALPHA, ALPHA.replace("min(lr, step**-0.5)", "lr"))),
+    (None, "no_lr", (ALPHA, ALPHA.replace("min(lr, step**-0.5)", "min(1e-2, step**-0.5)"))),
+    (
+        None,
+        "eps_2_added",
+        (ALPHA, ALPHA.replace("max(eps[1], rms(parameter))", "(eps[1] + rms(parameter))")),
+    ),
+    (None, "own_clip", (MOVE, MOVE.replace("/ clip", "/ 1.0"))),
+    (
+        None,
+        "rms_after_the_step",
+        (ALPHA, ALPHA.replace("rms(parameter)", "rms(parameter - lr * gradient)")),
+    ),
+    (None, "each_number_clipped", (MOVE, "parameter.sub_(update.clamp(-clip, clip), alpha=alpha)")),
+    (None, "only_the_last_gradient", (NEW, "new = 1.0")),
+    (None, "uphill", (MOVE, MOVE.replace("sub_", "add_"))),
+    (None, "not_in_place", (MOVE, MOVE.replace("parameter.sub_", "parameter = parameter.sub"))),
+    (
+        None,
+        "other_memory",
+        (MOVE, MOVE.replace("parameter.sub_", "parameter.data = parameter.sub")),
+    ),
+    (None, "count_forgotten", (COUNT, "step = len(state) + 1")),
+    ("argument_changed", "gradient_scaled", (SQUARE, SQUARE + "\n    gradient *= 1.0001")),
+    ("returns_something", "returned", (MOVE, "return " + MOVE)),
+):
+    answers.edit(mistake, name, *edits)
+
+answers.right_edit(
+    "squares_of_norms",
+    (
+        "rows.lerp_(square.mean(1), new)",
+        "rows.lerp_(gradient.norm(dim=1).square() / gradient.shape[1] + eps[0], new)",
+    ),
+)
+answers.right_edit("mean_of_columns", ("(rows / rows.mean())", "(rows / columns.mean())"))
+answers.right_edit("count_in_a_tensor", (COUNT, TENSOR))
+
+MEANS: dict[int, list] = {}
+
+
+@answers.wrong(None)
+def moments_by_shape(parameter, gradient, state, lr=1e-2, eps=(1e-30, 1e-3), clip=1.0):
+    """Keeps the means under the parameter's shape, so that two parameters share them."""
+    shared = MEANS.setdefault(parameter.shape, {})
+    if "step" not in state:
+        shared.clear()
+    shared["step"] = state.get("step", 0)
+    answers.reference()(parameter, gradient, shared, lr, eps, clip)
+    state["step"] = shared["step"]
+
+
+@answers.right
+def with_sums(parameter, gradient, state, lr=1e-2, eps=(1e-30, 1e-3), clip=1.0):
+    """Sums instead of means, as in the paper, and tensors instead of Python's numbers."""
+    state["step"] = t = state.get("step", 0) + 1
+    beta = 1 - t**-0.8
+    squares = gradient * gradient + eps[0]
+    if gradient.ndim == 2:
+        r = squares.sum(1, keepdim=True) * (1 - beta) + beta * state.get("R", 0)
+        c = squares.sum(0, keepdim=True) * (1 - beta) + beta * state.get("C", 0)
+        state["R"], state["C"] = r, c
+        u = gradient / (r / r.sum()).sqrt() / c.sqrt()
+    else:
+        state["V"] = squares * (1 - beta) + beta * state.get("V", 0)
+        u = gradient / state["V"].sqrt()
+    u = u / (u.square().mean().sqrt() / clip).clamp(min=1)
+    size = parameter.square().mean().sqrt().clamp(min=eps[1])
+    parameter -= size * min(lr, 1 / t**0.5) * u

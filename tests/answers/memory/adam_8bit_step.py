@@ -1,0 +1,124 @@
+"""Answers to `adam_8bit_step`."""
+
+import torch
+
+from parlab.formats.dynamic import dynamic_map
+from parlab_staff.answers import Answers
+
+answers = Answers("adam_8bit_step")
+quantize_blocks = answers.reference("quantize_blocks")
+dequantize_blocks = answers.reference("dequantize_blocks")
+
+STEP = 'step = state.get("step", 0) + 1'
+FIRST = "if step == 1:"
+OLD_M = 'm = dequantize_blocks(*state["m"], signed, block_size)'
+MOVE_M = "m.mul_(betas[0]).add_(gradient, alpha=1 - betas[0])"
+MOVE_V = "v.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])"
+ROOT = "denominator = (v / (1 - betas[1] ** step)).sqrt_().add_(eps)"
+MOVE = "parameter.addcdiv_(m, denominator, value=-lr / (1 - betas[0] ** step))"
+COUNT = 'state["step"] = step'
+KEEP_M = 'state["m"] = quantize_blocks(m, signed, block_size)'
+KEEP_V = 'state["v"] = quantize_blocks(v, unsigned, block_size)'
+UNSIGNED = "unsigned = dynamic_map(False, parameter.device)"
+ROUND = (
+    f"{KEEP_M}\n    {KEEP_V}\n    {OLD_M}\n    "
+    'v = dequantize_blocks(*state["v"], unsigned, block_size)\n    '
+)
+
+for mistake, name, *edits in (
+    ("rounded_first", "rounded_first", (ROOT, ROUND + ROOT)),
+    (
+        "not_corrected",
+        "not_corrected",
+        (ROOT, "denominator = v.sqrt().add_(eps)"),
+        (MOVE, "parameter.addcdiv_(m, denominator, value=-lr)"),
+    ),
+    (
+        "steps_not_counted",
+        "always_step_1",
+        (ROOT, ROOT.replace(" ** step", "")),
+        (MOVE, MOVE.replace(" ** step", "")),
+    ),
+    ("states_forgotten", "states_forgotten", (FIRST, "if True:")),
+    (
+        "eps_in_the_root",
+        "eps_in_the_root",
+        (ROOT, "denominator = (v / (1 - betas[1] ** step) + eps).sqrt_()"),
+    ),
+    ("signed_map_for_v", "signed_map_for_v", (UNSIGNED, "unsigned = dynamic_map(True)")),
+    ("float_states", "float_states_too", (COUNT, COUNT + '\n    state["float"] = m, v')),
+    (
+        "float_states",
+        "gradient_kept",
+        (COUNT, COUNT + '\n    state["gradient"] = gradient.clone()'),
+    ),
+    (None, "step_not_kept", (COUNT, "pass")),
+    (None, "unsigned_map_for_m", (UNSIGNED, UNSIGNED + "; signed = unsigned")),
+    (None, "betas_swapped", (STEP, STEP + "\n    betas = betas[::-1]")),
+    ("wrong_shape", "default_blocks", (STEP, STEP + "\n    block_size = 256")),
+    (None, "m_alone_is_corrected", (ROOT, ROOT.replace(" / (1 - betas[1] ** step)", ""))),
+    (None, "uphill", (MOVE, MOVE.replace("-lr", "lr"))),
+    (None, "default_betas", (STEP, STEP + "\n    betas = 0.9, 0.999")),
+    (None, "no_eps", (ROOT, ROOT.replace(".add_(eps)", ""))),
+    ("argument_changed", "gradient_squared", (ROOT, "gradient.square_(); " + ROOT)),
+    (None, "not_in_place", (MOVE, MOVE.replace("addcdiv_", "addcdiv"))),
+    (None, "root_is_kept", (KEEP_V, KEEP_V.replace("(v,", "(v.sqrt(),"))),
+    (
+        None,
+        "only_the_codes_of_m",
+        (KEEP_M, 'state["m"] = quantize_blocks(m, signed, block_size)[0]'),
+    ),
+    (
+        None,
+        "moments_start_from_the_gradient",
+        (
+            "m, v = torch.zeros_like(parameter), torch.zeros_like(parameter)",
+            "m, v = gradient.clone(), gradient.square()",
+        ),
+    ),
+):
+    answers.edit(mistake, name, *edits)
+
+answers.right_edit("lerp", (MOVE_M, "m = m.lerp(gradient, 1 - betas[0])"))
+answers.right_edit(
+    "cpu_maps", (UNSIGNED, "signed, unsigned = (dynamic_map(one) for one in (True, False))")
+)
+answers.right_edit("by_the_dict", (FIRST, "if not state:"))
+
+
+@answers.right
+def as_in_the_paper(parameter, gradient, state, lr, betas=(0.9, 0.999), eps=1e-8, block_size=256):
+    state["step"] = t = state.get("step", 0) + 1
+    maps = {"m": dynamic_map(True), "v": dynamic_map(False)}
+    for key, beta, new in (("m", betas[0], gradient), ("v", betas[1], gradient**2)):
+        old = 0.0
+        if key in state:
+            old = dequantize_blocks(*state[key], maps[key], block_size)
+        state[key] = beta * old + (1 - beta) * new
+    m_hat, v_hat = state["m"] / (1 - betas[0] ** t), state["v"] / (1 - betas[1] ** t)
+    parameter -= lr * m_hat / (v_hat.sqrt() + eps)
+    for key, levels in maps.items():
+        state[key] = quantize_blocks(state[key], levels, block_size)
+
+
+@answers.right
+def zeros_are_quantized(
+    parameter, gradient, state, lr, betas=(0.9, 0.999), eps=1e-8, block_size=256
+):
+    levels = [dynamic_map(signed) for signed in (True, False)]
+    if not state:
+        zeros = torch.zeros(parameter.shape)
+        state.update(step=torch.tensor(0.0))
+        state["m"], state["v"] = (quantize_blocks(zeros, one, block_size) for one in levels)
+    state["step"] += 1
+    t = state["step"].item()
+    m, v = (
+        dequantize_blocks(*state[k], one, block_size) for k, one in zip("mv", levels, strict=True)
+    )
+    m = (betas[0] * m.double() + (1 - betas[0]) * gradient.double()).float()
+    v = (betas[1] * v.double() + (1 - betas[1]) * gradient.double() ** 2).float()
+    size = lr * (1 - betas[1] ** t) ** 0.5 / (1 - betas[0] ** t)
+    parameter.sub_(size * m / (v.sqrt() + eps * (1 - betas[1] ** t) ** 0.5))
+    state["m"], state["v"] = (
+        quantize_blocks(x, one, block_size) for x, one in zip((m, v), levels, strict=True)
+    )

@@ -1,0 +1,189 @@
+"""Answers to `checkpoint`."""
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+from parlab_staff.answers import Answers
+
+answers = Answers("checkpoint")
+
+SAVE = "ctx.save_for_backward(*tensors)"
+STATES = "ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]"
+RUN = "        return run(*values)\n"
+DETACH = "saved.detach().requires_grad_(saved.requires_grad)"
+FORK = "with torch.random.fork_rng(ctx.gpus), torch.enable_grad():"
+SET = "torch.set_rng_state(ctx.states[0])"
+AGAIN = "outputs = ctx.run(*values)"
+TUPLE = "outputs = outputs if isinstance(outputs, tuple) else (outputs,)"
+WANTED = "if gradient is not None and output.requires_grad:"
+EDGE = "torch.autograd.graph.get_gradient_edge(output)"
+DELETE = "        del outputs, output  # the graph alone is needed, not these numbers\n"
+BACKWARD = "torch.autograd.backward(ends, wanted)"
+RETURN = "*(value.grad if isinstance(value, Tensor) else None for value in values)"
+ANCHOR = "torch.empty(0, requires_grad=True)"
+APPLY = "return Recomputation.apply(run, anchor, *args, *kwargs.values())"
+MATERIALIZE = "ctx.set_materialize_grads(False)"
+
+OF_INPUTS = (
+    "leaves = [v for v in values if isinstance(v, Tensor) and v.requires_grad]\n"
+    "        found = iter(torch.autograd.grad(ends, leaves, wanted, allow_unused=True))"
+)
+NEXT_FOUND = "*(next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in values)"
+FIRST_THEN_STATES = "result = run(*values)\n        " + STATES
+ONCE_MORE = "        for _ in gradients[1:]:\n            ctx.run(*values)\n"
+UNWRAPPED = "\n    return result[0] if isinstance(result, tuple) and len(result) == 1 else result"
+KEPT_GRAPH = """        with torch.enable_grad():
+            ctx.kept = run(*(v.detach().requires_grad_(v.requires_grad)
+                             if isinstance(v, Tensor) else v for v in values))
+        return run(*values)
+"""
+
+for mistake, name, *edits in (
+    ("other_random_numbers", "state_forgotten", (SET, "pass")),
+    (
+        "other_random_numbers",
+        "state_after_the_call",
+        (STATES, FIRST_THEN_STATES),
+        (RUN, "        return result\n"),
+    ),
+    ("other_random_numbers", "seeded", (SET, "torch.manual_seed(0)")),
+    ("generator_not_put_back", "no_fork", (FORK, "with torch.enable_grad():")),
+    ("parameter_without_gradient", "no_anchor", (ANCHOR, "torch.empty(0)")),
+    (
+        "parameter_without_gradient",
+        "of_arguments_only",
+        (BACKWARD, OF_INPUTS),
+        (RETURN, NEXT_FOUND),
+    ),
+    ("counted_twice", "not_detached", (DETACH, "saved")),
+    ("other_outputs_lost", "first_output", (WANTED, "if output is outputs[0]:")),
+    ("called_again", "once_for_each_output", (DELETE, ONCE_MORE)),
+    (None, "no_graph", (FORK, FORK.replace("torch.enable_grad()", "torch.no_grad()"))),
+    ("raises", "all_need_gradients", (DETACH, "saved.detach().requires_grad_()")),
+    ("raises", "ends_without_gradient", (WANTED, "if True:")),
+    ("raises", "tuples_only", (TUPLE, "pass")),
+    ("raises", "no_return", (APPLY, APPLY.removeprefix("return "))),
+    (None, "gradients_lost", (RETURN, "*(None for value in values)")),
+    ("raises", "unwrapped", (APPLY, APPLY.replace("return", "result =") + UNWRAPPED)),
+    (None, "kept_too", (RUN, KEPT_GRAPH)),
+):
+    answers.edit(mistake, name, *edits)
+
+
+class Recomputed(torch.autograd.Function):
+    """As the reference, with less care: `keep` says what else to remember."""
+
+    kept: list = []  # noqa: RUF012
+
+    @staticmethod
+    def forward(ctx, function, keep, *tensors):
+        ctx.function, ctx.keep = function, keep
+        ctx.state = torch.get_rng_state()
+        ctx.save_for_backward(*tensors)
+        return function(*tensors)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        tensors = [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors]
+        state = torch.get_rng_state()
+        torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            outputs = ctx.function(*tensors)
+        torch.set_rng_state(state)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
+        torch.autograd.backward(*zip(*pairs, strict=True), retain_graph=ctx.keep)
+        if ctx.keep:
+            Recomputed.kept.append(outputs)
+        return None, None, *(t.grad for t in tensors)
+
+
+def with_tensors(keep, function, args, kwargs):
+    """Only tensors are arguments of `apply`, and a partial function has the others."""
+    named = [*enumerate(args), *kwargs.items()]
+    others = {key: value for key, value in named if not isinstance(value, Tensor)}
+    keys = [key for key, value in named if isinstance(value, Tensor)]
+
+    def called(anchor, *tensors):
+        given = others | dict(zip(keys, tensors, strict=True))
+        positions = [given.pop(i) for i in range(len(args))]
+        return function(*positions, **given)
+
+    tensors = [value for _, value in named if isinstance(value, Tensor)]
+    return Recomputed.apply(called, keep, torch.zeros(1).requires_grad_(), *tensors)
+
+
+@answers.wrong("never_freed")
+def keeps_the_second_pass(function, *args, **kwargs):
+    return with_tensors(True, function, args, kwargs)
+
+
+@answers.wrong("keyword_without_gradient")
+def keywords_aside(function, *args, **kwargs):
+    detached = {k: v.detach() if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+    return with_tensors(False, lambda *args: function(*args, **detached), args, {})
+
+
+@answers.wrong("activations_kept")
+def plain(function, *args, **kwargs):
+    return function(*args, **kwargs)
+
+
+@answers.wrong("uses_library")
+def library(function, *args, **kwargs):
+    return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+
+@answers.wrong("called_again")
+def class_wide_state(function, *args, **kwargs):
+    """The newest call's function and state are those of all calls."""
+    class_wide_state.function = function
+    return with_tensors(False, lambda *a, **k: class_wide_state.function(*a, **k), args, kwargs)
+
+
+@answers.wrong(None)
+def without_graph(function, *args, **kwargs):
+    with torch.no_grad():
+        return function(*args, **kwargs)
+
+
+@answers.right
+def tensors_apart(function, *args, **kwargs):
+    return with_tensors(False, function, args, kwargs)
+
+
+@answers.right
+def with_hooks(function, *args, **kwargs):
+    """Saved-tensor hooks in place of a Function: the first tensor that is needed starts it."""
+    state, saved, recomputed = torch.get_rng_state(), 0, {}
+
+    def pack(tensor):
+        nonlocal saved
+        saved += 1
+        return saved - 1
+
+    def pack_again(tensor):
+        recomputed[len(recomputed)] = tensor.detach()
+        return tensor.detach()
+
+    def unpack(index):
+        if not recomputed:
+            hooks = torch.autograd.graph.saved_tensors_hooks(pack_again, lambda tensor: tensor)
+            with torch.random.fork_rng(devices=[]), torch.enable_grad(), hooks:
+                torch.set_rng_state(state)
+                function(*args, **kwargs)
+        tensor, recomputed[index] = recomputed[index], None
+        if all(value is None for value in recomputed.values()):
+            recomputed.clear()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        return function(*args, **kwargs)
+
+
+answers.right_edit("outputs_as_ends", (EDGE, "output"), (DELETE, ""))
+answers.right_edit(
+    "zeros_for_unused_outputs", (MATERIALIZE, "pass"), (WANTED, "if output.requires_grad:")
+)
+answers.right_edit("one_number_as_anchor", (ANCHOR, "torch.tensor(1.0, requires_grad=True)"))

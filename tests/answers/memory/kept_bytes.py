@@ -1,0 +1,118 @@
+"""Answers to `kept_bytes`."""
+
+import torch
+
+from parlab.memory import tensor_bytes
+from parlab_staff.answers import Answers
+
+answers = Answers("kept_bytes")
+
+PLACE = "p.untyped_storage().data_ptr() for p in"
+TEST = "if storage.data_ptr() not in parameters:"
+COUNT = "kept[storage.data_ptr()] = storage.nbytes()"
+RETURN = "return tensor.detach()"
+UNPACK = "lambda tensor: tensor"
+FORWARD = "        forward()\n"
+SUM = "return sum(kept.values())"
+EACH = ("kept = {}", "kept = []")
+APPEND = (COUNT, "kept.append({})")
+ALL = (SUM, "return sum(kept)")
+
+for mistake, name, *edits in (
+    ("parameters_counted", "parameters_too", (TEST, "if True:")),
+    (
+        "parameters_counted",
+        "starts_of_parameters",
+        (PLACE, "p.data_ptr() for p in"),
+        (TEST, "if tensor.data_ptr() not in parameters:"),
+    ),
+    (
+        "parameters_counted",
+        "the_parameters_themselves",
+        (PLACE, "id(p) for p in"),
+        (TEST, "if id(tensor) not in parameters:"),
+    ),
+    (
+        "parameters_counted",
+        "without_frozen_ones",
+        ("model.parameters()}", "model.parameters() if p.requires_grad}"),
+    ),
+    ("counted_again", "each_storage", EACH, (COUNT, "kept.append(storage.nbytes())"), ALL),
+    ("counted_again", "each_tensor", EACH, (COUNT, "kept.append(tensor.nbytes)"), ALL),
+    ("counted_again", "each_start", (COUNT, "kept[tensor.data_ptr()] = storage.nbytes()")),
+    (None, "each_object", (COUNT, "kept[id(tensor)] = storage.nbytes()")),
+    ("only_the_view", "tensor_bytes", (COUNT, COUNT.replace("storage.nbytes()", "tensor.nbytes"))),
+    ("only_the_view", "parts", (COUNT, "kept[tensor.data_ptr()] = tensor.nbytes")),
+    (
+        "elements",
+        "numbers",
+        (COUNT, COUNT.replace("nbytes()", "nbytes() // tensor.element_size()")),
+    ),
+    (
+        "only_the_view",
+        "four_bytes_each",
+        (COUNT, COUNT.replace("storage.nbytes()", "4 * tensor.numel()")),
+    ),
+    ("pass_changed", "no_unpack", (UNPACK, "lambda tensor: None")),
+    ("pass_changed", "zeros", (RETURN, "return torch.zeros_like(tensor)")),
+    ("never_freed", "the_tensor_itself", (RETURN, "return tensor")),
+    (None, "only_floats", (TEST, TEST[:-1] + " and tensor.is_floating_point():")),
+    (None, "only_large_ones", (TEST, TEST[:-1] + " and tensor.numel() > 100:")),
+    (None, "twice", (FORWARD, 2 * FORWARD)),
+    (None, "never", (FORWARD, "        pass\n")),
+    ("returns_none", "no_return", (SUM, "sum(kept.values())")),
+    ("wrong_type", "in_kilobytes", (SUM, SUM + " / 1000")),
+):
+    answers.edit(mistake, name, *edits)
+
+
+@answers.wrong(None)
+def output_only(forward, model):
+    return forward().untyped_storage().nbytes()
+
+
+@answers.right
+def storages_kept(forward, model):
+    """Holds the tensors until the end, and counts them then."""
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor.detach())
+        return kept[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    own = tensor_bytes(model.parameters())
+    return tensor_bytes([*kept, *model.parameters()]) - own
+
+
+@answers.right
+def a_list_of_places(forward, model):
+    seen, total = [p.untyped_storage()._cdata for p in model.parameters()], 0
+
+    def pack(tensor):
+        nonlocal total
+        if tensor.untyped_storage()._cdata not in seen:
+            seen.append(tensor.untyped_storage()._cdata)
+            total += len(tensor.untyped_storage())
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return total
+
+
+@answers.right
+def copies(forward, model):
+    """Keeps copies, which is slow and right."""
+    kept = {}
+    own = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().size()
+        return tensor.clone()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda copy: copy):
+        result = forward()
+    del result
+    return sum((kept | own).values())

@@ -1,0 +1,54 @@
+"""Answers to `predict_kept`."""
+
+from parlab.costs.tensor_parallel import block_in_numbers
+from parlab_staff.answers import Answers
+
+answers = Answers("predict_kept")
+
+BETWEEN = "between = 4 * batch"
+END = "end = 2 * between + 4 * batch * sequence * vocabulary"
+BLOCK = '"block": 16 * between'
+SCORES = '"scores": 4 * batch * heads * sequence**2'
+MODEL = '"model": layers * 16 * between + end'
+CHECKPOINTED = '"checkpointed": layers * between + end'
+
+answers.edit("elements", "numbers", (BETWEEN, "between = batch"))
+answers.edit("elements", "scores_in_numbers", (SCORES, SCORES.replace("4 * ", "")))
+answers.edit("paper_bytes", "block_of_the_paper", (BLOCK, '"block": 34 * between / 4'))
+answers.edit("paper_bytes", "scores_of_the_paper", (SCORES, SCORES.replace("4 * ", "5 * ")))
+answers.edit("scores_too", "scores_and_softmax", (SCORES, SCORES.replace("4 * ", "8 * ")))
+answers.edit("logits_forgotten", "no_logits", (END, "end = 2 * between"))
+answers.edit("end_forgotten", "no_inputs_at_the_end", (END, END.replace("2 * between + ", "")))
+answers.edit("recomputed_block", "at_the_peak", (CHECKPOINTED, CHECKPOINTED + " + 16 * between"))
+answers.edit(None, "norm_left_out", (END, END.replace("2 * between", "between")))
+answers.edit(None, "one_layer", (MODEL, MODEL.replace("layers * ", "")))
+answers.edit(None, "layers_in_place_of_heads", (SCORES, SCORES.replace("heads", "layers")))
+answers.edit(None, "nothing_checkpointed", (CHECKPOINTED, MODEL.replace("model", "checkpointed")))
+answers.edit(None, "causal", (SCORES, SCORES.replace("4 * ", "2 * ")))
+answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
+
+
+@answers.right
+def from_the_costs(batch, sequence, hidden, heads, layers, vocabulary):
+    block = block_in_numbers(batch, sequence, hidden, 1, 4)["serial"]
+    end = 4 * batch * sequence * (2 * hidden + vocabulary)
+    return {
+        "block": block,
+        "scores": 4 * batch * heads * sequence**2,
+        "model": layers * block + end,
+        "checkpointed": layers * block / 16 + end,
+    }
+
+
+@answers.right
+def with_small_things(batch, sequence, hidden, heads, layers, vocabulary):
+    """Means and deviations of the norms, and the logarithms of attention's sums."""
+    tokens = batch * sequence
+    found = answers.reference()(batch, sequence, hidden, heads, layers, vocabulary)
+    small = tokens * (2 * 2 * 4 / 10)
+    return {**found, "block": found["block"] + small}
+
+
+@answers.right
+def rounded_with_more(*sizes):
+    return {name: round(n) for name, n in answers.reference()(*sizes).items()} | {"tokens": 0}
