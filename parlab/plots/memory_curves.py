@@ -38,15 +38,13 @@ def timeline(title: str, runs: Mapping[str, tuple[Sequence[float], int]]) -> Fig
         axes.axvline(forward, color=NEUTRAL, ls="--", lw=1)
         axes.set_title(name, color=NEUTRAL, fontsize=13, loc="center")
         axes.set_ylabel("MB")
-        axes.annotate(
-            f"peak {megabytes.max():.1f} MB", (int(megabytes.argmax()), megabytes.max()),
-            xytext=(8, -2), textcoords="offset points", va="top", color=NEUTRAL, fontsize=12,
+        axes.text(
+            0.98, 0.92, f"peak {megabytes.max():.1f} MB", transform=axes.transAxes, ha="right",
+            va="top", color=NEUTRAL, fontsize=13,
         )  # fmt: skip
     highest = max(max(live) for live, _ in runs.values()) / 1e6
     panels[0, 0].set(ylim=(0, 1.12 * highest), xlim=(0, None))
-    panels[-1, 0].set_xlabel(
-        "operations since the start of the step; the dashed line ends the forward pass"
-    )
+    panels[-1, 0].set_xlabel("operations of the step (dashed line: end of the forward pass)")
     plt.close(figure)
     return figure
 
@@ -160,7 +158,7 @@ def ladder(title: str, steps: Mapping[str, Mapping[str, float]], device: float) 
     """
     figure = interactive_figure(
         title, x="GB on the device", height=130 + 42 * len(steps), barmode="stack",
-        yaxis={"autorange": "reversed"}, margin_t=96,
+        yaxis={"autorange": "reversed"}, margin_t=96, legend_traceorder="normal",
     )  # fmt: skip
     for kind in KINDS:
         look = LOGITS if kind == "logits" else kind
@@ -170,7 +168,7 @@ def ladder(title: str, steps: Mapping[str, Mapping[str, float]], device: float) 
         )  # fmt: skip
     figure.add_vline(x=device / 1e9, line={"color": NEUTRAL, "dash": "dot", "width": 2})
     figure.add_annotation(
-        text=f"{device / 1e9:.0f} GB", x=device / 1e9, y=1, yref="paper", yanchor="bottom",
-        showarrow=False,
+        text=f"{device / 1e9:.0f} GB device", x=device / 1e9, y=0, yref="paper", xanchor="left",
+        yanchor="bottom", xshift=4, showarrow=False,
     )  # fmt: skip
     return figure
