@@ -58,8 +58,18 @@ def test_students(files: list[str], given: list[str], expected: dict, tmp_path: 
     assert students(make(tmp_path, *files), *given) == expected
 
 
-def test_accents_are_composed(tmp_path: Path) -> None:
-    assert list(students(make(tmp_path, "Zoe\u0308.ipynb"))) == ["Zoë"]
+@pytest.mark.parametrize(
+    ("file", "student"),
+    [
+        ("Zoe\u0308.ipynb", "Zoë"),
+        ("a\u200bda\u200e.ipynb", "ada"),
+        ("\u061cada/x.ipynb", "ada"),
+        ("نی\u200cما.ipynb", "نی\u200cما"),  # the joiner belongs to the spelling
+        ("\u200b.ipynb", "\u200b"),
+    ],
+)
+def test_names_are_composed_and_visible(file: str, student: str, tmp_path: Path) -> None:
+    assert list(students(make(tmp_path, file))) == [student]
 
 
 @pytest.mark.parametrize(
