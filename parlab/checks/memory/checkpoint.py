@@ -27,8 +27,8 @@ MISTAKES = Mistakes(
     ),
     arguments_kept=(
         "{alive} of {all} arguments are still in memory when the backward pass has used them. "
-        "Autograd frees what `ctx.save_for_backward` gets, unless something else refers to it, such "
-        "as another attribute of `ctx`, or a closure with `args`"
+        "Autograd frees what `ctx.save_for_backward` gets, unless something else refers to it, "
+        "such as another attribute of `ctx`, or a closure with `args`"
     ),
     other_random_numbers=(
         "the second call of {name} draws other random numbers than the first, so its dropout masks "
