@@ -39,6 +39,8 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
+# %%
+# %%px --timeout 120
 from parlab import memory, models, plots, segments, timing, training
 from parlab.activation_stores import Store, store_for
 from parlab.checks import memory as check
@@ -441,6 +443,8 @@ def step_flops(run):
     return counter.get_total_flops()
 
 
+# %%
+# %%px --timeout 100
 with FlopCounterMode(display=False) as counter, torch.no_grad():
     for block in gpt.blocks:
         block(x)
