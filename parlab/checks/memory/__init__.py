@@ -1,6 +1,7 @@
 """Checks of lab 08, training in less memory: one module an exercise."""
 
 from parlab.checks.base.collective import show_values
+from parlab.checks.memory._recording_store import RecordingStore
 from parlab.checks.memory.adafactor_step import adafactor_step
 from parlab.checks.memory.adam_8bit_step import adam_8bit_step
 from parlab.checks.memory.checkpoint import checkpoint
@@ -16,6 +17,7 @@ from parlab.checks.memory.quantize_blocks import quantize_blocks
 from parlab.checks.memory.sharded_8bit_step import sharded_8bit_step
 
 __all__ = [
+    "RecordingStore",
     "adafactor_step",
     "adam_8bit_step",
     "checkpoint",
