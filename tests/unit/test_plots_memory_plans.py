@@ -1,9 +1,9 @@
-"""The drawings of steps in less memory show what the lab says."""
+"""The drawing of all plans shows what the lab says."""
 
 import pytest
 
 from parlab.costs.recomputation import Segment
-from parlab.plots.memory_steps import frontier, plan_frontier
+from parlab.plots.memory_plans import frontier, plan_frontier
 
 CHAIN = [Segment(1, 10, 12, 5), Segment(2, 8, 30, 7), Segment(3, 4, 6, 11)]
 

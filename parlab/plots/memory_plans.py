@@ -1,4 +1,4 @@
-"""Drawings of a learner's own steps in less memory."""
+"""Draws the plans of recomputation that a learner can choose from."""
 
 from collections.abc import Mapping, Sequence
 
