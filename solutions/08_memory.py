@@ -953,7 +953,7 @@ check.show_values(
 #
 # Three. The loss keeps the logarithms of the probabilities, and the logits are freed. In the backward pass, there are also their
 # gradient and the gradient of the logits. With small chunks, the largest tensor is the gradient of the weight, of $Vh$ numbers, which
-# training needs in any case. (A chunk of 2,048 tokens would have as many logits as there are numbers in the gradient if $h = 2048$.)
+# training needs in any case. A chunk of $c$ tokens has $cV$ logits, so chunks of much fewer than $h$ tokens save little more.
 # </details>
 #
 # The next cells measure the peak for several chunk sizes, and compare it with the bytes of all logits:
@@ -1936,7 +1936,7 @@ for way in ways:
     pairs = zip(gradients["yours"], gradients[way], strict=True)
     alike = all((a - b).norm() < 1e-4 * b.norm() for a, b in pairs)
     part = peaks[way] / peaks["F.cross_entropy"]
-    print(f"{way}: same gradients {alike}, {part:.2f} times the peak of F.cross_entropy")
+    print(f"{way}: the same gradients: {alike}; {part:.2f} times the peak of F.cross_entropy")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0 --timeout 60
@@ -1981,7 +1981,7 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
     for way, make_optimizer in ways.items():
         other = change(make_optimizer, size)
         same = (other - own).norm() < 1e-3 * own.norm()
-        found.append(f"{way}: same {same}, {other.norm() / own.norm():.2f} times as far")
+        found.append(f"{way}: the same {same}, {other.norm() / own.norm():.1f} times as far")
     print(f"gradients of {size:.0e}: {'; '.join(found)}")
 
 # %% [markdown]
@@ -1989,7 +1989,7 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
 #
 # The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
 # and its update too large, but clipping hides most of it. Below $1.2 \cdot 10^{-7}$, the limit for the root of $V$ is in effect, and the parameter
-# hardly moves. Gradients in a large batch of tokens are often that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
+# hardly moves. A mean over many tokens can make gradients that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
 # </details>
 #
 # The next cell trains the GPT with both, and measures a step:
@@ -2005,8 +2005,8 @@ for way, make_optimizer in ways.items():
     torch.manual_seed(0)
     model = models.GPT().to(device)
     optimizer = make_optimizer(model.parameters())
-    lines = text_lines[:20]
-    runs[way] = [training.one_step(model, optimizer, *b, training.token_loss) for b in lines]
+    steps = (training.one_step(model, optimizer, *b, training.token_loss) for b in text_lines[:20])
+    runs[way] = list(steps)
     calls[way] = optimizer.step
 training.print_same({"Adafactor": runs}, 1e-3)
 
