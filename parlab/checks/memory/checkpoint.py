@@ -52,8 +52,8 @@ MISTAKES = Mistakes(
         "from all outputs that have a gradient"
     ),
     counted_twice=(
-        "the gradient of `{name}` is twice what it should be: the second backward pass has added "
-        "to the argument's own `.grad`. Detach the arguments first"
+        "the gradient of `x` is twice what it should be. Detach the arguments before the second "
+        "forward pass: otherwise its backward pass also adds to their own `.grad`"
     ),
     called_again="{name} is called {times} times in a step, expected {right}",
     uses_library="torch.utils.checkpoint calls the function. Write the checkpoint yourself",
@@ -123,8 +123,8 @@ def same_gradients(
         elif found is None:
             return observed(f"the gradient of `{name}` is None")
         elif finding := equal(found, wanted, f"the gradient of `{name}`"):
-            twice = same(found, 2 * wanted)
-            return MISTAKES.counted_twice(name=name) if twice else finding
+            twice = name == "x" and same(found, 2 * wanted)
+            return MISTAKES.counted_twice() if twice else finding
     return None
 
 

@@ -106,7 +106,6 @@ def with_tensors(keep, function, args, kwargs):
     named = [*enumerate(args), *kwargs.items()]
     others = {key: value for key, value in named if not isinstance(value, Tensor)}
     keys = [key for key, value in named if isinstance(value, Tensor)]
-
     count = len(args)
 
     def called(anchor, *tensors):
