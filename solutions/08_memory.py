@@ -402,15 +402,18 @@ def trained_with(around):
     def segment(x, index, power, *, factor, name):
         calls.append(name)
         y = F.dropout((x @ weight).sin() * factor, 0.5) ** power
-        return y, index + 1, y.cos() @ weight, y.exp()
+        return y, index + 1, y.cos() @ weight, y.exp(), y.detach().cos()
 
-    first, index, second, _ = around(
+    first, index, second, _, constant = around(
         segment, torch.ones(4, 3), torch.arange(4), 3, factor=scale.tanh(), name="a"
     )
     third = around(lambda x: around(torch.exp, F.dropout(x, 0.25)), second)[0]
     rows = around(lambda index: table[index].square(), torch.tensor([2, 0]))
     (
-        first[index % 4].square().sum() + third.sum() + F.dropout(first, 0.5).sum() + rows.sum()
+        (first[index % 4] * constant).square().sum()
+        + third.sum()
+        + F.dropout(first, 0.5).sum()
+        + rows.sum()
     ).backward()
     return [weight.grad, table.grad, scale.grad, torch.rand(3)], len(calls)
 
