@@ -46,7 +46,7 @@ MISTAKES = Mistakes(
 
 
 class Net(nn.Module):
-    """A layer from 6 to 12 numbers, one back, a table, a frozen layer, and a matrix."""
+    """A layer from 6 to 12 numbers, one back, a table, a frozen layer, a matrix, and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,6 +54,7 @@ class Net(nn.Module):
         self.table = nn.Embedding(9, 6)
         self.frozen = nn.Linear(6, 6).requires_grad_(False)
         self.last = nn.ParameterList([torch.randn(3, 6)])
+        self.register_buffer("scale", torch.rand(12))
 
 
 Forward = Callable[[Net, Tensor], Tensor]
@@ -71,6 +72,7 @@ CASES: dict[str, Forward] = {  # from x (5, 4, 6) to a result
     "indices and a mask": lambda net, x: F.dropout(net.table(torch.arange(3)), 0.5).masked_fill(
         torch.eye(3, 6, dtype=torch.bool), 0.0
     ),
+    "a buffer of the model": lambda net, x: net.wide(x) * net.scale,
     "float64": lambda net, x: net.wide(x).double().exp(),
 }
 
