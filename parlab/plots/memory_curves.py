@@ -1,5 +1,6 @@
 """Figures of chapter 08: memory over time, segments, plans, small optimizer states, a ladder."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -126,8 +127,8 @@ def code_errors(title: str, maps: Mapping[str, Sequence[float]]) -> go.Figure:
     Numbers are relative to the largest of their block, and from 10⁻⁷ to 1.
     """
     figure = interactive_figure(
-        title, x="number / largest number of its block", y="mean relative error", height=420,
-        xaxis_type="log", yaxis_type="log",
+        title, x="number / largest of its block", y="mean relative error", height=420,
+        xaxis={"type": "log", "dtick": 2}, yaxis_type="log",
     )  # fmt: skip
     numbers = np.logspace(-7, 0, 5600)
     for place, (name, codes) in enumerate(maps.items()):
@@ -157,18 +158,20 @@ def ladder(title: str, steps: Mapping[str, Mapping[str, float]], device: float) 
         device: bytes of the device, drawn as a line.
     """
     figure = interactive_figure(
-        title, x="GB on the device", height=130 + 42 * len(steps), barmode="stack",
+        title, x="memory (GB)", height=130 + 46 * len(steps), barmode="stack",
         yaxis={"autorange": "reversed"}, margin_t=96, legend_traceorder="normal",
     )  # fmt: skip
+    # On a phone, names in one line would leave no room for the bars.
+    names = ["<br>".join(textwrap.wrap(name, 11)) for name in steps]
     for kind in KINDS:
         look = LOGITS if kind == "logits" else kind
         figure.add_bar(
-            x=[bytes_of[kind] / 1e9 for bytes_of in steps.values()], y=list(steps), orientation="h",
+            x=[bytes_of[kind] / 1e9 for bytes_of in steps.values()], y=names, orientation="h",
             hovertemplate="%{x:.3g} GB", **bar(look),
         )  # fmt: skip
     figure.add_vline(x=device / 1e9, line={"color": NEUTRAL, "dash": "dot", "width": 2})
     figure.add_annotation(
-        text=f"{device / 1e9:.0f} GB device", x=device / 1e9, y=0, yref="paper", xanchor="left",
+        text=f"{device / 1e9:.0f} GB", x=device / 1e9, y=0, yref="paper", xanchor="left",
         yanchor="bottom", xshift=4, showarrow=False,
     )  # fmt: skip
     return figure
