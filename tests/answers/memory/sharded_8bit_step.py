@@ -119,9 +119,9 @@ class StatesOfFloats(Reference):
         self.state["last"] = self.gradient.clone()
 
 
-@answers.right
+@answers.wrong(None)
 class Reentrant(Reference):
-    """The older checkpoint, and zeros in a step of its own."""
+    """With the older checkpoint, a layer whose input needs no gradient gets none."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
         plain = [layer.forward for layer in layers]
@@ -172,9 +172,9 @@ class ExchangedAndAdded(Reference):
         dist.all_to_all_single(self.flat, every, group=self.group)
 
 
-@answers.right
+@answers.wrong("gradient_kept")
 class ZerosAtTheEnd(Reference):
-    """Buffers by hand; the gradient is zeroed after the step, and the handle is waited for."""
+    """The gradient is zeroed after the step: another backward pass may come before the next."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
         super().__init__(model, layers, lr, group, block_size)
