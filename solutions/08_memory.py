@@ -134,7 +134,7 @@ check.show_values(
 #   it: even a small view keeps the whole storage in memory.
 # - **Parameters** of `model` are in memory anyway. Do not count them, nor views of them, such as the transposed weight that a
 #   product keeps. A parameter that needs no gradient does not count either.
-# - **Everything else that is kept** counts, whatever its dtype: inputs, targets, and masks, too.
+# - **Everything else that is kept** counts, whatever its dtype: inputs, targets, masks, and buffers of the model, too.
 # - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
 #   as without your hooks.
 # - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the place of the original
@@ -222,21 +222,21 @@ check.show_values(
 # %%
 # %%px --timeout 60
 config = models.GPTConfig(layers=8)
-tokens, targets = training.text_batches(1, 16, config.sequence_length, device)[0]
+windows, next_bytes = training.text_batches(1, 16, config.sequence_length, device)[0]
 torch.manual_seed(0)
-gpt = models.GPT(config).to(device)
+eight_layers = models.GPT(config).to(device)
 
 
 def plain_run(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-def forward_loss(run):
-    """The loss of the GPT, each of whose blocks is called by `run(block, x)`."""
-    x = gpt.tokens(tokens) + gpt.positions.weight
-    for block in gpt.blocks:
+def forward_loss(model, run):
+    """The loss of a GPT, each of whose blocks is called by `run(block, x)`."""
+    x = model.tokens(windows) + model.positions.weight
+    for block in model.blocks:
         x = run(block, x)
-    return training.token_loss(gpt.unembed(gpt.norm(x)), targets)
+    return training.token_loss(model.unembed(model.norm(x)), next_bytes)
 
 
 # %%
@@ -261,15 +261,15 @@ with_relu.mlp[1] = nn.ReLU()
 
 # %%
 # %%px
-h, s, b = config.hidden_size, config.sequence_length, len(tokens)
+h, s, b = config.hidden_size, config.sequence_length, len(windows)
 predicted = predict_kept(b, s, h, config.heads, config.layers, config.vocab_size)
 x = torch.randn(b, s, h, device=device, requires_grad=True)
-blocks = {"GELU": gpt.blocks[0], "ReLU": with_relu, "not fused": unfused}
+blocks = {"GELU": eight_layers.blocks[0], "ReLU": with_relu, "not fused": unfused}
 kept = {name: kept_bytes(partial(block, x), block) for name, block in blocks.items()}
 measured = {
     "block": kept["GELU"],
     "scores": kept["not fused"] - kept["GELU"],
-    "model": kept_bytes(partial(forward_loss, plain_run), gpt),
+    "model": kept_bytes(partial(forward_loss, eight_layers, plain_run), eight_layers),
 }
 if rank == 0:
     for name, size in measured.items():
@@ -442,22 +442,22 @@ check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=Tru
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def step_flops(run):
+def step_flops(model, run):
     """FLOPs of a forward and a backward pass."""
     with FlopCounterMode(display=False) as counter:
-        forward_loss(run).backward()
-    gpt.zero_grad()
+        forward_loss(model, run).backward()
+    model.zero_grad()
     return counter.get_total_flops()
 
 
 # %%
 # %%px --timeout 100
 with FlopCounterMode(display=False) as counter, torch.no_grad():
-    for block in gpt.blocks:
+    for block in eight_layers.blocks:
         block(x)
 forward_flops = counter.get_total_flops()
-again = step_flops(checkpoint) - step_flops(plain_run)
-size = kept_bytes(partial(forward_loss, checkpoint), gpt)
+again = step_flops(eight_layers, checkpoint) - step_flops(eight_layers, plain_run)
+size = kept_bytes(partial(forward_loss, eight_layers, checkpoint), eight_layers)
 if rank == 0:
     print(
         f"checkpointed: {size / 1e6:.2f} MB, {size / predicted['checkpointed']:.2f} of the prediction"
@@ -475,10 +475,10 @@ from parlab.plots.memory_steps import memory_over_time
 def recorded(run):
     """The memory in a step whose blocks are called by `run`."""
     with memory.History(device) as history:
-        loss = forward_loss(run)
+        loss = forward_loss(eight_layers, run)
         history.mark("backward pass begins")
         loss.backward()
-    gpt.zero_grad()
+    eight_layers.zero_grad()
     return history
 
 
@@ -1836,8 +1836,11 @@ class DropoutBlock(models.Block):
         return x + F.dropout(self.mlp(self.norm_2(x)), 0.1)
 
 
+config = models.GPTConfig(layers=8)
 torch.manual_seed(0)
-gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
+with_dropout = models.GPT(config)
+with_dropout.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers))
+with_dropout.to(device)
 checkpoints = {
     "no checkpoints": plain_run,
     "ours": checkpoint,
@@ -1850,17 +1853,17 @@ checkpoints = {
 # %%px --timeout 100
 def step(run):
     torch.manual_seed(rank)
-    gpt.zero_grad()
-    forward_loss(run).backward()
+    with_dropout.zero_grad()
+    forward_loss(with_dropout, run).backward()
 
 
 peaks, gradients = {}, {}
 for name, run in checkpoints.items():
-    gpt.zero_grad()
+    with_dropout.zero_grad()
     with memory.Peak(device) as peak:
         step(run)
     peaks[name] = peak.bytes
-    gradients[name] = [p.grad.clone() for p in gpt.parameters()]
+    gradients[name] = [p.grad.clone() for p in with_dropout.parameters()]
 same = all(map(torch.equal, gradients["ours"], gradients["no checkpoints"]))
 if rank == 0:
     print(f"the gradients of a step without checkpoints, bit for bit: {same}")
@@ -1869,17 +1872,15 @@ if rank == 0:
 
 # %%
 # %%px --timeout 60
-plain_flops = step_flops(plain_run)
-again = {name: step_flops(run) - plain_flops for name, run in checkpoints.items()}
-gpt.blocks = nn.ModuleList(models.Block(config) for _ in range(config.layers)).to(device)
-without_dropout = step_flops(checkpoints["hooks"]) - plain_flops
+plain_flops = step_flops(with_dropout, plain_run)
+again = {name: step_flops(with_dropout, run) - plain_flops for name, run in checkpoints.items()}
+without_dropout = step_flops(eight_layers, checkpoints["hooks"]) - plain_flops
 if rank == 0:
     for name, flops in (again | {"hooks, no dropout": without_dropout}).items():
         print(f"{name}: {flops / forward_flops:.2f} forward passes more")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
-gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
 seconds = timing.median_seconds(
     {n: partial(step, run) for n, run in checkpoints.items()}, comm, rounds=4, warm_up=1
 )
