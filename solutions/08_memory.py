@@ -677,14 +677,14 @@ check.show_values(
 # %%
 # %%px --timeout 60
 def grown(context):
-    """Loss, gradients, and by how many bytes the process grows in the forward pass."""
+    """By how many bytes the process grows in the forward pass, and gradients."""
     gpt.zero_grad()
     start = memory.process_bytes(device)
     with context:
         loss = training.token_loss(gpt(tokens), targets)
     size = memory.process_bytes(device) - start
     loss.backward()
-    return loss.item(), [p.grad.clone() for p in gpt.parameters()], size
+    return size, [p.grad.clone() for p in gpt.parameters()]
 
 
 torch.manual_seed(0)
@@ -699,16 +699,15 @@ kept = grown(nullcontext())
 # %%
 # %%px
 if rank == 0:
-    same = all(map(torch.equal, offloaded[1], kept[1])) and offloaded[0] == kept[0]
-    print(f"loss and gradients are equal bit for bit: {same}")
+    close = partial(torch.allclose, rtol=1e-4, atol=1e-6)  # a GPU may add in another order
+    print(f"same gradients: {all(map(close, offloaded[1], kept[1]))}")
     print(f"a forward pass keeps {saved.bytes / 1e6:.0f} MB")
-    print(f"the process grows by less than a fifth of that: {offloaded[2] < saved.bytes / 5}")
+    print(f"the process grows by less than a fifth of that: {offloaded[0] < saved.bytes / 5}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-print(
-    f"kept: the process grows by {kept[2] / 1e6:.0f} MB; offloaded: by {offloaded[2] / 1e6:.0f} MB"
-)
+for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
+    print(f"{way}: the process grows by {size / 1e6:.0f} MB")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
