@@ -568,9 +568,10 @@ drawn = memory_plans.plan_frontier(title, profile, found, budget)
 # needs it. `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is the context manager in which this happens.
 #
 # `store_for(device)` gives you a place for the numbers: pinned memory of the host for a GPU, with copies on their own stream, and
-# otherwise a file. The file has no name, so the operating system removes it even if the process is killed. A store has one method.
-# `ticket = store.write(numbers)` takes a flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If nothing
-# refers to a ticket any more, its place in the store is free again.
+# otherwise a file in the system's folder for temporary files (or in another `folder`, if that one is in memory). The file has no name,
+# so the operating system removes it even if the process is killed. A store has one method: `ticket = store.write(numbers)` takes a
+# flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If nothing refers to a ticket any more, its place
+# in the store is free again.
 #
 # Write a context manager that moves what autograd saves to a store:
 #
