@@ -22,11 +22,11 @@ def row(bench: Benchmark, samples: Samples) -> dict[str, Any]:
 
 
 def write(rows: list[dict[str, Any]], path: Path, keep_others: bool) -> None:
-    """Write `rows`; with `keep_others`, beside those of other names that are there."""
-    there = json.loads(path.read_text(encoding="utf-8")) if keep_others and path.exists() else []
+    """Write `rows`; with `keep_others`, next to the stored rows of other names."""
+    stored = json.loads(path.read_text(encoding="utf-8")) if keep_others and path.exists() else []
     new = {r["name"] for r in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
-    merged = [r for r in there if r["name"] not in new] + rows
+    merged = [r for r in stored if r["name"] not in new] + rows
     path.write_text(json.dumps(merged, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -126,11 +126,12 @@ def compiled_versions(
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "kernel.py"), Path(folder, "made")
         source.write_text(_source(kernel), encoding="utf-8")
-        asked = json.dumps(
+        arguments = json.dumps(
             [str(source), str(made), kernel.fn.__name__, types, versions, capability]
         )
         ran = subprocess.run(
-            [sys.executable, "-c", "from parlab.compiled import _in_process; _in_process()", asked],
+            [sys.executable, "-c", "from parlab.compiled import _in_process; _in_process()",
+             arguments],
             env={name: of for name, of in os.environ.items() if name != "TRITON_INTERPRET"},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
         )  # fmt: skip

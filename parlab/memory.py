@@ -4,6 +4,9 @@
     with memory.Peak() as peak:
         loss = model(x).sum()
     peak.bytes
+    with memory.History() as history:          # after each operation
+        model(x).sum().backward()
+    history.bytes
     with memory.Saved(model) as saved:         # activations
         loss = model(x).sum()
     saved.bytes
@@ -130,6 +133,56 @@ class Peak:
 _open_on_gpus: list[Peak] = []
 
 
+class History(TorchDispatchMode):
+    """The bytes of tensors allocated inside the block, after each operation of torch.
+
+        with History(device) as history:
+            loss = model(x).sum()
+            history.mark("backward")
+            loss.backward()
+        history.bytes, history.marks
+
+    What counts is as for `Peak`. On a GPU an operation has been launched, not completed; memory is
+    allocated when it is launched.
+
+    Attributes:
+        bytes: one number for each operation, in their order.
+        marks: how many operations there were before each mark, by its name.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        self.device = torch.device(device)
+        self.bytes: list[int] = []
+        self.marks: dict[str, int] = {}
+        self._watch = LiveStorages()
+        self._before = 0
+
+    def mark(self, name: str) -> None:
+        """Remember that the next operation is the first one of something."""
+        self.marks[name] = len(self.bytes)
+
+    @property
+    def peak(self) -> int:
+        return max(self.bytes, default=0)
+
+    def __enter__(self) -> Self:
+        if self.device.type == "cuda":
+            self._before = torch.cuda.memory_allocated(self.device)
+        return super().__enter__()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
+    ) -> Any:
+        if self.device.type == "cuda":
+            result = func(*args, **(kwargs or {}))
+            self.bytes.append(torch.cuda.memory_allocated(self.device) - self._before)
+        else:
+            result = self._watch.__torch_dispatch__(func, types, args, kwargs)
+            self.bytes.append(self._watch.live)
+        return result
+
+
 def process_bytes(device: torch.device) -> int:
     """Bytes that this process takes: of the GPU for tensors, or else of the machine's memory.
 
@@ -165,7 +218,7 @@ class Saved:
         if storage._cdata not in self._parameters and storage._cdata not in self._sizes:
             self._sizes[storage._cdata] = storage.nbytes()
             self._kept.append(storage)
-        return tensor
+        return tensor.detach()  # an output that its own graph refers to would never be freed
 
     @property
     def bytes(self) -> int:

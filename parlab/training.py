@@ -52,6 +52,24 @@ def text_batches(
     return [(batch[:, :-1], batch[:, 1:]) for batch in windows]
 
 
+def generator_states() -> list[Tensor]:
+    """The states of the CPU's random generator and, if this rank uses a GPU, of the GPU's.
+
+    Dropout draws from the generator of the device that its input is on.
+    """
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state())
+    return states
+
+
+def set_generator_states(states: Sequence[Tensor]) -> None:
+    """Set the generators to states that `generator_states` has returned."""
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state)
+
+
 def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy, in nats a token, of scores (batch, seq, vocab)."""
     return F.cross_entropy(scores.flatten(0, -2), targets.flatten())

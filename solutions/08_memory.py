@@ -26,6 +26,7 @@ cluster.start()
 # %%px --timeout 120
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -38,6 +39,8 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
+# %%
+# %%px --timeout 120
 from parlab import memory, models, plots, segments, timing, training
 from parlab.activation_stores import Store, store_for
 from parlab.checks import memory as check
@@ -134,9 +137,11 @@ check.show_values(
 # - **Everything else that is kept** counts, whatever its dtype: inputs, targets, and masks, too.
 # - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
 #   as without your hooks.
-# - **Nothing is left** when `kept_bytes` has returned. An operation such as softmax keeps its own output. If `pack` returned
-#   that very tensor, the tensor and the graph would refer to each other, and would never be freed. Return
-#   `tensor.detach()`, which is a view.
+# - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the place of the original
+#   could be taken by the next tensor.
+# - **Nothing is left** when `kept_bytes` has returned and nobody has the result any more. An operation such as softmax keeps
+#   its own output. If `pack` returned that very tensor, the tensor and the graph would refer to each other, and would never be
+#   freed. Return `tensor.detach()`, which is a view.
 #
 # **Predict**: somebody replaces the GELU by a ReLU. A GELU keeps its input, and a ReLU keeps its output. How many numbers does
 # the block then keep, instead of 16?
@@ -188,10 +193,16 @@ def counted(columns, activation):
     net = nn.Sequential(
         nn.Linear(6, columns), activation, nn.Linear(columns, 4), nn.Softmax(-1)
     ).to(device)
-    inputs = torch.ones(5, 7, 6, device=device)
-    return int(
-        kept_bytes(lambda: net(inputs[1:3]).chunk(2, -1)[0].exp() * net[0].weight[1, 2], net)
-    )
+    inputs = torch.ones(5, 7, 6, device=device, requires_grad=True)
+    results, places = [], []
+
+    def forward():
+        return net(inputs[1:3]).chunk(2, -1)[0].exp() * net[2].bias[1]
+
+    size = kept_bytes(lambda: results.append(forward()), net)
+    kept_bytes(lambda: places.append(weakref.ref(net(inputs).untyped_storage())), net)
+    gradients = [torch.autograd.grad(y.sum(), net[0].weight)[0] for y in (results[0], forward())]
+    return int(size), torch.equal(*gradients), places[0]() is None
 
 
 check.show_values(
@@ -281,19 +292,20 @@ if rank == 0:
 # an `autograd.Function` below, or something of your own, but not `torch.utils.checkpoint`.
 #
 # - **Memory.** Between the forward and the backward pass, nothing that `function` computes is kept, apart from its outputs.
-#   What the second forward pass computes is freed when the segment's backward pass is done.
+#   When the segment's backward pass is done, what the second forward pass has computed is freed, and so are the arguments.
 # - **Gradients** equal those without `checkpoint`, bit for bit. Parameters that `function` uses without getting them as an
 #   argument, as a block does, have gradients, too.
 # - **Random numbers.** The second forward pass draws the same dropout masks as the first one, so it has to start with the
 #   generator in the same state. After it, put back the state that the generator had before: the rest of the training must draw
-#   the same numbers as without `checkpoint`.
+#   the same numbers as without `checkpoint`. Use `training.generator_states()` and `training.set_generator_states(states)`,
+#   which know the generator of a GPU, too.
 # - **Time.** `function` runs once in the forward and once in the backward pass.
 #
 # The check also tries:
 #
 # - **Arguments** of any type, by position or by keyword. Tensors, of any dtype, are arguments themselves, not elements of a list.
 #   Some, or all of them, need no gradient.
-# - **Several outputs** in a tuple. Some may be integers, and the loss may not depend on all of them.
+# - **Several outputs** in a tuple. Some may be integers or need no gradient, and the loss may not depend on all of them.
 # - **A checkpoint inside a checkpoint.**
 # - **Inside `torch.no_grad()`**, `function` runs once, and the outputs need no gradient.
 #
@@ -309,9 +321,9 @@ if rank == 0:
 #
 # <details><summary>Hint 2</summary>
 #
-# In `backward`, detach each tensor, with the same `requires_grad` as before. Within `torch.random.fork_rng(devices=[])`, which
-# puts the generator's state back at its end, and `torch.enable_grad()`, call `torch.set_rng_state` and the function. Then
-# `torch.autograd.backward(outputs, gradients)` computes the gradients of the detached tensors and of all parameters. Leave out
+# In `backward`, detach each tensor, with the same `requires_grad` as before. Set the generators, call the function inside
+# `with torch.enable_grad():`, and set the generators again. Then `torch.autograd.backward(outputs, gradients)` computes the
+# gradients of the detached tensors and of all parameters. Leave out
 # the outputs that need no gradient, or have none: after `ctx.set_materialize_grads(False)`, such a gradient is None.
 # </details>
 
@@ -324,17 +336,13 @@ class Recomputation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, run, *values):
         # BEGIN SOLUTION
-        tensors = [value if isinstance(value, Tensor) else None for value in values]
         ctx.run, ctx.others = (
             run,
             [None if isinstance(value, Tensor) else value for value in values],
         )
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*(value if isinstance(value, Tensor) else None for value in values))
         ctx.set_materialize_grads(False)
-        ctx.gpus = sorted(
-            {t.device.index for t in tensors if t is not None and t.device.type == "cuda"}
-        )
-        ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]
+        ctx.states = training.generator_states()
         return run(*values)
         # END SOLUTION
 
@@ -345,11 +353,11 @@ class Recomputation(torch.autograd.Function):
             other if saved is None else saved.detach().requires_grad_(saved.requires_grad)
             for other, saved in zip(ctx.others, ctx.saved_tensors, strict=True)
         ]
-        with torch.random.fork_rng(ctx.gpus), torch.enable_grad():
-            torch.set_rng_state(ctx.states[0])
-            for gpu, state in zip(ctx.gpus, ctx.states[1], strict=True):
-                torch.cuda.set_rng_state(state, gpu)
+        states = training.generator_states()
+        training.set_generator_states(ctx.states)
+        with torch.enable_grad():
             outputs = ctx.run(*values)
+        training.set_generator_states(states)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         ends, wanted = [], []
         for output, gradient in zip(outputs, gradients, strict=True):
@@ -388,24 +396,101 @@ check.checkpoint(checkpoint)
 # %%px --timeout 20
 def trained_with(around):
     torch.manual_seed(rank)
-    weight, scale = torch.randn(3, 3, requires_grad=True), torch.randn(3, requires_grad=True)
+    weight, table, scale = (torch.randn(shape, requires_grad=True) for shape in ((3, 3), (4, 3), 3))
     calls = []
 
-    def segment(x, index, *, factor):
-        calls.append(index.dtype)
-        y = F.dropout((x @ weight).sin() * factor, 0.5)
-        return y, index + 1, y.cos() @ weight
+    def segment(x, index, power, *, factor, name):
+        calls.append(name)
+        y = F.dropout((x @ weight).sin() * factor, 0.5) ** power
+        return y, index + 1, y.cos() @ weight, y.exp(), y.detach().cos()
 
-    first, index, second = around(segment, torch.ones(4, 3), torch.arange(4), factor=scale.tanh())
+    first, index, second, _, constant = around(
+        segment, torch.ones(4, 3), torch.arange(4), 3, factor=scale.tanh(), name="a"
+    )
     third = around(lambda x: around(torch.exp, F.dropout(x, 0.25)), second)[0]
-    (first[index % 4].square().sum() + third.sum() + F.dropout(first, 0.5).sum()).backward()
-    return [weight.grad, scale.grad, torch.rand(3)], len(calls)
+    rows = around(lambda index: table[index].square(), torch.tensor([2, 0]))
+    (
+        (first[index % 4] * constant).square().sum()
+        + third.sum()
+        + F.dropout(first, 0.5).sum()
+        + rows.sum()
+    ).backward()
+    return [weight.grad, table.grad, scale.grad, torch.rand(3)], len(calls)
 
 
 (right, _), (got, calls) = (
     trained_with(around) for around in (lambda f, *a, **k: f(*a, **k), checkpoint)
 )
 check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=True)], calls=calls)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# A step with checkpoints takes 4 forward passes: one forward, one more, and two for the backward pass. Without checkpoints it
+# takes 3, so the step is 4/3 as long. In practice, the ratio is a little smaller, because the loss and the optimizer's step are
+# not computed again.
+# </details>
+#
+# What does the GPT keep if each block is checkpointed, and how many FLOPs does it compute again?
+
+# %%
+# %%px --timeout 100
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def step_flops(run):
+    """FLOPs of a forward and a backward pass."""
+    with FlopCounterMode(display=False) as counter:
+        forward_loss(run).backward()
+    gpt.zero_grad()
+    return counter.get_total_flops()
+
+
+# %%
+# %%px --timeout 100
+with FlopCounterMode(display=False) as counter, torch.no_grad():
+    for block in gpt.blocks:
+        block(x)
+forward_flops = counter.get_total_flops()
+again = step_flops(checkpoint) - step_flops(plain_run)
+size = kept_bytes(partial(forward_loss, checkpoint), gpt)
+if rank == 0:
+    print(
+        f"checkpointed: {size / 1e6:.2f} MB, {size / predicted['checkpointed']:.2f} of the prediction"
+    )
+    print(f"computed again: {again / forward_flops:.2f} forward passes of all blocks")
+
+# %% [markdown]
+# The next cells record the memory of all tensors after each operation of one training step.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+from parlab.plots.memory_steps import memory_over_time
+
+
+def recorded(run):
+    """The memory in a step whose blocks are called by `run`."""
+    with memory.History(device) as history:
+        loss = forward_loss(run)
+        history.mark("backward pass begins")
+        loss.backward()
+    gpt.zero_grad()
+    return history
+
+
+runs = {"without checkpoints": plain_run, "each block checkpointed": checkpoint}
+histories = {name: recorded(run) for name, run in runs.items()}
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = memory_over_time(
+    "Checkpoints keep one block's activations at a time", histories, "backward pass begins"
+)
+
+# %% [markdown]
+# Without checkpoints, the memory grows during the whole forward pass, and the peak is at its end. With checkpoints, each block
+# adds one tensor. In the backward pass, one block after another is computed again, which gives eight small hills. The line is
+# longer, because this takes more operations.
 
 # %% [markdown]
 # ## 3. Plan recomputation
@@ -848,7 +933,7 @@ def loss_and_gradients(tokens, chunk_size, factor):
     loss = chunked_cross_entropy(hidden, weight, targets, chunk_size)
     (loss * factor).backward()
     values = torch.cat([loss.detach().view(1), hidden.grad.flatten(), weight.grad.flatten()])
-    return [round(value, 3) + 0.0 for value in values.tolist()]
+    return [f"{round(value, 3) + 0.0:.3f}" for value in values.tolist()]
 
 
 def largest_share(tokens, vocab_size, chunk_size):
@@ -871,7 +956,7 @@ check.show_values(
 #
 # Three. The loss keeps the logarithms of the probabilities, and the logits are freed. In the backward pass, there are also their
 # gradient and the gradient of the logits. With small chunks, the largest tensor is the gradient of the weight, of $Vh$ numbers, which
-# training needs in any case. (A chunk of 2,048 tokens would have as many logits as there are numbers in the gradient if $h = 2048$.)
+# training needs in any case. A chunk of $c$ tokens has $cV$ logits, so chunks of much fewer than $h$ tokens save little more.
 # </details>
 #
 # The next cells measure the peak for several chunk sizes, and compare it with the bytes of all logits:
@@ -915,22 +1000,22 @@ for way in ("F.cross_entropy", 512, 128, 32, 8):
 calls = {way: partial(one_pass, loss_of) for way, loss_of in ways.items()}
 seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=8)
 chunks = [way for way in ways if way != "F.cross_entropy"]
-drawn, axes = plots.subplots(
-    "Smaller chunks save memory, until the weight's gradient is the largest"
-)
+drawn, axes = plots.subplots("Small chunks save memory, and time up to a point")
 axes.plot(
     [peaks[c] for c in chunks],
     [seconds[c] / seconds["F.cross_entropy"] for c in chunks],
     **plots.artist("reference"),
 )
 for c in chunks:
-    axes.annotate(str(c), (peaks[c], seconds[c] / seconds["F.cross_entropy"]), color=plots.NEUTRAL)
-axes.set(xlabel="peak, over the bytes of all logits", ylabel="time over F.cross_entropy", ylim=0)
-label = axes.set_xscale("log")
+    point = peaks[c], seconds[c] / seconds["F.cross_entropy"] + 0.06
+    axes.text(*point, str(c), color=plots.NEUTRAL, ha="center")
+axes.set(xlabel="peak, over the bytes of all logits", xscale="log", ylim=(0, 1.4))
+label = axes.set_ylabel("time over F.cross_entropy")
 
 # %% [markdown]
-# Chunks are also faster. The plain loss goes through tensors that do not fit into the processor's cache, and a small chunk stays
-# in it. If chunks become too small, the products become inefficient, and each one adds to the whole gradient of the weight.
+# The labels are the chunk sizes. Chunks can also be faster. The plain loss reads and writes tensors that do not fit into the processor's
+# cache, and a small chunk stays in it. If chunks become too small, the products become inefficient, and each chunk goes through the whole
+# gradient of the weight.
 #
 # In a GPT, the output layer and the embedding are often one weight. The next cell trains one with both losses. It replaces the output
 # layer, so that the model returns its hidden states:
@@ -1033,7 +1118,8 @@ check.show_values(
 # - **Other settings:** a large $\epsilon_1$, $\epsilon_2$, or `lr`, and a small $d$.
 # - **Small parameters**, whose RMS is less than $\epsilon_2$.
 #
-# **Predict**: all gradients of a run become 1,000 times as large. How does the run change? What happens to a bias that is zero at the start?
+# **Predict**: suppose that all gradients of a run are 1,000 times as large. How does the run change? How far does a bias that is zero move
+# in its first step?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1107,7 +1193,7 @@ def moved(shape, steps, **settings):
         gradient = torch.linspace(-3, 1 + rank, size, device=device).roll(3 * step) * 4**step
         adafactor_step(parameter, gradient.view(shape), state, **settings)
     kept = memory.tensor_bytes(value for value in state.values() if torch.is_tensor(value))
-    shown = [f"{x:.4f}" for x in (parameter - start).flatten().tolist()]
+    shown = [f"{x:.3f}" for x in (parameter - start).flatten().tolist()]
     return shown, kept <= 4 * sum(shape) + 64, int(state["step"])
 
 
@@ -1170,13 +1256,17 @@ for name, (_, kept) in trainings.items():
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("Adafactor learns with a small part of Adam's states")
+drawn, axes = plots.subplots("Adafactor learns with 2% of Adam's states")
 for i, (name, (losses, kept)) in enumerate(trainings.items()):
     smooth = torch.tensor(losses).view(-1, 5).mean(1).tolist()
     look = plots.artist(plots.series(i, f"{name}: {kept / 1e3:.0f} kB of states"))
     axes.plot(range(0, len(losses), 5), smooth, **look)
 axes.set(xlabel="step", ylabel="loss, mean of 5 steps")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# Both learning rates are good ones for this small model. Do not conclude that Adafactor is as good everywhere: when DeepMind trained
+# Gopher, it was less stable than Adam at the largest size, and the model became worse. The chapter's page has more about this.
 
 # %% [markdown]
 # ## 7. Quantize a state in blocks
@@ -1191,8 +1281,8 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 #   zero. The levels of the dynamic map cover seven decades. `dynamic_map(signed=True)` returns those for $m$: 64 levels from 0.1 to 1, 32
 #   from 0.01 to 0.1, and so on, down to one level between 10⁻⁷ and 10⁻⁶, and the same below zero. The levels 0 and 1 complete the list.
 #   $v$ is never negative, so `dynamic_map(signed=False)` spends the sign's bit on twice as many levels in each decade.
-# - **Blocks.** A state is cut into blocks of 256 numbers. Each block is divided by its largest absolute value, its *absmax*, which is kept
-#   in float32. Therefore, a very large number makes only its own block coarse.
+# - **Blocks.** A state is cut into blocks of 256 numbers (2,048 in the paper). Each block is divided by its largest absolute value, its
+#   *absmax*, which is kept in float32. Therefore, a very large number makes only its own block coarse.
 #
 # Write `quantize_blocks`. It returns the code of each number, which is the position of the level nearest to number / absmax. If two
 # levels are equally near, return either.
@@ -1316,7 +1406,8 @@ codes = torch.arange(rank, 256, 23, device=device).to(torch.uint8)
 absmax = torch.tensor([0.0, 2.0, 1e-20], device=device)[: -(-len(codes) // 5)]
 check.show_values(
     numbers=[
-        f"{x:.4e}" for x in dequantize_blocks(codes, absmax, dynamic_map(True, device), 5).tolist()
+        f"{x + 0:.4e}"  # no −0
+        for x in dequantize_blocks(codes, absmax, dynamic_map(True, device), 5).tolist()
     ],
 )
 
@@ -1468,7 +1559,7 @@ class Adam8bit(torch.optim.Optimizer):
 lines = training.text_batches(100, 8, 64, device)
 
 
-def trained(make_optimizer):
+def adam_run(make_optimizer):
     """The losses of 100 steps, and the bytes of the optimizer's states after them."""
     torch.manual_seed(0)
     model = models.GPT().to(device)
@@ -1477,9 +1568,9 @@ def trained(make_optimizer):
     return losses, memory.optimizer_bytes(optimizer)
 
 
-runs = {"float32": trained(torch.optim.Adam), "8 bits, yours": trained(Adam8bit)}
-curves = {name: losses for name, (losses, _) in runs.items()}
-ends = {name: sum(losses[-20:]) / 20 for name, losses in curves.items()}
+runs = {"float32": adam_run(torch.optim.Adam), "8 bits, yours": adam_run(Adam8bit)}
+adam_curves = {name: losses for name, (losses, _) in runs.items()}
+ends = {name: sum(losses[-20:]) / 20 for name, losses in adam_curves.items()}
 held = [kept for _, kept in runs.values()]
 print(f"float32's states take {held[0] / held[1]:.1f} times the bytes")
 print(
@@ -1552,7 +1643,8 @@ check.show_values(
 #   their `.grad` become views of them. Then all ranks get rank 0's parameters, and `self.shard` is this rank's part of `self.flat`.
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
 # - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers all shards. The
-#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero.
+#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero, even if another backward
+#   pass, such as one for a measurement, came before it.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass runs each
 #   layer's forward pass a second time. Whatever is attached to that forward pass, such as a hook on an inner module that starts a reduction,
 #   then happens a second time, too. So keep communication out of the forward pass: reduce when the backward pass has ended.
@@ -1629,31 +1721,30 @@ check.sharded_8bit_step(Sharded8bitAdam)
 
 # %% tags=["hidden-check"] exercise="sharded_8bit_step" points=2
 # %%px --timeout 30
-class Twice(nn.Module):
-    """Two layers of constant weights, which differ between the ranks, around a frozen one."""
-
-    def __init__(self):
-        super().__init__()
-        sizes = ((2, 3), (3, 3), (3, 2))
-        self.layers = nn.Sequential(*(nn.Linear(*size, bias=False) for size in sizes))
-        for i, layer in enumerate(self.layers):
-            nn.init.constant_(layer.weight, 0.5 - 0.25 * i + rank)
-        nn.init.constant_(self.layers[1].weight, 0.75).requires_grad_(False)
-
-    def forward(self, x):
-        return self.layers(x).square().sum() / 64
+def wide(inputs, outputs):
+    return nn.Sequential(
+        nn.Linear(inputs, 9, bias=False), nn.Tanh(), nn.Linear(9, outputs, bias=False)
+    )
 
 
 def sharded_steps(block_size):
-    model, ledger = Twice().to(device), Ledger()
+    """Three steps of two wide layers around a frozen one; other weights on each rank."""
+    model, ledger = nn.Sequential(wide(2, 3), nn.Linear(3, 3), wide(3, 2)).to(device), Ledger()
+    for i, parameter in enumerate(model.parameters()):
+        nn.init.constant_(parameter, 0.25 + 0.0625 * i + rank)
+    for parameter in model[1].requires_grad_(False).parameters():
+        nn.init.constant_(parameter, 0.75)
     x = torch.tensor([[1.0, rank - 0.5]], device=device, requires_grad=True)
-    optimizer = Sharded8bitAdam(model, model.layers, 2.0**-5, group, block_size)
+    optimizer = Sharded8bitAdam(model, [model[0], model[2]], 2.0**-5, group, block_size)
     with ledger:
         for _ in range(3):
-            optimizer.step(model(x))
-    trained = [f"{v:.3f}" for p in model.parameters() for v in p.flatten().tolist()]
-    sent = ledger.ring_bytes() <= 3 * 2 * 4 * len(optimizer.flat)
-    return [trained, len(optimizer.flat), len(optimizer.shard), sent]
+            with memory.Saved(model) as saved:
+                loss = model(x).square().sum() / 2**30  # gradients about as small as eps
+            optimizer.step(loss)
+    trained = [f"{v:.3f}" for p in model.parameters() for v in p.flatten().tolist()[::8]]
+    kept = memory.tensor_bytes([optimizer.flat, optimizer.shard]) == optimizer.flat.nbytes
+    lengths = [len(optimizer.flat), len(optimizer.shard), len(optimizer.state["m"][1])]
+    return [trained, lengths, kept, saved.bytes <= 60, ledger.ring_bytes() <= 24 * lengths[0]]
 
 
 check.show_values(four=sharded_steps(4), one=sharded_steps(1), large=sharded_steps(32))
@@ -1717,14 +1808,100 @@ ways = {
     "8-bit shards, checkpointed": both
     | {"optimizer_states": measured["states"], "activations": activations},
 }
-title = f"Two methods leave mostly parameters and gradients (N = {world_size})"
+title = f"Mostly parameters and gradients remain (N = {world_size})"
 drawn, axes = plots.memory_bars(title, ways)
 
 # %% [markdown]
 # # Against the library
 
 # %% [markdown]
-# LIBRARY 1 STARTS (checkpointing against torch.utils.checkpoint)
+# `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
+# a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
+# computed again when `unpack` asks for it. The next cells compare both with yours, on blocks with dropout.
+
+# %%
+# %%px --timeout 100
+from torch.utils.checkpoint import checkpoint as library_checkpoint
+
+
+class DropoutBlock(models.Block):
+    """A block whose attention and MLP end in a dropout."""
+
+    def forward(self, x):
+        x = x + F.dropout(self.attention(self.norm_1(x)), 0.1)
+        return x + F.dropout(self.mlp(self.norm_2(x)), 0.1)
+
+
+torch.manual_seed(0)
+gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
+checkpoints = {
+    "no checkpoints": plain_run,
+    "ours": checkpoint,
+    "hooks": partial(library_checkpoint, use_reentrant=False),
+    "reentrant": partial(library_checkpoint, use_reentrant=True),
+}
+
+
+# %%
+# %%px --timeout 100
+def step(run):
+    torch.manual_seed(rank)
+    gpt.zero_grad()
+    forward_loss(run).backward()
+
+
+peaks, gradients = {}, {}
+for name, run in checkpoints.items():
+    gpt.zero_grad()
+    with memory.Peak(device) as peak:
+        step(run)
+    peaks[name] = peak.bytes
+    gradients[name] = [p.grad.clone() for p in gpt.parameters()]
+same = all(map(torch.equal, gradients["ours"], gradients["no checkpoints"]))
+if rank == 0:
+    print(f"the gradients of a step without checkpoints, bit for bit: {same}")
+    for name in ("hooks", "reentrant"):
+        print(f"our peak over that of {name}: {peaks['ours'] / peaks[name]:.2f}")
+
+# %%
+# %%px --timeout 60
+plain_flops = step_flops(plain_run)
+again = {name: step_flops(run) - plain_flops for name, run in checkpoints.items()}
+gpt.blocks = nn.ModuleList(models.Block(config) for _ in range(config.layers)).to(device)
+without_dropout = step_flops(checkpoints["hooks"]) - plain_flops
+if rank == 0:
+    for name, flops in (again | {"hooks, no dropout": without_dropout}).items():
+        print(f"{name}: {flops / forward_flops:.2f} forward passes more")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 100
+gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
+seconds = timing.median_seconds(
+    {n: partial(step, run) for n, run in checkpoints.items()}, comm, rounds=4, warm_up=1
+)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+ratios = {"time": seconds, "peak memory": peaks}
+ratios = {
+    title: {name: value / values["hooks"] for name, value in values.items()}
+    for title, values in ratios.items()
+}
+drawn, axes = plots.ratio_bars(
+    "A step with checkpoints, over the library's",
+    ratios,
+    "over use_reentrant=False",
+    ("hooks", "reentrant"),
+)
+
+# %% [markdown]
+# What to look for:
+#
+# - **The same work.** All three have the same gradients, and their peaks differ by a few percent.
+# - **The library can stop early.** The hooks know which tensor is the last one that the backward pass needs. If a block ends with
+#   a linear layer, its output is not needed: the library skips this product, a third of the block. A dropout at the end needs that output.
+# - **What the library does in addition.** It restores the settings of autocast, detects a second forward pass with
+#   other shapes, and lets a `context_fn` choose which operations to recompute.
 
 # %% [markdown]
 # ## The loss and Adafactor
@@ -1762,7 +1939,7 @@ for way in ways:
     pairs = zip(gradients["yours"], gradients[way], strict=True)
     alike = all((a - b).norm() < 1e-4 * b.norm() for a, b in pairs)
     part = peaks[way] / peaks["F.cross_entropy"]
-    print(f"{way}: same gradients {alike}, {part:.2f} times the peak of F.cross_entropy")
+    print(f"{way}: the same gradients: {alike}; {part:.2f} times the peak of F.cross_entropy")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0 --timeout 60
@@ -1807,7 +1984,7 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
     for way, make_optimizer in ways.items():
         other = change(make_optimizer, size)
         same = (other - own).norm() < 1e-3 * own.norm()
-        found.append(f"{way}: same {same}, {other.norm() / own.norm():.2f} times as far")
+        found.append(f"{way}: the same {same}, {other.norm() / own.norm():.1f} times as far")
     print(f"gradients of {size:.0e}: {'; '.join(found)}")
 
 # %% [markdown]
@@ -1815,7 +1992,7 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
 #
 # The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
 # and its update too large, but clipping hides most of it. Below $1.2 \cdot 10^{-7}$, the limit for the root of $V$ is in effect, and the parameter
-# hardly moves. Gradients in a large batch of tokens are often that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
+# hardly moves. A mean over many tokens can make gradients that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
 # </details>
 #
 # The next cell trains the GPT with both, and measures a step:
@@ -1831,8 +2008,8 @@ for way, make_optimizer in ways.items():
     torch.manual_seed(0)
     model = models.GPT().to(device)
     optimizer = make_optimizer(model.parameters())
-    lines = text_lines[:20]
-    runs[way] = [training.one_step(model, optimizer, *b, training.token_loss) for b in lines]
+    steps = (training.one_step(model, optimizer, *b, training.token_loss) for b in text_lines[:20])
+    runs[way] = list(steps)
     calls[way] = optimizer.step
 training.print_same({"Adafactor": runs}, 1e-3)
 
@@ -1867,14 +2044,14 @@ print(f"at least 95% of the codes are the library's after 20 steps: {sum(equal) 
 
 # %%
 # %%px --targets 0 --timeout 60
-curves["8 bits, library"] = trained(adam_8bit)[0]
-ends = {name: sum(losses[-20:]) / 20 for name, losses in curves.items()}
+adam_curves["8 bits, library"] = adam_run(adam_8bit)[0]
+ends = {name: sum(losses[-20:]) / 20 for name, losses in adam_curves.items()}
 same = abs(ends["8 bits, yours"] / ends["8 bits, library"] - 1) < 0.02
 print(f"same mean loss in the last 20 steps as the library: {same}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.same_curves("8-bit states do not change the loss curve", {"GPT": curves})
+drawn, axes = plots.same_curves("8-bit states do not change the loss curve", {"GPT": adam_curves})
 
 # %% [markdown]
 # The codes that differ belong mostly to small numbers of $v$. On a CPU, bitsandbytes finds a code in a table of 65,536 entries, which are

@@ -36,13 +36,13 @@ def default_ranks() -> int:
         return CPU_RANKS
     program = "import torch; print(torch.cuda.device_count())"
     try:
-        asked = subprocess.run(
+        ran = subprocess.run(
             [sys.executable, "-c", program],
             capture_output=True,
             encoding="utf-8",
             timeout=TORCH_SECONDS,
         )
-        usable = int(asked.stdout)
+        usable = int(ran.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         return CPU_RANKS
     return usable if usable > 1 else CPU_RANKS

@@ -47,7 +47,7 @@ CLIENT_SECONDS = 3.0
 UNLISTED_SECONDS = 10.0
 IN_USE = "Address already in use"  # as the controller prints it
 REGISTERED = "Completed registration with id"  # as engines print it
-HERE = Path(__file__).parent
+FOLDER_OF_CODE = Path(__file__).parent
 
 
 class ControllerFailed(ClusterError):
@@ -81,7 +81,7 @@ class Processes:
         self.batch: BatchJob | None = None  # where the ranks are one
         # A profile (Slurm, SSH) has launchers of its own, and engines on other nodes.
         # Others start beside the controller, and wait for its file.
-        here = {"engines": "mpi", "send_engines_connection_env": False}
+        local = {"engines": "mpi", "send_engines_connection_env": False}
         self.cluster = ipp.Cluster(
             n=n,
             profile_dir=str(self.folder),
@@ -90,7 +90,7 @@ class Processes:
             controller_args=CONTROLLER_ARGS,
             cluster_file="",
             log_level=logging.CRITICAL,
-            **({"controller_ip": "*"} if profile else here),
+            **({"controller_ip": "*"} if profile else local),
         )
         self.cluster.shutdown_atexit = False
         # In a copy: ipyparallel's own is that of the whole notebook, and of its next cluster.
@@ -99,7 +99,7 @@ class Processes:
         self.cluster.update_config(config)
         with born_deaf():
             self.cleanup = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(HERE / "cleanup.py"), str(self.folder)],
+                [sys.executable, "-I", "-S", str(FOLDER_OF_CODE / "cleanup.py"), str(self.folder)],
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # the stop button signals the kernel's process group
             )
@@ -159,7 +159,7 @@ class Processes:
 
     def _all_come(self, client: ipp.Client, seconds: float) -> bool:
         """Whether all engines are there within so many seconds."""
-        there = client.wait_for_engines(self.n, block=False, interactive=False)
+        started = client.wait_for_engines(self.n, block=False, interactive=False)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.check()
@@ -169,7 +169,7 @@ class Processes:
                 raise self._failure(client, "before mpiexec ended")
             self._check_controller()
             try:
-                there.result(POLL_SECONDS)
+                started.result(POLL_SECONDS)
                 return True
             except TimeoutError:
                 continue

@@ -1,4 +1,4 @@
-"""The 256 levels of 8-bit optimizer states: the dynamic map (arXiv:2110.02861, section 1.3)."""
+"""The 256 levels of 8-bit optimizer states: the dynamic map (arXiv:2110.02861, section 2.2)."""
 
 import functools
 

@@ -111,12 +111,12 @@ def _atomics(update: Callable) -> Callable:
         old = np.zeros_like(value.data)
         for at in np.ndindex(old.shape):
             place, inside = pointers.data[at].reshape(1), mask.data[at].reshape(1)
-            here = interpreter._interpreter.load(
+            bits = interpreter._interpreter.load(
                 place, inside, np.zeros(1, np.uint16), np.dtype(np.uint16)
             )
-            total = from_bfloat16(here) + from_bfloat16(value.data[at])
+            total = from_bfloat16(bits) + from_bfloat16(value.data[at])
             interpreter._interpreter.store(place, to_bfloat16(total), inside)
-            old[at] = here[0]
+            old[at] = bits[0]
         return Handle(old, tl.bfloat16)
 
     return corrected

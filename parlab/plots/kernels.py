@@ -21,7 +21,7 @@ _USED = style("compute")
 _MASKED = Style("masked", "#8b929c", hatch="///")
 _STAGES = {"communication": "copying a tile", "compute": "multiplying tiles"}
 _LOADED = Style("read but not needed", "#e2a76f", hatch="...")
-_ASKED = Style("needed", "#b4540a")
+_NEEDED = Style("needed", "#b4540a")
 
 
 def device(title: str) -> Figure:
@@ -85,14 +85,14 @@ def warp_loads(title: str, loads: Mapping[str, tuple[int, int]], element_bytes: 
         wide = element_bytes / costs.SECTOR_BYTES
         for lane in range(costs.WARP):
             left = (start + lane * stride * element_bytes) / costs.SECTOR_BYTES
-            axes.add_patch(Rectangle((left, row - 0.3), wide, 0.6, **hatched(_ASKED)))
+            axes.add_patch(Rectangle((left, row - 0.3), wide, 0.6, **hatched(_NEEDED)))
         touched = costs.sectors(stride, element_bytes, start)
         share = 100 * costs.load_efficiency(stride, element_bytes, start)
         axes.text(count + 0.4, row, f"{touched}, {share:.3g}%", va="center", **_TEXT)
     axes.set(xlim=(-0.2, count + 6.4), ylim=(len(loads) - 0.5, -0.6))
     axes.set_yticks(range(len(loads)), loads)
     bare(axes, ticks=True)
-    legend(figure, [Patch(**hatched(drawn_as)) for drawn_as in (_ASKED, _LOADED)])
+    legend(figure, [Patch(**hatched(drawn_as)) for drawn_as in (_NEEDED, _LOADED)])
     return finished(figure)
 
 

@@ -1,5 +1,6 @@
 """Figures of chapter 08: memory over time, segments, plans, small optimizer states, a ladder."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -38,15 +39,13 @@ def timeline(title: str, runs: Mapping[str, tuple[Sequence[float], int]]) -> Fig
         axes.axvline(forward, color=NEUTRAL, ls="--", lw=1)
         axes.set_title(name, color=NEUTRAL, fontsize=13, loc="center")
         axes.set_ylabel("MB")
-        axes.annotate(
-            f"peak {megabytes.max():.1f} MB", (int(megabytes.argmax()), megabytes.max()),
-            xytext=(8, -2), textcoords="offset points", va="top", color=NEUTRAL, fontsize=12,
+        axes.text(
+            0.98, 0.92, f"peak {megabytes.max():.1f} MB", transform=axes.transAxes, ha="right",
+            va="top", color=NEUTRAL, fontsize=13,
         )  # fmt: skip
     highest = max(max(live) for live, _ in runs.values()) / 1e6
     panels[0, 0].set(ylim=(0, 1.12 * highest), xlim=(0, None))
-    panels[-1, 0].set_xlabel(
-        "operations since the start of the step; the dashed line ends the forward pass"
-    )
+    panels[-1, 0].set_xlabel("operations of the step (dashed line: end of the forward pass)")
     plt.close(figure)
     return figure
 
@@ -128,8 +127,8 @@ def code_errors(title: str, maps: Mapping[str, Sequence[float]]) -> go.Figure:
     Numbers are relative to the largest of their block, and from 10⁻⁷ to 1.
     """
     figure = interactive_figure(
-        title, x="number / largest number of its block", y="mean relative error", height=420,
-        xaxis_type="log", yaxis_type="log",
+        title, x="number / largest of its block", y="mean relative error", height=420,
+        xaxis={"type": "log", "dtick": 2}, yaxis_type="log",
     )  # fmt: skip
     numbers = np.logspace(-7, 0, 5600)
     for place, (name, codes) in enumerate(maps.items()):
@@ -159,18 +158,20 @@ def ladder(title: str, steps: Mapping[str, Mapping[str, float]], device: float) 
         device: bytes of the device, drawn as a line.
     """
     figure = interactive_figure(
-        title, x="GB on the device", height=130 + 42 * len(steps), barmode="stack",
-        yaxis={"autorange": "reversed"}, margin_t=96,
+        title, x="memory (GB)", height=130 + 46 * len(steps), barmode="stack",
+        yaxis={"autorange": "reversed"}, margin_t=96, legend_traceorder="normal",
     )  # fmt: skip
+    # On a phone, names in one line would leave no room for the bars.
+    names = ["<br>".join(textwrap.wrap(name, 11)) for name in steps]
     for kind in KINDS:
         look = LOGITS if kind == "logits" else kind
         figure.add_bar(
-            x=[bytes_of[kind] / 1e9 for bytes_of in steps.values()], y=list(steps), orientation="h",
+            x=[bytes_of[kind] / 1e9 for bytes_of in steps.values()], y=names, orientation="h",
             hovertemplate="%{x:.3g} GB", **bar(look),
         )  # fmt: skip
     figure.add_vline(x=device / 1e9, line={"color": NEUTRAL, "dash": "dot", "width": 2})
     figure.add_annotation(
-        text=f"{device / 1e9:.0f} GB", x=device / 1e9, y=1, yref="paper", yanchor="bottom",
-        showarrow=False,
+        text=f"{device / 1e9:.0f} GB", x=device / 1e9, y=0, yref="paper", xanchor="left",
+        yanchor="bottom", xshift=4, showarrow=False,
     )  # fmt: skip
     return figure

@@ -25,7 +25,7 @@ _MARKERS = {
     "x": "x",
     "cross": "P",
 }
-_LOOK = {
+_STYLE = {
     "axes.edgecolor": NEUTRAL,
     "axes.facecolor": "none",
     "axes.labelcolor": NEUTRAL,
@@ -57,7 +57,7 @@ def subplots(title: str, *shape: int, **options: Any) -> tuple[Any, Any]:
     transparent. Returns matplotlib's figure and axes.
     """
     _use_notebook()
-    with mpl.rc_context(_LOOK):
+    with mpl.rc_context(_STYLE):
         drawn, axes = plt.subplots(*shape, layout="constrained", **options)
         for one in drawn.axes:  # half a step, half a rank: there is no such thing
             one.xaxis.get_major_locator().set_params(steps=[1, 2, 5, 10])

@@ -19,7 +19,7 @@ from parlab_staff.gradebook.display import Display, printable
 from parlab_staff.gradebook.entries import Entry, Gradebook, graded_entry
 from parlab_staff.gradebook.late import read_due, read_policy
 from parlab_staff.gradebook.reports import write_reports
-from parlab_staff.gradebook.roster import Roster, read_roster, same_name
+from parlab_staff.gradebook.roster import Roster, read_roster
 from parlab_staff.grading.batch import earlier_result, grade_all
 from parlab_staff.grading.claiming import claim, strangers
 from parlab_staff.grading.graded_lab import GradedLab, find_lab
@@ -30,6 +30,7 @@ from parlab_staff.grading.sandbox.bubblewrap import choose
 from parlab_staff.grading.score import zero
 from parlab_staff.grading.self_test import ProofFailed
 from parlab_staff.grading.store import Store
+from parlab_staff.grading.student_names import plain_name
 from parlab_staff.grading.submissions import Collected, Submission, find_submissions
 
 ALL_GRADED, SOME_NOT, USAGE, NOT_PROVED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -167,9 +168,9 @@ class _Batch:
 
     def _without(self, submissions: list[Submission]) -> list[str]:
         """Return the students of the roster who have none."""
-        present = {same_name(s.student) for s in submissions}
+        present = {plain_name(s.student) for s in submissions}
         entries = self.roster.entries if self.roster else ()
-        return [e.student for e in entries if same_name(e.student) not in present]
+        return [e.student for e in entries if plain_name(e.student) not in present]
 
     def report(self, results: list[SubmissionResult]) -> list[Path]:
         corrected = apply_corrections(results, self.corrections, self._students())

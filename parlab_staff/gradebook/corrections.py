@@ -11,9 +11,9 @@ from pathlib import Path
 
 from parlab_staff.gradebook.entries import BY_HAND, CORRECTED
 from parlab_staff.gradebook.reports.spreadsheet import cell
-from parlab_staff.gradebook.roster import same_name
 from parlab_staff.gradebook.table import Row, read_table
 from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult, by_points
+from parlab_staff.grading.student_names import plain_name
 
 COLUMNS = ("student", "exercise", "points", "comment")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)")
@@ -39,7 +39,7 @@ class Correction:
 
     def matches(self, student: str) -> bool:
         # A name copied from grades.csv may have a quote in front, against formulas.
-        return same_name(self.student) in (same_name(student), same_name(cell(student)))
+        return plain_name(self.student) in (plain_name(student), plain_name(cell(student)))
 
 
 def create_corrections(folder: Path) -> Path:
@@ -60,7 +60,7 @@ def read_corrections(path: Path) -> list[Correction]:
     corrections = []
     for row in read_table(path, required=COLUMNS[:3], optional=COLUMNS[3:]).rows:
         correction = _correction(row)
-        target = (same_name(correction.student), correction.exercise)
+        target = (plain_name(correction.student), correction.exercise)
         first = lines.setdefault(target, row.line)
         if first != row.line:
             raise row.error(f"line {first} already corrects this; leave one of them")

@@ -1,12 +1,12 @@
 """The roster: all students, with names and extensions."""
 
-import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from parlab_staff.gradebook.late import read_due, read_moment
 from parlab_staff.gradebook.table import Row, read_table
+from parlab_staff.grading.student_names import plain_name
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,8 @@ class Roster:
 
     def find(self, student: str) -> RosterEntry | None:
         """Return the entry of a submission's student; None if the roster has none."""
-        wanted = same_name(student)
-        return next((e for e in self.entries if same_name(e.student) == wanted), None)
-
-
-def same_name(student: str) -> str:
-    """Return the same text for names that look the same: macOS writes ü as u and two dots."""
-    return unicodedata.normalize("NFC", student).strip()
+        wanted = plain_name(student)
+        return next((e for e in self.entries if plain_name(e.student) == wanted), None)
 
 
 def read_roster(path: Path) -> Roster:
@@ -56,7 +51,7 @@ def read_roster(path: Path) -> Roster:
     table = read_table(path, required=("student",), optional=("name", "due", "submitted"))
     for row in table.rows:
         entry = _entry(row)
-        first = lines.setdefault(same_name(entry.student), row.line)
+        first = lines.setdefault(plain_name(entry.student), row.line)
         if first != row.line:
             raise row.error(f"the student {entry.student!r} is already in line {first}")
         entries.append(entry)
@@ -64,11 +59,11 @@ def read_roster(path: Path) -> Roster:
 
 
 def _entry(row: Row) -> RosterEntry:
-    if not row["student"]:
+    if not plain_name(row["student"]):
         raise row.error("the student is missing")
     try:
         return RosterEntry(
-            student=row["student"],
+            student=plain_name(row["student"]),
             name=row["name"],
             due=read_due(row["due"]) if row["due"] else None,
             submitted=read_moment(row["submitted"]) if row["submitted"] else None,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from parlab_staff.grading.submissions import Collected, Submission, bare_name, plain_name
+from parlab_staff.grading.student_names import plain_name
+from parlab_staff.grading.submissions import Collected, Submission, bare_name
 
 # How platforms name what an instructor downloads: `one` and `two` may each identify the student.
 _PLATFORMS = [

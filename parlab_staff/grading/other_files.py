@@ -62,14 +62,14 @@ def _compared(lab: GradedLab, submission: Submission, path: Path, matched: Match
         return ""
     except (NotReadable, NotGiven) as error:
         return f"{graded.name} was graded. {path.name} was not, and cannot be read: {error}."
-    here, there = _answered(lab, matched), _answered(lab, other)
+    own, others = _answered(lab, matched), _answered(lab, other)
     newer = path.lstat().st_mtime > graded.lstat().st_mtime
-    if other.answers == matched.answers or not (there - here or (there and newer)):
+    if other.answers == matched.answers or not (others - own or (others and newer)):
         return ""
     later = " and was saved later" if newer else ""
     return (
-        f"{graded.name} was graded and has answers to {len(here)} of {len(lab.exercises)} "
-        f"exercises. {path.name} was not graded: it has answers to {len(there)}{later}. If it is "
+        f"{graded.name} was graded and has answers to {len(own)} of {len(lab.exercises)} "
+        f"exercises. {path.name} was not graded: it has answers to {len(others)}{later}. If it is "
         f"the one that counts, hand in only that one, with the name {lab.name}.ipynb."
     )
 

@@ -41,11 +41,11 @@ def origin(notebook: NotebookNode) -> dict[str, Any]:
 def other_python(notebook: NotebookNode) -> list[str]:
     """Return a sentence for the student if another version of Python wrote the notebook."""
     known = re.match(r"3\.(\d+)", notebook.metadata.get(PYTHON, ""))
-    here = sys.version_info.minor
-    if known is None or int(known[1]) == here:
+    minor = sys.version_info.minor
+    if known is None or int(known[1]) == minor:
         return []
-    new = f" What is new after Python 3.{here} is an error in it." if int(known[1]) > here else ""
-    return [f"The notebook was written with Python {known[0]}, and graded with 3.{here}.{new}"]
+    new = f" What is new after Python 3.{minor} is an error in it." if int(known[1]) > minor else ""
+    return [f"The notebook was written with Python {known[0]}, and graded with 3.{minor}.{new}"]
 
 
 class NotReadable(ValueError):

@@ -2,12 +2,13 @@
 
 import os
 import re
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+from parlab_staff.grading.student_names import clean_name
 
 # Folders that tools put next to notebooks.
 _NOT_STUDENTS = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".git", ".venv", "node_modules"}
@@ -92,14 +93,14 @@ def find_submissions(paths: list[Path], lab: str) -> Collected:
 def _of_file(path: Path, lab: str) -> Submission:
     stem = _stem(path)
     if _ARCHIVE.fullmatch(path.name):
-        return Submission(_name(stem), None, _packed(path))
-    return Submission(_owner(path.resolve().parent) if stem == lab else _name(stem), path)
+        return Submission(clean_name(stem), None, _packed(path))
+    return Submission(_owner(path.resolve().parent) if stem == lab else clean_name(stem), path)
 
 
 def _owner(folder: Path) -> str:
     """Return a folder's student, by its name; for a handout's folder, by the folder around it."""
     around = (folder.resolve(), *folder.resolve().parents)
-    return _name(next(one.name for one in around if one.name not in _OF_A_HANDOUT))
+    return clean_name(next(one.name for one in around if one.name not in _OF_A_HANDOUT))
 
 
 def _is_class(folder: Path, lab: str, alone: bool) -> bool:
@@ -119,9 +120,9 @@ def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
     for path in _entries(folder):
         if path.is_symlink() and path.is_dir():
             problem = "its folder is a link: collect the folder itself"
-            found.append(Submission(_name(path.name), None, problem))
+            found.append(Submission(clean_name(path.name), None, problem))
         elif path.is_dir() and path.name not in _NOT_STUDENTS:
-            found.append(_of_student(path, lab, _name(path.name)))
+            found.append(_of_student(path, lab, clean_name(path.name)))
         elif path.is_dir():
             if any(map(is_notebook, _files(path))):
                 ignored.append(path)
@@ -129,7 +130,7 @@ def _of_class(folder: Path, lab: str, ignored: list[Path]) -> list[Submission]:
             found.append(_of_file(path, lab))
         elif is_notebook(path):
             # In a class's folder, a notebook has its student's name.
-            found.append(Submission(_name(_stem(path)), path))
+            found.append(Submission(clean_name(_stem(path)), path))
         elif not path.name.startswith("."):
             ignored.append(path)
     return found
@@ -217,16 +218,6 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _name(name: str) -> str:
-    """Return the name in composed characters; macOS stores it decomposed."""
-    return unicodedata.normalize("NFC", name)
-
-
-def plain_name(name: str) -> str:
-    """Return the name as in a roster, without spaces around it."""
-    return _name(name).strip()
 
 
 def _one_each(found: list[Submission]) -> list[Submission]:

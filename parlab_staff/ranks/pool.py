@@ -103,13 +103,15 @@ class RankPool:
         if not self._processes:
             self.start()
         name = function if isinstance(function, str) else _name_of(function)
+        # From before the ranks begin to count: none of them ends itself earlier than this.
+        limit = time.monotonic() + seconds
         self._send({"function": name, "arguments": arguments, "seconds": seconds})
-        values = self._answers(seconds, gave_up, grace_seconds)
+        values = self._answers(limit, gave_up, grace_seconds)
         if self._frees:
             # If the ranks do not recover, the values count, and the next call starts new ranks.
             with contextlib.suppress(RanksGone):
                 self._send({"function": "recover"})
-                self._answers(SPARE_SECONDS)
+                self._answers(time.monotonic() + SPARE_SECONDS)
         return values
 
     def start(self) -> None:
@@ -200,11 +202,10 @@ class RankPool:
 
     def _answers(
         self,
-        seconds: float,
+        limit: float,
         gave_up: Callable[[Any], bool] = lambda value: False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> list[Any]:
-        limit = time.monotonic() + seconds
         deadline, kind = limit + SPARE_SECONDS, "timed out"
         answers: list[dict[str, Any] | None] = [None] * self.n
         ended: list[int] = []

@@ -73,9 +73,9 @@ def test_a_wrong_answer_costs_no_other_exercise_a_point(path: Path, tmp_path: Pa
     copies = {e.key: wrong(lab, e) for e in lab.exercises if e.key in exercises_to_break(path)}
     for key, copy in copies.items():
         (folder / f"{key}.ipynb").write_text(copy.text())
-    asked = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "2"]
+    arguments = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "2"]
     ended = subprocess.run(
-        [sys.executable, "-m", "parlab.setup.cli", *asked], capture_output=True, text=True
+        [sys.executable, "-m", "parlab.setup.cli", *arguments], capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
     results = [json.loads(path.read_text()) for path in out.glob("results/*/result.json")]

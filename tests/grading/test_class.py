@@ -52,7 +52,7 @@ class Graded:
     folder: Path
     out: Path
     returned: int
-    said: str
+    output: str
 
     def results(self) -> dict[str, SubmissionResult]:
         found = {}
@@ -82,11 +82,11 @@ def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     for case in cases:
         case.write(folder, lab)
     (root / "roster.csv").write_text("student,name\nhalf_done,Half Done\nabsent,Not There\n")
-    asked = command(lab, folder, out, "--roster", str(root / "roster.csv"))
+    arguments = command(lab, folder, out, "--roster", str(root / "roster.csv"))
     env = os.environ | {"PARLAB_TEST_SECRET": "1"}
     log = root / "killed.log"
     with log.open("w") as file:
-        killed = subprocess.Popen(asked, env=env, stdout=file, stderr=subprocess.STDOUT)
+        killed = subprocess.Popen(arguments, env=env, stdout=file, stderr=subprocess.STDOUT)
     wait_until(
         lambda: (
             len(list(out.glob("results/*/result.json"))) >= len(cases) // 3
@@ -101,7 +101,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     killed.wait()
     psutil.wait_procs(below, timeout=30)
     assert [p for p in below if p.is_running()] == [], "processes outlive a grader that is killed"
-    finished = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=2000)
+    finished = subprocess.run(arguments, env=env, capture_output=True, text=True, timeout=2000)
     return Graded(lab, cases, folder, out, finished.returncode, finished.stdout + finished.stderr)
 
 
@@ -169,7 +169,7 @@ def test_the_same_command_again_grades_nothing_that_was_graded(graded: Graded) -
     paths = [Store(graded.out).path(name) for name in graded.results() if name not in could_not]
     before = {path: path.stat().st_mtime_ns for path in paths}
     roster = graded.folder.parent / "roster.csv"
-    asked = command(graded.lab, graded.folder, graded.out, "--roster", str(roster))
-    again = subprocess.run(asked, capture_output=True, text=True, timeout=120)
+    arguments = command(graded.lab, graded.folder, graded.out, "--roster", str(roster))
+    again = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     assert again.returncode == 1
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -60,8 +60,8 @@ def command(lab: Path | GradedLab, folder: Path, *more: str) -> list[str]:
     return [*start, "--out", str(folder.parent / "out"), *more]
 
 
-def graded(asked: list[str], **options) -> subprocess.CompletedProcess:
-    return subprocess.run(asked, capture_output=True, text=True, timeout=SECONDS, **options)
+def graded(arguments: list[str], **options) -> subprocess.CompletedProcess:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=SECONDS, **options)
 
 
 def results(folder: Path) -> dict[str, float]:
@@ -78,7 +78,7 @@ def stored(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("arguments", "expected"),
     [
         (["grade", "99_none", ".", "--out", "../out"], "no lab '99_none'"),
         (["grade", "gone/01_plain.ipynb", ".", "--out", "../out"], "does not exist"),
@@ -105,16 +105,16 @@ def stored(folder: Path) -> set[str]:
     ],
 )
 def test_bad_input_ends_with_2_and_says_what_to_do(
-    asked: list[str], says: str, tmp_path: Path
+    arguments: list[str], expected: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "class"
     folder.mkdir()
     (folder / "ada.ipynb").write_text("{}")
     (tmp_path / "file").touch()
     (tmp_path / "4711.csv").write_text("student\n4711\n4712\n", encoding="utf-8")
-    ended = graded([sys.executable, "-m", "parlab.setup.cli", *asked], cwd=folder)
+    ended = graded([sys.executable, "-m", "parlab.setup.cli", *arguments], cwd=folder)
     assert ended.returncode == 2, ended.stderr
-    assert says in ended.stderr and "Traceback" not in ended.stderr
+    assert expected in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_without_bubblewrap_nothing_runs(lab: GradedLab, handed_in: Path, tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_ctrl_c_keeps_what_was_graded(lab: GradedLab, handed_in: Path, proved: P
     wait_until(lambda: len(stored(handed_in)) == 1, SECONDS, "one is graded")
     below = psutil.Process(grader.pid).children(recursive=True)
     grader.send_signal(signal.SIGINT)
-    _, said = grader.communicate(timeout=60)
-    assert grader.returncode == 130 and "goes on from there" in said
+    _, printed = grader.communicate(timeout=60)
+    assert grader.returncode == 130 and "goes on from there" in printed
     assert [p for p in below if p.is_running()] == []
     before = stored(handed_in)
     again = graded(command(lab, handed_in))
@@ -205,9 +205,9 @@ def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Pa
         f'head -c 52k /dev/zero > {out}/ballast; "$@"; code=$?; cp -a {out}/. {kept}; exit $code'
     )
     disk = ["bwrap", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(out)]
-    asked = command(lab, handed_in, "--jobs", "2")
-    asked[asked.index("--out") + 1] = str(out)
-    ended = graded([*disk, "--", "sh", "-c", inner, "sh", *asked])
+    arguments = command(lab, handed_in, "--jobs", "2")
+    arguments[arguments.index("--out") + 1] = str(out)
+    ended = graded([*disk, "--", "sh", "-c", inner, "sh", *arguments])
     assert ended.returncode == 1, ended.stderr
     assert "No space left" in ended.stderr and "make room" in ended.stderr
     whole = [json.loads(path.read_text()) for path in kept.glob("results/*/*")]
@@ -229,8 +229,8 @@ def test_a_lab_that_changes_is_told_and_regrades(lab: GradedLab, handed_in: Path
     [check] = [c for c in notebook.cells if c.id == "check-add"]
     check.metadata.points = 5
     nbformat.write(notebook, path)
-    _, said = grader.communicate(timeout=SECONDS)
-    assert grader.returncode == 0 and "changed while it graded" in said
+    _, printed = grader.communicate(timeout=SECONDS)
+    assert grader.returncode == 0 and "changed while it graded" in printed
     assert results(handed_in) == {"ada": 10}
     assert graded(command(path, handed_in, "--jobs", "2")).returncode == 0
     assert results(handed_in) == {"ada": 13}
@@ -245,11 +245,11 @@ def test_only_one_again_keeps_all_others_in_the_reports(
         (handed_in / f"{name}.ipynb").write_text("{}")
     roster = handed_in.parent / "roster.csv"
     roster.write_text("student\nada\nabsent\n")
-    asked = command(lab, handed_in, "--roster", str(roster), "--jobs", "2")
-    assert graded(asked).returncode == 0
+    arguments = command(lab, handed_in, "--roster", str(roster), "--jobs", "2")
+    assert graded(arguments).returncode == 0
     assert rows(handed_in) == {"ada", "bob", "cy", "dee", "absent"}
     (handed_in / "new.ipynb").write_text("{}")
-    ended = graded([*asked, "--only", "ada", "--cell-timeout", "99"])
+    ended = graded([*arguments, "--only", "ada", "--cell-timeout", "99"])
     assert ended.returncode == 0 and "1 submissions are still to be graded" in ended.stdout
     assert rows(handed_in) == {"ada", "bob", "cy", "dee", "absent"}
     summary = (handed_in.parent / "out" / "summary.html").read_text()
@@ -285,10 +285,13 @@ def rows(folder: Path) -> set[str]:
 def test_a_wrong_correction_is_told_before_anything_runs(lab: GradedLab, handed_in: Path) -> None:
     out = handed_in.parent / "out"
     out.mkdir()
-    for line, says in (("eve,add,1", "no submission of a student 'eve'"), ("ada,sum,1", "'sum'")):
+    for line, expected in (
+        ("eve,add,1", "no submission of a student 'eve'"),
+        ("ada,sum,1", "'sum'"),
+    ):
         (out / "corrections.csv").write_text(f"student,exercise,points\n{line}\n")
         ended = graded(command(lab, handed_in))
-        assert ended.returncode == 2 and says in ended.stderr and "line 2" in ended.stderr
+        assert ended.returncode == 2 and expected in ended.stderr and "line 2" in ended.stderr
         assert stored(handed_in) == set()
 
 

@@ -115,8 +115,8 @@ def test_what_is_secret_is_found_where_it_stands() -> None:
 def test_a_lab_that_is_not_up_to_date_is_not_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = "labs/01_mpi.ipynb: differs from solutions/01_mpi.py; run `make notebooks`"
-    monkeypatch.setattr(writing, "differences", lambda course, lab: [told])
+    printed = "labs/01_mpi.ipynb: differs from solutions/01_mpi.py; run `make notebooks`"
+    monkeypatch.setattr(writing, "differences", lambda course, lab: [printed])
     with pytest.raises(ValueError, match=r"is not released: labs/01_mpi\.ipynb: differs"):
         write_handout("01", tmp_path / "handout")
 
@@ -169,8 +169,8 @@ def test_a_fresh_python_imports_from_it_and_finds_no_solutions(released: Path) -
 
 def test_its_commands_are_those_of_a_student(released: Path) -> None:
     command = "from parlab.setup.cli import main; main()"
-    told = python(released, f"import sys; sys.argv[1:] = ['--help']; {command}").stdout
-    assert set(re.findall(r"^│ ([a-z]+)  ", told, re.MULTILINE)) == {"lab", "doctor", "profile"}
+    printed = python(released, f"import sys; sys.argv[1:] = ['--help']; {command}").stdout
+    assert set(re.findall(r"^│ ([a-z]+)  ", printed, re.MULTILINE)) == {"lab", "doctor", "profile"}
     words = "['grade', '01', 'class', '--out', 'grades']"
     refused = python(released, f"import sys; sys.argv[1:] = {words}; {command}")
     assert refused.returncode == 2
@@ -180,8 +180,10 @@ def test_its_commands_are_those_of_a_student(released: Path) -> None:
 def test_its_makefile_names_what_a_student_has_files_for(released: Path) -> None:
     # This may be running below a make, which would have the one in here talk of itself.
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    told = subprocess.run(["make", "help"], cwd=released, env=env, capture_output=True, text=True)
-    listed = {line.split()[0] for line in told.stdout.splitlines()[1:]}
+    printed = subprocess.run(
+        ["make", "help"], cwd=released, env=env, capture_output=True, text=True
+    )
+    listed = {line.split()[0] for line in printed.stdout.splitlines()[1:]}
     assert listed == {"help", "setup", "lab", "doctor", "clean"}
     named = re.findall(r"(?:`|^    )make ([a-z]+)", (released / "README.md").read_text(), re.M)
     named += re.findall(r"`make ([a-z]+)", (released / "labs" / "START.md").read_text())

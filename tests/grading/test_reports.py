@@ -351,8 +351,8 @@ def test_the_summary_links_to_each_students_feedback(hostile: Path) -> None:
 def test_feedback_says_how_each_exercise_went_and_never_the_notes(tmp_path: Path) -> None:
     seen = exercise("ring", 1, "all ranks: look\n  rank 0  at line 3", notes=["SECRET of ring"])
     timeout = exercise("tree", 0, "stopped", status=GradeStatus.TIMEOUT)
-    told = {"late": True, "late_text": "2 hours late: 50 % of it", "message": "old release"}
-    written(tmp_path, entry("anna", seen, timeout, notes=["SECRET"], factor=0.5, **told))
+    fields = {"late": True, "late_text": "2 hours late: 50 % of it", "message": "old release"}
+    written(tmp_path, entry("anna", seen, timeout, notes=["SECRET"], factor=0.5, **fields))
     page = (tmp_path / "feedback" / "anna.html").read_text()
     assert "<pre>all ranks: look\n  rank 0  at line 3</pre>" in page
     text = Page(tmp_path / "feedback" / "anna.html").text
@@ -500,12 +500,12 @@ def test_a_message_is_known_again_whoever_it_is_about(message: str, text: str) -
 
 
 def test_what_most_students_were_told_comes_first(tmp_path: Path) -> None:
-    def told(student: str, ring: str, tree: str) -> Entry:
+    def with_messages(student: str, ring: str, tree: str) -> Entry:
         return entry(student, exercise("ring", 0, ring), exercise("tree", 0, tree))
 
     entries = (
-        told("anna", "ring: rank 1: once", "tree: index 3"),
-        told("bo", "ring: all ranks: index 5", "tree: index 7"),
+        with_messages("anna", "ring: rank 1: once", "tree: index 3"),
+        with_messages("bo", "ring: all ranks: index 5", "tree: index 7"),
         entry("carl", exercise("ring", None, "no device"), exercise("tree", 3)),
     )
     first, second = misconceptions(entries)
@@ -537,14 +537,14 @@ def test_the_summary_has_way_time_and_seconds_of_each_student(tmp_path: Path) ->
 
 
 def test_one_mistake_is_one_row_on_whichever_ranks_it_was(tmp_path: Path) -> None:
-    def told(student: str, message: str) -> Entry:
+    def with_messages(student: str, message: str) -> Entry:
         return entry(student, exercise("ring", 0, message), exercise("tree", 3))
 
     entries = (
-        told("anna", "all ranks: ring [no_wait]: rank 2 never waits for its `Isend`"),
-        told("bo", "rank 1: ring [no_wait]: rank 0 never waits for its `Irecv`"),
-        told("carl", "all ranks: ring [raises]: KeyError: 1"),
-        told("dora", "all ranks: ring [raises]: ValueError: x"),
+        with_messages("anna", "all ranks: ring [no_wait]: rank 2 never waits for its `Isend`"),
+        with_messages("bo", "rank 1: ring [no_wait]: rank 0 never waits for its `Irecv`"),
+        with_messages("carl", "all ranks: ring [raises]: KeyError: 1"),
+        with_messages("dora", "all ranks: ring [raises]: ValueError: x"),
     )
     assert [len(group.entries) for group in misconceptions(entries)] == [2, 1, 1]
 

@@ -72,6 +72,12 @@ def test_a_name_from_a_mac_is_found(tmp_path: Path) -> None:
     assert roster.find("müller") is None
 
 
+def test_a_name_with_invisible_characters_is_found(tmp_path: Path) -> None:
+    roster = read_roster(written(tmp_path, "student\n\u200fmira\u200b\n"))
+    assert [entry.student for entry in roster.entries] == ["mira"]
+    assert roster.find("mi\u200era") == roster.entries[0]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -86,6 +92,7 @@ def test_a_name_from_a_mac_is_found(tmp_path: Path) -> None:
         ("student,submited\na,\n", r"line 1: an unknown column 'submited': did you mean 'submit"),
         ("student,submitted\na,2026-11-20\nb,2026-99-99\n", r"line 3: '2026-99-99' is not a time"),
         ("student,name\n,Anna\n", r"line 2: the student is missing"),
+        ("student\nmira\nmi\u200bra\n", r"line 3: .* already in line 2"),
         ("student,name\nanna,Müller, Anna\n", r"line 2: 3 cells where the first line names 2"),
         ('student,name\nbo,"two\nlines"\n,x\n', r"line 4: the student is missing"),
         ('student\nanna\n"bo\n', r"line 3: not CSV"),

@@ -45,9 +45,9 @@ def results(
         if every or case.name not in NIGHTLY:
             case.write(folder, lab)
     # Many of them wait for a limit: more of them than cores.
-    asked = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "4", *LIMITS]
+    arguments = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "4", *LIMITS]
     ended = subprocess.run(
-        [sys.executable, "-m", "parlab.setup.cli", *asked],
+        [sys.executable, "-m", "parlab.setup.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=800,

@@ -67,9 +67,9 @@ def test_how_the_points_came_about_is_told(line: str, shown: dict, parts: str) -
 
 def test_a_line_of_a_hidden_check_in_an_error_is_withheld() -> None:
     one = exercise(hidden=(1.0, EXPECTED))
-    told = "I saw\ncheck.show_values(sum=add(1, 2)) in\nthe cell"
+    shown_text = "I saw\ncheck.show_values(sum=add(1, 2)) in\nthe cell"
     cells = {one.cell: CellRun("ok"), "hidden": CellRun("error")}
-    cells["check-add"] = CellRun("error", ename="ValueError", evalue=told)
+    cells["check-add"] = CellRun("error", ename="ValueError", evalue=shown_text)
     matched, secrets = Matched({"add": "def add(): ..."}), frozenset({"check.show_values(sum="})
     message = score_exercise(one, matched, NotebookRun(cells), secrets).message
     assert "show_values" not in message and "I saw" in message and WITHHELD in message
@@ -106,9 +106,9 @@ def test_how_a_hidden_check_ended_is_told_without_its_text(hidden: CellRun, says
 )
 def test_what_became_of_the_ranks_is_no_feedback(text: str) -> None:
     one = exercise(hidden=(1.0, EXPECTED))
-    told = f"all ranks: add: it hangs\n{text}"
+    shown_text = f"all ranks: add: it hangs\n{text}"
     cells = {one.cell: CellRun("ok"), "hidden": CellRun("error")}
-    cells["check-add"] = CellRun("error", "RankFailed", told)
+    cells["check-add"] = CellRun("error", "RankFailed", shown_text)
     message = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells)).message
     assert "it hangs" in message and text not in message
 

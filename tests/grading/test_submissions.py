@@ -58,8 +58,18 @@ def test_students(files: list[str], given: list[str], expected: dict, tmp_path: 
     assert students(make(tmp_path, *files), *given) == expected
 
 
-def test_accents_are_composed(tmp_path: Path) -> None:
-    assert list(students(make(tmp_path, "Zoe\u0308.ipynb"))) == ["Zoë"]
+@pytest.mark.parametrize(
+    ("file", "student"),
+    [
+        ("Zoe\u0308.ipynb", "Zoë"),
+        ("a\u200bda\u200e.ipynb", "ada"),
+        ("\u061cada/x.ipynb", "ada"),
+        ("نی\u200cما.ipynb", "نی\u200cما"),  # the joiner belongs to the spelling
+        ("\u200b.ipynb", "\u200b"),
+    ],
+)
+def test_names_are_composed_and_visible(file: str, student: str, tmp_path: Path) -> None:
+    assert list(students(make(tmp_path, file))) == [student]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +121,14 @@ def test_a_file_called_as_a_student_is_not_nothing(tmp_path: Path) -> None:
     root = make(tmp_path, *names, "ann.lee.pdf", "notes.txt")
     theirs, ignored = claimed(root, "ada", "cy", "dee", "eve", "gil", "ann", "ann.lee")
     problem = "no notebook is among what was handed in: "
-    told = {"cy": "cy.pdf", "eve": "eve.ipynb.docx", "gil": "Gil.PDF", "ann.lee": "ann.lee.pdf"}
-    told = {student: problem + name for student, name in told.items()}
-    assert theirs == {"ada": "ada.ipynb", "b": "b.ipynb"} | told
+    expected_problems = {
+        "cy": "cy.pdf",
+        "eve": "eve.ipynb.docx",
+        "gil": "Gil.PDF",
+        "ann.lee": "ann.lee.pdf",
+    }
+    expected_problems = {student: problem + name for student, name in expected_problems.items()}
+    assert theirs == {"ada": "ada.ipynb", "b": "b.ipynb"} | expected_problems
     assert list(theirs) == sorted(theirs)
     assert ignored == ["ada.pdf", "cy.txt", "notes.txt"]
 

@@ -72,10 +72,10 @@ def test_a_local_exercise_runs_in_the_notebook(learner: Notebook) -> None:
 
 
 def test_it_is_the_references_until_the_learner_writes_it_anew(learner: Notebook) -> None:
-    asked = "from parlab.reference import in_place\nprint(in_place('add'))"
+    code = "from parlab.reference import in_place\nprint(in_place('add'))"
     assert learner.run(use("add")).status == "ok"
-    assert learner.run(asked).text == "True\n"
-    assert learner.run("def add(a, b):\n    return a + b\n" + asked).text == "False\n"
+    assert learner.run(code).text == "True\n"
+    assert learner.run("def add(a, b):\n    return a + b\n" + code).text == "False\n"
 
 
 def test_a_rank_exercise_runs_on_the_ranks(learner: Notebook) -> None:
@@ -91,8 +91,8 @@ def test_a_rank_cell_may_ask_for_it_too(learner: Notebook) -> None:
     assert learner.run("%%px\ndel everyone").status == "ok"
     ran = learner.run(f"%%px\n{use('everyone')}\nprint(everyone(comm)[-1])")
     assert ran.status == "ok", ran.message
-    told = ran.text.splitlines()
-    assert told[0].startswith("[all ranks]") and told[-1] == "3"
+    printed = ran.text.splitlines()
+    assert printed[0].startswith("[all ranks]") and printed[-1] == "3"
     assert ran.text.count("exercise everyone: the reference is in place") == 1
 
 

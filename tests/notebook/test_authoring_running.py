@@ -41,10 +41,10 @@ def test_solutions_are_stored_with_their_outputs(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     assert course.build() == 0
-    told = capsys.readouterr().out
-    assert "labs/01_adding.ipynb: written\n" in told
-    assert "solutions/01_adding.ipynb: running 5 cells\n" in told
-    assert "solutions/01_adding.ipynb: ran 5 cells in " in told
+    printed = capsys.readouterr().out
+    assert "labs/01_adding.ipynb: written\n" in printed
+    assert "solutions/01_adding.ipynb: running 5 cells\n" in printed
+    assert "solutions/01_adding.ipynb: ran 5 cells in " in printed
 
     cells = cells_by_id(course.solution)
     assert cells["check-add"].outputs[0].text == "✓ add: two numbers\n"
@@ -144,11 +144,11 @@ def test_a_failing_cell_is_named_and_what_was_there_stays(
     capsys.readouterr()
     course.edit("total = a + b", "total = a - b")
     assert course.build() == 1
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     lines = course.source.read_text().splitlines()
     line = next(n for n, text in enumerate(lines, 1) if '["check"]' in text)
-    assert f"solutions/01_adding.py:{line}: cell 3 of 5 fails: AssertionError" in told
-    assert "assert function(2, 3) == 5" in told
+    assert f"solutions/01_adding.py:{line}: cell 3 of 5 fails: AssertionError" in printed
+    assert "assert function(2, 3) == 5" in printed
     assert course.solution.read_bytes() == before
 
 
@@ -196,16 +196,16 @@ def test_a_learners_work_is_not_overwritten(
 ) -> None:
     assert course.build("--no-execute") == 0
     type_into(course.lab, 3, "\n    return a + b  # mine")
-    mine = course.lab.read_bytes()
+    own_lab = course.lab.read_bytes()
     for change in (False, True):
         if change:
             course.edit("# ## 1. Add\n", "# ## 1. Add two numbers\n")
         capsys.readouterr()
         assert course.build("--no-execute") == 1
-        told = capsys.readouterr().out
-        assert "labs/01_adding.ipynb: kept, since someone edited it" in told
-        assert "--force" in told
-        assert course.lab.read_bytes() == mine
+        printed = capsys.readouterr().out
+        assert "labs/01_adding.ipynb: kept, since someone edited it" in printed
+        assert "--force" in printed
+        assert course.lab.read_bytes() == own_lab
     assert course.build("--no-execute", "--force") == 0
     assert "# mine" not in course.lab.read_text()
     assert "Add two numbers" in course.lab.read_text()
@@ -275,9 +275,9 @@ def test_notebooks_without_a_source_are_told(
     course.lab.rename(course.lab.with_stem("02_gone"))
     (course.root / "labs" / "scratch.ipynb").write_text("my own")
     assert course.build() == 1
-    told = capsys.readouterr().out
-    assert "labs/02_gone.ipynb: has no source 02_gone.py in solutions/; remove it" in told
-    assert "scratch" not in told
+    printed = capsys.readouterr().out
+    assert "labs/02_gone.ipynb: has no source 02_gone.py in solutions/; remove it" in printed
+    assert "scratch" not in printed
 
 
 def test_it_is_a_command(course: TinyCourse) -> None:
@@ -297,8 +297,8 @@ def test_ctrl_c_stops_the_kernel_too(course: TinyCourse) -> None:
         wait_until(started.exists, 60, "the cell has started")
         kernel = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told.endswith("stopped; what was written before is complete\n")
+    assert printed.endswith("stopped; what was written before is complete\n")
     assert kernel and not any(child.is_running() for child in kernel)
     assert course.lab.exists() and not course.solution.exists()

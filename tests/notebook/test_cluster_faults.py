@@ -287,7 +287,7 @@ def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name
 def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook, code: str):
     """In its cell or, where that ends first, after it."""
     ran = notebook.run(f"%%px\nif rank == 1:\n    {code}")
-    told = ran.message
+    shown = ran.message
     if ran.status == "ok":
         wait_until(
             lambda: notebook.run("cluster.current().channel.deaths()").text.startswith("{1:"),
@@ -296,10 +296,10 @@ def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook
         )
     ran = notebook.run("%%px\nprint(comm.allreduce(1))")
     assert ran.status == "ok", ran.message
-    told += ran.text
-    assert "These variables are lost: `held`" in told
+    shown += ran.text
+    assert "These variables are lost: `held`" in shown
     # What it did is known where its answer came before its end was noticed.
-    assert "Rank 1 died: " in told or ("Rank 1 called quit()" in told and code == "quit()")
+    assert "Rank 1 died: " in shown or ("Rank 1 called quit()" in shown and code == "quit()")
     assert ran.text.endswith("[all ranks] 4\n")
 
 

@@ -107,10 +107,10 @@ def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
 def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path) -> None:
     (folder / "beside_the_lab.py").touch()
     assert notebook.run("%%px\nimport beside_the_lab, colorsys").status == "ok"
-    told = (
+    expected = (
         "`import beside_the_lab, colorsys` (ModuleNotFoundError: No module named 'beside_the_lab')"
     )
-    assert told in notebook.run("cluster.restart()").text
+    assert expected in notebook.run("cluster.restart()").text
     ran = notebook.run("%%px\nprint('colorsys' in globals())")
     assert ran.text == "[all ranks] False\n", "it is told once"
 

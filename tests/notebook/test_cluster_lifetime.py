@@ -419,7 +419,7 @@ def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "expected"),
     [
         # In /proc nobody can make a file, not even root. (Open MPI's own message has 40 lines.)
         ("TMPDIR", "/proc", ["cannot write into TMPDIR, /proc"]),
@@ -432,7 +432,7 @@ def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
     ],
     ids=["no space", "no MPI", "no launcher"],
 )
-def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[str]) -> None:
+def test_why_ranks_do_not_start_is_told(variable: str, value: str, expected: list[str]) -> None:
     program = "from parlab import cluster; cluster.start(2)"
     ran = subprocess.run(
         [sys.executable, "-c", program],
@@ -442,7 +442,7 @@ def test_why_ranks_do_not_start_is_told(variable: str, value: str, told: list[st
         timeout=120,
     )
     assert ran.returncode != 0
-    assert all(text in ran.stderr for text in told), ran.stderr
+    assert all(text in ran.stderr for text in expected), ran.stderr
 
 
 # An mpiexec that finds what another one of the same number left as it was killed.
@@ -481,7 +481,7 @@ exec "$@"
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("variable", "used", "told"),
+    ("variable", "used", "expected"),
     [
         (
             "TMPDIR",
@@ -498,7 +498,7 @@ exec "$@"
     ids=["full", "full by another name", "nearly full"],
 )
 def test_a_full_folder_for_temporary_files_is_told(
-    tmp_path: Path, variable: str, used: int, told: str
+    tmp_path: Path, variable: str, used: int, expected: str
 ) -> None:
     program = [sys.executable, "-c", "from parlab import cluster; cluster.start(2)"]
     apart = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
@@ -513,7 +513,7 @@ def test_a_full_folder_for_temporary_files_is_told(
     if ran.returncode == 111 or ran.stderr.startswith("unshare: "):
         pytest.skip(f"a full disk: no file system can be mounted here ({ran.stderr.strip()})")
     assert ran.returncode != 0
-    assert f"ClusterError: {told.format(folder=tmp_path)}" in ran.stderr, ran.stderr
+    assert f"ClusterError: {expected.format(folder=tmp_path)}" in ran.stderr, ran.stderr
 
 
 def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:

@@ -93,10 +93,10 @@ STUCK = {
 
 @pytest.mark.parametrize("name", STUCK)
 def test_stuck_ranks_are_freed(emulated: Notebook, name: str) -> None:
-    code, told = STUCK[name]
+    code, expected = STUCK[name]
     ran = emulated.run(f"%%px --timeout 2\n{code}")
     assert ran.error == "DeadlineExceeded", ran.message
-    assert told in ran.message and "variables are intact" in ran.message, ran.message
+    assert expected in ran.message and "variables are intact" in ran.message, ran.message
     works_and_keeps(emulated)
 
 

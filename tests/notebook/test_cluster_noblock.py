@@ -52,8 +52,10 @@ def test_a_cell_behind_it_is_not_said_to_be_at_its_line(notebook: Notebook) -> N
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded"
-    told = "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at line 3"
-    assert f"rank 0  {told}: comm.recv(source=rank)" in ran.message
+    expected = (
+        "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at line 3"
+    )
+    assert f"rank 0  {expected}: comm.recv(source=rank)" in ran.message
     assert "rank 1  line 3: comm.recv(source=rank)" in ran.message
     assert (
         "Other cells were stopped, too, because all ranks are needed: rank 3 at line 3"

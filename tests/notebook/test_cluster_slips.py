@@ -137,8 +137,8 @@ def test_the_message_says_what_is_wrong(notebook: Notebook, code: str) -> None:
 
 
 def test_await_works_as_its_message_says(notebook: Notebook) -> None:
-    told = notebook.run("%%px\nimport asyncio\nawait asyncio.sleep(0)").message
-    (call,) = re.findall("`(concurrent[^`]+)`", told)
+    shown = notebook.run("%%px\nimport asyncio\nawait asyncio.sleep(0)").message
+    (call,) = re.findall("`(concurrent[^`]+)`", shown)
     ran = notebook.run(
         "%%px\nimport asyncio, concurrent.futures\n"
         f"async def main():\n    await asyncio.sleep(0)\n    return 5\n{call}"

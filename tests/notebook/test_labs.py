@@ -76,12 +76,14 @@ def repeats_its_outputs(lab: str, **variables: str) -> None:
         text=True,
         timeout=NOTEBOOK_SECONDS,
     )
-    told = ran.stdout
-    assert ran.returncode == 0, told
+    printed = ran.stdout
+    assert ran.returncode == 0, printed
     cells = nbformat.read(path, as_version=4).cells
     code = sum(cell.cell_type == "code" for cell in cells)
     # After a cell that ran out of time nbval expects failures; only what passed counts.
-    assert f"{code} passed" in told and "xfailed" not in told and "skipped" not in told, told
+    assert f"{code} passed" in printed and "xfailed" not in printed and "skipped" not in printed, (
+        printed
+    )
     wait_until(
         lambda: not any(started_with(process, mark) for process in rank_processes()),
         60,
@@ -104,9 +106,9 @@ def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
         resources={"metadata": {"path": str(ROOT / "solutions")}},
     )
     client.execute(env=environment())  # raises at an error that the lab does not expect
-    told = [text for cell in notebook.cells if cell.cell_type == "code" for text in shown(cell)]
+    printed = [text for cell in notebook.cells if cell.cell_type == "code" for text in shown(cell)]
     assert "3 ranks" in "".join(shown(start))
-    assert not [text for text in told if re.search(r": False\b", text)]
+    assert not [text for text in printed if re.search(r": False\b", text)]
 
 
 @pytest.mark.nightly
@@ -136,12 +138,12 @@ def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
     checks = [c for c in notebook.cells if "check" in c.metadata.get("tags", [])]
     assert checks
     for check in checks:
-        key, told = check.metadata.exercise, "\n".join(shown(check))
-        assert status[check.id] == "error", f"the check of {key} passes on the stub:\n{told}"
+        key, printed = check.metadata.exercise, "\n".join(shown(check))
+        assert status[check.id] == "error", f"the check of {key} passes on the stub:\n{printed}"
         # An exercise that builds on another may meet that one's stub first, and names it.
         not_done = rf"{key}: (not done yet|it calls exercise \w+, which is not done yet)"
-        assert re.search(not_done, told), f"the check of {key} on the stub says:\n{told}"
-        assert "✓" not in told
+        assert re.search(not_done, printed), f"the check of {key} on the stub says:\n{printed}"
+        assert "✓" not in printed
 
 
 def shown(cell: nbformat.NotebookNode) -> list[str]:

@@ -77,16 +77,16 @@ def pipelining(world: World, schedule: str) -> None:
     for parameter in nn.ModuleList(stages).parameters():
         nn.init.normal_(parameter)
     reference = nn.Sequential(*copy.deepcopy(stages))
-    mine = stages[world.rank]
+    own_stage = stages[world.rank]
     stage = library.PipelineStage(
-        mine, world.rank, world.size, torch.device("cpu"), group=world.group
+        own_stage, world.rank, world.size, torch.device("cpu"), group=world.group
     )
     last = world.rank == world.size - 1
     run = getattr(library, schedule)(stage, 4, loss_fn=nn.functional.mse_loss)
     x, target = torch.randn(8, 4), torch.randn(8, 4)
     run.step(*([x] if world.rank == 0 else []), **({"target": target} if last else {}))
     nn.functional.mse_loss(reference(x), target).backward()
-    for p, q in zip(mine.parameters(), reference[world.rank].parameters(), strict=True):
+    for p, q in zip(own_stage.parameters(), reference[world.rank].parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
 
 

@@ -171,9 +171,9 @@ ADDING = [run for run in RUNS if "reduce" in run.__name__]
 def same_as_gloo(world: World, run: Callable, ours: Make, theirs: Make) -> None:
     got = run(world.group, world.rank, world.size, ours)
     right = run(None, world.rank, world.size, theirs)
-    for mine, gloos in zip(got, right, strict=True):
-        assert mine.shape == gloos.shape
-        assert torch.equal(mine, gloos.to(mine.dtype)), (mine, gloos)
+    for own_rows, gloos in zip(got, right, strict=True):
+        assert own_rows.shape == gloos.shape
+        assert torch.equal(own_rows, gloos.to(own_rows.dtype)), (own_rows, gloos)
 
 
 @cases.add(run=RUNS, dtype=DTYPES)
@@ -257,9 +257,9 @@ def chunks_of_one_buffer_are_not_copied(world: World) -> None:
 
 @cases.add()
 def uneven_sizes(world: World) -> None:
-    mine = torch.full((world.rank + 1,), float(world.rank))
+    own_rows = torch.full((world.rank + 1,), float(world.rank))
     outputs = [torch.empty(r + 1) for r in range(world.size)]
-    dist.all_gather(outputs, mine, group=world.group)
+    dist.all_gather(outputs, own_rows, group=world.group)
     for r, tensor in enumerate(outputs):
         assert torch.equal(tensor, torch.full((r + 1,), float(r)))
     part = torch.empty(world.rank + 1)

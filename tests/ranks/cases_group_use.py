@@ -56,14 +56,14 @@ def groups_side_by_side(world: World) -> None:
     """Even and odd ranks each in their own group, and all in one, at the same time."""
     halves = [[r for r in range(world.size) if r % 2 == p] for p in (0, 1)]
     groups = [dist.new_group(half, backend="mpi4py") for half in halves]
-    mine = groups[world.rank % 2]
+    own_group = groups[world.rank % 2]
     for _ in range(3):
         x, y = torch.ones(2), torch.ones(2)
-        dist.all_reduce(x, group=mine)
+        dist.all_reduce(x, group=own_group)
         dist.all_reduce(y, group=world.group)
         assert x[0] == len(halves[world.rank % 2]) and y[0] == world.size
-    assert mine.group_name != world.group.group_name
-    dist.destroy_process_group(mine)
+    assert own_group.group_name != world.group.group_name
+    dist.destroy_process_group(own_group)
     dist.all_reduce(y, group=world.group)
 
 

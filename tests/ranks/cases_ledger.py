@@ -127,36 +127,36 @@ def objects_count_as_their_pickle(world: World) -> None:
     right, left = ring(world)
     ledger = Ledger()
     comm = ledger.watch(world.comm)
-    mine, theirs = ["x" * (10 * r + 1) for r in (world.rank, left)]
-    assert comm.sendrecv(mine, right, source=left) == theirs
+    own, theirs = ["x" * (10 * r + 1) for r in (world.rank, left)]
+    assert comm.sendrecv(own, right, source=left) == theirs
     request = comm.irecv(source=left)
-    comm.send(mine, right)
+    comm.send(own, right)
     assert request.wait() == theirs
-    request = comm.isend(mine, right)
+    request = comm.isend(own, right)
     assert comm.recv(source=left) == theirs
     request.wait()
     for call in ledger.receives():
         assert (call.bytes_received, call.source) == (size(theirs), left)
     for call in ledger.sends():
-        assert (call.bytes_sent, call.to) == (size(mine), right)
+        assert (call.bytes_sent, call.to) == (size(own), right)
     ledger.clear()
     values = ["x" * (10 * r + 1) for r in range(world.size)]
     everything = sum(map(size, values))
     is_root = world.rank == 0
-    assert comm.allgather(mine) == values
-    assert comm.gather(mine) == (values if is_root else None)
-    assert comm.scatter(values if is_root else None) == mine
+    assert comm.allgather(own) == values
+    assert comm.gather(own) == (values if is_root else None)
+    assert comm.scatter(values if is_root else None) == own
     assert comm.bcast(values[1] if is_root else None) == values[1]
     assert comm.allreduce(1) == world.size
-    assert comm.alltoall(values) == [mine] * world.size
+    assert comm.alltoall(values) == [own] * world.size
     comm.barrier()
     assert [(c.op, c.bytes_sent, c.bytes_received) for c in ledger.calls] == [
-        ("all_gather", size(mine), everything),
-        ("gather", size(mine), everything if is_root else 0),
-        ("scatter", everything if is_root else 0, size(mine)),
+        ("all_gather", size(own), everything),
+        ("gather", size(own), everything if is_root else 0),
+        ("scatter", everything if is_root else 0, size(own)),
         ("broadcast", size(values[1]) if is_root else 0, 0 if is_root else size(values[1])),
         ("all_reduce", size(1), size(world.size)),
-        ("all_to_all", everything, world.size * size(mine)),
+        ("all_to_all", everything, world.size * size(own)),
         ("barrier", 0, 0),
     ]
 
@@ -382,7 +382,7 @@ def persistent_and_neighborhood_collectives(world: World) -> None:
     request.Wait()
     grid = comm.Create_cart([world.size], periods=[True])
     grid.Neighbor_alltoall(np.arange(4.0), came)
-    grid.neighbor_allgather("mine")
+    grid.neighbor_allgather("own")
     assert [call.op for call in ledger.calls] == [
         "all_reduce",
         "neighbor_all_to_all",

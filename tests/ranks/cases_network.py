@@ -35,9 +35,9 @@ def seconds_of(world: World, work: Callable[[], Any]) -> tuple[float, float]:
     world.comm.Barrier()
     begun = now()
     work()
-    done = now()
+    ended = now()
     starts = world.comm.allgather(begun)
-    end = max(world.comm.allgather(done))
+    end = max(world.comm.allgather(ended))
     return end - min(starts), end - max(starts)
 
 
@@ -66,9 +66,9 @@ def assert_in_time(
     """The same, for what `measure` takes on each rank by its own account."""
     took = []
     for _ in range(TRIES):
-        mine = measure()
-        took.append(max(world.comm.allgather(mine)))
-        assert seconds <= mine + early, f"took {mine} s, sooner than {seconds:.3f} s"
+        own = measure()
+        took.append(max(world.comm.allgather(own)))
+        assert seconds <= own + early, f"took {own} s, sooner than {seconds:.3f} s"
         if took[-1] < seconds + LATE:
             return
     raise AssertionError(f"took {took} s, later than {seconds:.3f} s")
@@ -153,8 +153,8 @@ def a_collective_starts_when_the_last_rank_comes(world: World) -> None:
         compute(0.3 if world.rank == late else 0)
         came = now()
         dist.all_reduce(x(), group=world.group)
-        done = now()
-        return done - world.comm.bcast(came, root=late)
+        ended = now()
+        return ended - world.comm.bcast(came, root=late)
 
     assert_in_time(world, NETWORK.collective("all_reduce", 400).seconds, from_when_it_came)
 
@@ -177,10 +177,10 @@ def a_collective_starts_at_the_call(world: World) -> None:
 def sums_are_the_same_bits_on_all_ranks(world: World, length: int, dtype: torch.dtype) -> None:
     """In the order of the ranks, in as many pieces as it takes."""
     quick = network.emulated_group(Network(1, 4, Link(0, 0), Link(0, 0)))
-    mine = [torch.rand(length, dtype=dtype, generator=_generator(r)) for r in range(world.size)]
-    right = mine[0] + mine[1] + mine[2] + mine[3]
+    own = [torch.rand(length, dtype=dtype, generator=_generator(r)) for r in range(world.size)]
+    right = own[0] + own[1] + own[2] + own[3]
     for _ in range(2):
-        numbers = mine[world.rank].clone()
+        numbers = own[world.rank].clone()
         dist.all_reduce(numbers, group=quick)
         assert torch.equal(numbers, right)
 
@@ -201,9 +201,9 @@ def an_asynchronous_call_waits_for_nobody(world: World) -> None:
         came = max(world.comm.allgather(begun))
         assert world.rank > 0 or returned < came
         work.wait()
-        done = now()
+        ended = now()
         assert work.is_completed() and work.is_success() and numbers[0] == world.size
-        return done - came
+        return ended - came
 
     assert_in_time(world, NETWORK.collective("all_reduce", 400).seconds, from_when_the_last_came)
 
@@ -243,10 +243,10 @@ def collectives_of_two_groups_queue_where_they_share_a_link(world: World) -> Non
 def a_node_and_the_network_do_not_queue_on_each_other(world: World) -> None:
     nodes = [network.sub_group(world.group, node) for node in ([0, 1], [2, 3])]
     pairs = [network.sub_group(world.group, pair) for pair in ([0, 2], [1, 3])]
-    mine = [nodes[world.rank // 2], pairs[world.rank % 2]]
+    own = [nodes[world.rank // 2], pairs[world.rank % 2]]
 
     def both() -> None:
-        works = [dist.all_reduce(x(1000), group=g, async_op=True) for g in mine]
+        works = [dist.all_reduce(x(1000), group=g, async_op=True) for g in own]
         for work in works:
             work.wait()
 
@@ -473,8 +473,8 @@ class Slow(nn.Linear):
 
 @cases.add()
 def what_a_module_takes_itself_is_part_of_the_set_time(world: World) -> None:
-    module, told = Slow(3, 2), []
-    module.weight.register_post_accumulate_grad_hook(lambda _: told.append(now()))
+    module, times_of_gradient = Slow(3, 2), []
+    module.weight.register_post_accumulate_grad_hook(lambda _: times_of_gradient.append(now()))
     took = []
     for _ in range(TRIES):
         begun = now()
@@ -482,7 +482,7 @@ def what_a_module_takes_itself_is_part_of_the_set_time(world: World) -> None:
         between = now()
         outputs.sum().backward()
         took.append((between - begun, now() - between))
-        assert took[-1][0] >= 0.3 and told[-1] - between >= 0.4
+        assert took[-1][0] >= 0.3 and times_of_gradient[-1] - between >= 0.4
         if took[-1][0] < 0.4 and took[-1][1] < 0.5:
             return
     raise AssertionError(f"took {took} s, forward and backward")

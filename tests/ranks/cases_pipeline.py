@@ -29,8 +29,8 @@ def waiting_for_one_message_leaves_others_under_way(world: World) -> None:
         for_later.wait()
     elif world.rank == 1:
         dist.isend(torch.tensor([7.0]), group=group, group_dst=0, tag=2).wait()
-        told, late_one = torch.zeros(1), torch.zeros(3)
-        dist.recv(told, group=group, group_src=0, tag=3)
+        announced, late_one = torch.zeros(1), torch.zeros(3)
+        dist.recv(announced, group=group, group_src=0, tag=3)
         dist.recv(late_one, group=group, group_src=0, tag=1)
         assert late_one.tolist() == [1, 1, 1]
     group.close()

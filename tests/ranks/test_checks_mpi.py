@@ -53,14 +53,14 @@ def message(check: Callable[[Callable], None], function: Callable) -> str:
     from parlab.checks import CheckFailed
     from parlab.checks.base.collective import gather
 
-    said = ""
+    shown = ""
     with quiet():
         try:
             check(function)
         except CheckFailed as failure:
-            said = str(failure)
-    assert len(set(gather(said))) == 1
-    return said
+            shown = str(failure)
+    assert len(set(gather(shown))) == 1
+    return shown
 
 
 def verdicts() -> None:
@@ -92,11 +92,11 @@ def verdicts() -> None:
 
     assert message(check.ring_shift, stub) == "ring_shift: not done yet"
     assert message(check.ring_shift, stub_on_one_rank) == "ring_shift: not done yet"
-    said = message(check.ring_shift, fails_on_one_rank)
-    assert "AttributeError" in said and "no_such_attribute" in said
-    assert "\n  rank 1  line " in said
-    said = message(check.ring_shift, returns_nothing_on_one_rank)
-    assert "rank 3: it returns None: is a `return` missing?" in said
+    shown = message(check.ring_shift, fails_on_one_rank)
+    assert "AttributeError" in shown and "no_such_attribute" in shown
+    assert "\n  rank 1  line " in shown
+    shown = message(check.ring_shift, returns_nothing_on_one_rank)
+    assert "rank 3: it returns None: is a `return` missing?" in shown
 
 
 def freed_calls_may_end_well() -> None:
@@ -117,9 +117,9 @@ def freed_calls_may_end_well() -> None:
         return until_freed(comm).no_such_attribute if comm.rank == 1 else comm.recv(source=1)
 
     for function in (returns_on_rank_1, raises_on_rank_1):
-        said = message(check.ring_shift, function)
-        assert "does not end; stopped while waiting (with 4 ranks, " in said
-        assert "\n  rank 1         at line " in said and "\n  ranks 0, 2, 3  at line " in said
+        shown = message(check.ring_shift, function)
+        assert "does not end; stopped while waiting (with 4 ranks, " in shown
+        assert "\n  rank 1         at line " in shown and "\n  ranks 0, 2, 3  at line " in shown
 
 
 def mistakes_leave_nothing_behind() -> None:

@@ -25,14 +25,14 @@ test_times = cases_test("cases_network", world_sizes=[4], network=NETWORK)
 
 
 def test_what_does_not_go_together_is_told_before_ranks_start() -> None:
-    for arguments, told in [
+    for arguments, expected in [
         ({"n": 8, "network": QUICK}, "the network has 4 ranks"),
         ({"network": "2 nodes of 4"}, "a parlab.network.Network, not '2 nodes of 4'"),
         ({"profile": "slurm", "network": QUICK}, "profile is a real network"),
     ]:
         with pytest.raises(ValueError) as refused:
             cluster.start(**arguments)
-        assert told in str(refused.value) and "\n" not in str(refused.value)
+        assert expected in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_stages_make_up_for_late_wakes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,10 +51,10 @@ def test_functions_may_measure_themselves() -> None:
 
 
 def test_bytes_are_told_as_bytes() -> None:
-    told = report.lines(
+    printed = report.lines(
         bench(lambda: Pair(lambda: 0, lambda: 0), unit="bytes"), Samples([2e6], [4e6])
     )
-    assert told[-1].endswith("nothing; 2 MB against 4 MB")
+    assert printed[-1].endswith("nothing; 2 MB against 4 MB")
 
 
 def test_submissions_to_grade_are_right_or_have_mistakes_of_the_tests() -> None:
@@ -114,8 +114,8 @@ def spinning() -> Iterator[int]:
         import subprocess, sys
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         print(subprocess.Popen([sys.executable, "-c", "while True: pass"], **quiet).pid)"""
-    told = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True)
-    spinner = psutil.Process(int(told.stdout))
+    printed = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True)
+    spinner = psutil.Process(int(printed.stdout))
     yield spinner.pid
     spinner.kill()
 
@@ -132,10 +132,14 @@ def test_a_busy_machine_is_refused(spinning: int, tmp_path: Path) -> None:
     output = tmp_path / "bench.json"
 
     def refused() -> bool:
-        told = run("all_reduce_1kB", "--output", str(output))
-        if told.returncode != 2:
+        printed = run("all_reduce_1kB", "--output", str(output))
+        if printed.returncode != 2:
             output.unlink()
-        return told.returncode == 2 and "of a core" in told.stderr and "--force" in told.stderr
+        return (
+            printed.returncode == 2
+            and "of a core" in printed.stderr
+            and "--force" in printed.stderr
+        )
 
     wait_until(refused, seconds=120, what="the benchmarks refuse to run")
     assert not output.exists()
@@ -150,16 +154,16 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 def test_a_benchmark_on_real_ranks(tmp_path: Path) -> None:
     """What it tells, and not how fast: the machine may be busy with other tests."""
     output = tmp_path / "bench.json"
-    told = run("all_reduce_1kB", "--force", "--output", str(output))
-    assert told.returncode == 0, told.stderr
+    printed = run("all_reduce_1kB", "--force", "--output", str(output))
+    assert printed.returncode == 0, printed.stderr
     (row,) = json.loads(output.read_text())
     assert list(row) == ["name", "peer", "work", "ratio", "spread", "target"]
     assert row["name"] == "all_reduce_1kB" and row["spread"][0] <= row["ratio"] <= row["spread"][1]
-    assert "all_reduce_1kB" in told.stdout and "target 0.1" in told.stdout
+    assert "all_reduce_1kB" in printed.stdout and "target 0.1" in printed.stdout
 
 
 def test_what_there_is() -> None:
-    told = run("--list")
-    assert told.returncode == 0
-    assert "collectives: all_reduce_16MB" in told.stdout
+    printed = run("--list")
+    assert printed.returncode == 0
+    assert "collectives: all_reduce_16MB" in printed.stdout
     assert run("nonsense").returncode == 2

@@ -29,9 +29,9 @@ def parlab(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 def test_this_machine_is_ready_and_every_line_says_what_follows() -> None:
     ran = parlab("doctor", "--json")
     assert ran.returncode == 0, ran.stdout
-    told = json.loads(ran.stdout)
-    assert told["ready"] is True
-    findings = {finding["name"]: finding for finding in told["findings"]}
+    report = json.loads(ran.stdout)
+    assert report["ready"] is True
+    findings = {finding["name"]: finding for finding in report["findings"]}
     assert list(findings) == list(doctor.EXAMINATIONS)
     assert all(finding["found"] and finding["meaning"] for finding in findings.values())
     assert all(finding["status"] in ("ok", "note") for finding in findings.values())

@@ -198,8 +198,8 @@ def test_other_values_and_other_words_than_the_stored_ones_fail(various: LabRun)
 
 def test_an_error_is_told_with_its_line_and_later_cells_run(various: LabRun) -> None:
     assert various.cells["error"]["status"] == "failed"
-    told = "rank 1: ValueError: no such thing (line 3 of the cell)"
-    assert various.cells["error"]["why"] == told
+    message = "rank 1: ValueError: no such thing (line 3 of the cell)"
+    assert various.cells["error"]["why"] == message
     assert statuses(various)["after"] == "passed"
 
 
@@ -241,8 +241,8 @@ def test_cells_that_end_their_ranks_are_left_out_and_the_rest_runs_on_new_ones(
     }
     assert outcome.status == "crashed"
     assert "ended by SIGSEGV" in outcome.why
-    told = "rank 0: ValueError: left (line 3 of the cell); other ranks wait for it"
-    assert run.cells["alone"]["why"] == told
+    message = "rank 0: ValueError: left (line 3 of the cell); other ranks wait for it"
+    assert run.cells["alone"]["why"] == message
 
 
 @pytest.mark.nightly
@@ -416,11 +416,11 @@ def test_the_record_has_every_item_and_resume_does_what_failed_again(tmp_path: P
     ran = gpu_check(*on_cpu(labs, output))
     assert ran.returncode == 1, ran.stderr
     assert "Failed: 02_wrong" in ran.stderr
-    told = json.loads(output.read_text())
-    assert told["complete"] is True
-    assert told["machine"]["torch"]
-    assert told["mpi"] == "--without-mpi"
-    assert told["command"].startswith("python -m parlab_staff.gpu_check --device cpu")
+    record = json.loads(output.read_text())
+    assert record["complete"] is True
+    assert record["machine"]["torch"]
+    assert record["mpi"] == "--without-mpi"
+    assert record["command"].startswith("python -m parlab_staff.gpu_check --device cpu")
     found = items(output)
     assert found["01_right"]["status"] == "passed"
     assert found["02_wrong"]["why"].endswith("rank 0: ValueError: wrong (line 2 of the cell)")
@@ -448,8 +448,8 @@ def test_a_kill_leaves_what_was_done(tmp_path: Path) -> None:
         process.kill()
     rank = int(begun.read_text())
     wait_until(lambda: not psutil.pid_exists(rank), 20, "its ranks end with the check")
-    told = json.loads(output.read_text())
-    assert told["complete"] is False
+    record = json.loads(output.read_text())
+    assert record["complete"] is False
     found = items(output)
     assert found["01_right"]["status"] == "passed"
     assert found["02_wrong"]["why"] == "ended while it was running"

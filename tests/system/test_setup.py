@@ -71,19 +71,19 @@ def checkout(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A checkout that two calls at once have set up, and what each of them told."""
+def made_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A checkout that two calls at once have set up, and what each of them printed."""
     folder = checkout(tmp_path_factory.mktemp("course"))
     at_once = [start(folder), start(folder)]
-    told = [call.communicate(timeout=DEADLINE)[0] for call in at_once]
-    assert [call.returncode for call in at_once] == [0, 0], told
-    return folder, told
+    printed = [call.communicate(timeout=DEADLINE)[0] for call in at_once]
+    assert [call.returncode for call in at_once] == [0, 0], printed
+    return folder, printed
 
 
 @pytest.fixture
-def made(told: tuple[Path, list[str]]) -> Path:
+def made(made_twice: tuple[Path, list[str]]) -> Path:
     """That checkout, its `.venv` as it should be."""
-    folder, _ = told
+    folder, _ = made_twice
     assert make(folder, "setup").returncode == 0
     return folder
 
@@ -99,8 +99,8 @@ def test_the_second_call_does_nothing() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_of_two_calls_at_once_one_makes_it(told: tuple[Path, list[str]]) -> None:
-    folder, texts = told
+def test_of_two_calls_at_once_one_makes_it(made_twice: tuple[Path, list[str]]) -> None:
+    folder, texts = made_twice
     assert sum("Creating .venv" in text for text in texts) == 1, texts
     installed = subprocess.run(
         [folder / ".venv" / "bin" / "python", "-c", "import parlab; print(parlab.__file__)"],
@@ -137,9 +137,9 @@ def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made:
     wait_until((folder / "bin" / "pip").exists, DEADLINE, "pip is there, and starts")
     left_over.touch()
     os.killpg(call.pid, signal.SIGINT)  # Ctrl-C reaches all that the terminal started
-    said, _ = call.communicate(timeout=DEADLINE)
+    output, _ = call.communicate(timeout=DEADLINE)
     assert call.returncode != 0
-    assert "the next make starts it again" in said
+    assert "the next make starts it again" in output
     assert not (folder / STAMP.name).exists()
 
     again = make(made, "setup")
@@ -182,8 +182,8 @@ def targets() -> set[str]:
 
 
 def test_help_lists_every_target() -> None:
-    told = make(ROOT, "help").stdout
-    listed = {line.split()[0] for line in told.splitlines()[1:]}
+    printed = make(ROOT, "help").stdout
+    listed = {line.split()[0] for line in printed.splitlines()[1:]}
     assert listed == targets()
 
 

@@ -55,11 +55,11 @@ def install(machine: Path) -> tuple[str, list[list[str]]]:
 def test_root_gets_what_is_missing_and_is_told(machine: Path) -> None:
     program(machine, "make")
     program(machine, "bwrap")
-    said, installed = install(machine)
+    printed, installed = install(machine)
     missing = ["python3", "python3-venv", "git", "g++", BROWSER, "slurm-wlm", "munge"]
     missing += ["openssh-client"]
     assert installed == [missing]
-    assert f"Installing {' '.join(missing)}\n" in said
+    assert f"Installing {' '.join(missing)}\n" in printed
 
 
 def test_where_nothing_is_missing_nothing_happens(machine: Path) -> None:
@@ -91,9 +91,9 @@ def test_without_root_nothing_is_installed_and_that_is_told(
     program(machine, "id", "echo 1000")
     if sudo:
         program(machine, "sudo", sudo)
-    said, installed = install(machine)
+    printed, installed = install(machine)
     assert installed == []
-    assert said.startswith("Not installed, since only root may: ") and "chromium" in said
+    assert printed.startswith("Not installed, since only root may: ") and "chromium" in printed
 
 
 def test_elsewhere_nothing_is_installed(machine: Path) -> None:
@@ -103,9 +103,9 @@ def test_elsewhere_nothing_is_installed(machine: Path) -> None:
 
 def test_packages_that_cannot_be_had_do_not_stop_the_tests(machine: Path) -> None:
     program(machine, "apt-get", "echo no network; exit 100")
-    said, _ = install(machine)
-    assert "no network" in said
-    assert said.splitlines()[-1].startswith("Not all of these could be installed")
+    printed, _ = install(machine)
+    assert "no network" in printed
+    assert printed.splitlines()[-1].startswith("Not all of these could be installed")
 
 
 def a_browser_test(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:

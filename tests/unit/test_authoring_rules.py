@@ -28,9 +28,11 @@ def problems(course: TinyCourse, capsys: pytest.CaptureFixture) -> list[str]:
     assert course.build("--no-execute") == 1
     assert not course.lab.exists()
     assert course.build("--check") == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[: len(told) // 2] == told[len(told) // 2 :], "--check tells something else"
-    return told[: len(told) // 2]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :], (
+        "--check tells something else"
+    )
+    return printed[: len(printed) // 2]
 
 
 def test_a_right_source_has_no_problems(course: TinyCourse) -> None:
@@ -250,10 +252,10 @@ def test_a_mistake_is_told_with_its_line(
     old, new, (start, *occurrence, message) = MISTAKES[mistake]
     course.edit(old, new)
     line = line_of(start, course, *occurrence)
-    told = problems(course, capsys)
-    assert any(t.startswith(f"solutions/01_adding.py:{line}: ") and message in t for t in told), (
-        f"nothing at line {line} of\n" + "\n".join(told)
-    )
+    printed = problems(course, capsys)
+    assert any(
+        t.startswith(f"solutions/01_adding.py:{line}: ") and message in t for t in printed
+    ), f"nothing at line {line} of\n" + "\n".join(printed)
 
 
 def test_a_check_before_its_exercise(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
@@ -307,8 +309,8 @@ def test_a_key_in_two_labs(course: TinyCourse, capsys: pytest.CaptureFixture) ->
     ]
     # Asked for the first alone, it is told there.
     assert course.build("01_adding", "--check") == 1
-    told = capsys.readouterr().out
-    assert f"solutions/01_adding.py:{line}: exercise 'add' is also in 02_more.py:{line}" in told
+    printed = capsys.readouterr().out
+    assert f"solutions/01_adding.py:{line}: exercise 'add' is also in 02_more.py:{line}" in printed
 
 
 @pytest.mark.parametrize("module", [None, "def subtract(function): ...\n", "def add(\n"])
@@ -320,10 +322,10 @@ def test_a_key_that_the_checks_do_not_know(
         path.unlink()
     else:
         path.write_text(module)
-    [told] = problems(course, capsys)
+    [printed] = problems(course, capsys)
     text = "has no function 'add'" if module == "def subtract(function): ...\n" else "no module"
-    assert told.startswith(f"solutions/01_adding.py:{line_of(CHECK, course)}: ")
-    assert "parlab.checks.adding" in told and text in told
+    assert printed.startswith(f"solutions/01_adding.py:{line_of(CHECK, course)}: ")
+    assert "parlab.checks.adding" in printed and text in printed
 
 
 def test_checks_may_be_a_package_and_are_not_imported(course: TinyCourse) -> None:
@@ -343,16 +345,16 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_lines(
     course.edit('["nbval-ignore-output"]', '["nbval"]')
     course.edit("        return b\n", "\n")
     course.edit("add(1, 1)", "add(1, 1")
-    told = problems(course, capsys)
-    assert len(told) == 4
-    lines = [int(text.split(":")[1]) for text in told]
+    printed = problems(course, capsys)
+    assert len(printed) == 4
+    lines = [int(text.split(":")[1]) for text in printed]
     assert lines == sorted(lines)
 
 
 def test_a_source_that_is_no_text(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
     course.source.write_bytes(b"# %%\nx = '\xff'\n")
-    [told] = problems(course, capsys)
-    assert told.startswith("solutions/01_adding.py:1: not UTF-8 text")
+    [printed] = problems(course, capsys)
+    assert printed.startswith("solutions/01_adding.py:1: not UTF-8 text")
 
 
 def test_a_source_of_another_name(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:

@@ -41,11 +41,11 @@ def test_the_innermost_line_of_the_learner_counts():
 def test_an_import_is_at_work_unless_it_runs_a_file_of_the_learners():
     find = '  File "<frozen importlib._bootstrap>", line 1178 in _find_and_load\n'
     torch = '  File "/v/lib/python3.11/site-packages/torch/nn.py", line 3 in forward\n'
-    mine = '  File "/home/me/train.py", line 2 in <module>\n'
-    assert is_importing(torch + find + mine + find)
-    assert not is_importing(torch + mine + find), "it trains"
-    assert in_import(torch + mine + find)
-    assert not is_importing(torch + mine)
+    own_frame = '  File "/home/me/train.py", line 2 in <module>\n'
+    assert is_importing(torch + find + own_frame + find)
+    assert not is_importing(torch + own_frame + find), "it trains"
+    assert in_import(torch + own_frame + find)
+    assert not is_importing(torch + own_frame)
 
 
 def test_magics_below_px_are_sent_first_and_lines_keep_their_numbers():

@@ -119,8 +119,8 @@ except TypeError as error:
     print(json.dumps(str(error)))
 """
     )
-    said = run(program, tmp_path, TRITON_INTERPRET="1")
-    assert "double is interpreted" in said
+    printed = run(program, tmp_path, TRITON_INTERPRET="1")
+    assert "double is interpreted" in printed
 
 
 def test_an_interpreted_kernel_is_compiled_in_another_process(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_small_all_reduce_crosses_between_nodes_once() -> None:
 
 
 def test_a_description_that_makes_no_sense_is_told_in_one_line() -> None:
-    for wrong, told in [
+    for wrong, expected in [
         ({"nodes": 0}, "nodes is a whole number, 1 or more, not 0"),
         ({"ranks_per_node": 2.5}, "ranks_per_node is a whole number, 1 or more, not 2.5"),
         ({"nodes": True}, "nodes is a whole number"),
@@ -160,7 +160,7 @@ def test_a_description_that_makes_no_sense_is_told_in_one_line() -> None:
         right = {"nodes": 2, "ranks_per_node": 4, "inside": INSIDE, "between": BETWEEN, "call": 0.0}
         with pytest.raises(ValueError) as refused:
             Network(**right | wrong)
-        assert told in str(refused.value) and "\n" not in str(refused.value)
+        assert expected in str(refused.value) and "\n" not in str(refused.value)
     for bandwidth in (0, -1e9, math.nan):
         with pytest.raises(ValueError, match="bytes a second, above 0"):
             Link.of(1e-6, bandwidth)

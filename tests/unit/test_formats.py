@@ -133,8 +133,8 @@ def test_no_size_is_accurate_enough() -> None:
 
 
 def test_a_sum_of_equal_numbers_ends_where_the_costs_say() -> None:
-    most = costs.most_ranks(FP16, 1000.0)
-    for ranks, finite in ((most, True), (most + 1, False)):
+    most_ranks_at_1000 = costs.most_ranks(FP16, 1000.0)
+    for ranks, finite in ((most_ranks_at_1000, True), (most_ranks_at_1000 + 1, False)):
         exact = torch.tensor(1000.0 * ranks, dtype=torch.float64)
         assert exact.to(torch.float16).isfinite() == finite
 

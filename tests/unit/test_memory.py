@@ -120,6 +120,28 @@ def test_saved_is_what_the_backward_pass_needs() -> None:
     assert again.bytes < saved.bytes
 
 
+def test_saved_lets_a_graph_go() -> None:
+    layer = nn.Linear(100, 100)
+    with memory.LiveStorages() as live, memory.Saved(layer) as saved:
+        layer(torch.ones(3, 100)).softmax(-1)
+    assert saved.bytes == 4 * (300 + 300)
+    assert live.live == 0, "softmax keeps its own output"
+
+
+def test_history_has_the_bytes_after_each_operation() -> None:
+    with memory.History() as history:
+        x = torch.ones(1000)
+        y = x * 2
+        history.mark("sum")
+        del x
+        total = y.sum()
+        history.mark("end")
+    assert history.bytes == [4000, 8000, 4000 + 4]
+    assert history.marks == {"sum": 2, "end": 3}
+    assert history.peak == 8000
+    assert total == 2000
+
+
 def test_the_process_grows_and_shrinks_with_its_tensors() -> None:
     before = memory.process_bytes(torch.device("cpu"))
     tensors = [torch.ones(25_000) for _ in range(400)]  # each too small for pages of its own

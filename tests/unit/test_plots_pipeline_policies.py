@@ -54,11 +54,11 @@ def test_backward_passes_in_two_parts_idle_and_hold_what_the_papers_table_says(
 
 def most_held(spans: list[Span]) -> int:
     """Micro-batches of a rank from their forward pass until the gradients of the weights."""
-    held, most = 0, 0
+    held, largest = 0, 0
     for span in spans:
         held += {"forward": 1, "backward": 0, "weights": -1}[span.action.kind]
-        most = max(most, held)
-    return most
+        largest = max(largest, held)
+    return largest
 
 
 @pytest.mark.parametrize(("ranks", "m"), [(2, 3), (3, 5), (4, 7), (8, 15)])

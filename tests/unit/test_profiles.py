@@ -59,7 +59,7 @@ def test_a_profile_is_overwritten_only_when_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"name": "../slurm"}, "--name ../slurm: letters"),
         ({"name": ""}, "--name : letters"),
@@ -73,11 +73,11 @@ def test_a_profile_is_overwritten_only_when_asked() -> None:
     ],
 )
 def test_what_cannot_be_right_is_refused_and_nothing_written(
-    given: dict[str, Any], told: str, home: Path
+    given: dict[str, Any], expected: str, home: Path
 ) -> None:
     with pytest.raises(ValueError) as refused:
         write_slurm(**{"name": "slurm"} | given)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
     assert list(home.iterdir()) == []
 
 

@@ -1,10 +1,11 @@
 """Which layer a parameter belongs to."""
 
 import pytest
+import torch
 from torch import nn
 
 from parlab import models
-from parlab.sharding import own_parameters
+from parlab.sharding import flat_buffers, own_parameters
 
 
 def test_a_model_has_what_its_blocks_have_not() -> None:
@@ -32,3 +33,21 @@ def test_a_weight_that_two_layers_share_needs_one_around_both() -> None:
         own_parameters([first, second])
     both = nn.Sequential(first, second)
     assert len(own_parameters([both])[0][1]) == 3
+
+
+def test_flat_buffers_are_the_memory_of_parameters_and_gradients() -> None:
+    layer = nn.Linear(3, 2)
+    before = [p.detach().clone() for p in layer.parameters()]
+    flat, gradient = flat_buffers(list(layer.parameters()), 5)
+    assert len(flat) == len(gradient) == 10 and flat[8:].tolist() == [0, 0]
+    assert all(torch.equal(p, old) for p, old in zip(layer.parameters(), before, strict=True))
+    layer(torch.ones(3)).sum().backward()
+    assert gradient.tolist() == [1.0] * 8 + [0.0] * 2
+    flat += 1
+    assert torch.equal(layer.bias, before[1] + 1)
+    assert not flat.requires_grad
+
+
+def test_flat_buffers_need_no_padding_for_a_multiple() -> None:
+    flat, _ = flat_buffers([nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(4))], 5)
+    assert flat.tolist() == [1.0] * 10

@@ -192,15 +192,15 @@ class Trial:
         number = min((entry[0] for entry in found if entry), default=None)
         if number is None:
             return
-        mine = first[1] if first is not None and first[0] == number else None
-        self.check.agree(mine and self._told(mine), (self.rank, self.size))
+        own = first[1] if first is not None and first[0] == number else None
+        self.check.agree(own and self._with_situation(own), (self.rank, self.size))
 
     def fail(self, finding: Finding) -> None:
         """Fail for what all ranks know, as from `calls`."""
-        self.check.fail(self._told(finding))
+        self.check.fail(self._with_situation(finding))
 
-    def _told(self, finding: Finding) -> Finding:
-        """With the situation, and with what else may have led there."""
+    def _with_situation(self, finding: Finding) -> Finding:
+        """The finding with its situation and with what else may have caused it."""
         text, separator, more = finding.text.partition("\n")
         return replace(finding, text=f"{text} ({self.situation}){separator}{more}{self._hint()}")
 

@@ -1,9 +1,9 @@
 """Runs a learner's function so that neither an exception nor a deadlock stops the check.
 
-A rank that is blocked in MPI hears nothing, but it let go of Python's lock: a thread beside it
-sees the line it is at, and frees it by revoking the communicator (MPI's fault tolerance): at once
-where no rank goes on (see `standstill`), else at a deadline. Where MPI lacks that, the deadline of
-the cell is what is left.
+A rank that is blocked in MPI cannot react, but it has released Python's lock. A thread of the same
+process sees the line where it waits, and frees it by revoking the communicator (MPI's fault
+tolerance): at once if no rank goes on (see `deadlock.Standstill`), and otherwise at a deadline. If
+MPI cannot revoke, only the deadline of the cell is left.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from parlab.checks.base.refused_calls import refusal
 
 STEP_SECONDS = 0.1  # between looks at whether ranks stand still
 LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
-PATIENCE = 3  # how many times the seconds of a call that waits are those of one that goes on
+PATIENCE = 3  # a call that still sends messages has this many times as long
 
 _LIBRARIES = (
     str(Path(__file__).resolve().parents[2]),
@@ -39,9 +39,9 @@ _LIBRARIES = (
 class Ended:
     """How a call ended on one rank.
 
-    `unfinished` is a stub; `stuck` waited in the communicator until it was revoked. `line` is the
-    innermost line that the learner wrote: where it raised, or where it was last seen at work. A
-    call that returned soon was not seen.
+    An `unfinished` call is a stub's. A `stuck` call waited in the communicator until that was
+    revoked. `line` is the innermost line that the learner wrote: where it raised, or where the
+    watchdog last saw it. It is "" if the call returned before the watchdog looked.
     """
 
     kind: Literal["returned", "raised", "unfinished", "stuck"]
@@ -54,6 +54,63 @@ class Ended:
         return replace(self, value=None)
 
 
+class _Watch:
+    """Looks at the calling thread until its call ends, and revokes `comm` if the call is stuck."""
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        seconds: float,
+        messages: Callable[[], int],
+        standstill: Standstill | None,
+    ) -> None:
+        self.comm, self.seconds = comm, seconds
+        self.messages, self.standstill = messages, standstill
+        self.caller = threading.get_ident()
+        self.places: list[str] = []  # where the call was at each look
+        self.latest_place = ""
+        self.call_ended = threading.Event()
+        self.begun = time.monotonic()
+        threading.Thread(target=self._run, name="parlab-watchdog", daemon=True).start()
+
+    def end(self) -> None:
+        """Stop looking: the call has ended."""
+        self.call_ended.set()
+        if self.standstill is not None:
+            if self.standstill.stuck:  # a rank may be freed before its own watchdog has seen it
+                self.places.append(self.latest_place)
+            self.standstill.ended()
+
+    def _run(self) -> None:
+        # Twice: a rank may be freed by another's watchdog before the second look, and a call that
+        # is freed may end quietly, so that its rank is somewhere else by then.
+        looks, sent = 0, 0
+        latest, next_look = self.begun + (PATIENCE - 0.5) * self.seconds, self.begun
+        while looks < 2:
+            next_look += self.seconds / 2
+            stands_still = self._stands_still_until(next_look)
+            if self.call_ended.is_set():
+                return
+            self.places.append(self.latest_place)
+            if stands_still:
+                break
+            before, sent = sent, self.messages()
+            goes_on = looks == 1 and sent > before and time.monotonic() < latest
+            looks += not goes_on
+        if not self.call_ended.wait(LOOK_SECONDS):
+            _revoke(self.comm)
+
+    def _stands_still_until(self, moment: float) -> bool:
+        """Wait until then, and return whether the call came to a standstill before."""
+        while not self.call_ended.wait(min(STEP_SECONDS, max(moment - time.monotonic(), 0.0))):
+            self.latest_place = _place_of_thread(self.caller)
+            if self.standstill is not None and self.standstill.look(self.caller):
+                return True
+            if time.monotonic() >= moment:
+                return False
+        return False
+
+
 def run_watched(
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -64,46 +121,10 @@ def run_watched(
 ) -> Ended:
     """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`.
 
-    A call that communicates meanwhile, as the number of its `messages` says, is not stuck but slow,
-    as on a busy machine: it has `PATIENCE` times as long. One that has come to a `standstill` need
-    not be waited for.
+    A call whose number of `messages` grows is slow, as on a busy machine, and not stuck: it has
+    `PATIENCE` times as long. A call that has come to a `standstill` is revoked at once.
     """
-    caller = threading.get_ident()
-    places: list[str] = []
-    seen = [""]  # at the latest step
-    done = threading.Event()
-    begun = time.monotonic()
-
-    def stands_still_until(moment: float) -> bool:
-        """Wait until then; whether it came to a standstill before."""
-        while not done.wait(min(STEP_SECONDS, max(moment - time.monotonic(), 0.0))):
-            seen[0] = _place_of_thread(caller)
-            if standstill is not None and standstill.look(caller):
-                return True
-            if time.monotonic() >= moment:
-                return False
-        return False
-
-    def watch() -> None:
-        # Twice: a rank may be freed by another's watchdog before the second look, and a call that
-        # is freed may end quietly, so that its rank is somewhere else by then.
-        looks, sent = 0, 0
-        latest, next_look = begun + (PATIENCE - 0.5) * seconds, begun
-        while looks < 2:
-            next_look += seconds / 2
-            stands_still = stands_still_until(next_look)
-            if done.is_set():
-                return
-            places.append(seen[0])
-            if stands_still:
-                break
-            before, sent = sent, messages()
-            goes_on = looks == 1 and sent > before and time.monotonic() < latest
-            looks += not goes_on
-        if not done.wait(LOOK_SECONDS):
-            _revoke(comm)
-
-    threading.Thread(target=watch, name="parlab-watchdog", daemon=True).start()
+    watch = _Watch(comm, seconds, messages, standstill)
     try:
         ended = Ended("returned", function(*arguments))
     except NotImplementedError as stub:
@@ -111,11 +132,8 @@ def run_watched(
     except Exception as error:
         ended = _of_error(error, comm)
     finally:
-        done.set()
-        if standstill is not None:
-            if standstill.stuck:  # a rank may be freed before its own watchdog has seen it
-                places.append(seen[0])
-            standstill.ended()
+        watch.end()
+    places = watch.places
     if places and is_revoked(comm):
         ended = Ended("stuck")  # whatever came of it then
     if places and ended.kind in ("returned", "stuck"):
@@ -152,7 +170,7 @@ def _of_error(error: Exception, comm: MPI.Intracomm) -> Ended:
 
 
 def is_revoked(comm: MPI.Intracomm) -> bool:
-    """Whether `comm` was given up: what a rank does from there on says nothing of the function."""
+    """Whether `comm` was revoked. What a rank does after that shows nothing about the function."""
     with contextlib.suppress(MPI.Exception, NotImplementedError):
         return comm.Is_revoked()
     return False

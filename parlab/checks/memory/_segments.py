@@ -78,11 +78,11 @@ def two_in_a_row(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
 
 def several_outputs(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
     def outputs(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        return x.sin() * y, x.argmax(-1), y.exp(), x * y.cos()
+        return x.sin() * y, x.argmax(-1), y.exp(), y.detach().exp(), x * y.cos()
 
     x, y = leaves["x"], leaves["x"].flip(0).sin()
-    first, index, _, last = around(watch.segment(outputs), x, y)
-    return first[index % len(first)].square().sum() + last.exp().sum()
+    first, index, _, constant, last = around(watch.segment(outputs), x, y)
+    return first[index % len(first)].square().sum() + (constant + last).exp().sum()
 
 
 def one_of_a_tuple(leaves: Leaves, watch: Watch, around: Around) -> Tensor:

@@ -1,6 +1,8 @@
 """The model and the reference of `sharded_8bit_step`: one rank that has all samples."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 
@@ -15,6 +17,7 @@ from parlab.formats.dynamic import dynamic_map
 
 LR = 2.0**-6
 BETAS, EPS = (0.9, 0.999), 1e-8
+SCALE = 2.0**-22  # of the loss: Adam's step shows the gradient's size only if it is as small as eps
 
 
 class Residual(nn.Module):
@@ -30,10 +33,14 @@ class Residual(nn.Module):
 
 
 class Small(nn.Module):
-    """A classifier of tokens with a tied, a frozen, and an unused parameter."""
+    """A classifier of tokens with a tied, a frozen, and an unused parameter.
+
+    If it is `detached`, the input of the first layer needs no gradient.
+    """
 
     def __init__(self, vocab_size: int, hidden_size: int, inner: int) -> None:
         super().__init__()
+        self.detached = False
         self.embed = nn.Embedding(vocab_size, hidden_size)
         self.frozen = nn.Linear(hidden_size, hidden_size).requires_grad_(False)
         self.layers = nn.ModuleList(Residual(hidden_size, inner) for _ in range(3))
@@ -43,9 +50,20 @@ class Small(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         x = self.frozen(self.embed(inputs))
+        x = x.detach() if self.detached else x
         for layer in self.layers:
             x = layer(x)
         return self.unembed(x)
+
+
+@contextmanager
+def layers_restored() -> Iterator[None]:
+    """Undo what the block does to the class of the layers."""
+    forward = Residual.forward
+    try:
+        yield
+    finally:
+        Residual.forward = forward
 
 
 def drawn_model(draw: Random, rank: int) -> Small:
@@ -67,7 +85,7 @@ def drawn_samples(draw: Random, model: Small, ranks: int) -> list[Shard]:
 
 
 def loss_of(model: nn.Module, samples: Shard, total: int) -> Tensor:
-    return F.cross_entropy(model(samples[0]), samples[1], reduction="sum") / total
+    return F.cross_entropy(model(samples[0]), samples[1], reduction="sum") * (SCALE / total)
 
 
 def checkpointed(model: Small) -> Small:

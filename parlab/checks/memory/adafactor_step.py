@@ -13,6 +13,7 @@ from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
 
 # What a mistake changes in `Rule`, and what it says.
@@ -54,7 +55,6 @@ MISTAKES = Mistakes(
         "float32: divide r by its mean first, and multiply by the two roots one by one"
     ),
 )
-FEW = 4  # numbers that a state may keep in addition
 TOLERANCE = 1e-3  # of the update, which has an RMS of about 1
 SIZES = (1.0, 0.1, 30.0, 4.0, 0.3)  # of the gradient in each step: the third is clipped
 
@@ -86,6 +86,7 @@ CASES = {
     "small numbers in a matrix": Case(MATRIX, size=1e-5),
     "a parameter of zeros": Case(VECTOR, size=0.0),
     "a matrix with one row": Case((1, 6)),
+    "a matrix with one column": Case((6, 1)),
 }
 
 
@@ -138,13 +139,13 @@ def taken(function: Callable, start: Tensor, gradients: list[Tensor], case: Case
     state: dict[str, Any] = {}
     other_state: dict[str, Any] = {}
     steps = []
-    with torch.no_grad():
+    with torch.no_grad(), filled_with_nan():
         for gradient in gradients:
             given, before, place = gradient.clone(), parameter.clone(), parameter.data_ptr()
             returned = function(parameter, given, state, **case.settings)
             moved = parameter.data_ptr() != place
             after = parameter.clone()
-            tensors = [v for k, v in state.items() if k != "step" and isinstance(v, Tensor)]
+            tensors = [v for v in state.values() if isinstance(v, Tensor) and v.dim()]
             kept, count = memory.tensor_bytes(tensors) // 4, state.get("step")
             count = None if count is None else int(count)
             steps.append(Step(before, after, given, kept, count, moved, returned))
@@ -200,7 +201,7 @@ def kept_apart(step: Step, gradient: Tensor) -> Finding | None:
 def small_state(step: Step, number: int, case: Case) -> Finding | None:
     """Require the count of steps, and not many more numbers than the paper keeps."""
     right = sum(case.shape)
-    if step.kept > right + FEW:
+    if step.kept > right:
         if len(case.shape) == 2 and step.kept >= math.prod(case.shape):
             return MISTAKES.full_moment(shape=case.shape, got=step.kept, right=right)
         return observed(f"the state keeps {step.kept} float32 numbers, expected {right}")

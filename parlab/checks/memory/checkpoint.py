@@ -1,6 +1,7 @@
 """Exercise `checkpoint`: training steps without checkpoints are the reference."""
 
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ MISTAKES = Mistakes(
         "{alive} tensors that a second forward pass has computed are still in memory {when}. Keep "
         "nothing of it, neither in `ctx` nor elsewhere"
     ),
+    arguments_kept=(
+        "{alive} of {all} arguments are still in memory when the backward pass has used them. "
+        "Autograd frees what `ctx.save_for_backward` gets, unless something else refers to it, "
+        "such as another attribute of `ctx`, or a closure with `args`"
+    ),
     other_random_numbers=(
         "the second call of {name} draws other random numbers than the first, so its dropout masks "
         "differ. Before it, set the generator to the state from before the first call"
@@ -46,8 +52,8 @@ MISTAKES = Mistakes(
         "from all outputs that have a gradient"
     ),
     counted_twice=(
-        "the gradient of `{name}` is twice what it should be: the second backward pass has added "
-        "to the argument's own `.grad`. Detach the arguments first"
+        "the gradient of `x` is twice what it should be. Detach the arguments before the second "
+        "forward pass: otherwise its backward pass also adds to their own `.grad`"
     ),
     called_again="{name} is called {times} times in a step, expected {right}",
     uses_library="torch.utils.checkpoint calls the function. Write the checkpoint yourself",
@@ -82,10 +88,8 @@ def checkpoint(check: Check) -> str:
             )
         trial.situation = f"{SEGMENTS} functions in a row"
         x = leaves["x"]
-        found = trial.run_function(
-            lambda: look_at_memory(check.function, x, Watch()), seconds=SECONDS
-        )
-        trial.require(lambda: memory(found))
+        found = trial.run_function(lambda: look_at_memory(check.function, x), seconds=SECONDS)
+        trial.require(lambda: freed(found))
         trial.situation = "inside torch.no_grad()"
         y, calls = trial.run_function(lambda: without_gradients(check.function))
         trial.require(lambda: inference(y, calls))
@@ -119,8 +123,8 @@ def same_gradients(
         elif found is None:
             return observed(f"the gradient of `{name}` is None")
         elif finding := equal(found, wanted, f"the gradient of `{name}`"):
-            twice = same(found, 2 * wanted)
-            return MISTAKES.counted_twice(name=name) if twice else finding
+            twice = name == "x" and same(found, 2 * wanted)
+            return MISTAKES.counted_twice() if twice else finding
     return None
 
 
@@ -145,11 +149,27 @@ def called_again(got: Watch, right: Watch) -> Finding | None:
     return None
 
 
-def look_at_memory(around: Around, x: Tensor, watch: Watch) -> tuple[int, int, int]:
-    """Return how many inner tensors are in memory: after the forward pass; at the most when a
-    segment is called again; and after the step."""
+@dataclass
+class InMemory:
+    """How many tensors are in memory that a row of segments has computed, at different times.
+
+    `forward`, `again`, and `after` count tensors inside the segments: after the forward pass, at
+    the most when a segment is called again, and after the step. `arguments` counts the arguments
+    of the later segments when the first one is called again.
+    """
+
+    forward: int
+    again: int
+    arguments: int
+    after: int
+
+
+def look_at_memory(around: Around, x: Tensor) -> InMemory:
+    watch, outputs = Watch(), Watch()
+    arguments: list[int] = []
 
     def segment(x: Tensor) -> Tensor:
+        arguments.append(outputs.in_memory())
         for _ in range(INSIDE):
             x = watch.inside(x.sin().exp())
         return x.cos()
@@ -160,22 +180,26 @@ def look_at_memory(around: Around, x: Tensor, watch: Watch) -> tuple[int, int, i
 
     y = x
     for _ in range(SEGMENTS):
-        y = around(watch.segment(segment), y)
+        y = outputs.inside(around(watch.segment(segment), y))
     forward = alive()
-    watch.alive.clear()
-    y.sum().backward()
-    again = max(watch.alive, default=0)
+    loss = y.sum()
     del y
-    return forward, again, alive()
+    watch.alive.clear()
+    loss.backward()
+    again, last = max(watch.alive, default=0), arguments[-1]
+    del loss
+    return InMemory(forward, again, last, alive())
 
 
-def memory(counts: tuple[int, int, int]) -> Finding | None:
-    forward, again, after = counts
-    if forward:
-        return MISTAKES.activations_kept(alive=forward, all=SEGMENTS * INSIDE)
-    if again:
-        return MISTAKES.never_freed(alive=again, when="when the next function is called again")
-    return MISTAKES.never_freed(alive=after, when="after the step") if after else None
+def freed(found: InMemory) -> Finding | None:
+    if found.forward:
+        return MISTAKES.activations_kept(alive=found.forward, all=SEGMENTS * INSIDE)
+    if found.again:
+        when = "when the next function is called again"
+        return MISTAKES.never_freed(alive=found.again, when=when)
+    if found.arguments:
+        return MISTAKES.arguments_kept(alive=found.arguments, all=SEGMENTS - 1)
+    return MISTAKES.never_freed(alive=found.after, when="after the step") if found.after else None
 
 
 def without_gradients(around: Around) -> tuple[Any, int]:

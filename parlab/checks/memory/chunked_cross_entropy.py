@@ -9,11 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, has_type, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.memory._loss_batch import (
     IGNORED,
@@ -80,6 +83,7 @@ MEMORY = {
     for case in (
         Case(tokens=300, chunk=16, vocabulary=1500, hidden=2),
         Case(tokens=290, chunk=4, vocabulary=1600, hidden=2, tied=True),
+        Case(tokens=30, chunk=16, vocabulary=1500, hidden=2),
     )
 }
 
@@ -113,9 +117,26 @@ def chunked_cross_entropy(check: Check) -> str:
             torch.zeros(1)
         for _, case in trial.cases(MEMORY):
             batch = drawn(trial.draw, case)
-            peak, plain = trial.run_function(lambda: peaks(check.function, batch, case))
-            trial.require(lambda: one_chunk(peak, plain, case))
+            with Largest() as largest:
+                peak, plain = trial.run_function(lambda: peaks(check.function, batch, case))
+            trial.require(
+                lambda: one_chunk(peak, plain, case),
+                lambda: tokens_at_once(largest.numbers, case),
+            )
     return "loss and gradients of F.cross_entropy, with the logits of one chunk in memory"
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest result of an operation has."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, Tensor):
+                self.numbers = max(self.numbers, one.numel())
+        return result
 
 
 class SeesLibrary(TorchFunctionMode):
@@ -132,7 +153,7 @@ def taken(function: Callable, batch: Batch, case: Case) -> Step:
     """Call the function, and go backward twice."""
     leaves, targets = batch.leaves(case), batch.targets.clone()
     before = [leaf.detach().clone() for leaf in leaves]
-    with SeesLibrary() as watch:
+    with SeesLibrary() as watch, filled_with_nan():
         loss = function(*inputs(leaves, batch), targets, case.chunk)
     changed = unchanged("`targets`", targets, batch.targets)
     for leaf, old in zip(leaves, before, strict=True):
@@ -146,7 +167,7 @@ def taken(function: Callable, batch: Batch, case: Case) -> Step:
         step.gradients = copied(leaves)
         try:
             scaled.backward()
-        except RuntimeError:
+        except Exception:  # the text allows any error here
             return step
         step.second = copied(leaves)
     return step
@@ -240,4 +261,14 @@ def one_chunk(peak: int, forward: int, case: Case) -> Finding | None:
     return observed(
         f"at its peak, the function holds {peak} bytes. The logits of one chunk take {one}, and "
         f"both gradients {gradients}, so {limit} should be enough"
+    )
+
+
+def tokens_at_once(numbers: int, case: Case) -> Finding | None:
+    """Allow no tensor that is larger than the logits of a chunk."""
+    if numbers <= case.chunk * case.vocabulary:
+        return None
+    return observed(
+        f"a tensor has {numbers:,} numbers, as the logits of {numbers / case.vocabulary:.0f} "
+        f"tokens, expected those of {case.chunk} tokens at the same time"
     )

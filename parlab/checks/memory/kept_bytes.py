@@ -33,6 +33,10 @@ MISTAKES = Mistakes(
         "the backward pass of the result of `forward` {what}. `unpack` must return the tensor that "
         "`pack` got"
     ),
+    copied=(
+        "autograd keeps copies instead of the tensors themselves. Copies take memory, and another "
+        "tensor may then take the place of the original: return `tensor.detach()`"
+    ),
     never_freed=(
         "{size} bytes of the forward pass are still in memory after `kept_bytes` has returned and "
         "the result is gone. If `pack` returns the tensor itself, an output that its operation "
@@ -42,13 +46,15 @@ MISTAKES = Mistakes(
 
 
 class Net(nn.Module):
-    """A layer from 6 to 12 numbers, one back, a table, and a frozen layer."""
+    """A layer from 6 to 12 numbers, one back, a table, a frozen layer, a matrix, and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wide, self.narrow = nn.Linear(6, 12), nn.Linear(12, 6)
         self.table = nn.Embedding(9, 6)
         self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.last = nn.ParameterList([torch.randn(3, 6)])
+        self.register_buffer("scale", torch.rand(12))
 
 
 Forward = Callable[[Net, Tensor], Tensor]
@@ -61,11 +67,12 @@ CASES: dict[str, Forward] = {  # from x (5, 4, 6) to a result
     "a tensor that is kept twice": lambda net, x: (
         F.linear(x.softmax(-1), net.wide.weight) @ (net.wide.weight)
     ),
-    "a view of a parameter": lambda net, x: net.wide(x)[..., 6:] * net.table.weight[2:3],
+    "a view of a parameter": lambda net, x: net.wide(x)[..., 6:] * net.last[0][2:3],
     "a frozen layer": lambda net, x: net.frozen(net.narrow(net.wide(x).relu())),
     "indices and a mask": lambda net, x: F.dropout(net.table(torch.arange(3)), 0.5).masked_fill(
         torch.eye(3, 6, dtype=torch.bool), 0.0
     ),
+    "a buffer of the model": lambda net, x: net.wide(x) * net.scale,
     "float64": lambda net, x: net.wide(x).double().exp(),
 }
 
@@ -95,8 +102,11 @@ def kept_bytes(check: Check) -> str:
         got = trial.run(lambda: torch.no_grad()(CASES["float64"])(net, x), net)
         trial.require(lambda: None if got == 0 else observed(f"{got} bytes, expected 0"))
         trial.situation = "a softmax of a layer's output"
-        left = trial.run_function(left_over, check.function, net, x)
-        trial.require(lambda: MISTAKES.never_freed(size=left) if left else None)
+        shared, left = trial.run_function(left_over, check.function, net, x)
+        trial.require(
+            lambda: None if shared else MISTAKES.copied(),
+            lambda: MISTAKES.never_freed(size=left) if left else None,
+        )
     return "each storage counts once and as a whole, without parameters; nothing is left in memory"
 
 
@@ -201,16 +211,21 @@ def same_gradients(
     return None
 
 
-def left_over(function: Callable[..., Any], net: Net, x: Tensor) -> int:
-    """Return the bytes of a result that its graph, which nobody has any more, keeps alive."""
-    results: list[weakref.ref[torch.UntypedStorage]] = []
+def left_over(function: Callable[..., Any], net: Net, x: Tensor) -> tuple[bool, int]:
+    """Return whether the graph keeps a tensor itself; and bytes that nobody frees without it."""
+    places: list[weakref.ref[torch.UntypedStorage]] = []
+    results: list[Tensor] = []
 
     def forward() -> Tensor:
-        result = net.wide(x).softmax(-1)
-        results.append(weakref.ref(result.untyped_storage()))
-        return result
+        results.append(net.wide(x).softmax(-1))
+        places.append(weakref.ref(results[0].untyped_storage()))
+        results[0] = results[0].sum()
+        return results[0]
 
     function(forward, net)
     gc.collect(1)  # all generations take too long
-    left = [storage for result in results if (storage := result()) is not None]
-    return sum(storage.nbytes() for storage in left)
+    shared = places[0]() is not None
+    results.clear()
+    gc.collect(1)
+    storage = places[0]()
+    return shared, 0 if storage is None else storage.nbytes()

@@ -56,7 +56,7 @@ def normal(generator: torch.Generator, length: int) -> Tensor:
 
 def with_zeros(generator: torch.Generator, length: int) -> Tensor:
     values = normal(generator, length)
-    values[64:192] = 0
+    values[64:256] = 0
     return values
 
 
@@ -65,7 +65,9 @@ def negative(generator: torch.Generator, length: int) -> Tensor:
 
 
 def tiny_squares(generator: torch.Generator, length: int) -> Tensor:
-    return (1e-15 * negative(generator, length)).square()
+    squares = (1e-15 * negative(generator, length)).square()
+    squares[64:128] = 0
+    return squares
 
 
 Make = Callable[[torch.Generator, int], Tensor]
@@ -76,7 +78,7 @@ CASES: dict[str, tuple[Make, int, int, Tensor]] = {
     "blocks of zeros": (with_zeros, 320, 64, dynamic_map(True)),
     "negative numbers of many sizes": (negative, 999, 32, dynamic_map(True)),
     "v of small gradients": (tiny_squares, 513, 64, dynamic_map(False)),
-    "even levels": (normal, 1030, 128, even()),
+    "blocks of zeros, even levels": (with_zeros, 1030, 128, even()),
     "a large state": (normal, LARGE, 256, dynamic_map(True)),
 }
 

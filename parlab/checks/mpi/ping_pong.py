@@ -147,7 +147,7 @@ def round_trips(calls: Sequence[Call]) -> list[float]:
     """Return the seconds from the start of each send until the answer arrived, on rank 0."""
     sends = [call for call in calls if call.op in SENDS]
     answers = [call for call in calls if call.op in RECEIVES]
-    return [there.end - here.start for here, there in zip(sends, answers, strict=False)]
+    return [answer.end - send.start for send, answer in zip(sends, answers, strict=False)]
 
 
 def is_median(seconds: Any, calls: Sequence[Call]) -> bool:

@@ -13,10 +13,10 @@ from parlab.rank.engine.cell_magics import after_cell
 
 def install(shell: Any) -> None:
     """After each cell of `shell`, publish what it broke, as `DAMAGE`; nothing where all is well."""
-    after_cell(shell, lambda: _tell(shell))
+    after_cell(shell, lambda: _report(shell))
 
 
-def _tell(shell: Any) -> None:
+def _report(shell: Any) -> None:
     if found := _found(shell):
         publish_data({DAMAGE: found})
 

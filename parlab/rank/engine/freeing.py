@@ -51,7 +51,7 @@ def _serve(requests: int, output: int) -> None:
         for line in lines:
             what, generation = line.split()
             if what == "stacks":
-                stacks.tell(output)
+                stacks.write(output)
                 continue
             with _lock, contextlib.suppress(Exception):  # a rank that is not freed is restarted
                 if int(generation) == _generation:

@@ -12,7 +12,7 @@ import threading
 MOST_FRAMES = 1_000
 
 
-def tell(descriptor: int) -> None:
+def write(descriptor: int) -> None:
     """Write the main thread's stack as faulthandler would, its innermost frame first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     lines = ["Stack (most recent call first):"]

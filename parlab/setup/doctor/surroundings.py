@@ -37,9 +37,9 @@ def temporary_folder() -> Finding:
         return Finding("fail", f"none ({error.strerror})", "Set TMPDIR to a folder with room.")
     if reason := why_not(Path(folder)):
         return Finding("fail", reason, "Make room there, or set TMPDIR to another folder.")
-    asked = os.environ.get("TMPDIR", folder)
-    if asked != folder:
-        return Finding("note", f"{folder}, because TMPDIR={asked} cannot be used", "The labs run.")
+    wanted = os.environ.get("TMPDIR", folder)
+    if wanted != folder:
+        return Finding("note", f"{folder}, because TMPDIR={wanted} cannot be used", "The labs run.")
     return Finding("ok", folder, "Ranks can store their files there.")
 
 
@@ -129,8 +129,8 @@ def proxies() -> Finding:
 
 
 def line_endings() -> Finding:
-    there = [name for name in UNIX_FILES if (ROOT / name).is_file()]
-    wrong = [name for name in there if b"\r\n" in (ROOT / name).read_bytes()]
+    present = [name for name in UNIX_FILES if (ROOT / name).is_file()]
+    wrong = [name for name in present if b"\r\n" in (ROOT / name).read_bytes()]
     if wrong:
         return Finding(
             "fail",

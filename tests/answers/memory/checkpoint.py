@@ -8,13 +8,13 @@ from parlab_staff.answers import Answers
 
 answers = Answers("checkpoint")
 
-SAVE = "ctx.save_for_backward(*tensors)"
-STATES = "ctx.states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in ctx.gpus]"
+OTHERS = "[None if isinstance(value, Tensor) else value for value in values]"
+STATES = "ctx.states = training.generator_states()"
 RUN = "        return run(*values)\n"
 DETACH = "saved.detach().requires_grad_(saved.requires_grad)"
-FORK = "with torch.random.fork_rng(ctx.gpus), torch.enable_grad():"
-SET = "torch.set_rng_state(ctx.states[0])"
-AGAIN = "outputs = ctx.run(*values)"
+GRAPH = "torch.enable_grad()"
+SET = "training.set_generator_states(ctx.states)"
+PUT_BACK = "training.set_generator_states(states)"
 TUPLE = "outputs = outputs if isinstance(outputs, tuple) else (outputs,)"
 WANTED = "if gradient is not None and output.requires_grad:"
 EDGE = "torch.autograd.graph.get_gradient_edge(output)"
@@ -48,7 +48,7 @@ for mistake, name, *edits in (
         (RUN, "        return result\n"),
     ),
     ("other_random_numbers", "seeded", (SET, "torch.manual_seed(0)")),
-    ("generator_not_put_back", "no_fork", (FORK, "with torch.enable_grad():")),
+    ("generator_not_put_back", "left_there", (PUT_BACK, "pass")),
     ("parameter_without_gradient", "no_anchor", (ANCHOR, "torch.empty(0)")),
     (
         "parameter_without_gradient",
@@ -59,13 +59,15 @@ for mistake, name, *edits in (
     ("counted_twice", "not_detached", (DETACH, "saved")),
     ("other_outputs_lost", "first_output", (WANTED, "if output is outputs[0]:")),
     ("called_again", "once_for_each_output", (DELETE, ONCE_MORE)),
-    (None, "no_graph", (FORK, FORK.replace("torch.enable_grad()", "torch.no_grad()"))),
+    (None, "no_graph", (GRAPH, "torch.no_grad()")),
     ("raises", "all_need_gradients", (DETACH, "saved.detach().requires_grad_()")),
     ("raises", "ends_without_gradient", (WANTED, "if True:")),
     ("raises", "tuples_only", (TUPLE, "pass")),
     ("raises", "no_return", (APPLY, APPLY.removeprefix("return "))),
     (None, "gradients_lost", (RETURN, "*(None for value in values)")),
     ("raises", "unwrapped", (APPLY, APPLY.replace("return", "result =") + UNWRAPPED)),
+    ("arguments_kept", "arguments_in_ctx", (OTHERS, "list(values)")),
+    ("raises", "constants_too", (WANTED, "if gradient is not None:")),
     (None, "kept_too", (RUN, KEPT_GRAPH)),
 ):
     answers.edit(mistake, name, *edits)
@@ -104,10 +106,11 @@ def with_tensors(keep, function, args, kwargs):
     named = [*enumerate(args), *kwargs.items()]
     others = {key: value for key, value in named if not isinstance(value, Tensor)}
     keys = [key for key, value in named if isinstance(value, Tensor)]
+    count = len(args)
 
     def called(anchor, *tensors):
         given = others | dict(zip(keys, tensors, strict=True))
-        positions = [given.pop(i) for i in range(len(args))]
+        positions = [given.pop(i) for i in range(count)]
         return function(*positions, **given)
 
     tensors = [value for _, value in named if isinstance(value, Tensor)]

@@ -208,3 +208,18 @@ class ByAutograd(torch.autograd.Function):
 @answers.right
 def by_autograd(hidden, weight, targets, chunk_size):
     return ByAutograd.apply(hidden, weight, targets, chunk_size)
+
+
+class Once(ByAutograd):
+    """Lets go of the gradients after the first backward pass."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        found = ByAutograd.backward(ctx, gradient)
+        del ctx.gradients
+        return found
+
+
+@answers.right
+def only_once(hidden, weight, targets, chunk_size):
+    return Once.apply(hidden, weight, targets, chunk_size)

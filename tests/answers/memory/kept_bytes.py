@@ -55,6 +55,7 @@ for mistake, name, *edits in (
     ),
     ("pass_changed", "no_unpack", (UNPACK, "lambda tensor: None")),
     ("pass_changed", "zeros", (RETURN, "return torch.zeros_like(tensor)")),
+    ("copied", "copies", (RETURN, "return tensor.detach().clone()")),
     ("never_freed", "the_tensor_itself", (RETURN, "return tensor")),
     (None, "only_floats", (TEST, TEST[:-1] + " and tensor.is_floating_point():")),
     (None, "only_large_ones", (TEST, TEST[:-1] + " and tensor.numel() > 100:")),
@@ -103,16 +104,17 @@ def a_list_of_places(forward, model):
 
 
 @answers.right
-def copies(forward, model):
-    """Keeps copies, which is slow and right."""
-    kept = {}
-    own = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}
+def counts_sizes_down(forward, model):
+    """Starts with the parameters' places, whose bytes it takes off at the end."""
+    own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    kept = dict(own)
 
     def pack(tensor):
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().size()
-        return tensor.clone()
+        storage = tensor.detach().untyped_storage()
+        kept[storage.data_ptr()] = storage.size()
+        return tensor.detach()
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda copy: copy):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = forward()
     del result
-    return sum((kept | own).values())
+    return sum(kept.values()) - sum(own.values())

@@ -27,7 +27,7 @@ for mistake, name, old, new in (
     (None, "sixteen_bit_parameters", PARAMETERS, '"parameters": 2 * parameters'),
     (None, "no_gradients", GRADIENTS + ",", ""),
     (None, "all_ranks_samples", ACTIVATIONS, ACTIVATIONS + " * world_size"),
-    (None, "one_absmax_for_both", STATES, '"states": 2 * shard + 2 * shard / 256'),
+    ("absmax_left_out", "one_absmax_for_both", STATES, '"states": 2 * shard + 2 * shard / 256'),
 ):
     answers.edit(mistake, name, (old, new))
 

@@ -65,10 +65,10 @@ def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
         window.run(exercise["id"])
         assert f"✓ {EXERCISE}" in window.run(check["id"])
         expect(window.shown().filter(has_text=f"✓ {EXERCISE}").first).to_be_visible()
-        done = f"1 of {len(lab_of(EXERCISE).keys)} done"
-        expect(window.shown().filter(has_text=done).first).to_be_visible()
+        progress = f"1 of {len(lab_of(EXERCISE).keys)} done"
+        expect(window.shown().filter(has_text=progress).first).to_be_visible()
         started = window.run(before[0]["id"])  # as after a restart
-        assert f"{done}: ✓ A sampler that shards, ○" in started
+        assert f"{progress}: ✓ A sampler that shards, ○" in started
 
 
 def unfold(hint: Locator) -> None:
@@ -113,10 +113,10 @@ plots.show(figure)"""
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
     )
     nbformat.write(notebook, jupyterlab.root / "figure.ipynb")
-    asked: list[str] = []
+    requests: list[str] = []
     with chromium.new_context() as context:
         page = context.new_page()
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         window = LabWindow(page, jupyterlab, "figure.ipynb")
         window.run("figure")
         expect(page.locator(".js-plotly-plot .scatterlayer .trace").first).to_be_visible()
@@ -127,4 +127,4 @@ plots.show(figure)"""
         expect(page.locator("body[data-jp-theme-light=false]")).to_be_attached()
         expect(page.locator(".js-plotly-plot .svg-container")).to_have_css("height", "400px")
     local = (jupyterlab.url, "data:", "blob:")
-    assert [address for address in asked if not address.startswith(local)] == []
+    assert [address for address in requests if not address.startswith(local)] == []

@@ -47,10 +47,10 @@ def test_the_page_tells_what_is_done_and_hints_show_that_they_unfold(
         page = context.new_page()
         page.set_default_timeout(OPEN_MS)
         page.goto(f"{jupyterlab.url}?token={jupyterlab.token}")
-        done = page.locator(".jp-MarkdownViewer tr", has_text="Ping-pong")
-        expect(done).to_contain_text(f"1 of {len(exercises)}", timeout=OPEN_MS)
-        expect(done).to_contain_text("✓ A deadlock")
-        expect(done).to_contain_text("○ Ping-pong")
+        row_of_exercise = page.locator(".jp-MarkdownViewer tr", has_text="Ping-pong")
+        expect(row_of_exercise).to_contain_text(f"1 of {len(exercises)}", timeout=OPEN_MS)
+        expect(row_of_exercise).to_contain_text("✓ A deadlock")
+        expect(row_of_exercise).to_contain_text("○ Ping-pong")
 
         LabWindow(page, jupyterlab, "labs/01_mpi.ipynb")
         page.wait_for_function(
