@@ -54,7 +54,7 @@ MISTAKES = Mistakes(
         "nothing. Raise a ValueError"
     ),
 )
-SMALL = {"seven segments": 7, "four segments": 4, "one segment": 1}
+SMALL = {"eight segments": 8, "four segments": 4, "one segment": 1}
 KINDS = {"40 segments of four kinds": (14, 13, 12)}  # segments of each kind, and a last one
 
 
