@@ -169,8 +169,8 @@ def _register_offload(kind: str, target: float | None) -> None:
     set_up.__name__ = f"offload_{kind}"
     benchmark(
         peer="activations in memory",
-        work=f"{'growth of the process' if kind == 'memory' else 'time of a step'} with "
-        f"activations offloaded to a file, {LARGE}",
+        work=f"{'growth of the process' if kind == 'memory' else 'time of a step'}, activations in "
+        f"a file, {LARGE}",
         target=target,
         ranks=1,
         rounds=10,

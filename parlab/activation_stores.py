@@ -96,30 +96,40 @@ class FileTicket:
 
 
 class PinnedStore:
-    """Pinned host memory of a GPU; copies run on their own stream, next to the computation."""
+    """Pinned host memory of a GPU; copies run on their own stream, next to the computation.
+
+    The numbers that are on their way out stay on the GPU. Before the next ones follow, the current
+    stream waits for them, so a slow link slows the computation down and does not fill the GPU.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
+        self._leaving: Tensor | None = None
 
     def write(self, numbers: Tensor) -> "PinnedTicket":
-        """Start a copy as soon as the numbers are computed, and do not wait for it."""
+        """Start a copy that begins as soon as the numbers are computed, and do not wait for it."""
         require_flat(numbers)
         host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        self._arrive()
         self._copy(host, numbers)
-        numbers.record_stream(self._stream)  # or its memory could be used again before the copy
+        self._leaving = numbers
         return PinnedTicket(self, host)
 
     def _read(self, host: Tensor) -> Tensor:
         numbers = torch.empty(host.shape, dtype=host.dtype, device=self._device)
         self._copy(numbers, host)
-        numbers.record_stream(self._stream)
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        self._arrive()
         return numbers
 
     def _copy(self, target: Tensor, source: Tensor) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
+
+    def _arrive(self) -> None:
+        """Let the current stream wait for all copies, after which memory can be used again."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        self._leaving = None
 
 
 class PinnedTicket:

@@ -657,9 +657,10 @@ drawn = memory_plans.plan_frontier(title, profile, found, budget)
 # needs it. `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is the context manager in which this happens.
 #
 # `store_for(device)` gives you a place for the numbers: pinned memory of the host for a GPU, with copies on their own stream, and
-# otherwise a file. The file has no name, so the operating system removes it even if the process is killed. A store has one method.
-# `ticket = store.write(numbers)` takes a flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If nothing
-# refers to a ticket any more, its place in the store is free again.
+# otherwise a file in the system's folder for temporary files (or in another `folder`, if that one is in memory). The file has no name,
+# so the operating system removes it even if the process is killed. A store has one method: `ticket = store.write(numbers)` takes a
+# flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If nothing refers to a ticket any more, its place
+# in the store is free again.
 #
 # Write a context manager that moves what autograd saves to a store:
 #
@@ -766,14 +767,14 @@ check.show_values(
 # %%
 # %%px --timeout 60
 def grown(context):
-    """Loss, gradients, and by how many bytes the process grows in the forward pass."""
+    """By how many bytes the process grows in the forward pass, and gradients."""
     gpt.zero_grad()
     start = memory.process_bytes(device)
     with context:
         loss = training.token_loss(gpt(tokens), targets)
     size = memory.process_bytes(device) - start
     loss.backward()
-    return loss.item(), [p.grad.clone() for p in gpt.parameters()], size
+    return size, [p.grad.clone() for p in gpt.parameters()]
 
 
 torch.manual_seed(0)
@@ -788,16 +789,15 @@ kept = grown(nullcontext())
 # %%
 # %%px
 if rank == 0:
-    same = all(map(torch.equal, offloaded[1], kept[1])) and offloaded[0] == kept[0]
-    print(f"loss and gradients are equal bit for bit: {same}")
+    close = partial(torch.allclose, rtol=1e-4, atol=1e-6)  # a GPU may add in another order
+    print(f"same gradients: {all(map(close, offloaded[1], kept[1]))}")
     print(f"a forward pass keeps {saved.bytes / 1e6:.0f} MB")
-    print(f"the process grows by less than a fifth of that: {offloaded[2] < saved.bytes / 5}")
+    print(f"the process grows by less than a fifth of that: {offloaded[0] < saved.bytes / 5}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-print(
-    f"kept: the process grows by {kept[2] / 1e6:.0f} MB; offloaded: by {offloaded[2] / 1e6:.0f} MB"
-)
+for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
+    print(f"{way}: the process grows by {size / 1e6:.0f} MB")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>

@@ -134,6 +134,33 @@ def the_host_that_does_not_wait_is_seen(world: World) -> None:
 
 
 @cases.add()
+def a_stream_that_waits_reads_pinned_memory_before_the_host_can(world: World) -> None:
+    x = torch.arange(1000.0, device="cuda")
+    room = torch.empty(1000, pin_memory=True)
+    other = torch.cuda.Stream()
+    room.copy_(x, non_blocking=True)
+    with torch.cuda.stream(other):
+        early = torch.empty(1000, device="cuda")
+        early.copy_(room, non_blocking=True)
+        other.wait_stream(torch.cuda.default_stream())
+        late = torch.empty(1000, device="cuda")
+        late.copy_(room, non_blocking=True)
+        assert early[3].item() != 3 and torch.equal(late.cpu(), torch.arange(1000.0))
+
+
+@cases.add()
+def offloaded_activations_come_back_from_pinned_memory(world: World) -> None:
+    from parlab.activation_stores import PinnedStore
+
+    store = PinnedStore(torch.device("cuda"))
+    sent = [torch.full((size,), size, dtype=torch.uint8, device="cuda") for size in (7, 90, 7)]
+    tickets = [store.write(numbers) for numbers in sent]
+    for ticket, size in zip(reversed(tickets), (7, 90, 7), strict=True):
+        back = [ticket.read() + 1 for _ in range(2)]
+        assert all(torch.equal(numbers.cpu(), torch.full((size,), size + 1)) for numbers in back)
+
+
+@cases.add()
 def a_kernel_refuses_tensors_of_the_host(world: World) -> None:
     import triton
     import triton.language as tl

@@ -54,7 +54,7 @@ MISTAKES = Mistakes(
         "nothing. Raise a ValueError"
     ),
 )
-SMALL = {"seven segments": 7, "four segments": 4, "one segment": 1}
+SMALL = {"eight segments": 8, "four segments": 4, "one segment": 1}
 CHEAP, DEAR, LAST = Segment(1, 11, 12, 10), Segment(1, 11, 12, 100), Segment(1, 4, 15, 30)
 EXACT = {  # a chain, and a budget that one plan meets exactly
     "segments that differ in FLOPs alone": ([CHEAP, DEAR, LAST], 27),

@@ -107,6 +107,14 @@ inline void host_waits_for_device(c10::DeviceIndex device) {
   host_waits(all);
 }
 
+inline bool stream_has_seen(const StreamKey& stream, const Clock& other) {
+  std::lock_guard<std::mutex> guard(streams.lock);
+  Clock& seen = streams.clocks[stream];
+  for (auto& [writer, time] : other)
+    if (seen[writer] < time) return false;
+  return true;
+}
+
 inline bool host_has_seen(const Clock& other) {
   std::lock_guard<std::mutex> guard(streams.lock);
   for (auto& [stream, time] : other)

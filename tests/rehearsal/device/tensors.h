@@ -50,6 +50,15 @@ struct LateCopies {
     std::lock_guard<std::mutex> guard(lock);
     copies.push_back({to, std::move(data), std::move(when)});
   }
+  // What `stream` reads there: it may come after a copy that the host has not waited for.
+  at::Tensor seen_by(const StreamKey& stream, const at::Tensor& from) {
+    std::lock_guard<std::mutex> guard(lock);
+    for (auto& copy : copies)
+      if (copy.to.data_ptr() == from.data_ptr() && copy.to.sizes() == from.sizes() &&
+          copy.to.dtype() == from.dtype() && stream_has_seen(stream, copy.when))
+        return copy.data;
+    return from;
+  }
   void finish() {
     std::lock_guard<std::mutex> guard(lock);
     std::erase_if(copies, [](Copy& copy) {
@@ -76,7 +85,9 @@ inline DeviceIndex copy_on_stream(at::Tensor to, at::Tensor from) {
 
 inline at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   if (is_cuda(self)) {
-    copy_on_stream(self, source);
+    const bool late = non_blocking && pinned.contains(source.data_ptr());
+    const auto stream = stream_of(self.device().index());
+    copy_on_stream(self, late ? late_copies.seen_by(stream, source) : source);
   } else if (non_blocking && self.is_contiguous() && pinned.contains(self.data_ptr())) {
     auto data = at::empty_like(self, self.options().pinned_memory(false));
     const auto device = copy_on_stream(data, source);
