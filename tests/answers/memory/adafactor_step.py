@@ -80,6 +80,11 @@ answers.right_edit(
     ),
 )
 answers.right_edit("mean_of_columns", ("(rows / rows.mean())", "(rows / columns.mean())"))
+answers.right_edit(
+    "product_in_float64",
+    (UPDATE, PRODUCT.replace("rows[:, None]", "rows[:, None].double()") + ".float()"),
+    (COLUMNS, ""),
+)
 answers.right_edit("count_in_a_tensor", (COUNT, TENSOR))
 
 MEANS: dict[int, list] = {}

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -69,3 +70,24 @@ def measured(shapes):
         kept = [s.items() for s in optimizer.state.values()]
         found[name] = sum(v.nbytes for items in kept for key, v in items if key != "step")
     return found
+
+
+@answers.right
+def in_float32_words(shapes):
+    """Counts numbers of NumPy first, and then the bytes of all."""
+    sizes = [np.array(shape) for shape in shapes]
+    numbers = sum(int(size.prod()) for size in sizes)
+    words = {"momentum": numbers, "adam": numbers * 2, "adafactor": sum(s.sum() for s in sizes)}
+    return {name: float(4 * count) for name, count in words.items()}
+
+
+@answers.right
+def rows_and_columns_of_a_matrix(shapes):
+    adafactor = 0
+    for shape in shapes:
+        match shape:
+            case (n, m):
+                adafactor += 4 * n + 4 * m
+            case (n,):
+                adafactor += 4 * n
+    return answers.reference()(shapes) | {"adafactor": adafactor}
