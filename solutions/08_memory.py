@@ -1836,6 +1836,8 @@ class DropoutBlock(models.Block):
         return x + F.dropout(self.mlp(self.norm_2(x)), 0.1)
 
 
+# %%
+# %%px --timeout 100
 config = models.GPTConfig(layers=8)
 torch.manual_seed(0)
 with_dropout = models.GPT(config)
