@@ -552,7 +552,7 @@ def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
         for process in stopped:
             process.suspend()
         notebook.interrupt()
-        while "Stopping. What is being computed" not in notebook.next_text(sent):
+        while "Stopping. The ranks have up to ten seconds" not in notebook.next_text(sent):
             pass
     finally:
         for process in stopped:

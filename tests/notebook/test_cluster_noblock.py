@@ -32,7 +32,7 @@ def test_stop_leaves_it_running(notebook: Notebook) -> None:
         pass
     notebook.interrupt()
     ran = notebook.wait(waiting)
-    assert ran.error == "RankInterrupted" and "The cell goes on" in ran.message
+    assert ran.error == "RankInterrupted" and "The cell continues to run" in ran.message
     assert notebook.run("%%px --targets 0\ncomm.send('end', dest=1)").status == "ok"
     assert notebook.run("%pxresult").status == "ok"
 

@@ -171,7 +171,7 @@ def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
         processes = processes_of(notebook)
         ran = notebook.run(f"threading.Thread(target=press, args=({presses},)).start()\n{call}")
         assert ran.error == "RankInterrupted", ran.message
-        assert "no ranks any more" in ran.message
+        assert "No ranks are running any more" in ran.message
         wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
         started(notebook, 2)
         ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
