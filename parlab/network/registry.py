@@ -91,10 +91,10 @@ def renew() -> None:
         group.renew(Links(group.network, group.comm))
 
 
-def hand_out_again() -> None:
-    """Make the groups known to a torch.distributed that was started anew. Collective."""
+def register_again() -> None:
+    """Register the groups with torch.distributed after its restart. Collective."""
     for group in _whole:
         _known(group)
 
 
-torch_groups.started_anew.append(hand_out_again)
+torch_groups.after_restart.append(register_again)

@@ -120,7 +120,7 @@ def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_
     """They compute, so there is hope: they get ten seconds, and that is shown."""
     sent = sent_and_begun(notebook, tmp_path, "sum(range(10**13))")
     notebook.interrupt()
-    shown(notebook, sent, "press stop again")
+    shown(notebook, sent, "Press stop again")
     notebook.interrupt()
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted"
