@@ -168,7 +168,7 @@ def a_collective_starts_at_the_call(world: World) -> None:
     def slow_way() -> None:
         called = now()
         compute(0.6 * expected)
-        world.group.collective(called, "all_reduce", 400, nothing, beside=False).wait()
+        world.group.collective(called, "all_reduce", 400, nothing, in_background=False).wait()
 
     assert_takes(world, expected, slow_way)
 
