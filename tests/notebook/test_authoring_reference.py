@@ -71,7 +71,9 @@ def test_a_local_exercise_runs_in_the_notebook(learner: Notebook) -> None:
     assert learner.run("print(add(2, 3))").text == "5\n"
 
 
-def test_it_is_the_references_until_the_learner_writes_it_anew(learner: Notebook) -> None:
+def test_the_reference_stays_until_the_learner_defines_the_function(
+    learner: Notebook,
+) -> None:
     code = "from parlab.reference import in_place\nprint(in_place('add'))"
     assert learner.run(use("add")).status == "ok"
     assert learner.run(code).text == "True\n"
@@ -87,7 +89,7 @@ def test_a_rank_exercise_runs_on_the_ranks(learner: Notebook) -> None:
     assert learner.run("everyone").error == "NameError"  # it is theirs, not the notebook's
 
 
-def test_a_rank_cell_may_ask_for_it_too(learner: Notebook) -> None:
+def test_a_rank_cell_may_ask_for_the_reference_too(learner: Notebook) -> None:
     assert learner.run("%%px\ndel everyone").status == "ok"
     ran = learner.run(f"%%px\n{use('everyone')}\nprint(everyone(comm)[-1])")
     assert ran.status == "ok", ran.message
@@ -96,7 +98,7 @@ def test_a_rank_cell_may_ask_for_it_too(learner: Notebook) -> None:
     assert ran.text.count("exercise everyone: the reference is in place") == 1
 
 
-def test_a_local_exercise_is_none_of_the_ranks(learner: Notebook) -> None:
+def test_a_rank_cell_cannot_ask_for_a_local_exercise(learner: Notebook) -> None:
     ran = learner.run(f"%%px\n{use('add')}")
     assert ran.status == "error"
     assert "exercise add is not one of the ranks" in ran.message
@@ -112,7 +114,7 @@ def test_an_unknown_key_lists_the_keys(learner: Notebook) -> None:
     )
 
 
-def test_a_reference_that_lacks_what_it_builds_on_says_so(learner: Notebook) -> None:
+def test_a_reference_that_needs_earlier_cells_says_so(learner: Notebook) -> None:
     ran = learner.run(use("broken"))
     assert ran.status == "error"
     assert "run the lab's cells above it first" in ran.message

@@ -151,7 +151,7 @@ asker.start()
 
 
 @pytest.mark.nightly
-def test_a_rank_may_be_asked_where_it_is_at_any_instant(notebook: Notebook) -> None:
+def test_reading_the_stack_of_a_rank_never_ends_it(notebook: Notebook) -> None:
     """faulthandler, which reads frames as they change, ended one in some hundred times here."""
     notebook.run(ASK)
     ran = notebook.run(CALLED_FROM_C)
@@ -223,7 +223,7 @@ def test_one_rank_raises_while_others_wait(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
-def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
+def test_a_rank_that_still_computes_may_finish(notebook: Notebook):
     ran = notebook.run(
         "%%px\nif rank == 1:\n    raise ValueError('early')\n"
         "until = time.monotonic() + 4\nwhile time.monotonic() < until:\n    pass\nheld = held + 1"
@@ -234,7 +234,7 @@ def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
     assert ran.text == "[rank 0] 1\n[rank 1] 11\n[rank 2] 23\n[rank 3] 34\n"
 
 
-def test_different_errors_are_told_apart_and_equal_ones_once(notebook: Notebook):
+def test_different_errors_are_listed_and_equal_ones_shown_once(notebook: Notebook):
     ran = notebook.run("%%px\nassert rank > 1, 'low'\nraise ValueError(rank // 4)")
     assert ran.message.count("AssertionError") == 1
     assert "ranks 0, 1: AssertionError: low" in ran.message
@@ -242,7 +242,7 @@ def test_different_errors_are_told_apart_and_equal_ones_once(notebook: Notebook)
     works_and_keeps(notebook, held=True)
 
 
-def test_an_import_error_on_all_ranks_is_told_once(notebook: Notebook):
+def test_an_import_error_on_all_ranks_is_shown_once(notebook: Notebook):
     ran = notebook.run("%%px\nimport no_such_package")
     assert ran.message == (
         "all ranks: ModuleNotFoundError: No module named 'no_such_package'\n"
@@ -304,7 +304,7 @@ def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook
 
 
 @pytest.mark.nightly
-def test_a_death_is_not_told_by_the_lines_of_an_earlier_cell(notebook: Notebook):
+def test_a_death_is_not_reported_with_a_line_of_an_earlier_cell(notebook: Notebook):
     ran = notebook.run("%%px --timeout 1\ncomm.recv(source=rank)")
     assert "line 2: comm.recv(source=rank)" in ran.message
     ran = notebook.run("%%px\nif rank == 2:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()")
@@ -344,7 +344,7 @@ DEAF = {
 
 
 @pytest.mark.parametrize("name", cases(DEAF, {"a computation", "a window's fence"}))
-def test_calls_into_c_end_in_time_and_it_is_said_why_variables_are_lost(
+def test_a_cell_stuck_in_c_ends_in_time_and_says_why_variables_are_lost(
     notebook: Notebook, name: str
 ):
     ran = notebook.run(f"%%px --timeout {DEADLINE}\n{DEAF[name]}")
@@ -357,7 +357,7 @@ def test_calls_into_c_end_in_time_and_it_is_said_why_variables_are_lost(
 
 
 @pytest.mark.nightly
-def test_what_c_code_computes_may_end_after_the_stop_button(notebook: Notebook, tmp_path: Path):
+def test_c_code_may_finish_computing_after_the_stop_button(notebook: Notebook, tmp_path: Path):
     """It hears no interrupt until then, for seconds here, and its variables are kept."""
     flags = [tmp_path / f"begun{rank}" for rank in range(4)]
     sent = notebook.send(
@@ -517,7 +517,7 @@ def load() -> Iterator[None]:
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
 @pytest.mark.xdist_group("clock")  # not beside what measures seconds
-def test_deadlocks_on_a_busy_machine_cost_no_variables(notebook: Notebook, load: None):
+def test_deadlocks_on_a_busy_machine_lose_no_variables(notebook: Notebook, load: None):
     for turn in range(5):
         code = f"if rank != {turn % 4}:\n    comm.allreduce(1)"
         ran = notebook.run(f"%%px --timeout {DEADLINE}\n{code}")
@@ -576,7 +576,7 @@ def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
-def test_a_cell_that_nobody_waits_for_is_ended_with_the_others(notebook: Notebook):
+def test_a_noblock_cell_is_stopped_with_the_others(notebook: Notebook):
     ran = notebook.run("%%px --noblock --targets 1\nearly = 1\nwhile True: pass")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 2 --targets 0,2,3\ncomm.Barrier()")

@@ -74,7 +74,7 @@ def test_time_in_imports_does_not_count(notebook: Notebook, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("module", cases(ENDLESS, {"waits_for_a_rank", "computes"}))
-def test_what_a_learners_module_does_as_it_is_imported_counts(
+def test_time_in_a_module_of_the_learner_counts(
     notebook: Notebook, folder: Path, module: str
 ) -> None:
     ran = notebook.run(f"%%px --timeout 1\nimport {module}")
@@ -88,7 +88,7 @@ def test_what_a_learners_module_does_as_it_is_imported_counts(
     assert module not in imports, "new ranks would never be ready"
 
 
-def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
+def test_after_an_interrupted_import_new_ranks_start_and_do_not_repeat_it(
     notebook: Notebook, folder: Path
 ) -> None:
     sent = notebook.send("%%px\nimport json\nimport waiting\nimport csv")
@@ -104,7 +104,7 @@ def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
     assert ran.text.endswith("[all ranks] 4 True False\n"), ran.text + ran.message
 
 
-def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path) -> None:
+def test_an_import_that_cannot_be_repeated_is_reported(notebook: Notebook, folder: Path) -> None:
     (folder / "beside_the_lab.py").touch()
     assert notebook.run("%%px\nimport beside_the_lab, colorsys").status == "ok"
     expected = (
@@ -115,6 +115,6 @@ def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path)
     assert ran.text == "[all ranks] False\n", "it is told once"
 
 
-def test_ranks_that_wait_for_one_that_imports_wait_on(notebook: Notebook, folder: Path) -> None:
+def test_ranks_may_wait_for_a_rank_that_imports(notebook: Notebook, folder: Path) -> None:
     ran = notebook.run("%%px --timeout 1\nif rank == 2:\n    import slow\nprint(comm.allreduce(1))")
     assert ran.text == "[all ranks] 4\n", ran.message

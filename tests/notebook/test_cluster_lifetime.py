@@ -97,7 +97,7 @@ ctypes.CDLL(None).syscall(exit_thread, 0)
 
 
 @pytest.mark.parametrize("first_thread", cases(["runs", "has ended"], {"runs"}))
-def test_what_ranks_started_ends_with_them(first_thread: str):
+def test_processes_that_ranks_started_end_with_them(first_thread: str):
     notebook = Notebook()
     started(notebook, 2)
     ran = notebook.run(CHILDREN)
@@ -140,7 +140,7 @@ def test_a_child_of_the_kernel_does_not_keep_the_ranks():
         notebook.kill()
 
 
-def test_nothing_outlives_a_kernel_that_ends_well():
+def test_nothing_outlives_a_kernel_that_ends_normally():
     notebook = Notebook()
     started(notebook, 2)
     processes = processes_of(notebook)
@@ -184,7 +184,7 @@ def test_starting_again_ends_the_first_ranks(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_ranks_start_where_the_client_does_not_hear_of_them(kernel: Notebook):
+def test_ranks_start_if_the_client_misses_their_registration(kernel: Notebook):
     """On a busy machine engines register just before its subscription begins."""
     deaf = "import ipyparallel as ipp\nheard = ipp.Client._register_engine\n"
     kernel.run(f"{deaf}ipp.Client._register_engine = lambda *_: None")
@@ -195,7 +195,7 @@ def test_ranks_start_where_the_client_does_not_hear_of_them(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_ranks_start_where_the_controller_does_not_list_them():
+def test_ranks_start_if_the_controller_does_not_list_them():
     """Its process that hears their hearts is gone, as where another program has taken its port."""
     notebook = Notebook()
     ran = notebook.run(
@@ -253,7 +253,7 @@ def controller_met(kernel: Notebook) -> Iterator[Callable[[str], Ran]]:
 
 
 @pytest.mark.nightly
-def test_ranks_start_where_the_controller_is_too_busy_to_answer(kernel, controller_met):
+def test_ranks_start_if_the_controller_is_too_busy_to_answer(kernel, controller_met):
     """Stock engines wait for five seconds, a stock client for ten."""
     do = "controller.suspend(); threading.Timer(15, controller.resume).start()"
     ran = controller_met(do)
@@ -261,7 +261,7 @@ def test_ranks_start_where_the_controller_is_too_busy_to_answer(kernel, controll
     assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
 
 
-def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
+def test_a_controller_that_ends_while_ranks_start_is_reported(kernel, controller_met):
     ran = controller_met("controller.kill()")
     assert ran.error == "ControllerFailed", ran.message
     assert "ipyparallel's controller failed" in ran.message
@@ -272,7 +272,7 @@ def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
 
 
 @pytest.mark.parametrize("of", cases(["registration", "control", "mux", "task"], {"control"}))
-def test_ranks_start_where_another_program_took_a_port_of_the_controllers(kernel: Notebook, of):
+def test_ranks_start_if_another_program_took_a_port_of_the_controller(kernel: Notebook, of):
     """It ends, or goes on without what it serves there; another controller has other ports."""
     number = ["control", "mux", "task"].index(of) if of != "registration" else None
     ran = kernel.run(
@@ -303,7 +303,7 @@ def test_ranks_start_where_another_program_took_a_port_of_the_controllers(kernel
     assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
 
 
-def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
+def test_restart_gives_new_ranks_with_the_imports(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px\nfrom parlab.rank import comm, rank\nheld = rank").status == "ok"
     ran = kernel.run("cluster.restart()")
@@ -313,7 +313,7 @@ def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
 
 
 @pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5", "True"])
-def test_a_number_of_ranks_that_is_none_is_refused(kernel: Notebook, n: str):
+def test_an_invalid_number_of_ranks_is_refused(kernel: Notebook, n: str):
     ran = kernel.run(f"from parlab import cluster\ncluster.start({n})")
     assert ran.error == "ValueError"
     assert "number of ranks, 1 or more" in ran.message
@@ -355,7 +355,7 @@ def test_bad_options_are_refused(kernel: Notebook):
     assert ran.text == "[rank 1] only me\n"
 
 
-def test_no_setting_is_made_that_this_machine_does_not_need():
+def test_only_settings_that_this_machine_needs_are_made():
     code = (
         "import os; from parlab import mpirun; os.geteuid = lambda: 1000\n"
         "home = {'HOME': '/home/me'}\n"
@@ -367,7 +367,7 @@ def test_no_setting_is_made_that_this_machine_does_not_need():
     assert set(crowded) - set(ordinary) == {"PRTE_MCA_rmaps_default_mapping_policy"}
 
 
-def test_what_the_user_sets_stays():
+def test_variables_that_the_user_sets_are_kept():
     from parlab import mpirun
 
     assert "OMP_NUM_THREADS" not in mpirun.environment(4, {"OMP_NUM_THREADS": "8"})
@@ -389,7 +389,7 @@ def test_group_imported_on_some_ranks_only_is_stuck_and_freed(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_idle_ranks_leave_the_processors_alone(kernel: Notebook):
+def test_idle_ranks_use_no_processor_time(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px\nfrom parlab.rank import comm").status == "ok"
     supervisors = [p for p in processes_of(kernel) if p.cmdline()[3:4] == [supervisor.__file__]]
@@ -404,7 +404,7 @@ def test_idle_ranks_leave_the_processors_alone(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
+def test_ranks_start_next_to_files_with_the_names_of_pythons_modules(
     kernel: Notebook, tmp_path: Path
 ):
     for name in ("random", "socket", "select", "queue"):
@@ -432,7 +432,7 @@ def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
     ],
     ids=["no space", "no MPI", "no launcher"],
 )
-def test_why_ranks_do_not_start_is_told(variable: str, value: str, expected: list[str]) -> None:
+def test_a_failed_start_says_why(variable: str, value: str, expected: list[str]) -> None:
     program = "from parlab import cluster; cluster.start(2)"
     ran = subprocess.run(
         [sys.executable, "-c", program],
@@ -454,7 +454,7 @@ exec {mpiexec} "$@"
 
 
 @pytest.mark.nightly
-def test_what_a_killed_mpiexec_left_behind_does_no_harm(tmp_path: Path) -> None:
+def test_files_that_a_killed_mpiexec_left_do_no_harm(tmp_path: Path) -> None:
     program = tmp_path / "mpiexec"
     program.write_text(COMES_AFTER.format(mpiexec=mpirun.mpiexec()))
     program.chmod(0o700)
@@ -497,7 +497,7 @@ exec "$@"
     ],
     ids=["full", "full by another name", "nearly full"],
 )
-def test_a_full_folder_for_temporary_files_is_told(
+def test_a_full_folder_for_temporary_files_is_reported(
     tmp_path: Path, variable: str, used: int, expected: str
 ) -> None:
     program = [sys.executable, "-c", "from parlab import cluster; cluster.start(2)"]
@@ -516,7 +516,7 @@ def test_a_full_folder_for_temporary_files_is_told(
     assert f"ClusterError: {expected.format(folder=tmp_path)}" in ran.stderr, ran.stderr
 
 
-def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
+def test_the_output_of_a_launcher_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
     """It removes the file as the process ends, which may be before anybody asks."""
     launcher = LocalProcessLauncher(work_dir=str(tmp_path))
     launcher.output_file = str(tmp_path / "output")

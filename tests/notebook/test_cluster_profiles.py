@@ -87,7 +87,7 @@ def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook) -> None:
     assert "ranks 0, 2  line 5: comm.Barrier" in ran.message
 
 
-def test_deadlocks_under_ipyparallels_own_launcher_cost_no_variables(kernel: Notebook) -> None:
+def test_deadlocks_under_ipyparallels_own_launcher_lose_no_variables(kernel: Notebook) -> None:
     ran = kernel.run("from parlab import cluster\ncluster.start(3, profile='plain')")
     assert ran.status == "ok", ran.message
     assert kernel.run("%%px\nfrom parlab.rank import comm, rank").status == "ok"
@@ -107,7 +107,7 @@ def test_ranks_that_are_not_one_world_are_refused_and_ended(kernel: Notebook) ->
     assert [p for p in rank_processes() if started_with(p, mark)] == []
 
 
-def test_a_profile_that_is_not_there_is_refused(kernel: Notebook, profiles: Path) -> None:
+def test_a_missing_profile_is_refused(kernel: Notebook, profiles: Path) -> None:
     ran = kernel.run("cluster.start(3, profile='nodse')")
     assert ran.error == "ClusterError"
     assert "no ipyparallel profile 'nodse'" in ran.message

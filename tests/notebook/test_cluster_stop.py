@@ -69,7 +69,7 @@ def test_stop_while_ranks_are_at_work(
 
 
 @PRESSES
-def test_stop_after_a_rank_failed_while_others_go_on(notebook: Notebook, presses: int) -> None:
+def test_stop_after_a_rank_failed_while_others_continue(notebook: Notebook, presses: int) -> None:
     sent = notebook.send("%%px --timeout 100\nif rank == 1:\n    1 / 0\nwhile True: pass")
     shown(notebook, sent, "rank 1 failed: ZeroDivisionError")
     press(notebook, presses)
@@ -116,7 +116,7 @@ def test_stop_ends_a_loop_that_catches_exceptions(
     works_and_keeps(notebook, held=True)
 
 
-def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_path: Path) -> None:
+def test_another_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_path: Path) -> None:
     """They compute, so there is hope: they get ten seconds, and that is shown."""
     sent = sent_and_begun(notebook, tmp_path, "sum(range(10**13))")
     notebook.interrupt()
@@ -131,7 +131,7 @@ def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_
 
 
 @PRESSES
-def test_stop_while_fresh_ranks_are_awaited(notebook: Notebook, presses: int) -> None:
+def test_stop_while_new_ranks_start(notebook: Notebook, presses: int) -> None:
     ran = notebook.run("%%px\nif rank == 3: os._exit(2)")
     assert ran.error == "RankDied"
     # It says when it runs: a kernel that is interrupted before has no cell to end.

@@ -61,7 +61,7 @@ def bytes_of_a_message(world: World, buffer: str) -> None:
 
 
 @cases.add()
-def a_receive_counts_what_came(world: World) -> None:
+def a_receive_counts_the_bytes_that_arrive(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -89,7 +89,7 @@ def a_receive_counts_what_came(world: World) -> None:
 
 
 @cases.add()
-def requests_that_complete_out_of_sight(world: World) -> None:
+def requests_whose_end_is_not_noticed(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -394,7 +394,7 @@ def persistent_and_neighborhood_collectives(world: World) -> None:
 
 
 @cases.add()
-def messages_to_nobody_are_none(world: World) -> None:
+def messages_to_no_rank_are_not_recorded(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -416,7 +416,7 @@ def messages_to_nobody_are_none(world: World) -> None:
 
 
 @cases.add()
-def what_raises_is_not_entered(world: World) -> None:
+def calls_that_raise_are_not_recorded(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -450,7 +450,7 @@ def a_watched_communicator_is_renewed_with_its_own(world: World) -> None:
 
 
 @cases.add()
-def threads_are_told_apart(world: World) -> None:
+def calls_have_the_names_of_their_threads(world: World) -> None:
     from parlab.ledger import Ledger
 
     ledger = Ledger()
@@ -634,7 +634,7 @@ def bytes_on_a_ring(world: World) -> None:
 
 
 @cases.add()
-def a_batch_of_messages_is_entered_message_by_message(world: World) -> None:
+def a_batch_is_recorded_message_by_message(world: World) -> None:
     """It is on tensors without numbers, because only NCCL carries out this call."""
     from parlab.ledger import Ledger
 

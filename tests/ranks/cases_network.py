@@ -145,7 +145,7 @@ def a_collective_takes_what_the_model_says(world: World, call: str) -> None:
 
 
 @cases.add()
-def a_collective_starts_when_the_last_rank_comes(world: World) -> None:
+def a_collective_starts_when_the_last_rank_calls_it(world: World) -> None:
     late = world.size - 1
 
     def from_when_it_came() -> float:
@@ -190,7 +190,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 @cases.add()
-def an_asynchronous_call_waits_for_nobody(world: World) -> None:
+def an_asynchronous_call_does_not_wait(world: World) -> None:
     def from_when_the_last_came() -> float:
         world.comm.Barrier()
         compute(0.2 * world.rank)
@@ -301,7 +301,7 @@ def messages_go_both_ways_at_once(world: World) -> None:
 
 
 @cases.add()
-def a_message_travels_before_its_receiver_comes(world: World) -> None:
+def a_message_travels_before_its_receiver_waits(world: World) -> None:
     """It leaves when it is sent, and is there when the receiver looks for it."""
 
     def late() -> None:
@@ -348,7 +348,7 @@ def busy(seconds: float) -> None:
 
 
 @cases.add(computing=[compute, busy])
-def computing_beside_a_message_takes_the_longer_and_not_both(
+def computing_during_a_message_takes_the_longer_of_both_times(
     world: World, computing: Callable[[float], None]
 ) -> None:
     expected = NETWORK.collective("all_reduce", 400).seconds
@@ -448,7 +448,7 @@ def a_network_of_other_ranks_is_refused(world: World) -> None:
 
 
 @cases.add()
-def many_calls_under_way(world: World) -> None:
+def many_incomplete_calls(world: World) -> None:
     """More than there are places for at once."""
     quick = network.emulated_group(Network(1, 4, Link(0, 0), Link(0, 0)))
     numbers = [torch.ones(1) for _ in range(2500)]
@@ -472,7 +472,7 @@ class Slow(nn.Linear):
 
 
 @cases.add()
-def what_a_module_takes_itself_is_part_of_the_set_time(world: World) -> None:
+def the_time_of_the_module_itself_is_part_of_the_set_time(world: World) -> None:
     module, times_of_gradient = Slow(3, 2), []
     module.weight.register_post_accumulate_grad_hook(lambda _: times_of_gradient.append(now()))
     took = []
@@ -489,7 +489,7 @@ def what_a_module_takes_itself_is_part_of_the_set_time(world: World) -> None:
 
 
 @cases.add()
-def a_stage_leaves_alone_what_needs_no_gradient(world: World) -> None:
+def a_stage_ignores_what_needs_no_gradient(world: World) -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     module[0].requires_grad_(False)
     module.unused = nn.Parameter(torch.ones(1))

@@ -15,7 +15,7 @@ def said(stub: str) -> str | None:
     return finding and finding.text
 
 
-def test_a_stub_of_its_own() -> None:
+def test_an_exercises_own_stub() -> None:
     assert said("exercise train: not done yet") == said("") == "not done yet"
 
 
@@ -26,7 +26,7 @@ def test_the_stub_of_an_exercise_that_it_builds_on() -> None:
     assert 'use_reference("broadcast_state")' in text
 
 
-def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it_knew() -> None:
+def test_a_rank_that_the_watchdog_saw_stuck_counts_as_stuck_even_if_its_call_ended() -> None:
     waiting = Ended("stuck", line="line 2: comm.Recv(x)")
     sending = Ended("returned", line="line 1: comm.Send(x)")
     endings = agreed({0: waiting, 1: sending, 2: Ended("returned"), 3: Ended("raised")})
@@ -41,7 +41,7 @@ def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it
         (Ended("returned"), "What the stuck ranks wait for, no rank that has returned will do"),
     ],
 )
-def test_what_it_means_that_ranks_wait(other: Ended, meaning: str) -> None:
+def test_the_message_explains_why_ranks_wait(other: Ended, meaning: str) -> None:
     found = ending({0: Ended("stuck", line="line 2: comm.Recv(x)"), 1: other})
     assert found is not None and found.text.splitlines()[-1].startswith(meaning)
 

@@ -89,7 +89,7 @@ def receive_in_vain(world: World) -> list[str]:
     return ends(world, all_receive)
 
 
-def test_they_are_freed_as_soon_where_others_compute() -> None:
+def test_stuck_ranks_are_freed_as_soon_on_a_busy_machine() -> None:
     """Who waits gives the processor away at each turn: its time there says nothing of how long."""
     with busy_processors():
         assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
@@ -131,7 +131,7 @@ def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
     assert on_ranks(3, are_slow) == [["returned"] * 4] * 3
 
 
-def held_by_who_looks(world: World, module: str, reads: str) -> bool:
+def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:
     """Whether what a call has let go of is alive for as long as the watchdog reads a file."""
     looks = importlib.import_module(module)
     slow, looked, asked = getattr(looks, reads), threading.Event(), threading.Event()
@@ -165,6 +165,6 @@ def held_by_who_looks(world: World, module: str, reads: str) -> bool:
     [("parlab.checks.base.watchdog", "_place"), ("parlab.checks.base.deadlock", "_turns")],
     ids=["the learner's source", "turns of the processor"],
 )
-def test_what_a_call_lets_go_of_is_not_held_by_who_looks_at_it(module: str, reads: str) -> None:
+def test_the_watchdog_does_not_hold_what_a_call_releases(module: str, reads: str) -> None:
     """A check that follows what is alive refused a right answer, seldom, on a busy machine."""
-    assert on_ranks(1, held_by_who_looks, module, reads) == [False]
+    assert on_ranks(1, is_held_by_the_watchdog, module, reads) == [False]

@@ -61,12 +61,12 @@ def test_two_threads_of_a_core_are_one_slot(
     assert any(name.startswith("PRTE") for name in mpirun.environment(4, {}))
 
 
-def test_what_the_user_set_stays() -> None:
+def test_variables_that_the_user_set_are_kept() -> None:
     theirs = {"OMP_NUM_THREADS": "3", "MPI4PY_RC_FAST_REDUCE": "1"}
     assert not mpirun.environment(1, theirs).keys() & theirs.keys()
 
 
-def test_ranks_start_where_no_home_is_set() -> None:
+def test_ranks_start_if_home_is_not_set() -> None:
     """As in a bare container: Open MPI alone ends there."""
     homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
     ran = subprocess.run(

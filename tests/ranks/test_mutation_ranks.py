@@ -52,7 +52,7 @@ def right_again(ranks: Trials) -> None:
     ],
     ids=["wrong", "another", "hangs", "leaves a message", "does not come"],
 )
-def test_an_answer_is_told_and_nothing_of_it_stays(
+def test_the_outcome_of_an_answer_is_reported_and_nothing_of_it_is_left(
     ranks: Trials, lines: list[str], check: str, mistake: str | None, hidden: str
 ) -> None:
     answer = shift(*lines)
@@ -72,7 +72,7 @@ def test_an_endless_loop_is_ended(ranks: Trials) -> None:
     right_again(ranks)
 
 
-def test_new_ranks_start_where_one_has_ended(ranks: Trials) -> None:
+def test_new_ranks_start_after_one_has_ended(ranks: Trials) -> None:
     answer = shift("import os", "os._exit(3) if comm.rank == 1 else comm.recv()")
     outcome = tried(ranks, answer, HIDDEN, STUCK_SECONDS)
     assert (outcome.ending, "rank 1 ended" in outcome.message) == ("stuck", True), outcome
@@ -97,7 +97,7 @@ def test_every_mutant_of_an_exercise_gets_its_verdict() -> None:
     assert any(one.mutant.operator == "returned" for one in killed)
 
 
-def test_without_a_reference_that_passes_nothing_is_said() -> None:
+def test_without_a_passing_reference_there_is_no_verdict() -> None:
     def nothing(*_: object) -> None:
         pass
 

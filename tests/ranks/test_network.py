@@ -24,7 +24,7 @@ test_operations = cases_test(
 test_times = cases_test("cases_network", world_sizes=[4], network=NETWORK)
 
 
-def test_what_does_not_go_together_is_told_before_ranks_start() -> None:
+def test_contradictory_arguments_are_refused_before_ranks_start() -> None:
     for arguments, expected in [
         ({"n": 8, "network": QUICK}, "the network has 4 ranks"),
         ({"network": "2 nodes of 4"}, "a parlab.network.Network, not '2 nodes of 4'"),
@@ -35,7 +35,7 @@ def test_what_does_not_go_together_is_told_before_ranks_start() -> None:
         assert expected in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_stages_make_up_for_late_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_make_up_for_waking_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten stages, each woken 90 ms late: only the last of them is."""
 
     def oversleep(moment: float) -> float:

@@ -33,7 +33,7 @@ def test_stages_that_do_not_divide_are_refused() -> None:
         share_of(stages(), torch.zeros(1, 2), 0, 3)
 
 
-def test_room_is_of_the_size_of_what_comes() -> None:
+def test_receive_buffers_have_the_size_of_the_message() -> None:
     share = share_of(stages(), torch.zeros(1, 2), 0, 2)
     assert share.room(forward(2, 0), 7).shape == (7, 4)
     assert share.room(backward(2, 0), 7).shape == (7, 5)

@@ -173,7 +173,7 @@ def wait_for_several(world: World) -> None:
     assert not isinstance(comm, MPI.Request)
 
 
-def test_waiting_for_several_requests_is_mpi4pys_own():
+def test_waiting_for_several_requests_works_as_in_mpi4py():
     on_ranks(3, wait_for_several)
 
 
