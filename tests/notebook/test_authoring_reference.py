@@ -1,4 +1,4 @@
-"""A learner puts the reference in place of an exercise: in the notebook, and on the ranks."""
+"""A learner uses the reference instead of their own code, in the notebook and on the ranks."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> TinyCourse:
 
 @pytest.fixture(scope="module")
 def learner(notebook: Notebook, course: TinyCourse) -> Iterator[Notebook]:
-    """The notebook with ranks, in the course's folder of labs."""
+    """Provide the notebook with ranks, in the course's folder of labs."""
     folder = str(course.root / "labs")
     assert notebook.run(f"%cd -q {folder}\n%px %cd -q {folder}").status == "ok"
     yield notebook
@@ -86,7 +86,7 @@ def test_a_rank_exercise_runs_on_the_ranks(learner: Notebook) -> None:
     assert "exercise everyone: the reference is in place" in ran.text
     ran = learner.run("%%px\nprint(everyone(comm))")
     assert ran.text == "[all ranks] [0, 1, 2, 3]\n"
-    assert learner.run("everyone").error == "NameError"  # it is theirs, not the notebook's
+    assert learner.run("everyone").error == "NameError"  # it exists only on the ranks
 
 
 def test_a_rank_cell_may_ask_for_the_reference_too(learner: Notebook) -> None:
@@ -122,7 +122,7 @@ def test_a_reference_that_needs_earlier_cells_says_so(learner: Notebook) -> None
 
 
 def test_withheld_solutions(course: TinyCourse, tmp_path: Path) -> None:
-    # Neither around the notebook nor around the package: a copy of what this needs.
+    # Copy only the needed files, so that no solutions are near the notebook or the package.
     (tmp_path / "labs").mkdir()
     (tmp_path / "parlab" / "runtime").mkdir(parents=True)
     runtime = ("runtime/__init__.py", "runtime/notebook.py", "runtime/paths.py")

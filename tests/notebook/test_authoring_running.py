@@ -1,4 +1,4 @@
-"""Solutions are run in a real kernel, when they have to be; what people typed is never lost."""
+"""Solutions run in a real kernel, but only if necessary. Text that people typed is never lost."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.support.authoring_course import TinyCourse, cells_by_id
 
-# A cell that leaves a trace of each run of the solutions.
+# A cell that records each run of the solutions.
 TRACE = 'with open("../runs", "a") as file:\n    file.write("x")\n'
 
 
@@ -30,7 +30,7 @@ def runs(course: TinyCourse) -> int:
 
 
 def type_into(path: Path, cell: int, text: str) -> None:
-    """What a learner does in JupyterLab, which also writes a version into the metadata."""
+    """Edit a notebook as a learner does in JupyterLab, which also stores Python's version."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[cell].source += text
     notebook.metadata.language_info["version"] = "3.12.0"
@@ -160,7 +160,7 @@ def test_a_kernel_that_dies_is_reported(course: TinyCourse, capsys: pytest.Captu
 
 
 def test_a_missing_magic_is_a_failure(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    # IPython only prints a line to stderr: it is the reply that says that the cell failed.
+    # IPython only prints a line to stderr. Only the reply says that the cell failed.
     course.edit("add(1, 1)\n", "# %no_such_magic\nadd(1, 1)\n")
     assert course.build() == 1
     assert "cell 5 of 5 fails: UsageError" in capsys.readouterr().out

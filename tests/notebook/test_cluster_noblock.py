@@ -1,4 +1,4 @@
-"""Cells that nobody waits for (`%%px --noblock`), and what was printed by the last one."""
+"""Cells that run in the background (`%%px --noblock`), and `%pxresult`."""
 
 import pytest
 
@@ -44,7 +44,9 @@ def test_its_error_is_shown_before_the_next_cell(notebook: Notebook) -> None:
     ran = notebook.run("%%px\nprint(rank // 4)")
     assert "`--noblock` failed:\nrank 2: AssertionError: unheard" in ran.text
     assert ran.text.endswith("[all ranks] 0\n")
-    assert notebook.run("%%px\nprint(rank // 4)").text == "[all ranks] 0\n", "it is told once"
+    assert notebook.run("%%px\nprint(rank // 4)").text == "[all ranks] 0\n", (
+        "it is reported only once"
+    )
 
 
 def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(notebook: Notebook) -> None:
@@ -62,7 +64,7 @@ def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(notebook: Notebook
         in ran.message
     )
     ran = notebook.run("%%px\nprint(comm.allreduce(held))")
-    assert ran.text == "[all ranks] 6\n", "its end is told once"
+    assert ran.text == "[all ranks] 6\n", "its end is reported only once"
 
 
 def test_a_death_in_it_is_reported_with_the_lost_variables(notebook: Notebook) -> None:

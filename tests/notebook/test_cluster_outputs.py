@@ -1,4 +1,4 @@
-"""What a rank cell shows: in rank order, equal outputs once, the same on every run."""
+"""The output of a rank cell: in rank order, equal outputs once, the same on every run."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_local_runs_here_too(notebook: Notebook):
 
 
 def test_what_a_rank_prints_after_it_was_freed_is_not_shown(notebook: Notebook) -> None:
-    """MPI may let a freed rank go on as if its message had arrived; here the cell does so."""
+    """In MPI, a freed rank may continue as if its message had arrived. This cell emulates that."""
     ran = notebook.run(
         "%%px --timeout 2\nprint('before')\nif rank == 0:\n    try:\n        comm.recv(source=1)\n"
         "    except MPI.Exception:\n        pass\n    print('after')"
@@ -113,7 +113,7 @@ LINES = ["print('x' * 50)", "print('x', flush=True)", "print('x' * 1000, flush=T
 
 @pytest.mark.parametrize("code", LINES)
 def test_endless_printing_ends_at_the_deadline(notebook: Notebook, code: str) -> None:
-    """Ranks that print faster than the kernel reads would be heard for ten seconds more."""
+    """Without a limit, the kernel would read this output for ten more seconds."""
     ran = notebook.run(f"%%px --timeout 3\nwhile True: {code}")
     assert ran.error == "DeadlineExceeded", ran.message
     assert f"ranks 0-3  line 2: while True: {code}" in ran.message

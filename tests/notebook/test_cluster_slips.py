@@ -1,4 +1,4 @@
-"""What a learner does to the ranks by mistake costs one line, and none of their variables."""
+"""After a learner's slip, the ranks show one line and keep their variables."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.kernel import Notebook
 
-MENDED = {
+REPAIRED = {
     "comm.Revoke()": "works again",
     "comm.Free()": "works again",
     "if rank == 1:\n    comm.Free()": "works again",
@@ -39,7 +39,7 @@ REFUSED = {
 }
 
 
-# Cells that leave messages, and what is said of them.
+# Cells that leave messages, and the text about them.
 LEFT = {
     "comm.bcast(rank, root=rank % 2)": "collective calls in this cell did not match",
     "comm.gather(rank, root=0 if rank % 2 else 1)": "collective calls in this cell did not match",
@@ -51,7 +51,7 @@ LEFT = {
     "comm.bcast(rank, root=rank % 2)\n1 / 0": "",
     "comm.allreduce(rank, op=lambda a, b: 1 / 0)": "",
 }
-# Cells below other magics; the sixth line fails, or waits.
+# Cells below other magics, in which the sixth line fails or waits.
 BELOW = {
     "%%time": "x = 2\n\ndef f():\n    {}\nf()",
     "%%timeit -n1 -r1": "x = 2\n\ndef f():\n    {}\nf()",
@@ -77,11 +77,11 @@ def works_and_keeps(notebook: Notebook) -> None:
     assert ran.text == "[all ranks] 6 1 8\n", ran.message
 
 
-@pytest.mark.parametrize("code", MENDED)
+@pytest.mark.parametrize("code", REPAIRED)
 def test_what_a_cell_broke_is_repaired(notebook: Notebook, code: str) -> None:
     ran = notebook.run(f"%%px\n{code}")
     assert ran.status == "ok", ran.message
-    assert MENDED[code] in ran.text
+    assert REPAIRED[code] in ran.text
     works_and_keeps(notebook)
 
 
@@ -199,7 +199,7 @@ def test_the_result_of_a_freed_call_is_not_shown(notebook: Notebook) -> None:
 
 
 def test_ranks_survive_after_the_lab_freed_comm(notebook: Notebook) -> None:
-    """No call of MPI may see its handle any more: that ends the process."""
+    """Any MPI call on the freed handle would end the process."""
     ran = notebook.run(
         "%%px --timeout 2\nif rank == 1:\n    comm.Free()\nelse:\n    comm.Barrier()"
     )
