@@ -139,11 +139,11 @@ while True: print("x", file=mute, flush=True)
 """
 ASK = """
 import threading
-told = []
+answers = []
 
 def ask():
     for _ in range(400):
-        told.append(cluster.current().channel.stacks([0, 1, 2, 3]))
+        answers.append(cluster.current().channel.stacks([0, 1, 2, 3]))
 
 asker = threading.Thread(target=ask)
 asker.start()
@@ -157,8 +157,8 @@ def test_reading_the_stack_of_a_rank_never_ends_it(notebook: Notebook) -> None:
     ran = notebook.run(CALLED_FROM_C)
     assert "this cell" not in ran.message, ran.message
     assert "variables are intact" in ran.message, ran.message
-    lacking = "sum('_run_module_as_main' not in text for one in told for text in one.values())"
-    assert notebook.run(f"asker.join()\nprint(len(told), {lacking})").text == "400 0\n"
+    lacking = "sum('_run_module_as_main' not in text for one in answers for text in one.values())"
+    assert notebook.run(f"asker.join()\nprint(len(answers), {lacking})").text == "400 0\n"
 
 
 # One example of each kind: a receive, sends, collectives, a request, Python code, a function.

@@ -1,4 +1,4 @@
-"""What the ledger enters, for calls whose bytes are known."""
+"""The ledger's records of calls with a known number of bytes."""
 
 import array
 import threading
@@ -16,7 +16,7 @@ cases = Cases()
 
 
 def ring(world: World) -> tuple[int, int]:
-    """The ranks after and before this one."""
+    """Return the ranks after and before this one."""
     return (world.rank + 1) % world.size, (world.rank - 1) % world.size
 
 
@@ -173,7 +173,7 @@ def bytes_of_collectives(world: World, nonblocking: bool, counted: bool) -> None
     n, is_root = world.size, world.rank == n_root(world)
     root = n_root(world)
     part, whole = np.zeros(3), np.zeros(3 * n)
-    # With counts: of one rank's part, where the parts are equal.
+    # With explicit counts, which are those of one rank's part if the parts are equal.
     parts = [whole, 3, MPI.DOUBLE] if counted else whole
     listed = [whole, [3] * n, MPI.DOUBLE]
     calls: list[tuple[str, tuple[Any, ...], str, int, int]] = [
@@ -440,7 +440,7 @@ def a_watched_communicator_is_renewed_with_its_own(world: World) -> None:
     original = ranks.new_communicator()
     ledger = Ledger()
     comm = ledger.watch(original)
-    world.comm.Barrier()  # Open MPI crashes where a communicator is revoked while it is made
+    world.comm.Barrier()  # Open MPI crashes if a communicator is revoked while it is made
     comm.Revoke()
     assert comm.Is_revoked()
     ranks.renew()
@@ -568,7 +568,7 @@ def mesh_on(world: World, backend: str) -> Any:
 
 @cases.add(backend=["mpi4py", "gloo"])
 def what_fsdp_sends(world: World, backend: str) -> None:
-    """Parameters are gathered before forward and before backward, gradients are scattered."""
+    """Parameters are gathered before the forward and backward passes; gradients are scattered."""
     from torch.distributed.fsdp import fully_shard
 
     from parlab.ledger import Ledger
@@ -614,7 +614,7 @@ def two_ledgers_at_a_time(world: World) -> None:
     outer, inner = Ledger(), Ledger()
     with outer:
         dist.all_reduce(x)
-        with inner, inner:  # twice the same: entered twice
+        with inner, inner:  # the same ledger twice, so it records each call twice
             dist.all_reduce(x, group=world.group)
         dist.all_reduce(x, group=world.group)
     assert (outer.count(), inner.count()) == (3, 2)
@@ -624,7 +624,7 @@ def two_ledgers_at_a_time(world: World) -> None:
 def bytes_on_a_ring(world: World) -> None:
     from parlab.ledger import Ledger
 
-    group = world.group  # whose first use is collective
+    group = world.group  # its first use is collective
     whole, shard = torch.zeros(10 * world.size), torch.zeros(10)
     with Ledger() as ledger:
         dist.all_gather_single(whole, shard, group=group)
@@ -635,7 +635,7 @@ def bytes_on_a_ring(world: World) -> None:
 
 @cases.add()
 def a_batch_is_recorded_message_by_message(world: World) -> None:
-    """It is on tensors without numbers, because only NCCL carries out this call."""
+    """It uses meta tensors, because only NCCL implements this call."""
     from parlab.ledger import Ledger
 
     right, left = ring(world)

@@ -1,4 +1,4 @@
-"""What checks take to be right, and to be as it was."""
+"""How checks compare results with expected values, and arguments with their earlier values."""
 
 import math
 

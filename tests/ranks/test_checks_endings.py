@@ -1,4 +1,4 @@
-"""What a check makes of how a learner's function ended on each rank."""
+"""How a check judges the ways in which a learner's function ended on the ranks."""
 
 import time
 
@@ -10,17 +10,17 @@ from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
 
 
-def said(stub: str) -> str | None:
+def text_about(stub: str) -> str | None:
     finding = unfinished({0: Ended("unfinished", error=stub)}, "train")
     return finding and finding.text
 
 
 def test_an_exercises_own_stub() -> None:
-    assert said("exercise train: not done yet") == said("") == "not done yet"
+    assert text_about("exercise train: not done yet") == text_about("") == "not done yet"
 
 
 def test_the_stub_of_an_exercise_that_it_builds_on() -> None:
-    text = said("exercise broadcast_state: not done yet")
+    text = text_about("exercise broadcast_state: not done yet")
     assert text is not None
     assert text.startswith("it calls exercise broadcast_state, which is not done yet")
     assert 'use_reference("broadcast_state")' in text
@@ -52,8 +52,10 @@ def test_a_slow_rank_is_not_stuck() -> None:
 
 
 def how_it_ends(world: World, seconds: float, messages: bool) -> str:
-    """Messages to and fro for so long, or none; four seconds are given, since a busy machine may
-    stop both for more than one."""
+    """Return how a call ends that sends messages for `seconds`, or that only waits.
+
+    Its limit is four seconds, because a busy machine may stop both ranks for more than one second.
+    """
     ledger = Ledger()
     comm = ledger.watch(world.comm.Dup())
     end = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other are told from ranks that wait for a slow one."""
+"""The watchdog frees ranks that wait for each other, but not ranks that wait for a slow rank."""
 
 import contextlib
 import importlib
@@ -19,8 +19,8 @@ from parlab.checks.base.watchdog import run_watched
 from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
 
-DEADLINE = 80.0  # long, so that what ends before was not ended by it
-SLOW = 2.5  # longer than ranks have to stand still
+DEADLINE = 80.0  # long, so that it does not end the calls
+SLOW = 2.5  # longer than the time after which ranks that wait for each other are freed
 
 
 def made(ledger: Ledger) -> int:
@@ -28,7 +28,10 @@ def made(ledger: Ledger) -> int:
 
 
 def ends(world: World, *functions: Callable[[Any], Any]) -> list[str]:
-    """How calls end on this rank, each on a communicator of its own; and that none was awaited."""
+    """Return how calls end on this rank, and require that none of them reached the deadline.
+
+    Each call gets its own communicator.
+    """
     kinds = []
     for function in functions:
         ledger = Ledger()
@@ -76,7 +79,7 @@ def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> 
 
 @contextlib.contextmanager
 def busy_processors() -> Iterator[None]:
-    """Processes that always have something to do, four for each processor."""
+    """Run four processes for each core that compute all the time."""
     command = [sys.executable, "-c", "while True: pass"]
     with contextlib.ExitStack() as started:
         for _ in range(4 * len(os.sched_getaffinity(0))):
@@ -90,7 +93,7 @@ def receive_in_vain(world: World) -> list[str]:
 
 
 def test_stuck_ranks_are_freed_as_soon_on_a_busy_machine() -> None:
-    """Who waits gives the processor away at each turn: its time there says nothing of how long."""
+    """A waiting rank yields the CPU, so its CPU time does not show how long it has been waiting."""
     with busy_processors():
         assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
 
@@ -109,14 +112,14 @@ def one_is_in_c(comm: Any) -> None:
 
 
 def one_has_a_thread(comm: Any) -> None:
-    """Who waits in MPI, while its own thread is to send what all wait for."""
+    """A rank waits in MPI, while a thread of its own will send the message for which all wait."""
     if comm.rank == 1:
         threading.Timer(SLOW, lambda: [comm.send(0, rank) for rank in range(comm.size)]).start()
     comm.recv(source=1)
 
 
 def one_after_the_other(comm: Any) -> None:
-    """Ranks wait long, but never all of them at once for long."""
+    """Ranks wait for a long time, but not all of them at the same time."""
     for rank in range(comm.size):
         if comm.rank == rank:
             time.sleep(SLOW / 2)
@@ -132,7 +135,7 @@ def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
 
 
 def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:
-    """Whether what a call has let go of is alive for as long as the watchdog reads a file."""
+    """Return True if an object that a call released is alive while the watchdog reads a file."""
     looks = importlib.import_module(module)
     slow, looked, asked = getattr(looks, reads), threading.Event(), threading.Event()
 
@@ -166,5 +169,5 @@ def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:
     ids=["the learner's source", "turns of the processor"],
 )
 def test_the_watchdog_does_not_hold_what_a_call_releases(module: str, reads: str) -> None:
-    """A check that follows what is alive refused a right answer, seldom, on a busy machine."""
+    """A check that tracks live objects would rarely reject a right answer on a busy machine."""
     assert on_ranks(1, is_held_by_the_watchdog, module, reads) == [False]

@@ -1,4 +1,4 @@
-"""What a rank has of a model, and the record of its passes."""
+"""A rank's share of a model, and the record of its passes."""
 
 import itertools
 
@@ -47,7 +47,7 @@ def test_numbers_of_actions_differ() -> None:
 
 
 def test_sizes_are_found_without_a_trace() -> None:
-    """The stages count no batch, and draw no number."""
+    """The stages do not count a batch or draw a random number."""
     norm, dropout = nn.BatchNorm1d(3), nn.Dropout(0.5)
     state = torch.get_rng_state()
     share = share_of([norm, dropout, nn.Identity()], torch.ones(1, 3), 0, 1)

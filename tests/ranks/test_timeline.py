@@ -1,4 +1,4 @@
-"""Timelines: idle time and pictures; and, on real ranks, one clock."""
+"""Timelines: idle time, pictures, and one clock for real ranks."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_spans_as_plain_data() -> None:
 
 
 def bars(axes) -> list[tuple[float, float, float, float]]:
-    """Left, right, top and bottom of what was drawn, rounded."""
+    """Return the left, right, top, and bottom of each bar, rounded."""
     extents = [bar.get_paths()[0].get_extents() for bar in axes.collections]
     return [tuple(round(v, 6) for v in (e.x0, e.x1, e.y0, e.y1)) for e in extents]
 
@@ -85,7 +85,7 @@ def test_names_of_overlapping_spans_are_in_their_visible_parts() -> None:
 
 
 def test_passes_of_almost_equal_length_all_show_their_names() -> None:
-    # As an interleaved pipeline's: 30 ms and a bit, of 900.
+    # As in an interleaved pipeline: each pass takes a little more than 30 of 900 ms.
     starts = [0.1 * i for i in range(9)]
     spans = [Span(0, f"B{i}", "compute", at, at + 0.03 + 1e-4 * i) for i, at in enumerate(starts)]
     _, axes = draw([*spans, Span(1, "F0", "compute", 0.885, 0.9)], "Passes")
