@@ -160,7 +160,7 @@ def _messages(batch: dict[str, Any]) -> Iterator[tuple[_Kind, dict[str, Any]]]:
 
 
 def _is_dtensor(kind: type) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # where there is one, it is loaded
+    module = sys.modules.get("torch.distributed.tensor")  # loaded if any DTensor exists
     return module is not None and issubclass(kind, module.DTensor)
 
 

@@ -44,7 +44,7 @@ def set_handle(comm: MPI.Intracomm, handle: int) -> None:
 
 def new_communicator() -> MPI.Intracomm:
     """Return a duplicate of the world that is revoked and renewed with `comm`. Collective."""
-    # Wait for all ranks on `comm`, where a revocation can end the wait. It cannot end calls on
+    # Wait for all ranks in a call on `comm`, which a revocation can end. It cannot end calls on
     # `_pristine`.
     comm.Barrier()
     duplicate = MPI.Comm.fromhandle(_new_handle(_pristine))

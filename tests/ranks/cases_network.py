@@ -354,13 +354,13 @@ def computing_during_a_message_takes_the_longer_of_both_times(
 ) -> None:
     expected = NETWORK.collective("all_reduce", 400).seconds
 
-    def beside(seconds: float) -> None:
+    def during_message(seconds: float) -> None:
         work = dist.all_reduce(x(), group=world.group, async_op=True)
         computing(seconds)
         work.wait()
 
-    assert_takes(world, expected, lambda: beside(0.8 * expected))
-    assert_takes(world, 1.5 * expected, lambda: beside(1.5 * expected))
+    assert_takes(world, expected, lambda: during_message(0.8 * expected))
+    assert_takes(world, 1.5 * expected, lambda: during_message(1.5 * expected))
 
 
 @cases.add()
