@@ -1,7 +1,7 @@
 """Start Python on several MPI ranks: `python -m parlab.mpirun -n 4 script.py …`.
 
-This module contains all settings that `mpiexec` needs on this machine. Users can start ranks as
-root, and more ranks than cores, without setting anything. Otherwise, Open MPI's defaults apply.
+It sets everything that `mpiexec` needs on this machine, so you can start ranks as root, and more
+ranks than cores, without setting anything. Otherwise, Open MPI's defaults apply.
 """
 
 import argparse

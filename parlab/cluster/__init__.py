@@ -90,7 +90,10 @@ def _ranks_of(network: Any, n: int | None, profile: str | None) -> int:
     if not isinstance(network, Network):
         raise ValueError(f"cluster.start(network=…): a parlab.network.Network, not {network!r}")
     if profile is not None:
-        raise ValueError("cluster.start: profile is a real network, and network an emulated one")
+        raise ValueError(
+            "cluster.start: use `profile` for a real network or `network` for an emulated one, "
+            "but not both"
+        )
     if n not in (None, network.ranks):
         raise ValueError(f"cluster.start({n}): the network has {network.ranks} ranks ({network})")
     return network.ranks

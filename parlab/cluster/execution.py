@@ -14,7 +14,8 @@ from parlab.rank.engine.supervisor import STOPPED
 # When a rank raises an error, others may wait for it. They get this long to end by themselves.
 GRACE_SECONDS = 1.0
 NOT_BEGUN = (
-    "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at {place}"
+    "had not begun this cell, because it ran an earlier `--noblock` cell, which was stopped as "
+    "well, at {place}"
 )
 IMPORTING = "Ranks are importing modules. This time does not count."
 # The same line often kills several ranks. Wait this long for reports of the other deaths.
@@ -177,5 +178,5 @@ class Execution:
         if stack == STOPPED:
             return "stopped by a signal (SIGSTOP)"
         if not stack:
-            return "no sign (stuck in C code)"
+            return "does not respond (stuck in C code)"
         return where(stack, self.session.cells) or outside_cells(stack)

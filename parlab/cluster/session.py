@@ -159,7 +159,7 @@ class Session:
                     job = self.ranks.waiting_job
                     if stop.presses and job:
                         self.stop()
-                        raise RankInterrupted(f"Interrupted. {job}; it is cancelled.")
+                        raise RankInterrupted(f"Interrupted. {job}. It was canceled.")
                     if stop.presses:
                         raise RankInterrupted(STARTING)
                     if job and job != shown:

@@ -55,7 +55,8 @@ def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(notebook: Notebook
     ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded"
     expected = (
-        "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at line 3"
+        "had not begun this cell, because it ran an earlier `--noblock` cell, which was stopped as "
+        "well, at line 3"
     )
     assert f"rank 0  {expected}: comm.recv(source=rank)" in ran.message
     assert "rank 1  line 3: comm.recv(source=rank)" in ran.message

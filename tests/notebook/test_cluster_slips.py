@@ -13,8 +13,8 @@ REPAIRED = {
     "comm.Disconnect()": "works again",
     "group.comm.Free()": "works again",
     "MPI.COMM_SELF.Free()": "works again",
-    "import sys\nsys.stdout.close()\nsys.stdout = None": "sys.stdout is what it was before",
-    "import io, sys\nsys.stderr = io.StringIO()": "sys.stderr is what it was before",
+    "import sys\nsys.stdout.close()\nsys.stdout = None": "sys.stdout was restored",
+    "import io, sys\nsys.stderr = io.StringIO()": "sys.stderr was restored",
     "dist.destroy_process_group()": "default process group. It was created again",
 }
 STUCK = {

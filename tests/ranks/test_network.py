@@ -28,7 +28,7 @@ def test_contradictory_arguments_are_refused_before_ranks_start() -> None:
     for arguments, expected in [
         ({"n": 8, "network": QUICK}, "the network has 4 ranks"),
         ({"network": "2 nodes of 4"}, "a parlab.network.Network, not '2 nodes of 4'"),
-        ({"profile": "slurm", "network": QUICK}, "profile is a real network"),
+        ({"profile": "slurm", "network": QUICK}, "but not both"),
     ]:
         with pytest.raises(ValueError) as refused:
             cluster.start(**arguments)

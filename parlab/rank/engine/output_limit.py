@@ -60,7 +60,7 @@ class Printing:
         """
         if getattr(sys, self._name) is not self._stream:
             setattr(sys, self._name, self._stream)
-            self._write(f"(sys.{self._name} is what it was before this cell)\n")
+            self._write(f"(sys.{self._name} was restored after this cell)\n")
         if (left_out := -self._room - len(self._last)) > 0:
             self._write(f"\n… {left_out:,}{LEFT_OUT} …\n")
         self._write(self._last)
