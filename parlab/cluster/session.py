@@ -43,11 +43,11 @@ class Session:
         self._why_none = STOPPED  # while there are no ranks
         self._failure: ClusterError | None = None  # the next call of `ready` raises it
         try:
-            self._ranks = self._fresh([])
+            self._ranks = self._new_ranks([])
         except ClusterError as error:
             self._failure, self._why_none = error, NOT_STARTED
 
-    def _fresh(self, imports: list[str]) -> RankSet:
+    def _new_ranks(self, imports: list[str]) -> RankSet:
         environment = rank_environment(self.network) if self.network else {}
         return RankSet(self.n, self.profile, environment, imports, self._changed)
 
@@ -121,7 +121,7 @@ class Session:
         gone = self.names.forget_variables()
         self.background.clear()
         self._ranks = None
-        self._ranks = self._fresh(list(self.names.imports))
+        self._ranks = self._new_ranks(list(self.names.imports))
         return gone
 
     def ready(self, notify: Notify = lambda text: None) -> None:
