@@ -179,7 +179,7 @@ def test_a_job_that_waits_says_so_and_stops(
     kernel.interrupt()
     ran = kernel.wait(starting)
     assert ran.error == "RankInterrupted"
-    assert "it is cancelled" in ran.message
+    assert "It was canceled" in ran.message
     assert slurm.jobs() == [full]
     assert only_settings(profile)
 

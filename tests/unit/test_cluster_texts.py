@@ -104,7 +104,7 @@ def test_nodes_are_told_with_the_ranks_on_each():
         "2 ranks on 2 nodes, 1 on each (a, b); messages between nodes go over ib0 (TCP)"
     )
     assert description(["a", "a", "b"], []) == (
-        "3 ranks on 2 nodes: 2 on a, 1 on b; messages between nodes go not over TCP but a fabric"
+        "3 ranks on 2 nodes: 2 on a, 1 on b; messages between nodes go over a fabric instead of TCP"
     )
 
 
