@@ -1,4 +1,4 @@
-"""Derives labs and solutions, and keeps what is up to date and what people typed."""
+"""Derives labs and solutions. Keeps outputs that are up to date, and text that people typed."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ BUSY_PERCENT, BUSY_SECONDS = 40, 0.3
 
 @dataclass
 class Deriver:
-    """One run of `make notebooks`; its methods return whether all went well."""
+    """One run of `make notebooks`. Its methods return whether they succeeded."""
 
     course: Course
     force: bool = False  # overwrite what people typed
@@ -110,7 +110,7 @@ class Deriver:
 
 
 def print_problems(error: AuthorError, course: Course) -> None:
-    """Print what is wrong, one line for each problem."""
+    """Print one line for each problem."""
     if sys.stdout.isatty():
         _overwrite("")
     for problem in error.problems:

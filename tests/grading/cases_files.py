@@ -147,12 +147,12 @@ def invalid(path: Path, notebook: dict) -> None:
     path.write_text(json.dumps({"nbformat": 4} | notebook), encoding="utf-8")
 
 
-@case("error", 0, says="valid notebook: its nbformat is true, and no number. Open it in JupyterLab")
+@case("error", 0, says="valid notebook: its nbformat is true, not a number. Open it in JupyterLab")
 def format_true(copy: Copy, path: Path) -> None:
     invalid(path, json.loads(copy.text()) | {"nbformat": True})
 
 
-@case("error", 0, says="valid notebook: what is in it is not in format 3. Open it in JupyterLab")
+@case("error", 0, says="valid notebook: its contents are not in format 3. Open it in JupyterLab")
 def format_3_of_nothing(copy: Copy, path: Path) -> None:
     invalid(path, {"nbformat": 3, "worksheets": [{"cells": [None]}]})
 
@@ -195,7 +195,7 @@ def folder_named_ipynb(copy: Copy, path: Path) -> None:
     (folder / "lab.ipynb").write_text(copy.text())
 
 
-@case("grader_error", None, notes="no ordinary file")
+@case("grader_error", None, notes="not an ordinary file")
 def pipe(copy: Copy, path: Path) -> None:
     """A pipe: who opens it waits for ever."""
     os.mkfifo(path)
@@ -343,7 +343,7 @@ def as_handed_out(copy: Copy, path: Path) -> None:
     (folder / "START.md").touch()
 
 
-@case("grader_error", None, notes="no notebook is among what was handed in: answer.py")
+@case("grader_error", None, notes="no notebook was handed in, only answer.py")
 def something_else(copy: Copy, path: Path) -> None:
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "answer.py").write_text("def add(a, b): return a + b")

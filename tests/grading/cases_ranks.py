@@ -136,7 +136,7 @@ def half_done(copy: Copy, path: Path) -> None:
     copy.stub("ring_reduce_scatter").stub("ring_all_reduce")
 
 
-@case("grader_error", None, notes="no ordinary file")
+@case("grader_error", None, notes="not an ordinary file")
 def pipe(copy: Copy, path: Path) -> None:
     """A pipe: who opens it waits for ever."""
     os.mkfifo(path)

@@ -125,14 +125,14 @@ IN_THE_DOOR = (
 )
 
 
-@case("partial", 3, says="beside the kernel's sockets", **AFTER_THE_FIRST)
+@case("partial", 3, says="next to the kernel's sockets", **AFTER_THE_FIRST)
 def hides_in_the_door(copy: Copy, path: Path) -> None:
     """Below a path that is longer than paths can be, where nobody sees a file's size."""
     deep = "for _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
     copy.insert(IN_THE_DOOR + deep + "open('x', 'w').close()\ntime.sleep(60)", before=SECOND)
 
 
-@case("partial", 3, says="beside the kernel's sockets", **AFTER_THE_FIRST)
+@case("partial", 3, says="next to the kernel's sockets", **AFTER_THE_FIRST)
 def writes_without_a_name(copy: Copy, path: Path) -> None:
     """A file that is removed while it is open takes its room on the disk all the same."""
     write = "file = open('x', 'wb')\nos.unlink('x')\nfor _ in range(100): file.write(bytes(2**20))"

@@ -135,12 +135,12 @@ MISTAKES = {
     "points as text": (
         CHECK,
         CHECK.replace("=3", '="3"'),
-        (CHECK[:20], "points is a number, 0 or more, not '3'"),
+        (CHECK[:20], "points must be a number of at least 0, not '3'"),
     ),
     "points below 0": (
         HIDDEN,
         HIDDEN.replace("1.5", "-1"),
-        (HIDDEN[:20], "points is a number, 0 or more, not -1"),
+        (HIDDEN[:20], "points must be a number of at least 0, not -1"),
     ),
     "hidden check for nothing": (
         HIDDEN,
@@ -155,7 +155,7 @@ MISTAKES = {
     "points true": (
         HIDDEN,
         HIDDEN.replace("1.5", "true"),
-        (HIDDEN[:20], "points is a number, 0 or more, not True"),
+        (HIDDEN[:20], "points must be a number of at least 0, not True"),
     ),
     "points on an exercise": (
         EXERCISE,
