@@ -1,4 +1,4 @@
-"""The corpus has every submission of the tests, and its table says what each must get."""
+"""The corpus has every submission of the tests, and its table has their expected results."""
 
 import importlib
 from pathlib import Path
