@@ -48,7 +48,7 @@ def test_it_reads_without_colour_and_ends_with_what_to_do() -> None:
 
 
 def test_an_mpi_that_does_not_start_is_a_failure() -> None:
-    """Open MPI is told to send messages by a means that does not exist."""
+    """Open MPI is configured to send messages with a component that does not exist."""
     ran = parlab("doctor", OMPI_MCA_pml="none-such")
     assert ran.returncode == 1
     assert "FAIL  mpi: 2 ranks did not start" in ran.stdout
@@ -63,7 +63,7 @@ def test_jupyterlab_does_not_inherit_what_harms_labs() -> None:
 
 
 def ours() -> set[int]:
-    """Processes that this one has started, directly or not."""
+    """Return all descendants of this process."""
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
@@ -97,7 +97,7 @@ def test_versions_that_drifted_from_the_lock_are_named(
 
 
 def found_with(path: Path, *wrapper: str) -> dict[str, dict[str, str]]:
-    """What the doctor finds where PATH is this folder alone."""
+    """Return the doctor's findings if PATH has only this folder."""
     environment = os.environ | {"PATH": str(path), "HOME": str(path)}
     ran = subprocess.run(
         [*wrapper, PARLAB, "doctor", "--json"], env=environment, capture_output=True, text=True,
@@ -114,7 +114,7 @@ def program(folder: Path, name: str, code: str) -> Path:
 
 
 def test_what_is_missing_is_told_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    # As on Ubuntu without snaps: a script in the browser's place.
+    # Like on Ubuntu without snaps, a script is installed instead of the browser.
     program(tmp_path, "chromium-browser", "echo 'requires the chromium snap' >&2; exit 1")
     program(tmp_path, "pacman", "exit 1")
     found = found_with(tmp_path)
@@ -136,7 +136,7 @@ def test_any_browser_of_the_family_will_do(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.needs("bubblewrap")
 def test_bubblewrap_that_may_not_start_is_told_with_what_allows_it() -> None:
-    """In a user namespace that may hold no other: bubblewrap is there, and cannot start."""
+    """In a user namespace that allows no other one, bubblewrap is installed but cannot start."""
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
     ran = subprocess.run(

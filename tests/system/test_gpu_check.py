@@ -1,4 +1,4 @@
-"""`make gpu-check` where there is no GPU: labs that pass, fail, hang, crash and lack things."""
+"""`make gpu-check` without a GPU: labs that pass, fail, hang, crash, or lack modules."""
 
 import json
 import os
@@ -134,7 +134,7 @@ def test_the_worst_status_counts() -> None:
 
 @pytest.fixture(scope="module")
 def various(tmp_path_factory: pytest.TempPathFactory) -> LabRun:
-    """Four ranks, no MPI, and cells of all kinds that end on all ranks."""
+    """A run on four ranks without MPI, with all kinds of cells that end on all ranks."""
     path = notebook(
         tmp_path_factory.mktemp("labs") / "02_words.ipynb",
         cell(
@@ -211,7 +211,7 @@ def test_what_is_missing_is_skipped_and_what_builds_on_it(various: LabRun) -> No
     assert why["message"] == "rank 0: comm.Send needs MPI"
     assert "pictures are not drawn here" in why["picture"]
     ended = statuses(various)
-    assert ended["own"] == "failed"  # a skipped picture excuses nothing
+    assert ended["own"] == "failed"  # even though a picture in it was skipped
     assert ended["mended"] == ended["again"] == "passed"
 
 
@@ -219,7 +219,7 @@ def test_what_is_missing_is_skipped_and_what_builds_on_it(various: LabRun) -> No
 def test_cells_that_end_their_ranks_are_left_out_and_the_rest_runs_on_new_ones(
     tmp_path: Path,
 ) -> None:
-    """One hangs, one fails on a rank for which the other waits, one ends its process."""
+    """One cell hangs, one fails on a rank while another waits for it, and one ends its process."""
     path = notebook(
         tmp_path / "02_words.ipynb",
         cell("hangs", "import threading\nthreading.Event().wait()", magic="%%px --timeout 2"),
@@ -274,7 +274,7 @@ def test_with_mpi_the_checks_run_too(tmp_path: Path) -> None:
 def test_ranks_without_mpi_use_gpus(
     gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ranks on as many rehearsed GPUs: Gloo cannot send their tensors, and NCCL has no tags."""
+    """Two ranks use two rehearsed GPUs. Gloo cannot send their tensors, and NCCL has no tags."""
     rehearsal.needed()
     for name, value in rehearsal.environment(gpus).items():
         monkeypatch.setenv(name, value)
@@ -304,7 +304,7 @@ def test_ranks_without_mpi_use_gpus(
     assert run.notes == ["no MPI; group: staged_gloo, cuda"]
 
 
-# What a GPU node may lack: all but torch, Triton, NumPy and what these need.
+# A node that has only torch, Triton, NumPy, and their dependencies.
 LACKING = """
 import sys
 ABSENT = {"IPython", "ipykernel", "ipyparallel", "jupytext", "matplotlib", "mpi4py"}
@@ -346,7 +346,7 @@ def test_a_node_with_torch_and_little_else_is_enough(
 
 @pytest.mark.parametrize("item", kernels.benchmarks())
 def test_benchmarks_of_kernels_do_the_work_of_their_peers(item: str) -> None:
-    """Small and on the CPU, in the interpreter: nothing is measured."""
+    """They run with small sizes in the interpreter, and nothing is measured."""
     rows: list[dict[str, Any]] = []
     outcome = kernels.run(item, "cpu", 200.0, rows.append)
     assert outcome.status == "passed", outcome

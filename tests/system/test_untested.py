@@ -1,4 +1,4 @@
-"""What a machine lacks: `make test` installs it, or leaves its tests out and says so."""
+"""`make test` installs missing packages, or skips their tests and says so."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ import pytest
 from parlab.runtime.paths import ROOT
 
 PACKAGES = ROOT / ".ci" / "packages"
-# What the script itself uses; anything else is there only where a test puts it.
+# The programs that the script itself uses. A test adds all others.
 TOOLS = ("sh", "env", "grep", "tr", "cat")
 EVERYTHING = ("make", "python3", "git", "g++", "chromium", "bwrap", "sbatch", "munge", "ssh")
 UBUNTU = platform.freedesktop_os_release()["ID"] == "ubuntu"
@@ -20,7 +20,7 @@ BROWSER = "chromium-browser" if UBUNTU else "chromium"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A folder of programs that is a bare Debian's PATH: its apt-get notes what it is asked for."""
+    """A folder of programs for PATH, like on a bare Debian. Its apt-get records its arguments."""
     for name in TOOLS:
         there = subprocess.run(["which", name], capture_output=True, text=True, check=True)
         (tmp_path / name).symlink_to(there.stdout.strip())
@@ -36,7 +36,7 @@ def program(folder: Path, name: str, code: str = "exit 0") -> None:
 
 
 def install(machine: Path) -> tuple[str, list[list[str]]]:
-    """What `.ci/packages` says, and the packages of each `apt-get install`."""
+    """Return the output of `.ci/packages`, and the packages of each `apt-get install`."""
     notes = machine / "notes"
     ran = subprocess.run(
         [PACKAGES],
@@ -109,7 +109,7 @@ def test_packages_that_cannot_be_had_do_not_stop_the_tests(machine: Path) -> Non
 
 
 def a_browser_test(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a test that needs a browser, and one that does not, where there is none."""
+    """Run a test that needs a browser, and one that does not, on a machine without a browser."""
     tests = ("book/browser/test_start_page.py::test_settings_of_the_course_reach_jupyterlab",)
     tests += ("unit/test_units.py",)
     environment = os.environ | {"PATH": str(folder), "HOME": str(folder)} | variables

@@ -1,4 +1,4 @@
-"""Answers that are kept or in a file of one's own, as `parlab try KEY my_file.py` reads it."""
+"""Answers in `tests/answers`, and answers in your own file for `parlab try KEY my_file.py`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A source becomes a learner's copy and solutions: what is kept, what is not, the same bytes."""
+"""Deriving a learner's copy and solutions from a source: what is kept, and equal bytes."""
 
 import json
 from pathlib import Path
@@ -128,7 +128,7 @@ def test_an_exercise_put_in_changes_no_other_cells_id(course: TinyCourse) -> Non
         "    return 1\n    # END SOLUTION\n\n\n# %% [markdown]\n# ## 1. Add\n",
     )
     after = [c.id for c in read_lab(course.source).cells]
-    assert set(before) - set(after) == {"start-markdown-2"}  # now below the first exercise
+    assert set(before) - set(after) == {"start-markdown-2"}  # it is now after the first exercise
     assert set(after) - set(before) == {"exercise-first", "after-first-markdown-1"}
 
 
@@ -152,6 +152,6 @@ def test_a_header_of_jupytext_is_no_cell(course: TinyCourse) -> None:
 def test_the_notebook_is_readable_json_with_a_line_for_each_line(course: TinyCourse) -> None:
     course.build("--no-execute")
     text = course.lab.read_text(encoding="utf-8")
-    assert "✓ add" in text  # not as an escape sequence: notebooks are read in reviews
+    assert "✓ add" in text  # not as an escape sequence, because people read notebooks in reviews
     assert isinstance(json.loads(text)["cells"][0]["source"], list)
     assert text.endswith("}\n")

@@ -1,4 +1,4 @@
-"""Every mistake of an author is told with its file and line, all of them at once."""
+"""All mistakes of an author are reported at once, each with its file and line."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ def course(tmp_path: Path) -> TinyCourse:
 
 
 def line_of(text: str, course: TinyCourse, occurrence: int = 1) -> int:
-    """The number of the line that starts with `text` in the course's source."""
+    """Return the number of the line that starts with `text` in the course's source."""
     lines = course.source.read_text().splitlines()
     return [n for n, line in enumerate(lines, 1) if line.startswith(text)][occurrence - 1]
 
 
 def problems(course: TinyCourse, capsys: pytest.CaptureFixture) -> list[str]:
-    """What the command prints; it must fail, write nothing, and give a line for each."""
+    """Return the lines that the command prints. It must fail, and write nothing."""
     capsys.readouterr()
     assert course.build("--no-execute") == 1
     assert not course.lab.exists()
@@ -39,7 +39,8 @@ def test_a_right_source_has_no_problems(course: TinyCourse) -> None:
     assert course.build("--no-execute") == 0
 
 
-# What is written instead of what, where the message points (the start of a line), and a part of it.
+# For each mistake: the replaced and the new text, the start of the reported line, and a part of the
+# message.
 MISTAKES = {
     "two folds without a line between": (
         "# </details>\n",
@@ -307,7 +308,7 @@ def test_a_key_in_two_labs(course: TinyCourse, capsys: pytest.CaptureFixture) ->
     assert problems(course, capsys) == [
         f"solutions/02_more.py:{line}: exercise 'add' is also in 01_adding.py:{line}"
     ]
-    # Asked for the first alone, it is told there.
+    # If only the first lab is selected, the problem is reported there.
     assert course.build("01_adding", "--check") == 1
     printed = capsys.readouterr().out
     assert f"solutions/01_adding.py:{line}: exercise 'add' is also in 02_more.py:{line}" in printed
@@ -378,7 +379,7 @@ def test_a_lab_is_named_in_the_way_that_is_at_hand(name: str, course: TinyCourse
 
 
 def _parts(course: TinyCourse) -> tuple[str, str, str, str]:
-    """The source before the exercise, its cell, its check's cell, and the rest."""
+    """Return the source before the exercise, its cell, its check's cell, and the rest."""
     text = course.source.read_text()
     exercise, check = text.index(EXERCISE), text.index(CHECK)
     rest = text.index(HIDDEN)

@@ -1,4 +1,4 @@
-"""Options of the magics: what would do nothing on these ranks is refused, and says so."""
+"""Magics refuse options that would have no effect on these ranks, with an explanation."""
 
 import pytest
 from IPython.core.error import UsageError
@@ -9,7 +9,7 @@ from parlab.cluster.magics import RankMagics
 
 @pytest.fixture(scope="module")
 def magics() -> RankMagics:
-    """Without ranks: a bad option is refused before any rank is asked."""
+    """Magics without ranks, because bad options are refused before any rank is needed."""
     return RankMagics(InteractiveShell(history_manager=None), session=None)
 
 

@@ -1,4 +1,4 @@
-"""The texts that a rank cell ends with, from their parts."""
+"""The texts at the end of a rank cell, and the functions that make them."""
 
 import signal
 

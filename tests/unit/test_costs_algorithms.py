@@ -1,4 +1,4 @@
-"""The choice among algorithms, and networks of nodes, against schedules that are played out."""
+"""The choice of algorithms, and networks of nodes, compared with simulated schedules."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ def network(nodes: int, ranks_per_node: int, call: float = 0.0) -> Network:
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_bruck_all_gather_as_played(n: int) -> None:
-    """In each round a rank passes on all that it has, or what the other still lacks."""
+    """In each round, a rank sends all chunks that it has, or those that the other still lacks."""
     have, rounds, sent = 1, 0, 0
     while have < n:
         passed = min(have, n - have)
@@ -38,7 +38,7 @@ def test_bruck_all_gather_as_played(n: int) -> None:
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_bruck_all_to_all_as_played(n: int) -> None:
-    """In round k every chunk moves on by 2^k whose distance left has that binary one."""
+    """In round k, each chunk whose remaining distance has the binary digit 2^k moves by 2^k."""
     sent, rounds = 0, 0
     distances = list(range(n))
     for bit in itertools.takewhile(lambda b: b < n, (2**k for k in itertools.count())):
@@ -60,7 +60,7 @@ def test_halving_moves_the_rings_bytes_in_fewer_rounds(n: int) -> None:
 @pytest.mark.parametrize("collective", ALGORITHMS)
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_no_algorithm_moves_less_than_the_least(collective: str, n: int) -> None:
-    """Every rank has to be reached: ⌈log₂ n⌉ rounds; and to get, or give, what is not its own."""
+    """Every rank must be reached, in ⌈log₂ n⌉ rounds, and must get or give all but its own part."""
     least = {"all_reduce": 2.0, "barrier": 0.0}.get(collective, 1.0) * (n - 1) / n * SIZE
     for name, algorithm in ALGORITHMS[collective].items():
         cost = algorithm(SIZE, n)
@@ -86,7 +86,7 @@ def test_best_is_none_of_the_slower_ones(collective: str, size: float, n: int) -
 def test_the_choice_depends_on_size_and_ranks() -> None:
     assert best("all_reduce", 8, 64, LINK).algorithm == "recursive doubling"
     assert best("all_reduce", 1e9, 64, LINK).algorithm == "halving and doubling"
-    # Of 7 ranks, 3 are left over by halving: the ring has the fewest bytes.
+    # Halving with 7 ranks has 3 extra ranks, so that the ring sends the fewest bytes.
     assert best("all_reduce", 1e9, 7, LINK).algorithm == "ring"
     assert best("broadcast", 8, 64, LINK).algorithm == "binomial tree"
     assert best("broadcast", 1e9, 64, LINK).algorithm == "scatter and Bruck"
@@ -141,7 +141,7 @@ def test_large_all_reduce_between_nodes_is_that_of_three_steps() -> None:
 
 
 def test_small_all_reduce_crosses_between_nodes_once() -> None:
-    """log₂ 4 rounds inside and log₂ 2 between, as recursive doubling does on such nodes."""
+    """Recursive doubling takes log₂ 4 rounds inside such nodes, and log₂ 2 between them."""
     seconds = network(2, 4).collective("all_reduce", 0).seconds
     assert seconds == pytest.approx(2 * 1e-6 + 1 * 10e-6)
 

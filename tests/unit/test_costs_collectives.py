@@ -1,4 +1,4 @@
-"""The closed forms against schedules that are played round by round, and published figures."""
+"""The formulas, compared with schedules simulated round by round, and with published numbers."""
 
 import math
 
@@ -13,7 +13,7 @@ LINK = Link(alpha=2e-6, beta=1e-10)
 
 
 def binomial_rounds(n: int) -> int:
-    """Rounds until everybody has the data when all that have it pass it on."""
+    """Return the rounds until all ranks have the data, if all that have it send it on."""
     have, rounds = {0}, 0
     while len(have) < n:
         have |= {rank + len(have) for rank in have if rank + len(have) < n}
@@ -30,7 +30,7 @@ def test_binomial_broadcast_doubles_each_round(n: int) -> None:
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_ring_all_reduce_as_published(n: int) -> None:
-    """2(N−1) messages and 2(N−1)/N · S bytes a rank; time 2(N−1)α + 2(N−1)/N · S·β."""
+    """Each rank sends 2(N−1) messages, 2(N−1)/N · S bytes, in 2(N−1)α + 2(N−1)/N · S·β seconds."""
     cost = collectives.ring_all_reduce(SIZE, n)
     assert cost.rounds == 2 * (n - 1)
     assert cost.bytes == pytest.approx(2 * (n - 1) / n * SIZE)
@@ -76,7 +76,7 @@ def test_large_data_is_broadcast_faster_in_chunks() -> None:
 
 
 def test_hierarchy_uses_every_network_card() -> None:
-    """With m ranks a node the slow links carry 1/m of the flat ring's bytes."""
+    """With m ranks per node, the slow links carry 1/m of the flat ring's bytes."""
     inside, between = Link(0, 0), Link(0, 1e-9)
     flat = collectives.flat_ring_all_reduce(SIZE, 4, 8, inside, between)
     steps = collectives.hierarchical_all_reduce(SIZE, 4, 8, inside, between)

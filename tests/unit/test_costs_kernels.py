@@ -1,4 +1,4 @@
-"""Bytes and arithmetic of kernels: by hand, and as PyTorch's own operations move them."""
+"""Bytes and arithmetic of kernels, compared with numbers by hand and with PyTorch's operations."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ H200 = costs.Device("H200", 989.5e12, 4.8e12)
 
 
 class Moved(TorchDispatchMode):
-    """Numbers that each operation reads and writes: each tensor once, scalars left out."""
+    """Counts the numbers that each operation reads and writes: each tensor once, no scalars."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_bytes_of_adam() -> None:
 
 def test_intensities_by_hand() -> None:
     assert costs.add(10).intensity == 1 / 12
-    # n multiplications and n additions for each result; three matrices of 2-byte numbers.
+    # Each result takes n multiplications and n additions. The three matrices have 2-byte numbers.
     assert costs.matmul(300, 300, 300).intensity == pytest.approx(300 / 3)
     assert costs.matmul(1, 4096, 4096).intensity == pytest.approx(1, rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""All kinds of parallelism in one table: each against another formula or a sum by hand."""
+"""All kinds of parallelism in one table, compared with other formulas or numbers by hand."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_keys_and_values_travel_around_the_ring() -> None:
 
 
 def test_experts_get_each_token_and_send_it_back() -> None:
-    """Of 2 · 100 bytes of tokens, 3/4 go to other ranks, four times."""
+    """Four times, 3/4 of 2 · 100 bytes of tokens are sent to other ranks."""
     assert expert_layer(100.0, 4, 2).bytes == 4 * 150
     assert expert_layer(100.0, 4, 2).rounds == 12
 

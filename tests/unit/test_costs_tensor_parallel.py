@@ -1,4 +1,4 @@
-"""Tensor parallelism's closed forms: what the papers print, and sums worked out by hand."""
+"""The formulas of tensor parallelism, compared with the papers and with numbers by hand."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_attention_is_80_and_64_bytes_a_number_and_selective_saves_70_and_65_per
 
 
 def test_both_techniques_leave_less_than_a_fifth_for_the_four_models_of_the_paper() -> None:
-    """Its section 6.1: under 20 % of what tensor parallelism keeps, each alone nearly half."""
+    """Section 6.1: less than 20 % of tensor parallelism's activations; each alone about half."""
     for layer in (Layer(4, 2048, 6144, 64), GPT3, MT_NLG, Layer(1, 2048, 25600, 160)):
         plain = costs.activation_bytes(layer, 8)
         both = costs.activation_bytes(layer, 8, sequence_parallel=True, recompute="selective")

@@ -1,4 +1,4 @@
-"""ZeRO's closed forms: the paper's tables, and sums worked out by hand."""
+"""The formulas of ZeRO, compared with the paper's tables and with numbers by hand."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def test_table_1_of_the_paper() -> None:
     for row in reference_tables.load("zero_table1").rows:
         for stage in (1, 2, 3):
             gb = zero.total(row["parameters_billion"], int(row["data_parallel_degree"]), stage)
-            # The paper prints three figures, and drops the rest of those of 100 and more.
+            # The paper prints three digits, and truncates numbers from 100.
             assert row[f"stage{stage}_gb"] == pytest.approx(gb, rel=0.005, abs=0.05), (row, stage)
 
 

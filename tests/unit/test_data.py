@@ -1,4 +1,4 @@
-"""The data: what is in it, its shapes, and that every load gives the same."""
+"""The data: its contents and shapes, which are the same for every load."""
 
 import hashlib
 import struct
@@ -13,7 +13,7 @@ import torch
 from parlab import mpirun
 from parlab.data import MNIST_MEAN, MNIST_STD, mnist, text
 
-# What the original file train-images-idx3-ubyte starts with: its kind and its three sizes.
+# The header of the original file train-images-idx3-ubyte: its kind and its three sizes.
 IDX_HEADER = struct.pack(">4i", 0x803, 60000, 28, 28)
 MD5_OF_TRAINING_IMAGES = "6bbc9ace898e44ae57da46a324031adb"
 
@@ -91,7 +91,7 @@ def test_text_is_python_and_enough_of_it_to_train_on() -> None:
 
 
 def test_the_two_splits_of_the_text_share_no_file() -> None:
-    # Modules of the library that can be told by a line which stands nowhere else.
+    # Modules of the library that are recognized by a unique line.
     train, validation = text("train").tobytes(), text("validation").tobytes()
     for line in (
         b"class JSONDecoder(",

@@ -1,4 +1,4 @@
-"""Inputs of checks: the same shapes once more, with other values."""
+"""Random inputs of checks: drawing the same shapes again, with other values."""
 
 from random import Random
 

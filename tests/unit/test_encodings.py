@@ -1,4 +1,4 @@
-"""Text is UTF-8 in files, in the output of programs, and in names, whatever the locale is."""
+"""Text is UTF-8 in files, in the output of programs, and in names, in any locale."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ FOLDERS = ("parlab", "parlab_staff", "benchmarks", "examples", "solutions")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TEXT_METHODS = {"read_text", "write_text"}
 PROGRAMS = {"run", "Popen", "check_output"}
-# Python decodes with the locale's encoding here: ASCII, as in a container without UTF-8.
+# With these variables, Python decodes text as ASCII, like in a container without UTF-8.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
@@ -60,7 +60,7 @@ def test_commands_work_where_the_locale_is_ascii(tmp_path: Path) -> None:
 
 
 def test_a_process_is_counted_whatever_bytes_are_in_its_name() -> None:
-    """Linux gives the name as it is: (, ), a line's end, or bytes that are no UTF-8."""
+    """Linux reports the unchanged name, which may contain (, ), a newline, or invalid UTF-8."""
     code = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff) (\n'); print(flush=True); input()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

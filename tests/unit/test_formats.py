@@ -1,4 +1,4 @@
-"""Number formats: as torch has them, all numbers of 8 and 16 bits, and rounding by doing it."""
+"""Number formats, compared with torch: sizes, all numbers of 8 and 16 bits, and rounding."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ by_name = pytest.mark.parametrize("of", DTYPES, ids=lambda of: of.name)
 
 
 def all_numbers(of: Format) -> torch.Tensor:
-    """Every pattern of bits of a format as a number, in float64."""
+    """Return the number for each bit pattern of a format, in float64."""
     integers = torch.arange(2**of.bits, dtype=torch.int32)
     integers = integers.to(torch.uint8) if of.bits == 8 else integers.to(torch.int16)
     return integers.view(DTYPES[of]).double()
@@ -45,7 +45,7 @@ def test_sizes_are_those_of_torch(of: Format) -> None:
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: of.name)
 def test_every_number_is_a_spacing_from_the_next(of: Format) -> None:
-    """From zero to the largest, without a gap: and so these are all numbers that there are."""
+    """The numbers from zero to the largest have no gaps, so the format has no others."""
     found = all_numbers(of)
     positive = sorted(set(found[found.isfinite() & (found >= 0)].tolist()))
     assert positive[1] == of.smallest_subnormal
@@ -82,7 +82,7 @@ def test_updates_vanish_below_the_papers_limit_and_not_above() -> None:
         assert lost_updates(dtype, limit / 2) == 1
         assert 0 < lost_updates(dtype, limit / 1.5) < 1
         assert lost_updates(dtype, 1.01 * limit) == 0
-        # At the limit 1 alone stays, and that only upwards: a tie.
+        # At the limit, only 1 does not change, and only for positive updates, which are a tie.
         assert lost_updates(dtype, limit) == of.epsilon / 2
         assert costs.largest_lost_update(of, 1.0) == limit
 
@@ -144,7 +144,7 @@ def test_a_scale_for_each_block_keeps_what_one_for_all_loses() -> None:
     values[40] = 9e5
     one, two = (scaled(values, torch.float8_e4m3fn, block) for block in (64, 32))
     assert (one[:32] == 0).all()
-    # Half a step of E4M3, of the smaller end of an octave.
+    # Half a step of E4M3, relative to the smallest number of an octave.
     assert torch.allclose(two[:32], values[:32].double(), rtol=2.0**-4, atol=0)
     assert two[40] == pytest.approx(9e5, rel=2.0**-4)
     assert scaled(torch.full((32,), 1.9), torch.float8_e4m3fn, 32)[0] == 1.75  # 486 is cut to 448

@@ -1,4 +1,4 @@
-"""The page of chapter 07 shows what was measured on a GPU, or says that nothing was."""
+"""The page of chapter 07 shows measurements on a GPU, or says that there are none."""
 
 import json
 from pathlib import Path

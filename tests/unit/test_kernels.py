@@ -1,4 +1,4 @@
-"""Instruments for kernels: launches counted, guards, what is loaded and stored, bfloat16."""
+"""Instruments for kernels: launches, guards, loads and stores, bfloat16."""
 
 import pytest
 import torch
@@ -211,7 +211,7 @@ def test_a_simulated_gpu_works_after_a_launch_returns() -> None:
         assert gpu.clock() - start < 1e-3
         gpu.synchronize()
         times.append(gpu.clock() - start)
-    # The first step takes 10 s. After it, the GPU is twice as slow, and then a bit slower still.
+    # The first step takes 10 s. After that, the GPU is twice as slow, and then slightly slower.
     assert times == pytest.approx([10.0, 2.0, 9 * 2.2], rel=1e-3)
     assert [event.busy for event in gpu.events if event.kind == "step"] == 3 * [True]
     assert [event.busy for event in gpu.events if event.kind == "synchronize"] == 4 * [False]

@@ -1,4 +1,4 @@
-"""The labs' models: sizes in closed form, shapes, and how awkward the awkward one is."""
+"""The labs' models: formulas for their sizes, their shapes, and the awkward model's properties."""
 
 import pytest
 import torch

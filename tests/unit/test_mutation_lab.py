@@ -1,4 +1,4 @@
-"""Exercises as their mutants meet them: each hidden check by itself."""
+"""Exercises for their mutants: each hidden check runs by itself."""
 
 import ast
 import builtins
@@ -9,7 +9,7 @@ from parlab_staff.mutants.target import Target, targets
 
 
 def bound(code: str) -> set[str]:
-    """All names that the code binds somewhere."""
+    """Return all names that the code binds."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         match node:

@@ -1,4 +1,4 @@
-"""Which mutants a reference has: what may go wrong, each program once, each findable again."""
+"""The mutants of a reference: operators, no duplicates, and identities that stay the same."""
 
 import ast
 
@@ -13,7 +13,7 @@ REGION = "    # BEGIN SOLUTION\n{}\n    # END SOLUTION"
 
 
 def mutants(body: str, signature: str = "f(x, comm)") -> list[Mutant]:
-    """The mutants of a function whose solution are these lines."""
+    """Return the mutants of a function with these lines as its solution."""
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     source = f"%%px\ndef {signature}:\n    given = 1\n{REGION.format(lines)}\n"
     cell = Cell("f", "code", source, {"exercise": "f", "tags": ["exercise"]})
@@ -21,7 +21,7 @@ def mutants(body: str, signature: str = "f(x, comm)") -> list[Mutant]:
 
 
 def changes(body: str, operator: str, signature: str = "f(x, comm)") -> set[str]:
-    """The lines that come with the mutants of one operator."""
+    """Return the added lines of the mutants of one operator."""
     found = [one for one in mutants(body, signature) if one.operator == operator]
     added = [[line[2:] for line in one.change.splitlines() if line[0] == "+"] for one in found]
     return {" | ".join(line.strip() for line in lines) for lines in added}
@@ -116,7 +116,7 @@ def test_the_same_change_at_two_places_is_two_mutants() -> None:
 
 
 def test_what_others_hang_on_syntax_trees_is_left_alone() -> None:
-    """As IPython does with every cell that raises, on nodes that all trees share."""
+    """IPython adds attributes to nodes that all trees share, for every cell that raises."""
 
     class Uncopied:
         def __deepcopy__(self, memo: dict) -> None:

@@ -1,4 +1,4 @@
-"""Schedules: their times against those worked out by hand, and those that nobody can follow."""
+"""Schedules: their times, compared with numbers by hand, and schedules that cannot run."""
 
 import pytest
 

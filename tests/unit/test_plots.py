@@ -1,4 +1,4 @@
-"""The figures' look: legible on both backgrounds, told apart without colour, free of scripts."""
+"""The figures' look: readable on both backgrounds and without color, and without scripts."""
 
 import json
 from itertools import combinations
@@ -13,7 +13,7 @@ WHITE, DARK = "#ffffff", "#121212"
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance as WCAG 2 defines it."""
+    """Return the relative luminance, as WCAG 2 defines it."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -28,7 +28,7 @@ def contrast(one: str, other: str) -> float:
 def test_every_colour_stands_out_in_both_themes(background: str) -> None:
     colours = [drawn.colour for drawn in (*plots.ROLES.values(), *plots.SERIES)]
     for colour in [*colours, *plots.ramp(9)]:
-        # 3:1 is what WCAG asks of graphical objects.
+        # WCAG requires 3:1 for graphical objects.
         assert contrast(colour, background) >= 3, (colour, background)
 
 
@@ -61,7 +61,7 @@ def test_a_title_has_room_above_a_legend_of_several_rows() -> None:
         figure = plots.figure("Ranks wait", x="ranks", y="time (s)")
         for name in names:
             figure.add_scatter(x=[1, 2], y=[1, 2], name=name)
-        bundle(figure)  # showing it twice takes no more room
+        bundle(figure)  # showing it twice does not make it higher
         return bundle(figure)[MIME]["layout"]
 
     low = shown(["ours", "theirs"])
@@ -70,7 +70,7 @@ def test_a_title_has_room_above_a_legend_of_several_rows() -> None:
     # The plot itself keeps its height.
     more = high["height"] - low["height"]
     assert more == high["margin"]["t"] - plots.interactive.HEADROOM > 0
-    # From the top of the figure: Plotly's own place for a title is the middle of the margin.
+    # Relative to the figure's top, because Plotly centers a title in the margin by default.
     assert (high["title"]["y"], high["title"]["yref"]) == (1, "container")
 
 

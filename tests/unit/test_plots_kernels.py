@@ -1,4 +1,4 @@
-"""The figures of chapter 07: what they show is what the formulas count."""
+"""The figures of chapter 07 show the numbers of the formulas."""
 
 from itertools import product
 from typing import Any
@@ -90,7 +90,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):

@@ -1,4 +1,4 @@
-"""The figures of chapter 05: what they show is what the schedules do."""
+"""The figures of chapter 05 show the schedules correctly."""
 
 from itertools import product
 from typing import Any
@@ -20,11 +20,11 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
-            if value is not None:  # null: this trace has no such property
+            if value is not None:  # null means that this trace has no such property
                 figure.data[index][name] = value
 
 
@@ -34,7 +34,7 @@ def on_the_plot(trace: Any) -> bool:
 
 
 def seen(figure: Any) -> tuple[list[Any], list[str], list[float]]:
-    """What a reader sees: the schedules, the lines of text from top to bottom, the dotted line."""
+    """Return the visible parts: schedules, lines of text from top to bottom, and dotted lines."""
     shown = [trace for trace in figure.data[4:] if on_the_plot(trace)]
     maps = sorted((t for t in shown if t.type == "heatmap"), key=lambda t: t.y0)
     others = [t for t in shown if t.type == "scatter"]

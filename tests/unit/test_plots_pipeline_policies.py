@@ -1,4 +1,4 @@
-"""Schedules that ranks find by their rules are those of the papers: idle time, activations held."""
+"""The ranks' rules give the schedules of the papers, with their idle times and activations."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_backward_passes_in_two_parts_idle_and_hold_what_the_papers_table_says(
 
 
 def most_held(spans: list[Span]) -> int:
-    """Micro-batches of a rank from their forward pass until the gradients of the weights."""
+    """Return the peak of a rank's micro-batches, from forward passes to weight gradients."""
     held, largest = 0, 0
     for span in spans:
         held += {"forward": 1, "backward": 0, "weights": -1}[span.action.kind]

@@ -1,4 +1,4 @@
-"""The figure of bytes on a device: three controls, each leaving alone what the others set."""
+"""The figure of bytes on a device, with three independent controls."""
 
 from itertools import product
 from typing import Any
@@ -18,7 +18,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
@@ -26,7 +26,7 @@ def move(figure: Any, slider: int, position: int) -> None:
 
 
 def seen(figure: Any) -> list[list[float]]:
-    """The heights of the bars that a reader sees; of the others, none is under the pointer."""
+    """Return the heights of the visible bars. No other bar reacts to the pointer."""
     bars = [bar for bar in figure.data if bar.y != (None,)]
     assert all((bar.hoverinfo == "all") == bool(bar.opacity) for bar in bars)
     return [list(bar.y) for bar in bars if bar.visible and bar.opacity and bar.offset < 1]

@@ -9,7 +9,7 @@ from parlab.plots.zero_steps import hybrid_groups, offload_steps, shard_layouts,
 
 
 def bars(figure: Figure, role: str, panel: int = 0) -> list[tuple[float, float, float]]:
-    """Row, start and end of the rectangles in a role's color, by row and start."""
+    """Return row, start, and end of the rectangles in a role's color, by row and start."""
     colour = to_rgba(style(role).colour)[:3]
     found = [p for p in figure.axes[panel].patches if p.get_facecolor()[:3] == colour]
     rows = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in found]
@@ -67,5 +67,5 @@ def test_every_node_holds_every_shard() -> None:
     axes = hybrid_groups("Hybrid", nodes=3, ranks=2).axes[0]
     shards = [text.get_text() for text in axes.texts if text.get_text().startswith("shard")]
     assert shards == ["shard 0", "shard 1"] * 3
-    # One arrow in each node; two between each node and the next.
+    # One arrow in each node, and two between each node and the next.
     assert sum(text.get_text() == "" for text in axes.texts) == 3 + 2 * 2

@@ -1,4 +1,4 @@
-"""What `parlab profile` writes, and what it refuses; that ranks start so: test_slurm, test_ssh."""
+"""`parlab profile` writes profiles. (test_slurm and test_ssh start ranks with them.)"""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def test_options_stand_in_the_batch_script(home: Path) -> None:
         "#SBATCH --ntasks-per-node=4",
         "#SBATCH --cpus-per-task=6",
         "#SBATCH --gpus-per-node=4",
-        "#SBATCH --constraint=a100&{{80}}",  # ipyparallel fills in what stands in single braces
+        "#SBATCH --constraint=a100&{{80}}",  # ipyparallel replaces text in single braces
     }
     assert script[-1] == "exec {mpiexec} -n {n} {program_and_args}"
     assert launcher.environment["OMPI_MCA_btl_tcp_if_include"] == "ib0"

@@ -1,4 +1,4 @@
-"""What a learner has done is kept beside the labs, and told where it belongs."""
+"""A learner's progress is stored next to the labs, and shown on the start page."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def write_lab(folder: Path, name: str, title: str, **headings: str) -> None:
 
 @pytest.fixture
 def labs(tmp_path: Path) -> Path:
-    """A folder of two labs, as learners have it."""
+    """A learner's folder with two labs."""
     (tmp_path / "START.md").touch()
     write_lab(tmp_path, "01_walk", "Lab 01: Walking", stand="Standing", step="One step")
     write_lab(tmp_path, "02_run", "Lab 02: Running", run="Running")
@@ -37,7 +37,7 @@ def test_a_pass_is_kept_and_counted_in_its_own_lab(labs: Path) -> None:
     assert progress.record("step", labs) == "1 of 2 done in lab 01_walk"
     assert progress.record("step", labs) == "1 of 2 done in lab 01_walk"
     assert progress.record("stand", labs) == "2 of 2 done in lab 01_walk"
-    walk, run = progress.labs(labs)  # read from the disk alone, as after a restart
+    walk, run = progress.labs(labs)  # read only from the disk, like after a restart
     assert (walk.done, run.done) == ({"step", "stand"}, frozenset())
     assert (walk.title, run.title) == ("01 Walking", "02 Running")
 
@@ -98,7 +98,7 @@ def test_the_start_page_takes_the_table_once(labs: Path) -> None:
     progress.record("run", labs)
     shown = with_progress(page, labs)
     assert "| 1 of 1 | ✓ Running |" in shown
-    assert with_progress(shown, labs) == shown  # also where someone saved it as it was shown
+    assert with_progress(shown, labs) == shown  # even if someone saved the shown page
 
 
 def test_every_exercise_of_the_course_is_known() -> None:

@@ -1,4 +1,4 @@
-"""Which layer a parameter belongs to."""
+"""Finding the layer to which a parameter belongs."""
 
 import pytest
 from torch import nn

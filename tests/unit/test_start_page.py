@@ -1,4 +1,4 @@
-"""The page on which JupyterLab opens lists the labs that there are, as they say themselves."""
+"""JupyterLab's start page lists all labs, with the same facts as the labs themselves."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ LINK = re.compile(r"\[(.+?)\]\(.+?\)")
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
-    """Each lab's file: its name, time and needs on the start page."""
+    """Return each lab's name, time, and requirements on the start page, by its file."""
     page = (ROOT / "labs" / "START.md").read_text()
     return {file: (name, time, needs) for name, file, _, time, needs in ROW.findall(page)}
 

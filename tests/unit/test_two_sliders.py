@@ -1,4 +1,4 @@
-"""Two sliders, each leaving alone what the other one set."""
+"""Two sliders that work independently of each other."""
 
 from itertools import product
 from typing import Any
@@ -24,7 +24,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
@@ -32,7 +32,7 @@ def move(figure: Any, slider: int, position: int) -> None:
 
 
 def seen(figure: Any) -> list[str]:
-    """The traces that a reader sees; they alone are in the legend and under the pointer."""
+    """Return the visible traces. Only these are in the legend and react to the pointer."""
     shown = []
     for trace in figure.data:
         drawn = trace.visible is not False and trace.opacity != 0
