@@ -128,7 +128,7 @@ def test_solutions_are_folded_and_their_outputs_are_not(full_book: Path) -> None
         assert "✓" in re.sub(r"<details.*?</details>", "", page, flags=re.S)
 
 
-def test_the_sources_of_the_student_edition_hold_no_solution(sources: dict[str, Path]) -> None:
+def test_the_sources_of_the_student_edition_have_no_solution(sources: dict[str, Path]) -> None:
     lines = solution_lines()
     assert lines, "the sources in solutions/ have no marked regions"
     full = "\n".join(texts(sources["full"]).values())
@@ -141,7 +141,7 @@ def test_the_sources_of_the_student_edition_hold_no_solution(sources: dict[str, 
 
 
 @pytest.mark.nightly
-def test_the_student_edition_holds_no_solution(full_book: Path, student_book: Path) -> None:
+def test_the_student_edition_has_no_solution(full_book: Path, student_book: Path) -> None:
     lines = solution_lines()
     full = "\n".join(texts(full_book).values())
     found = {line for line in lines if line in full}
@@ -169,7 +169,7 @@ def hidden_checks() -> set[str]:
     return found
 
 
-def test_the_sources_of_the_student_edition_hold_nothing_for_instructors(
+def test_the_sources_of_the_student_edition_have_nothing_for_instructors(
     sources: dict[str, Path],
 ) -> None:
     hidden = hidden_checks()
@@ -181,7 +181,7 @@ def test_the_sources_of_the_student_edition_hold_nothing_for_instructors(
 
 
 @pytest.mark.nightly
-def test_the_student_edition_holds_nothing_for_instructors(
+def test_the_student_edition_has_nothing_for_instructors(
     full_book: Path, student_book: Path
 ) -> None:
     hidden = hidden_checks()
@@ -242,7 +242,7 @@ def test_rank_cells_are_coloured_as_python() -> None:
     assert (Keyword, "for") in tokens
 
 
-def test_an_unknown_edition_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_edition_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="full, student"):
         build("teacher")
 
@@ -256,7 +256,7 @@ def course(root: Path, page: str) -> Path:
     return root
 
 
-def test_marked_lines_are_in_the_full_edition_alone(tmp_path: Path) -> None:
+def test_marked_lines_are_only_in_the_full_edition(tmp_path: Path) -> None:
     page = "# Title\n% BEGIN FULL EDITION\nsecret\n% END FULL EDITION\nend\n"
     root = course(tmp_path, page)
     stage(root, tmp_path / "f", "full")

@@ -50,7 +50,7 @@ def test_functions_may_measure_themselves() -> None:
     }
 
 
-def test_bytes_are_told_as_bytes() -> None:
+def test_bytes_are_printed_as_bytes() -> None:
     printed = report.lines(
         bench(lambda: Pair(lambda: 0, lambda: 0), unit="bytes"), Samples([2e6], [4e6])
     )
@@ -68,7 +68,7 @@ def test_submissions_to_grade_are_right_or_have_mistakes_of_the_tests() -> None:
             assert defined_names(cells[exercise.cell]) >= exercise.names
 
 
-def test_the_spread_holds_the_ratio_and_one_bad_round_does_not_move_it() -> None:
+def test_the_spread_contains_the_ratio_and_ignores_one_bad_round() -> None:
     draw = random.Random(1)
     ours = [draw.uniform(0.9, 1.1) for _ in range(40)]
     theirs = [draw.uniform(1.8, 2.2) for _ in range(40)]
@@ -162,7 +162,7 @@ def test_a_benchmark_on_real_ranks(tmp_path: Path) -> None:
     assert "all_reduce_1kB" in printed.stdout and "target 0.1" in printed.stdout
 
 
-def test_what_there_is() -> None:
+def test_list_prints_the_benchmarks_and_unknown_names_are_refused() -> None:
     printed = run("--list")
     assert printed.returncode == 0
     assert "collectives: all_reduce_16MB" in printed.stdout

@@ -166,7 +166,7 @@ def test_mixed_precision_learns_on_two_ranks_and_skips_together() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(DEADLINE + 60)
-def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None:
+def test_the_fused_adam_on_two_ranks_learns_like_torchs_on_one() -> None:
     runs = [(1, "triton"), (2, "triton"), (1, "torch")]
     losses = {}
     for ranks, optimizer in runs:

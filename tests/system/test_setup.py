@@ -99,7 +99,9 @@ def test_the_second_call_does_nothing() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_of_two_calls_at_once_one_makes_it(made_twice: tuple[Path, list[str]]) -> None:
+def test_of_two_simultaneous_calls_only_one_creates_the_environment(
+    made_twice: tuple[Path, list[str]],
+) -> None:
     folder, texts = made_twice
     assert sum("Creating .venv" in text for text in texts) == 1, texts
     installed = subprocess.run(
@@ -113,7 +115,7 @@ def test_of_two_calls_at_once_one_makes_it(made_twice: tuple[Path, list[str]]) -
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_a_changed_lock_refreshes_it_in_place_once(made: Path) -> None:
+def test_a_changed_lock_updates_the_environment_once(made: Path) -> None:
     left_over = made / ".venv" / "left-over"
     left_over.touch()
     with open(made / "requirements.txt", "a", encoding="utf-8") as lock:
@@ -126,7 +128,7 @@ def test_a_changed_lock_refreshes_it_in_place_once(made: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made: Path) -> None:
+def test_a_broken_environment_is_created_anew_even_after_an_interruption(made: Path) -> None:
     folder = made / ".venv"
     left_over = folder / "left-over"
     left_over.touch()
@@ -150,7 +152,7 @@ def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_what_cannot_be_installed_is_told(made: Path) -> None:
+def test_a_package_that_cannot_be_installed_is_reported(made: Path) -> None:
     lock = made / "requirements.txt"
     before = lock.read_text()
     lock.write_text(f"{before}./no-such-wheel.whl\n")

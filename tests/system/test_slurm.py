@@ -64,7 +64,7 @@ def ranks(kernel: Notebook) -> Notebook:
     return kernel
 
 
-def test_it_tells_the_nodes_and_the_network(kernel: Notebook, slurm: Slurm) -> None:
+def test_the_start_reports_the_nodes_and_the_network(kernel: Notebook, slurm: Slurm) -> None:
     ran = kernel.run("cluster.start(4, profile='slurm')")
     assert ran.status == "ok", ran.message
     assert ran.text.endswith(ON_TWO_NODES), ran.text
@@ -115,7 +115,7 @@ def test_ranks_come_back_after_one_was_killed(ranks: Notebook, slurm: Slurm) -> 
 
 
 @pytest.mark.nightly
-def test_a_cancelled_job_is_told_and_not_submitted_again(
+def test_a_canceled_job_is_reported_and_not_submitted_again(
     ranks: Notebook, slurm: Slurm, tmp_path: Path
 ) -> None:
     (job,) = slurm.jobs()
@@ -135,7 +135,7 @@ def test_a_cancelled_job_is_told_and_not_submitted_again(
 
 
 @pytest.mark.nightly
-def test_a_job_that_fails_is_told_with_its_log(kernel: Notebook, profile: Path) -> None:
+def test_a_job_that_fails_is_reported_with_its_log(kernel: Notebook, profile: Path) -> None:
     settings = (profile / "ipcluster_config.py").read_text()
     broken = profile.with_name("profile_broken")
     broken.mkdir()
@@ -148,7 +148,9 @@ def test_a_job_that_fails_is_told_with_its_log(kernel: Notebook, profile: Path) 
 
 
 @pytest.mark.nightly
-def test_a_job_that_slurm_refuses_is_told_in_its_words(kernel: Notebook, slurm: Slurm) -> None:
+def test_a_job_that_slurm_refuses_is_reported_with_slurms_message(
+    kernel: Notebook, slurm: Slurm
+) -> None:
     slurm.run(str(PARLAB), "profile", "slurm", "--name=refused", "--partition=gpu")
     ran = kernel.run("cluster.start(4, profile='refused')")
     assert ran.error == "ClusterError"

@@ -118,7 +118,7 @@ def test_ranks_start_by_ssh_and_are_freed_from_a_deadlock(kernel: Notebook) -> N
 
 
 @pytest.mark.nightly
-def test_who_may_not_log_in_is_told(kernel: Notebook) -> None:
+def test_a_refused_login_is_reported(kernel: Notebook) -> None:
     ran = kernel.run("cluster.start(4, profile='stranger')")
     assert ran.error == "ClusterError"
     assert "0 of 4 ranks started" in ran.message

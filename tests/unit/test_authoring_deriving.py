@@ -51,7 +51,7 @@ def test_the_solution_keeps_its_code_without_the_markers(lab: Lab) -> None:
     assert exercise.metadata == {"tags": ["exercise", "hide-input"], "exercise": "add"}
 
 
-def test_hidden_checks_and_solution_cells_are_in_the_solutions_alone(lab: Lab) -> None:
+def test_hidden_checks_and_solution_cells_are_only_in_the_solutions(lab: Lab) -> None:
     learner, solution = lab_notebook(lab), solution_notebook(lab)
     only_there = {c.id for c in solution.cells} - {c.id for c in learner.cells}
     assert only_there == {"hidden-check-add", "after-add-solution-1"}
@@ -120,7 +120,7 @@ def test_the_same_source_gives_the_same_bytes(course: TinyCourse, tmp_path: Path
     assert text == to_text(solution_notebook(read_lab(elsewhere.source)))
 
 
-def test_an_exercise_put_in_changes_no_other_cells_id(course: TinyCourse) -> None:
+def test_a_new_exercise_changes_no_other_cells_id(course: TinyCourse) -> None:
     before = [c.id for c in read_lab(course.source).cells]
     course.edit(
         "# %% [markdown]\n# ## 1. Add\n",
@@ -141,7 +141,7 @@ def test_a_stub_never_passes_silently(lab: Lab) -> None:
         namespace["add"](1, 1)
 
 
-def test_a_header_of_jupytext_is_no_cell(course: TinyCourse) -> None:
+def test_jupytexts_header_is_not_a_cell(course: TinyCourse) -> None:
     header = "# ---\n# jupyter:\n#   kernelspec:\n#     name: other\n# ---\n\n"
     course.source.write_text(header + SOURCE)
     learner = lab_notebook(read_lab(course.source))

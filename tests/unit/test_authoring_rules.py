@@ -247,7 +247,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_line(
+def test_a_mistake_is_reported_with_its_line(
     mistake: str, course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     old, new, (start, *occurrence, message) = MISTAKES[mistake]
@@ -339,7 +339,7 @@ def test_checks_may_be_a_package_and_are_not_imported(course: TinyCourse) -> Non
     assert course.build("--no-execute") == 0
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_lines(
+def test_all_mistakes_are_reported_at_once_in_the_order_of_lines(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     course.edit("points=3", "points=-3")
@@ -352,7 +352,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_lines(
     assert lines == sorted(lines)
 
 
-def test_a_source_that_is_no_text(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
+def test_a_source_that_is_not_text(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
     course.source.write_bytes(b"# %%\nx = '\xff'\n")
     [printed] = problems(course, capsys)
     assert printed.startswith("solutions/01_adding.py:1: not UTF-8 text")
@@ -373,7 +373,7 @@ def test_an_unknown_lab_is_wrong_usage(course: TinyCourse, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("name", ["01_adding", "adding", "01", "labs/01_adding.ipynb"])
-def test_a_lab_is_named_in_the_way_that_is_at_hand(name: str, course: TinyCourse) -> None:
+def test_a_lab_can_be_named_in_several_ways(name: str, course: TinyCourse) -> None:
     assert course.build(name, "--no-execute") == 0
     assert course.lab.exists()
 

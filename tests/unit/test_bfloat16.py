@@ -111,7 +111,7 @@ def loaded(file: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_operation_is_that_of_float32(expression: str, kernels: ModuleType) -> None:
+def test_an_operation_has_the_result_of_float32(expression: str, kernels: ModuleType) -> None:
     kernel = getattr(kernels, f"kernel_{list(EXPRESSIONS).index(expression)}")
     results = []
     for dtype in (torch.float32, torch.bfloat16):

@@ -32,7 +32,7 @@ def test_an_option_that_does_nothing_is_refused(magics: RankMagics, options: str
         magics.cell_px(options, "1")
 
 
-def test_other_magics_of_ipyparallel_say_what_to_use(magics: RankMagics) -> None:
+def test_unsupported_magics_say_what_to_use_instead(magics: RankMagics) -> None:
     with pytest.raises(UsageError, match=r"give each cell its options, as %%px --targets 0,1"):
         magics.pxconfig("--targets 0")
     with pytest.raises(UsageError, match="%pxresult takes no options"):

@@ -78,7 +78,7 @@ def run(program: str, folder: Path, **environment: str) -> dict:
     return json.loads(ran.stdout)
 
 
-def test_loads_are_wide_where_the_size_is_a_multiple_of_16(found: dict[str, dict]) -> None:
+def test_loads_are_wide_if_the_size_is_a_multiple_of_16(found: dict[str, dict]) -> None:
     # With 1024 numbers, each of 128 threads has 8: two loads of four, or eight of one.
     assert (found["double"]["wide"], found["double"]["narrow"]) == (2, 0)
     assert (found["odd"]["wide"], found["odd"]["narrow"]) == (0, 8)

@@ -40,7 +40,7 @@ def test_ring_all_reduce_as_published(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 64, 1024])
-def test_halving_doubling_moves_the_rings_bytes_in_fewer_rounds(n: int) -> None:
+def test_halving_doubling_sends_as_many_bytes_as_the_ring_in_fewer_rounds(n: int) -> None:
     ring = collectives.ring_all_reduce(SIZE, n)
     halving = collectives.halving_doubling_all_reduce(SIZE, n)
     # Halve n times and add up: size/2 + size/4 + … = (n−1)/n · size.
@@ -54,7 +54,7 @@ def test_a_world_of_one_rank_costs_nothing() -> None:
         assert getattr(collectives, name)(SIZE, 1).seconds(LINK) == 0
 
 
-def test_ranks_left_over_cost_two_rounds_more() -> None:
+def test_extra_ranks_cost_two_more_rounds() -> None:
     eight = collectives.recursive_doubling_all_reduce(SIZE, 8)
     nine = collectives.recursive_doubling_all_reduce(SIZE, 9)
     assert (nine.rounds, nine.bytes) == (eight.rounds + 2, eight.bytes + 2 * SIZE)
@@ -100,7 +100,7 @@ def test_bus_bandwidth_of_a_ring_is_the_links(collective: str, n: int) -> None:
     assert bandwidth == pytest.approx(LINK.bandwidth)
 
 
-def test_half_of_the_time_is_latency_at_the_half_size() -> None:
+def test_latency_is_half_of_the_time_at_half_size() -> None:
     seconds = collectives.message(LINK.half_size).seconds(LINK)
     assert seconds == pytest.approx(2 * LINK.alpha)
 

@@ -45,14 +45,14 @@ def test_strong_scaling_is_weak_scaling_with_a_shrinking_share() -> None:
         )
 
 
-def test_from_samples_to_hide_on_the_communication_is_hidden() -> None:
+def test_communication_is_hidden_from_samples_to_hide() -> None:
     work = costs.Work(10**9)
     enough = costs.samples_to_hide(work, GPU, 64)
     assert costs.weak_efficiency(work, GPU, int(enough) + 1, 64) == 1
     assert costs.weak_efficiency(work, GPU, int(enough) - 1, 64) < 1
 
 
-def test_an_algorithm_with_fewer_rounds_helps_where_latency_rules() -> None:
+def test_an_algorithm_with_fewer_rounds_helps_if_latency_dominates() -> None:
     tree = costs.Machine(GPU.flop_per_second, GPU.link, halving_doubling_all_reduce)
     small = costs.Work(10**6)
     assert costs.weak_efficiency(small, tree, 512, 1024) > costs.weak_efficiency(
@@ -60,7 +60,7 @@ def test_an_algorithm_with_fewer_rounds_helps_where_latency_rules() -> None:
     )
 
 
-def test_buckets_go_out_one_after_the_other_and_never_before_they_are_ready() -> None:
+def test_buckets_are_sent_one_after_the_other_when_they_are_ready() -> None:
     timeline = costs.bucket_timeline([1, 1, 1], [2, 1, 1])
     assert [(t.ready, t.start, t.end) for t in timeline] == [(1, 1, 3), (2, 3, 4), (3, 4, 5)]
     # A single bucket cannot overlap, because it is ready when the backward pass ends.

@@ -12,7 +12,7 @@ from parlab.costs.tensor_parallel import Layer
 from parlab.formats import BF16, E4M3, E5M2, FP16, Format
 
 
-def test_sixteen_bytes_a_parameter_either_way() -> None:
+def test_both_recipes_take_sixteen_bytes_per_parameter() -> None:
     """ZeRO, section 3.1, and float32."""
     totals = {name: recipe.total for name, recipe in costs.RECIPES.items()}
     assert list(totals.values()) == [16, 16, 18, 18, 8]
@@ -84,7 +84,7 @@ def test_errors_of_sums_by_hand() -> None:
     assert costs.sum_error(FP16, 64) * 8 == pytest.approx(costs.sum_error(BF16, 64))
 
 
-def test_how_many_ranks_add_up() -> None:
+def test_most_ranks() -> None:
     assert costs.most_ranks(FP16, 1.0) == 65519  # 65520 is halfway to infinity, and is rounded up
     assert costs.most_ranks(FP16, -65504.0) == 1
     assert costs.most_ranks(E4M3, 1.0) == 464  # also halfway, but rounded down to 448
@@ -92,7 +92,7 @@ def test_how_many_ranks_add_up() -> None:
     assert costs.swallowed_from(BF16) == 256
 
 
-def test_windows_of_a_reduction() -> None:
+def test_reduction_windows() -> None:
     """On 16 ranks, of a format from 1 to 1,024: the six cases of chapter 06."""
     right = {
         (16, True): (16, 1024), (1, True): (1, 64), (4, True): (4, 256),
@@ -102,7 +102,7 @@ def test_windows_of_a_reduction() -> None:
         assert costs.reduction_window(1.0, 1024.0, 16, before, equal=equal) == window
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="power of two here, not 3"):
         costs.shares({0: 1.0}, FP16, 3.0)
     with pytest.raises(ValueError, match="no shares of nothing"):

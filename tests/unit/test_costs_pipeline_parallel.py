@@ -23,7 +23,7 @@ def test_the_bubble_in_its_two_forms() -> None:
         assert costs.micro_batches_for(ranks, 0.25) <= 4 * ranks
 
 
-def test_gpipes_throughput_is_that_of_the_formula_within_its_rounding_and_overheads() -> None:
+def test_gpipes_throughput_follows_the_formula_up_to_overheads() -> None:
     """This compares many micro-batches. With few, the paper uses other batch sizes."""
     for ranks, printed in GPIPE_32.items():
         gain = costs.gain_over_naive(ranks, 32)  # M = 1 in the paper: one device at a time
@@ -81,7 +81,7 @@ def test_activations_held() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 1), (2, 1), (4, 1), (4, 3), (2, 2)])
-def test_what_ranks_send_adds_up_to_the_borders(ranks: int, chunks: int) -> None:
+def test_the_ranks_messages_add_up_to_those_of_all_borders(ranks: int, chunks: int) -> None:
     each = [costs.sent_by(rank, ranks, 6, 100.0, chunks) for rank in range(ranks)]
     assert sum(cost.rounds for cost in each) == costs.step_messages(ranks, 6, chunks)
     assert sum(cost.bytes for cost in each) == 100 * costs.step_messages(ranks, 6, chunks)
@@ -94,7 +94,7 @@ def test_a_message_is_an_activation_or_a_part_of_one() -> None:
     assert costs.message_bytes(Layer(1, 2048, 12288), 2, 8) == 2048 * 12288 / 4
 
 
-def test_zero_bubble_is_the_papers_table() -> None:
+def test_zero_bubble_follows_the_papers_table() -> None:
     """Qi et al., Table 2, and the text above it: a third, and none, if all three are equal."""
     rows = costs.zero_bubble(4, 1.0, 1.0, 1.0)
     assert {name: row.bubble for name, row in rows.items()} == {"1F1B": 9, "ZB-H1": 3, "ZB-H2": 0}
@@ -112,7 +112,7 @@ def test_zero_bubble_is_the_papers_table() -> None:
         ((4, 6, 2), "multiples of the 4 ranks, not 6"),
     ],
 )
-def test_what_is_refused(arguments: tuple[int, ...], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         costs.bubble(*arguments)
 
@@ -122,7 +122,7 @@ def test_no_bubble_at_all_is_refused() -> None:
         costs.micro_batches_for(4, 0)
 
 
-def test_recorded_bubbles_are_those_of_the_formula() -> None:
+def test_recorded_bubbles_follow_the_formula() -> None:
     """All measured bubbles, even small ones, are at most 15 % larger than the formula's."""
     recorded = json.loads((ROOT / "book" / "measurements" / "bubbles.json").read_text())
     ideal = recorded["forward"] + recorded["backward"]

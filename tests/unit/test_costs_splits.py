@@ -15,7 +15,7 @@ def test_parameters_are_those_of_attention_and_mlp() -> None:
     assert MODEL.parameters == PARAMETERS
 
 
-def test_data_and_zero_send_what_their_chapters_say() -> None:
+def test_data_parallelism_and_zero_send_what_their_chapters_say() -> None:
     data, stage_3 = (splits.step_cost(name, MODEL, 4).bytes for name in ("data", "zero 3"))
     assert data == pytest.approx(data_parallel.bytes_sent(PARAMETERS, 4, 2))
     assert stage_3 == pytest.approx(zero.bytes_sent(PARAMETERS, 4, 3, 2))
@@ -55,7 +55,7 @@ def test_one_rank_sends_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", splits.NAMES)
-def test_the_share_is_seconds_over_seconds(name: str) -> None:
+def test_the_share_divides_seconds_by_seconds(name: str) -> None:
     link = Link.of(alpha=0.0, bandwidth=1.0)
     seconds = splits.step_cost(name, MODEL, 4).bytes
     flop = 3 * 72 * 16 * 8 * 8 * (1 + 16 / 48)

@@ -48,7 +48,7 @@ def test_peak_and_offload() -> None:
     assert zero.offload_bytes(800, 4) == (400, 400)
 
 
-def test_prefetch_hides_the_shorter_of_the_two() -> None:
+def test_prefetch_overlaps_gathers_with_layers() -> None:
     assert zero.prefetch_seconds(6, 4, 6, prefetch=False) == 60
     assert zero.prefetch_seconds(6, 4, 6, prefetch=True) == 40
     assert zero.prefetch_seconds(6, 10, 6, prefetch=True) == 66
@@ -61,7 +61,7 @@ def test_tokens_to_hide_makes_gather_and_computation_equal() -> None:
     assert 2 * psi * tokens / flops == pytest.approx(2 * psi * link.beta)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="no stage 4"):
         zero.total(1, 1, 4)
     with pytest.raises(ValueError, match="at least one rank"):

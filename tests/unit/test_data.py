@@ -42,7 +42,7 @@ def test_mnist_is_normalized_with_the_constants_that_parlab_names() -> None:
     assert (pixels.min().round(), pixels.max().round()) == (0, 255)
 
 
-def test_a_limit_takes_the_first_images_and_reads_no_more() -> None:
+def test_a_limit_reads_only_the_first_images() -> None:
     images, labels = mnist("test")
     some_images, some_labels = mnist("test", limit=7)
     assert np.array_equal(some_images, images[:7])
@@ -70,12 +70,12 @@ def test_torch_takes_both_without_a_copy() -> None:
         (lambda: text("validation", 10**9), "n_bytes=1,000,000,000: .* has .* bytes"),
     ],
 )
-def test_what_cannot_be_given_is_a_clear_error(call, words: str) -> None:
+def test_invalid_requests_are_clear_errors(call, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
 
 
-def test_a_python_without_its_sources_is_told_apart(tmp_path, monkeypatch) -> None:
+def test_a_python_without_its_sources_is_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(FileNotFoundError, match="use a Python that has its sources"):
         text("train")
@@ -102,7 +102,7 @@ def test_the_two_splits_of_the_text_share_no_file() -> None:
         assert train.count(b"\n" + line) + validation.count(b"\n" + line) == 1, line
 
 
-def test_fewer_bytes_are_the_beginning_of_more() -> None:
+def test_a_limited_text_is_the_start_of_the_whole() -> None:
     assert np.array_equal(text("train", 12_345), text("train")[:12_345])
 
 

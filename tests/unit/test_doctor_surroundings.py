@@ -44,7 +44,7 @@ def finding(name: str, first: str = "true", **variables: str) -> dict[str, str]:
 
 
 @isolated
-def test_a_full_home_is_named_with_a_way_out(tmp_path: Path) -> None:
+def test_a_full_home_is_reported_with_a_remedy(tmp_path: Path) -> None:
     """The doctor reports it, and so does `parlab lab`, before JupyterLab fails with a traceback."""
     full = f"mount -t tmpfs -o size=16k none {tmp_path}"
     found = finding("home", full, HOME=str(tmp_path))

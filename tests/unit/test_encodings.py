@@ -50,7 +50,7 @@ def test_no_text_depends_on_the_locale(folder: str) -> None:
     assert not found, f'these need encoding="utf-8": {", ".join(found)}'
 
 
-def test_commands_work_where_the_locale_is_ascii(tmp_path: Path) -> None:
+def test_commands_work_in_an_ascii_locale(tmp_path: Path) -> None:
     handout = tmp_path / "Zoë"
     command = [sys.executable, "-m", "parlab.setup.cli", "release", "01_mpi", "--out"]
     ran = subprocess.run([*command, handout], env=os.environ | ASCII, capture_output=True)
@@ -59,7 +59,7 @@ def test_commands_work_where_the_locale_is_ascii(tmp_path: Path) -> None:
     assert "β" in (handout / "labs" / "01_mpi.ipynb").read_text(encoding="utf-8")
 
 
-def test_a_process_is_counted_whatever_bytes_are_in_its_name() -> None:
+def test_a_process_is_counted_with_any_bytes_in_its_name() -> None:
     """Linux reports the unchanged name, which may contain (, ), a newline, or invalid UTF-8."""
     code = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff) (\n'); print(flush=True); input()"
     command = [sys.executable, "-c", code]

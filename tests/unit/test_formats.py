@@ -89,7 +89,7 @@ def test_updates_vanish_below_the_papers_limit_and_not_above() -> None:
 
 @pytest.mark.parametrize("of", HALVES, ids=lambda of: of.name)
 @pytest.mark.parametrize("ranks", [2, 8, 64, 512])
-def test_the_error_of_a_sum_is_that_of_the_formula(of: Format, ranks: int) -> None:
+def test_the_error_of_a_sum_follows_the_formula(of: Format, ranks: int) -> None:
     draw = torch.Generator().manual_seed(ranks)
     values = torch.randn(ranks, 4096, generator=draw)
     means = [mean_over_ranks(values, DTYPES[of], divide_before=first) for first in (ranks, 1)]
@@ -132,14 +132,14 @@ def test_no_size_is_accurate_enough() -> None:
         )
 
 
-def test_a_sum_of_equal_numbers_ends_where_the_costs_say() -> None:
+def test_a_sum_of_equal_numbers_stops_growing_as_computed() -> None:
     most_ranks_at_1000 = costs.most_ranks(FP16, 1000.0)
     for ranks, finite in ((most_ranks_at_1000, True), (most_ranks_at_1000 + 1, False)):
         exact = torch.tensor(1000.0 * ranks, dtype=torch.float64)
         assert exact.to(torch.float16).isfinite() == finite
 
 
-def test_a_scale_for_each_block_keeps_what_one_for_all_loses() -> None:
+def test_scales_for_blocks_keep_numbers_that_a_single_scale_loses() -> None:
     values = torch.linspace(0.1, 1, 64)
     values[40] = 9e5
     one, two = (scaled(values, torch.float8_e4m3fn, block) for block in (64, 32))

@@ -18,7 +18,7 @@ MODULES = sorted(
 )
 
 
-def test_packages_import_what_they_may() -> None:
+def test_packages_import_only_what_is_allowed() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     ran = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr

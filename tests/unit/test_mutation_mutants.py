@@ -69,7 +69,7 @@ SHIFT = "comm.Sendrecv(x, dest=right, recvbuf=received, source=left)"
         ("last_rank_is_root", "comm.Bcast(x, root=0)", "comm.Bcast(x, root=comm.size - 1)"),
     ],
 )  # fmt: skip
-def test_what_an_operator_does(operator: str, body: str, expected: str) -> None:
+def test_operators(operator: str, body: str, expected: str) -> None:
     if operator == "arguments_swapped":
         expected = SHIFT.replace("right", "_").replace("left", "right").replace("_", "left")
     assert expected in changes(body, operator)
@@ -95,7 +95,7 @@ def test_only_the_solution_changes() -> None:
         assert one.code.startswith("def f(x, comm):")
 
 
-def test_no_two_are_one_program_and_none_is_the_reference() -> None:
+def test_mutants_differ_from_each_other_and_from_the_reference() -> None:
     # `x + 0` and `x - 0` differ; `return None` and no return at all do not.
     found = mutants("return x + 1")
     assert len({one.code for one in found}) == len(found)
@@ -103,7 +103,7 @@ def test_no_two_are_one_program_and_none_is_the_reference() -> None:
     assert not mutants("pass")
 
 
-def test_what_fails_at_once_is_no_mutant() -> None:
+def test_changes_that_fail_at_once_are_no_mutants() -> None:
     dropped = changes("y = x + 1\nreturn y", "statement_dropped")
     assert dropped == {""}  # `return y`, and not the line that makes y
     assert not changes("y = x + 1\nreturn y", "statements_swapped")
@@ -115,7 +115,7 @@ def test_the_same_change_at_two_places_is_two_mutants() -> None:
     assert len({one.identity for one in found}) == 2
 
 
-def test_what_others_hang_on_syntax_trees_is_left_alone() -> None:
+def test_attributes_added_to_syntax_trees_are_not_copied() -> None:
     """IPython adds attributes to nodes that all trees share, for every cell that raises."""
 
     class Uncopied:

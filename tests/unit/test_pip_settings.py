@@ -109,7 +109,7 @@ def test_uv_chooses_what_pip_chooses(
     assert chosen([*by_uv, *options, wanted], environment | more) == expected
 
 
-def test_what_is_no_place_of_packages_is_handed_on_too() -> None:
+def test_other_settings_are_passed_on_too() -> None:
     options, variables = pip_settings.for_uv(
         {"cert": "/ca.pem", "proxy": "http://proxy:8080", "timeout": "60", "trusted-host": "a b"}
     )

@@ -25,7 +25,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("background", [WHITE, DARK])
-def test_every_colour_stands_out_in_both_themes(background: str) -> None:
+def test_every_color_has_enough_contrast_in_both_themes(background: str) -> None:
     colours = [drawn.colour for drawn in (*plots.ROLES.values(), *plots.SERIES)]
     for colour in [*colours, *plots.ramp(9)]:
         # WCAG requires 3:1 for graphical objects.
@@ -40,7 +40,7 @@ def test_every_colour_stands_out_in_both_themes(background: str) -> None:
         ("reference", "library", "model"),
     ],
 )
-def test_roles_that_meet_in_a_figure_differ_without_colour(together: tuple[str, ...]) -> None:
+def test_roles_in_the_same_figure_differ_without_color(together: tuple[str, ...]) -> None:
     for one, other in combinations([plots.ROLES[name] for name in together], 2):
         assert one.dash != other.dash
         assert one.symbol != other.symbol
@@ -56,7 +56,7 @@ def test_a_figure_stores_its_data_and_no_script() -> None:
     assert len(json.dumps(shown)) < 10_000
 
 
-def test_a_title_has_room_above_a_legend_of_several_rows() -> None:
+def test_a_title_has_space_above_a_legend_of_several_rows() -> None:
     def shown(names: list[str]) -> dict:
         figure = plots.figure("Ranks wait", x="ranks", y="time (s)")
         for name in names:
@@ -95,7 +95,7 @@ def test_a_long_title_is_wrapped_for_jupyterlab() -> None:
     assert max(len(line) for line in title.split("<br>")) <= 72
 
 
-def test_an_unknown_role_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_role_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="communication"):
         plots.style("comunication")
 
@@ -108,7 +108,7 @@ def test_pictures_are_transparent_and_labelled() -> None:
     assert axes.patches[0].get_hatch() == plots.ROLES["idle"].hatch
 
 
-def test_steps_are_marked_with_whole_numbers_and_names_stay() -> None:
+def test_axes_of_steps_have_whole_numbers_and_keep_names() -> None:
     drawn, (left, right) = plots.subplots("Twenty steps", 1, 2)
     left.plot(range(20), range(20))
     right.bar(["ours", "theirs"], [1, 2])
@@ -127,7 +127,7 @@ def test_logarithmic_axes_are_marked_in_powers_of_two() -> None:
     assert plots.figure("title", xaxis=axis).layout.xaxis.dtick is None
 
 
-def test_curves_that_are_one_are_all_seen() -> None:
+def test_equal_curves_are_all_visible() -> None:
     runs = {"one rank": [2.0, 1.0], "two ranks": [2.0, 1.0], "three ranks": [2.0, 1.0]}
     _, axes = plots.same_curves("One curve", {"SGD": runs, "Adam": runs, "other": runs})
     assert axes.shape == (2, 2)
@@ -141,7 +141,7 @@ def test_curves_that_are_one_are_all_seen() -> None:
     assert [text.get_text() for text in axes[0, 0].get_legend().get_texts()] == list(runs)
 
 
-def test_memory_bars_stand_on_each_other() -> None:
+def test_memory_bars_are_stacked() -> None:
     ways = {
         "plain": {"parameters": 2e6, "gradients": 1e6},
         "sharded": {"parameters": 1e6, "gradients": 0},
@@ -166,7 +166,7 @@ def test_ratio_bars_are_in_order_from_the_top() -> None:
         assert ours.get_y() > library.get_y()
 
 
-def test_ratio_bars_of_libraries_look_as_libraries() -> None:
+def test_ratio_bars_of_libraries_have_the_librarys_look() -> None:
     _, axes = plots.ratio_bars("Ours", {"small": {"ours": 0.5, "DDP": 1.0}}, libraries=["DDP"])
     ours, library = (bars[0] for bars in axes[0].containers)
     assert ours.get_facecolor() == to_rgba(plots.hatched("reference")["facecolor"])

@@ -24,7 +24,7 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pictures_show_on_light_and_dark(name: str) -> None:
+def test_pictures_are_readable_in_both_themes(name: str) -> None:
     before = plt.get_fignums()
     figure = PICTURES[name]()
     assert isinstance(figure, Figure)

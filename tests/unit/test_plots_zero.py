@@ -32,7 +32,7 @@ def seen(figure: Any) -> list[list[float]]:
     return [list(bar.y) for bar in bars if bar.visible and bar.opacity and bar.offset < 1]
 
 
-def test_each_choice_shows_its_bars_whatever_came_before(figure: Any) -> None:
+def test_each_choice_shows_its_bars_after_any_other(figure: Any) -> None:
     for i, j, k in [*product((0, 1), repeat=3), (0, 0, 0)]:
         for slider, position in ((2, k), (0, i), (1, j)):
             move(figure, slider, position)
@@ -41,11 +41,11 @@ def test_each_choice_shows_its_bars_whatever_came_before(figure: Any) -> None:
         assert seen(figure) == [[of[kind] / 1e9 for of in held] for kind in KINDS]
 
 
-def test_it_begins_with_the_first_of_each(figure: Any) -> None:
+def test_the_explorer_begins_with_the_first_choices(figure: Any) -> None:
     assert seen(figure) == [[2.0] * 4, [2.0] * 4, [12.0] * 4]
 
 
-def test_what_ranks_hold_fills_one_copy_together() -> None:
+def test_the_ranks_shards_fill_one_copy_together() -> None:
     axes = who_holds_what("Shards", zero.MIXED_ADAM, ranks=3).axes[0]
     filled = [patch for patch in axes.patches if patch.get_fill()]
     for row, copies in enumerate([(3, 3, 3), (3, 3, 1), (3, 1, 1), (1, 1, 1)]):

@@ -35,6 +35,6 @@ def test_megatron_table_1_parameters_follow_from_the_shape() -> None:
         assert row["parameters_billion"] == pytest.approx(billions, rel=0.01, abs=0.05), row
 
 
-def test_an_unknown_table_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_table_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="zero_table1"):
         reference_tables.load("zero_table2")

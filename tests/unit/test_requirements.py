@@ -57,7 +57,7 @@ def configured_index() -> str:
     return os.environ.get("PIP_INDEX_URL") or ran.stdout.strip()
 
 
-def test_the_lock_is_exact_and_holds_what_both_kinds_of_machine_share() -> None:
+def test_the_lock_is_exact_and_fits_both_kinds_of_machine() -> None:
     lock = requirements(LOCK)
     for name, requirement in lock.items():
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), f"{name} is not exact"
@@ -95,7 +95,7 @@ def test_a_triton_that_the_cuda_build_refuses_is_noticed(tmp_path: Path) -> None
     assert "triton" in ran.stderr
 
 
-def test_what_is_installed_is_what_fits_together() -> None:
+def test_the_installed_packages_are_compatible() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, timeout=120
     )

@@ -19,7 +19,7 @@ def rows() -> dict[str, tuple[str, str, str]]:
     return {file: (name, time, needs) for name, file, _, time, needs in ROW.findall(page)}
 
 
-def test_the_page_lists_all_labs_in_their_order_and_no_other() -> None:
+def test_the_page_lists_exactly_all_labs_in_order() -> None:
     assert list(rows()) == [lab.name for lab in LABS] != []
 
 

@@ -43,11 +43,11 @@ def seen(figure: Any) -> list[str]:
     return shown
 
 
-def test_it_begins_at_the_active_positions(figure: Any) -> None:
+def test_the_sliders_begin_at_the_active_positions(figure: Any) -> None:
     assert seen(figure) == ["always", "b3"]
 
 
-def test_each_pair_of_positions_shows_its_traces_whatever_came_before(figure: Any) -> None:
+def test_each_pair_of_positions_shows_its_traces_after_any_other(figure: Any) -> None:
     for (i, letter), (j, digit) in product(enumerate(FIRST), enumerate(SECOND)):
         move(figure, 0, i)
         move(figure, 1, j)

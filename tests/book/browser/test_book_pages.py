@@ -151,7 +151,7 @@ def test_a_slider_changes_the_curves(
         assert window.problems == []
 
 
-def test_a_folded_solution_unfolds_and_its_output_is_there_before(
+def test_a_folded_solution_unfolds_and_its_output_is_always_visible(
     chromium: Browser, served: str
 ) -> None:
     with reader(chromium, served) as window:

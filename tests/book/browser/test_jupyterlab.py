@@ -38,7 +38,7 @@ def source(cell: dict) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
+def test_a_check_reports_a_mistake_and_then_passes(
     chromium: Browser, jupyterlab: LabServer
 ) -> None:
     lab = cells(jupyterlab.root / "labs" / f"{LAB}.ipynb")
@@ -81,9 +81,7 @@ def unfold(hint: Locator) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_hints_are_folded_until_they_are_asked_for(
-    chromium: Browser, jupyterlab: LabServer
-) -> None:
+def test_hints_are_folded_until_they_are_clicked(chromium: Browser, jupyterlab: LabServer) -> None:
     lab = cells(jupyterlab.root / "labs" / f"{LAB}.ipynb")
     with_hints = [cell for cell in lab if source(cell).count("<details") > 1]
     assert with_hints

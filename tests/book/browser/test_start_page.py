@@ -38,7 +38,7 @@ def test_jupyterlab_opens_on_the_list_of_labs_and_its_links_open_them(
 
 
 @pytest.mark.timeout(600)
-def test_the_page_tells_what_is_done_and_hints_show_that_they_unfold(
+def test_the_page_shows_progress_and_that_hints_unfold(
     chromium: Browser, jupyterlab: LabServer
 ) -> None:
     exercises = read_lab(ROOT / "solutions" / "01_mpi.py").keys
