@@ -63,8 +63,7 @@ class Event:
     """Something that happened on this rank.
 
     Attributes:
-        kind: "start" or "wait" for an operation of the group; any other text for a check's own
-            note.
+        kind: "start" or "wait" for an operation of the group, or the kind of a check's own note.
         what: the number of the operation, from 0 in the order of their starts; or what was noted.
         contiguous: whether all tensors of the operation are contiguous.
     """
@@ -249,10 +248,7 @@ class RecordingGroup(MPIGroup):
 
 
 def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Return the only tensor. Raise RuntimeError if it is not contiguous.
-
-    Gloo and NCCL require contiguous tensors. MPI would accept any.
-    """
+    """Return the only tensor. Raise RuntimeError unless it is contiguous: Gloo and NCCL need it."""
     (tensor,) = tensors
     if not tensor.is_contiguous():
         raise RuntimeError(f"{op}: {NOT_CONTIGUOUS}, with strides {tensor.stride()}")
