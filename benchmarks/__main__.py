@@ -25,7 +25,7 @@ def _quiet(force: bool) -> bool:
         print("This machine is busy, so nothing was measured:", file=sys.stderr)
         for disturbance in found:
             print(f"  {disturbance}", file=sys.stderr)
-        print("End them and try again, or measure all the same with --force.", file=sys.stderr)
+        print("End them and try again, or measure anyway with --force.", file=sys.stderr)
     return not found
 
 

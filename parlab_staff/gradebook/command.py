@@ -208,7 +208,7 @@ class _Batch:
             print(f"{len(self.ignored)} files or folders are no submissions: {names}")
         if self.strangers:
             print(
-                f"{len(self.strangers)} submissions are of nobody on the roster: "
+                f"{len(self.strangers)} submissions belong to no student on the roster: "
                 f"{printable(_some(self.strangers))}. Does the roster have these students under "
                 "other names? If so, they also have a row with 0 points.",
                 file=sys.stderr,

@@ -139,7 +139,7 @@ def edited(path: Path, notebook: NotebookNode) -> bool:
 
 
 def has_outputs_of(stored: NotebookNode, notebook: NotebookNode) -> bool:
-    """Return whether the stored notebook ran this code, and nobody changed its outputs."""
+    """Return whether the stored notebook ran this code, and its outputs did not change."""
     own = stored.metadata.get(OWN, {})
     return (
         make.code_digest(stored) == make.code_digest(notebook)

@@ -568,11 +568,11 @@ def test_the_summary_counts_the_class_and_says_how_it_was_graded(tmp_path: Path)
     ignored = ("class/notes.pdf",)
     page = Page(written(tmp_path, *entries, **facts, ignored=ignored) / "summary.html")
     for words in [
-        "beside the submissions, and are none as far as the grader can tell. class/notes.pdf",
+        "the grader does not recognize them as submissions. class/notes.pdf",
         *("handed in 4", "without a submission 1", "could not be graded 1", "late 1", "roster 1"),
         "Half of the class has 4 of 6 points or more",
         "carl could not be read or run: the file is empty",
-        "bo no total, and not a zero",
+        "bo no total yet (not a zero)",
         "dora not on the roster",
         "1 without a submission emil",
         *facts.values(),
