@@ -1818,6 +1818,8 @@ drawn, axes = plots.memory_bars(title, ways)
 # # Against the library
 
 # %% [markdown]
+# ## Checkpoints
+#
 # `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
 # a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
 # computed again when `unpack` asks for it. The next cells compare both with yours, on blocks with dropout.
@@ -1835,6 +1837,8 @@ class DropoutBlock(models.Block):
         return x + F.dropout(self.mlp(self.norm_2(x)), 0.1)
 
 
+# %%
+# %%px
 config = models.GPTConfig(layers=8)
 torch.manual_seed(0)
 with_dropout = models.GPT(config)
