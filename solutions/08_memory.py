@@ -10,9 +10,11 @@
 # | | |
 # |---|---|
 # | **You will be able to** | count the bytes that a forward pass keeps; write activation checkpointing, and state what it costs; plan recomputation for a memory budget; offload activations; compute a cross-entropy in chunks; write Adafactor and 8-bit Adam; predict the bytes of a rank that combines these methods |
-# | **Time** | 0 minutes |
+# | **Time** | 215 minutes |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
+#
+# You can do the parts in any order, and in several sittings. Only Part D needs an earlier one, the 8-bit Adam of Part C.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -1819,6 +1821,8 @@ drawn, axes = plots.memory_bars(title, ways)
 # # Against the library
 
 # %% [markdown]
+# ## Checkpoints
+#
 # `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
 # a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
 # computed again when `unpack` asks for it. The next cells compare both with yours, on blocks with dropout.
@@ -1837,7 +1841,7 @@ class DropoutBlock(models.Block):
 
 
 # %%
-# %%px --timeout 100
+# %%px
 config = models.GPTConfig(layers=8)
 torch.manual_seed(0)
 with_dropout = models.GPT(config)

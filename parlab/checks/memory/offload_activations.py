@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.memory._recording_store import RecordingStore, Saves
-from parlab.checks.memory._saving_cases import Case, block, chain, seeded, views
+from parlab.checks.memory._saving_cases import Case, Looks, block, chain, present, seeded, views
 from parlab.memory import LiveStorages, tensor_bytes
 
 MISTAKES = Mistakes(
@@ -108,10 +108,6 @@ def require_step(trial: Trial, case: Case) -> None:
     )
 
 
-def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
-    return [[g for g in some if g is not None] for some in gradients]
-
-
 def stays(store: RecordingStore, case: Case) -> Finding | None:
     for kept in (*case.module.parameters(), *case.module.buffers()):
         numbers = np.sort(kept.detach().flatten().numpy())
@@ -183,23 +179,6 @@ def not_collected(grown: int) -> Finding | None:
     return observed(
         f"after the backward pass, {grown} bytes that were read from the store are still in memory"
     )
-
-
-class Looks(torch.autograd.Function):
-    """Saves its argument, and remembers how it comes back."""
-
-    found: ClassVar[list[tuple[Any, ...]]] = []
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        Looks.found.append((tuple(x.shape), x.stride(), x.dtype))
-        return gradient.expand(x.shape)
 
 
 def require_strides(trial: Trial, columns: int) -> None:
