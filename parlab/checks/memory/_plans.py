@@ -12,13 +12,17 @@ GB = 2**30
 
 
 def drawn(draw: Random, size: int) -> list[Segment]:
-    """Draw a chain in which plans often hold equally many bytes, and rarely have equal FLOPs."""
+    """Draw a chain in which plans often hold equally many bytes.
+
+    Plans of long chains rarely have equal FLOPs. In short ones, FLOPs are small, and can be 0.
+    """
+    most_flops = 10**6 if size > 4 else 6
     values, chain = Random(draw.getrandbits(32)), []
     for _ in range(size):
         start = 10 * values.randrange(1, 6)
         kept = start + 10 * values.randrange(30)
         peak = kept + values.randrange(150)
-        chain.append(Segment(start, kept, peak, values.randrange(1, 10**6)))
+        chain.append(Segment(start, kept, peak, values.randrange(most_flops)))
     return chain
 
 

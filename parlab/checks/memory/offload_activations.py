@@ -146,7 +146,10 @@ def same_gradients(got: list[Tensor | None], right: list[Tensor | None]) -> Find
 def freed(left: int, when: str) -> Finding | None:
     if not left:
         return None
-    return observed(f"{when}, {left} tickets are still in use: only the graph may refer to them")
+    return observed(
+        f"{when}, {left} tickets are still in use: only the graph may refer to them (which is "
+        "never freed if `pack` returns a saved tensor itself: use `tensor.detach()`)"
+    )
 
 
 def require_second_backward(trial: Trial, case: Case) -> None:

@@ -70,6 +70,7 @@ for mistake, name, *edits in (
         ),
     ),
     (None, "tickets_kept", (VERSIONS, VERSIONS.replace("WeakValueDictionary()", "{}"))),
+    (None, "cycle", ("tensor.detach(), tensor._version", "tensor, tensor._version")),
     ("changed_silently", "no_version", (RAISE, "if False:")),
     (
         "old_numbers",
