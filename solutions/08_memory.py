@@ -1661,8 +1661,8 @@ check.show_values(
 #   their `.grad` become views of them. Then all ranks get rank 0's parameters, and `self.shard` is this rank's part of `self.flat`.
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
 # - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers all shards. The
-#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero, even if another backward
-#   pass, such as one for a measurement, came before it.
+#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero, even if another backward pass has
+#   left some.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass runs each
 #   layer's forward pass a second time. Whatever is attached to that forward pass, such as a hook on an inner module that starts a reduction,
 #   then happens a second time, too. So keep communication out of the forward pass: reduce when the backward pass has ended.
@@ -1672,6 +1672,7 @@ check.show_values(
 # - **Frozen parameters** are not in the buffers and do not change.
 # - **Tied weights:** `model.parameters()` returns each parameter once.
 # - **Unused parameters** keep a gradient of zero.
+# - **Inputs:** the input of a layer may need no gradient. The layer's parameters still get theirs.
 #
 # **Predict**: there are 1,000 numbers on 4 ranks, in blocks of 100. How long are the buffers? Which blocks does rank 3 have, and what is in them?
 #
