@@ -38,7 +38,7 @@ def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it
     ("other", "meaning"),
     [
         (Ended("stuck", line="line 5: comm.Recv(y)"), "All wait to receive, so nobody sends"),
-        (Ended("returned"), "The stuck ranks are waiting for ranks that have already returned"),
+        (Ended("returned"), "What the stuck ranks wait for, no rank that has returned will do"),
     ],
 )
 def test_what_it_means_that_ranks_wait(other: Ended, meaning: str) -> None:
