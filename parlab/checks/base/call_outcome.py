@@ -70,7 +70,7 @@ def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     """Yield explanations of why these ranks wait, if they are certain."""
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
     if len(stuck) < len(endings):
-        yield "The stuck ranks are waiting for ranks that have already returned"
+        yield "What the stuck ranks wait for, no rank that has returned will do any more"
         return
     doing = {name for ended in stuck for name in _METHOD.findall(ended.line)}
     if doing and doing <= {"Send", "send", "Ssend", "ssend"}:
