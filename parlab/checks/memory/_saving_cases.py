@@ -99,3 +99,15 @@ class Looks(torch.autograd.Function):
 
 def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
     return [[g for g in some if g is not None] for some in gradients]
+
+
+def with_hooks_cleared(step: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
+    """Return the result of `step`, and how many hooks it left, which are then removed."""
+    hooks = 0
+    try:
+        result = step(*arguments)
+    finally:
+        while torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+            hooks += 1
+    return result, hooks

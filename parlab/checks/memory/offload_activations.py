@@ -14,7 +14,16 @@ from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.memory._recording_store import RecordingStore, Saves
-from parlab.checks.memory._saving_cases import Case, Looks, block, chain, present, seeded, views
+from parlab.checks.memory._saving_cases import (
+    Case,
+    Looks,
+    block,
+    chain,
+    present,
+    seeded,
+    views,
+    with_hooks_cleared,
+)
 from parlab.memory import LiveStorages, tensor_bytes
 
 MISTAKES = Mistakes(
@@ -288,17 +297,8 @@ def require_cleared(trial: Trial, case: Case) -> None:
 
 def ran(trial: Trial, step: Callable[..., Any], *arguments: Any) -> Any:
     """Run a step with the learner's context manager, and require that it leaves no hooks."""
-    hooks = 0
-
-    def cleared() -> Any:
-        nonlocal hooks
-        try:
-            return step(trial.check.function, *arguments)
-        finally:
-            while torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-                torch._C._autograd._pop_saved_tensors_default_hooks()
-                hooks += 1
-
-    result = trial.run_function(cleared)
+    result, hooks = trial.run_function(
+        partial(with_hooks_cleared, step, trial.check.function, *arguments)
+    )
     trial.require(lambda: MISTAKES.hooks_left() if hooks else None)
     return result
