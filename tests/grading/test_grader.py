@@ -264,7 +264,9 @@ def test_a_file_named_like_a_student_on_the_roster_is_not_a_zero(
     roster = handed_in.parent / "roster.csv"
     roster.write_text("student\nabsent\nerin\n")
     ended = graded(command(lab, handed_in, "--roster", str(roster), "--jobs", "2"))
-    assert ended.returncode == 1 and "was handed in: Erin.ipynb.pdf" in ended.stderr
+    assert (
+        ended.returncode == 1 and "no notebook was handed in, only Erin.ipynb.pdf" in ended.stderr
+    )
     assert "3 submissions belong to no student on the roster: ada, bob, cy." in ended.stderr
     feedback = (handed_in.parent / "out" / "feedback" / "absent.md").read_text(encoding="utf-8")
     assert "no submission was found under the name absent" in feedback
