@@ -53,13 +53,14 @@ MISTAKES = Mistakes(
     ),
 )
 SMALLEST = 4096
+CASES = {"a transformer block": block, "views": views, "three layers": partial(chain, layers=3)}
 
 
 @check_of(MISTAKES, ranks=1)
 def offload_activations(check: Check) -> str:
     """Compare gradients, and look into the store and the memory at each stage of a step."""
     with check.trial() as trial:
-        for _, make in trial.cases({"a transformer block": block, "views": views}):
+        for _, make in trial.cases(CASES):
             require_step(trial, make(seeded(trial.draw)))
         for _, layers in trial.cases({"a retained graph": 3}, again=False):
             require_second_backward(trial, chain(seeded(trial.draw), layers))
