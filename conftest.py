@@ -1,10 +1,10 @@
-"""The order of the tests, and which of them may run side by side.
+"""The order of the tests, and which of them may run at the same time.
 
-In one process those that answer soonest come first, whatever file they are in. `make test` runs
-files side by side (pytest-xdist), where a file that takes long must start early: there the order is
-the other way round. Tests that share what takes long to make, as ranks or a built book, stay in one
-process: those of a file or of a folder, or of an `xdist_group` that they name. So do those that
-measure seconds and those that keep all cores busy ("clock"), which are then not side by side.
+In one process, the fastest tests come first, whatever file they are in. `make test` runs files at
+the same time (pytest-xdist). Slow files must then start early, so the order is reversed. Tests that
+share a slow fixture, such as ranks or a built book, stay in one process: the tests of a file, of a
+folder, or of the `xdist_group` that they name. Tests that measure time or keep all cores busy are
+in the group "clock", so that they do not run at the same time.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 pytest_plugins = ["tests.support.timing", "tests.support.untested"]
 
-# Fixtures that take a while, in the order of how long they take.
+# Slow fixtures. A fixture with a larger number takes longer.
 SLOW_FIXTURES = {
     "notebook": 1,
     "login": 1,
@@ -27,12 +27,12 @@ LONG = 4
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two on two cores, since tests wait for deadlines and for each other's ranks; four at most."""
+    """Use two processes on two cores, because tests often wait, and at most four."""
     return max(2, min(4, len(os.sched_getaffinity(0)) // 2))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    # Here, and not where items are put in order: there xdist has read the groups already.
+    # Not in pytest_collection_modifyitems: xdist has read the groups before that.
     if item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
 
@@ -43,12 +43,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def cost(item: pytest.Item) -> int:
         limit = item.get_closest_marker("timeout")
         if limit and limit.args and limit.args[0] > usual:
-            return LONG  # it says so itself
+            return LONG  # because its timeout mark is longer than usual
         fixtures = getattr(item, "fixturenames", ())
         return max((SLOW_FIXTURES.get(name, 0) for name in fixtures), default=0)
 
     if not hasattr(config, "workerinput"):
-        items.sort(key=cost)  # stable: within a group the order stays
+        items.sort(key=cost)  # a stable sort, which keeps the order within a group
         return
     costs: dict[str, int] = {}
     for item in items:

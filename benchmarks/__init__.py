@@ -1,12 +1,13 @@
-"""Reference and library, side by side: `python -m benchmarks`, or `make bench`.
+"""Compares the references with libraries: `python -m benchmarks`, or `make bench`.
 
-    python -m benchmarks                   all
+    python -m benchmarks                   all benchmarks
     python -m benchmarks collectives       those of one file
-    python -m benchmarks all_reduce_16MB   one
-    python -m benchmarks --list            what there is
+    python -m benchmarks all_reduce_16MB   one benchmark
+    python -m benchmarks --list            list all benchmarks
 
-To add one, write a function in a file of this folder, one file a topic. It sets the work up and
-returns two functions that do it once, ours and the one to compare with:
+To add one, write a function in a file of this folder, which has one file for each topic. The
+function sets up the work, and returns two functions that do it once, ours and the one to compare
+with:
 
     from benchmarks import Pair, benchmark
 
@@ -26,14 +27,14 @@ returns two functions that do it once, ours and the one to compare with:
             peer=lambda: dist.all_reduce(x),
         )
 
-The function's name is the benchmark's. With `ranks=2` it runs on two fresh MPI ranks, with
-`ranks=0` in one fresh process that may start ranks itself. A timed function that returns a number
-has measured itself, in seconds. Make sure, in the set-up, that both do the same work.
+The benchmark has the function's name. With `ranks=2`, it runs on two new MPI ranks, and with
+`ranks=0` in one new process, which may start ranks itself. If a timed function returns a number,
+this is its own measurement in seconds. Make sure in the set-up that both do the same work.
 
-Both are called in turn after warm-up, ours first in one round and second in the next, so that
-what the machine does besides hits both. A sample is the time of `calls` calls, of the slowest
-rank. The ratio is that of the medians, ours over the peer's: below 1 is ahead. Its spread is the
-range in which 90 % of the ratios lie when the rounds are drawn again at random (bootstrap).
+After a warm-up, both are called in turn. Ours is first in one round and second in the next, so that
+other work of the machine affects both. A sample is the time of `calls` calls on the slowest rank.
+The ratio is our median over the peer's: below 1, ours is faster. Its spread is the range that
+contains 90 % of the ratios if the rounds are drawn again at random (bootstrap).
 """
 
 from benchmarks.harness import Benchmark, Pair, benchmark

@@ -13,7 +13,7 @@ from parlab_staff.ranks import RankPool
 
 
 def run(bench: Benchmark) -> Samples:
-    """Measure in new processes; RuntimeError, with what they printed, if they fail."""
+    """Measure in new processes. Raises RuntimeError, with their output, if they fail."""
     with RankPool(max(bench.ranks, 1), mpi=bool(bench.ranks)) as pool:
         [samples, *_] = pool.call(measured, bench.topic, bench.name, seconds=bench.seconds)
     return Samples(**samples)
@@ -25,7 +25,7 @@ def _quiet(force: bool) -> bool:
         print("This machine is busy, so nothing was measured:", file=sys.stderr)
         for disturbance in found:
             print(f"  {disturbance}", file=sys.stderr)
-        print("End them and try again, or measure all the same with --force.", file=sys.stderr)
+        print("End them and try again, or measure anyway with --force.", file=sys.stderr)
     return not found
 
 

@@ -12,13 +12,13 @@ RANKS = 4
 
 
 def _stock_cluster() -> Any:
-    """ipyparallel as its documentation starts it, with what root and few cores need."""
+    """Start ipyparallel as in its documentation, with settings for root and few cores."""
     import ipyparallel as ipp
 
     from parlab import mpirun
 
     os.environ.update(mpirun.environment(RANKS))
-    # Stock ipyparallel looks mpiexec up by its name; ours knows where the wheel has put it.
+    # Stock ipyparallel searches mpiexec in PATH. Ours knows the folder of the installed wheel.
     folder = os.path.dirname(mpirun.mpiexec())
     if folder not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])

@@ -13,7 +13,7 @@ def _all_reduce(bytes_: int) -> Pair:
     dist.all_reduce(ours, group=group)
     dist.all_reduce(theirs)
     assert torch.equal(ours, theirs) and ours[0] == world_size
-    # Zeros stay what they are: sums of sums of ones would end at infinity.
+    # Use zeros, because repeated sums of ones would become infinite.
     ours.zero_()
     theirs.zero_()
     return Pair(

@@ -1,7 +1,7 @@
 """Lab 02's data parallelism against DistributedDataParallel: a whole training step.
 
-Both sides have the same MLP from the same start, 64 MNIST images a rank, cross-entropy and a
-fused Adam, and reach the same weights. Both have their default settings.
+Both sides train the same MLP from the same start, with 64 MNIST images per rank, cross-entropy, and
+a fused Adam, and reach the same weights. Both have their default settings.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ HIDDEN_SIZES = (256, 1024)
 
 
 class Trainer(MnistTrainer):
-    """With the lab's functions, and an optimizer."""
+    """A trainer with the lab's functions and an optimizer."""
 
     def __init__(self, hidden_size: int) -> None:
         from parlab_staff.course.references import definitions
@@ -93,7 +93,7 @@ COMPARISONS = (
 
 
 def _set_up(comparison: Comparison, hidden_size: int) -> Pair:
-    """Both sides, once three steps have given them the same weights."""
+    """Return both sides after three steps, which must give the same weights."""
     import torch
     import torch.distributed as dist
 

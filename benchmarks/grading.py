@@ -1,9 +1,9 @@
-"""The grader against plain nbval, on the same cells; and its memory, of one and of many.
+"""The grader against plain nbval, on the same cells; and its memory for one and many submissions.
 
-PARLAB_GRADING_SUBMISSIONS=30 grades a class of that size; the usual one is small, since each
-submission takes some 20 s. A third of the class is right; the others have the reference with one
-small mistake in a third of the exercises. Before anything is timed the lab has proved
-itself, which a class pays for once: as much as three submissions more.
+PARLAB_GRADING_SUBMISSIONS=30 grades a class of that size. The default is small, because each
+submission takes about 20 s. A third of the class is right. The others have one small mistake in a
+third of the exercises. The test of the lab runs before the timing. It takes as long as three
+submissions, but only once for a class.
 """
 
 import atexit
@@ -72,7 +72,7 @@ def grader_memory() -> Pair:
 
 
 class Workplace:
-    """Folders `one` and `many` of submissions, and `cells`: what the grader runs for them."""
+    """Folders `one` and `many` with submissions, and `cells` with the notebooks that run."""
 
     def __init__(self) -> None:
         from parlab_staff.grading.graded_lab import find_lab
@@ -93,7 +93,7 @@ class Workplace:
                 nbformat.write(build(lab, match(lab, submission)), self.folder / "cells" / name)
 
     def grade(self, name: str) -> float:
-        """Seconds that `parlab grade` takes; the proof of an earlier call holds."""
+        """Return the seconds of `parlab grade`, which uses an earlier call's test of the lab."""
         from parlab_staff.gradebook.command import ALL_GRADED, GradeOptions, grade
 
         out = self.folder / "out"
@@ -106,7 +106,7 @@ class Workplace:
         return time.perf_counter() - start
 
     def nbval(self) -> None:
-        """As anybody would: one pytest a notebook."""
+        """Run nbval in the usual way: one pytest process for each notebook."""
 
         def run(notebook: Path) -> None:
             command = [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-current-env"]
@@ -116,14 +116,14 @@ class Workplace:
                 capture_output=True,
                 encoding="utf-8",
             )
-            assert ran.returncode in (0, 1), ran.stdout[-2000:]  # all cells well, or some not
+            assert ran.returncode in (0, 1), ran.stdout[-2000:]  # all cells passed, or some did not
 
         with ThreadPoolExecutor(JOBS) as pool:
             list(pool.map(run, sorted((self.folder / "cells").glob("*.ipynb"))))
 
 
 def submitted(lab, number: int) -> NotebookNode:
-    """The lab as handed out with answers in it: every third one all right."""
+    """Return the lab as handed out, with answers. Every third submission is right."""
     notebook = nbformat.from_dict(json.loads(json.dumps(lab.handed_out)))
     cells = {cell.id: cell for cell in notebook.cells}
     solved = {cell.id: cell.source for cell in lab.cells}
@@ -135,7 +135,7 @@ def submitted(lab, number: int) -> NotebookNode:
 
 
 def wrong_answer(key: str, number: int) -> str:
-    """The reference with one small mistake, as a rank cell."""
+    """Return the reference with one small mistake, as a rank cell."""
     from parlab_staff.course.references import exercise_of
     from parlab_staff.mutants.generate import mutants_of
 
@@ -144,7 +144,7 @@ def wrong_answer(key: str, number: int) -> str:
 
 
 def most_memory() -> int:
-    """Bytes of this process alone at its largest so far, without those that it started."""
+    """Return the peak memory of this process in bytes, without its children."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None

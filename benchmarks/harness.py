@@ -1,4 +1,4 @@
-"""What a benchmark is, where all of them are, and how one is measured."""
+"""Defines, finds, and measures benchmarks."""
 
 import importlib
 import pkgutil
@@ -14,7 +14,7 @@ OWN_MODULES = ("__main__", "harness", "machine", "report", "worker")
 
 
 class Pair(NamedTuple):
-    """Two functions that do the same work once; one that returns a number measured itself."""
+    """Two functions that do the same work once. A function may return its own measurement."""
 
     reference: Callable[[], Any]
     peer: Callable[[], Any]
@@ -22,7 +22,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A comparison; the arguments of `benchmark`, its `name`, `topic` and `set_up` function."""
+    """A comparison: the arguments of `benchmark`, its `name`, `topic`, and `set_up` function."""
 
     name: str
     topic: str
@@ -40,7 +40,7 @@ class Benchmark:
 
 
 class Samples(NamedTuple):
-    """What one call took, a pair for each round."""
+    """The times of one call on both sides, for each round."""
 
     reference: list[float]
     peer: list[float]
@@ -62,19 +62,19 @@ def benchmark(
     unit: str = "s",
     gpu: bool = False,
 ) -> Callable[[Callable[..., Pair]], Callable[..., Pair]]:
-    """Make a function that sets two ways of one work up a benchmark (see `benchmarks`).
+    """Return a decorator for a function that sets up both sides of a benchmark (see `benchmarks`).
 
     Args:
-        peer: what ours is compared with.
-        work: what both do: sizes, ranks, backend.
-        target: the largest ratio that is good enough; None where it is only to be known.
+        peer: the name of the side that ours is compared with.
+        work: the work of both sides: sizes, ranks, backend.
+        target: the largest acceptable ratio; None if the ratio is only reported.
         ranks: MPI ranks to run on; 0 for a single process.
-        rounds: how often each is sampled.
-        calls: calls in a sample: many, where one takes microseconds.
-        warm_up: rounds before, not counted.
-        seconds: how long it may take altogether, before it is ended.
-        unit: `s`; or `bytes`, where both functions return those.
-        gpu: it needs a GPU. Its function takes `small`: a rehearsal of the same work on the CPU.
+        rounds: how often each side is sampled.
+        calls: calls in a sample: many if one takes microseconds.
+        warm_up: rounds before the first sample.
+        seconds: the time limit of the whole benchmark.
+        unit: `s`; or `bytes` if both functions return bytes.
+        gpu: whether it needs a GPU. Its function takes `small`, to rehearse the work on the CPU.
     """
 
     def register(set_up: Callable[..., Pair]) -> Callable[..., Pair]:
@@ -89,7 +89,7 @@ def benchmark(
 
 
 def all_benchmarks() -> list[Benchmark]:
-    """Every benchmark of this folder, file by file in the order of their names."""
+    """Return all benchmarks of this folder, in the order of their files' names."""
     import benchmarks
 
     names = sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__))
@@ -97,13 +97,13 @@ def all_benchmarks() -> list[Benchmark]:
 
 
 def of_topic(topic: str) -> list[Benchmark]:
-    """The benchmarks of one file. It alone is imported: a node may lack what the others need."""
+    """Return the benchmarks of one file. No others are imported, because they may need more."""
     importlib.import_module(f"benchmarks.{topic}")
     return [bench for bench in _benchmarks.values() if bench.topic == topic]
 
 
 def select(names: list[str]) -> list[Benchmark]:
-    """The benchmarks of these names or topics; all for none. ValueError for an unknown name."""
+    """Return the benchmarks with these names or topics, or all. Raises ValueError if unknown."""
     known = all_benchmarks()
     unknown = set(names) - {b.name for b in known} - {b.topic for b in known}
     if unknown:
@@ -114,11 +114,11 @@ def select(names: list[str]) -> list[Benchmark]:
 def measure(
     bench: Benchmark, together: Callable[[], None], slowest: Callable[[float], float]
 ) -> Samples:
-    """Sample both, in turn. Collective over the ranks, where there are ranks.
+    """Sample both sides in turn. Collective over the ranks, if there are any.
 
     Args:
-        together: returns on all ranks at the same time.
-        slowest: the largest of all ranks' numbers.
+        together: a function that returns on all ranks at the same time.
+        slowest: a function that returns the largest of all ranks' numbers.
     """
     pair = bench.set_up()
     samples = Samples([], [])
@@ -144,12 +144,12 @@ def _time(work: Callable[[], Any], calls: int) -> float:
 
 
 def ratio(samples: Samples) -> float:
-    """Median of ours over median of the peer's."""
+    """Return our median over the peer's."""
     return statistics.median(samples.reference) / statistics.median(samples.peer)
 
 
 def spread(samples: Samples) -> tuple[float, float]:
-    """5 % and 95 % quantiles of the ratio over rounds drawn again at random."""
+    """Return the 5 % and 95 % quantiles of the ratio over rounds that are drawn again at random."""
     draw = random.Random(0)
     rounds = list(zip(*samples, strict=True))
     ratios = sorted(

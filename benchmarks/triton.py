@@ -1,15 +1,15 @@
-"""Lab 07's kernels against PyTorch's, and against what a GPU can copy. They need a GPU.
+"""Lab 07's kernels against PyTorch's, and against the copy rate of a GPU. They need a GPU.
 
-Written without one: until a record says otherwise, none of these has run.
+They were written without one: until a record says otherwise, none of them has run.
 
-A kernel that does little with each number is as fast as memory. So its peers are the library's
-function, and a copy of as many bytes as the kernel has to move, half of them read and half written:
-the inverse of that ratio is the kernel's share of the device's own copy rate.
+A kernel that does little with each number is limited by memory. Its peers are the library's
+function, and a copy of as many bytes as the kernel must move, half of them read and half written.
+The inverse of the second ratio is the kernel's share of the device's copy rate.
 
-Numbers are random, since zeros take less power and run faster. Calls go through several sets of
-buffers, which together are larger than the second-level cache. Time is that between two events on
-the GPU, which first sleeps: the host is ahead, and what it takes for a call shows only where the
-library or the lab's function waits for the GPU.
+Numbers are random, because zeros take less power and run faster. Calls use several sets of buffers,
+which together are larger than the second-level cache. Times are those between two events on the
+GPU, which first sleeps, so that the host is ahead. The host's time for a call is therefore included
+only if the library or the lab's function waits for the GPU.
 """
 
 import functools
@@ -23,10 +23,10 @@ from benchmarks import Pair, benchmark
 if TYPE_CHECKING:
     import torch
 
-CACHES = 4  # the buffers of a benchmark are so many times the second-level cache
+CACHES = 4  # the size of a benchmark's buffers, in second-level caches
 SAMPLE_SECONDS = 10e-3
-BYTES_PER_SECOND, FLOP_PER_SECOND = 4e12, 5e14  # likely ones, which say how many calls to time
-SLEEP_CYCLES = 40_000_000  # some 20 ms
+BYTES_PER_SECOND, FLOP_PER_SECOND = 4e12, 5e14  # estimates, to choose how many calls to time
+SLEEP_CYCLES = 40_000_000  # about 20 ms
 COPY = "a copy of as many bytes"
 ADAM_SIZES = {"1M": 10**6, "10M": 10**7, "100M": 10**8, "1G": 10**9}
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
@@ -39,7 +39,7 @@ SMALL = 3001  # numbers, in a rehearsal
 
 @functools.cache
 def lab() -> dict[str, Any]:
-    """The functions of the lab's reference."""
+    """Return the functions of the lab's reference."""
     import parlab.kernels  # noqa: F401 - before the first kernel
     from parlab.runtime.paths import ROOT
     from parlab_staff.course.definitions import definitions_in
@@ -55,14 +55,14 @@ def device(small: bool) -> "torch.device":
 
 
 def randoms(count: int, small: bool, dtype: str = "float32") -> "torch.Tensor":
-    """Normal random numbers."""
+    """Return normal random numbers."""
     import torch
 
     return torch.randn(count, device=device(small), dtype=getattr(torch, dtype))
 
 
 def sets(make: Callable[[], Callable[[], Any]], size: int, small: bool) -> list[Callable[[], Any]]:
-    """Calls on as many sets of buffers, of `size` bytes each, as outgrow the cache."""
+    """Return calls on several sets of buffers of `size` bytes, which together exceed the cache."""
     if small:
         return [make()]
     import torch
@@ -74,9 +74,9 @@ def sets(make: Callable[[], Callable[[], Any]], size: int, small: bool) -> list[
 def timed(
     calls: list[Callable[[], Any]], seconds: float, small: bool
 ) -> Callable[[], float | None]:
-    """A function that makes the calls in turn, and returns the seconds of one, on the GPU.
+    """Return a function that makes the calls in turn, and returns the seconds of one on the GPU.
 
-    `seconds` is what one is likely to take. A rehearsal makes each once, and measures nothing.
+    `seconds` is an estimate for one call. A rehearsal makes each call once, and measures nothing.
     """
     if small:
 
@@ -109,7 +109,7 @@ def same(got: "torch.Tensor", right: "torch.Tensor", tolerance: float) -> None:
 
 
 def copying(size: int, small: bool) -> list[Callable[[], Any]]:
-    """Copies that read size/2 bytes and write as many."""
+    """Return copies that read size/2 bytes and write as many."""
 
     def make() -> Callable[[], Any]:
         import torch
@@ -128,11 +128,13 @@ def pair(
     small: bool,
     flop: float = 0.0,
 ) -> Pair:
-    """Both, timed; each of the two makes a call on new buffers. Without `theirs`, a copy.
+    """Return both sides, timed. Each of the two functions makes a call with new buffers.
+
+    Without `theirs`, the peer is a copy.
 
     Args:
-        size: bytes that a call has to move.
-        flop: what it computes, where that takes longer.
+        size: the bytes that a call must move.
+        flop: the FLOP of a call, if computing takes longer than moving.
     """
     peer = copying(size, small) if theirs is None else sets(theirs, size, small)
     seconds = max(size / BYTES_PER_SECOND, flop / FLOP_PER_SECOND)
@@ -236,7 +238,7 @@ for _columns, (_name, (_peer, _target)) in itertools.product(
 
 
 def adam(counts: tuple[int, ...], peer: str, small: bool) -> Pair:
-    """A step of the lab's `FusedAdam` for tensors of these sizes."""
+    """Compare a step of the lab's `FusedAdam` for tensors of these sizes."""
     import torch
 
     if small:
@@ -301,7 +303,7 @@ for _peer, _text in ADAM_PEERS.items():
 
 
 def matmul(size: int, tile: int, small: bool) -> Pair:
-    """The lab's own launch for tiles of 32; else its kernel, with more warps for larger tiles."""
+    """Use the lab's own launch for tiles of 32, else its kernel with more warps."""
     import torch
     import triton
 
@@ -315,7 +317,7 @@ def matmul(size: int, tile: int, small: bool) -> Pair:
 
     def large(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         c = torch.empty_like(a)
-        # Three stages need two pairs of tiles in shared memory, or more. Some GPUs have less.
+        # Three stages need at least two pairs of tiles in shared memory, and some GPUs have less.
         room = 0 if small else torch.cuda.get_device_properties().shared_memory_per_block_optin
         stages = 3 if room >= 4 * tile * tile * a.itemsize else 2
         sizes, strides = (size, size, size), (*a.stride(), *b.stride())

@@ -1,8 +1,8 @@
 """Lab 03's stages of ZeRO against PyTorch's: a whole training step, and what each side holds.
 
-Both sides have the same MLP from the same start, 64 MNIST images a rank, cross-entropy and a fused
-Adam, reach the same losses, and ours holds no more bytes than the library's. The library runs on
-Gloo; ours does too, and is measured on `group` (MPI) besides.
+Both sides train the same MLP from the same start, with 64 MNIST images per rank, cross-entropy, and
+a fused Adam. They reach the same losses, and ours holds no more bytes than the library. The library
+runs on Gloo. Ours is measured on Gloo and on `group` (MPI).
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 IMAGES_PER_RANK = 64
 HIDDEN_SIZE = 512
-# Fused Adam counts its steps in a number of its own for each tensor, of which the sides have
-# different numbers; and shards are padded.
+# Fused Adam has a step count for each tensor, and the sides have different numbers of tensors.
+# Also, shards are padded.
 SLACK = 1.02
 
 
 class Trainer(MnistTrainer):
-    """`step()` returns this rank's loss before it."""
+    """A trainer whose `step()` returns this rank's loss before it."""
 
     def __init__(self) -> None:
         super().__init__(HIDDEN_SIZE, IMAGES_PER_RANK)
 
     def held(self) -> int:
-        """Bytes of model states on this rank."""
+        """Return the bytes of model states on this rank."""
         raise NotImplementedError
 
 
 class Ours(Trainer):
-    """A stage as the lab's reference has it."""
+    """A stage of the lab's reference."""
 
     def __init__(self, name: str, group: "dist.ProcessGroup") -> None:
         from parlab_staff.course.references import definitions
@@ -62,13 +62,13 @@ class Ours(Trainer):
 
 
 class Library(Trainer):
-    """What a library made of `self.model`: `self.parallel`, with an optimizer."""
+    """`self.parallel`, which a library made from `self.model`, with an optimizer."""
 
     optimizer: Any
     parallel: Any
 
     def step(self) -> float:
-        # Kept until the next step, as ours are: what is held counts them.
+        # Keep gradients until the next step, like ours, because the held bytes include them.
         self.optimizer.zero_grad()
         loss = self.loss(self.parallel)
         loss.backward()
@@ -134,7 +134,7 @@ def _library(peer: str) -> Library:
 
 
 def _set_up(comparison: Comparison, on_group: bool) -> Pair:
-    """Both sides, once three steps have given them the same losses."""
+    """Return both sides after three steps, which must give the same losses."""
     import torch.distributed as dist
 
     from parlab.rank import comm, group  # starts torch.distributed
@@ -144,7 +144,7 @@ def _set_up(comparison: Comparison, on_group: bool) -> Pair:
     for _ in range(3):
         assert abs(ours.step() - theirs.step()) < 1e-3, "the two sides train differently"
     if comparison.ours != "Stage2":  # its peer frees whole parameters after the backward pass
-        # Of the rank that holds most: ZeroRedundancyOptimizer deals out whole tensors, unevenly.
+        # Compare the peaks, because ZeroRedundancyOptimizer distributes whole tensors unevenly.
         both = [max(comm.allgather(side.held())) for side in (ours, theirs)]
         assert both[0] <= SLACK * both[1], f"ours holds {both[0]} bytes, theirs {both[1]}"
     return Pair(ours.timed, theirs.timed)

@@ -1,9 +1,9 @@
-"""An all-reduce on a ring, from nothing but messages, beside MPI's own. Needs mpi4py and NumPy.
+"""An all-reduce on a ring, built from messages, and MPI's own. Needs only mpi4py and NumPy.
 
     mpiexec -n 4 python examples/01_mpi.py
     python -m parlab.mpirun -n 4 examples/01_mpi.py  # also as root, and with fewer than 4 cores
 
-Rank 0 prints, for each size, whether the two agree, how long they take and their bus bandwidth.
+Rank 0 prints, for each size, whether the two agree, their times, and their bus bandwidths.
 """
 
 import itertools
@@ -18,29 +18,29 @@ REPEATS = 11
 
 
 def chunks(x: np.ndarray, n: int) -> list[np.ndarray]:
-    """`x` cut into n views; their lengths differ by at most one."""
+    """Return n views that divide `x`. Their lengths differ by at most one."""
     edges = [len(x) * i // n for i in range(n + 1)]
     return [x[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def ring_all_reduce(x: np.ndarray, comm: MPI.Intracomm) -> None:
-    """Replace the vector `x` on every rank by the sum over the ranks."""
+    """Replace the vector `x` on every rank with the sum over the ranks."""
     rank, n = comm.rank, comm.size
     right, left = (rank + 1) % n, (rank - 1) % n
     parts = chunks(x, n)
     received = np.empty(max(map(len, parts)), x.dtype)
-    for step in range(n - 1):  # reduce-scatter: chunk r ends at rank r, complete
+    for step in range(n - 1):  # reduce-scatter: at the end, rank r has the complete chunk r
         outgoing, partial = parts[(rank - 1 - step) % n], parts[(rank - 2 - step) % n]
         incoming = received[: len(partial)]
         comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
         partial += incoming
-    for step in range(n - 1):  # all-gather: complete chunks go around
+    for step in range(n - 1):  # all-gather: complete chunks travel around the ring
         outgoing, incoming = parts[(rank - step) % n], parts[(rank - step - 1) % n]
         comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)
 
 
 def median_seconds(all_reduce, x: np.ndarray, comm: MPI.Intracomm) -> float:
-    """Median time of an all-reduce of a copy of `x`; the slowest rank counts."""
+    """Return the median time of an all-reduce of a copy of `x` on the slowest rank."""
     times = []
     for _ in range(REPEATS):
         work = x.copy()

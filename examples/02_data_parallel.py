@@ -6,9 +6,8 @@ Needs torch, and the course for its data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/02_data_parallel.py
 
-It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
-With `--trace FOLDER` each rank
-writes what it did in three steps, for chrome://tracing or Perfetto.
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo. With
+`--trace FOLDER`, each rank writes a trace of three steps for chrome://tracing or Perfetto.
 """
 
 import argparse
@@ -27,21 +26,24 @@ from parlab.data import mnist
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     # NCCL needs a GPU for each rank of this node.
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks
+        torch.cuda.set_device(device)  # before NCCL starts
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
 
 def profiler(folder: str | None):
-    """A profiler that skips a step, warms up in one, and writes three; nothing without a folder."""
+    """Return a profiler that skips a step, warms up in one, and records three.
+
+    Without a folder, return a context that does nothing.
+    """
     if folder is None:
         return nullcontext()
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -64,14 +66,14 @@ def main() -> None:
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
+        raise SystemExit(f"--global-batch must be a multiple of {world_size}, the number of ranks")
 
     data = TensorDataset(*map(torch.from_numpy, mnist("train", limit=arguments.samples)))
     sampler = DistributedSampler(data, drop_last=True)
     loader = DataLoader(data, batch_size=arguments.global_batch // world_size, sampler=sampler)
 
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10))
-    model = DistributedDataParallel(model.to(device))  # rank 0's weights for all
+    model = DistributedDataParallel(model.to(device))  # all ranks get rank 0's weights
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     with profiler(arguments.trace) as profile:
@@ -80,18 +82,18 @@ def main() -> None:
             for x, y in loader:
                 optimizer.zero_grad()
                 loss = F.cross_entropy(model(x.to(device)), y.to(device))
-                loss.backward()  # DDP all-reduces the gradients' mean meanwhile
+                loss.backward()  # meanwhile, DDP all-reduces the mean of the gradients
                 optimizer.step()
                 if profile is not None:
                     profile.step()
             mean = loss.detach().clone()
-            dist.all_reduce(mean)  # of all ranks, or each prints its own shard's loss
+            dist.all_reduce(mean)  # without this, rank 0 would print only its own shard's loss
             if rank == 0:
                 print(f"epoch {epoch}: last batch's loss {mean.item() / world_size:.3f}")
 
     if rank == 0 and arguments.save:  # one rank saves
         torch.save(model.module.state_dict(), arguments.save)
-    dist.barrier()  # and nobody goes on before it has
+    dist.barrier()  # all ranks wait until the file is complete
     dist.destroy_process_group()
 
 

@@ -6,10 +6,10 @@ Needs torch, and the course for its model and data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/03_zero.py
 
-It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
-`--keep` leaves parameters whole
-from the forward pass to the backward pass; `--offload` puts shards and optimizer on the host;
-`--replicas N` shards inside groups of ranks, N copies of the model in all (hybrid sharding).
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo. `--keep` keeps full
+parameters from the forward pass to the backward pass. `--offload` moves the shards and the
+optimizer to the host. `--replicas N` shards inside groups of ranks, with N copies of the model in
+total (hybrid sharding).
 """
 
 import argparse
@@ -27,25 +27,25 @@ from parlab.data import text
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     # NCCL needs a GPU for each rank of this node.
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks
-        # The host's shards are gathered from there: their norm needs a backend for the CPU.
+        torch.cuda.set_device(device)  # before NCCL starts
+        # With --offload, the norm of the host's shards needs a backend for the CPU.
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
 
 def make_mesh(device: torch.device, replicas: int) -> DeviceMesh:
-    """All ranks in a row; or a row for each replica."""
+    """Return a mesh with all ranks in a row, or with a row for each replica."""
     world_size = dist.get_world_size()
     if world_size % replicas:
-        raise SystemExit(f"--replicas divides the {world_size} ranks")
+        raise SystemExit(f"--replicas must divide {world_size}, the number of ranks")
     if replicas == 1:
         return init_device_mesh(device.type, (world_size,))
     shape = (replicas, world_size // replicas)
@@ -56,18 +56,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--global-batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--keep", action="store_true", help="whole until the backward pass")
+    parser.add_argument("--keep", action="store_true", help="keep full parameters")
     parser.add_argument("--offload", action="store_true", help="shards and optimizer on the host")
-    parser.add_argument("--replicas", type=int, default=1, help="copies of the model in all")
+    parser.add_argument("--replicas", type=int, default=1, help="copies of the model")
     arguments = parser.parse_args()
 
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
+        raise SystemExit(f"--global-batch must be a multiple of {world_size}, the number of ranks")
     mesh = make_mesh(device, arguments.replicas)
 
-    torch.manual_seed(0)  # every rank makes the same model, and keeps its shards
+    torch.manual_seed(0)  # every rank creates the same model, and keeps its shards
     model = models.GPT().to(device)
     policy = (
         CPUOffloadPolicy(pin_memory=device.type == "cuda") if arguments.offload else OffloadPolicy()
@@ -76,7 +76,7 @@ def main() -> None:
     for block in model.blocks:
         fully_shard(block, **settings)
     fully_shard(model, **settings)  # the rest: embeddings, the tied output layer, the last norm
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: of shards
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # after sharding: for shards
 
     length = models.GPTConfig().sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
@@ -86,16 +86,16 @@ def main() -> None:
         optimizer.zero_grad()
         scores = model(own[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
-        loss.backward()  # FSDP reduce-scatters the gradients' mean meanwhile
+        loss.backward()  # meanwhile, FSDP reduce-scatters the mean of the gradients
         clip_grad_norm_(model.parameters(), 1.0)  # the norm of the whole gradient
         optimizer.step()
         if step % 10 == 9:
             mean = loss.detach().clone()
-            dist.all_reduce(mean)  # of all ranks, or each prints its own shard's loss
+            dist.all_reduce(mean)  # without this, rank 0 would print only its own shard's loss
             if rank == 0:
                 print(f"step {step + 1}: loss {mean.item() / world_size:.3f}")
 
-    held = memory.model_states(model, optimizer)  # of DTensors, this rank's part
+    held = memory.model_states(model, optimizer)  # of DTensors, only this rank's part counts
     whole = 16 * models.parameter_count(model)
     if rank == 0:
         print(f"rank 0 holds {held.total:,} bytes of {whole:,}: 1/{whole / held.total:.1f}")

@@ -8,9 +8,8 @@ Needs torch, and the course for its model and data.
         --tensor-parallel 4
 
 It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
-`--tensor-parallel N` shares
-each layer among N neighboring ranks (all, by default), which should be those of a node; the rest
-is data parallelism: each such group has its part of the batch.
+`--tensor-parallel N` shares each layer among N neighboring ranks (default: all), which should be on
+the same node. If there are several such groups, each one trains on its part of the batch.
 """
 
 import argparse
@@ -35,27 +34,27 @@ PLAN = {
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     # NCCL needs a GPU for each rank of this node.
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks
+        torch.cuda.set_device(device)  # before NCCL starts
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
 
 def by_rank(tensor: torch.Tensor, sections: list[int], ranks: int) -> torch.Tensor:
-    """The rows of a fused Q, K, V, all of rank 0's first: ColwiseParallel cuts it as one."""
+    """Return the rows of a fused Q, K, V in rank order, because ColwiseParallel splits it once."""
     parts = [section.chunk(ranks) for section in tensor.split(sections)]
     return torch.cat([part[r] for r in range(ranks) for part in parts])
 
 
 def share(block: models.Block, mesh: DeviceMesh) -> None:
-    """Leave this rank's heads and hidden numbers in a block."""
+    """Reduce a block to this rank's heads and hidden numbers."""
     attention, ranks = block.attention, mesh.size()
     for parameter in attention.qkv.parameters():
         parameter.data = by_rank(parameter.data, attention.sections, ranks)
@@ -65,7 +64,7 @@ def share(block: models.Block, mesh: DeviceMesh) -> None:
 
 
 def average(model: nn.Module, mesh: DeviceMesh) -> None:
-    """The mean gradient over the replicas: every rank with those that hold the same part."""
+    """Average the gradients over the replicas, among the ranks that hold the same part."""
     for parameter in model.parameters():
         gradient = parameter.grad
         local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
@@ -86,16 +85,17 @@ def main() -> None:
     replicas, left = divmod(world_size, ranks)
     if left or arguments.global_batch % replicas:
         raise SystemExit(
-            f"--tensor-parallel divides the {world_size} ranks, and what is left the batch"
+            f"--tensor-parallel must divide {world_size}, the number of ranks. The result, the "
+            "number of replicas, must divide the batch"
         )
     config = models.GPTConfig(heads=8)
     if config.heads % ranks:
-        raise SystemExit(f"--tensor-parallel divides the {config.heads} heads")
-    # Neighbors share layers: torchrun numbers the ranks of a node one after the other.
+        raise SystemExit(f"--tensor-parallel must divide {config.heads}, the number of heads")
+    # Neighbors share layers, because torchrun numbers the ranks of a node consecutively.
     mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "tensor"))
     replica = mesh["data"].get_local_rank()
 
-    torch.manual_seed(0)  # every rank makes the same model, and keeps its share
+    torch.manual_seed(0)  # every rank creates the same model, and keeps its share
     model = models.GPT(config).to(device)
     for block in model.blocks:
         share(block, mesh["tensor"])

@@ -8,9 +8,9 @@ Needs torch, and the course for its model and data.
         --pipeline-parallel 4
 
 It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
-`--pipeline-parallel N` puts N
-ranks in a row (all, by default); the rest is data parallelism: each such row has its part of the
-batch. `--schedule` is gpipe, 1f1b, or interleaved, which has two stages on each rank.
+`--pipeline-parallel N` makes a pipeline of N ranks (default: all). If there are several pipelines,
+each one trains on its part of the batch. `--schedule` is gpipe, 1f1b, or interleaved, which has two
+stages on each rank.
 """
 
 import argparse
@@ -40,34 +40,34 @@ SCHEDULES = {
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     # NCCL needs a GPU for each rank of this node.
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks
+        torch.cuda.set_device(device)  # before NCCL starts
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
 
 def stages_of(layers: list[nn.Module], count: int) -> list[nn.Sequential]:
-    """The layers, cut into `count` stages of even length."""
+    """Divide the layers into `count` stages of nearly equal length."""
     borders = [len(layers) * i // count for i in range(count + 1)]
     return [nn.Sequential(*layers[borders[i] : borders[i + 1]]) for i in range(count)]
 
 
 def token_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over a micro-batch; the schedule divides by the number of micro-batches."""
+    """Return the mean over a micro-batch. The schedule divides by the number of micro-batches."""
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
 
 def ends_of(rows: torch.Tensor) -> dist.ProcessGroup | None:
-    """The group of a row's first and last rank, which both have the tied weight.
+    """Return the group of a pipeline's first and last ranks, which both have the tied weight.
 
-    None in a row of one rank, and on ranks in the middle. All ranks make all groups.
+    Return None in a pipeline of one rank, and on ranks in the middle. All ranks create all groups.
     """
     own_part = None
     for row in rows.tolist():
@@ -78,7 +78,7 @@ def ends_of(rows: torch.Tensor) -> dist.ProcessGroup | None:
 
 
 def average(parameters: list[nn.Parameter], mesh: DeviceMesh) -> None:
-    """The mean gradient over the replicas: every rank with those that have the same stages."""
+    """Average the gradients over the replicas, among the ranks that have the same stages."""
     for parameter in parameters:
         dist.all_reduce(parameter.grad, group=mesh.get_group())
         parameter.grad /= mesh.size()
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--micro-batches", type=int, default=4)
     parser.add_argument("--schedule", choices=SCHEDULES, default="1f1b")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--pipeline-parallel", type=int, help="ranks in a row")
+    parser.add_argument("--pipeline-parallel", type=int, help="ranks in a pipeline")
     arguments = parser.parse_args()
 
     device = start_ranks()
@@ -99,19 +99,20 @@ def main() -> None:
     replicas, left = divmod(world_size, ranks)
     if left or arguments.global_batch % (replicas * arguments.micro_batches):
         raise SystemExit(
-            f"--pipeline-parallel divides the {world_size} ranks, and what is left the batch, in "
-            f"{arguments.micro_batches} micro-batches each"
+            f"--pipeline-parallel must divide {world_size}, the number of ranks. The result, the "
+            "number of replicas, must divide the batch into parts that are multiples of "
+            f"{arguments.micro_batches}, the number of micro-batches"
         )
     mesh = init_device_mesh(device.type, (replicas, ranks), mesh_dim_names=("data", "pipeline"))
     rank, replica = mesh["pipeline"].get_local_rank(), mesh["data"].get_local_rank()
     first, last = rank == 0, rank == ranks - 1
 
-    torch.manual_seed(0)  # every rank makes the same model, and keeps its stages
+    torch.manual_seed(0)  # every rank creates the same model, and keeps its stages
     model = models.GPT(models.GPTConfig(layers=4))
     count = ranks * (2 if arguments.schedule == "interleaved" else 1)
     layers = layers_of(model)
     if count > len(layers):
-        raise SystemExit(f"{len(layers)} layers do not make {count} stages")
+        raise SystemExit(f"{len(layers)} layers cannot be divided into {count} stages")
     own = {i: s.to(device) for i, s in enumerate(stages_of(layers, count)) if i % ranks == rank}
     group = mesh["pipeline"].get_group()
     stages = [PipelineStage(module, i, count, device, group=group) for i, module in own.items()]
@@ -137,7 +138,7 @@ def main() -> None:
         outputs = {"target": own_part[:, 1:], "losses": losses} if last else {}
         schedule.step(*inputs, **outputs, return_outputs=False)
         if ends is not None:
-            dist.all_reduce(tied.grad, group=ends)  # each end has a part of it
+            dist.all_reduce(tied.grad, group=ends)  # each end has a part of the gradient
         average(parameters, mesh["data"])
         optimizer.step()
         if step % 10 == 9:

@@ -6,10 +6,9 @@ Needs torch, and the course for its model and data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/06_mixed_precision.py
 
-It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo.
-`--precision` is fp32, bf16, or
-fp16, which needs a GradScaler. `--reduce-16` sends gradients in 16 bits too: they are cast, divided
-by the number of ranks, and then added.
+It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo. `--precision` is
+fp32, bf16, or fp16, which needs a GradScaler. `--reduce-16` also sends gradients in 16 bits: they
+are cast, divided by the number of ranks, and then added.
 """
 
 import argparse
@@ -30,21 +29,21 @@ HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_co
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     # NCCL needs a GPU for each rank of this node.
     if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks
+        torch.cuda.set_device(device)  # before NCCL starts
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
 
 def same_on_all_ranks(value: float, device: torch.device) -> bool:
-    """Whether all ranks have this number: the scale, for one."""
+    """Return whether all ranks have the same number, such as the scale."""
     ends = torch.tensor([value, -value], dtype=torch.float64, device=device)
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     return ends[0].item() == -ends[1].item()
@@ -62,11 +61,11 @@ def main() -> None:
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
+        raise SystemExit(f"--global-batch must be a multiple of {world_size}, the number of ranks")
     if arguments.reduce_16 and arguments.precision == "fp32":
-        raise SystemExit("--reduce-16 goes with --precision bf16 or fp16")
+        raise SystemExit("--reduce-16 needs --precision bf16 or fp16")
     if arguments.reduce_16 and arguments.precision == "bf16" and dist.get_backend() != "nccl":
-        raise SystemExit("DDP reduces in bf16 on NCCL alone: leave --reduce-16 out, or take fp16")
+        raise SystemExit("DDP reduces in bf16 only on NCCL: leave out --reduce-16, or use fp16")
     dtype = PRECISIONS[arguments.precision]
 
     torch.manual_seed(0)
@@ -75,7 +74,7 @@ def main() -> None:
     if arguments.reduce_16:
         parallel.register_comm_hook(None, HOOKS[arguments.precision])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    # Of no effect unless enabled: bf16 has the exponents of fp32.
+    # It has no effect unless enabled. bf16 does not need it, because it has the exponents of fp32.
     scaler = torch.amp.GradScaler(
         device.type, init_scale=arguments.initial_scale, enabled=dtype == torch.float16
     )
@@ -90,11 +89,11 @@ def main() -> None:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             scores = parallel(own[:, :-1])
             loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
-        scaler.scale(loss).backward()  # DDP all-reduces: one rank's infinity is everybody's
-        scaler.unscale_(optimizer)  # before the norm is taken
+        scaler.scale(loss).backward()  # DDP's all-reduce gives one rank's infinity to all ranks
+        scaler.unscale_(optimizer)  # before computing the norm
         clip_grad_norm_(model.parameters(), 1.0)
         before = scaler.get_scale()
-        scaler.step(optimizer)  # unless a gradient is infinite
+        scaler.step(optimizer)  # does nothing if a gradient is infinite
         scaler.update()
         skipped += scaler.get_scale() < before
         if step % 10 == 9:

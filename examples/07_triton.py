@@ -6,11 +6,11 @@ Needs torch and triton, and the course for its model and data.
     srun torchrun --nnodes 2 --nproc-per-node 4 \\
         --rdzv-backend c10d --rdzv-endpoint $HOST:29400 examples/07_triton.py
 
-It uses GPUs and NCCL if each rank can have a GPU: then the kernel is compiled. Otherwise, it uses
+If each rank can have a GPU, it uses GPUs and NCCL, and compiles the kernel. Otherwise, it uses
 CPUs, Gloo, and Triton's interpreter.
 
-All parameters lie in one flat vector, so that a rank's share of a step is one launch.
-`--optimizer torch` takes torch.optim.AdamW in the kernel's place, to compare with.
+All parameters are in one flat vector, so that a rank's share of a step is one launch.
+`--optimizer torch` uses torch.optim.AdamW instead of the kernel, to compare them.
 """
 
 import argparse
@@ -39,9 +39,9 @@ def adam_kernel(
     rate, shrink, share1, share2, correction1, correction2, epsilon,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """AdamW on a vector of n numbers, in place: 16 bytes read and 12 written for each.
+    """Run AdamW on a vector of n numbers, in place. For each, it reads 16 bytes and writes 12.
 
-    share1 is 1 − β₁, computed on the host: float32 is too coarse for the difference.
+    share1 is 1 − β₁, computed on the host, because float32 is too coarse for the difference.
     """
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < n
@@ -58,13 +58,13 @@ def adam_kernel(
 
 
 class TritonAdamW:
-    """AdamW on one flat float32 tensor, a launch a step."""
+    """AdamW on one flat float32 tensor, with one launch for each step."""
 
     def __init__(self, weight: torch.Tensor, lr: float, weight_decay: float) -> None:
         self.weight, self.lr, self.shrink = weight, lr, 1 - lr * weight_decay
         self.m, self.v = torch.zeros_like(weight), torch.zeros_like(weight)
         self.steps = 0
-        # The interpreter takes a while for each program, however large its block is.
+        # The interpreter takes some time for each program, even if its block is small.
         self.block = 1024 if weight.is_cuda else 2**16
 
     def step(self) -> None:
@@ -80,14 +80,14 @@ class TritonAdamW:
 
 
 def start_ranks() -> torch.device:
-    """Join the process group that torchrun prepared; this rank's device."""
+    """Join the process group that torchrun prepared. Return this rank's device."""
     if ON_GPUS:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)  # before NCCL looks, and where Triton launches
+        torch.cuda.set_device(device)  # before NCCL starts; Triton also launches there
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(1)  # or the ranks fight over the cores
+        torch.set_num_threads(1)  # otherwise, the ranks would compete for cores
         dist.init_process_group("gloo")
     return device
 
@@ -122,7 +122,7 @@ def main() -> None:
     device = start_ranks()
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if arguments.global_batch % world_size:
-        raise SystemExit(f"--global-batch is a multiple of the {world_size} ranks")
+        raise SystemExit(f"--global-batch must be a multiple of {world_size}, the number of ranks")
 
     torch.manual_seed(0)  # the same weights on all ranks
     model = models.GPT().to(device)
@@ -139,7 +139,7 @@ def main() -> None:
     batches = windows.long().view(arguments.steps, arguments.global_batch, length)
     for step, batch in enumerate(batches):
         own = batch[rank::world_size].to(device)
-        gradients.zero_()  # in place: every .grad is a view of it
+        gradients.zero_()  # in place, because every .grad is a view of it
         scores = model(own[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), own[:, 1:].flatten())
         (loss / world_size).backward()

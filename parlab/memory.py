@@ -1,4 +1,4 @@
-"""Bytes that tensors really take: of parameters, gradients, optimizer states; at the peak.
+"""Measures the bytes of parameters, gradients, optimizer states, and activations, and the peak.
 
     memory.model_states(model, optimizer)      # parameters, gradients, optimizer states
     with memory.Peak() as peak:
@@ -11,8 +11,8 @@
         loss = model(x).sum()
     saved.bytes
 
-Memory is counted by storages: tensors that share one (tied weights, views of a flat gradient
-buffer or of a DDP bucket) count once, and a view counts as all of what it keeps alive.
+Memory is counted by storages. Tensors that share a storage (tied weights, views of a flat gradient
+buffer or of a DDP bucket) count once, and a view counts with the whole storage that it keeps alive.
 """
 
 import ctypes
@@ -30,36 +30,36 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the distinct storages behind `tensors`; of a DTensor, of this rank's part."""
+    """Return the bytes of the distinct storages of `tensors`; of a DTensor, of its local part."""
     storages = {s._cdata: s.nbytes() for s in map(_storage, tensors)}
     return sum(storages.values())
 
 
 def parameter_bytes(module: nn.Module) -> int:
-    """Bytes of the parameters, trainable or not."""
+    """Return the bytes of all parameters, trainable or not."""
     return tensor_bytes(module.parameters())
 
 
 def gradient_bytes(module: nn.Module) -> int:
-    """Bytes of the gradients that there are now."""
+    """Return the bytes of the gradients that exist now."""
     return tensor_bytes(p.grad for p in module.parameters() if p.grad is not None)
 
 
 def buffer_bytes(module: nn.Module) -> int:
-    """Bytes of the buffers."""
+    """Return the bytes of the buffers."""
     return tensor_bytes(module.buffers())
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of the optimizer's states on this rank; none before its first step."""
-    # ZeroRedundancyOptimizer holds this rank's share in an optimizer of its own.
+    """Return the bytes of the optimizer's states on this rank, 0 before its first step."""
+    # ZeroRedundancyOptimizer keeps this rank's shard in an inner optimizer.
     own = getattr(optimizer, "optim", optimizer)
     return tensor_bytes(_tensors(list(own.state.values())))
 
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes of what training keeps from step to step."""
+    """Bytes of the data that training keeps from step to step."""
 
     parameters: int
     gradients: int
@@ -71,21 +71,24 @@ class ModelStates:
 
 
 def model_states(module: nn.Module, optimizer: torch.optim.Optimizer) -> ModelStates:
-    """Bytes of a model's states on this rank, as they are now."""
+    """Return the bytes of a model's current states on this rank."""
     return ModelStates(parameter_bytes(module), gradient_bytes(module), optimizer_bytes(optimizer))
 
 
 class Peak:
-    """The most memory that tensors allocated inside the block took at the same time.
+    """Measures the peak memory of tensors that are allocated inside the block.
 
         with Peak(device) as peak:
             ...
         peak.bytes
 
-    On a GPU it is the allocator's own count. On the CPU every operation of torch is watched: a
-    storage counts from the operation that first returns it until it is freed. What an operation
-    allocates and frees within itself is not seen there, nor memory of NumPy and Python, nor of
-    other threads than this one and its backward pass.
+    On a GPU, this is the allocator's count. On the CPU, every operation of torch is watched, and a
+    storage counts from the operation that first returns it until it is freed. On the CPU, the peak
+    does not include
+
+    - memory that an operation allocates and frees internally;
+    - memory of NumPy and Python;
+    - memory of threads other than this one and its backward pass.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -122,7 +125,7 @@ class Peak:
             self.bytes = self._watch.peak
 
     def _look_at_allocator(self) -> None:
-        """Let every open block on this GPU take the peak, of which the allocator keeps only one."""
+        """Update the peak of every open block on this GPU, then reset the allocator's only peak."""
         highest = torch.cuda.max_memory_allocated(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         for peak in _open_on_gpus:
@@ -197,19 +200,19 @@ def process_bytes(device: torch.device) -> int:
 
 
 class Saved:
-    """What autograd keeps of a forward pass for the backward pass: activations.
+    """Measures the activations that autograd saves in a forward pass for the backward pass.
 
         with Saved(model) as saved:
             loss = model(x).sum()
         saved.bytes
 
-    Bytes of the distinct storages of saved tensors; the model's parameters do not count. What was
-    saved stays counted when it is freed later.
+    These are the bytes of the distinct storages of saved tensors, without the model's parameters. A
+    tensor still counts if it is freed later.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._sizes: dict[int, int] = {}
-        self._kept: list[torch.UntypedStorage] = []  # or another could take its place in memory
+        self._kept: list[torch.UntypedStorage] = []  # so that no other storage gets its address
         self._parameters = {_storage(p.detach())._cdata for p in module.parameters()}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
@@ -234,16 +237,18 @@ class Saved:
 
 
 class LiveStorages(TorchDispatchMode):
-    """Follows the storages that operations return, from allocation to release; on the CPU.
+    """Tracks the storages that operations on the CPU return, from allocation to release.
 
-    `live` is the bytes of those that are there now, also after the block; `peak` the most.
+    Attributes:
+        live: bytes of the storages that exist now. Updated even after the block.
+        peak: the largest value of `live`.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self._sizes: dict[int, int] = {}  # of the storages allocated inside that are alive
-        self._others: dict[int, weakref.ref] = {}  # of those that were there before
+        self._sizes: dict[int, int] = {}  # bytes of live storages that were allocated inside
+        self._others: dict[int, weakref.ref] = {}  # storages that were allocated before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict | None = None
@@ -279,7 +284,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    # Not torch's `tree_iter`: this runs at every operation, and that takes longer than most do.
+    # Do not use torch's `tree_iter`, which takes longer than most operations. This runs for each.
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, list | tuple):

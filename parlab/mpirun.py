@@ -1,7 +1,7 @@
 """Start Python on several MPI ranks: `python -m parlab.mpirun -n 4 script.py …`.
 
-One place knows what `mpiexec` needs on this machine, so that root and more ranks than cores work
-without the user setting anything, and everybody else gets Open MPI's own defaults.
+It sets everything that `mpiexec` needs on this machine, so you can start ranks as root, and more
+ranks than cores, without setting anything. Otherwise, Open MPI's defaults apply.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from pathlib import Path
 # ULFM is Open MPI's fault tolerance: it lets a stuck communicator be revoked.
 MPI_ARGS = ["--with-ft", "ulfm"]
 CPUS = Path("/sys/devices/system/cpu")
-# Names the folder in which mpiexec makes one of its own, `ompi.` and its process's number.
+# The variable with the folder in which mpiexec makes its own folder, `ompi.` and its process ID.
 SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
 
 
 def mpiexec() -> str:
-    """Path of the `mpiexec` that belongs to this Python; raises RuntimeError when there is none."""
+    """Return the path of the `mpiexec` of this Python. Raises RuntimeError if there is none."""
     beside_python = Path(sys.executable).parent / "mpiexec"
     found = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
     if found is None:
@@ -30,19 +30,25 @@ def mpiexec() -> str:
 
 
 def available_cores() -> int:
-    """Cores this process may use (a container or Slurm may allow fewer than the machine has)."""
+    """Return the number of cores that this process may use.
+
+    A container or Slurm may allow fewer than the machine has.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def slots(base: Mapping[str, str]) -> int:
-    """Ranks that mpiexec starts unless told more: the cores, and within Slurm at most its tasks."""
+    """Return how many ranks mpiexec starts without oversubscription.
+
+    This is the number of cores, but within Slurm at most the number of tasks on this node.
+    """
     # "4" or "4(x2),1"; an interactive node is often one task with many cores.
     tasks = base.get("SLURM_TASKS_PER_NODE", "").partition("(")[0].partition(",")[0]
     return min(_whole_cores(), int(tasks)) if tasks else _whole_cores()
 
 
 def _whole_cores() -> int:
-    """Available cores, where the two hardware threads of a core are one, as mpiexec counts."""
+    """Return the number of available cores as mpiexec counts: hardware threads share a core."""
     try:
         threads = os.sched_getaffinity(0)
         return len(
@@ -58,35 +64,36 @@ def _whole_cores() -> int:
 def environment(
     n: int | None, base: Mapping[str, str] | None = None, *, folder: Path | str | None = None
 ) -> dict[str, str]:
-    """Variables to add for `n` ranks on this machine; what `base` (os.environ) sets stays.
+    """Return the variables to add for `n` ranks. Variables that `base` sets are not changed.
 
     Args:
-        n: None for ranks on other nodes: how many fit there, and over what they speak, is not known
-            here.
-        folder: in which mpiexec makes one of its own; of these ranks alone, and removed after them.
-            One that was killed leaves it there, and in a folder that all share (the default) the
-            next one with its process's number does not start.
+        n: number of ranks on this machine. None for ranks on other nodes, whose number of cores and
+            network are unknown here.
+        base: the environment, by default os.environ.
+        folder: the folder in which mpiexec makes its own folder. Use a new folder for each set of
+            ranks, and delete it afterward. A killed mpiexec does not delete its own folder. In the
+            default folder, which all share, a later mpiexec with the same process ID cannot start.
     """
     base = os.environ if base is None else base
     wanted = {
-        # One thread a rank, or the ranks fight over the cores.
+        # One thread for each rank, so that ranks do not compete for cores.
         "OMP_NUM_THREADS": "1",
-        # Object calls then run on the communicator itself, so that revoking it frees them too.
+        # Reductions of objects then use the communicator itself, so that revoking it ends them.
         "MPI4PY_RC_FAST_REDUCE": "0",
-        # Where it is not set (a bare container, cron), Open MPI does not start.
+        # Open MPI does not start without HOME, which is not set in some containers and in cron.
         "HOME": os.path.expanduser("~"),
     }
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         wanted |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     if n is not None:
-        # Open MPI looks for fabrics (libfabric's) as it starts, and where it closes the component
-        # again it sleeps for a second. Nothing speaks over a fabric inside one machine.
+        # When it starts, Open MPI searches for fabrics with libfabric. If it finds none, it closes
+        # that component, which sleeps for a second. Ranks on one machine do not need a fabric.
         wanted["OMPI_MCA_btl"] = "^ofi"
-        # Nor does a window need UCX, whose component prints an error as it looks for hardware.
+        # Windows do not need UCX. Its component prints an error when it searches for hardware.
         wanted["OMPI_MCA_osc"] = "^ucx"
     if n is not None and "SLURM_JOB_ID" in base:
-        # Within a job, mpiexec would start its processes through srun, which may be on other nodes
-        # and does not give them our variables. These ranks are all on this machine.
+        # Within a job, mpiexec would start processes with srun, which may use other nodes and does
+        # not pass on our variables. These ranks must all be on this machine.
         wanted |= {"PRTE_MCA_ras": "^slurm", "PRTE_MCA_plm": "^slurm"}
     if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
@@ -95,12 +102,15 @@ def environment(
 
 
 def command(n: int, *program: str) -> list[str]:
-    """The command line that runs `program` on `n` ranks."""
+    """Return the command line that runs `program` on `n` ranks."""
     return [mpiexec(), *MPI_ARGS, "-n", str(n), *program]
 
 
 def run(n: int, *program: str, **options) -> subprocess.CompletedProcess:
-    """Run a Python script (`program`: its path and arguments) on `n` ranks; as `subprocess.run`."""
+    """Run a Python script on `n` ranks, and return the result of `subprocess.run`.
+
+    `program` is the script's path and its arguments. `options` are those of `subprocess.run`.
+    """
     with tempfile.TemporaryDirectory(prefix="parlab-", ignore_cleanup_errors=True) as folder:
         env = os.environ | environment(n, folder=folder) | (options.pop("env", None) or {})
         return subprocess.run(command(n, sys.executable, *program), env=env, **options)

@@ -1,15 +1,15 @@
-"""What each rank did when, on one clock, as data and as a picture with one row a rank.
+"""Records what each rank does and when, on one clock, and draws it with one row for each rank.
 
-    timeline = Timeline(comm)                        # on all ranks: sets their clocks together
+    timeline = Timeline(comm)                        # on all ranks: compares their clocks
     with timeline.span("forward", "compute"):
         loss = model(x)
     timeline.add_calls(ledger.calls)                 # what a ledger recorded, as communication
-    spans = timeline.gather()                        # those of all ranks, on every rank
+    spans = timeline.gather()                        # the spans of all ranks, on every rank
     draw(with_idle(spans), "Rank 3 waits for the others")
 
-Times are of `time.perf_counter`, in seconds. In what `gather` returns they count from the first
-start on any rank. On a GPU, kernels run later than they are called, so `span` and `now` mark
-the moments at which the GPU comes to them.
+Times are in seconds, as from `time.perf_counter`. `gather` returns times since the first start on
+any rank. On a GPU, kernels run later than they are called, so `span` and `now` mark the moments at
+which the GPU reaches them.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 Moment: TypeAlias = "float | torch.cuda.Event"
 
 KINDS = ("compute", "communication", "idle")
-CLOCK_ROUNDS = 50  # the quickest of so many exchanges tells the clocks' difference
-LABEL_SHARE = 0.0085  # of the picture's width, for each letter of a name written into a span
+CLOCK_ROUNDS = 50  # number of exchanges, of which the fastest gives the clocks' difference
+LABEL_SHARE = 0.0085  # share of the picture's width that a letter of a span's name needs
 
 
 @dataclass(frozen=True)
 class Span:
-    """One thing that a rank did from `start` to `end` (s); `kind` is one of `KINDS`."""
+    """An activity of a rank from `start` to `end` (s). `kind` is one of `KINDS`."""
 
     rank: int
     name: str
@@ -61,8 +61,8 @@ class Timeline:
 
     @staticmethod
     def now() -> Moment:
-        """Return this moment: on a GPU, that at which the current stream has come so far."""
-        torch = sys.modules.get("torch")  # lab 01 begins without it
+        """Return this moment. On a GPU, it is an event that the current stream will reach."""
+        torch = sys.modules.get("torch")  # lab 01 begins without torch
         if torch is None or not torch.cuda.is_initialized():
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -71,7 +71,7 @@ class Timeline:
 
     @contextlib.contextmanager
     def span(self, name: str, kind: str = "compute") -> Iterator[None]:
-        """Record what happens inside the block."""
+        """Record a span for the block."""
         start = self.now()
         try:
             yield
@@ -79,11 +79,11 @@ class Timeline:
             self.add(name, kind, start, self.now())
 
     def add(self, name: str, kind: str, start: Moment, end: Moment) -> None:
-        """Record what was timed elsewhere, by `now` or by `time.perf_counter`."""
+        """Record a span that was timed elsewhere, with `now` or `time.perf_counter`."""
         self._recorded.append((name, kind, start, end))
 
     def add_calls(self, calls: Iterable["Call"]) -> None:
-        """Record the calls of a ledger that are complete, as communication."""
+        """Record the complete calls of a ledger, as communication."""
         for call in calls:
             if call.end is not None:
                 self.add(call.op, "communication", call.start, call.end)
@@ -93,7 +93,7 @@ class Timeline:
         self._recorded.clear()
 
     def gather(self) -> list[Span]:
-        """The spans of all ranks, by rank and start, on every rank. Collective."""
+        """Return the spans of all ranks, in order of rank and start, on every rank. Collective."""
         moments = [moment for *_, start, end in self._recorded for moment in (start, end)]
         times = iter([time + self._offset for time in _seconds(moments)])
         rank = self._comm.rank
@@ -107,7 +107,7 @@ class Timeline:
 
 
 def _seconds(moments: list[Moment]) -> list[float]:
-    """Return moments as times of `time.perf_counter`. Waits for the GPU."""
+    """Convert moments to times of `time.perf_counter`. Wait for the GPU if it recorded some."""
     if all(isinstance(moment, float) for moment in moments):
         return moments
     import torch
@@ -121,12 +121,15 @@ def _seconds(moments: list[Moment]) -> list[float]:
 
 
 def records(spans: Iterable[Span]) -> list[dict[str, Any]]:
-    """The spans as plain data, for JSON."""
+    """Return the spans as plain data, for JSON."""
     return [asdict(span) for span in spans]
 
 
 def with_idle(spans: Iterable[Span]) -> list[Span]:
-    """The spans, and an idle one wherever a rank has none between the first start and last end."""
+    """Return the spans, and idle spans that fill each rank's gaps.
+
+    Every rank is filled from the first start to the last end of any rank.
+    """
     spans = list(spans)
     if not spans:
         return []
@@ -148,17 +151,20 @@ def with_idle(spans: Iterable[Span]) -> list[Span]:
 
 
 class Offset(NamedTuple):
-    """Add `seconds` to this rank's clock for rank 0's; wrong by at most `error` seconds."""
+    """The number of seconds to add to this rank's clock to get rank 0's clock, and its `error`.
+
+    The sum is wrong by at most `error` seconds.
+    """
 
     seconds: float
     error: float
 
 
 def clock_offset(comm: "MPI.Intracomm", clock: Callable[[], float] = time.perf_counter) -> Offset:
-    """How this rank's clock differs from rank 0's. Collective.
+    """Return how this rank's clock differs from rank 0's. Collective.
 
-    Each rank asks rank 0 for the time; the answer was true at some moment between question and
-    answer, so the quickest exchange tells most (Cristian 1989).
+    Each rank asks rank 0 for the time. The answer was correct at some moment between the request
+    and the answer, so the fastest exchange has the smallest error (Cristian 1989).
     """
     best = Offset(0.0, 0.0)
     for rank in range(1, comm.size):
@@ -180,9 +186,9 @@ def _ask(comm: "MPI.Intracomm", clock: Callable[[], float]) -> Offset:
 
 
 def _shared_clock_offset(comm: "MPI.Intracomm") -> float:
-    from mpi4py import MPI  # here: who only draws recorded spans has no need to start MPI
+    from mpi4py import MPI  # not at the top, because drawing recorded spans does not need MPI
 
-    # perf_counter counts from the machine's start: ranks of one machine have the same clock.
+    # perf_counter counts from the machine's start, so ranks of one machine have the same clock.
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     one_machine = comm.allreduce(node.size == comm.size, op=MPI.LAND)
     node.Free()
@@ -193,12 +199,11 @@ def _shared_clock_offset(comm: "MPI.Intracomm") -> float:
 
 
 def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tuple[Any, Any]:
-    """One row a rank, rank 0 on top, time to the right; matplotlib's figure and axes.
+    """Draw one row for each rank, with rank 0 at the top. Return matplotlib's figure and axes.
 
-    `time_label` names the axis of time, in ms; by default it says where times are emulated.
-
-    Where a rank computes and communicates at the same time, computing has the upper half of its
-    row and communicating the lower.
+    `time_label` is the label of the time axis, which is in ms. By default, it says if the times are
+    emulated. If a rank computes and communicates at the same time, the upper half of each row shows
+    computation, and the lower half shows communication.
     """
     from parlab import plots
     from parlab.network import labels
@@ -214,12 +219,12 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
         bottom, height = _lane(span.kind, halves)
         style = plots.hatched(span.kind)
         if span.kind != "idle":
-            style["linewidth"] = 0.6  # what follows at once is a span of its own
+            style["linewidth"] = 0.6  # separates consecutive spans
         if span.kind in labelled:
             style.pop("label")
         labelled.add(span.kind)
         axes.broken_barh([(span.start * 1e3, span.seconds * 1e3)], (row + bottom, height), **style)
-        end = _seen_until(span, spans)
+        end = _visible_until(span, spans)
         if span.name and (end - span.start) / width > LABEL_SHARE * (len(span.name) + 1.5):
             middle = ((span.start + end) / 2 * 1e3, row + bottom + height / 2)
             plate = {"boxstyle": "round,pad=0.15", "facecolor": style["facecolor"], "linewidth": 0}
@@ -239,21 +244,21 @@ def draw(spans: Iterable[Span], title: str, time_label: str | None = None) -> tu
     return figure, axes
 
 
-def _seen_until(span: Span, spans: Iterable[Span]) -> float:
-    """When the first one begins that is drawn over it, or its own end."""
+def _visible_until(span: Span, spans: Iterable[Span]) -> float:
+    """Return the start of the first span that is drawn over `span`, or the end of `span`."""
     over = [s.start for s in spans if (s.rank, s.kind) == (span.rank, span.kind)]
     return min((start for start in over if span.start < start < span.end), default=span.end)
 
 
 def _lane(kind: str, halves: bool) -> tuple[float, float]:
-    """Bottom and height of a span in its row; the axis points down."""
+    """Return the bottom and the height of a span in its row. The axis points down."""
     if not halves or kind == "idle":
         return -0.4, 0.8
     return (-0.4, 0.4) if kind == "compute" else (0.0, 0.4)
 
 
 def _overlap(spans: list[Span]) -> bool:
-    """Whether some rank computes and communicates at the same time."""
+    """Return True if a rank computes and communicates at the same time."""
     return any(
         a.rank == b.rank and a.start < b.end and b.start < a.end
         for a in spans

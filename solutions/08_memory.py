@@ -10,9 +10,11 @@
 # | | |
 # |---|---|
 # | **You will be able to** | count the bytes that a forward pass keeps; write activation checkpointing, and state what it costs; plan recomputation for a memory budget; offload activations; compute a cross-entropy in chunks; write Adafactor and 8-bit Adam; predict the bytes of a rank that combines these methods |
-# | **Time** | 0 minutes |
+# | **Time** | 215 minutes |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
+#
+# You can do the parts in any order, and in several sittings. Only Part D needs an earlier one, the 8-bit Adam of Part C.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -134,7 +136,7 @@ check.show_values(
 #   it: even a small view keeps the whole storage in memory.
 # - **Parameters** of `model` are in memory anyway. Do not count them, nor views of them, such as the transposed weight that a
 #   product keeps. A parameter that needs no gradient does not count either.
-# - **Everything else that is kept** counts, whatever its dtype: inputs, targets, and masks, too.
+# - **Everything else that is kept** counts, whatever its dtype: inputs, targets, masks, and buffers of the model, too.
 # - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
 #   as without your hooks.
 # - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the place of the original
@@ -197,12 +199,16 @@ def counted(columns, activation):
     results, places = [], []
 
     def forward():
-        return net(inputs[1:3]).chunk(2, -1)[0].exp() * net[2].bias[1]
+        probabilities = net(inputs[1:3])
+        places.append(weakref.ref(probabilities.untyped_storage()))
+        return probabilities.chunk(2, -1)[0].exp() * net[2].bias[1]
 
     size = kept_bytes(lambda: results.append(forward()), net)
-    kept_bytes(lambda: places.append(weakref.ref(net(inputs).untyped_storage())), net)
+    in_memory = [places[0]() is not None]
+    kept_bytes(forward, net)
+    in_memory.append(places[1]() is not None)
     gradients = [torch.autograd.grad(y.sum(), net[0].weight)[0] for y in (results[0], forward())]
-    return int(size), torch.equal(*gradients), places[0]() is None
+    return int(size), torch.equal(*gradients), in_memory
 
 
 check.show_values(
@@ -218,21 +224,21 @@ check.show_values(
 # %%
 # %%px --timeout 60
 config = models.GPTConfig(layers=8)
-tokens, targets = training.text_batches(1, 16, config.sequence_length, device)[0]
+windows, next_bytes = training.text_batches(1, 16, config.sequence_length, device)[0]
 torch.manual_seed(0)
-gpt = models.GPT(config).to(device)
+eight_layers = models.GPT(config).to(device)
 
 
 def plain_run(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-def forward_loss(run):
-    """The loss of the GPT, each of whose blocks is called by `run(block, x)`."""
-    x = gpt.tokens(tokens) + gpt.positions.weight
-    for block in gpt.blocks:
+def forward_loss(model, run):
+    """The loss of a GPT, each of whose blocks is called by `run(block, x)`."""
+    x = model.tokens(windows) + model.positions.weight
+    for block in model.blocks:
         x = run(block, x)
-    return training.token_loss(gpt.unembed(gpt.norm(x)), targets)
+    return training.token_loss(model.unembed(model.norm(x)), next_bytes)
 
 
 # %%
@@ -257,15 +263,15 @@ with_relu.mlp[1] = nn.ReLU()
 
 # %%
 # %%px
-h, s, b = config.hidden_size, config.sequence_length, len(tokens)
+h, s, b = config.hidden_size, config.sequence_length, len(windows)
 predicted = predict_kept(b, s, h, config.heads, config.layers, config.vocab_size)
 x = torch.randn(b, s, h, device=device, requires_grad=True)
-blocks = {"GELU": gpt.blocks[0], "ReLU": with_relu, "not fused": unfused}
+blocks = {"GELU": eight_layers.blocks[0], "ReLU": with_relu, "not fused": unfused}
 kept = {name: kept_bytes(partial(block, x), block) for name, block in blocks.items()}
 measured = {
     "block": kept["GELU"],
     "scores": kept["not fused"] - kept["GELU"],
-    "model": kept_bytes(partial(forward_loss, plain_run), gpt),
+    "model": kept_bytes(partial(forward_loss, eight_layers, plain_run), eight_layers),
 }
 if rank == 0:
     for name, size in measured.items():
@@ -438,22 +444,22 @@ check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=Tru
 from torch.utils.flop_counter import FlopCounterMode
 
 
-def step_flops(run):
+def step_flops(model, run):
     """FLOPs of a forward and a backward pass."""
     with FlopCounterMode(display=False) as counter:
-        forward_loss(run).backward()
-    gpt.zero_grad()
+        forward_loss(model, run).backward()
+    model.zero_grad()
     return counter.get_total_flops()
 
 
 # %%
 # %%px --timeout 100
 with FlopCounterMode(display=False) as counter, torch.no_grad():
-    for block in gpt.blocks:
+    for block in eight_layers.blocks:
         block(x)
 forward_flops = counter.get_total_flops()
-again = step_flops(checkpoint) - step_flops(plain_run)
-size = kept_bytes(partial(forward_loss, checkpoint), gpt)
+again = step_flops(eight_layers, checkpoint) - step_flops(eight_layers, plain_run)
+size = kept_bytes(partial(forward_loss, eight_layers, checkpoint), eight_layers)
 if rank == 0:
     print(
         f"checkpointed: {size / 1e6:.2f} MB, {size / predicted['checkpointed']:.2f} of the prediction"
@@ -471,10 +477,10 @@ from parlab.plots.memory_steps import memory_over_time
 def recorded(run):
     """The memory in a step whose blocks are called by `run`."""
     with memory.History(device) as history:
-        loss = forward_loss(run)
+        loss = forward_loss(eight_layers, run)
         history.mark("backward pass begins")
         loss.backward()
-    gpt.zero_grad()
+    eight_layers.zero_grad()
     return history
 
 
@@ -1655,8 +1661,8 @@ check.show_values(
 #   their `.grad` become views of them. Then all ranks get rank 0's parameters, and `self.shard` is this rank's part of `self.flat`.
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
 # - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers all shards. The
-#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero, even if another backward
-#   pass, such as one for a measurement, came before it.
+#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero, even if another backward pass has
+#   left some.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass runs each
 #   layer's forward pass a second time. Whatever is attached to that forward pass, such as a hook on an inner module that starts a reduction,
 #   then happens a second time, too. So keep communication out of the forward pass: reduce when the backward pass has ended.
@@ -1666,6 +1672,7 @@ check.show_values(
 # - **Frozen parameters** are not in the buffers and do not change.
 # - **Tied weights:** `model.parameters()` returns each parameter once.
 # - **Unused parameters** keep a gradient of zero.
+# - **Inputs:** the input of a layer may need no gradient. The layer's parameters still get theirs.
 #
 # **Predict**: there are 1,000 numbers on 4 ranks, in blocks of 100. How long are the buffers? Which blocks does rank 3 have, and what is in them?
 #
@@ -1827,6 +1834,8 @@ drawn, axes = plots.memory_bars(title, ways)
 # # Against the library
 
 # %% [markdown]
+# ## Checkpoints
+#
 # `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
 # a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
 # computed again when `unpack` asks for it. The next cells compare both with yours, on blocks with dropout.
@@ -1844,8 +1853,13 @@ class DropoutBlock(models.Block):
         return x + F.dropout(self.mlp(self.norm_2(x)), 0.1)
 
 
+# %%
+# %%px
+config = models.GPTConfig(layers=8)
 torch.manual_seed(0)
-gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
+with_dropout = models.GPT(config)
+with_dropout.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers))
+with_dropout.to(device)
 checkpoints = {
     "no checkpoints": plain_run,
     "ours": checkpoint,
@@ -1858,17 +1872,17 @@ checkpoints = {
 # %%px --timeout 100
 def step(run):
     torch.manual_seed(rank)
-    gpt.zero_grad()
-    forward_loss(run).backward()
+    with_dropout.zero_grad()
+    forward_loss(with_dropout, run).backward()
 
 
 peaks, gradients = {}, {}
 for name, run in checkpoints.items():
-    gpt.zero_grad()
+    with_dropout.zero_grad()
     with memory.Peak(device) as peak:
         step(run)
     peaks[name] = peak.bytes
-    gradients[name] = [p.grad.clone() for p in gpt.parameters()]
+    gradients[name] = [p.grad.clone() for p in with_dropout.parameters()]
 same = all(map(torch.equal, gradients["ours"], gradients["no checkpoints"]))
 if rank == 0:
     print(f"the gradients of a step without checkpoints, bit for bit: {same}")
@@ -1877,17 +1891,15 @@ if rank == 0:
 
 # %%
 # %%px --timeout 60
-plain_flops = step_flops(plain_run)
-again = {name: step_flops(run) - plain_flops for name, run in checkpoints.items()}
-gpt.blocks = nn.ModuleList(models.Block(config) for _ in range(config.layers)).to(device)
-without_dropout = step_flops(checkpoints["hooks"]) - plain_flops
+plain_flops = step_flops(with_dropout, plain_run)
+again = {name: step_flops(with_dropout, run) - plain_flops for name, run in checkpoints.items()}
+without_dropout = step_flops(eight_layers, checkpoints["hooks"]) - plain_flops
 if rank == 0:
     for name, flops in (again | {"hooks, no dropout": without_dropout}).items():
         print(f"{name}: {flops / forward_flops:.2f} forward passes more")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 100
-gpt.blocks = nn.ModuleList(DropoutBlock(config) for _ in range(config.layers)).to(device)
 seconds = timing.median_seconds(
     {n: partial(step, run) for n, run in checkpoints.items()}, comm, rounds=4, warm_up=1
 )

@@ -8,11 +8,11 @@ from parlab import mpirun
 
 
 def record_on_ranks(command: str, ranks: int, measure: Callable[[str], None]) -> None:
-    """Run `measure` on so many ranks, with the machine's description; then end this process.
+    """Run `measure` on `ranks` ranks, with the machine's description. Then end this process.
 
-    `command` is `python -m MODULE`: what a person types, and, with the description behind it, what
-    each of the ranks runs. A rank may be bound to one of the cores, so it is not asked what the
-    machine has.
+    `command` is `python -m MODULE`, as a person types it. Each rank runs the same command with the
+    description as an argument, because a rank may be bound to one core and could not describe the
+    machine.
     """
     if sys.argv[1:]:
         measure(sys.argv[1])

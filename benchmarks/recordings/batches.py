@@ -2,8 +2,9 @@
 
     python -m benchmarks.recordings.batches
 
-Writes `book/measurements/batches.json`: the test loss after three epochs on 8,192 MNIST images,
-with SGD and momentum, always from the same start. No times. The ranks are simulated in one process.
+It writes `book/measurements/batches.json`: the test loss after three epochs on 8,192 MNIST images,
+with SGD and momentum, always from the same start. It measures no times, and simulates the ranks in
+one process.
 """
 
 import copy
@@ -34,7 +35,7 @@ RANKS, STEPS_BETWEEN = 4, [1, 4, 16, 64, 256, 768]
 
 
 def mnist_tensors(split: str, limit: int) -> tuple[Tensor, Tensor]:
-    """Images and labels."""
+    """Return images and labels."""
     images, labels = map(torch.from_numpy, mnist(split, limit=limit))
     return images, labels
 
@@ -44,33 +45,33 @@ TEST_IMAGES, TEST_LABELS = mnist_tensors("test", 2000)
 
 
 def new_model() -> nn.Module:
-    """The model that every run starts from."""
+    """Return the model with which every run starts."""
     torch.manual_seed(0)
     return models.mlp(64)
 
 
 def batches(size: int) -> Iterator[Tensor]:
-    """The indices of each step's batch."""
+    """Yield the indices of each step's batch."""
     order = torch.Generator().manual_seed(0)
     for _ in range(EPOCHS):
         yield from torch.randperm(SAMPLES, generator=order).split(size)
 
 
 def compute_gradient(model: nn.Module, batch: Tensor) -> None:
-    """Replace the gradients of `model` by those of the mean loss over `batch`."""
+    """Replace the gradients of `model` with those of the mean loss over `batch`."""
     model.zero_grad()
     cross_entropy(model(IMAGES[batch]), LABELS[batch]).backward()
 
 
 def test_loss(model: nn.Module) -> float | None:
-    """The mean loss on the test images; None if it is not a number."""
+    """Return the mean loss on the test images; None if it is NaN."""
     with torch.no_grad():
         loss = cross_entropy(model(TEST_IMAGES), TEST_LABELS).item()
     return None if math.isnan(loss) else round(loss, 3)
 
 
 def large_batch(factor: int, rate: float) -> float | None:
-    """Train with a batch `factor` times as large; the warm-up takes as many samples as ever."""
+    """Train with a batch `factor` times as large, and with the same samples in the warm-up."""
     model, warm_up = new_model(), max(1, WARM_UP // factor)
     optimizer = SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
     for step, batch in enumerate(batches(BATCH * factor), start=1):
@@ -81,7 +82,7 @@ def large_batch(factor: int, rate: float) -> float | None:
 
 
 def late_gradients(delay: int, rate: float) -> float | None:
-    """Train with gradients of the weights of `delay` steps ago."""
+    """Train with gradients that were computed with the weights of `delay` steps before."""
     model, waiting = new_model(), deque()
     optimizer = SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
     for batch in batches(BATCH):
@@ -104,7 +105,7 @@ def average(replicas: list[nn.Module]) -> None:
 
 
 def local_sgd(steps_between: int) -> float | None:
-    """Train a replica on each rank's shard, and average the weights after so many steps."""
+    """Train a replica on each rank's shard, and average weights every `steps_between` steps."""
     replicas = [copy.deepcopy(new_model()) for _ in range(RANKS)]
     optimizers = [SGD(model.parameters(), lr=RATE, momentum=MOMENTUM) for model in replicas]
     for step, batch in enumerate(batches(BATCH), start=1):

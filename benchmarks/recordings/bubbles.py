@@ -1,11 +1,11 @@
-"""Records steps of lab 05's pipelines, emulated, and what they hold, for chapter 05.
+"""Records emulated steps of lab 05's pipelines, and the bytes that they hold, for chapter 05.
 
     python -m benchmarks.recordings.bubbles
 
-Writes `book/measurements/bubbles.json`. Schedules and their execution are those of the lab; the
-messages are real, and a pass of a stage takes a set time. Of many steps the fastest counts: a
-machine that is busy makes one late, and never early. Bytes held are of real stages, a small GPT's,
-and do not depend on the machine.
+It writes `book/measurements/bubbles.json`. The schedules and their execution are those of the lab.
+Messages are real, and each stage's passes take a fixed time. The fastest of many steps counts,
+because a busy machine can only make a step slower. Held bytes are those of the real stages of a
+small GPT, and do not depend on the machine.
 """
 
 import functools
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 COMMAND = "python -m benchmarks.recordings.bubbles"
 FILE = ROOT / "book" / "measurements" / "bubbles.json"
 RANKS, STEPS = 4, 3
-# Of a rank's whole share and one micro-batch: so long that what Python takes for a pass, 1 to 4 ms,
-# is little even beside a bubble of 3 %.
+# The times of a rank's whole share and one micro-batch. They are so long that Python's time for a
+# pass, 1 to 4 ms, is short even compared with a bubble of 3 %.
 FORWARD, BACKWARD = 320e-3, 640e-3
 LINK = Link.of(20e-6, 1e9)
 MICRO_BATCHES = [1, 2, 4, 8, 16]
-# A batch in pieces: what a pass of the whole takes on a rank, and what each pass costs besides, as
-# a share of that.
+# A batch in pieces: the time of a pass of the whole batch on a rank, and the constant time of each
+# pass, as a share of that.
 WHOLE, FIXED, PIECES = 72e-3, 0.03, [1, 2, 3, 6, 10, 12, 24, 40]
 HELD_FOR = [4, 8, 16]
 
 
 @functools.cache
 def lab() -> dict[str, Any]:
-    """The functions and classes of the lab's reference."""
+    """Return the functions and classes of the lab's reference."""
     from parlab_staff.course.references import definitions
 
     return definitions("05_pipeline_parallel")
 
 
 def schedules() -> dict[str, tuple[int, Callable[[int, int], Any]]]:
-    """By name: stages on each rank, and the lab's schedule for ranks and micro-batches."""
+    """Return, by name, the stages on each rank, and the lab's function for the schedule."""
     return {
         "GPipe": (1, lab()["gpipe"]),
         "1F1B": (1, lab()["one_f_one_b"]),
@@ -57,7 +57,7 @@ def schedules() -> dict[str, tuple[int, Callable[[int, int], Any]]]:
 def fastest(
     schedule: Any, ranks: int, chunks: int, forward: float, group: "dist.ProcessGroup"
 ) -> float:
-    """Seconds of a step on stages of a set duration, until the last of `group` is done."""
+    """Return the seconds of a step on stages with fixed times, until the end of the last rank."""
     import torch
     from torch import nn
 
@@ -84,7 +84,7 @@ def fastest(
 
 
 def bubbles(whole: "dist.ProcessGroup") -> list[dict[str, Any]]:
-    """Seconds of a step for 2 and 4 ranks, each schedule, each number of micro-batches."""
+    """Return a step's seconds for 2 and 4 ranks, all schedules, and numbers of micro-batches."""
     rows = []
     for ranks in (2, RANKS):
         group = whole if ranks == RANKS else sub_group(whole, list(range(ranks)))
@@ -101,17 +101,17 @@ def bubbles(whole: "dist.ProcessGroup") -> list[dict[str, Any]]:
 
 
 def pieces(whole: "dist.ProcessGroup") -> dict[str, float]:
-    """Seconds of a step of one batch on two ranks, in more and more pieces."""
+    """Return the seconds of a step of one batch on two ranks, by the number of pieces."""
     group = sub_group(whole, [0, 1])
     gpipe = schedules()["GPipe"][1]
     return {str(m): fastest(gpipe(2, m), 2, 1, WHOLE * (FIXED + 1 / m), group) for m in PIECES}
 
 
 def held(group: "dist.ProcessGroup") -> dict[str, dict[str, list[int]]]:
-    """Bytes that tensors of each rank take at the peak of a step, above what is there before it.
+    """Return each rank's peak bytes of tensors in a step, minus those before the step.
 
-    Of a GPT of embedding, blocks and output, for micro-batches of equal size; "one" is GPipe with
-    a single micro-batch.
+    The stages are those of a GPT, and micro-batches have equal sizes. "one" is GPipe with a single
+    micro-batch.
     """
     import torch
     import torch.nn.functional as F
@@ -138,7 +138,7 @@ def held(group: "dist.ProcessGroup") -> dict[str, dict[str, list[int]]]:
             lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten()),
             group,
         )
-        pipeline.step(tokens, targets)  # gradients are there from here on
+        pipeline.step(tokens, targets)  # creates the gradients
         with memory.Peak(torch.device("cpu")) as counted:
             pipeline.step(tokens, targets)
         return counted.bytes
@@ -153,7 +153,7 @@ def held(group: "dist.ProcessGroup") -> dict[str, dict[str, list[int]]]:
 
 
 def measure(machine_text: str) -> None:
-    """On all ranks: measure, and write the file from rank 0."""
+    """Measure on all ranks. Rank 0 writes the file."""
     from parlab.rank import comm, group
 
     whole = emulated_group(Network(RANKS, 1, LINK, LINK))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.recordings.buckets
 
-Writes `book/measurements/buckets.json`. The times are emulated. Of many steps the fastest counts: a
-machine that is busy makes one late, and never early.
+It writes `book/measurements/buckets.json`. The times are emulated. The fastest of many steps
+counts, because a busy machine can only make a step slower.
 """
 
 import json
@@ -19,12 +19,12 @@ COMMAND = "python -m benchmarks.recordings.buckets"
 FILE = ROOT / "book" / "measurements" / "buckets.json"
 RANKS, STEPS = 4, 20
 LAYERS, WIDTH, LAYER_SECONDS = 24, 160, 5e-3
-BUCKETS = [24, 12, 8, 6, 4, 3, 2, 1]  # how many, all equal
+BUCKETS = [24, 12, 8, 6, 4, 3, 2, 1]  # numbers of equal buckets
 NETWORK = Network(2, 2, Link.of(0.2e-3, 100e6), Link.of(1e-3, 20e6), call=2e-3)
 
 
 def measure(machine_text: str) -> None:
-    """On all ranks: measure, and write the file from rank 0."""
+    """Measure on all ranks. Rank 0 writes the file."""
     import torch
     from torch import nn
 

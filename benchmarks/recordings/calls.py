@@ -1,10 +1,10 @@
-"""Records what a call of a collective costs besides its messages, for chapter 02.
+"""Records the constant overhead of a collective's call, without messages, for chapter 02.
 
     python -m benchmarks.recordings.calls
 
-One rank alone sends nothing, so all that an asynchronous all-reduce of one number takes is the
-call. Writes `book/measurements/calls.json`. The fastest quarter of the calls counts, which other
-work on the machine does not reach.
+A single rank sends nothing, so an asynchronous all-reduce of one number takes only the time of the
+call. It writes `book/measurements/calls.json`. The fastest quarter of the calls counts, which other
+work on the machine does not affect.
 """
 
 import json
@@ -25,14 +25,14 @@ CALLS = 10_000
 
 
 def one_call(number: torch.Tensor) -> float:
-    """Seconds from the call of an all-reduce to the end of its `wait`."""
+    """Return the seconds from the call of an all-reduce to the end of its `wait`."""
     start = time.perf_counter()
     dist.all_reduce(number, async_op=True).wait()
     return time.perf_counter() - start
 
 
 def main() -> None:
-    """Measure in this process, as a group of one rank."""
+    """Measure in this process, with a group of one rank."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)

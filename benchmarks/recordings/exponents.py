@@ -1,10 +1,10 @@
-"""Records how large the gradients and updates of a small GPT are, for chapter 06.
+"""Records the sizes of the gradients and updates of a small GPT, for chapter 06.
 
     python -m benchmarks.recordings.exponents
 
-Writes `book/measurements/exponents.json`: how many numbers there are in each octave, from 2^e up to
-twice that. Gradients are those of all layers' outputs in one backward pass, updates those of one
-step, after some training in float32. The numbers are those of the model, and no times.
+It writes `book/measurements/exponents.json`: the count of numbers in each octave, from 2^e up to
+2^(e+1). Gradients are those of all layers' outputs in one backward pass, and updates those of one
+step, after some training in float32. It measures no times.
 """
 
 import json
@@ -25,19 +25,19 @@ COMMAND = "python -m benchmarks.recordings.exponents"
 FILE = ROOT / "book" / "measurements" / "exponents.json"
 CONFIG = GPTConfig(hidden_size=128, layers=4)
 STEPS, BATCH, RATE = 400, 16, 1e-3
-LATER = (1, 10, 100)  # by how much the learning rate has fallen at the end of a schedule
+LATER = (1, 10, 100)  # factors by which a schedule reduces the learning rate
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def octaves(x: Tensor) -> Counter[int]:
-    """How many numbers x have 2^e ≤ |x| < 2^(e+1), by e; zeros are left out."""
+    """Return how many numbers x have 2^e ≤ |x| < 2^(e+1), by e, without zeros."""
     exponents = torch.frexp(x[x != 0].double()).exponent - 1
     values, counts = exponents.unique(return_counts=True)
     return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
 
 def watch(model: nn.Module, counted: Counter[int]) -> list[torch.utils.hooks.RemovableHandle]:
-    """Count the gradients of the outputs of all layers without parts, until the handles go."""
+    """Count the gradients of outputs of all innermost layers, until the handles are removed."""
 
     def note(layer: nn.Module, inputs: object, output: Tensor) -> None:
         output.register_hook(lambda gradient: counted.update(octaves(gradient)))
@@ -49,7 +49,7 @@ def watch(model: nn.Module, counted: Counter[int]) -> list[torch.utils.hooks.Rem
 def vanished(
     before: list[Tensor], after: list[Tensor], dtype: torch.dtype, divisor: int = 1
 ) -> float:
-    """The share of updates that leave a weight as it is, both rounded to `dtype`."""
+    """Return the share of updates that do not change their weight, both rounded to `dtype`."""
     gone = total = 0
     for old, new in zip(before, after, strict=True):
         moved = (new != old) & (old != 0)

@@ -1,10 +1,10 @@
-"""Records a layer's passes with its ranks on one node and on several, emulated, for chapter 04.
+"""Records emulated passes of a layer with its ranks on one or several nodes, for chapter 04.
 
     python -m benchmarks.recordings.layers
 
-Writes `book/measurements/layers.json`. The times are emulated: f and g are those of lab 04, their
-messages are real, and a half of a layer takes a set time, divided by the number of ranks. Of many
-passes the fastest counts: a machine that is busy makes one late, and never early.
+It writes `book/measurements/layers.json`. The times are emulated: f and g are those of lab 04 with
+real messages, and half of a layer takes a fixed time, divided by the number of ranks. The fastest
+of many passes counts, because a busy machine can only make a pass slower.
 """
 
 import json
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 COMMAND = "python -m benchmarks.recordings.layers"
 FILE = ROOT / "book" / "measurements" / "layers.json"
 RANKS, PASSES = 4, 15
-NUMBERS = 131_072  # of an activation, in float32
+NUMBERS = 131_072  # the size of an activation in float32
 FORWARD = 24e-3  # of a whole layer on one rank; backward takes twice as long
 INSIDE, BETWEEN = Link.of(0.2e-3, 400e6), Link.of(1e-3, 50e6)
-# Ranks that share the layer, and on how many nodes they are.
+# How many ranks share the layer, and on how many nodes they are.
 PLACES = {
     "one node": [(1, 1), (2, 1), (4, 1)],
     "two nodes": [(1, 1), (2, 2), (4, 2)],
@@ -35,12 +35,12 @@ PLACES = {
 
 
 def network(nodes: int) -> Network:
-    """All ranks on so many nodes."""
+    """Return a network of all ranks on this number of nodes."""
     return Network(nodes, RANKS // nodes, INSIDE, BETWEEN)
 
 
 def fastest(group: "dist.ProcessGroup", ranks: int) -> float:
-    """Seconds of the forward and backward pass of a layer on the ranks of `group`."""
+    """Return the seconds of a layer's forward and backward pass on the ranks of `group`."""
     import torch
     from torch import nn
 
@@ -65,7 +65,7 @@ def fastest(group: "dist.ProcessGroup", ranks: int) -> float:
 
 
 def measure(machine_text: str) -> None:
-    """On all ranks: measure, and write the file from rank 0."""
+    """Measure on all ranks. Rank 0 writes the file."""
     from parlab.rank import comm
 
     record = {
@@ -84,7 +84,7 @@ def measure(machine_text: str) -> None:
     for name, places in PLACES.items():
         seconds = {}
         for ranks, nodes in places:
-            # Of two ranks on two nodes each has its own: ranks 0 and 1 are to be on different ones.
+            # With two ranks on two nodes, ranks 0 and 1 must be on different nodes.
             whole = emulated_group(network(RANKS if ranks == nodes > 1 else nodes))
             group = whole if ranks == RANKS else sub_group(whole, list(range(ranks)))
             seconds[str(ranks)] = fastest(group, ranks)

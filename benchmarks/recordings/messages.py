@@ -1,8 +1,8 @@
-"""Records what messages cost between two ranks of this machine, for chapter 01.
+"""Records the times of messages between two ranks of this machine, for chapter 01.
 
     python -m benchmarks.recordings.messages
 
-Writes `book/measurements/messages.json`. Refuses to measure on a busy machine.
+It writes `book/measurements/messages.json`, and refuses to measure on a busy machine.
 """
 
 import json
@@ -22,11 +22,11 @@ RECEIVER_IS_LATE = 0.05  # seconds
 
 
 def largest_eager(comm) -> int:
-    """Bytes of the largest message whose `Send` returns although nobody receives. Collective."""
-    low, high = 1, 2**20  # it is `low` bytes or more, and less than `high`
+    """Return the bytes of the largest message that `Send` buffers. Collective."""
+    low, high = 1, 2**20  # the result is at least `low` and less than `high`
     while high - low > 1:
         size = (low + high) // 2
-        # A busy machine can make a send late, but never early.
+        # A busy machine can only make a send slower.
         if any([_returns_early(size, comm) for _ in range(3)]):
             low = size
         else:
@@ -43,7 +43,7 @@ def _returns_early(size: int, comm) -> bool:
     if comm.rank == 0:
         comm.Send(message, dest=1)
     else:
-        # Busy with other messages: MPI works on what arrives only while somebody calls it.
+        # Exchange other messages meanwhile, because MPI handles arriving data only during calls.
         while time.perf_counter() - start < RECEIVER_IS_LATE:
             comm.Iprobe(source=0, tag=OTHER_TAG)
         comm.Recv(message, source=0)
@@ -51,7 +51,7 @@ def _returns_early(size: int, comm) -> bool:
 
 
 def measure(machine_text: str) -> None:
-    """On two ranks: measure, and write the file from rank 0."""
+    """Measure on two ranks. Rank 0 writes the file."""
     from mpi4py import MPI
 
     from parlab_staff.course.references import definitions
@@ -80,11 +80,11 @@ def measure(machine_text: str) -> None:
 
 
 def main() -> int:
-    """Start the two ranks, on a machine at rest."""
+    """Start the two ranks, if the machine is not busy."""
     if found := machine.disturbances():
         print("This machine is busy, so nothing was measured:", *found, sep="\n  ", file=sys.stderr)
         return 2
-    # Asked here, since a rank may be bound to one of the cores.
+    # Describe the machine here, because a rank may be bound to one core.
     program = ["-m", "benchmarks.recordings.messages", machine.description()]
     return mpirun.run(2, *program).returncode
 

@@ -1,11 +1,11 @@
-"""Records the two ceilings of a processor and a few operations under them, for chapter 07.
+"""Records the two ceilings of a CPU, and a few operations below them, for chapter 07.
 
     python -m benchmarks.recordings.rooflines
 
-Writes `book/measurements/rooflines.json`: on one thread, what operations of PyTorch take, and the
-highest rates among them, of bytes and of arithmetic. A time is the least processor time of many
-runs, so that what else runs on the machine counts little. Vectors are larger than the cache, and
-every result goes into a tensor that is there already.
+It writes `book/measurements/rooflines.json`: the times of PyTorch's operations on one thread, and
+their highest rates of bytes and of arithmetic. A time is the least CPU time of many runs, so that
+other work on the machine has little effect. Vectors are larger than the cache, and all results are
+written to existing tensors.
 """
 
 import json
@@ -29,7 +29,7 @@ SECONDS = 10.0  # for each of them
 
 
 def least_seconds(run: Callable[[], object]) -> float:
-    """The processor time of the fastest run of as many as there is time for, ten at least."""
+    """Return the CPU time of the fastest run, among at least ten in `SECONDS`."""
     run()
     times: list[float] = []
     end = time.perf_counter() + SECONDS
@@ -41,7 +41,7 @@ def least_seconds(run: Callable[[], object]) -> float:
 
 
 def scaling() -> Callable[[], object]:
-    """In place: a result elsewhere would be read before it is written, which is not counted."""
+    """Scale in place: another result tensor would be read before writing, which is not counted."""
     x = torch.rand(NUMBERS)
     return lambda: x.mul_(-1.0)
 
@@ -52,7 +52,7 @@ def adding() -> Callable[[], object]:
 
 
 def eager_softmax() -> Callable[[], object]:
-    """The five operations of `costs.EAGER_SOFTMAX`."""
+    """Return a function with the five operations of `costs.EAGER_SOFTMAX`."""
     x, shifted, powers, y = (torch.rand(ROWS, COLUMNS) for _ in range(4))
     highest, total = torch.rand(ROWS, 1), torch.rand(ROWS, 1)
 
@@ -72,7 +72,7 @@ def fused_softmax() -> Callable[[], object]:
 
 
 def eager_adam() -> Callable[[], object]:
-    """The seven operations of `costs.EAGER_ADAM`."""
+    """Return a function with the seven operations of `costs.EAGER_ADAM`."""
     w, g, m, v, d = (torch.rand(NUMBERS) for _ in range(5))
 
     def run() -> None:
@@ -94,7 +94,7 @@ def fused_adam() -> Callable[[], object]:
 
 
 def product(n: int) -> float:
-    """Seconds of a product of n × n; of small ones many in a row, and a share of that."""
+    """Return the seconds of an n × n product. For small ones, time many products in a row."""
     a, b, out = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
     repeats = max(1, 2**22 // n**3)
 
@@ -116,7 +116,7 @@ OPERATIONS = {
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Traffic as it is counted, and the least time, by name."""
+    """Return the counted traffic and the least time, by name."""
     found = {name: (of, least_seconds(make())) for name, (of, make) in OPERATIONS.items()}
     for n in PRODUCTS:
         found[f"product, {n}"] = costs.matmul(n, n, n, element_bytes=4), product(n)
@@ -127,7 +127,7 @@ def measured() -> dict[str, dict[str, float]]:
 
 
 def rate(of: dict[str, float]) -> float:
-    """Bytes a second."""
+    """Return bytes per second."""
     return (of["read"] + of["written"]) / of["seconds"]
 
 

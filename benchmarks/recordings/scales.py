@@ -1,10 +1,10 @@
-"""Records how a small GPT learns with gradients in fp16, for loss scales from far too small on.
+"""Records how a small GPT learns with gradients in fp16 and different loss scales, for chapter 06.
 
     python -m benchmarks.recordings.scales
 
-Writes `book/measurements/scales.json`: the loss after some training, for each scale. All else is in
-float32: only the gradients of each layer's outputs and of the weights are rounded to float16, as
-they pass, so that nothing but the scale makes the difference. No times.
+It writes `book/measurements/scales.json`: the loss after some training, for each scale. Only the
+gradients of each layer's outputs and of the weights are rounded to float16. Everything else is in
+float32, so that only the scale makes a difference. It measures no times.
 """
 
 import json
@@ -32,7 +32,7 @@ def halved(gradient: Tensor) -> Tensor:
 
 
 def round_gradients(model: nn.Module) -> None:
-    """Let the gradient of every layer's output pass through float16."""
+    """Round the gradient of every layer's output to float16."""
 
     def note(layer: nn.Module, inputs: object, output: Tensor) -> None:
         output.register_hook(halved)
@@ -43,7 +43,7 @@ def round_gradients(model: nn.Module) -> None:
 
 
 def train(scale: float | None) -> tuple[float, int]:
-    """The mean loss of the last steps, and how many steps were skipped; None is float32."""
+    """Return the mean loss of the last steps, and how many were skipped. None means float32."""
     torch.manual_seed(0)
     model = GPT()
     if scale is not None:

@@ -39,7 +39,7 @@ __all__ = [
     "stop",
 ]
 
-NO_RANKS = "Interrupted. There are no ranks any more; cluster.start() starts some."
+NO_RANKS = "Interrupted. No ranks are running any more. Run cluster.start() to start new ones."
 
 _current: Session | None = None
 
@@ -52,20 +52,20 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
             several, else 4.
         profile: an ipyparallel profile that starts ranks elsewhere; `parlab profile slurm` and
             `parlab profile ssh` write one. While a batch job waits, its state is printed.
-        network: what `group` on the ranks emulates; see `parlab.network`. They are on the CPU.
+        network: the network that `group` emulates; see `parlab.network`. The ranks use the CPU.
 
-    Ranks that are running already are stopped first. They end with the notebook's kernel.
+    Ranks that are already running are stopped first. All ranks end with the notebook's kernel.
 
     Raises:
-        ValueError: `n` is not a positive whole number, or `network` does not go with the rest.
-        ClusterError: the ranks did not come up; its text says why.
+        ValueError: `n` is not a positive integer, or `network` contradicts `n` or `profile`.
+        ClusterError: the ranks did not start. The message says why.
     """
     global _current
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(f"cluster.start(n): n is a number of ranks, 1 or more, not {n!r}")
     if network is not None:
         n = _ranks_of(network, n, profile)
-    if sys.flags.optimize > 1:  # without docstrings, which ipyparallel needs as it is imported
+    if sys.flags.optimize > 1:  # removes docstrings, which ipyparallel needs when it is imported
         raise ClusterError(
             f"PYTHONOPTIMIZE={sys.flags.optimize} is set for this kernel, and ipyparallel does not "
             "work with it. Unset it, and start JupyterLab again"
@@ -90,14 +90,17 @@ def _ranks_of(network: Any, n: int | None, profile: str | None) -> int:
     if not isinstance(network, Network):
         raise ValueError(f"cluster.start(network=…): a parlab.network.Network, not {network!r}")
     if profile is not None:
-        raise ValueError("cluster.start: profile is a real network, and network an emulated one")
+        raise ValueError(
+            "cluster.start: use `profile` for a real network or `network` for an emulated one, "
+            "but not both"
+        )
     if n not in (None, network.ranks):
         raise ValueError(f"cluster.start({n}): the network has {network.ranks} ranks ({network})")
     return network.ranks
 
 
 def restart() -> None:
-    """End the ranks and start as many fresh ones; their variables are gone."""
+    """Replace all ranks by new ones, and print what was started. Their variables are lost."""
     session = current()
     session.replace()
     session.ready(print)
@@ -108,7 +111,7 @@ def restart() -> None:
 def stop() -> None:
     """End the ranks, if any."""
     global _current
-    with StopButton() as button:  # pressed meanwhile, it leaves nothing half ended
+    with StopButton() as button:  # so that pressing stop does not interrupt this halfway
         session, _current = _current, None
         if session is not None:
             session.stop()
@@ -117,16 +120,19 @@ def stop() -> None:
 
 
 def current() -> Session:
-    """The notebook's ranks: `.n`, `.client` and `.view` (ipyparallel's)."""
+    """Return the notebook's ranks: `.n`, and ipyparallel's `.client` and `.view`.
+
+    Raises ClusterError if no ranks were started.
+    """
     if _current is None:
         raise ClusterError("there are no ranks: run cluster.start() first")
     return _current
 
 
 def output(rank: int) -> str:
-    """All that `rank` printed in the last `%%px` cell, also what was too long to show.
+    """Return all that `rank` printed in the last `%%px` cell, even if it was too long to show.
 
-    Of more than twelve million characters it has the first and the last.
+    Of more than twelve million characters, it returns the first and the last.
     """
     session = current()
     if rank not in range(session.n):
@@ -147,7 +153,7 @@ def _register_magics(session: Session) -> None:
 
 
 def _px(line: str = "", cell: str = "") -> None:
-    """`%%px` before there are ranks."""
+    """Explain that `%%px` needs ranks. RankMagics replace this function when ranks start."""
     from IPython.core.error import UsageError
 
     raise UsageError("There are no ranks. Run cluster.start(4) first.")
@@ -162,7 +168,7 @@ def _register_px() -> None:
 
 
 def _forget() -> None:
-    """In a child of this process: the ranks are the parent's."""
+    """Forget the ranks in a forked child, because they belong to its parent."""
     global _current
     _current = None
 

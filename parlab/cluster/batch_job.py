@@ -1,17 +1,17 @@
-"""The batch job that the ranks of a profile are: looked at now and then."""
+"""Asks a batch system for the state of the job in which a profile's ranks run."""
 
 import time
 
 from parlab.profiles.slurm import Job, SlurmRanks
 
-# Between two looks at a job that waits: a whole class asks one Slurm.
+# Time between two queries about a job that waits. It is long because a whole class asks one Slurm.
 PAUSE_SECONDS = 10.0
 CLEARING_SECONDS = 15.0
 POLL_SECONDS = 0.2
 
 
 class BatchJob:
-    """How a job is, as of the last look."""
+    """A batch job, and its state at the last query."""
 
     def __init__(self, launcher: SlurmRanks) -> None:
         self._launcher = launcher
@@ -20,24 +20,28 @@ class BatchJob:
 
     @property
     def waits(self) -> bool:
-        """Whether it has no nodes yet, as far as is known."""
+        """Return True if the job had no nodes at the last query, or no query was answered."""
         return self.last is None or self.last.waits
 
     def query(self) -> Job | None:
-        """Ask how the job is, ever more seldom."""
+        """Return the job's state. Ask the batch system less often the longer the job exists."""
         now = time.monotonic()
         if now - self._asked > min(PAUSE_SECONDS, (now - self._submitted) / 5):
-            self.look_now()
+            self.query_now()
         return self.last
 
-    def look_now(self) -> Job | None:
+    def query_now(self) -> Job | None:
+        """Ask the batch system for the job's state and return it."""
         self.last = self._launcher.job() or self.last
         self._asked = time.monotonic()
         return self.last
 
-    def look_at_end(self, seconds: float = CLEARING_SECONDS) -> Job | None:
-        """How a job ends that is about to: its nodes are cleared first, which takes a moment."""
+    def wait_for_end(self, seconds: float = CLEARING_SECONDS) -> Job | None:
+        """Wait until a job that is ending has ended, at most `seconds`, and return its state.
+
+        The batch system needs a moment because it clears the job's nodes first.
+        """
         deadline = time.monotonic() + seconds
-        while (job := self.look_now()) and not job.has_ended and time.monotonic() < deadline:
+        while (job := self.query_now()) and not job.has_ended and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         return job

@@ -1,4 +1,4 @@
-"""The kernel's line to each rank's supervisor: deaths, stacks, freeing, signals."""
+"""The kernel's connection to each rank's supervisor: deaths, stacks, freeing, signals."""
 
 import contextlib
 import json
@@ -13,14 +13,14 @@ from jupyter_client.localinterfaces import public_ips
 from parlab.cluster.forks import close_in_children
 from parlab.rank.engine.supervisor import STOPPED
 
-# How the text of an engine's main thread ends: at the frame that `python -m` starts with, cut after
-# 100 frames, or where the process does not run.
+# The possible ends of a stack of an engine's main thread: the frame that `python -m` starts with,
+# the mark that faulthandler writes when it leaves out frames, or the text for a stopped process.
 LAST_FRAMES = (" in _run_module_as_main\n", "  ...\n", STOPPED)
 
 
 @dataclass
 class RankProcess:
-    """One rank, as its supervisor tells of it."""
+    """One rank, as its supervisor describes it."""
 
     rank: int
     pid: int
@@ -28,21 +28,21 @@ class RankProcess:
     connection: socket.socket = field(repr=False)
     exit_status: int | None = None  # a negative number is a signal, as in subprocess
     stacks: str = ""
-    processor_seconds: float | None = None  # used so far, once it was asked for
-    state: str = ""  # of its main thread then: `R` wants the processor, `T` was stopped
+    processor_seconds: float | None = None  # used so far; None until the supervisor answers
+    state: str = ""  # of its main thread at that time: `R` wants the CPU, `T` was stopped
 
     @property
     def crash(self) -> str:
-        """The stack that faulthandler wrote as the process crashed; empty where it did not."""
+        """Return the stack that faulthandler wrote when the process crashed, or ""."""
         _, found, after = self.stacks.rpartition("Fatal Python error")
-        return found + after if found else ""  # else it is of a cell before
+        return found + after if found else ""  # without this mark, a request caused the stack
 
 
 class Channel:
     """Listens for the supervisors of one set of ranks.
 
-    Supervisors prove themselves by a random token. `on_death(process)` is called from a thread of
-    the channel when a rank ends.
+    Each supervisor must send a random token. When a rank ends, a thread of the channel calls
+    `on_death(process)`.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class Channel:
     ) -> None:
         self._token = secrets.token_hex(16)
         self._server = socket.create_server(("" if everywhere else "127.0.0.1", 0))
-        # From another node only some names of this one lead here: a supervisor tries them all.
+        # Other nodes can reach this one only by some of its names, so a supervisor tries them all.
         hosts = [socket.gethostname(), *public_ips()] if everywhere else []
         self.address = ",".join(
             [str(self._server.getsockname()[1]), self._token, *hosts, "127.0.0.1"]
         )
         self.ranks: dict[int, RankProcess] = {}
-        self._connections: list[socket.socket] = []  # more, where several worlds were started
+        self._connections: list[socket.socket] = []  # several for one rank if worlds are separate
         self._changed = threading.Condition()
         self._on_death = on_death
         self._closed = False
@@ -92,7 +92,7 @@ class Channel:
             for line in lines:
                 self._receive(process, json.loads(line))
         if process is not None and process.exit_status is None and not self._closed:
-            # The node went away, or somebody killed the supervisor.
+            # The node failed, or the supervisor was killed.
             self._receive(process, {"exit": -9})
 
     def _receive(self, process: RankProcess, message: dict) -> None:
@@ -109,7 +109,7 @@ class Channel:
             self._on_death(process)
 
     def send(self, ranks: list[int], **request: object) -> None:
-        """Ask these ranks' supervisors; one that is gone is passed over."""
+        """Send a request to these ranks' supervisors. Skip supervisors that have ended."""
         data = json.dumps(request).encode() + b"\n"
         for rank in ranks:
             if rank in self.ranks:
@@ -117,9 +117,10 @@ class Channel:
                     self.ranks[rank].connection.sendall(data)
 
     def stacks(self, ranks: list[int], timeout: float = 5.0) -> dict[int, str]:
-        """faulthandler's text for each of `ranks` that answers within `timeout` seconds.
+        """Return the stack of each reachable rank, in faulthandler's format.
 
-        They answer in milliseconds, wherever they are; on a busy machine it was over a second.
+        Stacks that do not arrive within `timeout` seconds are empty or incomplete. Ranks answer in
+        milliseconds, but on a busy machine it has taken over a second.
         """
         reachable = self._reachable(ranks)
         with self._changed:
@@ -138,7 +139,7 @@ class Channel:
             return {rank: self.ranks[rank].stacks for rank in reachable}
 
     def processor_seconds(self, ranks: list[int], timeout: float = 0.5) -> dict[int, float]:
-        """Processor time used so far by each of `ranks` that answers within `timeout` seconds."""
+        """Return the CPU time used so far by each of `ranks` that answers within `timeout`."""
         reachable = [self.ranks[rank] for rank in self._reachable(ranks)]
         with self._changed:
             for process in reachable:
@@ -158,11 +159,11 @@ class Channel:
         return [rank for rank in ranks if rank in self.ranks and self.dead(rank) is None]
 
     def dead(self, rank: int) -> int | None:
-        """The exit status of a rank that ended, else None."""
+        """Return the exit status of a rank that ended, or None if it has not ended."""
         return self.ranks[rank].exit_status if rank in self.ranks else None
 
     def deaths(self) -> dict[int, int]:
-        """Exit status of every rank that ended."""
+        """Return the exit status of every rank that ended, by rank."""
         return {
             rank: process.exit_status
             for rank, process in sorted(self.ranks.items())
@@ -171,11 +172,11 @@ class Channel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ranks were told to end."""
+        """Return True if `close` was called."""
         return self._closed
 
     def close(self) -> None:
-        """End every rank; their supervisors take a closed connection as the order to."""
+        """End every rank. A supervisor ends its rank when its connection is closed."""
         self._closed = True
         self._server.close()
         with self._changed:

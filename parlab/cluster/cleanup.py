@@ -1,9 +1,10 @@
-"""Ends the processes it was told of when the notebook's kernel ends, however it ends.
+"""Ends the kernel's processes when the notebook's kernel ends, even by SIGKILL.
 
 The kernel holds the other end of this process's standard input. It writes `+PID` for a process
-that must not outlive it and `-PID` for one that has ended well; when the kernel is gone, even by
-SIGKILL, the input ends, and every process group still listed is terminated, then killed. A JSON
-list in the place of the PID is a command: what is to be done then, as to cancel a batch job.
+that must not outlive it, and `-PID` when such a process has ended. When the kernel ends, the input
+ends. This process then terminates, and later kills, every process group that is still listed.
+Instead of a PID, the kernel can write a JSON list. It is a command to run when the kernel ends, for
+example to cancel a batch job.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ COMMAND_SECONDS = 60.0
 
 
 def signal_groups(pids: set[int], number: int) -> set[int]:
-    """Signal each process group; returns those that were still there."""
+    """Signal each process group. Return the groups that still exist."""
     alive = set()
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

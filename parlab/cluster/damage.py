@@ -1,4 +1,4 @@
-"""What a cell broke that the labs need, and its repair before the next cell."""
+"""Repairs what a cell broke and the labs need, before the next cell runs."""
 
 from parlab.cluster.ending import replaced_text, unreceived_text
 from parlab.cluster.errors import CellError, RankDied
@@ -9,7 +9,7 @@ from parlab.cluster.stop_button import StopButton
 from parlab.rank.engine import DAMAGE
 from parlab.runtime.rank_names import by_value, ranks_text
 
-# Of each kind: what the cell did, and what was done about it.
+# For each kind of damage: what the cell did, and how it was repaired.
 BROKEN = {
     "comm": ("freed or revoked `comm`, or what belongs to it", "It works again."),
     "torch": (
@@ -19,7 +19,7 @@ BROKEN = {
     ),
 }
 NOT_RENEWED = "The ranks could not renew it."
-# The same, where the rank has to be replaced.
+# What the cell did if its rank has to be replaced.
 ENDED = {
     "exit": (
         "called quit() or exit(), which ends the process of a rank. To leave a cell early, raise "
@@ -35,11 +35,11 @@ ENDED = {
 def repair(
     execution: Execution, outputs: dict[int, dict], error: CellError | None, stop: StopButton
 ) -> None:
-    """Renew what the cell broke, on all ranks, and print what that was.
+    """Renew what the cell broke, on all ranks, and print what it broke.
 
-    After an error, messages may be under way, so `comm` is renewed as well.
+    After an error, messages may be in transit, so `comm` is renewed as well.
 
-    Raises RankDied where the ranks have to be replaced; with the cell's own `error`, if it has one.
+    Raises RankDied if the ranks have to be replaced. Its text includes the cell's own `error`.
     """
     broken = {rank: kind for rank, meta in outputs.items() if (kind := meta["data"].get(DAMAGE))}
     session = execution.session
@@ -63,9 +63,10 @@ def repair(
 
 
 def _renew_messages(execution: Execution, error: CellError | None, stop: StopButton) -> str:
-    """Renew `comm` if messages may be under way; why the ranks must be replaced, or nothing.
+    """Renew `comm` if messages may be in transit. Return why ranks must be replaced, or "".
 
-    A cell on some ranks may send what a later cell receives on others.
+    Messages of a cell that ran on only some ranks are kept, because a later cell on other ranks may
+    receive them.
     """
     session = execution.session
     on_all = len(execution.targets) == session.n
@@ -84,9 +85,9 @@ def _renew_messages(execution: Execution, error: CellError | None, stop: StopBut
 
 
 def _renew(execution: Execution, stop: StopButton) -> str:
-    """Renew communicators and groups on all ranks; why that was not possible, or nothing."""
+    """Renew communicators and groups on all ranks. Return why this was not possible, or ""."""
     session = execution.session
-    # A rank busy with a cell that nobody waits for is not there to renew anything.
+    # Renewal is collective, and a rank that still runs a `--noblock` cell cannot take part.
     if busy := session.in_background():
         who = ranks_text(busy, session.n)
         return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."

@@ -39,7 +39,7 @@ COMM_WORKS = "The ranks are free again, their variables are intact, and `comm` w
 
 
 def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple[str, str]]:
-    """(message, frames) of each rank that raised, but for those that were stuck and freed."""
+    """Return (message, frames) of each rank that raised, except for the ranks in `skip`."""
     return {
         rank: _message_and_lines(error) if isinstance(error, RemoteError) else (repr(error), "")
         for rank, error in replies.errors().items()
@@ -48,7 +48,10 @@ def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple
 
 
 def _message_and_lines(error: RemoteError) -> tuple[str, str]:
-    """The rank's formatter sends the message and the lines of the cell, or a text of its own."""
+    """Return the error's message, shortened, and the lines of the cell, as the rank sent them.
+
+    If the rank sent another text than these two, return that text and no lines.
+    """
     text = error.traceback or ""
     message = f"{error.ename}: {error.evalue}".rstrip(": ")
     if text.startswith(message) or not text:
@@ -58,7 +61,7 @@ def _message_and_lines(error: RemoteError) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    """A message with its middle left out when it is too long to read."""
+    """Return `text`, without its middle if it is too long to read."""
     left_out = len(text) - MESSAGE_START - MESSAGE_END
     if left_out <= 0:
         return text
@@ -68,9 +71,10 @@ def _cut(text: str) -> str:
 def error_of(
     outcome: Outcome, replies: Replies, timeout: float, died: str, n: int
 ) -> CellError | None:
-    """The exception that the cell raises, without what happens to the ranks; None when well.
+    """Return the exception that the cell raises, or None if it succeeded.
 
-    `died` is `died_text` of the ranks that died, or empty.
+    The message does not include what happens to the ranks afterwards. `died` is the result of
+    `died_text`.
     """
     errors = replies.errors()
     stuck = {
@@ -104,13 +108,16 @@ def error_of(
 
 
 def _handled(error: Exception | None) -> str:
-    """The error that a rank was handling as it got stuck, as in `__exit__` of a `with` block."""
+    """Return a note on the error that a rank was handling when it got stuck, or "".
+
+    A rank can get stuck in this way in `__exit__` of a `with` block.
+    """
     lines = (getattr(error, "traceback", None) or "").splitlines()
     return next((f"  ({line.strip()})" for line in lines if line.startswith(HANDLED)), "")
 
 
 def died_text(deaths: Mapping[int, int], channel: Channel, cells: Cells, n: int) -> str:
-    """Which ranks died, of what, and where when the rank could still say it."""
+    """Return which ranks died, and how. Add the line if the rank reported it before it died."""
     texts = {}
     for rank, status in deaths.items():
         crash = channel.ranks[rank].crash
@@ -124,13 +131,13 @@ def died_text(deaths: Mapping[int, int], channel: Channel, cells: Cells, n: int)
 
 
 def replaced_text(gone: list[str]) -> str:
-    """What a restart took away."""
+    """Return a text that says that new ranks start and which variables are lost."""
     text = "New ranks are starting, and the imports of your cells run again on them."
     return f"{text} {_gone_text(gone)}".rstrip()
 
 
 def lost_job_text(job: str, gone: list[str]) -> str:
-    """That the ranks ended with their batch job."""
+    """Return a text that says that the ranks ended with their batch job."""
     text = f"{job}\nThe ranks ended with it. cluster.start() submits a new job."
     return f"{text} {_gone_text(gone)}".rstrip()
 
@@ -146,7 +153,7 @@ def _gone_text(gone: list[str]) -> str:
 
 
 def reason_text(outcome: Outcome, n: int) -> str:
-    """Why the ranks cannot go on, where none died."""
+    """Return why the ranks must be replaced, or "" if the error already says it."""
     if outcome.deaths or outcome.ending is Ending.CUT_OFF:
         return ""
     if outcome.not_free:
@@ -172,9 +179,10 @@ def _not_free_text(ranks: list[int], n: int) -> str:
 
 
 def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> str:
-    """Which messages a cell left, by the rank that did not receive them: (source, tag).
+    """Return a text about the messages of a cell that no rank received.
 
-    None is a message of a collective call.
+    `unreceived` has the source and the tag of each, by the rank to which it was sent, or None for a
+    message of a collective call.
     """
     messages = [
         f"from rank {one[0]} to rank {rank} (tag {one[1]})"
@@ -194,7 +202,7 @@ def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> s
 
 
 def kept_text(outcome: Outcome) -> str:
-    """What freeing the ranks kept, and what it could not."""
+    """Return a text that says what freeing the ranks preserved, and what it ended."""
     finished = f"{ranks_text(outcome.finished).capitalize()} then finished by themselves. "
     text = finished if outcome.finished else ""
     text += INTACT if "comm" in outcome.lost else COMM_WORKS

@@ -1,22 +1,25 @@
-"""What a rank cell raises. Each shows as its message alone: the ranks' own lines are in it."""
+"""The errors that a rank cell raises.
+
+IPython shows only their messages, which include the lines where the ranks were.
+"""
 
 
 class _ShownAsMessage:
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: the frames inside parlab would only bury the message.
+        # IPython calls this. The frames inside parlab would only distract from the message.
         return str(self).splitlines()
 
 
 class RankError(_ShownAsMessage, Exception):
-    """A rank cell did not end well on every rank."""
+    """A rank cell did not succeed on every rank."""
 
 
 class RankFailed(RankError):
-    """Code raised on one or more ranks."""
+    """The cell's code raised an error on one or more ranks."""
 
 
 class DeadlineExceeded(RankError):
-    """Some rank had not finished by the cell's deadline."""
+    """At least one rank had not finished at the cell's deadline."""
 
 
 class RankDied(RankError):
@@ -26,7 +29,7 @@ class RankDied(RankError):
 class RankInterrupted(_ShownAsMessage, KeyboardInterrupt):
     """The user stopped the cell.
 
-    Like KeyboardInterrupt, it is no Exception: `except Exception` in a loop does not catch it.
+    It is a KeyboardInterrupt, not an Exception, so `except Exception` in a loop does not catch it.
     """
 
 
@@ -34,4 +37,4 @@ CellError = RankError | RankInterrupted
 
 
 class ClusterError(RankError):
-    """The ranks could not be started, or there are none."""
+    """The ranks could not be started, or none are running."""

@@ -1,4 +1,4 @@
-"""One rank cell: sent, and watched until it ends or has to be ended."""
+"""Runs one rank cell: sends it to the ranks, waits for it, and stops it if it does not end."""
 
 import time
 from collections.abc import Callable
@@ -11,20 +11,21 @@ from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
 from parlab.rank.engine.supervisor import STOPPED
 
-# A rank that raised may have left others waiting for it: they get this long to end by themselves.
+# When a rank raises an error, others may wait for it. They get this long to end by themselves.
 GRACE_SECONDS = 1.0
 NOT_BEGUN = (
-    "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at {place}"
+    "had not begun this cell, because it ran an earlier `--noblock` cell, which was stopped as "
+    "well, at {place}"
 )
 IMPORTING = "Ranks are importing modules. This time does not count."
-# Ranks often die together, of the same line: the others of them are heard of a little later.
+# The same line often kills several ranks. Wait this long for reports of the other deaths.
 SETTLE_SECONDS = 0.2
 
 
 class Execution:
-    """The run of `code` on ranks `targets` of `session`, at most `timeout` seconds.
+    """Runs `code` on the ranks `targets` of `session`, for at most `timeout` seconds.
 
-    Time that ranks spend in importing modules does not count.
+    The time that ranks spend importing modules does not count.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class Execution:
         self.timeout = timeout
 
     def run(self, progress: Callable[..., None] = lambda replies, note="": None) -> Outcome:
-        """Wait for the cell, whatever happens to it; call `progress(replies, note)` about once
-        a second."""
+        """Run the cell until it ends or is stopped, and return how it ended.
+
+        Call `progress(replies, note)` about once a second.
+        """
         self._progress = progress
         self.session.on_change.append(self._stop.notify)
         try:
@@ -59,18 +62,18 @@ class Execution:
         self.replies.on_each(self._stop.notify)
 
     def _next_change(self, until: float) -> None:
-        """Wait for something to happen, at most until then, and for a second."""
+        """Wait for a change, at most until the time `until`, and at most for a second."""
         if not self._stop.wait_for_change(min(until - time.monotonic(), 1.0)):
-            self._progress(self.replies, IMPORTING if self._imports.is_at_work else "")
+            self._progress(self.replies, IMPORTING if self._imports.was_importing else "")
 
     def _is_late(self) -> bool:
-        """Whether the deadline has passed; it waits for imports."""
+        """Return True if the deadline has passed. Imports extend the deadline."""
         if time.monotonic() < self._end + self._imports.seconds:
             return False
-        return not self._imports.goes_on(self.replies.running())
+        return not self._imports.extends_deadline(self.replies.running())
 
     def _wait(self) -> Ending:
-        """Why to wait no longer."""
+        """Wait until the cell ends or must be stopped, and return which of them happened."""
         grace_ends = None
         while self.replies.running():
             if self._stop.presses:
@@ -81,7 +84,7 @@ class Execution:
             if self.session.ranks.is_cut_off:
                 return Ending.CUT_OFF
             if self._is_late():
-                # To look what ranks do may take a second.
+                # The cell may have finished while the ranks were asked for their stacks.
                 return Ending.DEADLINE if self.replies.running() else Ending.FINISHED
             if grace_ends is None and self.replies.errors():
                 grace_ends = time.monotonic() + GRACE_SECONDS
@@ -106,7 +109,7 @@ class Execution:
         )
 
     def _finish(self, outcome: Outcome, stacks: dict[int, str]) -> None:
-        """Free what still runs; note in `outcome` what came of it."""
+        """Free the ranks that still run, and record the result in `outcome`."""
         if outcome.ending not in (Ending.DIED, Ending.CUT_OFF):
             self._free(outcome, stacks)
         outcome.deaths = self.session.channel.deaths()
@@ -127,13 +130,14 @@ class Execution:
         outcome.freed = True
         outcome.not_free = freeing.busy()
         outcome.intact = free and freeing.recover(outcome)
-        for cell in ended_here:  # of which this cell tells
+        for cell in ended_here:  # this cell's error reports them
             self.session.background.remove(cell)
 
     def _wait_for_others(self) -> bool:
-        """A rank failed, and those that wait for it are free: let those that compute go on.
+        """Let ranks that compute continue after another rank failed.
 
-        Says whether all have ended, before the deadline and before stop was pressed.
+        The ranks that waited for the failed rank are already free. Return True if all ranks ended
+        before the deadline, without a death or a press of the stop button.
         """
         while self.replies.running():
             if self._stop.presses or self.session.channel.deaths() or self._is_late():
@@ -142,14 +146,16 @@ class Execution:
         return True
 
     def _locate(self, outcome: Outcome) -> dict[int, str]:
-        """Note where each rank is that runs, also with another cell, which is ended with this one:
-        all ranks are needed to renew what is revoked. Returns the stacks of those in this cell.
+        """Record in `outcome` where each rank is, and return the stacks of ranks in this cell.
+
+        Ranks that run a `--noblock` cell are recorded as well. Their cell is stopped with this one,
+        because all ranks must take part when communicators are renewed.
         """
         running = self.replies.running()
         if not running:
             return {}
         busy = self.session.in_background()
-        # After the deadline, most have just been asked.
+        # After the deadline, ImportTime has already asked most ranks for their stacks.
         known = self._imports.stacks if outcome.ending is Ending.DEADLINE else {}
         stacks = {rank: known.get(rank, "") for rank in running}
         unknown = {*running, *busy} - {rank for rank, stack in stacks.items() if stack}
@@ -165,12 +171,12 @@ class Execution:
         return {rank: stacks[rank] for rank in running if rank not in waiting}
 
     def _places(self, stacks: dict[int, str]) -> dict[int, str]:
-        """The line of a cell for each stack."""
+        """Return a description of where each rank is, by rank."""
         return {rank: self._place(stack) for rank, stack in stacks.items()}
 
     def _place(self, stack: str) -> str:
         if stack == STOPPED:
             return "stopped by a signal (SIGSTOP)"
         if not stack:
-            return "no sign (stuck in C code)"
+            return "does not respond (stuck in C code)"
         return where(stack, self.session.cells) or outside_cells(stack)

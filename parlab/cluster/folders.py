@@ -1,4 +1,7 @@
-"""The folder of one set of ranks: what controller and ranks write goes in there, and with them."""
+"""Makes the folder of one set of ranks, in which the controller and the ranks write files.
+
+The folder is deleted when the ranks end.
+"""
 
 import os
 import tempfile
@@ -8,17 +11,18 @@ from IPython.paths import get_ipython_dir
 
 from parlab.cluster.errors import ClusterError
 
-# Bytes that must be free: eight ranks write 0.2 MiB as they start, and then what goes wrong.
+# Bytes that must be free. Eight ranks write 0.2 MiB when they start, and later any errors.
 ROOM = 2 * 2**20
-# What names the folder for temporary files, to Python and to Open MPI: the first of them.
+# Python and Open MPI take the folder for temporary files from the first of these that is set.
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 ELSEWHERE = ", or set TMPDIR to another folder"
 
 
 def make_folder(profile: str | None) -> Path:
-    """A new folder: for temporary files, or inside the profile's, which other nodes see as well.
+    """Make a new folder and return it.
 
-    Raises ClusterError where it cannot be made, or there is no such profile.
+    It is in the folder for temporary files, or in that of the profile, which other nodes can read.
+    Raises ClusterError if the folder cannot be made, or if the profile does not exist.
     """
     inside = profile and _existing(profile)
     _check_temporary()
@@ -39,7 +43,10 @@ def make_folder(profile: str | None) -> Path:
 
 
 def _check_temporary() -> None:
-    """Python takes another folder where it cannot write into the usual one; Open MPI ends."""
+    """Raise ClusterError if the folder for temporary files is not writable.
+
+    Python would silently choose another folder, but Open MPI would end.
+    """
     named = [(name, path) for name in TEMPORARY if (path := os.environ.get(name))]
     name, wanted = named[0] if named else ("the folder for temporary files", "/tmp")
     try:
@@ -54,13 +61,16 @@ def _check_temporary() -> None:
 
 
 def _check_room(folder: Path) -> None:
-    """Raises OSError where the file system, or a quota, has too little room."""
+    """Raise OSError if the file system or a quota has too little room."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(ROOM))
 
 
 def _existing(profile: str) -> Path:
-    """The profile's own folder. ipyparallel would make an empty one where there is none."""
+    """Return the profile's folder, or raise ClusterError if there is no such profile.
+
+    Without this check, ipyparallel would make an empty profile.
+    """
     everywhere = Path(get_ipython_dir())
     folder = everywhere / f"profile_{profile}"
     if folder.is_dir():

@@ -1,8 +1,7 @@
-"""What a child of the kernel's process inherits, and must let go.
+"""Closes the kernel's connections to the ranks in forked children of the kernel.
 
-A child (`os.fork`, `multiprocessing`) holds the kernel's connections to the ranks too. It must not
-keep them open when the kernel ends, since that is how the ranks notice; nor tell the ranks to end
-when it ends itself.
+A child (`os.fork`, `multiprocessing`) inherits these connections. If it kept them open, the ranks
+would not notice that the kernel has ended. If it shut them down, the ranks would end too early.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ _files: weakref.WeakSet[_File] = weakref.WeakSet()
 
 
 def close_in_children(file: _File) -> None:
-    """Close this file or socket in each process forked from here on; it stays open here."""
+    """Close this file or socket in each process that is forked later. It stays open here."""
     _files.add(file)
 
 
 def _close() -> None:
     for file in list(_files):
         with contextlib.suppress(OSError, ValueError):
-            # What is at the other end notices nothing: no flush, no shutdown.
+            # Without a flush or a shutdown, the process at the other end notices nothing.
             os.close(file.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Frees the ranks of a cell that is over, and makes them usable again, with what they hold."""
+"""Frees the ranks of a cell that is over, and makes them usable again. Their variables are kept."""
 
 import time
 from collections.abc import Callable
@@ -7,35 +7,35 @@ from typing import Any
 
 import ipyparallel as ipp
 
-from parlab.cluster.locations import is_at_work
+from parlab.cluster.locations import runs_code
 from parlab.cluster.outcome import Outcome
 from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import GIVE_UP_SECONDS, StopButton
 
-# Each way of freeing a rank gets this long before the next.
+# Wait this long for one way of freeing a rank before trying the next.
 STEP_SECONDS = 0.3
-# A revocation is asked for more than once: a call that waits in MPI may miss one.
+# Revoke more than once, because a call that waits in MPI may miss a revocation.
 ATTEMPTS = 3
-# A rank that does not stop within so many steps is given up, so that a cell ends within two seconds
-# of its deadline. It gets longer on a machine that is too busy to let it run, and after the stop
-# button, since the user can press it again: its variables are worth the wait.
+# Give up on a rank that does not stop within this many steps, so that a cell ends within two
+# seconds of its deadline. Wait longer if the machine is too busy to run the rank, and after a press
+# of the stop button, which the user can press again: giving up loses the rank's variables.
 STEPS = 3
 PATIENCE_SECONDS = 10.0
-BUSY_SECONDS = 0.02  # of processor time in one step: more than hearing an interrupt takes
-HEARD_SECONDS = 0.2  # of processor time: a rank that has had this much would have stopped
-LOOK_SECONDS = 0.2  # for a last look at ranks that are about to be given up
-FREE_SECONDS = 1.0  # in which ranks that have ended their cells show that they are free
-CALL_SECONDS = 5.0  # in which a rank that is free answers a call, on a busy machine, too
-RECOVERY_SECONDS = 30.0  # a busy machine takes long to start torch's groups anew
+BUSY_SECONDS = 0.02  # of CPU time in one step: more than the handling of an interrupt takes
+HANDLED_SECONDS = 0.2  # of CPU time: a rank that has used this much had time to handle interrupts
+LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
+FREE_SECONDS = 1.0  # for ranks that have ended their cells to answer a call
+CALL_SECONDS = 5.0  # for a free rank to answer a call, even on a busy machine
+RECOVERY_SECONDS = 30.0  # to restart torch's groups, which takes long on a busy machine
 STILL_BUSY = (
-    "Stopping. What is being computed ends first, if that takes no more than ten seconds: press "
-    "stop again to give these ranks up, with their variables."
+    "Stopping. The ranks have up to ten seconds to finish what they are computing. Press stop "
+    "again to replace them now, which loses their variables."
 )
 
 
 class Freeing:
-    """The ways to free the ranks of a cell, from the gentlest."""
+    """Frees the ranks of a cell. Tries the ways that lose the least first."""
 
     def __init__(
         self,
@@ -50,27 +50,27 @@ class Freeing:
         self._progress = progress
         self._all = list(range(session.n))
         self._pings: dict[int, Future[list[str]]] = {}
-        self._used: dict[int, float] = {}  # processor time of each rank before it was interrupted
-        self.in_torch = False  # whether ranks wait in a process group of torch's own
+        self._used: dict[int, float] = {}  # CPU time of each rank before it was interrupted
+        self.in_torch = False  # True if ranks wait in one of torch's own process groups
         self.continued: set[int] = set()  # ranks that a signal had stopped
 
     def in_cells(self) -> list[int]:
-        """The ranks that run this cell, or one that nobody waits for."""
+        """Return the ranks that run this cell or a `--noblock` cell."""
         return sorted({*self.replies.running(), *self.session.in_background()})
 
     def busy(self) -> list[int]:
-        """The ranks that are not free: they are in a cell, or do not answer a call."""
+        """Return the ranks that are not free: they run a cell, or do not answer a call."""
         in_cells = self.in_cells()
         if unasked := sorted(set(self._all) - set(in_cells) - self._pings.keys()):
             result = self.session.client[unasked].apply_async(_cut_off)
-            self._pings |= dict(zip(unasked, self._wakes(result), strict=True))
+            self._pings |= dict(zip(unasked, self._notifying(result), strict=True))
         silent = {rank for rank, ping in self._pings.items() if not ping.done()}
         return sorted({*in_cells, *silent})
 
     def from_calls(self) -> bool:
-        """Make calls that wait for other ranks fail; says whether that ends this cell.
+        """Make calls that wait for other ranks fail. Return True if that ends this cell.
 
-        Ranks that compute go on.
+        Ranks that compute are not interrupted.
         """
         if self.in_torch:
             self._ask("close_torch", self._all)
@@ -81,12 +81,12 @@ class Freeing:
         return False
 
     def from_all(self) -> bool:
-        """Interrupt all ranks until they stop or are given up; says whether all stop."""
+        """Interrupt all ranks until they stop or are given up. Return True if all of them stop."""
         presses = len(self._stop.presses)
         is_patient = presses > 0
         patience = time.monotonic() + PATIENCE_SECONDS
         step = 0
-        # A rank that is in no cell is free, or runs a function that was sent by `view.apply`.
+        # A rank that runs no cell is free, or runs a function that `view.apply` sent.
         self._stop.wait_for(lambda: not self.busy() or bool(self.in_cells()), STEP_SECONDS)
         self._used = used = self._processor_seconds()
         while self._waits_for_ranks() and time.monotonic() < patience:
@@ -109,25 +109,25 @@ class Freeing:
         return not self.busy()
 
     def _waits_for_ranks(self) -> bool:
-        """Whether ranks are busy; one that died is not waited for."""
+        """Return True if ranks are busy and none has died."""
         return bool(self.busy()) and not self.session.channel.deaths()
 
     def all_are_free(self) -> bool:
-        """Whether all ranks answer: none is in a cell, or in a function that was sent to it."""
+        """Wait for all ranks to be free. Return False if some run a cell or another function."""
         return self._stop.wait_for(lambda: not self._waits_for_ranks(), FREE_SECONDS)
 
     def unreceived(self) -> dict[int, list]:
-        """What `leftovers.find` returns on each rank that has such messages.
+        """Return what `leftovers.find` finds on each rank that has unreceived messages.
 
-        Nothing if a rank does not answer, since it runs something else that may use `comm`.
+        The result is empty if a rank does not answer: it runs something else, which may use `comm`.
         """
         answers = self._answers(FREE_SECONDS, _unreceived) or {}
         return {rank: found for rank, found in answers.items() if found}
 
     def recover(self, outcome: Outcome, *, messages_only: bool = False) -> bool:
-        """Renew what was revoked, on all ranks; says whether the ranks are intact.
+        """Renew what was revoked, on all ranks. Return True if the ranks are intact.
 
-        With `messages_only`, nothing was, but messages on `comm` may be under way.
+        With `messages_only`, nothing was revoked, but messages on `comm` may be in transit.
         """
         outcome.continued = sorted(self.continued)
         self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
@@ -141,7 +141,8 @@ class Freeing:
             return False
         if any(outcome.cut_off.values()):
             return False
-        self.session.channel.processor_seconds(self._all, CALL_SECONDS)  # after any late interrupt
+        # Supervisors handle requests in order: after this, they have passed on all interrupts.
+        self.session.channel.processor_seconds(self._all, CALL_SECONDS)
         self.session.ranks.generation += 1
         arguments = (self.session.ranks.generation, messages_only)
         answers = self._answers(RECOVERY_SECONDS, _recover, *arguments)
@@ -164,25 +165,28 @@ class Freeing:
     def _may_stop(
         self, before: dict[int, float], after: dict[int, float], is_patient: bool
     ) -> bool:
-        """Whether some rank that is busy may still stop.
+        """Return True if a busy rank may still stop.
 
-        It uses the processor, or waits for it, but has had little of it, unless the user
-        `is_patient`. Or it has left its cell, and the kernel hears of that later, on a busy
-        machine. A rank that does not answer may have.
+        `before` and `after` are the ranks' CPU times around the last step. A rank may still stop if
+
+        - it uses the CPU or waits for it, and has had too little CPU time to handle an interrupt,
+          or the user `is_patient`;
+        - it has left its cell, but the kernel has not received its answer yet;
+        - its supervisor does not answer.
         """
         channel = self.session.channel
         for rank in self.busy():
             if rank not in before or rank not in after:
                 return True
             is_alive = after[rank] - before[rank] > BUSY_SECONDS or channel.ranks[rank].state == "R"
-            has_heard = after[rank] - self._used.setdefault(rank, before[rank]) > HEARD_SECONDS
-            if is_alive and (is_patient or not has_heard):
+            used = after[rank] - self._used.setdefault(rank, before[rank])
+            if is_alive and (is_patient or used <= HANDLED_SECONDS):
                 return True
         stacks = channel.stacks(self.busy(), LOOK_SECONDS).values()
-        return any(stack and not is_at_work(stack, self.session.cells) for stack in stacks)
+        return any(stack and not runs_code(stack, self.session.cells) for stack in stacks)
 
-    def _wakes(self, result: ipp.AsyncResult) -> list[Future]:
-        """The answers of the ranks; each wakes the thread that waits here."""
+    def _notifying(self, result: ipp.AsyncResult) -> list[Future]:
+        """Return the futures of the ranks' answers. Each answer will wake the waiting thread."""
         for future in result._children:
             future.add_done_callback(lambda _: self._stop.notify())
         return result._children
@@ -190,9 +194,12 @@ class Freeing:
     def _answers(
         self, seconds: float, function: Callable[..., Any], *arguments: Any
     ) -> dict[int, Any] | None:
-        """What `function` returns on each rank; None where one does not answer, or raises."""
+        """Call `function` on every rank. Return the results by rank.
+
+        Return None if a rank raises, or does not answer within `seconds`.
+        """
         result = self.session.ranks.call(function, *arguments)
-        self._wakes(result)
+        self._notifying(result)
         deaths = self.session.channel.deaths
         self._stop.wait_for(lambda: result.done() or bool(deaths()), seconds)
         try:

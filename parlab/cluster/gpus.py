@@ -17,8 +17,8 @@ class RankDevice(NamedTuple):
 
     Attributes:
         gpu: the GPU's name; "" for the CPU.
-        one_gpu_each: whether each rank has a GPU of its own.
-        why_not: why a GPU that is there is not used; "" otherwise.
+        one_gpu_each: True if each rank has a GPU of its own.
+        why_not: why the ranks do not use this machine's GPUs; "" if they do, or it has none.
     """
 
     gpu: str = ""
@@ -63,9 +63,9 @@ def _listed() -> list[str]:
 
 
 def device_of_rank() -> RankDevice:
-    """Return what this rank computes on. Called on each rank: collective.
+    """Return what this rank computes on. Collective over all ranks.
 
-    Without a driver on any node, torch need not be imported.
+    If no node has a driver, torch is not imported, which saves seconds.
     """
     from parlab.rank.world import comm
 

@@ -1,9 +1,9 @@
 """Measures how long ranks import modules in a cell, so that the deadline does not count that time.
 
 A first `import torch` takes two seconds on an idle machine and a minute on a busy one, and a rank
-that is stopped inside an import is lost. So the deadline waits for imports, for `LIMIT_SECONDS` at
-most: an import that takes longer hangs. The time that a learner's own module computes while it is
-imported does count, because the module may train, or wait for another rank.
+that is stopped inside an import is lost. Imports therefore extend the deadline, by at most
+`LIMIT_SECONDS`: an import that takes longer hangs. The time that a learner's own module computes
+while it is imported does count, because the module may train, or wait for another rank.
 """
 
 import time
@@ -12,36 +12,38 @@ from parlab.cluster.channel import Channel
 from parlab.cluster.locations import is_importing
 
 LIMIT_SECONDS = 300.0
-# A rank whose import holds Python's lock answers after half a second, and later on a busy machine;
-# that nothing was heard of a rank is no news of what it does, so it is asked again.
+# A rank whose import holds Python's lock answers after half a second, and later on a busy machine.
+# A rank that does not answer in time may still be importing, so it is asked again.
 ANSWER_SECONDS = 1.0
 ASKED_AGAIN = 3
 
 
 class ImportTime:
-    """Looks, when the deadline has come, whether ranks are importing: the cell's time starts anew.
+    """Finds out at the deadline whether ranks are importing. If so, the cell's time starts again.
 
-    Not before: asking a rank for its stack interrupts it anywhere, and a healthy cell is left
-    alone. Imports mostly stand first in a cell, so what went before was imports, too.
+    It does not ask earlier, because a request for a stack interrupts the rank, and a cell that
+    finishes in time should not be disturbed. All the time before the request counts as imports,
+    because imports are usually the first lines of a cell.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._started = time.monotonic()
-        self._importing = False  # at the last look
-        self._unanswered = 0  # looks in a row
-        self.stacks: dict[int, str] = {}  # at the last look
-        self.seconds = 0.0  # that do not count
+        self._importing = False  # at the last request
+        self._unanswered = 0  # number of the last requests in a row that a rank did not answer
+        self.stacks: dict[int, str] = {}  # answers to the last request
+        self.seconds = 0.0  # time that does not count
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether a rank was importing at the last look."""
+    def was_importing(self) -> bool:
+        """Return True if a rank was importing at the last request."""
         return self._importing
 
-    def goes_on(self, ranks: list[int]) -> bool:
-        """Whether one of `ranks` imports, or did at the last look: the time up to now is off.
+    def extends_deadline(self, ranks: list[int]) -> bool:
+        """Return True if one of `ranks` is importing, or was at the last request.
 
-        Also where one of them has not answered yet.
+        In that case, the time up to now does not count. Also return True if a rank has not answered
+        yet.
         """
         before = self._importing
         self.stacks = stacks = self._channel.stacks(ranks, ANSWER_SECONDS)

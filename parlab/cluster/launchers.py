@@ -1,4 +1,4 @@
-"""How ipyparallel's launchers are set, and what they know of their processes."""
+"""Configures ipyparallel's launchers, and reads the output and state of their processes."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ from parlab.runtime.environment import harmful
 
 START_SECONDS = 120.0
 CONTROLLER_ARGS = [
-    # Engines are registered on a heartbeat; the stock one, of 3 s, is most of a stock start.
+    # Engines are registered on a heartbeat. With the default of 3 s, that is most of the start.
     "--HeartMonitor.period=100",
-    # A rank's death is seen by its supervisor. Heartbeats missed on a busy machine mean nothing.
+    # Supervisors report deaths. A heartbeat that is missed on a busy machine means nothing.
     "--HeartMonitor.max_heartmonitor_misses=36000",
     "--IPController.use_threads=True",
     "--IPController.broadcast_scheduler_depth=0",
@@ -29,7 +29,7 @@ CONTROLLER_ARGS = [
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",
     "--IPEngine.max_heartbeat_misses=0",
-    # Stock engines end where the controller is too busy to answer within 5 s.
+    # By default, an engine ends if the controller is too busy to answer within 5 s.
     f"--IPEngine.timeout={START_SECONDS:.0f}",
 ]
 
@@ -40,15 +40,15 @@ def launcher_config(
     """Return the settings of the launchers of controller and engines.
 
     Args:
-        folder: of this set of ranks.
-        has_profile: whether a profile says where engines run.
+        folder: the folder of this set of ranks.
+        has_profile: True if a profile says where engines run.
         environment: variables to add for engines.
     """
     engines = cluster.engine_launcher_class.__name__
     local = Config()
     local[engines].engine_cmd = [
         *(sys.executable, "-I", "-S", supervisor.__file__),
-        # Files of the working folder, which may be named as Python's own, are for cells.
+        # A file in the working folder may have the name of one of Python's modules (-P).
         *(sys.executable, "-P", "-m", "parlab.rank.engine"),
     ]
     local[engines].engine_args = ENGINE_ARGS
@@ -56,14 +56,14 @@ def launcher_config(
         local[engines].batch_file_name = str(folder / "job.sh")
         local[engines].output_file = str(folder / "job.log")
     controller = cluster.controller_launcher_class.__name__
-    # What a launcher is given replaces what it inherits. An empty variable counts as not set.
+    # These variables replace inherited ones. An empty variable counts as not set.
     unset = dict.fromkeys(harmful(), "")
     local[controller].environment = {
         **unset,
         "PYTHONSAFEPATH": "1",
         **cluster.config[controller].get("environment", {}),
     }
-    # Elsewhere it is the profile that knows how many ranks a node has, and its folders.
+    # On other nodes, only the profile knows the folders and the number of ranks on a node.
     for_ranks = mpirun.environment(cluster.n, folder=folder)
     local[engines].environment = {
         **unset,
@@ -86,7 +86,7 @@ def launcher_config(
 
 
 def _setting(cluster: ipp.Cluster, name: str) -> Any:
-    """Return what a profile sets for its launcher of engines, or for a class that it extends."""
+    """Return a setting of the profile for its engine launcher, or for a base class of it."""
     for kind in cluster.engine_launcher_class.mro():
         if kind.__name__ in cluster.config and name in cluster.config[kind.__name__]:
             return cluster.config[kind.__name__][name]
@@ -94,11 +94,11 @@ def _setting(cluster: ipp.Cluster, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def born_deaf() -> Iterator[None]:
-    """Block SIGINT for processes that are started within.
+def sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in processes that are started in this context.
 
-    They get a session of their own, out of reach of the stop button, but only a moment after they
-    were made: until then they are in the kernel's. Engines listen to it again as they start.
+    Such a process gets a session of its own, which the stop button does not signal. Until it has
+    one, it belongs to the kernel's session. Engines unblock SIGINT when they start.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -110,8 +110,8 @@ def born_deaf() -> Iterator[None]:
 def output_of(launcher: LocalProcessLauncher) -> str:
     """Return all that a launcher's process has printed so far.
 
-    ipyparallel reads the file once and keeps that. As the process ends, it reads the file, if it
-    has not yet, and removes it.
+    ipyparallel reads the file once and keeps the text. When the process ends, ipyparallel reads the
+    file, if it has not done so, and removes it.
     """
     kept, launcher._output = launcher._output, None
     text = launcher.get_output(remove=False) or kept or ""
@@ -120,7 +120,7 @@ def output_of(launcher: LocalProcessLauncher) -> str:
 
 
 def has_ended(launcher: Any) -> bool:
-    """Return whether the launcher's process on this machine has ended; False if it has none."""
+    """Return True if the launcher's process on this machine has ended; False if it has none."""
     process = getattr(launcher, "process", None)
     with contextlib.suppress(psutil.NoSuchProcess):
         return process is not None and process.status() == psutil.STATUS_ZOMBIE
@@ -128,7 +128,7 @@ def has_ended(launcher: Any) -> bool:
 
 
 def send_signal(launcher: Any, number: int) -> None:
-    """Send a signal to the launcher's process and those that it started."""
+    """Send a signal to the launcher's process and the processes that it started."""
     if getattr(launcher, "pid", -1) > 0:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(launcher.pid, number)

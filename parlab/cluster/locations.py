@@ -1,4 +1,4 @@
-"""From a rank's stack to the line of the notebook that it is at."""
+"""Finds the line of the notebook at which a rank is, from the rank's stack."""
 
 import re
 from dataclasses import dataclass, field
@@ -14,16 +14,15 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function
 
 @dataclass
 class Cells:
-    """The sources of the cells that ranks were sent, by the file name that IPython gives them."""
+    """The sources of the cells that were sent to ranks, by the file name that IPython uses."""
 
     sources: dict[str, list[str]] = field(default_factory=dict)
 
     @staticmethod
     def file(code: str) -> str:
-        """The name of the file that IPython takes a cell to be.
+        """Return the file name that IPython gives to a cell.
 
-        It is a hash of the source, below a folder of the process: the same on all ranks but for the
-        folder.
+        The name is a hash of the source, so it is the same on all ranks. Its folder is not.
         """
         return PurePath(get_file_name(code)).name
 
@@ -31,22 +30,22 @@ class Cells:
         self.sources[self.file(code)] = code.splitlines()
 
     def line(self, file: str, number: int) -> str | None:
-        """The text of that line, or None when the file is not one of the cells."""
+        """Return the text of a line, or None if the file is not a cell or has no such line."""
         lines = self.sources.get(PurePath(file).name)
         if lines is None or not 1 <= number <= len(lines):
             return None
         return lines[number - 1].strip()
 
 
-# Magics whose cell is Python that a rank runs, so that comments may be added to it.
+# Magics whose text is Python that a rank runs, so that comments can be added to it.
 _RUNS_PYTHON = re.compile(r"%%(time|timeit|capture)\b")
 
 
 def with_lines_of_notebook(cell: str) -> tuple[str, str]:
-    """Return what to send for the text below `%%px`, and the part of it that is Python.
+    """Return the code to send for the text below `%%px`, and the part of it that is Python.
 
-    Comments in the place of `%%px` and of magics below it make the ranks count lines as the
-    notebook shows them. Magics have to be the first lines.
+    Comments replace `%%px` and the magics below it, so that the ranks count lines as the notebook
+    does. The magics themselves must be the first lines.
     """
     magics = list(takewhile(_RUNS_PYTHON.match, cell.split("\n")))
     lines = cell.split("\n")[len(magics) :]
@@ -57,7 +56,10 @@ def with_lines_of_notebook(cell: str) -> tuple[str, str]:
 
 
 def cell_line(stack: str, cells: Cells) -> int | None:
-    """The line of the cell, below any function, that the rank is at; None when in no cell."""
+    """Return the line of the cell, outside of any function, at which the rank is.
+
+    Return None if the rank is not in a cell.
+    """
     found = [
         int(frame["line"])
         for frame in _FRAME.finditer(stack)
@@ -67,15 +69,15 @@ def cell_line(stack: str, cells: Cells) -> int | None:
 
 
 def is_in(stack: str, file: str) -> bool:
-    """Whether the rank runs the cell of this file."""
+    """Return True if the rank runs the cell of this file."""
     return any(PurePath(frame["file"]).name == file for frame in _FRAME.finditer(stack))
 
 
 def where(stack: str, cells: Cells) -> str | None:
-    """`line 4: comm.allreduce(x)` for faulthandler's text; None when no cell is in the stack.
+    """Return where a rank is, such as `line 4: comm.allreduce(x)`; None if it is not in a cell.
 
-    The innermost line that the learner wrote counts. Where that is in a function, the line that
-    called it in the cell is named too, since the function may stand in an earlier cell.
+    This is the innermost line that the learner wrote. If that line is in a function, which may be
+    in an earlier cell, the text also contains the line that called the function.
     """
     inside = [
         (frame["function"], int(frame["line"]), text)
@@ -91,8 +93,8 @@ def where(stack: str, cells: Cells) -> str | None:
     return f"line {line} of {function}: {text}  (called from line {outer_line}: {outer_text})"
 
 
-def is_at_work(stack: str, cells: Cells) -> bool:
-    """Whether the rank is in a cell, or in a function that was sent to it."""
+def runs_code(stack: str, cells: Cells) -> bool:
+    """Return True if the rank runs a cell or a function that was sent to it."""
     return where(stack, cells) is not None or "do_apply" in _functions(stack)
 
 
@@ -101,7 +103,7 @@ def _functions(stack: str) -> set[str]:
 
 
 def outside_cells(stack: str) -> str:
-    """What a rank does that is at no line of a cell."""
+    """Return what a rank does if it is not at a line of a cell."""
     functions = _functions(stack)
     if "do_apply" in functions:
         return "is busy with a function that was sent to it (`view.apply`)"
@@ -110,25 +112,25 @@ def outside_cells(stack: str) -> str:
     return "has not begun this cell"
 
 
-# Where a rank may be waiting for others in torch's own C++: a collective, or a backward pass.
+# Files that call torch's C++ code for collectives and backward passes, which may wait for ranks.
 _WAITS_IN_TORCH = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")
 
 
 def in_torch(stack: str) -> bool:
-    """Whether the rank may be waiting in a process group of torch's own (Gloo, NCCL)."""
+    """Return True if the rank may be waiting in a process group of torch's own (Gloo, NCCL)."""
     first = _FRAME.search(stack)
     return first is not None and bool(_WAITS_IN_TORCH.search(first["file"]))
 
 
 def in_import(stack: str) -> bool:
-    """Whether the rank is inside the body of a module, or on the way to it."""
+    """Return True if the rank is inside an `import`."""
     return any(map(_is_import, _FRAME.finditer(stack)))
 
 
 def is_importing(stack: str) -> bool:
-    """Whether an import is at work, so that its time does not count.
+    """Return True if the rank is importing a library, so that its time does not count.
 
-    A file of the learner's that is being imported is part of the cell: it may train or wait there.
+    The time in a learner's own module counts, because the module may train, or wait for a rank.
     """
     for frame in _FRAME.finditer(stack):
         if _is_import(frame):

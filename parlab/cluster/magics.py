@@ -1,4 +1,4 @@
-"""`%%px` with a deadline: ipyparallel's magics, run by `parlab.cluster.execution`."""
+"""`%%px` with a deadline: ipyparallel's magics, executed by `parlab.cluster.execution`."""
 
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.error import UsageError
@@ -19,11 +19,11 @@ DEFAULT_TIMEOUT = 60.0
 
 
 class RankMagics(ParallelMagics):
-    """ipyparallel's magics over the ranks of a session."""
+    """ipyparallel's magics for the ranks of a session."""
 
     def __init__(self, shell, session: Session) -> None:
         self.session = session
-        super().__init__(shell, None)  # `view` comes with the ranks
+        super().__init__(shell, None)  # `_ready` sets `view` when the ranks have started
 
     @magic_arguments()
     @argument(
@@ -39,7 +39,7 @@ class RankMagics(ParallelMagics):
     @argument("-o", "--out", dest="save_name", help="name for ipyparallel's result of the cell")
     @no_var_expand
     def cell_px(self, line: str = "", cell: str | None = None):
-        """Run the cell on the ranks; say where each one is if it does not end in time."""
+        """Run the cell on the ranks. If it does not end in time, show where each rank is."""
         args = parse_argstring(self.cell_px, line)
         if args.timeout is not None and not args.timeout > 0:
             raise UsageError("%%px --timeout takes a number of seconds above 0")
@@ -70,19 +70,19 @@ class RankMagics(ParallelMagics):
 
     @no_var_expand
     def autopx(self, line: str = "") -> None:
-        """Refused: its cells would have no deadline, and would not hear the stop button."""
+        """Raise UsageError: its cells would have no deadline and ignore the stop button."""
         raise UsageError("%autopx is not for these ranks: begin each cell with %%px instead")
 
     @no_var_expand
     def pxconfig(self, line: str = "") -> None:
-        """Refused: each cell says what it wants."""
+        """Raise UsageError: each cell has its own options."""
         raise UsageError(
             "%pxconfig is not for these ranks: give each cell its options, as %%px --targets 0,1"
         )
 
     @no_var_expand
     def result(self, line: str = "") -> None:
-        """Show what the last `%%px` cell printed, once all its ranks have ended it."""
+        """Wait until all ranks have ended the last `%%px` cell, and show what it printed."""
         if line.strip():
             raise UsageError("%pxresult takes no options")
         replies = self.session.last
@@ -94,29 +94,29 @@ class RankMagics(ParallelMagics):
         if replies.running():
             raise RankDied("The ranks that ran this cell no longer exist.")
         if replies in self.session.background:
-            self.session.background.remove(replies)  # all of it is told here
+            self.session.background.remove(replies)  # its errors are reported here
         if errors := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
             raise RankFailed("\n".join(errors))
 
     def _ready(self) -> None:
-        """Wait for the ranks, and tell of errors that nobody has heard of."""
+        """Wait for the ranks, and print errors of `--noblock` cells that were not shown yet."""
         self.session.ready(print)
         self.view = self.session.view
         for replies in self.session.ended_in_background():
-            self._tell_failures(replies)
+            self._print_failures(replies)
 
-    def _tell_failures(self, replies: Replies) -> None:
+    def _print_failures(self, replies: Replies) -> None:
         if failures := report.failures(ending.errors_by_rank(replies, {}), self.session.n):
             print("An earlier cell with `--noblock` failed:", *failures, sep="\n")
 
     def _wait(self, replies: Replies, stop: StopButton) -> None:
-        """Wait until all ranks have answered, or never will."""
+        """Wait until each rank has answered, or will never answer."""
         self.session.on_change.append(stop.notify)
         replies.on_each(stop.notify)
         try:
             while replies.running() and not replies.will_not_come():
                 if stop.presses:
-                    raise RankInterrupted("Interrupted. The cell goes on.")
+                    raise RankInterrupted("Interrupted. The cell continues to run.")
                 stop.wait_for_change(1.0)
         finally:
             self.session.on_change.remove(stop.notify)
@@ -154,7 +154,7 @@ class RankMagics(ParallelMagics):
             raise error
 
     def _error(self, execution: Execution, outcome: Outcome) -> CellError | None:
-        """What the cell raises; ranks that are not intact are replaced."""
+        """Return the error that the cell raises, or None. Replace ranks that are not intact."""
         session, n = self.session, self.session.n
         died = ending.died_text(outcome.deaths, session.channel, session.cells, n)
         error = ending.error_of(outcome, execution.replies, execution.timeout, died, n)

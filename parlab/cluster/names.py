@@ -1,4 +1,4 @@
-"""What a restart of the ranks takes away: read from the cells that were run."""
+"""Collects the names that cells define on the ranks, which a restart of the ranks removes."""
 
 import ast
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ class Names:
 
     imports: dict[str, None] = field(default_factory=dict)  # statements, in order
     variables: dict[str, None] = field(default_factory=dict)
-    missing: set[str] = field(default_factory=set)  # what import errors said in the lab's own cells
+    missing: set[str] = field(default_factory=set)  # messages of import errors in the lab's cells
 
     def add(self, code: str, cut_off_at: int | None = None) -> None:
-        """Note a cell that ran on the ranks; one that Python cannot parse adds nothing.
+        """Add the names of a cell that ran on the ranks. Ignore a cell that Python cannot parse.
 
-        Imports are noted as far as the line `cut_off_at`, where the cell was ended in the midst of
-        one: it may be one that never ends.
+        If the cell was stopped during an import, `cut_off_at` is the line of that import. It and
+        later imports are not added, because it may never end.
         """
         for statement in statements_with_magics(code):
             for node in scope_nodes(statement):
@@ -28,10 +28,10 @@ class Names:
                     self.imports[ast.unparse(node)] = None
 
     def forget_imports(self, failed: list[tuple[str, str, str]]) -> list[str]:
-        """Forget imports that failed as they were made again; what to tell of them.
+        """Forget imports that failed when they were run again. Return messages about them.
 
-        Each is a statement with its error's kind and text. One that failed in the lab as well, with
-        the same error, is known.
+        Each entry of `failed` is a statement, and the type and text of its error. There is no
+        message for an import that failed with the same error in the lab.
         """
         for statement, _, _ in failed:
             self.imports.pop(statement, None)
@@ -40,7 +40,7 @@ class Names:
         ]
 
     def forget_variables(self) -> list[str]:
-        """The names that are gone with the processes that held them."""
+        """Forget all variables, because their processes have ended, and return their names."""
         gone = list(self.variables)
         self.variables.clear()
         return gone

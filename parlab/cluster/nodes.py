@@ -1,4 +1,4 @@
-"""On which machines the ranks of a profile are, and over which network they speak."""
+"""Finds the machines on which a profile's ranks run, and the networks that connect them."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,18 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class Link:
-    """A TCP connection of a rank, whoever is at its other end."""
+    """A TCP connection between a rank and any other process."""
 
     here: Address
     there: Address
-    interface: str  # of the network that `here` is on
+    interface: str  # network interface with the address `here`
 
 
 def links() -> list[Link]:
-    """Called on each rank: sends a message to the next one; all TCP connections of this rank."""
+    """Return all TCP connections of this rank. Collective over all ranks.
+
+    Each rank first sends a message to the next one, so that a connection between them exists.
+    """
     import psutil
 
     from parlab.rank.world import comm
@@ -38,18 +41,21 @@ def links() -> list[Link]:
 
 
 def _plain(address: str) -> str:
-    """An address as all programs write it: no IPv4 within IPv6, no interface behind `%`."""
+    """Return an address in a form that can be compared.
+
+    Convert IPv4 addresses that are written as IPv6, and remove the interface after `%`.
+    """
     return address.removeprefix("::ffff:").partition("%")[0]
 
 
 def interfaces(hosts: list[str], found: list[list[Link]]) -> list[str]:
-    """The interfaces of links between ranks on different hosts; both lists are by rank."""
+    """Return the interfaces of links between ranks on different hosts. Both lists are by rank."""
     host_of = {
         (link.here, link.there): host
         for host, of_rank in zip(hosts, found, strict=True)
         for link in of_rank
     }
-    # A link of two ranks is among those of both; others lead to the notebook, or to mpiexec.
+    # A link between two ranks is in the lists of both. Other links lead to the notebook or mpiexec.
     between = {
         link.interface
         for host, of_rank in zip(hosts, found, strict=True)
@@ -60,7 +66,7 @@ def interfaces(hosts: list[str], found: list[list[Link]]) -> list[str]:
 
 
 def description(hosts: list[str], interfaces: list[str]) -> str:
-    """Such as `4 ranks on 2 nodes, 2 on each (n1, n2); messages between nodes over eth0`."""
+    """Return a text such as `4 ranks on 2 nodes, 2 on each (n1, n2); messages between nodes …`."""
     ranks = f"{len(hosts)} ranks" if len(hosts) > 1 else "1 rank"
     counts = {host: hosts.count(host) for host in hosts}
     if len(counts) == 1:
@@ -70,5 +76,5 @@ def description(hosts: list[str], interfaces: list[str]) -> str:
     else:
         shares = ", ".join(f"{count} on {host}" for host, count in counts.items())
         on = f"{len(counts)} nodes: {shares}"
-    over = f"over {', '.join(interfaces)} (TCP)" if interfaces else "not over TCP but a fabric"
+    over = f"over {', '.join(interfaces)} (TCP)" if interfaces else "over a fabric instead of TCP"
     return f"{ranks} on {on}; messages between nodes go {over}"

@@ -20,18 +20,18 @@ class Outcome:
     """How a rank cell ended."""
 
     ending: Ending
-    # Ranks that were still running when the kernel stopped waiting, and the line each was at.
+    # The line of each rank that was still running when the kernel stopped waiting.
     stuck: dict[int, str] = field(default_factory=dict)
     deaths: dict[int, int] = field(default_factory=dict)
-    # Ranks that were running when another failed, and came to the end of the cell by themselves.
+    # Ranks that were running when another failed, and then finished the cell by themselves.
     finished: list[int] = field(default_factory=list)
-    freed: bool = False  # ranks that waited or computed were made to stop
+    freed: bool = False  # True if ranks were made to stop
     intact: bool = True  # False: the ranks must be replaced
-    # Ranks that were busy with a cell nobody waits for, and the line: it was ended as well.
+    # The line of each rank that was running a `--noblock` cell, which was stopped as well.
     background: dict[int, str] = field(default_factory=dict)
     not_free: list[int] = field(default_factory=list)  # ranks that did not stop
-    # By rank, the modules whose import was cut off: the ranks must be replaced.
+    # By rank, the modules whose import was interrupted. These ranks must be replaced.
     cut_off: dict[int, list[str]] = field(default_factory=dict)
     continued: list[int] = field(default_factory=list)  # ranks that a signal had stopped
-    lost: list[str] = field(default_factory=list)  # variables whose communicator ended
+    lost: list[str] = field(default_factory=list)  # variables with communicators that were revoked
     torch_is_new: bool = False

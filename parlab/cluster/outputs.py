@@ -1,4 +1,4 @@
-"""Shows what ranks printed and displayed: in rank order, equal outputs once."""
+"""Shows what ranks printed and displayed, in rank order. Equal outputs are shown once."""
 
 import json
 import os
@@ -18,9 +18,9 @@ OUTPUT_SECONDS = 10.0
 
 
 class Progress:
-    """A line that tells, while a long cell runs, for how long and what was printed last.
+    """Shows how long a cell has been running, and what it printed last.
 
-    It is gone when the cell ends, so that what stays is the same on every run.
+    This text is removed when the cell ends, so that the stored output is the same on every run.
     """
 
     AFTER_SECONDS = 3.0
@@ -29,12 +29,12 @@ class Progress:
         self.timeout = timeout
         self.start = time.monotonic()
         self.shown = False
-        # nbval compares all that was ever printed, and does not know of clearing.
+        # nbval also compares output that was cleared.
         tested = os.environ.get("IPP_NONINTERACTIVE") or "PYTEST_CURRENT_TEST" in os.environ
         self.watched = hasattr(get_ipython(), "kernel") and not tested
 
     def __call__(self, replies: Replies, note: str = "") -> None:
-        """Show how far the cell is: which ranks run, which failed, and `note`."""
+        """Show which ranks are running, which have failed, and `note`."""
         seconds = time.monotonic() - self.start
         if seconds < self.AFTER_SECONDS or not self.watched:
             return
@@ -53,9 +53,9 @@ class Progress:
 
 
 def printed(replies: Replies, stop: StopButton) -> dict[int, dict]:
-    """The outputs of a cell that has ended, by rank.
+    """Wait for the outputs of a cell that has ended, and return them by rank.
 
-    Output comes on another way than answers, and may be later: it is waited for.
+    Outputs and answers arrive over different connections, so outputs may arrive later.
     """
     replies.on_output(stop.notify)
     stop.wait_for(replies.has_all_output, OUTPUT_SECONDS)

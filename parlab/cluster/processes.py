@@ -1,4 +1,4 @@
-"""Starts and ends the processes of one set of ranks: ipyparallel's controller, mpiexec, engines."""
+"""Starts and ends the processes of a set of ranks: ipyparallel's controller, mpiexec, engines."""
 
 import contextlib
 import json
@@ -26,11 +26,11 @@ from parlab.cluster.forks import close_in_children
 from parlab.cluster.launchers import (
     CONTROLLER_ARGS,
     START_SECONDS,
-    born_deaf,
     has_ended,
     launcher_config,
     output_of,
     send_signal,
+    sigint_blocked,
 )
 from parlab.cluster.report import exit_text
 from parlab.profiles.slurm import SlurmRanks
@@ -38,12 +38,12 @@ from parlab.runtime.ansi import without_escapes
 
 GRACE_SECONDS = 1.0
 POLL_SECONDS = 0.2
-# A client asks which engines there are as it connects, and is told of those that come later; on a
-# busy machine some come between the two, and it never hears of them. Another one asks again.
+# When a client connects, it asks for the list of engines. Later, it is notified of new ones. On a
+# busy machine, it can miss engines that register between the two. Then a new client must connect.
 CLIENT_SECONDS = 3.0
-# Engines that have registered are listed at their first heartbeat, a tenth of a second later. Where
-# the controller's process for that did not start (once in thousands: another program may take its
-# port between choice and use), they never are.
+# The controller lists engines at their first heartbeat, a tenth of a second after they register. In
+# one of thousands of starts, the part of the controller for heartbeats does not start, because
+# another program takes its port first. Then engines are never listed.
 UNLISTED_SECONDS = 10.0
 IN_USE = "Address already in use"  # as the controller prints it
 REGISTERED = "Completed registration with id"  # as engines print it
@@ -51,15 +51,18 @@ FOLDER_OF_CODE = Path(__file__).parent
 
 
 class ControllerFailed(ClusterError):
-    """ipyparallel's controller does not serve, and another one may.
+    """ipyparallel's controller does not work, but a new one may.
 
-    It chooses ports that are free, and listens on them a second later: another program may have
-    taken one by then. It ends of that, or goes on without the part of it that was to listen there.
+    The controller chooses free ports, and listens on them a second later. If another program has
+    taken a port in the meantime, the controller ends, or continues without the part that needs it.
     """
 
 
 class Processes:
-    """One controller and one set of engines; ends with `kill`, or with the notebook's kernel."""
+    """One controller and one set of engines.
+
+    They end when `kill` is called, or when the notebook's kernel ends.
+    """
 
     def __init__(
         self,
@@ -69,18 +72,18 @@ class Processes:
         environment: Mapping[str, str],
         ended: threading.Event,
     ) -> None:
-        """For `n` engines that connect to `channel`; where `ended` is set, `start` gives up.
+        """Prepare `n` engines whose supervisors connect to `channel`.
 
-        `environment` is added to that of the engines.
+        `environment` is added to the engines' environment. `start` gives up when `ended` is set.
         """
         self.n = n
         self.profile = profile
         self._channel = channel
         self._ended = ended
         self.folder = make_folder(profile)
-        self.batch: BatchJob | None = None  # where the ranks are one
-        # A profile (Slurm, SSH) has launchers of its own, and engines on other nodes.
-        # Others start beside the controller, and wait for its file.
+        self.batch: BatchJob | None = None  # the job, if the ranks run in one
+        # A profile (Slurm, SSH) has launchers of its own, and engines on other nodes. Without a
+        # profile, engines start at the same time as the controller and wait for its file.
         local = {"engines": "mpi", "send_engines_connection_env": False}
         self.cluster = ipp.Cluster(
             n=n,
@@ -93,11 +96,11 @@ class Processes:
             **({"controller_ip": "*"} if profile else local),
         )
         self.cluster.shutdown_atexit = False
-        # In a copy: ipyparallel's own is that of the whole notebook, and of its next cluster.
+        # This changes a copy. ipyparallel's own settings also apply to the notebook's next cluster.
         addresses = {"PARLAB_CHANNEL": channel.address, **environment}
         config = launcher_config(self.cluster, self.folder, bool(profile), addresses)
         self.cluster.update_config(config)
-        with born_deaf():
+        with sigint_blocked():
             self.cleanup = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(FOLDER_OF_CODE / "cleanup.py"), str(self.folder)],
                 stdin=subprocess.PIPE,
@@ -106,12 +109,12 @@ class Processes:
         close_in_children(self.cleanup.stdin)
 
     def start(self, timeout: float = START_SECONDS) -> ipp.Client:
-        """Start everything and wait for all ranks; whoever calls it calls `kill` in any case.
+        """Start everything and wait for all ranks. The caller must call `kill` in any case.
 
-        Raises ClusterError after `timeout` seconds, or once it is clear that they do not come:
-        ControllerFailed where another start may go well. Time in a queue does not count.
+        Raises ClusterError after `timeout` seconds, or as soon as it is clear that ranks will not
+        start. Raises ControllerFailed if a new start may succeed. Time in a queue does not count.
         """
-        with born_deaf():
+        with sigint_blocked():
             self.cluster.start_controller_sync()
             self._guard(self.cluster.controller)
             try:
@@ -126,8 +129,8 @@ class Processes:
         while True:
             client = self._connect(deadline)
             try:
-                if self._all_come(client, CLIENT_SECONDS):
-                    self._check_controller()  # engines come also where it serves no cells
+                if self._wait_for_engines(client, CLIENT_SECONDS):
+                    self._check_controller()  # engines can register even if it cannot run cells
                     return client
                 if self.batch and self.batch.waits:
                     deadline = time.monotonic() + timeout
@@ -144,27 +147,28 @@ class Processes:
             client.close()
 
     def _connect(self, deadline: float) -> ipp.Client:
-        """A client, once the controller answers: on a busy machine a while after its start."""
+        """Wait until the controller answers, and return a client."""
         while True:
             self.check()
             self._check_controller()
             try:
                 return self.cluster.connect_client_sync(timeout=CLIENT_SECONDS)
-            except (RuntimeError, TimeoutError, JSONDecodeError) as error:  # its file: half written
+            # JSONDecodeError: the controller has written only part of its file.
+            except (RuntimeError, TimeoutError, JSONDecodeError) as error:
                 text = f"ipyparallel's controller: {error}{self.printed()}"
                 if isinstance(error, RuntimeError):
                     raise ControllerFailed(text) from None
                 if time.monotonic() > deadline:
                     raise ClusterError(text) from None
 
-    def _all_come(self, client: ipp.Client, seconds: float) -> bool:
-        """Whether all engines are there within so many seconds."""
+    def _wait_for_engines(self, client: ipp.Client, seconds: float) -> bool:
+        """Wait for all engines, at most `seconds`. Return True if `client` knows all of them."""
         started = client.wait_for_engines(self.n, block=False, interactive=False)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.check()
             self._check_job()
-            # ipyparallel tells of it in the event loop of the thread that started it: this one.
+            # ipyparallel reports this in the event loop of this thread, which does not run here.
             if has_ended(self.cluster.engine_set):
                 raise self._failure(client, "before mpiexec ended")
             self._check_controller()
@@ -178,15 +182,18 @@ class Processes:
         return False
 
     def _have_registered(self) -> bool:
-        """Whether all engines say so; no where a launcher does not keep what they print."""
+        """Return True if all engines have printed that they registered.
+
+        Return False if their launcher does not keep what they print.
+        """
         with contextlib.suppress(Exception):
             return output_of(self.cluster.engine_set).count(REGISTERED) >= self.n
         return False
 
     def _check_controller(self) -> None:
-        """Raise ControllerFailed where it has ended, or says that a port of its was taken."""
+        """Raise ControllerFailed if the controller has ended, or printed that a port was taken."""
         text = ""
-        with contextlib.suppress(Exception):  # a launcher may keep nothing of it
+        with contextlib.suppress(Exception):  # some launchers do not keep the output
             text = without_escapes(output_of(self.cluster.controller))
         if has_ended(self.cluster.controller) or IN_USE in text:
             raise ControllerFailed(
@@ -200,7 +207,7 @@ class Processes:
             raise ClusterError(f"{job}, before all ranks had started{self.printed()}")
 
     def check(self) -> None:
-        """Raise ClusterError where a rank ended, or the start was given up."""
+        """Raise ClusterError if a rank has ended, or the ranks were stopped."""
         if self._ended.is_set():
             raise ClusterError("the ranks were stopped while they were starting")
         if deaths := self._channel.deaths():
@@ -216,12 +223,12 @@ class Processes:
         )
 
     def printed(self) -> str:
-        """What mpiexec and ranks printed last, below a line end; else what the controller did.
+        """Return a new line and what mpiexec and the ranks printed last.
 
-        Empty where none of them did.
+        If they printed nothing, return the controller's output, or "".
         """
         for launcher in (self.cluster.engine_set, self.cluster.controller):
-            with contextlib.suppress(Exception):  # a launcher of batch jobs may keep none
+            with contextlib.suppress(Exception):  # launchers of batch jobs may not keep the output
                 if text := without_escapes(output_of(launcher))[-2000:].strip():
                     return f"\n{text}"
         return ""
@@ -238,9 +245,9 @@ class Processes:
             self.cleanup.stdin.flush()
 
     def kill(self) -> None:
-        """End controller and mpiexec; the ranks' supervisors have ended the ranks.
+        """End the controller and mpiexec. The ranks' supervisors have already ended the ranks.
 
-        Both get a moment to tidy up (mpiexec its folder, the controller its connection files).
+        Both processes get a moment to delete their files.
         """
         launchers = [x for x in (self.cluster.controller, self.cluster.engine_set) if x]
         if self.cluster.controller:
@@ -251,9 +258,9 @@ class Processes:
                     launcher.process.wait(GRACE_SECONDS)
                 send_signal(launcher, signal.SIGKILL)
                 self._list_for_cleanup("-", launcher.pid)
-            elif isinstance(launcher, BatchSystemLauncher):  # whose job the cleanup cancels
+            elif isinstance(launcher, BatchSystemLauncher):  # the cleanup process cancels its job
                 if self.batch and not self.batch.waits:
-                    self.batch.look_at_end(GRACE_SECONDS)
+                    self.batch.wait_for_end(GRACE_SECONDS)
             else:
                 with contextlib.suppress(Exception):
                     self.cluster.stop_engines_sync()

@@ -1,4 +1,4 @@
-"""One set of ranks, from its start to its end: processes, and the connections to them."""
+"""One set of ranks: starts and ends its processes, and holds the connections to them."""
 
 import contextlib
 import threading
@@ -20,8 +20,11 @@ POLL_SECONDS = 0.2
 MESSAGE_SECONDS = 60.0  # for first messages between nodes
 
 
-class Begun(NamedTuple):
-    """What a rank answers first; `failed` has imports, by statement, kind of error, and text."""
+class SetUpResult(NamedTuple):
+    """What a rank returns from `_set_up`.
+
+    `failed` lists imports that failed: the statement, and the type and text of its error.
+    """
 
     rank: int
     size: int
@@ -29,8 +32,8 @@ class Begun(NamedTuple):
     device: gpus.RankDevice
 
 
-def _begin(imports: list[str]) -> Begun:
-    """First call on each rank: show errors by the learner's lines, and make imports again."""
+def _set_up(imports: list[str]) -> SetUpResult:
+    """Prepare this rank for cells, and run imports again. This is the first call on each rank."""
     from IPython import get_ipython
 
     from parlab.rank.engine import (
@@ -45,7 +48,7 @@ def _begin(imports: list[str]) -> Begun:
     from parlab.rank.world import comm
 
     shell = get_ipython()
-    shell.autoawait = False  # a cell with `await` would never be said to have ended
+    shell.autoawait = False  # otherwise, the end of a cell with `await` is never reported
     tracebacks.install(shell)
     cell_magics.install(shell)
     interrupts.install(shell.kernel)
@@ -57,13 +60,16 @@ def _begin(imports: list[str]) -> Begun:
     for statement in imports:
         try:
             exec(statement, shell.user_ns)
-        except Exception as error:  # in the lab as well, or its folder was put on `sys.path` there
+        except Exception as error:  # it failed in the lab as well, or the lab changed `sys.path`
             failed.append((statement, type(error).__name__, str(error)))
-    return Begun(comm.rank, comm.size, failed, gpus.device_of_rank())
+    return SetUpResult(comm.rank, comm.size, failed, gpus.device_of_rank())
 
 
 class RankSet:
-    """`n` ranks that start in the background; `on_change` is called when they are there, or end."""
+    """`n` ranks, which start in the background.
+
+    `on_change` is called when the start is over, and when a rank ends.
+    """
 
     def __init__(
         self,
@@ -76,8 +82,8 @@ class RankSet:
         self.n = n
         self._on_change = on_change
         self.generation = 0  # how often the ranks were freed
-        self.description = ""  # of the nodes of a profile
-        self.devices: list[gpus.RankDevice] = []  # of the ranks, once they are there
+        self.description = ""  # of the nodes, if there is a profile
+        self.devices: list[gpus.RankDevice] = []  # by rank, once the ranks have started
         self.failed_imports: list[tuple[str, str, str]] = []  # statement, kind of error, text
         self._profile = profile
         self._environment = environment
@@ -101,7 +107,7 @@ class RankSet:
             raise
 
     def _started(self) -> ipp.Client:
-        """The client, once all ranks are there; after a second start where it takes one."""
+        """Wait for all ranks and return the client. If the controller fails, start once more."""
         try:
             return self._processes.start()
         except ControllerFailed:
@@ -115,13 +121,13 @@ class RankSet:
         try:
             client = self._started()
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
-            begun = self._answers(client, LIMIT_SECONDS, late, _begin, self._imports)
-            self._check_world([(one.rank, one.size) for one in begun])
-            self.devices = [one.device for one in begun]
-            failed = [statement for one in begun for statement in one.failed]
+            results = self._answers(client, LIMIT_SECONDS, late, _set_up, self._imports)
+            self._check_world([(result.rank, result.size) for result in results])
+            self.devices = [result.device for result in results]
+            failed = [statement for result in results for statement in result.failed]
             self.failed_imports = list(dict.fromkeys(failed))
             if self._profile:
-                self._look_at_nodes(client)
+                self._describe_nodes(client)
         except BaseException as error:
             self.channel.close()
             self._end_processes(client)
@@ -137,7 +143,10 @@ class RankSet:
         function: Callable[..., Any],
         *arguments: Any,
     ) -> list[Any]:
-        """What `function` returns on each rank. Raises ClusterError(late) after `seconds`."""
+        """Call `function` on every rank and return the results, by rank.
+
+        Raises ClusterError(late) after `seconds`.
+        """
         answers = client[:].apply_async(function, *arguments)
         for _ in range(int(seconds / POLL_SECONDS)):
             self._processes.check()
@@ -146,7 +155,10 @@ class RankSet:
         raise ClusterError(late)
 
     def _check_world(self, found: list[tuple[int, int]]) -> None:
-        """Whether the engines, in the order of their numbers, are the ranks of one world."""
+        """Raise ClusterError unless engine i is rank i of one MPI world, for all engines.
+
+        `found` has each engine's rank and world size.
+        """
         if found == [(rank, self.n) for rank in range(self.n)]:
             return
         sizes = sorted({size for _, size in found})
@@ -156,7 +168,7 @@ class RankSet:
             "`mpiexec`, which is in the same folder as this Python. Check the profile's launcher."
         )
 
-    def _look_at_nodes(self, client: ipp.Client) -> None:
+    def _describe_nodes(self, client: ipp.Client) -> None:
         hosts = [self.channel.ranks[rank].host for rank in range(self.n)]
         late = (
             f"the ranks are there, on {', '.join(dict.fromkeys(hosts))}, but a message from each "
@@ -169,40 +181,43 @@ class RankSet:
 
     @property
     def has_started(self) -> bool:
-        """Whether the start is over, well or not; `on_change` is called then."""
+        """Return True if the start is over, whether it succeeded or failed."""
         return self._client.done()
 
     @property
-    def is_there(self) -> bool:
-        """Whether the ranks have started well."""
+    def start_succeeded(self) -> bool:
+        """Return True if the ranks have started without an error."""
         return self._client.done() and self._client.exception() is None
 
     @property
     def client(self) -> ipp.Client:
-        """ipyparallel's client; engine i is rank i. Waits for the start; raises what went wrong."""
+        """Wait for the start and return ipyparallel's client, in which engine i is rank i.
+
+        If the start failed, raise its error.
+        """
         return self._client.result()
 
     @property
     def waiting_job(self) -> Job | None:
-        """The batch job that the ranks are, where it still waits for nodes."""
+        """Return the ranks' batch job if it waits for nodes, otherwise None."""
         batch = self._processes.batch
         return batch.last if batch and batch.waits else None
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether ipyparallel's controller has ended: no cell reaches the ranks any more."""
-        return self.is_there and has_ended(self._processes.cluster.controller)
+        """Return True if the controller has ended, so that no more cells can reach the ranks."""
+        return self.start_succeeded and has_ended(self._processes.cluster.controller)
 
     def lost_job(self) -> str:
-        """What to tell where the batch job that the ranks are is over, which ends them; else empty.
+        """If the ranks' batch job is over, end the ranks and describe the job. Otherwise return "".
 
-        A job is not over because a rank died: somebody canceled it, or its time was up.
+        The death of a rank does not end a job. It is over if it was canceled or its time was up.
         """
         batch = self._processes.batch
-        if not (batch and (job := batch.look_now()) and job.is_over):
+        if not (batch and (job := batch.query_now()) and job.is_over):
             return ""
-        self.channel.close()  # supervisors that live on would hold it up
-        text = f"{batch.look_at_end()}{self._processes.printed()}"
+        self.channel.close()  # ends the supervisors, for which the job would wait
+        text = f"{batch.wait_for_end()}{self._processes.printed()}"
         self.end()
         return text
 
@@ -211,11 +226,11 @@ class RankSet:
         return self._processes
 
     def end(self) -> None:
-        """End the ranks, whether they are there, still start, or have ended."""
+        """End the ranks. This also works while they start, and after they have ended."""
         self._ended.set()
         self.channel.close()
         self._starting.join()
-        if self.is_there:
+        if self.start_succeeded:
             self._end_processes(self._client.result())
 
     def _end_processes(self, client: ipp.Client | None) -> None:
@@ -225,5 +240,5 @@ class RankSet:
                 client.close()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> ipp.AsyncResult:
-        """`function(*arguments)` on every rank, without waiting."""
+        """Call `function(*arguments)` on every rank, without waiting for the results."""
         return self.client[:].apply_async(function, *arguments)

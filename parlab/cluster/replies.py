@@ -1,4 +1,4 @@
-"""What each rank answered to one cell, and what it printed and displayed."""
+"""The ranks' answers to one cell, and what they printed and displayed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,45 +9,46 @@ from parlab.cluster.channel import Channel
 
 
 class Replies:
-    """The futures of one cell's ranks, by rank."""
+    """The answers to one cell, by rank, as futures."""
 
     def __init__(self, ranks: list[int], result: AsyncResult, channel: Channel) -> None:
         self._channel = channel
         self.result = result
-        # AsyncResult tells of the whole cell only; its children tell of each rank.
+        # AsyncResult is done when the whole cell is. Its children are the futures of single ranks.
         self._futures = dict(zip(ranks, result._children, strict=True))
-        self._before: dict[int, dict[str, int]] = {}  # of ranks that were freed: see `ended_early`
+        self._before: dict[int, dict[str, int]] = {}  # see `ended_early`
 
     def on_each(self, call: Callable[[], None]) -> None:
-        """Call this whenever a rank has answered."""
+        """Call `call` each time a rank has answered."""
         for future in self._futures.values():
             future.add_done_callback(lambda _: call())
 
     def running(self) -> list[int]:
-        """The ranks that have not answered."""
+        """Return the ranks that have not answered."""
         return [rank for rank, future in self._futures.items() if not future.done()]
 
     def will_not_come(self) -> bool:
-        """Whether ranks that have not answered never will: one ended, or all were replaced."""
+        """Return True if ranks will never answer, because one ended or all were replaced."""
         ended = self._channel.is_closed or bool(self._channel.deaths())
         return ended and bool(self.running())
 
     def errors(self) -> dict[int, Exception]:
-        """What each rank raised that has answered, and raised."""
+        """Return the exception of each rank that has answered with one."""
         answers = {r: f.exception() or f.result() for r, f in self._futures.items() if f.done()}
         return {rank: a for rank, a in answers.items() if isinstance(a, Exception)}
 
     def last_line(self) -> str:
-        """What the first rank printed last, so far."""
+        """Return the last line that the first rank has printed so far."""
         first = next(iter(self._futures.values()))
         return (first.output.metadata["stdout"] or "").rstrip().rpartition("\n")[2]
 
     def ended_early(self) -> None:
-        """Note how much the ranks that still run have shown: they are about to be freed.
+        """Record how much the running ranks have shown so far. Called before they are freed.
 
-        A rank that is freed and then comes to the end of its cell did not get there by itself. Seen
-        in about one of forty deadlocks on Open MPI 5.0.11; the likely cause is that a send ends
-        well when its receiver is freed first. What it shows on the way is left out.
+        A freed rank can reach the end of its cell, although it would not have done so by itself.
+        This happened in about one of forty deadlocks on Open MPI 5.0.11, probably because a send
+        succeeds if its receiver is freed first. `outputs` leaves out what such a rank shows after
+        this call.
         """
         self._before = {
             rank: {kind: len(metadata[kind] or "") for kind in ("stdout", "stderr", "outputs")}
@@ -56,19 +57,19 @@ class Replies:
         }
 
     def on_output(self, call: Callable[[], None]) -> None:
-        """Call this whenever the output of a rank that has answered is complete."""
+        """Call `call` each time the output of a rank is complete."""
         for future in self._futures.values():
             future.output.add_done_callback(lambda _: call())
 
     def has_all_output(self) -> bool:
-        """Whether the output of each rank that has answered is complete.
+        """Return True if the output of each rank that has answered is complete.
 
-        One that died never says that it is.
+        The output of a rank that died is never marked as complete.
         """
         return all(f.output.done() for f in self._futures.values() if f.done())
 
     def outputs(self) -> dict[int, dict[str, Any]]:
-        """Each rank's `stdout`, `stderr`, `outputs` and `execute_result`, so far."""
+        """Return each rank's `stdout`, `stderr`, `outputs`, and `execute_result` so far."""
         failed = self.errors()
         found = {rank: dict(future.output.metadata) for rank, future in self._futures.items()}
         for rank, before in self._before.items():

@@ -1,4 +1,4 @@
-"""Texts of a rank cell: what ranks printed, where they are, how they ended."""
+"""Formats what ranks printed, where they are, and how they ended."""
 
 import signal
 from collections.abc import Mapping
@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from parlab.runtime.ansi import without_escapes
 from parlab.runtime.rank_names import LEFT_OUT, by_value, ranks_text
 
-# A cell that prints more than this, for one rank, is cut in the notebook: a browser that is sent
-# tens of megabytes stops answering.
+# The notebook shows only this many characters of a rank's output, from its start and its end. A
+# browser that receives tens of megabytes stops responding.
 SHOWN_START, SHOWN_END = 60_000, 10_000
 
 
 def labelled(text: str, ranks: list[int], world_size: int) -> str:
-    """The ranks' output with who printed it: beside a single line, above several."""
+    """Return the ranks' output, labelled with the ranks that printed it.
+
+    The label is in front of a single line, and above several lines.
+    """
     text = cut(text.rstrip("\n"), ranks[0])
     if world_size == 1:
         return text
@@ -20,11 +23,11 @@ def labelled(text: str, ranks: list[int], world_size: int) -> str:
 
 
 def cut(text: str, rank: int) -> str:
-    """`text` with its middle left out when it is too long to show."""
+    """Return `text`, without its middle if it is too long to show."""
     left_out = len(text) - SHOWN_START - SHOWN_END
     if left_out <= 0:
         return text
-    whole = f"{LEFT_OUT} …" not in text  # else the rank has not sent all
+    whole = f"{LEFT_OUT} …" not in text  # otherwise, the rank itself left out some output
     return (
         f"{text[:SHOWN_START]}\n… {left_out:,}{LEFT_OUT}; "
         f"cluster.output({rank}) has {'all of it' if whole else 'more'} …\n{text[-SHOWN_END:]}"
@@ -32,14 +35,17 @@ def cut(text: str, rank: int) -> str:
 
 
 def positions(places: Mapping[int, str], world_size: int) -> list[str]:
-    """One line for each group of ranks that are at the same place."""
+    """Return one line for each group of ranks that are at the same place."""
     groups = by_value(places)
     width = max((len(ranks_text(ranks)) for ranks, _ in groups), default=0)
     return [f"  {ranks_text(ranks):<{width}}  {place}" for ranks, place in groups]
 
 
 def failures(errors: Mapping[int, tuple[str, str]], world_size: int) -> list[str]:
-    """One block for each group of ranks whose errors, (message, frames), are equal."""
+    """Return the lines of one block for each group of ranks with equal errors.
+
+    An error is a pair of a message and frames.
+    """
     blocks = by_value({rank: "\n".join(error) for rank, error in errors.items()})
     lines = []
     for ranks, text in blocks:
@@ -50,7 +56,7 @@ def failures(errors: Mapping[int, tuple[str, str]], world_size: int) -> list[str
 
 
 def exit_text(status: int) -> str:
-    """What an exit status says: `exit status 3`, `signal 11 (SIGSEGV)`."""
+    """Describe an exit status, for example `exit status 3` or `signal 11 (SIGSEGV)`."""
     if status >= 0:
         return f"exit status {status}"
     try:

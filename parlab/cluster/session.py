@@ -1,4 +1,4 @@
-"""The ranks of one notebook: a set that is replaced when it cannot be freed, and what it held."""
+"""The ranks of one notebook, which are replaced if they cannot be freed, and their variables."""
 
 import threading
 from collections.abc import Callable
@@ -27,27 +27,27 @@ NOT_STARTED = "No ranks are running, because the last start failed. Run cluster.
 
 
 class Session:
-    """A set of `n` ranks, which starts in the background, and all that the notebook knows of it."""
+    """A notebook's set of `n` ranks, which starts in the background, with its cells and names."""
 
     def __init__(self, n: int, profile: str | None, network: Network | None = None) -> None:
         self.n = n
         self.profile = profile
-        self.network = network  # that `group` emulates
+        self.network = network  # the network that `group` emulates
         self.cells = Cells()
         self.names = Names()
         self.on_change: list[Callable[[], None]] = []  # called from any thread when a rank ends
         self.last: Replies | None = None  # of the last cell
-        self.background: list[Replies] = []  # of cells that nobody waits for
+        self.background: list[Replies] = []  # of `--noblock` cells
         self._ending: list[threading.Thread] = []
         self._ranks: RankSet | None = None
         self._why_none = STOPPED  # while there are no ranks
-        self._failure: ClusterError | None = None  # why there are none, told by `ready`
+        self._failure: ClusterError | None = None  # the next call of `ready` raises it
         try:
-            self._ranks = self._fresh([])
+            self._ranks = self._new_ranks([])
         except ClusterError as error:
             self._failure, self._why_none = error, NOT_STARTED
 
-    def _fresh(self, imports: list[str]) -> RankSet:
+    def _new_ranks(self, imports: list[str]) -> RankSet:
         environment = rank_environment(self.network) if self.network else {}
         return RankSet(self.n, self.profile, environment, imports, self._changed)
 
@@ -57,49 +57,50 @@ class Session:
 
     @property
     def ranks(self) -> RankSet:
-        """The set of ranks. Raises ClusterError where it was stopped."""
+        """Return the set of ranks. Raises ClusterError if it was stopped or did not start."""
         if self._ranks is None:
             raise ClusterError(self._why_none)
         return self._ranks
 
     def send(self, code: str, ranks: list[int]) -> Replies:
-        """Start `code` on these ranks, without waiting."""
-        if not code.startswith("%%"):  # else only what is below the magics has lines of its own
+        """Start `code` on these ranks, without waiting for it."""
+        if not code.startswith("%%"):  # for a cell with magics, the caller adds its Python part
             self.cells.add(code)
         result = self.client[ranks].execute(code, silent=False, block=False)
         return Replies(ranks, result, self.channel)
 
     def in_background(self) -> list[int]:
-        """The ranks that are busy with a cell that nobody waits for (`--noblock`)."""
+        """Return the ranks that run a `--noblock` cell."""
         return sorted({rank for replies in self.background for rank in replies.running()})
 
     def ended_in_background(self) -> list[Replies]:
-        """Those of these cells that have ended since they were asked for."""
+        """Return the `--noblock` cells that have ended since the last call."""
         ended = [replies for replies in self.background if not replies.running()]
         self.background = [replies for replies in self.background if replies.running()]
         return ended
 
     @property
     def channel(self) -> Channel:
-        """The connections to the ranks' supervisors."""
+        """Return the connections to the ranks' supervisors."""
         return self.ranks.channel
 
     @property
     def client(self) -> ipp.Client:
-        """ipyparallel's client; engine i is rank i."""
+        """Return ipyparallel's client, in which engine i is rank i."""
         return self.ranks.client
 
     @property
     def view(self) -> ipp.DirectView:
-        """ipyparallel's view on all ranks, which waits for results."""
+        """Return ipyparallel's view of all ranks, which waits for results."""
         view = self.client[:]
         view.block = True
         return view
 
     def replace_lost(self) -> str:
-        """Fresh ranks in the place of those that are lost; what to tell of it.
+        """Start new ranks in place of the lost ones. Return a text that says what was lost.
 
-        Not where the batch job that they were is over: whoever ended it did not want another.
+        If the ranks' batch job is over, do not start new ranks: if a user ended the job, they do
+        not want another one.
         """
         if job := self.ranks.lost_job():
             self._ranks = None
@@ -109,32 +110,33 @@ class Session:
         return replaced_text(self.replace())
 
     def replace(self) -> list[str]:
-        """End the ranks now and start fresh ones, both in the background.
+        """End the ranks and start new ones, both in the background. Return the lost names.
 
-        Returns the names that are gone. What the labs' cells imported is imported again.
+        The new ranks repeat the imports of the labs' cells.
         """
-        # The ranks may be in the midst of anything: that takes a second, and nobody waits for it.
+        # Ending busy ranks takes a second, so a thread does it.
         ending = threading.Thread(target=self.ranks.end, name="parlab-end")
         ending.start()
         self._ending = [*(thread for thread in self._ending if thread.is_alive()), ending]
         gone = self.names.forget_variables()
         self.background.clear()
         self._ranks = None
-        self._ranks = self._fresh(list(self.names.imports))
+        self._ranks = self._new_ranks(list(self.names.imports))
         return gone
 
     def ready(self, notify: Notify = lambda text: None) -> None:
-        """Wait until ranks are there; replace them if one died since the last cell.
+        """Wait until the ranks have started. Replace them if one died since the last cell.
 
         Raises:
-            ClusterError: they did not start, or were stopped.
-            RankInterrupted: stop was pressed meanwhile; the ranks go on starting.
+            ClusterError: the ranks did not start, or were stopped.
+            RankInterrupted: stop was pressed. The ranks continue to start, but a batch job that
+                waits for nodes is canceled.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         ranks = self.ranks
-        if ranks.is_there and (deaths := ranks.channel.deaths()):
+        if ranks.start_succeeded and (deaths := ranks.channel.deaths()):
             text = died_text(deaths, ranks.channel, self.cells, self.n)
             notify(f"{text}\n{self.replace_lost()}")
         elif ranks.is_cut_off:
@@ -157,7 +159,7 @@ class Session:
                     job = self.ranks.waiting_job
                     if stop.presses and job:
                         self.stop()
-                        raise RankInterrupted(f"Interrupted. {job}; it is cancelled.")
+                        raise RankInterrupted(f"Interrupted. {job}. It was canceled.")
                     if stop.presses:
                         raise RankInterrupted(STARTING)
                     if job and job != shown:
@@ -166,13 +168,13 @@ class Session:
                     stop.wait_for_change(1.0)
             finally:
                 self.on_change.remove(stop.notify)
-        self.ranks.client  # noqa: B018, raises what went wrong
+        self.ranks.client  # noqa: B018, raises the error of a failed start
         failed, self.ranks.failed_imports = self.ranks.failed_imports, []
         for shown in self.names.forget_imports(failed):
             notify(f"This import failed on the new ranks: {shown}")
 
     def stop(self) -> None:
-        """End the ranks; idempotent."""
+        """End the ranks. Idempotent."""
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.end()

@@ -1,4 +1,4 @@
-"""The notebook's stop button, while ranks are at work: noted, and never in the middle of things."""
+"""Records presses of the notebook's stop button while ranks run, without interrupting parlab."""
 
 import queue
 import signal
@@ -10,17 +10,18 @@ from typing import Self
 
 from IPython import get_ipython
 
-GIVE_UP_SECONDS = 1.0  # from one more press of the stop button
+GIVE_UP_SECONDS = 1.0  # how long to wait after another press of the stop button
 
 
 class StopButton:
-    """Within `with`, a press (SIGINT) is noted and wakes whoever waits here; Python would raise
-    KeyboardInterrupt at whatever line it is.
+    """Context manager that records SIGINT and wakes the waiting thread.
+
+    Otherwise, Python would raise KeyboardInterrupt at an arbitrary line.
     """
 
     def __init__(self) -> None:
         self.presses: list[float] = []  # time.monotonic() of each
-        # A queue and not an event: one may put into it from a signal's handler.
+        # A SimpleQueue, because a signal handler cannot safely set an event.
         self._changes: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -30,8 +31,8 @@ class StopButton:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Whoever presses once presses twice. ipykernel sets its own handler again as the cell ends;
-        # until then a second press would only disturb it.
+        # Users often press twice. A second press must not interrupt the end of the cell, after
+        # which ipykernel sets its own handler again.
         ends_soon = self.presses and hasattr(get_ipython(), "kernel")
         if self._in_main and not ends_soon:
             signal.signal(signal.SIGINT, self._before)
@@ -41,11 +42,11 @@ class StopButton:
         self.notify()
 
     def notify(self) -> None:
-        """Wake the thread that waits; from any thread, and from a signal's handler."""
+        """Wake the waiting thread. Can be called from any thread and from a signal handler."""
         self._changes.put(None)
 
     def wait_for_change(self, seconds: float) -> bool:
-        """Wait until `notify` or a press, at most `seconds`; whether there was one."""
+        """Wait for `notify` or a press, at most `seconds`. Return True if there was one."""
         try:
             self._changes.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -53,7 +54,10 @@ class StopButton:
         return True
 
     def wait_for(self, is_done: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `is_done()`, at most `seconds`, and a second from one more press."""
+        """Wait until `is_done()`, and return whether it is.
+
+        Wait at most `seconds`, and at most a second after another press.
+        """
         presses = len(self.presses)
         until = time.monotonic() + seconds
         while not is_done() and (left := until - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""The algorithms that there are for each collective, and which one is fastest when.
+"""The algorithms for each collective, and which one is the fastest for a given size.
 
     best("all_reduce", 25e6, 64, link, call=10e-6)    # Choice(algorithm=…, seconds=…)
 
@@ -32,15 +32,15 @@ from parlab.costs.collectives import (
 
 
 def bruck_all_gather(size: float, n: int) -> Cost:
-    """Every rank passes on all that it has, twice as much in each round, for any n."""
+    """Every rank sends all chunks that it has, twice as many in each round, for any n."""
     return Cost(ceil_log2(n), ring_all_gather(size, n).bytes)
 
 
 def recursive_halving_reduce_scatter(size: float, n: int) -> Cost:
-    """All ranks exchange half, a quarter, … with a partner and add.
+    """All ranks exchange half of the data, a quarter, … with a partner, and add.
 
-    Where n is no power of two, the ranks beyond the last one first send all their data to a
-    partner, and at the end get their chunk back: two more rounds.
+    If n is not a power of two, the extra ranks first send all their data to a partner and get their
+    chunk back at the end, in two more rounds.
     """
     folded = 2 ** (n.bit_length() - 1)
     share = (folded - 1) / folded * size
@@ -49,7 +49,7 @@ def recursive_halving_reduce_scatter(size: float, n: int) -> Cost:
 
 
 def binomial_scatter(size: float, n: int) -> Cost:
-    """The root sends half of the chunks to one rank, which passes on half of them, and so on."""
+    """The root sends half of the chunks to one rank, which sends half of these on, and so on."""
     return Cost(ceil_log2(n), (n - 1) / n * size)
 
 
@@ -74,19 +74,19 @@ def pairwise_all_to_all(size: float, n: int) -> Cost:
 
 
 def bruck_all_to_all(size: float, n: int) -> Cost:
-    """⌈log₂ n⌉ rounds: a chunk travels as many hops as the distance it goes has binary ones."""
+    """⌈log₂ n⌉ rounds. A chunk takes one hop for each 1 in the binary form of its distance."""
     hops = sum(distance.bit_count() for distance in range(n))
     return Cost(ceil_log2(n), hops * size / n)
 
 
 def dissemination_barrier(size: float, n: int) -> Cost:
-    """Every rank tells one that is 1, 2, 4, … away that it and all it heard of are there."""
+    """Every rank signals the ranks 1, 2, 4, … away that it and all its senders have arrived."""
     return Cost(ceil_log2(n), 0.0)
 
 
 Algorithm = Callable[[float, int], Cost]
 
-# By collective, then by name; where two are equally fast, the first is chosen.
+# By collective, then by name. If two are equally fast, the first is chosen.
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
         "recursive doubling": recursive_doubling_all_reduce,
@@ -113,14 +113,14 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
 
 
 class Choice(NamedTuple):
-    """An algorithm by its name, and how long the collective takes with it (s)."""
+    """The name of an algorithm, and the time of the collective with it, in seconds."""
 
     algorithm: str
     seconds: float
 
 
 def candidates(collective: str, size: float, n: int, link: Link) -> list[Choice]:
-    """Every algorithm for `size` bytes on n ranks, each pair of which has a `link` of its own.
+    """Return every algorithm for `size` bytes on n ranks, where each pair has its own `link`.
 
     Raises ValueError for a collective that is not in `ALGORITHMS`.
     """
@@ -133,10 +133,10 @@ def candidates(collective: str, size: float, n: int, link: Link) -> list[Choice]
 
 
 def best(collective: str, size: float, n: int, link: Link, call: float = 0.0) -> Choice:
-    """The fastest algorithm for `size` bytes on n ranks; its seconds, with `call` once.
+    """Return the fastest algorithm for `size` bytes on n ranks, and its seconds.
 
-    `call` is what every call costs besides its messages (s): to launch it, to look after it.
-    Raises ValueError for a collective that is not in `ALGORITHMS`.
+    `call` is the constant overhead of every call in seconds, which is added once. Raises ValueError
+    for a collective that is not in `ALGORITHMS`.
     """
     fastest = min(candidates(collective, size, n, link), key=lambda choice: choice.seconds)
     return fastest._replace(seconds=call + fastest.seconds)

@@ -1,4 +1,4 @@
-"""What context parallelism and expert parallelism send.
+"""Messages and bytes of context parallelism and expert parallelism.
 
 Liu et al. 2023 (arXiv:2310.01889) for ring attention, Fedus et al. 2021 (arXiv:2101.03961,
 section 2.2) for experts. A model of a machine, to compare designs with; not a measurement.

@@ -1,13 +1,13 @@
-"""What messages and collectives cost in the α–β model.
+"""The costs of messages and collectives in the α–β model.
 
-A message of S bytes takes α + S·β seconds: α to get going, β for each byte (Hockney, *The
-communication challenge for MPP*, 1994). A collective runs in rounds; in each, every rank sends
-and receives at most one message. What counts is the slowest chain of messages, so an algorithm
-is described by two numbers, its rounds and the bytes along that chain:
+A message of S bytes takes α + S·β seconds: α to start, and β for each byte (Hockney, *The
+communication challenge for MPP*, 1994). A collective runs in rounds. In each round, every rank
+sends and receives at most one message. The slowest chain of messages determines the time, so two
+numbers describe an algorithm, its rounds and the bytes along that chain:
 
     time = rounds · α + bytes · β
 
-The additions inside a reduction cost γ seconds a byte more, usually far below β.
+The additions in a reduction take γ more seconds per byte, which is usually far below β.
 
 Formulas: Thakur, Rabenseifner and Gropp, *Optimization of Collective Communication Operations in
 MPICH*, 2005; ring: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Link:
-    """What connects two ranks: `alpha` seconds a message, `beta` seconds a byte.
+    """The connection of two ranks: `alpha` seconds per message, `beta` seconds per byte.
 
-    `gamma` is the time to add one byte's worth of received numbers, in seconds a byte.
+    `gamma` is the time to add received numbers, in seconds per byte.
     """
 
     alpha: float
@@ -31,7 +31,7 @@ class Link:
 
     @classmethod
     def of(cls, alpha: float, bandwidth: float) -> "Link":
-        """A link of `alpha` seconds a message and `bandwidth` bytes a second.
+        """Return a link with `alpha` seconds per message and `bandwidth` bytes per second.
 
         Raises ValueError for a bandwidth that is not above 0.
         """
@@ -41,20 +41,20 @@ class Link:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that a very large message reaches; infinite where β is 0."""
+        """Bytes per second of a very large message; infinite if β is 0."""
         return 1 / self.beta if self.beta else float("inf")
 
     @property
     def half_size(self) -> float:
-        """Bytes of the message that spends half its time on α: it reaches half the bandwidth."""
+        """Bytes of a message for which α is half of the time, so it gets half the bandwidth."""
         return self.alpha / self.beta
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an algorithm needs: `rounds`, and the bytes of the slowest chain of messages.
+    """The cost of an algorithm: `rounds`, and the bytes along the slowest chain of messages.
 
-    `reduced` is how many of those bytes are also added to something on their way.
+    `reduced` is how many of these bytes are also added to other numbers.
     """
 
     rounds: int
@@ -62,7 +62,7 @@ class Cost:
     reduced: float = 0.0
 
     def seconds(self, link: Link) -> float:
-        """Time over `link`, which every pair of ranks has to itself."""
+        """Return the time in seconds if every pair of ranks has its own `link`."""
         return self.rounds * link.alpha + self.bytes * link.beta + self.reduced * link.gamma
 
     def __add__(self, after: "Cost") -> "Cost":
@@ -72,7 +72,7 @@ class Cost:
 
 
 def ceil_log2(n: int) -> int:
-    """⌈log₂ n⌉: rounds in which one rank can reach n when all that were reached help on."""
+    """Return ⌈log₂ n⌉, the rounds in which one rank reaches n ranks if all reached ranks help."""
     _positive(n)
     return (n - 1).bit_length()
 
@@ -133,17 +133,18 @@ def tree_all_reduce(size: float, n: int) -> Cost:
 def recursive_doubling_all_reduce(size: float, n: int) -> Cost:
     """All ranks exchange all data with a partner 1, 2, 4, … away and add.
 
-    Where n is no power of two, the ranks beyond the last one first send their data to a partner
-    and at the end get the result back: two more rounds.
+    If n is not a power of two, the extra ranks first send their data to a partner and get the
+    result back at the end, in two more rounds.
     """
     rounds, extra = _power_of_two(n)
     return Cost(rounds, rounds * size, rounds * size) + _fold(size, extra)
 
 
 def halving_doubling_all_reduce(size: float, n: int) -> Cost:
-    """Rabenseifner's: exchange half, a quarter, … and add; then gather the same way back.
+    """Rabenseifner's algorithm: exchange half, a quarter, … and add; then gather in reverse order.
 
-    The ring's bytes in 2·log₂ n rounds, for n a power of two; else two rounds of all data more.
+    It sends as many bytes as the ring, in 2·log₂ n rounds if n is a power of two. Otherwise, it
+    needs two more rounds with all data.
     """
     rounds, extra = _power_of_two(n)
     share = _share(2**rounds) * size
@@ -151,13 +152,13 @@ def halving_doubling_all_reduce(size: float, n: int) -> Cost:
 
 
 def _share(n: int) -> float:
-    """(n−1)/n, the part of the data that is not this rank's own chunk."""
+    """Return (n−1)/n, the share of the data that is not this rank's own chunk."""
     _positive(n)
     return (n - 1) / n
 
 
 def _power_of_two(n: int) -> tuple[int, int]:
-    """⌊log₂ n⌋ and how many ranks are left over."""
+    """Return ⌊log₂ n⌋, and how many ranks exceed that power of two."""
     _positive(n)
     rounds = n.bit_length() - 1
     return rounds, n - 2**rounds
@@ -170,12 +171,14 @@ def _fold(size: float, extra: int) -> Cost:
 def hierarchical_all_reduce(
     size: float, nodes: int, ranks_per_node: int, inside: Link, between: Link
 ) -> float:
-    """Seconds of an all-reduce in three steps over `nodes` × `ranks_per_node` ranks.
+    """Return the seconds of an all-reduce in three steps over `nodes` × `ranks_per_node` ranks.
 
-    Reduce-scatter on a ring inside each node; then, for every chunk at the same time, a ring
-    all-reduce among the ranks of all nodes that hold it; then all-gather inside each node.
-    `inside` is the link between two ranks of a node, `between` that of a rank to its partner on
-    another node: each rank has a network card of its own.
+    1. Each node runs a reduce-scatter on a ring.
+    2. For every chunk at the same time, the ranks that hold it on all nodes run a ring all-reduce.
+    3. Each node runs an all-gather.
+
+    `inside` is the link between two ranks of a node, and `between` the link of a rank to its
+    partner on another node. Each rank has its own network card.
     """
     chunk = size / ranks_per_node
     return (
@@ -188,17 +191,16 @@ def hierarchical_all_reduce(
 def flat_ring_all_reduce(
     size: float, nodes: int, ranks_per_node: int, inside: Link, between: Link
 ) -> float:
-    """Seconds of one ring through all ranks, node after node.
+    """Return the seconds of one ring through all ranks, node after node.
 
-    Every round waits for its slowest message, and with more than one node that one crosses
-    between two nodes.
+    Every round waits for its slowest message, which travels between two nodes if there are several.
     """
     n = nodes * ranks_per_node
     return ring_all_reduce(size, n).seconds(between if nodes > 1 else inside)
 
 
-# Bytes that each rank has to send, at least, as a share of the data: with this factor the same
-# links give the same bus bandwidth for every collective and world size (NCCL tests, PERFORMANCE).
+# The least bytes that each rank must send, as a share of the data. With this factor, the same links
+# give the same bus bandwidth for every collective and world size (NCCL tests, PERFORMANCE).
 BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * _share(n),
     "reduce_scatter": _share,
@@ -212,7 +214,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def ring_bytes(collective: str, size: float, n: int) -> float:
-    """Bytes that each rank sends where `size` bytes of data go around a ring of n ranks.
+    """Return the bytes that each rank sends if `size` bytes go around a ring of n ranks.
 
     `size` is the whole data, as in `bus_bandwidth`, which raises for the same names.
     """
@@ -222,12 +224,12 @@ def ring_bytes(collective: str, size: float, n: int) -> float:
 
 
 def algorithm_bandwidth(size: float, seconds: float) -> float:
-    """Bytes a second as the caller sees it: the data over the time."""
+    """Return bytes per second for the caller: the size of the data, divided by the time."""
     return size / seconds
 
 
 def bus_bandwidth(collective: str, size: float, seconds: float, n: int) -> float:
-    """Bytes a second that each link carried: comparable with the link's 1/β for any n.
+    """Return bytes per second on each link, which can be compared with the link's 1/β for any n.
 
     `size` is the whole data: all n chunks together for an all-gather or reduce-scatter. Raises
     ValueError for a collective that is not in `BUS_FACTORS`.

@@ -1,7 +1,7 @@
-"""What data parallelism costs: bytes, seconds and efficiency in closed form.
+"""The costs of data parallelism: formulas for bytes, seconds, and efficiency.
 
-Symbols: Ψ parameters, N ranks; messages as in `parlab.costs.collectives`. A model of a machine, to
-compare designs with; not a measurement.
+Symbols: Ψ parameters, N ranks; messages as in `parlab.costs.collectives`. This models a machine in
+order to compare designs, and is not a measurement.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,37 +9,38 @@ from dataclasses import dataclass
 
 from parlab.costs.collectives import Cost, Link, ring_all_reduce
 
-# A matrix product costs twice as much backward as forward (gradients of both factors), so two
-# thirds of a step's arithmetic lie in the backward pass, where communication can hide.
+# The backward pass of a matrix product computes gradients of both factors, which costs twice as
+# much as the forward pass. So two thirds of a step's arithmetic can overlap with communication.
 BACKWARD_SHARE = 2 / 3
 
 
 def gradient_bytes(parameters: int, element_bytes: int = 4) -> int:
-    """Bytes of one full gradient; 4 an element for float32, 2 for 16-bit formats."""
+    """Return the bytes of a full gradient; 4 per element in float32, 2 in 16-bit formats."""
     return parameters * element_bytes
 
 
 def bytes_sent(parameters: int, world_size: int, element_bytes: int = 4) -> float:
-    """Bytes that each rank sends in a step: 2(N−1)/N of a gradient, by a ring all-reduce.
+    """Return the bytes that each rank sends in a step: 2(N−1)/N of a gradient, on a ring.
 
-    For large N that is 2Ψ elements, the baseline of ZeRO (arXiv:1910.02054, section 7.1).
+    For large N, these are 2Ψ elements, the baseline of ZeRO (arXiv:1910.02054, section 7.1).
     """
     return ring_all_reduce(gradient_bytes(parameters, element_bytes), world_size).bytes
 
 
 def training_flop(parameters: int, samples: int) -> int:
-    """FLOP of one forward and backward pass, ≈ 6Ψ a sample (a token, for a language model).
+    """Return the FLOP of a forward and backward pass, ≈ 6Ψ per sample (or token, for text).
 
-    2Ψ forward, since each weight is multiplied once and added once, and 4Ψ backward.
+    The forward pass takes 2Ψ, because it multiplies and adds each weight once, the backward pass
+    4Ψ.
     """
     return 6 * parameters * samples
 
 
 def step_seconds(compute: float, communication: float, overlap: float = 1.0) -> float:
-    """Seconds of a step; `overlap` is the share of the backward pass that communication can use.
+    """Return the seconds of a step if a share `overlap` of the backward pass can communicate.
 
-    0: the gradients go out when the backward pass has ended. 1: as soon as it has begun, which
-    is an upper bound, since the last bucket is only ready at the very end.
+    With 0, the ranks send gradients after the backward pass. With 1, they start when it starts,
+    which is an upper bound, because the last bucket is ready only at the end.
     """
     if not 0 <= overlap <= 1:
         raise ValueError(f"overlap is a share of the backward pass, from 0 to 1, not {overlap}")
@@ -48,9 +49,9 @@ def step_seconds(compute: float, communication: float, overlap: float = 1.0) -> 
 
 @dataclass(frozen=True)
 class Machine:
-    """What each rank has: `flop_per_second` that training reaches, a link, and an all-reduce.
+    """The hardware of each rank: `flop_per_second` in training, its link, and its all-reduce.
 
-    `all_reduce(size in bytes, number of ranks)` is the cost of an algorithm, the ring's for one.
+    `all_reduce(size in bytes, number of ranks)` returns the cost of an algorithm, such as the ring.
     """
 
     flop_per_second: float
@@ -60,7 +61,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """A model of `parameters`, whose gradients have `element_bytes` bytes an element."""
+    """A model with `parameters`, whose gradients have `element_bytes` bytes per element."""
 
     parameters: int
     element_bytes: int = 4
@@ -69,7 +70,7 @@ class Work:
 def weak_efficiency(
     work: Work, machine: Machine, samples_per_rank: int, world_size: int, overlap: float = 1.0
 ) -> float:
-    """Throughput of N ranks over N times that of one, at a fixed number of samples per rank."""
+    """Return the throughput of N ranks over N times that of one, at equal samples per rank."""
     compute = training_flop(work.parameters, samples_per_rank) / machine.flop_per_second
     communication = _all_reduce_seconds(work, machine, world_size)
     return compute / step_seconds(compute, communication, overlap)
@@ -78,14 +79,14 @@ def weak_efficiency(
 def strong_efficiency(
     work: Work, machine: Machine, global_batch: int, world_size: int, overlap: float = 1.0
 ) -> float:
-    """Speed-up over N at a fixed global batch: each rank's share of it shrinks as N grows."""
+    """Return the speedup divided by N at a fixed global batch, of which each rank has an N-th."""
     alone = training_flop(work.parameters, global_batch) / machine.flop_per_second
     communication = _all_reduce_seconds(work, machine, world_size)
     return alone / world_size / step_seconds(alone / world_size, communication, overlap)
 
 
 def samples_to_hide(work: Work, machine: Machine, world_size: int) -> float:
-    """Samples per rank from which the backward pass is as long as the all-reduce."""
+    """Return the samples per rank for which the backward pass takes as long as the all-reduce."""
     backward = BACKWARD_SHARE * training_flop(work.parameters, 1) / machine.flop_per_second
     return _all_reduce_seconds(work, machine, world_size) / backward
 
@@ -97,7 +98,7 @@ def _all_reduce_seconds(work: Work, machine: Machine, world_size: int) -> float:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One bucket's all-reduce: gradients `ready`, first byte out at `start`, done at `end` (s)."""
+    """The times of one bucket's all-reduce in seconds: gradients are `ready`, `start`, `end`."""
 
     ready: float
     start: float
@@ -105,10 +106,11 @@ class Transfer:
 
 
 def bucket_timeline(backward: Sequence[float], communication: Sequence[float]) -> list[Transfer]:
-    """When each bucket is ready, starts and ends, from the start of the backward pass (s).
+    """Return when each bucket is ready, starts, and ends.
 
-    `backward[i]` is how long the backward pass of bucket i's layers takes, `communication[i]`
-    how long its all-reduce takes. Buckets go out one after the other over the one link.
+    Times are in seconds from the start of the backward pass.
+    `backward[i]` is the time of the backward pass of bucket i's layers, and `communication[i]` that
+    of its all-reduce. The link transfers one bucket after the other.
     """
     transfers: list[Transfer] = []
     ready = free = 0.0
@@ -121,7 +123,7 @@ def bucket_timeline(backward: Sequence[float], communication: Sequence[float]) -
 
 
 def steps_to_loss(batch_size: float, critical_batch: float, fewest_steps: float) -> float:
-    """Optimizer steps to a given loss: S = S_min (1 + B_crit / B).
+    """Return the optimizer steps to a given loss: S = S_min (1 + B_crit / B).
 
     With E = B·S examples this is (S/S_min − 1)(E/E_min − 1) = 1, B_crit = E_min / S_min:
     McCandlish et al. 2018 (arXiv:1812.06162), section 2.
@@ -130,5 +132,5 @@ def steps_to_loss(batch_size: float, critical_batch: float, fewest_steps: float)
 
 
 def examples_to_loss(batch_size: float, critical_batch: float, fewest_steps: float) -> float:
-    """Training examples to a given loss: E = E_min (1 + B / B_crit), with E_min = B_crit·S_min."""
+    """Return the examples to a given loss: E = E_min (1 + B / B_crit); E_min = B_crit·S_min."""
     return batch_size * steps_to_loss(batch_size, critical_batch, fewest_steps)

@@ -1,24 +1,24 @@
-"""What a kernel costs: bytes that it moves, arithmetic on each, and the roofline over both.
+"""The costs of a kernel: the bytes that it moves, its arithmetic, and the roofline model.
 
 An operation reads its inputs from the device's memory and writes its results there, each tensor
-once: what a cache saves in between is not counted. Every addition, multiplication, division,
-comparison, root and exponential counts as one FLOP. The roofline is Williams et al. 2009
-(doi:10.1145/1498765.1498785), programs that work on blocks are Tillet et al. 2019
-(doi:10.1145/3315508.3329973).
+once. Savings by a cache between operations do not count. Every addition, multiplication, division,
+comparison, root, and exponential counts as one FLOP. See Williams et al. 2009
+(doi:10.1145/1498765.1498785) for the roofline, and Tillet et al. 2019 (doi:10.1145/3315508.3329973)
+for programs that work on blocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# The unit in which a GPU of NVIDIA reads its memory, and the threads that load together.
+# The unit in which NVIDIA's GPUs read memory, and the number of threads that load together.
 SECTOR_BYTES, WARP = 32, 32
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One pass over memory: the tensors that it reads and writes, by name, and its arithmetic.
+    """One pass over memory: the names of the tensors that it reads and writes, and its arithmetic.
 
-    `flop` is for each number of the largest tensor.
+    `flop` is the count for each number of the largest tensor.
     """
 
     name: str
@@ -27,7 +27,8 @@ class Operation:
     flop: int
 
 
-# Each line of PyTorch is an operation; `highest` and `total` are a number a row, all else a matrix.
+# Each line of PyTorch is an operation. `highest` and `total` have one number per row, and all other
+# tensors are matrices.
 EAGER_SOFTMAX = (
     Operation("highest = x.amax(1)", ("x",), ("highest",), 1),
     Operation("shifted = x - highest", ("x", "highest"), ("shifted",), 1),
@@ -54,7 +55,7 @@ assert sum(of.flop for of in EAGER_ADAM) == FUSED_ADAM[0].flop
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that operations move, and the arithmetic that they do."""
+    """The bytes that operations move, and their arithmetic."""
 
     read: float
     written: float
@@ -66,14 +67,14 @@ class Traffic:
 
     @property
     def intensity(self) -> float:
-        """FLOP for each byte that is moved."""
+        """FLOP per moved byte."""
         return self.flop / self.bytes
 
 
 def traffic(
     operations: Iterable[Operation], numbers: Mapping[str, float], element_bytes: int = 4
 ) -> Traffic:
-    """What operations move; `numbers` says how many each of their tensors has."""
+    """Return the traffic of operations; `numbers` has the size of each of their tensors."""
     operations = list(operations)
     return Traffic(
         element_bytes * sum(numbers[name] for of in operations for name in of.reads),
@@ -85,7 +86,7 @@ def traffic(
 def softmax(
     operations: Iterable[Operation], rows: float, columns: float, element_bytes: int = 4
 ) -> Traffic:
-    """Softmax over the rows of an (M, N) matrix: (8MN + 4M)e bytes eager, 2MNe fused."""
+    """Return the traffic of a softmax of (M, N): (8MN + 4M)e bytes eager, 2MNe fused."""
     operations = list(operations)
     matrices = {name for of in operations for name in of.reads + of.writes}
     numbers = dict.fromkeys(matrices, rows * columns)
@@ -95,17 +96,20 @@ def softmax(
 
 
 def adam(operations: Iterable[Operation], parameters: float = 1) -> Traffic:
-    """A step of Adam in float32: 72 bytes a parameter eager, 80 with weight decay, 28 fused."""
+    """Return the traffic of a step of Adam in float32.
+
+    It is 72 bytes per parameter eager, 80 with weight decay, and 28 fused.
+    """
     return traffic(operations, dict.fromkeys("wgmvd", parameters))
 
 
 def add(numbers: float, element_bytes: int = 4) -> Traffic:
-    """x + y: two numbers read, one written, one FLOP."""
+    """Return the traffic of x + y: for each number, two reads, one write, and one FLOP."""
     return Traffic(2 * element_bytes * numbers, element_bytes * numbers, numbers)
 
 
 def matmul(rows: float, columns: float, depth: float, element_bytes: int = 2) -> Traffic:
-    """(M, K) times (K, N), each matrix moved once: the least that any kernel moves."""
+    """Return the traffic of (M, K) times (K, N), with the least bytes: each matrix moves once."""
     return Traffic(
         element_bytes * depth * (rows + columns),
         element_bytes * rows * columns,
@@ -116,10 +120,10 @@ def matmul(rows: float, columns: float, depth: float, element_bytes: int = 2) ->
 def tiled_matmul(
     rows: int, columns: int, depth: int, tile: tuple[int, int], element_bytes: int = 2
 ) -> Traffic:
-    """The same where every tile of the result loads what it needs, with no cache in between.
+    """Return the traffic of a matrix product whose programs each load their inputs without a cache.
 
-    A program with a tile of (m, n) reads K numbers of each of its m rows and n columns. What lies
-    beyond the edge of a matrix is masked, and not read.
+    A program for an (m, n) tile of the result reads K numbers of each of its m rows and n columns.
+    Numbers beyond the edge of a matrix are masked, and not read.
     """
     m, n = tile
     tiles_down, tiles_across = programs(rows, m), programs(columns, n)
@@ -137,22 +141,22 @@ class Device:
 
     @property
     def ridge(self) -> float:
-        """The intensity in FLOP a byte from which on arithmetic is the limit."""
+        """The intensity in FLOP per byte above which arithmetic is the limit."""
         return self.flop_per_second / self.bytes_per_second
 
     def attainable(self, intensity: float) -> float:
-        """FLOP a second at most: min(peak, intensity times bandwidth)."""
+        """Return the largest possible FLOP per second: min(peak, intensity times bandwidth)."""
         return min(self.flop_per_second, intensity * self.bytes_per_second)
 
     def seconds(self, of: Traffic) -> float:
-        """The least time that moving and computing take, when each hides behind the other."""
+        """Return the least time, in seconds, if moving and computing fully overlap."""
         return max(of.flop / self.flop_per_second, of.bytes / self.bytes_per_second)
 
 
 def programs(numbers: int, block: int) -> int:
-    """How many programs cover so many numbers: n/B, rounded up.
+    """Return how many programs cover n numbers in blocks of B: n/B, rounded up.
 
-    Raises ValueError for a block that is no power of two, which Triton does not take.
+    Raises ValueError for a block that is not a power of two, as Triton requires.
     """
     if block < 1 or block & (block - 1):
         raise ValueError(f"a block has a power of two of numbers, not {block}")
@@ -160,17 +164,17 @@ def programs(numbers: int, block: int) -> int:
 
 
 def programs_at_once(registers: int, warps: int) -> int:
-    """How many programs with so many registers for each thread fit on a multiprocessor.
+    """Return how many programs fit on a multiprocessor; `registers` counts those of each thread.
 
-    One of an A100 or H100 has 65,536 registers, and room for 64 warps and 32 programs; a warp gets
-    registers in units of 256. Shared memory is another limit, left out.
+    A multiprocessor of an A100 or H100 has 65,536 registers, and room for 64 warps and 32 programs.
+    A warp gets registers in units of 256. The limit of shared memory is left out.
     """
     each = -(-registers * WARP // 256) * 256 * warps
     return min(65_536 // each, 64 // warps, 32)
 
 
 def sectors_touched(stride: int, element_bytes: int = 4, start: int = 0) -> list[int]:
-    """The sectors of 32 bytes, by number, of which a warp needs some that loads with a stride.
+    """Return the numbers of the 32-byte sectors that a warp reads if it loads with a stride.
 
     Thread i loads number i·stride; `start` is the address of the first one, in bytes. Raises
     ValueError for a stride below 0 and for numbers without bytes.
@@ -185,12 +189,12 @@ def sectors_touched(stride: int, element_bytes: int = 4, start: int = 0) -> list
 
 
 def sectors(stride: int, element_bytes: int = 4, start: int = 0) -> int:
-    """How many those are."""
+    """Return how many sectors a warp reads: see `sectors_touched`."""
     return len(sectors_touched(stride, element_bytes, start))
 
 
 def load_efficiency(stride: int, element_bytes: int = 4, start: int = 0) -> float:
-    """The share of the bytes which those sectors have that the warp asked for."""
+    """Return the share of the bytes in these sectors that the warp needs."""
     requested = WARP * element_bytes if stride else element_bytes
     return requested / (SECTOR_BYTES * sectors(stride, element_bytes, start))
 
@@ -199,11 +203,11 @@ Span = tuple[float, float]
 
 
 def staged(steps: int, load: float, compute: float, stages: int) -> tuple[list[Span], list[Span]]:
-    """When each step of a loop is loaded, and when it is computed with, as (start, end).
+    """Return when each step of a loop loads, and when it computes, both as (start, end).
 
-    Each of so many buffers is loaded again as soon as it was computed with; loads in different
-    buffers do not hinder each other, and computing goes step by step. In the long run a step takes
-    max(compute, (load + compute)/stages). Raises ValueError without a stage.
+    Each of the `stages` buffers is loaded again as soon as its computation has ended. Loads into
+    different buffers overlap, and steps compute one after the other. In the long run, a step takes
+    max(compute, (load + compute)/stages). Raises ValueError if `stages` is less than 1.
     """
     if stages < 1:
         raise ValueError(f"a loop has at least one stage, not {stages}")
@@ -221,14 +225,15 @@ Tile = tuple[int, int]
 
 
 def row_major(down: int, across: int) -> list[Tile]:
-    """The tiles of a result in the order in which programs take them: row by row."""
+    """Return the tiles of a result in the order of the programs: row by row."""
     return [(i, j) for i in range(down) for j in range(across)]
 
 
 def grouped(down: int, across: int, group: int) -> list[Tile]:
-    """The same in groups of so many rows, each group column by column.
+    """Return the tiles in groups of `group` rows, each group column by column.
 
-    The last group has fewer rows where `group` does not divide them. One row is `row_major`.
+    The last group has fewer rows if `group` does not divide them. With `group` 1, the order is that
+    of `row_major`.
     """
     if group < 1:
         raise ValueError(f"a group has at least one row, not {group}")
@@ -241,15 +246,15 @@ def grouped(down: int, across: int, group: int) -> list[Tile]:
 
 
 def bands(tiles: Sequence[Tile]) -> tuple[int, int]:
-    """How many bands of A and of B these tiles of the result need: distinct rows, and columns."""
+    """Return how many bands of A (distinct rows) and of B (distinct columns) these tiles need."""
     return len({i for i, _ in tiles}), len({j for _, j in tiles})
 
 
 def blocks_loaded(tiles: Sequence[Tile], depth: int) -> int:
-    """Blocks of A and B that must come from memory for these tiles, when each comes once."""
+    """Return how many blocks of A and B must be loaded for these tiles, each of them once."""
     return sum(bands(tiles)) * depth
 
 
 def launch_bound_below(launch_seconds: float, device: Device) -> float:
-    """Bytes below which a launch takes longer than the moving does."""
+    """Return the bytes below which a launch takes longer than moving them."""
     return launch_seconds * device.bytes_per_second

@@ -13,8 +13,8 @@ from parlab.costs import zero
 from parlab.costs.tensor_parallel import Layer
 from parlab.formats import Format
 
-# What training with Adam keeps for each parameter. What autocast has cast for the forward pass is
-# kept until the backward pass is done with it.
+# The bytes that training with Adam keeps for each parameter. autocast keeps its casts for the
+# forward pass until the backward pass has used them.
 RECIPES: Mapping[str, zero.Recipe] = {
     "fp32": zero.FLOAT32_ADAM,
     "16-bit weights and gradients, master weights": zero.MIXED_ADAM,
@@ -25,41 +25,41 @@ RECIPES: Mapping[str, zero.Recipe] = {
 
 
 def activation_bytes(layer: Layer, element_bytes: int = 2) -> float:
-    """Bytes that a transformer layer keeps for its backward pass, with numbers of e bytes.
+    """Return the bytes that a transformer layer keeps for its backward pass, with e-byte numbers.
 
-    (16e + 2)·sbh + (2e + 1)·as²b: the paper's sbh(34 + 5as/h) for e = 2, told apart into numbers
-    and the masks of dropout, which stay at a byte each (Korthikanti et al., section 4.1).
+    They are (16e + 2)·sbh + (2e + 1)·as²b. For e = 2, this is the paper's sbh(34 + 5as/h), in which
+    the masks of dropout take one byte each (Korthikanti et al., section 4.1).
     """
     scores = layer.heads * layer.sequence**2 * layer.batch
     return (16 * element_bytes + 2) * layer.numbers + (2 * element_bytes + 1) * scores
 
 
 def largest_lost_update(of: Format, weight: float) -> float:
-    """The largest update that may leave `weight` as it is: half the step to its neighbor.
+    """Return the largest update that may not change `weight`: half of the step to its neighbor.
 
-    Exactly half is a tie, which goes to the even neighbor: every other weight stays. Away from 0
-    only: below a power of two the numbers lie twice as close.
+    Exactly half is a tie, which rounds to the even neighbor, so that every other weight does not
+    change. This holds for updates away from 0: below a power of two, numbers are twice as close.
     """
     return of.spacing(weight) / 2
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What becomes of numbers in a format, in shares of all: their sum is 1."""
+    """The shares of numbers that a format loses, keeps, and so on. Their sum is 1."""
 
-    lost: float  # to 0
+    lost: float  # rounded to 0
     subnormal: float  # kept, with fewer bits
     normal: float
     overflow: float
 
 
 def shares(exponents: Mapping[int, float], of: Format, scale: float = 1.0) -> Shares:
-    """What becomes of numbers, counted by exponent, when they are multiplied and then rounded.
+    """Return the shares of numbers after they are multiplied by `scale` and rounded.
 
-    `exponents[e]` counts numbers x with 2^e ≤ |x| < 2^(e+1). The `scale` is a power of two, so each
-    count moves as a whole. A count belongs where its smallest number goes, so it is exact but for
-    the octaves of the largest number and of half the smallest (where 2^e itself is a tie).
-    Raises ValueError for another scale, and where nothing was counted.
+    `exponents[e]` counts numbers x with 2^e ≤ |x| < 2^(e+1). The `scale` is a power of two, so all
+    numbers of a count keep a common exponent. A count goes where its smallest number goes. This is
+    exact except for the octaves of the largest number and of half the smallest (where 2^e itself is
+    a tie). Raises ValueError for another scale, and if no number was counted.
     """
     shift = _power(scale)
     total = sum(exponents.values())
@@ -72,10 +72,10 @@ def shares(exponents: Mapping[int, float], of: Format, scale: float = 1.0) -> Sh
 
 
 def fate(exponent: int, of: Format) -> str:
-    """Where numbers from 2^e on go, up to twice that: a field of `Shares`."""
+    """Return the field of `Shares` to which numbers from 2^e up to 2^(e+1) belong."""
     if exponent >= of.smallest_exponent:
         return "normal" if 2.0**exponent <= of.largest else "overflow"
-    # From half the smallest number on, rounding is up to it.
+    # Numbers from half the smallest one are rounded up to it.
     half = of.smallest_exponent - of.mantissa_bits - 1
     return "subnormal" if exponent >= half else "lost"
 
@@ -83,37 +83,38 @@ def fate(exponent: int, of: Format) -> str:
 def scales_between(
     exponents: Mapping[int, float], of: Format, most_lost: float = 0.0
 ) -> tuple[float, float]:
-    """The smallest scale that loses at most this share, and the largest that surely overflows none.
+    """Return the smallest scale that loses at most `share`, and the largest that never overflows.
 
-    Both are powers of two, and may be below 1. The format cannot hold all where the first is above
-    the second.
+    Both are powers of two, and may be below 1. If the first is larger than the second, the format
+    cannot represent all numbers.
     """
     counted = sorted(e for e, count in exponents.items() if count)
-    # With all of them lost at first, a scale too many is never tried.
+    # Start with a scale that loses all numbers, so that no smaller scale works.
     shift = of.smallest_exponent - of.mantissa_bits - 2 - counted[-1]
     while shares(exponents, of, 2.0**shift).lost > most_lost:
         shift += 1
-    # Numbers of the highest octave end below 2^(e+1).
+    # Numbers of the highest octave are less than 2^(e+1).
     highest = math.frexp(of.largest)[1] - 1 - (counted[-1] + 1)
     return 2.0**shift, 2.0**highest
 
 
 def rounding_error(of: Format) -> float:
-    """Root mean square of the relative error of rounding a number once.
+    """Return the root mean square of the relative error of rounding a number once.
 
-    The error is anywhere within half a step either way, and numbers 1.f are spread evenly over the
-    logarithm: ε·√(3/(8 ln 2)/12), about 0.21ε.
+    Errors are uniform within half a step in both directions, and numbers 1.f are uniform on a
+    logarithmic scale. This gives ε·√(3/(8 ln 2)/12), about 0.21ε.
     """
     return of.epsilon * math.sqrt(3 / (8 * math.log(2)) / 12)
 
 
 def sum_error(of: Format, world_size: int) -> float:
-    """Root mean square error of a sum over N ranks, over that of the sum: ρ·√((N+1)/2 − 1/N + 1).
+    """Return the relative error of a sum over N ranks on a ring: ρ·√((N+1)/2 − 1/N + 1).
 
-    Each rank rounds its number, and each addition rounds what it has got so far: on a ring, one
-    rank after the other. Numbers are independent of each other, with mean 0, as gradients are that
-    are mostly noise: the sum of k is √k times as large as one, and so is its error. ρ is
-    `rounding_error`. A division by N, a power of two, adds nothing wherever it stands.
+    It is the root mean square of the error, divided by that of the sum. ρ is `rounding_error`. Each
+    rank rounds its number, and each addition, one rank after the other, rounds the sum so far.
+    Numbers are independent with mean 0, like gradients that are mostly noise, so the sum of k is √k
+    times as large as one number, and so is its error. Dividing by N, if N is a power of two, adds
+    no error at any point.
     """
     _check(world_size)
     if world_size == 1:
@@ -122,20 +123,20 @@ def sum_error(of: Format, world_size: int) -> float:
 
 
 def tree_sum_error(of: Format, world_size: int) -> float:
-    """The same where pairs are added, then pairs of pairs: ρ·√(log₂N + 1)."""
+    """Return the relative error if pairs are added, then pairs of pairs: ρ·√(log₂N + 1)."""
     _check(world_size)
     return rounding_error(of) * math.sqrt(math.log2(world_size) + 1)
 
 
 def most_ranks(of: Format, value: float) -> int:
-    """The largest N for which the sum of N times `value`, rounded once, is finite.
+    """Return the largest N for which the sum of N times `value`, rounded once, is finite.
 
-    Divide by N before the sum, and it is finite for any. Raises ValueError for 0.
+    If ranks divide by N before the sum, it is finite for any N. Raises ValueError for 0.
     """
     if not value:
         raise ValueError("a sum of zeros never overflows")
-    # Rounding is to infinity from half a step beyond the largest number on. There it is a tie,
-    # which goes to the even neighbor: the largest number, only where there is no infinity.
+    # Numbers from half a step beyond the largest one are rounded to infinity. Exactly half is a
+    # tie, which is rounded to the largest number only in formats without infinity.
     count = (of.largest + of.spacing(of.largest) / 2) / abs(value)
     return math.ceil(count) - 1 if of.infinities else math.floor(count)
 
@@ -156,9 +157,10 @@ def reduction_window(
 
 
 def swallowed_from(of: Format) -> int:
-    """How many equal numbers add up one by one before the sum stands still: 2^(mantissa bits + 1).
+    """Return how many equal numbers can be added before the sum stops growing: 2^(bits + 1).
 
-    From there on one more is half a step, a tie that goes back.
+    `bits` are those of the mantissa. After that, one more number is half a step, a tie that is
+    rounded down.
     """
     return 2 ** (of.mantissa_bits + 1)
 

@@ -9,10 +9,10 @@
     network.collective("all_reduce", 25e6)        # Choice(algorithm="hierarchical: …", seconds=…)
     network.message(1e6, source=0, destination=4)   # seconds
 
-Every rank has a link inside its node and a network card of its own. A collective over ranks of
-several nodes is either *flat*, as if all links were those between nodes, since each round waits
-for its slowest message; or *hierarchical*, in steps that stay inside the nodes or go between
-ranks with the same place on each node. The fastest is what counts.
+Every rank has a link inside its node and its own network card. A collective over ranks of several
+nodes is either *flat* or *hierarchical*, whichever is faster. In a flat one, all links count as
+links between nodes, because each round waits for its slowest message. The steps of a hierarchical
+one stay inside the nodes, or connect ranks with the same position on each node.
 """
 
 import functools
@@ -28,9 +28,10 @@ from parlab.units import sized, timed
 
 
 class Step(NamedTuple):
-    """A step of a hierarchical collective: what, over which links, on which part of the data.
+    """A step of a hierarchical collective: its collective, its links, and its part of the data.
 
-    The data of a step is the whole size, divided by ranks per node or nodes where `part` says so.
+    The data of a step is the whole size, which `part` may divide by the number of ranks per node or
+    of nodes.
     """
 
     collective: str
@@ -80,9 +81,9 @@ HIERARCHIES: dict[str, list[list[Step]]] = {
 class Network:
     """`nodes` of `ranks_per_node` ranks each, numbered node after node.
 
-    `inside` is the link of a rank to another of its node, `between` that to a rank of another
-    node, and `call` the seconds that each call costs besides its messages. Raises ValueError, with
-    one line that says what is wrong, for a description that makes no sense.
+    `inside` is the link of a rank to another one on its node, `between` the link to a rank on
+    another node, and `call` the constant overhead of each call in seconds. Raises ValueError, with
+    one line that says what is wrong, for invalid values.
     """
 
     nodes: int
@@ -102,23 +103,23 @@ class Network:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks."""
         return self.nodes * self.ranks_per_node
 
     def node_of(self, rank: int) -> int:
-        """The node that `rank` is on."""
+        """Return the number of the node of `rank`."""
         return rank // self.ranks_per_node
 
     def link(self, source: int, destination: int) -> Link:
-        """What connects these two ranks."""
+        """Return the link between these two ranks."""
         return self.inside if self.node_of(source) == self.node_of(destination) else self.between
 
     def message(self, size: float, source: int, destination: int) -> float:
-        """Seconds of one message of `size` bytes."""
+        """Return the seconds of one message of `size` bytes."""
         return self.call + one_message(size).seconds(self.link(source, destination))
 
     def collective(self, name: str, size: float, members: Iterable[int] | None = None) -> Choice:
-        """The fastest algorithm of a collective over `members`, by default all ranks.
+        """Return the fastest algorithm of a collective over `members` (default: all ranks).
 
         `size` in bytes and `name` as in `parlab.costs.algorithms`, whose ValueError it raises.
         """
@@ -126,7 +127,7 @@ class Network:
         return _fastest(self, name, size, self.layout(ranks))
 
     def layout(self, members: Iterable[int]) -> tuple[int, ...]:
-        """How many of these ranks are on each node that has any, most first."""
+        """Return how many of these ranks each node has, largest number first, without zeros."""
         counts = Counter(self.node_of(rank) for rank in members).values()
         return tuple(sorted(counts, reverse=True))
 
@@ -138,12 +139,12 @@ class Network:
         return f"{nodes}: {links}" + (f", {timed(self.call)} a call" if self.call else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """The description as plain data, for JSON; `from_dict` reads it."""
+        """Return the description as plain data for JSON, which `from_dict` reads."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Network":
-        """A network from what `as_dict` gave."""
+        """Return the network that `as_dict` described."""
         links = {name: Link(**data[name]) for name in ("inside", "between")}
         return cls(**{**data, **links})
 
@@ -158,7 +159,7 @@ def _check_link(name: str, link: Any) -> None:
 
 
 def _check_seconds(name: str, value: Any) -> None:
-    # Not `value < 0`: NaN is no time either.
+    # Not `value < 0`, because NaN must be refused, too.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 3600:
         raise ValueError(f"Network: {name} is in seconds, from 0 to an hour, not {value!r}")
 
@@ -185,7 +186,7 @@ def _fastest(network: Network, name: str, size: float, layout: tuple[int, ...]) 
 def _hierarchical(
     network: Network, name: str, size: float, layout: tuple[int, ...]
 ) -> Iterator[Choice]:
-    """Where all nodes have as many of the ranks, and more than one: each way in steps."""
+    """Return the hierarchical algorithms if all nodes have equally many ranks, and at least 2."""
     nodes, per_node = len(layout), layout[0]
     if nodes == 1 or per_node == 1 or layout[-1] != per_node:
         return

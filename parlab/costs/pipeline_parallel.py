@@ -16,10 +16,10 @@ from parlab.costs.tensor_parallel import Layer
 
 
 def bubble(ranks: int, micro_batches: int, chunks: int = 1) -> float:
-    """Idle time over ideal time: (p − 1)/(vm), for GPipe, 1F1B (v = 1) and interleaved 1F1B.
+    """Return idle time over ideal time: (p − 1)/(vm), for GPipe, 1F1B (v = 1), interleaved 1F1B.
 
-    Narayanan et al., sections 2.2.1 and 2.2.2. Raises ValueError where there is less than one of
-    anything, and for m that p does not divide where v > 1: the interleaved schedule needs that.
+    Narayanan et al., sections 2.2.1 and 2.2.2. Raises ValueError if any number is less than 1, and
+    if v > 1 and m is not a multiple of p, as the interleaved schedule requires.
     """
     _check(ranks, micro_batches, chunks)
     if chunks > 1 and micro_batches % ranks:
@@ -31,7 +31,7 @@ def bubble(ranks: int, micro_batches: int, chunks: int = 1) -> float:
 
 
 def idle_share(ranks: int, micro_batches: int, chunks: int = 1) -> float:
-    """Idle time over *all* time, (p − 1)/(vm + p − 1): the form of GPipe (section 2.3)."""
+    """Return idle time over *all* time, (p − 1)/(vm + p − 1): the form of GPipe (section 2.3)."""
     over_ideal = bubble(ranks, micro_batches, chunks)
     return over_ideal / (1 + over_ideal)
 
@@ -39,23 +39,23 @@ def idle_share(ranks: int, micro_batches: int, chunks: int = 1) -> float:
 def step_seconds(
     ranks: int, micro_batches: int, forward: float, backward: float, chunks: int = 1
 ) -> float:
-    """Seconds of a step: (m + (p − 1)/v)(T_F + T_B), messages aside."""
+    """Return the seconds of a step without messages: (m + (p − 1)/v)(T_F + T_B)."""
     ideal = micro_batches * (forward + backward)
     return ideal * (1 + bubble(ranks, micro_batches, chunks))
 
 
 def gain_over_naive(ranks: int, micro_batches: int) -> float:
-    """How many times as fast as the naive split a pipeline is: pm/(m + p − 1).
+    """Return how many times as fast as the naive split a pipeline is: pm/(m + p − 1).
 
-    The naive split is one micro-batch: the same samples take as long, on one rank after the other.
+    The naive split has one micro-batch, which passes through one rank after the other.
     """
     return ranks * micro_batches / (micro_batches + ranks - 1)
 
 
 def micro_batches_for(ranks: int, most: float, chunks: int = 1) -> int:
-    """The fewest micro-batches whose bubble is at most `most` of the ideal time.
+    """Return the fewest micro-batches for a bubble of at most `most` of the ideal time.
 
-    With v > 1 a multiple of p. Raises ValueError unless `most` is above 0.
+    With v > 1, it is a multiple of p. Raises ValueError unless `most` is above 0.
     """
     _check(ranks, 1, chunks)
     if not most > 0:
@@ -69,10 +69,11 @@ def micro_batches_for(ranks: int, most: float, chunks: int = 1) -> int:
 def best_micro_batch(
     samples: int, ranks: int, seconds_of: Callable[[int], float]
 ) -> tuple[int, float]:
-    """The samples of a micro-batch that make a step shortest, and the seconds of that step.
+    """Return the micro-batch size with the shortest step, and the seconds of that step.
 
-    (B/b + p − 1)·T(b), Narayanan et al., equation 1, for all b that divide the `samples` B of a
-    replica; `seconds_of(b)` is T(b), forward and backward of b samples on one rank.
+    A step takes (B/b + p − 1)·T(b) (Narayanan et al., equation 1). This tries all b that divide the
+    `samples` B of a replica. `seconds_of(b)` returns T(b), the time of the forward and backward
+    passes of b samples on one rank.
     """
     _check(ranks, samples, 1)
     sizes = [b for b in range(1, samples + 1) if samples % b == 0]
@@ -81,21 +82,21 @@ def best_micro_batch(
 
 
 def live_gpipe(micro_batches: int) -> int:
-    """Micro-batches whose activations a rank holds at once: all m."""
+    """Return how many micro-batches' activations a rank holds under GPipe: all m."""
     return micro_batches
 
 
 def live_1f1b(ranks: int, rank: int, micro_batches: int) -> int:
-    """The same for 1F1B: p − rank, or m where that is less."""
+    """Return how many micro-batches' activations a rank holds under 1F1B: min(m, p − rank)."""
     _check(ranks, micro_batches, 1)
     return min(micro_batches, ranks - rank)
 
 
 def live_interleaved(ranks: int, rank: int, micro_batches: int, chunks: int) -> float:
-    """The same for interleaved 1F1B, in micro-batches of a rank's whole share.
+    """Return how many micro-batches' activations a rank holds under interleaved 1F1B.
 
-    Each of the v stages holds 1/v of it: (2(p − rank − 1) + (v − 1)p + 1)/v. On rank 0 that is
-    p(1 + (p − 1)/(pv)), Korthikanti et al., section 4.2.3.
+    A micro-batch in one of the v stages counts 1/v: (2(p − rank − 1) + (v − 1)p + 1)/v. On rank 0,
+    this is p(1 + (p − 1)/(pv)), Korthikanti et al., section 4.2.3.
     """
     _check(ranks, micro_batches, chunks)
     if chunks == 1:
@@ -105,24 +106,28 @@ def live_interleaved(ranks: int, rank: int, micro_batches: int, chunks: int) -> 
 
 
 def message_bytes(layer: Layer, element_bytes: int = 2, tensor_parallel: int = 1) -> float:
-    """Bytes of an activation between two stages, and of its gradient: e·bsh.
+    """Return the bytes of an activation between two stages, or of its gradient: e·bsh.
 
-    With t ranks a layer each sends its t-th part, and the receivers gather the rest inside their
-    node: e·bsh/t (Narayanan et al., section 4.1).
+    If t ranks share a layer, each sends its t-th part, e·bsh/t, and the receivers gather the rest
+    inside their node (Narayanan et al., section 4.1).
     """
     return element_bytes * layer.numbers / tensor_parallel
 
 
 def step_messages(ranks: int, micro_batches: int, chunks: int = 1) -> int:
-    """Messages of all ranks in a step: 2m(pv − 1), an activation and a gradient each border."""
+    """Return the messages of all ranks in a step: 2m(pv − 1).
+
+    Each micro-batch sends an activation and a gradient between each pair of neighboring stages.
+    """
     _check(ranks, micro_batches, chunks)
     return 2 * micro_batches * (ranks * chunks - 1) if ranks > 1 else 0
 
 
 def sent_by(rank: int, ranks: int, micro_batches: int, size: float, chunks: int = 1) -> Cost:
-    """Messages of `size` bytes that one rank sends in a step, and their bytes.
+    """Return the messages of `size` bytes that one rank sends in a step, and their bytes.
 
-    Activations of all its stages but the model's last, gradients of all but the first.
+    It sends activations from all its stages except the model's last, and gradients from all except
+    the first.
     """
     _check(ranks, micro_batches, chunks)
     if ranks == 1:
@@ -133,7 +138,7 @@ def sent_by(rank: int, ranks: int, micro_batches: int, size: float, chunks: int 
 
 @dataclass(frozen=True)
 class ZeroBubble:
-    """A row of Table 2 of Qi et al.: idle seconds of a rank, and micro-batches held at most."""
+    """A row of Table 2 of Qi et al.: idle seconds of a rank, and its peak of micro-batches."""
 
     bubble: float
     held: int
@@ -142,10 +147,11 @@ class ZeroBubble:
 def zero_bubble(
     ranks: int, forward: float, for_inputs: float, for_weights: float
 ) -> dict[str, ZeroBubble]:
-    """1F1B, ZB-H1 and ZB-H2, with a backward pass in two parts: T_B for inputs, T_W for weights.
+    """Return the rows for 1F1B, ZB-H1, and ZB-H2.
 
-    Idle time (p − 1)(T_F + T_B + kT_W) with k = 1, −1 and −2; held p, p and 2p − 1 micro-batches
-    (of M_B bytes, what a micro-batch needs until its backward pass for inputs).
+    The backward pass has two parts: T_B for inputs, and T_W for weights. The idle time is
+    (p − 1)(T_F + T_B + kT_W) with k = 1, −1, and −2. A rank holds p, p, and 2p − 1 micro-batches of
+    M_B bytes, which a micro-batch needs until its backward pass for inputs.
     """
     _check(ranks, 1, 1)
     rows = {"1F1B": (1, ranks), "ZB-H1": (-1, ranks), "ZB-H2": (-2, 2 * ranks - 1)}

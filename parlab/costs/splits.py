@@ -1,7 +1,7 @@
-"""What each kind of parallelism sends for the same training step: one table for all of them.
+"""The messages of each kind of parallelism for the same training step, to compare them.
 
 The step trains a transformer without dropout on one sequence for each rank, in 16 bits, with
-collectives on rings. A model of a machine, to compare designs with; not a measurement.
+collectives on rings. This models a machine, and is not a measurement.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NAMES = ("data", "zero 3", "tensor", "sequence", "context", "pipeline", "expert"
 
 @dataclass(frozen=True)
 class Transformer:
-    """A transformer of `layers` equal layers; embeddings are left out."""
+    """A transformer with `layers` equal layers. Embeddings are left out."""
 
     layers: int
     hidden: int
@@ -41,7 +41,7 @@ def step_cost(
     *,
     experts_per_token: int = 2,
 ) -> Cost:
-    """Messages and bytes that a rank sends in a step over all `ranks`; one of `NAMES`.
+    """Return the messages and bytes that a rank sends in a step over `ranks`, for one of `NAMES`.
 
     A pipeline cuts the batch into as many micro-batches as there are sequences, and the rank is in
     the middle. With experts, every layer has them, and the gradients of the rest are not counted.
@@ -71,7 +71,7 @@ def step_cost(
 def share_of_compute(
     name: str, model: Transformer, ranks: int, link: Link, flop_per_second: float
 ) -> float:
-    """Seconds that a rank sends, over the seconds that it computes, if nothing overlaps."""
+    """Return a rank's seconds of sending, over its seconds of computing, if nothing overlaps."""
     compute = model.flop(ranks) / flop_per_second
     return step_cost(name, model, ranks).seconds(link) / compute
 

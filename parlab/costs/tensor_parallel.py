@@ -1,9 +1,9 @@
 """Tensor and sequence parallelism: activations, traffic and time of a transformer layer.
 
 Symbols: b samples (of a micro-batch), s tokens each, hidden size h, a heads, t ranks that share a
-layer, l layers. Shoeybi et al. 2019 (arXiv:1909.08053) for the cut, Narayanan et al. 2021
+layer, l layers. See Shoeybi et al. 2019 (arXiv:1909.08053) for the split, Narayanan et al. 2021
 (arXiv:2104.04473) for FLOP and traffic, Korthikanti et al. 2022 (arXiv:2205.05198) for activations.
-A model of a machine, to compare designs with; not a measurement.
+This models a machine in order to compare designs, and is not a measurement.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from parlab.costs.collectives import (
     ring_reduce_scatter,
 )
 
-ALL_REDUCES = 4  # of a layer: attention and MLP, forward and backward
+ALL_REDUCES = 4  # in a layer: attention and MLP, forward and backward
 RECOMPUTE = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A transformer layer, and what goes through it: b samples of s tokens."""
+    """A transformer layer and its input: b samples of s tokens."""
 
     batch: int
     sequence: int
@@ -31,20 +31,20 @@ class Layer:
 
     @property
     def numbers(self) -> int:
-        """sbh: numbers of an activation between two layers."""
+        """sbh, the count of numbers in an activation between two layers."""
         return self.batch * self.sequence * self.hidden
 
 
 def activation_bytes(
     layer: Layer, ranks: int = 1, *, sequence_parallel: bool = False, recompute: str = "none"
 ) -> float:
-    """Bytes of activations that a rank keeps of a layer, in 16 bits with dropout.
+    """Return the bytes of activations that a rank keeps for a layer, in 16 bits with dropout.
 
     Korthikanti et al., Table 2: sbh(34 + 5as/h) on one rank; sbh(10 + 24/t + 5as/(ht)) with tensor
-    parallelism; sbh/t (34 + 5as/h) with sequence parallelism too. Selective recomputation leaves
-    out the 5as/h. Full recomputation keeps the layer's input, 2sbh, as the paper has it.
+    parallelism; sbh/t (34 + 5as/h) with sequence parallelism, too. Selective recomputation leaves
+    out the 5as/h. Full recomputation keeps the layer's input, 2sbh, as in the paper.
 
-    Raises ValueError for a `recompute` that is none of `RECOMPUTE`, and without ranks.
+    Raises ValueError for a `recompute` that is not in `RECOMPUTE`, and for less than one rank.
     """
     _check(ranks)
     if recompute not in RECOMPUTE:
@@ -57,19 +57,23 @@ def activation_bytes(
 
 
 def attention_share(layer: Layer) -> float:
-    """5as/h: bytes of attention's scores, softmax and dropout, for each number of sbh."""
+    """Return 5as/h, the bytes of attention's scores, softmax, and dropout, divided by sbh."""
     return 5 * layer.heads * layer.sequence / layer.hidden
 
 
 def block_in_numbers(
     batch: int, sequence: int, hidden: int, ranks: int, element_bytes: int
 ) -> dict[str, float]:
-    """Bytes that a rank keeps of a block of the labs' GPT: fused attention, no dropout.
+    """Return the bytes that a rank keeps for a block of the labs' GPT: fused attention, no dropout.
 
-    Sixteen numbers for each of sbh: inputs of two norms and of the two products cut by columns (4,
-    whole on every rank, unless the sequence is sharded); Q, K, V and what attention gives (4); the
-    input and the output of the MLP's activation (8). That is the paper's 34 = 16·2 + 2 bytes of
-    dropout masks.
+    For each of sbh numbers, it keeps sixteen:
+
+    - 4 for the inputs of the two norms and of the two products that are split by columns, complete
+      on every rank unless the sequence is sharded;
+    - 4 for Q, K, V, and the output of attention;
+    - 8 for the input and the output of the MLP's activation.
+
+    The paper's 34 bytes are 16 numbers of 2 bytes, and 2 bytes for the masks of dropout.
     """
     _check(ranks)
     once = element_bytes * batch * sequence * hidden
@@ -83,7 +87,10 @@ def block_in_numbers(
 def layer_in_numbers(
     batch: int, sequence: int, hidden: int, ranks: int, element_bytes: int
 ) -> dict[str, float]:
-    """A layer's all-reduces, bytes of each, what a rank sends; and what gathered weights are."""
+    """Return a layer's all-reduces, the bytes of each, and the bytes that a rank sends.
+
+    For comparison, the result also has the bytes of gathering the weights.
+    """
     size = element_bytes * batch * sequence * hidden
     return {
         "all_reduces": ALL_REDUCES,
@@ -94,16 +101,17 @@ def layer_in_numbers(
 
 
 def layer_cost(size: float, ranks: int) -> Cost:
-    """The four all-reduces of a layer, forward and backward, on rings; `size` bytes each."""
+    """Return the cost of a layer's four all-reduces of `size` bytes, on rings, in both passes."""
     _check(ranks)
     once = ring_all_reduce(size, ranks)
     return once + once + once + once
 
 
 def sequence_layer_cost(size: float, ranks: int, *, gather_again: bool = True) -> Cost:
-    """The same with sequence parallelism: gathers and reduce-scatters, `size` bytes each.
+    """Return the cost of a layer with sequence parallelism: gathers and reduce-scatters of `size`.
 
-    With `gather_again` the inputs of products are not kept, but gathered once more backward.
+    With `gather_again`, ranks do not keep the inputs of products, but gather them again in the
+    backward pass.
     """
     _check(ranks)
     gather, scatter = ring_all_gather(size, ranks), ring_reduce_scatter(size, ranks)
@@ -113,21 +121,21 @@ def sequence_layer_cost(size: float, ranks: int, *, gather_again: bool = True) -
 
 
 def layer_flop(layer: Layer) -> float:
-    """FLOP of a layer, forward and backward, nothing recomputed: 72bsh²(1 + s/(6h))."""
+    """Return a layer's FLOP, forward and backward, without recomputation: 72bsh²(1 + s/(6h))."""
     return 72 * layer.numbers * layer.hidden * (1 + layer.sequence / (6 * layer.hidden))
 
 
 def attention_recompute_flop(layer: Layer) -> float:
-    """FLOP of attention's two products once more, as selective recomputation does: 4bs²h."""
+    """Return the FLOP of selective recomputation, which repeats attention's two products: 4bs²h."""
     return 4 * layer.numbers * layer.sequence
 
 
 def layer_seconds(
     layer: Layer, ranks: int, link: Link, flop_per_second: float, element_bytes: int = 2
 ) -> tuple[float, float]:
-    """Seconds of a layer's computation and of its communication, which does not overlap.
+    """Return the seconds of a layer's computation and of its communication, without overlap.
 
-    Each rank computes 1/t of the FLOP; the all-reduces go around rings of `link`.
+    Each rank computes 1/t of the FLOP. The all-reduces run on rings of `link`.
     """
     compute = layer_flop(layer) / ranks / flop_per_second
     return compute, layer_cost(element_bytes * layer.numbers, ranks).seconds(link)
@@ -162,10 +170,10 @@ def chunked(
 def hidden_to_pay(
     ranks: int, beta: float, flop_per_second: float, share: float = 1.0, element_bytes: int = 2
 ) -> float:
-    """The hidden size from which communication is at most `share` of the computation.
+    """Return the hidden size from which communication is at most `share` of the computation.
 
-    e(t−1)βF/(9h) is their ratio, without latencies and the s/(6h) of attention: batch and sequence
-    cancel.
+    Without latencies and the s/(6h) of attention, their ratio is e(t−1)βF/(9h), in which batch and
+    sequence cancel.
     """
     return element_bytes * (ranks - 1) * beta * flop_per_second / (9 * share)
 

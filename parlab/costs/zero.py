@@ -1,8 +1,8 @@
-"""What ZeRO costs: bytes on each rank by kind, traffic, and seconds, in closed form.
+"""The costs of ZeRO: formulas for the bytes on each rank by kind, for traffic, and for seconds.
 
-Symbols: Ψ parameters, N ranks. Stage 0 is plain data parallelism; stage 1 splits the optimizer
-states, stage 2 the gradients too, stage 3 the parameters too (Rajbhandari et al. 2020,
-arXiv:1910.02054, sections 5 and 7). Activations are not in it: no stage changes them.
+Symbols: Ψ parameters, N ranks. Stage 0 is plain data parallelism. Stage 1 shards the optimizer
+states, stage 2 also the gradients, and stage 3 also the parameters (Rajbhandari et al. 2020,
+arXiv:1910.02054, sections 5 and 7). Activations are left out, because no stage changes them.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from parlab.costs.collectives import Cost, ring_all_gather, ring_all_reduce, ring_reduce_scatter
 
 STAGES = (0, 1, 2, 3)
-# From which stage on each rank holds a shard of a kind only.
+# The first stage in which each rank holds only a shard of this kind.
 _SPLIT_FROM = {"parameters": 3, "gradients": 2, "optimizer_states": 1}
 
 
@@ -27,8 +27,8 @@ class Recipe:
         return self.parameters + self.gradients + self.optimizer_states
 
 
-# Adam keeps two moments, SGD with momentum one number; in mixed precision the optimizer has the
-# float32 copy of the parameters too (section 3.1: K = 12 for Adam).
+# Adam keeps two moments, and SGD with momentum one number. In mixed precision, the optimizer also
+# has the float32 copy of the parameters (section 3.1: K = 12 for Adam).
 MIXED_ADAM = Recipe(2, 2, 4 + 4 + 4)
 MIXED_MOMENTUM = Recipe(2, 2, 4 + 4)
 FLOAT32_ADAM = Recipe(4, 4, 4 + 4)
@@ -38,9 +38,9 @@ FLOAT32_MOMENTUM = Recipe(4, 4, 4)
 def model_states(
     parameters: float, world_size: int, stage: int, recipe: Recipe = MIXED_ADAM
 ) -> dict[str, float]:
-    """Bytes on each rank between two steps, by kind: Table 1 of the paper.
+    """Return the bytes on each rank between two steps, by kind: Table 1 of the paper.
 
-    Raises ValueError for a stage that is none, and for a world without ranks.
+    Raises ValueError for an unknown stage, and for less than one rank.
     """
     _check(world_size, stage)
     return {
@@ -50,32 +50,34 @@ def model_states(
 
 
 def total(parameters: float, world_size: int, stage: int, recipe: Recipe = MIXED_ADAM) -> float:
-    """Bytes of all model states on each rank."""
+    """Return the bytes of all model states on each rank."""
     return sum(model_states(parameters, world_size, stage, recipe).values())
 
 
 def largest_model(
     device_bytes: float, world_size: int, stage: int, recipe: Recipe = MIXED_ADAM
 ) -> float:
-    """Parameters whose model states fill a device, and leave nothing for activations."""
+    """Return the parameters whose model states fill a device, without space for activations."""
     return device_bytes / total(1, world_size, stage, recipe)
 
 
 def peak_parameters(
     parameters: float, world_size: int, largest: float, *, prefetched: int = 1, element_bytes: int
 ) -> float:
-    """Bytes of parameters at stage 3's peak: the shard, and `prefetched` layers gathered.
+    """Return the peak bytes of parameters in stage 3: the shard, and the gathered layers.
 
-    `largest` is the number of parameters of the largest layer; 2 layers with prefetch.
+    `largest` is the number of parameters of the largest layer, and `prefetched` the number of
+    gathered layers, which is 2 with prefetch.
     """
     return element_bytes * (parameters / world_size + prefetched * largest)
 
 
 def step_cost(size: float, world_size: int, stage: int) -> Cost:
-    """The collectives of a step on rings, for `size` bytes of parameters, and as many of gradients.
+    """Return the cost of a step's collectives on rings, for `size` bytes of parameters.
 
-    Stages 1 and 2: a reduce-scatter of gradients, an all-gather of parameters. Stage 3: an
-    all-gather before the forward pass and one before the backward pass, a reduce-scatter.
+    The gradients have as many bytes. Stages 1 and 2 reduce-scatter gradients and all-gather
+    parameters. Stage 3 all-gathers parameters before the forward pass and again before the backward
+    pass, and reduce-scatters gradients.
     """
     _check(world_size, stage)
     gather, scatter = ring_all_gather(size, world_size), ring_reduce_scatter(size, world_size)
@@ -88,15 +90,15 @@ def step_cost(size: float, world_size: int, stage: int) -> Cost:
 
 
 def bytes_sent(parameters: float, world_size: int, stage: int, element_bytes: int) -> float:
-    """Bytes that each rank sends in a step: 2, 2, 2 or 3 times (N−1)/N of the parameters."""
+    """Return the bytes that each rank sends: 2, 2, 2, or 3 times (N−1)/N of the parameters."""
     return step_cost(parameters * element_bytes, world_size, stage).bytes
 
 
 def tokens_to_hide(flop_per_second: float, beta: float, element_bytes: int = 2) -> float:
-    """Tokens on each rank from which stage 3's forward all-gather hides behind the computation.
+    """Return the tokens per rank from which stage 3's forward all-gather can fully overlap.
 
-    2Ψ FLOP a token forward, against element_bytes·Ψ bytes: the larger of the passes' needs. The
-    backward pass computes twice as much and sends twice as much.
+    The forward pass computes 2Ψ FLOP per token, and sends element_bytes·Ψ bytes. The backward pass
+    needs no more tokens, because it computes twice as much and sends twice as much.
     """
     return element_bytes * beta * flop_per_second / 2
 
@@ -104,10 +106,11 @@ def tokens_to_hide(flop_per_second: float, beta: float, element_bytes: int = 2) 
 def offload_bytes(
     parameters: float, world_size: int, gradient_bytes: int = 2, parameter_bytes: int = 2
 ) -> tuple[float, float]:
-    """Bytes to and from the host in a step, with the optimizer there: gradients out, parameters in.
+    """Return the bytes to and from the host in a step if the optimizer runs there.
 
-    ZeRO-Offload keeps the float32 states and the update on the CPU, so only 16-bit numbers cross
-    (Ren et al. 2021, arXiv:2101.06840, section 3): 4Ψ in all, here for a rank's shard.
+    Gradients go to the host, and parameters come back. ZeRO-Offload keeps the float32 states and
+    the update on the CPU, so only 16-bit numbers are transferred (Ren et al. 2021,
+    arXiv:2101.06840, section 3): 4Ψ in total, here for a rank's shard.
     """
     return gradient_bytes * parameters / world_size, parameter_bytes * parameters / world_size
 
@@ -115,11 +118,12 @@ def offload_bytes(
 def prefetch_seconds(
     compute: float, gather: float, layers: int, *, prefetch: bool, scatter: float = 0.0
 ) -> float:
-    """Seconds of one pass over equal layers that are gathered one at a time.
+    """Return the seconds of one pass over equal layers that are gathered one at a time.
 
-    Without prefetch each layer waits for its own gather. With it the next layer's runs beside the
-    computation: only the first is waited for, and what a gather takes longer than a layer. A
-    `scatter` after each layer, which blocks, comes on top.
+    Without prefetch, each layer waits for its own gather. With prefetch, the gather of the next
+    layer overlaps with the computation. The pass then waits only for the first gather, and if a
+    gather takes longer than a layer, for the difference. A blocking `scatter` after each layer adds
+    its own time.
     """
     if not prefetch:
         return layers * (gather + compute + scatter)

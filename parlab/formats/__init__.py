@@ -1,12 +1,13 @@
-"""Floating-point formats, from their numbers of bits: how far each reaches, and how finely.
+"""Floating-point formats: their ranges and their spacings, computed from their numbers of bits.
 
     FP16.largest            65504.0
     BF16.spacing(1.0)       0.0078125
 
-A number is ±1.f × 2^exponent, or below the smallest exponent ±0.f × 2^smallest: a *subnormal*. All
-sizes follow from the bits of exponent and of f, the mantissa, as in IEEE 754. E4M3 is the one with
-rules of its own (Micikevicius et al. 2022, arXiv:2209.05433, section 3): no infinity, a single
-pattern for NaN, and so numbers where other formats have those.
+A normal number is ±1.f × 2^exponent. A *subnormal* number is below the smallest normal one:
+±0.f × 2^smallest. All sizes follow from the bits of the exponent and of the mantissa f, as in IEEE
+754. Only E4M3 has its own rules (Micikevicius et al. 2022, arXiv:2209.05433, section 3): it has no
+infinity and a single pattern for NaN, and uses the other patterns of the largest exponent for
+numbers.
 """
 
 import math
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Format:
-    """A sign, `exponent_bits` and `mantissa_bits`.
+    """A format with a sign bit, `exponent_bits`, and `mantissa_bits`.
 
-    `infinities` says that the largest exponent is kept for infinity and NaN; without them only
-    the pattern of all ones is NaN.
+    With `infinities`, the largest exponent is reserved for infinity and NaN. Without, only the
+    pattern of all ones is NaN.
     """
 
     name: str
@@ -28,17 +29,17 @@ class Format:
 
     @property
     def bits(self) -> int:
-        """All bits of a number, its sign among them."""
+        """The bits of a number, including its sign."""
         return 1 + self.exponent_bits + self.mantissa_bits
 
     @property
     def bias(self) -> int:
-        """What the stored exponent is more than the exponent."""
+        """The difference between the stored exponent and the exponent."""
         return 2 ** (self.exponent_bits - 1) - 1
 
     @property
     def smallest_exponent(self) -> int:
-        """Of normal numbers; subnormals share it."""
+        """The smallest exponent of normal numbers. Subnormal numbers have it, too."""
         return 1 - self.bias
 
     @property
@@ -50,7 +51,7 @@ class Format:
 
     @property
     def smallest_normal(self) -> float:
-        """The smallest number above 0 that has all its mantissa bits."""
+        """The smallest normal number above 0."""
         return 2.0**self.smallest_exponent
 
     @property
@@ -64,9 +65,9 @@ class Format:
         return 2.0**-self.mantissa_bits
 
     def spacing(self, x: float) -> float:
-        """The step from |x| to the next larger number; half of it is the largest rounding error.
+        """Return the step from |x| to the next larger number, twice the largest rounding error.
 
-        Raises ValueError where there is no next number: beyond `largest`, and for NaN.
+        Raises ValueError if there is no such number: beyond `largest`, and for NaN.
         """
         if not abs(x) <= self.largest:
             raise ValueError(f"{self.name} ends at {self.largest:g}: there is no {x:g}")

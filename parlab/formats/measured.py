@@ -1,4 +1,4 @@
-"""Round real numbers: updates that vanish, means over ranks, blocks with a scale.
+"""Measurements with rounded numbers: vanishing updates, means over ranks, blocks with a scale.
 
 This module needs torch, so `parlab.formats` does not import it.
 """
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def lost_updates(dtype: torch.dtype, ratio: float) -> float:
-    """The share of weights that an update of `ratio` times the weight leaves as they are.
+    """Return the share of weights that an update of `ratio` times the weight does not change.
 
-    Of all weights from 1 up to 2 that `dtype` has, with updates up and down, rounded to `dtype`
-    before they are added.
+    It tries all weights of `dtype` from 1 up to 2, with positive and negative updates that are
+    rounded to `dtype` before they are added.
     """
     epsilon = torch.finfo(dtype).eps
     weights = (1 + epsilon * torch.arange(round(1 / epsilon), dtype=torch.float64)).to(dtype)
@@ -59,18 +59,18 @@ def accurate_sizes(
 
 
 def relative_error(got: Tensor, right: Tensor) -> float:
-    """Root mean square of the difference over that of what is right; infinite with such numbers."""
+    """Return the root mean square of the difference over that of `right`, or infinity."""
     error = (got.double() - right.double()).square().mean().sqrt()
     value = (error / right.double().square().mean().sqrt()).item()
     return value if value == value else float("inf")
 
 
 def scaled(values: Tensor, dtype: torch.dtype, block: int) -> Tensor:
-    """Numbers in an 8-bit format with a scale for each `block` of them, and back again.
+    """Round numbers to an 8-bit format with a scale for each `block` of them. Return the numbers.
 
-    The scale is the power of two that brings a block's largest number to the format's largest
-    octave or below, as in the MX formats (Rouhani et al. 2023, arXiv:2310.10537); what is still
-    above the format's largest number becomes that. `len(values)` is a multiple of `block`.
+    The scale is the power of two that brings a block's largest number into the format's largest
+    octave or below, as in the MX formats (Rouhani et al. 2023, arXiv:2310.10537). Numbers that are
+    still too large become the format's largest number. `len(values)` is a multiple of `block`.
     """
     blocks = values.double().view(-1, block)
     top = torch.finfo(dtype).max

@@ -7,10 +7,10 @@
     accesses.stored_in(result)      # which of its elements kernels have written
     accesses.kept(result)           # which of those still are what was stored
 
-An access outside is not carried out: a load returns nothing and a store changes nothing, so that no
-kernel can end the process. If a load has a mask and no `other`, the floats that it excludes are
-NaN; on a GPU they are undefined. On a GPU, none of this is known, and `known` is False: only the
-guards of `buffers` remain.
+Accesses outside of all tensors are not carried out, so that no kernel can crash the process: a load
+returns nothing, and a store changes nothing. If a load has a mask and no `other`, the floats that
+it excludes are NaN. (On a GPU, they are undefined.) On a GPU, nothing is recorded and `known` is
+False: only the guards of `buffers` show wrong accesses.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,11 +33,11 @@ class Outside:
     """An access outside of all tensors.
 
     Attributes:
-        stores: whether it is a store, else a load.
-        count: number of elements of that one access that are outside.
-        buffer: the guarded buffer whose guard it meets, or None.
+        stores: True for a store, False for a load.
+        count: how many elements of this access are outside.
+        buffer: the guarded buffer whose guard it touches, or None.
         distance: elements from that buffer's first element.
-        program: the program's place on the three axes of the grid.
+        program: the program's position on the three axes of the grid.
         element_bytes: the size of an element, from the pointer's type.
     """
 
@@ -61,13 +61,13 @@ class _Store:
 
 @dataclass
 class Accesses:
-    """What the kernels did.
+    """The recorded accesses of kernels.
 
     Attributes:
-        known: whether anything is known: on a GPU it is not.
+        known: whether accesses are recorded, which is not possible on a GPU.
         loaded, stored: bytes.
         outside: the first access outside of all tensors.
-        undefined: whether a load had masked floats, and no `other` for them.
+        undefined: whether a load had masked floats and no `other`.
         at_launch: the arena's memory when the first kernel began.
     """
 
@@ -82,7 +82,7 @@ class Accesses:
 
     @property
     def largest_load(self) -> int:
-        """The most elements that a single load reads."""
+        """The largest number of elements that a single load read."""
         return max((addresses.size for addresses in self._loads), default=0)
 
     def stored_in(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -155,7 +155,7 @@ def _elements_in(tensor: torch.Tensor, addresses: list[np.ndarray]) -> torch.Ten
 
 
 class _Recorder:
-    """Records what the interpreter's loads, stores and launches do.
+    """Records the interpreter's loads, stores, and launches.
 
     Each method gets the interpreter's own function, and its arguments.
     """
@@ -251,7 +251,7 @@ def _element_bytes(pointers: Any) -> int:
 
 
 def _undefined(pointers: Any) -> TensorHandle | None:
-    """Return NaN for what a load leaves undefined; None for integers."""
+    """Return NaN for numbers that a load leaves undefined; None for integers."""
     dtype = pointers.get_element_ty()
     if dtype not in (tl.float16, tl.bfloat16, tl.float32, tl.float64):
         return None
@@ -263,7 +263,7 @@ def _undefined(pointers: Any) -> TensorHandle | None:
 
 @contextmanager
 def recorded(arena: Arena) -> Iterator[Accesses]:
-    """Record what kernels do with memory within; on a GPU, nothing is recorded."""
+    """Record the memory accesses of kernels in this context. On a GPU, nothing is recorded."""
     recorder = _Recorder(arena)
     if not INTERPRETED:
         yield recorder.accesses

@@ -36,7 +36,7 @@ class Memory:
         self._found: list[weakref.ref] = []
 
     def launch(self, arguments: list[Any]) -> None:
-        """Note that a kernel begins: its arguments are known, and living tensors found before."""
+        """Prepare for a kernel: store the memory of its arguments and of other known tensors."""
         self._found = [tensor for tensor in self._found if tensor() is not None]
         self._extents = [_extent(a) for a in arguments if isinstance(a, torch.Tensor)]
         self._extents += [_extent(t) for t in (tensor() for tensor in self._found) if t is not None]
@@ -61,7 +61,7 @@ class Memory:
 
     def _in_other_tensors(self, addresses: np.ndarray) -> np.ndarray:
         found = self._in_extents(addresses)
-        for generation in (0, 1, 2):  # of Python's objects, the youngest first: they are few
+        for generation in (0, 1, 2):  # of Python's objects, starting with the few youngest ones
             if found.all():
                 break
             tensors = _plain_tensors(gc.get_objects(generation))
@@ -81,13 +81,13 @@ class Memory:
 
 
 def _plain_tensors(objects: list[Any]) -> list[torch.Tensor]:
-    # Types first: hundreds of thousands of objects have few types.
+    # Check types first: hundreds of thousands of objects have few types.
     types = {one for one in set(map(type, objects)) if issubclass(one, torch.Tensor)}
     return [one for one in objects if type(one) in types and one.device.type == "cpu"]
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the storage's first and last address: a kernel that gets a view may use all of it."""
+    """Return the storage's first and last address. A kernel with a view may use all of it."""
     try:
         storage = tensor.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()

@@ -6,8 +6,8 @@
     …
     arena.overwritten()                                       # the guards that a store has changed
 
-A buffer has NaN (integers: their smallest number) before and after the tensor and in its gaps. What
-a kernel loads there spoils its result, and what it stores there is found.
+A buffer has NaN, or the smallest number for integers, before and after the tensor and in its gaps.
+A kernel that loads these numbers gets a wrong result, and `overwritten` finds stores.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-GUARD = 4096  # elements before and behind: a block that runs over ends within
-ALIGNMENT = 16  # elements: memory that torch gives is aligned, and compiled kernels rely on it
+GUARD = 4096  # elements before and after, enough for a block that crosses the tensor's end
+ALIGNMENT = 16  # elements: torch's memory is aligned, and compiled kernels rely on it
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Buffer:
     """A tensor's memory.
 
     Attributes:
-        name: what messages call it.
+        name: its name in messages.
         view: the tensor that a kernel gets.
-        whole: the view's memory with its guards, one-dimensional, as are the next two.
-        inside: whether an element belongs to the view.
-        filler: what `whole` was before the view was filled.
+        whole: the view's memory with its guards. This and the next two are one-dimensional.
+        inside: whether each element belongs to the view.
+        filler: the values of `whole` before the view was filled.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Arena:
     def place(
         self, name: str, values: torch.Tensor, strides: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Return a tensor of these values, shape and dtype, with guards.
+        """Return a tensor with the values, shape, and dtype of `values`, and with guards.
 
         Args:
-            name: what messages call it.
+            name: its name in messages.
             values: its first values.
             strides: in elements, none negative; default: those of a contiguous tensor.
         """

@@ -9,7 +9,7 @@ _STUB = re.compile(r'^\s*raise NotImplementedError\("(.+)"\)', re.MULTILINE)
 
 
 def cause_of(error: Exception) -> BaseException:
-    """Return what a kernel, or a kernel that it calls, raised.
+    """Return the error that a kernel, or a kernel that it calls, raised.
 
     The compiler does not know `raise`, so it reports the stub of an exercise as an unsupported
     statement. Return the stub's NotImplementedError instead.

@@ -1,8 +1,9 @@
-"""Triton's interpreter, which runs kernels with NumPy where there is no GPU.
+"""Triton's interpreter, which runs kernels with NumPy if there is no GPU.
 
-It is for correctness: a launch takes milliseconds, on a GPU microseconds. This module corrects what
-the interpreter of triton 3.7.1 does differently from a GPU: it truncates a float32 instead of
-rounding it to the nearest bfloat16, and computes with the bits of bfloat16 numbers as integers.
+It tests correctness, not speed: a launch takes milliseconds, but microseconds on a GPU. This module
+corrects differences between the interpreter of triton 3.7.1 and a GPU. The interpreter truncates a
+float32 instead of rounding it to the nearest bfloat16, and computes with the bits of bfloat16
+numbers as integers.
 """
 
 import functools
@@ -103,7 +104,7 @@ def _reduces(apply: Callable) -> Callable:
 
 
 def _atomics(update: Callable) -> Callable:
-    """Add bfloat16 numbers, one after the other: several may have the same address."""
+    """Add bfloat16 numbers one after the other, because several may have the same address."""
 
     def corrected(self: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
         if not _is_bfloat16(value) or op != ir.ATOMIC_OP.FADD:
@@ -147,7 +148,7 @@ def _correct() -> None:
 
 
 def _interpret() -> None:
-    """Interpret also kernels that were decorated before the interpreter was selected."""
+    """Also interpret kernels that were decorated before the interpreter was selected."""
 
     @functools.cache
     def twin(kernel: JITFunction) -> interpreter.InterpretedFunction:

@@ -32,7 +32,7 @@ class Launch:
 
 @contextmanager
 def launches() -> Iterator[list[Launch]]:
-    """Record the launches within, in order, by any function on any thread."""
+    """Record all launches in this context, in order, by any function on any thread."""
     launched: list[Launch] = []
     kind = InterpretedFunction if INTERPRETED else JITFunction
     run = kind.run

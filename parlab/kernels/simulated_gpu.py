@@ -22,9 +22,9 @@ class Event:
     Attributes:
         kind: "parameters", "optimizer", "step", "clock", or "synchronize".
         name: of the optimizer, for its creation and its steps.
-        time: of the host after the call, in seconds.
-        busy: whether the GPU still has work then.
-        parameters: those that were made, or that an optimizer got.
+        time: the host's time after the call, in seconds.
+        busy: whether the GPU still has work at that time.
+        parameters: the new parameters, or those that an optimizer got.
     """
 
     kind: str
@@ -35,9 +35,9 @@ class Event:
 
 
 class SimulatedGPU:
-    """Work waits in a queue, in which one step follows the other.
+    """A GPU with a queue of steps, which run one after the other.
 
-    An optimizer's first step takes longer, since it creates states and compiles kernels. The GPU
+    An optimizer's first step takes longer, because it creates states and compiles kernels. The GPU
     becomes slower while it works, as if it got hot, and some steps are interrupted.
     """
 

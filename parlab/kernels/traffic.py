@@ -1,4 +1,4 @@
-"""What PyTorch's own operations read from memory and write to it.
+"""Counts the bytes that PyTorch's operations read from memory and write to it.
 
 with traffic() as moved:
     y = x.exp() / 3
@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_iter
 class traffic(TorchDispatchMode):
     """Counts operations and the bytes of the tensors that they read and write.
 
-    An operation that changes a tensor reads and writes it. One that gets a tensor twice reads it
-    once. Views, which move nothing, do not count, nor do tensors without dimensions, such as Adam's
-    step count.
+    An operation that changes a tensor reads and writes it. An operation that gets a tensor twice
+    reads it once. Views do not count, because they move nothing, and neither do tensors without
+    dimensions, such as Adam's step count.
     """
 
     def __init__(self) -> None:

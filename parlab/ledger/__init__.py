@@ -1,15 +1,15 @@
-"""Counts calls and bytes: what a program really sends, its own code and the libraries' alike.
+"""Counts the calls and bytes that a program really sends, both in its own code and in libraries.
 
     ledger = Ledger()
-    comm = ledger.watch(comm)    # an mpi4py communicator that enters each call in the ledger
-    with ledger:                 # and every call of torch.distributed made inside, also by DDP
+    comm = ledger.watch(comm)    # an mpi4py communicator that records each call in the ledger
+    with ledger:                 # also records each call of torch.distributed, even those of DDP
         loss.backward()
     print(ledger.table())
 
-What the bytes mean. `bytes_sent` is what this rank hands to a call, `bytes_received` what the call
-hands to this rank:
+`bytes_sent` are the bytes that this rank passes to a call, and `bytes_received` are the bytes that
+it gets back:
 
-    call             this rank hands in               this rank gets
+    call             this rank passes                 this rank gets
     send, recv       the message                      the message
     broadcast        the buffer, on the root          the buffer, elsewhere
     reduce           the buffer                       the buffer, on the root
@@ -20,11 +20,13 @@ hands to this rank:
     reduce_scatter   all parts                        its part
     all_to_all       a part for each rank             a part from each rank
 
-Between the ranks other numbers of bytes travel, and how many depends on the algorithm: an
-all-reduce of S bytes on a ring of N ranks moves 2(N−1)/N · S a rank (`parlab.costs`). To see
-those, watch an algorithm that is built from messages. Python objects count as long as their
-pickle is. Calls that raise are not entered; nor are messages to or from `MPI.PROC_NULL`, matched
-probes, and one-sided communication. A persistent request counts each time it is started.
+The number of bytes that travel between the ranks is different, because it depends on the algorithm.
+For example, in an all-reduce of S bytes on a ring of N ranks, each rank sends 2(N−1)/N · S bytes
+(`parlab.costs`). To count these, watch an algorithm that is built from messages.
+
+A Python object counts with the length of its pickle. A persistent request counts each time it is
+started. The ledger does not record calls that raise, messages to or from `MPI.PROC_NULL`, matched
+probes, and one-sided communication.
 """
 
 from parlab.ledger.calls import Call

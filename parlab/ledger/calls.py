@@ -24,24 +24,25 @@ OPS = tuple(dict.fromkeys((*SENDS, *RECEIVES, *COLLECTIVES)))
 
 @dataclass
 class Call:
-    """One call on this rank. Ranks are those of the communicator that was watched, or of the group.
+    """One call on this rank. Ranks are numbered as in the watched communicator or the group.
 
     Attributes:
-        api: its name where it was made: `Send`, `allreduce` (mpi4py), `c10d.allreduce` (torch).
-        op: its name in this course, one of `OPS`, whatever the library calls it.
-        bytes_sent: what this rank handed in (see `parlab.ledger`).
-        bytes_received: what this rank got. Of a receive under way, the room for it.
-        size: ranks of the communicator or group.
+        api: the library's name for it: `Send`, `allreduce` (mpi4py), `c10d.allreduce` (torch).
+        op: this course's name for it, one of `OPS`.
+        bytes_sent: bytes that this rank passed to the call (see `parlab.ledger`).
+        bytes_received: bytes that this rank got. Until a receive is complete, the buffer's size.
+        size: number of ranks of the communicator or group.
         start: when the call was made (seconds, `time.perf_counter`).
-        end: when it was complete: a non-blocking mpi4py call's when a wait or test said so, or
-            at the next call after that; None before. A torch call's, when the call returned. NCCL
-            has then only queued the operation for the GPU.
-        end_seen: False where it was complete out of sight, as in `Request.Waitall`: `end` is late.
-        to: the rank sent to.
-        source: the rank received from; None while it is any.
+        end: when it was complete (seconds), or None before. For a non-blocking mpi4py call, this is
+            when a wait or test returned, or at the next call after that. For a torch call, it is
+            when the call returned. NCCL has then only queued the operation for the GPU.
+        end_seen: False if the call completed without being noticed, as in `Request.Waitall`. Then
+            `end` is too late.
+        to: the rank to which it sends.
+        source: the rank from which it receives; None as long as this can be any rank.
         root: the root of a collective that has one.
-        tag: a message's tag; of a `sendrecv`, that of what it sends.
-        thread: name of the thread that called.
+        tag: a message's tag; for a `sendrecv`, the tag of the message that it sends.
+        thread: name of the calling thread.
     """
 
     api: str
@@ -60,7 +61,10 @@ class Call:
 
     @property
     def bytes(self) -> int:
-        """The message sent, or else received; the larger side of a collective (all parts)."""
+        """Bytes of the message, or the larger side of a collective (all parts).
+
+        For a `sendrecv`, these are the bytes sent.
+        """
         if self.op == "sendrecv":
             return self.bytes_sent
         return max(self.bytes_sent, self.bytes_received)
@@ -71,8 +75,8 @@ class Call:
         return next((r for r in (self.to, self.source, self.root) if r is not None), None)
 
 
-def one_sided(op: str, is_root: bool, sent: int, received: int) -> tuple[int, int]:
-    """`sent` and `received` of a rooted collective, less what this rank only has a buffer for."""
+def without_unused(op: str, is_root: bool, sent: int, received: int) -> tuple[int, int]:
+    """Return `sent` and `received`, without buffers that a rooted collective does not use here."""
     if op in ("broadcast", "scatter") and not is_root:
         sent = 0
     if op in ("reduce", "gather") and not is_root:

@@ -1,4 +1,4 @@
-"""The list that a ledger is: calls in order, some of them still under way."""
+"""The list of calls in a ledger, some of which may not be complete yet."""
 
 from collections.abc import Callable
 
@@ -10,24 +10,27 @@ class Entries:
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
-        self._under_way: list[Callable[[], bool]] = []
+        self._incomplete: list[Callable[[], bool]] = []
 
     def enter(self, call: Call) -> None:
         """Add a call."""
         self._calls.append(call)
 
     def follow(self, settled: Callable[[], bool]) -> None:
-        """Add a call under way: `settled` notes its end where there is one, and says whether."""
-        self._under_way.append(settled)
+        """Add a call that is not complete. `settled` records its end if it has ended.
+
+        It returns True if the call has ended.
+        """
+        self._incomplete.append(settled)
 
     def settle(self) -> None:
-        """Note the end of calls that completed where nobody saw it, as in `Request.Waitall`."""
-        if self._under_way:
-            self._under_way = [settled for settled in self._under_way if not settled()]
+        """Record the end of calls that completed without being noticed, as in `Waitall`."""
+        if self._incomplete:
+            self._incomplete = [settled for settled in self._incomplete if not settled()]
 
     @property
     def made(self) -> int:
-        """Number of calls so far; other threads may ask."""
+        """Number of calls so far. Other threads may read it."""
         return len(self._calls)
 
     @property
@@ -39,4 +42,4 @@ class Entries:
     def clear(self) -> None:
         """Forget the calls so far."""
         self._calls.clear()
-        self._under_way.clear()
+        self._incomplete.clear()

@@ -1,4 +1,4 @@
-"""The ledger: what is in it, and how calls get there."""
+"""The ledger, which records calls and counts them."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,22 +14,22 @@ from parlab.ledger.watched import WatchedComm
 
 
 class Ledger(Entries):
-    """The calls of this rank; see `parlab.ledger` for use and for what bytes mean."""
+    """The calls of this rank. `parlab.ledger` explains how to use it and what the bytes mean."""
 
     def __init__(self) -> None:
         super().__init__()
         self._recordings: list[AbstractContextManager] = []
 
     def watch(self, comm: MPI.Intracomm) -> MPI.Intracomm:
-        """A communicator on the same handle as `comm` that enters each call here.
+        """Return a communicator with the handle of `comm` that records each call in this ledger.
 
-        So are the communicators made from it by Dup, Clone, Split, Split_type, Create and
-        Create_group.
+        Communicators that are made from it by Dup, Clone, Split, Split_type, Create, or
+        Create_group record their calls as well.
         """
         return WatchedComm(comm, self)
 
     def __enter__(self) -> Self:
-        # torch takes seconds to import, and labs in mpi4py alone do without it.
+        # Importing torch takes seconds, and labs that only use mpi4py do not need it.
         from parlab.ledger.torch_calls import recording
 
         self._recordings.append(recording(self.enter))
@@ -45,30 +45,30 @@ class Ledger(Entries):
         self._recordings.pop().__exit__(kind, error, traceback)
 
     def sends(self) -> list[Call]:
-        """The calls that sent a message to one rank."""
+        """Return the calls that sent a message to one rank."""
         return [call for call in self.calls if call.op in SENDS]
 
     def receives(self) -> list[Call]:
-        """The calls that received a message from one rank."""
+        """Return the calls that received a message from one rank."""
         return [call for call in self.calls if call.op in RECEIVES]
 
     def count(self, op: str | None = None) -> int:
-        """Number of calls, of all or of one op."""
+        """Return the number of calls, or of calls of one op."""
         return len(self._of(op))
 
     def bytes_sent(self, op: str | None = None) -> int:
-        """Bytes that this rank handed in, in all calls or in those of one op."""
+        """Return the bytes that this rank passed to all calls, or to those of one op."""
         return sum(call.bytes_sent for call in self._of(op))
 
     def bytes_received(self, op: str | None = None) -> int:
-        """Bytes that this rank got, in all calls or in those of one op."""
+        """Return the bytes that this rank got from all calls, or from those of one op."""
         return sum(call.bytes_received for call in self._of(op))
 
     def ring_bytes(self) -> float:
-        """Bytes that this rank sends where every collective goes around a ring, which sends least.
+        """Return the bytes that this rank sends if every collective uses a ring, the minimum.
 
-        Messages count as they are, and a barrier for nothing. Raises ValueError for an op that has
-        no such bound (see `bus_bandwidth`).
+        Messages count with their own bytes, and barriers with 0. Raises ValueError for an op that
+        has no such minimum (see `bus_bandwidth`).
         """
         return ring_bytes_sent(self.calls)
 
@@ -78,7 +78,7 @@ class Ledger(Entries):
         return [call for call in self.calls if op in (None, call.op)]
 
     def table(self) -> str:
-        """Calls and bytes by op, in the order of first use, as text."""
+        """Return a table of calls and bytes by op, in the order of first use, as text."""
         ops = list(dict.fromkeys(call.op for call in self.calls))
         columns: list[tuple[str, Callable[[str | None], int]]] = [
             ("calls", self.count),
@@ -96,7 +96,7 @@ class Ledger(Entries):
 
 
 def ring_bytes_sent(calls: Sequence[Call]) -> float:
-    """Bytes of one rank's `calls`, as `Ledger.ring_bytes` counts them."""
+    """Return the bytes of one rank's `calls`, as `Ledger.ring_bytes` counts them."""
     return sum(
         ring_bytes(call.op, call.bytes, call.size)
         if call.op in COLLECTIVES and call.op != "barrier"

@@ -1,4 +1,4 @@
-"""Persistent requests (`Send_init`, `Allreduce_init`): an entry each time they are started."""
+"""Records persistent requests (`Send_init`, `Allreduce_init`) each time they are started."""
 
 import inspect
 import time
@@ -12,7 +12,7 @@ from parlab.ledger.calls import Call
 from parlab.ledger.entries import Entries
 from parlab.ledger.requests import RecordsCompletion
 
-# The op of each start of a message, by the name of the method that makes the request.
+# The op to record for each start, by the name of the method that makes the request.
 MAKERS = {
     "Send_init": "isend",
     "Bsend_init": "isend",
@@ -23,7 +23,7 @@ MAKERS = {
 
 
 class Prequest(MPI.Prequest):
-    """mpi4py's own, of which `MPI.Prequest.Startall` tells each request that it is started."""
+    """mpi4py's class, with a `Startall` that also records watched requests."""
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
@@ -33,21 +33,21 @@ class Prequest(MPI.Prequest):
         super().Startall(requests)
 
 
-MPI.Prequest = Prequest  # else a start by the class would go past the requests
+MPI.Prequest = Prequest  # otherwise, `MPI.Prequest.Startall` would not be recorded
 
 
 class WatchedPrequest(RecordsCompletion, Prequest):
-    """A persistent request that enters a copy of `call` whenever it is started.
+    """A persistent request that records a copy of `call` each time it is started.
 
-    Seen are its start, alone or by `Startall`, its `Wait` and `Test`, and its end in `Waitall`
-    and its like.
+    It notices `Start`, `Startall`, `Wait`, and `Test`, and later also an end in calls such as
+    `Waitall`.
     """
 
     def __new__(cls, request: MPI.Prequest, call: Call, entries: Entries) -> "WatchedPrequest":
         return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Prequest, call: Call, entries: Entries) -> None:
-        self._pattern, self._entries = call, entries
+        self._template, self._entries = call, entries
         self._call: Call | None = None
 
     def Start(self) -> None:
@@ -55,10 +55,10 @@ class WatchedPrequest(RecordsCompletion, Prequest):
         super().Start()
 
     def begin(self) -> None:
-        """Enter a start; the one before has ended by now, in sight or not."""
+        """Record a start. The previous one has ended by now, even if this was not noticed."""
         if self._call is not None:
             self._call.end = time.perf_counter()
-        self._call = replace(self._pattern, start=time.perf_counter(), end=None)
+        self._call = replace(self._template, start=time.perf_counter(), end=None)
         self._entries.enter(self._call)
         self._entries.follow(self._settled)
 
@@ -72,7 +72,10 @@ class WatchedPrequest(RecordsCompletion, Prequest):
             call.bytes_received = status.Get_count(MPI.BYTE)
 
     def _settled(self) -> bool:
-        """Notes the end of a start where MPI has done with it and nobody waited for this one."""
+        """Record the end if MPI has completed the request and no `Wait` or `Test` noticed it.
+
+        Return True if this call has ended.
+        """
         call, status = self._call, MPI.Status()
         if call is not None and self.Get_status(status):
             self._complete(status)
@@ -80,7 +83,7 @@ class WatchedPrequest(RecordsCompletion, Prequest):
 
 
 def maker(name: str, op: str, entry: Callable[..., Call | None]) -> Callable[..., Any]:
-    """The method `name` of a watched communicator; `entry` makes what each start enters."""
+    """Return the method `name` of a watched communicator. `entry` makes the call to record."""
     method = getattr(MPI.Topocomm, name)
     signature = inspect.signature(method)
 

@@ -1,4 +1,4 @@
-"""Messages that a matched probe has found (`Mprobe`), entered when they are received."""
+"""Records messages that a matched probe (`Mprobe`) has found, when they are received."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from parlab.ledger.calls import Call
 
 
 class WatchedMessage(MPI.Message):
-    """A message found on the watched communicator `comm`: its `Recv` or `recv` is entered."""
+    """A message found on the watched communicator `comm`. Its `Recv` or `recv` is recorded."""
 
     def __new__(cls, message: MPI.Message, comm: Any) -> "WatchedMessage":
         return super().__new__(cls, message)

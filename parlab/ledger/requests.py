@@ -1,10 +1,10 @@
-"""Requests whose end is noted."""
+"""Requests that record when they are complete."""
 
 from mpi4py import MPI
 
 
 class RecordsCompletion:
-    """Stands before an MPI request's class: once a `Wait` or `Test` has it done, it is noted."""
+    """Mixin for a class of MPI requests: calls `_complete` when a `Wait` or `Test` completes it."""
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         status = status or MPI.Status()
@@ -20,5 +20,5 @@ class RecordsCompletion:
         return completed
 
     def _complete(self, status: MPI.Status) -> None:
-        """Note its end, and what `status` tells of it."""
+        """Record the end of the request, and the information in `status`."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Bytes of what is handed to mpi4py: buffers in all their notations, and objects."""
+"""Counts the bytes of mpi4py's arguments: buffers in all their notations, and objects."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +7,10 @@ from mpi4py import MPI
 
 
 def buffer_bytes(spec: Any, blocks: int = 1) -> int:
-    """Bytes of a buffer: an array, or [array, count(s), displacements, type(s)] in part.
+    """Return the bytes of a buffer, and 0 for None and `MPI.IN_PLACE`.
 
-    0 for None and `MPI.IN_PLACE`. One count stands for each of `blocks` equal blocks.
+    A buffer is an array, or a list [array, counts, displacements, types], some of which may be
+    missing. A single count is the size of each of `blocks` equal blocks.
     """
     if spec is None or spec is MPI.IN_PLACE or spec is MPI.BOTTOM:
         return 0
@@ -47,10 +48,10 @@ def _memory_bytes(memory: Any) -> int:
 
 
 def object_bytes(value: Any) -> int:
-    """Bytes of a Python object as mpi4py sends it."""
+    """Return the bytes of a Python object as mpi4py sends it."""
     return len(MPI.pickle.dumps(value))
 
 
 def objects_bytes(values: Sequence[Any] | None) -> int:
-    """Bytes of several objects, each sent for itself."""
+    """Return the total bytes of several objects, each pickled on its own."""
     return sum(object_bytes(value) for value in values or ())

@@ -1,5 +1,8 @@
-"""Enters the calls of torch.distributed: those that pass through torch's dispatcher, which is how
-C++ and libraries make them, and those on a `torch_mpi.group.MPIGroup`, which do not."""
+"""Records calls of torch.distributed.
+
+Calls of C++ code and libraries pass through torch's dispatcher, where this module records them.
+Calls on a `torch_mpi.group.MPIGroup` do not, so the group reports them to `observers`.
+"""
 
 import contextlib
 import functools
@@ -14,21 +17,21 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parlab.ledger.calls import Call, one_sided
+from parlab.ledger.calls import Call, without_unused
 from parlab.runtime.torch_mpi.observers import observers
 
 Enter = Callable[[Call], None]
 
 
 class _Kind(NamedTuple):
-    """What an operation is, and the names of its arguments that hold what is sent and received."""
+    """An operation, and the names of the arguments with the data that it sends and receives."""
 
     op: str
     sent: str
     received: str
 
 
-# By the operation's name without underscores at its end. "return" stands for the result.
+# By the operation's name without trailing underscores. "return" means the result of the call.
 _KINDS = {
     "allreduce": _Kind("all_reduce", "tensors", "tensors"),
     "allreduce_coalesced": _Kind("all_reduce", "tensors", "tensors"),
@@ -50,7 +53,7 @@ _KINDS = {
     "send": _Kind("send", "tensors", ""),
     "recv": _Kind("recv", "", "tensors"),
     "recv_any_source": _Kind("recv", "", "tensors"),
-    # What MPIGroup calls them, where that differs.
+    # Names of MPIGroup's methods, if they are different.
     "all_gather_single": _Kind("all_gather", "input_tensor", "output_tensor"),
     "all_gather_single_coalesced": _Kind("all_gather", "input_tensors", "output_tensors"),
     "reduce_scatter_single": _Kind("reduce_scatter", "input_tensor", "output_tensor"),
@@ -71,17 +74,20 @@ _FUNCTIONAL_KINDS = {
     "isend": _Kind("isend", "tensor", ""),
     "irecv": _Kind("irecv", "", "tensor"),
 }
-BATCH = "batch_p2p_ops"  # of the functional ones: several messages in one call
+BATCH = "batch_p2p_ops"  # a functional operation with several messages
 _TABLES = {"c10d": _KINDS, "_c10d_functional": _FUNCTIONAL_KINDS}
 
-# Set in a thread while one of these operations runs: what it calls in turn is part of it.
+# True in a thread while an operation runs. Calls that the operation itself makes are part of it.
 _inside = threading.local()
 
 
 @contextlib.contextmanager
 def recording(enter: Enter) -> Iterator[None]:
-    """Call `enter` for each call of torch.distributed: in this thread, and in the threads of its
-    backward passes, through the dispatcher; in any thread on an MPIGroup."""
+    """Call `enter` for each call of torch.distributed.
+
+    Calls through the dispatcher count in this thread and in the threads of its backward passes.
+    Calls on an MPIGroup count in all threads.
+    """
 
     def observe(
         group: Any, name: str, args: tuple[Any, ...], result: Any, start: float, end: float
@@ -106,7 +112,7 @@ def group_call(
     start: float,
     end: float | None,
 ) -> Call:
-    """The entry for a method of an MPIGroup, called with `args`."""
+    """Return the entry for a call of an MPIGroup's method with `args`."""
     named = dict(zip(_parameters(type(group), name), args, strict=False))
     opts = named.get("opts")
     if opts is not None and hasattr(opts, "rootRank"):
@@ -127,7 +133,7 @@ class _Recorder(TorchDispatchMode):
         is_batch = (func.namespace, func._opname) == ("_c10d_functional", BATCH)
         if kind is None and not is_batch:
             if any(_is_dtensor(t) for t in types):
-                # It turns into collectives of ordinary tensors, which then pass here.
+                # torch replaces it by collectives on ordinary tensors, which are recorded here.
                 return NotImplemented
             return func(*args, **kwargs)
         outer, _inside.operation = getattr(_inside, "operation", False), True
@@ -146,7 +152,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _messages(batch: dict[str, Any]) -> Iterator[tuple[_Kind, dict[str, Any]]]:
-    """Return the kind and the arguments of each message of a batch."""
+    """Yield the kind and the arguments of each message of a batch."""
     lists = (batch[name] for name in ("op_list", "peer_list", "tag_list", "tensors"))
     for op, peer, tag, tensor in zip(*lists, strict=True):
         peer_name = "dst" if op == "isend" else "src"
@@ -154,7 +160,7 @@ def _messages(batch: dict[str, Any]) -> Iterator[tuple[_Kind, dict[str, Any]]]:
 
 
 def _is_dtensor(kind: type) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # where there is one, it is loaded
+    module = sys.modules.get("torch.distributed.tensor")  # loaded if any DTensor exists
     return module is not None and issubclass(kind, module.DTensor)
 
 
@@ -188,7 +194,7 @@ def _call(
         _bytes(result if argument == "return" else named.get(argument))
         for argument in (kind.sent, kind.received)
     )
-    sent, received = one_sided(kind.op, root == group.rank(), sent, received)
+    sent, received = without_unused(kind.op, root == group.rank(), sent, received)
     receives = kind.op in ("recv", "irecv")
     source = named.get("src") if receives else None
     return Call(
@@ -208,7 +214,7 @@ def _call(
 
 
 def _bytes(value: Any) -> int:
-    """Bytes of all tensors in nested lists."""
+    """Return the bytes of all tensors in nested lists."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, list | tuple):

@@ -1,13 +1,13 @@
-"""How many bytes a call of mpi4py takes from this rank, and gives to it."""
+"""Counts the bytes that this rank passes to a call of mpi4py, and those that it gets back."""
 
 from typing import Any
 
 from mpi4py import MPI
 
-from parlab.ledger.calls import one_sided
+from parlab.ledger.calls import without_unused
 from parlab.ledger.sizes import buffer_bytes, object_bytes, objects_bytes
 
-# One part for each rank on these sides of these operations.
+# Operations that send, or receive, one part for each rank.
 _PARTS_SENT = ("scatter", "all_to_all")
 _PARTS_RECEIVED = ("gather", "all_gather", "all_to_all")
 
@@ -15,7 +15,10 @@ _PARTS_RECEIVED = ("gather", "all_gather", "all_to_all")
 def traffic(
     op: str, name: str, given: dict[str, Any], result: Any, comm: MPI.Intracomm
 ) -> tuple[int, int]:
-    """Bytes sent and received (see `parlab.ledger`) by the call `name(**given)` → `result`."""
+    """Return the bytes sent and received by the call `name(**given)`, which returned `result`.
+
+    `parlab.ledger` defines what these bytes are.
+    """
     if name.islower():
         sent, received = _objects(op, given, result)
     else:
@@ -24,7 +27,7 @@ def traffic(
         return sent, 0
     if op in ("recv", "irecv"):
         return 0, received
-    return one_sided(op, given.get("root") == comm.rank, sent, received)
+    return without_unused(op, given.get("root") == comm.rank, sent, received)
 
 
 def _buffers(op: str, name: str, given: dict[str, Any], size: int) -> tuple[int, int]:
@@ -46,7 +49,7 @@ def _buffers(op: str, name: str, given: dict[str, Any], size: int) -> tuple[int,
 def _objects(op: str, given: dict[str, Any], result: Any) -> tuple[int, int]:
     value = given.get("sendobj", given.get("obj"))
     sent = objects_bytes(value) if op in _PARTS_SENT else object_bytes(value)
-    # What comes with a status is counted by it, and a request has nothing yet.
+    # A status contains the received bytes, which `note_arrival` records. A request has none yet.
     if "status" in given or isinstance(result, MPI.Request) or op == "barrier":
         return (0 if op == "barrier" else sent), 0
     received = objects_bytes(result) if op in _PARTS_RECEIVED else object_bytes(result)

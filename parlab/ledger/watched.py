@@ -1,4 +1,4 @@
-"""mpi4py communicators and requests that enter what they do in a ledger."""
+"""mpi4py communicators and requests that record their calls in a ledger."""
 
 import ctypes
 import functools
@@ -24,7 +24,7 @@ _POINT_TO_POINT = {
     "irecv": ["Irecv", "irecv"],
     "sendrecv": ["Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv"],
 }
-# Each also as I…, which does not block, and in lower case, for objects.
+# Each also exists as I…, which does not block, and in lower case, for objects.
 _COLLECTIVES = {
     "all_gather": ["Allgather", "Allgatherv"],
     "all_reduce": ["Allreduce"],
@@ -47,7 +47,7 @@ _MAKERS = [
 
 
 class WatchedRequest(RecordsCompletion, MPI.Request):
-    """A request that notes in its call when it was complete, and what came."""
+    """A request that records in its call when it was complete, and what was received."""
 
     def __new__(
         cls, request: MPI.Request, call: Call, number: Callable[[int], int | None]
@@ -80,7 +80,7 @@ class WatchedRequest(RecordsCompletion, MPI.Request):
             note_arrival(self._call, status, self._number)
 
     def settled(self) -> bool:
-        """Whether the call is complete; notes its end where that happened out of sight."""
+        """Return True if the call is complete. Record its end if no wait or test noticed it."""
         if self._call.end is None and self == MPI.REQUEST_NULL:
             self._call.end = time.perf_counter()
             self._call.end_seen = False
@@ -88,10 +88,11 @@ class WatchedRequest(RecordsCompletion, MPI.Request):
 
 
 class WatchedComm(MPI.Intracomm):
-    """`comm` under another name: the same handle, each call entered in `entries`.
+    """A communicator with the handle of `comm` that records each call in `entries`.
 
-    Its calls are made on `comm` itself, so that it lives on where the handle of `comm` is renewed
-    in place. Communicators made from it are watched too; in their entries, ranks are `origin`'s.
+    It makes its calls on `comm` itself, so it still works after the handle of `comm` is renewed.
+    Communicators that are made from it are watched as well. Their entries number ranks as in
+    `origin`, the communicator that was watched first.
     """
 
     def __new__(
@@ -100,7 +101,7 @@ class WatchedComm(MPI.Intracomm):
         entries: Any = None,
         origin: MPI.Intracomm | None = None,
     ) -> "WatchedComm":
-        # By name: the class of one with a topology lies between.
+        # Not `super()`: for a communicator with a topology, that is another class.
         return MPI.Intracomm.__new__(cls, comm)
 
     def __init__(
@@ -109,14 +110,14 @@ class WatchedComm(MPI.Intracomm):
         self._watched = comm
         self._entries = entries
         self._origin = origin or comm
-        self._made: list[MPI.Intracomm] = []  # from this one
-        self._numbers: list[int] | None = None  # of this one's ranks in `origin`
+        self._made: list[MPI.Intracomm] = []  # communicators that were made from this one
+        self._numbers: list[int] | None = None  # numbers of this one's ranks in `origin`
         if origin is not None:
             members = comm.group
             self._numbers = members.Translate_ranks(range(members.size), origin.group)
 
     def number(self, rank: int | None) -> int | None:
-        """A rank of this communicator, by its number in the one that was watched first."""
+        """Return the number that a rank of this communicator has in `origin`."""
         return rank if rank is None or self._numbers is None else self._numbers[rank]
 
     def Is_revoked(self) -> bool:
@@ -124,7 +125,7 @@ class WatchedComm(MPI.Intracomm):
         return super().Is_revoked()
 
     def Revoke(self) -> None:
-        """Revoke it and the communicators made from it, in which its ranks may be waiting too."""
+        """Revoke this communicator and those made from it, in which ranks may also be waiting."""
         for made in self._made:
             if made != MPI.COMM_NULL:
                 made.Revoke()
@@ -140,7 +141,7 @@ class WatchedComm(MPI.Intracomm):
 
 
 def note_arrival(call: Call, status: MPI.Status, number: Callable[[int], int | None]) -> None:
-    """Enter what a receive got: from whom, how much, and the tag."""
+    """Record the source, the size, and the tag of a received message."""
     call.source = number(status.Get_source())
     call.bytes_received = status.Get_count(MPI.BYTE)
     if call.op != "sendrecv":
@@ -226,7 +227,7 @@ def _maker(name: str) -> Callable[..., Any]:
         made = method(self._watched, *args, **kwargs)
         if made == MPI.COMM_NULL:
             return made
-        # One with a topology keeps its methods: `Shift`, `Get_coords`.
+        # A communicator with a topology keeps its methods, such as `Shift` and `Get_coords`.
         kind = type(self)
         if not issubclass(kind, type(made)):
             kind = type(f"Watched{type(made).__name__}", (kind, type(made)), {})
@@ -245,8 +246,8 @@ def _prober(name: str) -> Callable[..., Any]:
         self._renew()
         self._entries.settle()
         found = method(self._watched, *args, **kwargs)
-        nobody = found is None or found in (MPI.MESSAGE_NULL, MPI.MESSAGE_NO_PROC)
-        return found if nobody else WatchedMessage(found, self)
+        no_message = found is None or found in (MPI.MESSAGE_NULL, MPI.MESSAGE_NO_PROC)
+        return found if no_message else WatchedMessage(found, self)
 
     return probe
 

@@ -23,34 +23,34 @@ from parlab.runtime.torch_mpi.work import PointToPointWork
 
 BACKEND = "emulated"
 
-# A message's end travels beside it, under its tag and this.
+# The time at which a message ends is sent in a second message, with this number added to the tag.
 _END_TAG = 1 << 20
 
 Tensors = list[torch.Tensor]
 
 
 class EmulatedGroup(MPIGroup):
-    """A group over `comm` whose rank i is rank `members[i]` of a network, with these `links`.
+    """A group over `comm` whose rank i is rank `members[i]` of a network with these `links`.
 
-    Operations are `MPIGroup`'s; what differs is when they are complete, and that collectives with
-    `async_op=True` go on beside the rank. Making one is collective over `comm`.
+    It has the operations of `MPIGroup`, but they are complete at other times, and collectives with
+    `async_op=True` continue in the background. Making a group is collective over `comm`.
     """
 
     def __init__(self, comm: MPI.Intracomm, links: Links, members: Sequence[int]) -> None:
         super().__init__(comm)
         self.links, self.members = links, tuple(members)
         self.background = Background()
-        self.messages = threading.Lock()  # MPI's requests are looked at by one thread at a time
-        self._begin()
+        self.messages = threading.Lock()  # only one thread at a time may test MPI's requests
+        self._reset()
 
-    def _begin(self) -> None:
-        """With nothing under way."""
-        self.real = MPIGroup(MemoryComm(self.comm))  # which does the exchanges
+    def _reset(self) -> None:
+        """Start without any operations."""
+        self.real = MPIGroup(MemoryComm(self.comm))  # exchanges the data
         self.collectives = Collectives(Meetings(self.comm, self.links, self.members))
 
     @property
     def network(self) -> Network:
-        """What is emulated."""
+        """The network that is emulated."""
         return self.links.network
 
     def getBackendName(self) -> str:
@@ -61,18 +61,23 @@ class EmulatedGroup(MPIGroup):
         return f"<EmulatedGroup, {rank}, on emulated {self.network}>"
 
     def collective(
-        self, called: float, name: str, size: int, exchange: Callable[[], dist.Work], beside: bool
+        self,
+        called: float,
+        name: str,
+        size: int,
+        exchange: Callable[[], dist.Work],
+        in_background: bool,
     ) -> dist.Work:
-        """Come to a collective of `size` bytes, called at `called` (s).
+        """Take part in a collective of `size` bytes, which this rank called at `called` (s).
 
-        With `beside`, it goes on beside what the rank does.
+        With `in_background`, it continues while the rank does something else.
         """
         seconds = self.network.collective(name, size, self.members).seconds
         work = CollectiveWork(
             self.comm, self.background.look_after, seconds, exchange, self.collectives.advance
         )
-        self.collectives.come(work, called, seconds)
-        if beside:
+        self.collectives.join(work, called, seconds)
+        if in_background:
             self.background.look_after(work)
         return work
 
@@ -91,7 +96,7 @@ class EmulatedGroup(MPIGroup):
         end = array("d", [0.0])
         with self.messages:
             announcement = None
-            if src != MPI.ANY_SOURCE:  # else it is asked for when the message says from whom
+            if src != MPI.ANY_SOURCE:  # otherwise, `end_of` receives it when the source is known
                 announcement = self.comm.Irecv(end, src, tag + _END_TAG)
             real: PointToPointWork = MPIGroup.recv.__wrapped__(self, tensors, src, tag)
 
@@ -113,37 +118,37 @@ class EmulatedGroup(MPIGroup):
         return work
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
-        for work in self.background.under_way():  # a batch of calls is one: it is over when all are
+        for work in self.background.works():  # a batch is complete when all of its calls are
             work.wait()
         return super()._end_coalescing(device)
 
-    # Being freed
+    # Freeing and renewal
 
     def give_up(self) -> None:
-        """Fail all operations under way, once the communicator was revoked."""
+        """Make all incomplete operations fail, after the communicator was revoked."""
         self.background.forget()
         self.collectives.give_up()
 
     def renew(self, links: Links) -> None:
-        """Begin again on the renewed communicator, with nothing under way. Collective."""
+        """Start again on the renewed communicator, without any operations. Collective."""
         self.links = links
-        self._begin()
+        self._reset()
 
 
 def _when(request: MPI.Request, end: array) -> float:
-    request.Wait()  # a number that was sent before the message
+    request.Wait()  # returns soon, because the time was sent before the message
     return end[0]
 
 
 def _total(value: Any) -> int:
-    """Bytes of all tensors in nested lists."""
+    """Return the bytes of all tensors in nested lists."""
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()  # also of a sparse one, refused later
+        return value.numel() * value.element_size()  # works even if sparse; it is refused later
     return sum(_total(item) for item in value)
 
 
-# Each collective method of a process group: what it is, and which argument's bytes count, for each
-# rank of the group or once.
+# For each collective method of a process group: its operation, the position of the argument whose
+# bytes count, and whether these bytes count once for each rank of the group.
 _METHODS: dict[str, tuple[str, int | None, bool]] = {
     "allreduce": ("all_reduce", 0, False),
     "allreduce_coalesced": ("all_reduce", 0, False),
@@ -172,7 +177,7 @@ _OLD_NAMES = {
 
 
 def _emulated(name: str, collective: str, argument: int | None, each: bool) -> Callable:
-    """The method `name` of `MPIGroup`: begun when all ranks have come, complete by the model."""
+    """Return `MPIGroup`'s method `name`, but it takes as long as the model says."""
     method = getattr(MPIGroup, name).__wrapped__
 
     @functools.wraps(method)
@@ -185,7 +190,7 @@ def _emulated(name: str, collective: str, argument: int | None, each: bool) -> C
             collective,
             size * self.comm.size if each else size,
             lambda: method(self.real, *args, **kwargs),
-            beside=all(option.asyncOp for option in opts),
+            in_background=all(option.asyncOp for option in opts),
         )
 
     return observed(call)

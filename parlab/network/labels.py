@@ -1,4 +1,4 @@
-"""Says of texts and pictures that they come from an emulated network; and which one it is."""
+"""Labels texts and pictures that come from an emulated network, and finds this rank's network."""
 
 import functools
 import json
@@ -6,27 +6,27 @@ import os
 
 from parlab.costs.networks import Network
 
-# Set for ranks that were started on an emulated network, with its description.
+# The variable with the network's description, set for ranks that were started on one.
 VARIABLE = "PARLAB_NETWORK"
 
 
 def emulated(text: str) -> str:
-    """The name of an axis, a row or a picture, for times on an emulated network."""
+    """Return the label of an axis, a row, or a picture, for times on an emulated network."""
     return f"emulated {text}"
 
 
 def time_label(text: str) -> str:
-    """`text`, as `emulated` names it where this rank was started on an emulated network."""
+    """Return `emulated(text)` if this rank was started on an emulated network, otherwise `text`."""
     return emulated(text) if network_of_rank() else text
 
 
 def rank_environment(network: Network) -> dict[str, str]:
-    """Variables for ranks that are started on `network`; their tensors are on the CPU."""
+    """Return the variables for ranks that are started on `network`, which use only the CPU."""
     return {VARIABLE: json.dumps(network.as_dict()), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def network_of_rank() -> Network | None:
-    """The network that this rank was started on, if any."""
+    """Return the emulated network on which this rank was started, or None."""
     return _read(os.environ.get(VARIABLE, ""))
 
 

@@ -1,4 +1,4 @@
-"""When the links of an emulated network are free: the queues that messages stand in."""
+"""The links of an emulated network, and the times until which messages occupy them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from mpi4py import MPI
 from parlab.costs.networks import Network
 from parlab.runtime.shared_memory import SharedNumbers
 
-# Of each rank: its link inside the node and that to other nodes, each with two directions.
+# Each rank has a link inside its node and a link to other nodes, each with two directions.
 INSIDE, BETWEEN = 0, 2
 OUT, IN = 0, 1
 _FIELDS_PER_RANK = 4
@@ -16,7 +16,7 @@ _FIELDS_PER_RANK = 4
 class Links:
     """The links of all ranks of `network`. Making them is collective over `comm`.
 
-    Raises ValueError where `comm` has not as many ranks as the network.
+    Raises ValueError if `comm` does not have as many ranks as the network.
     """
 
     def __init__(self, network: Network, comm: MPI.Intracomm) -> None:
@@ -29,9 +29,9 @@ class Links:
         self.shared = SharedNumbers(comm, network.ranks * _FIELDS_PER_RANK)
 
     def message(self, called: float, size: float, source: int, destination: int) -> float:
-        """Put a message of `size` bytes into the queues of both ends; when it is there (s).
+        """Put a message of `size` bytes, sent at `called` (s), into the queues of both ends.
 
-        It was sent at `called` (s).
+        Return the time at which it arrives (s).
         """
         seconds = self.network.message(size, source, destination)
         same_node = self.network.node_of(source) == self.network.node_of(destination)
@@ -41,9 +41,10 @@ class Links:
             return _occupy(free, ends, called, seconds)
 
     def collective(self, called: float, seconds: float, members: Sequence[int]) -> float:
-        """Occupy all links that a collective of these ranks uses; when it is complete (s).
+        """Occupy all links that a collective of these ranks uses. Return when it is complete (s).
 
-        The last of them called it at `called` (s). The caller holds the lock of `shared`.
+        `called` is the time at which the last rank called it (s). The caller must hold the lock of
+        `shared`.
         """
         return _occupy(self.shared.numbers, list(self._used(members)), called, seconds)
 
@@ -56,7 +57,7 @@ class Links:
 
 
 def _occupy(free: memoryview, links: Sequence[int], called: float, seconds: float) -> float:
-    """Use all `links` at once, once called and as soon as all are free; when that ends (s)."""
+    """Occupy all `links` for `seconds`, as soon as all are free. Return when this ends (s)."""
     end = max([called, *(free[link] for link in links)]) + seconds
     for link in links:
         free[link] = end

@@ -1,15 +1,15 @@
-"""Carries on with a rank's operations beside what the rank computes."""
+"""Advances a rank's operations in the background."""
 
 import collections
 import threading
 
 from parlab.network.clock import LATE, now, sleep_until
 from parlab.network.rendezvous import Meetings
-from parlab.network.work import NAP, CollectiveWork, EmulatedWork
+from parlab.network.work import MAX_SLEEP, CollectiveWork, EmulatedWork
 
 
 class Collectives:
-    """The collectives of a group that this rank has come to, in order."""
+    """The collectives of a group that this rank has called, in order."""
 
     def __init__(self, meetings: Meetings) -> None:
         self._meetings = meetings
@@ -17,15 +17,18 @@ class Collectives:
         self._next = 0
         self._order, self._exchange = threading.Lock(), threading.Lock()
 
-    def come(self, work: CollectiveWork, called: float, seconds: float) -> None:
-        """This rank called its next collective at `called`; it takes `seconds` once all have."""
+    def join(self, work: CollectiveWork, called: float, seconds: float) -> None:
+        """Add the next collective, which this rank called at `called` (s).
+
+        It takes `seconds` after all ranks have called it.
+        """
         with self._order:
             number, self._next = self._next, self._next + 1
             self._pending.append((number, work))
-            self._meetings.come(number, called, seconds)
+            self._meetings.join(number, called, seconds)
 
     def advance(self) -> None:
-        """Carry out the exchanges of those to which all ranks have come."""
+        """Run the exchanges of the collectives that all ranks have called."""
         with self._exchange:
             while self._pending:
                 number, work = self._pending[0]
@@ -34,17 +37,17 @@ class Collectives:
                     return
                 self._meetings.leave(number)
                 self._pending.popleft()
-                work.carry_out(end)
+                work.run_exchange(end)
 
     def give_up(self) -> None:
-        """Fail all that are under way, once their communicator was revoked."""
+        """Make all incomplete collectives fail, after their communicator was revoked."""
         with self._exchange:
             while self._pending:
                 self._pending.popleft()[1].give_up()
 
 
 class Background:
-    """A thread that advances operations and completes their futures; it sleeps in between."""
+    """A thread that advances operations and completes their futures. It sleeps between polls."""
 
     def __init__(self) -> None:
         self._works: list[EmulatedWork] = []
@@ -52,7 +55,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def look_after(self, work: EmulatedWork) -> None:
-        """Advance `work` until it is over, and complete its future then."""
+        """Advance `work` until it is over, and then complete its future."""
         with self._changed:
             if work in self._works:
                 return
@@ -63,13 +66,13 @@ class Background:
                 self._thread.start()
             self._changed.notify()
 
-    def under_way(self) -> list[EmulatedWork]:
-        """What it looks after now."""
+    def works(self) -> list[EmulatedWork]:
+        """Return the operations that the thread currently advances."""
         with self._changed:
             return list(self._works)
 
     def forget(self) -> None:
-        """Look after nothing any more."""
+        """Stop advancing all operations."""
         with self._changed:
             self._works.clear()
 
@@ -83,9 +86,9 @@ class Background:
                 work.advance()
                 if work.revoked():
                     work.give_up()
-            over = [work for work in works if work.over()]
+            over = [work for work in works if work.is_over()]
             with self._changed:
-                # First: a future that is asked for from now on is looked after anew.
+                # Remove them before completing them, so that a later `get_future` adds them again.
                 self._works = [work for work in self._works if work not in over]
             for work in over:
                 work.complete()
@@ -100,7 +103,7 @@ class Background:
 
 
 def _due(work: EmulatedWork) -> float:
-    """Until when nothing is to be done for it, but to hear that the ranks are to be freed."""
+    """Return the time at which `work` must be advanced or checked for a revocation (s)."""
     if work.exchanged():
-        return min(work.end, now() + NAP)
+        return min(work.end, now() + MAX_SLEEP)
     return now() + work.poll_seconds

@@ -1,4 +1,4 @@
-"""Makes emulated groups known to torch.distributed, and renews them when ranks were freed."""
+"""Registers emulated groups with torch.distributed, and renews them after ranks were freed."""
 
 import functools
 import weakref
@@ -14,29 +14,29 @@ from parlab.network.links import Links
 from parlab.rank import torch_groups
 from parlab.rank.world import comm, new_communicator
 
-_whole: list[EmulatedGroup] = []  # over all ranks, in the order in which they were made
-_parts: weakref.WeakSet[EmulatedGroup] = weakref.WeakSet()
+_whole: list[EmulatedGroup] = []  # groups of all ranks, in the order in which they were made
+_parts: weakref.WeakSet[EmulatedGroup] = weakref.WeakSet()  # groups of some ranks
 
 
 def emulated_group(network: Network) -> EmulatedGroup:
-    """A new process group over all ranks, whose messages take as long as on `network`.
+    """Return a new process group of all ranks, whose messages take as long as on `network`.
 
-    Collective over all ranks. Each call makes a network of its own, whose links nobody else uses.
-    Raises ValueError where the network has not as many ranks as are running.
+    Collective over all ranks. Groups of different calls do not share links. Raises ValueError if
+    the network does not have as many ranks as are running.
     """
     if not dist.is_initialized():
         torch_groups.start()
     own = new_communicator()
     made = EmulatedGroup(own, Links(network, own), range(own.size))
     _whole.append(made)
-    return _known(made)
+    return _registered(made)
 
 
 def sub_group(group: EmulatedGroup, ranks: Sequence[int]) -> Any:
-    """A group of some of the `ranks` of an emulated group that is over all, on the same links.
+    """Return a group of these `ranks`, on the links of `group`, an emulated group of all ranks.
 
-    Collective over all ranks, as `dist.new_group` is. On ranks that are not in it, returns
-    `dist.GroupMember.NON_GROUP_MEMBER`. Raises ValueError where `group` is not over all ranks.
+    Collective over all ranks, like `dist.new_group`. On ranks that are not in the group, it returns
+    `dist.GroupMember.NON_GROUP_MEMBER`. Raises ValueError if `group` is not a group of all ranks.
     """
     if group not in _whole:
         raise ValueError("sub_group(group, ranks): group is an emulated group over all ranks")
@@ -44,14 +44,14 @@ def sub_group(group: EmulatedGroup, ranks: Sequence[int]) -> Any:
     return dist.new_group(list(ranks), backend=BACKEND, pg_options=make)
 
 
-def _known(group: EmulatedGroup) -> EmulatedGroup:
+def _registered(group: EmulatedGroup) -> EmulatedGroup:
     dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=["cpu"])
     dist.new_group(backend=BACKEND, pg_options=lambda ranks: group)
     return group
 
 
 def _make(options: Any, make: Callable[[list[int]], EmulatedGroup] | None) -> EmulatedGroup:
-    """Called by torch.distributed on the ranks of the new group, and on no others."""
+    """Make a group. torch.distributed calls this only on the ranks of the new group."""
     if make is None:
         raise ValueError("make groups on an emulated network by sub_group(group, ranks)")
     return make(list(options.global_ranks_in_group) or list(range(options.group_size)))
@@ -64,37 +64,37 @@ def _part(whole: EmulatedGroup, ranks: list[int]) -> EmulatedGroup:
     return part
 
 
-# When ranks are freed: `give_up` before the communicators are renewed, `renew` after.
+# When ranks are freed, `give_up` is called before the communicators are renewed, and `renew` after.
 
 
 def revocable() -> Iterable[MPI.Comm]:
-    """Communicators that are to be revoked with those of `parlab.rank.world`."""
+    """Return the communicators to revoke in addition to those of `parlab.rank.world`."""
     return [part.comm for part in list(_parts)]
 
 
 def communicators() -> list[MPI.Comm]:
-    """Communicators over all ranks whose messages may be under way between cells."""
+    """Return the communicators of all ranks that may have messages in transit between cells."""
     return [group.comm for group in _whole]
 
 
 def give_up() -> None:
-    """Fail what is under way on this rank."""
+    """Make all incomplete operations on this rank fail."""
     for group in [*_whole, *_parts]:
         group.give_up()
 
 
 def renew() -> None:
-    """Begin again on renewed communicators. Collective over all ranks."""
-    # A rank that was stopped while it made one has one less.
+    """Start again on renewed communicators. Collective over all ranks."""
+    # Some ranks may have one group less, if they were stopped while they made it.
     del _whole[comm.allreduce(len(_whole), op=MPI.MIN) :]
     for group in _whole:
         group.renew(Links(group.network, group.comm))
 
 
-def hand_out_again() -> None:
-    """Make the groups known to a torch.distributed that was started anew. Collective."""
+def register_again() -> None:
+    """Register the groups with torch.distributed after its restart. Collective."""
     for group in _whole:
-        _known(group)
+        _registered(group)
 
 
-torch_groups.started_anew.append(hand_out_again)
+torch_groups.after_restart.append(register_again)

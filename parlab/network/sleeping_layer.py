@@ -1,4 +1,4 @@
-"""A layer whose forward and backward pass take a set time, asleep."""
+"""A layer whose forward and backward passes take a fixed time, in which the rank sleeps."""
 
 import threading
 from typing import Any
@@ -11,15 +11,15 @@ from parlab.network.clock import now, sleep_until
 
 
 class Stage(nn.Module):
-    """`module`, made to last: `forward` and `backward` seconds for its passes.
+    """Runs `module`, with passes that take `forward` and `backward` seconds.
 
-    It computes what `module` computes, and its parameters are `module`'s. What the module itself
-    takes is part of both times: keep it shorter. The gradients of its parameters are complete at
-    the end of its backward pass. The rank sleeps, so that many of them can be timed on few cores.
-    Where the system wakes it late, the next stage of the same backward pass makes up for that: the
-    pass takes the sum of its stages, and no stage is late for all before it.
+    It returns what `module` returns, and has the parameters of `module`. Both times include the
+    time that the module itself takes, so that must be shorter. The gradients of the parameters are
+    complete at the end of the backward pass. The rank sleeps in the remaining time, so many ranks
+    can be timed on few cores. If the system wakes the rank late, the next stage of the same
+    backward pass is shorter, so delays do not add up.
 
-    Raises ValueError for a time that is negative.
+    Raises ValueError if a time is negative.
     """
 
     def __init__(self, module: nn.Module, forward: float, backward: float) -> None:
@@ -32,8 +32,8 @@ class Stage(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         end = now() + self.forward_seconds
-        # The backward pass comes to `_Begin`, goes through the module, and comes, with all of its
-        # gradients, to `_End`, which keeps them until the time is over.
+        # The backward pass runs `_Begin`, then the module, then `_End`. `_End` gets the gradients
+        # of all inputs and parameters, and holds them until the time is over.
         backward = _Backward(self.backward_seconds)
         parameters = dict(self.module.named_parameters())
         tensors = _ended([*inputs, *parameters.values()], backward)
@@ -48,26 +48,26 @@ class Stage(nn.Module):
 
 
 class _Backward:
-    """A stage's backward pass, of `seconds`."""
+    """A stage's backward pass, which takes `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._end = seconds, 0.0
 
     def begin(self) -> None:
-        """From now on, or from when it would have begun had this thread been woken in time."""
+        """Start the time now, or when this would have run if the thread had not woken late."""
         self._end = now() + self._seconds
         if _last.backward_pass == torch._C._current_graph_task_id():
             self._end -= _last.late
             _last.late = 0.0
 
     def end(self) -> None:
-        """Sleep until it is over."""
+        """Sleep until the backward pass is over."""
         _last.late = sleep_until(self._end)
         _last.backward_pass = torch._C._current_graph_task_id()
 
 
 class _Last(threading.local):
-    """Of the stage that this thread did last: how late it woke, and in which backward pass."""
+    """How late this thread woke at the end of its last stage, and in which backward pass."""
 
     late, backward_pass = 0.0, -1
 
@@ -76,13 +76,13 @@ _last = _Last()
 
 
 def _ended(tensors: list[torch.Tensor], backward: _Backward) -> tuple[torch.Tensor, ...]:
-    """The same tensors, whose gradients come when the backward pass is over."""
+    """Return the same tensors, but their gradients arrive when the backward pass is over."""
     wanted = iter(_End.apply(backward, *(t for t in tensors if t.requires_grad)))
     return tuple(next(wanted) if t.requires_grad else t for t in tensors)
 
 
 class _Begin(torch.autograd.Function):
-    """The identity, at which the backward pass begins."""
+    """The identity. The backward pass of the stage begins in its `backward`."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, backward: _Backward) -> torch.Tensor:
@@ -96,12 +96,12 @@ class _Begin(torch.autograd.Function):
 
 
 class _End(torch.autograd.Function):
-    """The identity, at which the backward pass ends."""
+    """The identity. The backward pass of the stage ends in its `backward`."""
 
     @staticmethod
     def forward(ctx: Any, backward: _Backward, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.stage = backward
-        ctx.set_materialize_grads(False)  # a weight that is not used gets no gradient
+        ctx.set_materialize_grads(False)  # so that an unused weight gets no gradient
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod

@@ -1,5 +1,7 @@
-"""What an operation on an emulated network returns: complete when its exchange is done and the
-modeled time is over."""
+"""The Work objects that operations on an emulated network return.
+
+A Work is complete when its data was exchanged and the modeled time is over.
+"""
 
 import threading
 import time
@@ -14,21 +16,21 @@ from mpi4py import MPI
 from parlab.network.clock import now, sleep_until
 from parlab.runtime.torch_mpi.work import NO_TIMEOUT, PointToPointWork
 
-# How often a rank looks whether the others have come: often enough to do the exchange within the
-# modeled time, and no oftener, since each look takes a little of a core.
-_LOOKS = 4
-_SHORTEST_LOOK, _LONGEST_LOOK = 1e-4, 2e-3
-# A rank that sleeps until a far end looks up so often, to hear that it is to be freed.
-NAP = 0.1
+# The number of times that a rank polls, within the modeled time, whether the others have called a
+# collective. This is enough to exchange the data in time. Each poll takes a little CPU time.
+_POLLS = 4
+_MIN_POLL, _MAX_POLL = 1e-4, 2e-3
+# A rank that waits longer than this wakes up in between, to check for a revocation (s).
+MAX_SLEEP = 0.1
 
 
 LookAfter = Callable[["EmulatedWork"], None]
 
 
 class EmulatedWork(dist.Work):
-    """An operation under way on `comm`. `seconds` is the modeled time, `tensors` the result.
+    """An operation on `comm`. `seconds` is the modeled time, and `tensors` is the result.
 
-    Whoever asks for its future calls `look_after(work)`, which has it advanced and completed.
+    `get_future` calls `look_after(work)`, which must advance the operation and complete its future.
     """
 
     def __init__(
@@ -44,52 +46,53 @@ class EmulatedWork(dist.Work):
         self._error: BaseException | None = None
         self._future: torch.futures.Future | None = None
         self.end = 0.0  # of the modeled time; 0 until it is known
-        self.poll_seconds = min(max(seconds / _LOOKS, _SHORTEST_LOOK), _LONGEST_LOOK)
+        self.poll_seconds = min(max(seconds / _POLLS, _MIN_POLL), _MAX_POLL)
 
-    # What a kind of operation says of itself.
+    # Subclasses define these methods.
 
     def advance(self) -> None:
-        """Do what can be done of the real exchange without waiting for other ranks."""
+        """Advance the real exchange as far as possible without waiting for other ranks."""
         raise NotImplementedError
 
     def exchanged(self) -> bool:
-        """Whether the real exchange is over, well or not."""
+        """Return True if the real exchange is over, whether it succeeded or failed."""
         raise NotImplementedError
 
-    # What torch.distributed and its users ask.
+    # torch.distributed and its users call these methods.
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Sleep until the operation is complete.
 
-        Raises RuntimeError after `timeout` (none by default), MPI.Exception when MPI does.
+        Raises RuntimeError after `timeout` (by default, there is none), and errors of MPI as
+        MPI.Exception.
         """
         deadline = now() + timeout.total_seconds() if timeout > NO_TIMEOUT else float("inf")
         while True:
             self.advance()
             if self.exchanged():
                 break
-            self._look_up(deadline, timeout)
+            self._check(deadline, timeout)
             time.sleep(self.poll_seconds)
         while self._error is None and now() < self.end:
-            self._look_up(deadline, timeout)
-            sleep_until(min(self.end, now() + NAP))
+            self._check(deadline, timeout)
+            sleep_until(min(self.end, now() + MAX_SLEEP))
         if self._error is not None:
             raise self._error
         return True
 
-    def _look_up(self, deadline: float, timeout: timedelta) -> None:
+    def _check(self, deadline: float, timeout: timedelta) -> None:
         if self.revoked():
             raise MPI.Exception(MPI.ERR_REVOKED)
         if now() > deadline:
             raise RuntimeError(f"no matching send, receive or collective within {timeout}")
 
-    def over(self) -> bool:
-        """Whether it is complete, as far as is known without a look at the other ranks."""
+    def is_over(self) -> bool:
+        """Return True if the operation is known to be complete. This does not advance it."""
         return self.exchanged() and (self._error is not None or now() >= self.end)
 
     def is_completed(self) -> bool:
         self.advance()
-        return self.over()
+        return self.is_over()
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -105,14 +108,14 @@ class EmulatedWork(dist.Work):
         return self._tensors
 
     def get_future(self) -> torch.futures.Future:
-        """A future that is done when the operation is, with the list of tensors as its value."""
+        """Return a future that is done when the operation is. Its value is the list of tensors."""
         if self._future is None:
             self._future = torch.futures.Future()
             self._look_after(self)
         return self._future
 
     def complete(self) -> None:
-        """Tell whoever holds the future. Called by one thread, when it is `over()`."""
+        """Complete the future, if there is one. One thread calls this after `is_over()`."""
         if self._future is None or self._future.done():
             return
         if self._error is None:
@@ -121,18 +124,18 @@ class EmulatedWork(dist.Work):
             self._future.set_exception(self._error)
 
     def revoked(self) -> bool:
-        """Whether the ranks are to be freed, and it will never be over."""
-        return not self.over() and self._comm.Is_revoked()
+        """Return True if the operation will never be over, because its communicator is revoked."""
+        return not self.is_over() and self._comm.Is_revoked()
 
     def give_up(self) -> None:
-        """Fail: the ranks are freed."""
+        """Make the operation fail, because its communicator is revoked."""
         self._error = MPI.Exception(MPI.ERR_REVOKED)
 
 
 class CollectiveWork(EmulatedWork):
-    """A collective: `exchange` does it for real, blocking until the others do so too.
+    """A collective. `exchange` really exchanges the data, and blocks until all ranks take part.
 
-    `advance_all` carries out the exchanges whose turn it is, by `carry_out`.
+    `advance_all` calls `run_exchange` of the collectives that all ranks have called, in order.
     """
 
     def __init__(
@@ -151,24 +154,25 @@ class CollectiveWork(EmulatedWork):
         if self.exchange is not None:
             self._advance_all()
 
-    def carry_out(self, end: float) -> None:
-        """Do the exchange; all ranks have come, and agree on the end."""
+    def run_exchange(self, end: float) -> None:
+        """Exchange the data. All ranks have called the collective, and it will end at `end` (s)."""
         self.end = end
         try:
             assert self.exchange is not None
             self._tensors = self.exchange().result()
         except BaseException as error:
             self._error = error
-        self.exchange = None  # lets go of what it held
+        self.exchange = None  # releases its arguments
 
     def exchanged(self) -> bool:
         return self.exchange is None or self._error is not None
 
 
 class MessageWork(EmulatedWork):
-    """A message sent or received. `end_of` says when it is there, once it has really come.
+    """A message that is sent or received.
 
-    `lock` is held while MPI is asked about it.
+    After it has really arrived, `end_of` returns the modeled time of its arrival. `lock` is held
+    during MPI calls.
     """
 
     def __init__(
@@ -199,8 +203,8 @@ class MessageWork(EmulatedWork):
         return self._done or self._error is not None
 
     def source_rank(self) -> int:
-        """The rank, in the group, that the tensor came from. For receives, after `wait`."""
+        """Return the rank in the group that sent the tensor. For receives, after `wait`."""
         return self._real.source_rank()
 
-    def _source_rank(self) -> Any:  # torch.distributed.recv asks for it by this name
+    def _source_rank(self) -> Any:  # torch.distributed.recv calls it by this name
         return self.source_rank()

@@ -1,6 +1,6 @@
-"""Pipelines: what ranks do in which order, and what follows from it.
+"""Pipelines: schedules of actions on ranks, and their times, bubbles, and activations.
 
-A schedule is a list of actions for each rank. `simulate` plays it, with one duration for forward
+A schedule is a list of actions for each rank. `simulate` runs it, with one duration for forward
 passes and one for backward passes:
 
     from parlab.pipeline import backward, bubble, forward, live, simulate
@@ -9,10 +9,15 @@ passes and one for backward passes:
     bubble(spans)    # 1.0: as much idle time as work
     live(spans)      # [1.0, 1.0] micro-batches held at most, on each rank
 
-actions: the actions and their short text. complete: is every action there once? simulate: times,
-deadlocks, the bubble and the activations held. With torch, and imported by themselves: stages
-(what a rank has of a model), recorded (a picture's spans from a run), and timed (stages that take
-a set time).
+actions   the actions and their short text
+complete  verifies that a schedule has every action once
+simulate  times, deadlocks, the bubble, and the activations held
+
+These modules need torch and must be imported separately:
+
+stages    a rank's stages of a model
+recorded  records the spans of a run for a picture
+timed     stages that take a set time
 """
 
 from parlab.pipeline.actions import Action, Schedule, backward, forward, text, texts

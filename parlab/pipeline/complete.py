@@ -1,4 +1,4 @@
-"""Whether a schedule has every action once, on the rank that has the stage."""
+"""Verifies that a schedule has every action once, on the rank that has the stage."""
 
 from collections import Counter
 
@@ -10,11 +10,11 @@ class Incomplete(ValueError):
 
 
 def sizes(schedule: Schedule) -> tuple[int, int, int]:
-    """Ranks p, stages on each rank v, and micro-batches m of a complete schedule.
+    """Return the ranks p, the stages on each rank v, and the micro-batches m of a schedule.
 
-    v and m are those of the highest stage and micro-batch that occur.
+    v and m follow from the highest stage and micro-batch in it.
 
-    Raises Incomplete, with the first action that is missing, doubled, misplaced, or none.
+    Raises Incomplete, with the first action that is missing, doubled, misplaced, or invalid.
     """
     ranks, actions = len(schedule), [action for actions in schedule for action in actions]
     if not actions:

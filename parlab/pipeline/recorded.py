@@ -1,6 +1,6 @@
-"""Writes down when a rank's stages compute, as a pipeline runs them.
+"""Records when a rank's stages compute while a pipeline runs them.
 
-record(share, timeline, ranks, micro_batches)    # from here on
+record(share, timeline, ranks, micro_batches)    # from now on
 pipeline.step(inputs, targets)
 spans = timeline.gather()    # "F0", "B0", … of all ranks: parlab.timeline.draw
 """
@@ -17,9 +17,9 @@ from parlab.timeline import Timeline
 
 
 class Recorded(nn.Module):
-    """`stage`, number `number` of the model on `ranks`, with its passes on `timeline`.
+    """Wraps `stage`, which has this `number` in the model, and records its passes on `timeline`.
 
-    Micro-batches are numbered as they come, from 0 again after each `micro_batches`.
+    Micro-batches are numbered in the order of their passes, and from 0 again after `micro_batches`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Recorded(nn.Module):
         return _Begin.apply(y, self, micro_batch)
 
     def begin(self, micro_batch: int) -> None:
-        """The backward pass of a micro-batch begins; torch calls at its end."""
+        """Record that the backward pass of a micro-batch begins. torch calls a hook at its end."""
         start = time.perf_counter()
 
         def end() -> None:
@@ -52,7 +52,7 @@ class Recorded(nn.Module):
 
 
 class _Begin(torch.autograd.Function):
-    """The identity, at which a stage's backward pass begins."""
+    """The identity on a stage's output, whose backward pass is the first of the stage."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, stage: Recorded, micro_batch: int) -> Tensor:
@@ -66,6 +66,6 @@ class _Begin(torch.autograd.Function):
 
 
 def record(share: Share, timeline: Timeline, ranks: int, micro_batches: int) -> None:
-    """Put each of the rank's stages into one that writes down its passes."""
+    """Replace each of the rank's stages with one that records its passes."""
     for number, stage in share.own.items():
         share.own[number] = Recorded(stage, number, ranks, micro_batches, timeline)

@@ -1,4 +1,4 @@
-"""When each action of a schedule happens, or which ranks wait for each other for ever."""
+"""Computes when each action of a schedule runs, or which ranks wait for each other forever."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from parlab.pipeline.complete import sizes
 
 
 class Span(NamedTuple):
-    """An action of a rank, and when it starts and ends, in the units of the durations."""
+    """An action of a rank, with its start and end in the units of the durations."""
 
     rank: int
     action: Action
@@ -16,7 +16,7 @@ class Span(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """`rank` has come to the action `at`, which needs `needs`, an action of rank `other`."""
+    """`rank` waits at its action `at` for `needs`, an action of rank `other`."""
 
     rank: int
     at: Action
@@ -25,7 +25,7 @@ class Wait(NamedTuple):
 
 
 class Deadlock(ValueError):
-    """Ranks wait for each other in a circle: `cycle` has each wait, the last for the first."""
+    """Ranks wait for each other in a circle. In `cycle`, the last rank waits for the first one."""
 
     def __init__(self, cycle: list[Wait], ranks: int | None) -> None:
         steps = "; ".join(
@@ -40,20 +40,20 @@ class Deadlock(ValueError):
 def simulate(
     schedule: Schedule, forward: float = 1.0, backward: float = 2.0, message: float = 0.0
 ) -> list[Span]:
-    """Spans of all actions, by rank and in order, with every rank as early as it can be.
+    """Return the spans of all actions, by rank and in order, if each starts as early as possible.
 
-    F(s, m) waits for F(s − 1, m); B(s, m) for F(s, m) and B(s + 1, m). Sending takes no time of
-    a rank.
+    F(s, m) waits for F(s − 1, m), and B(s, m) waits for F(s, m) and B(s + 1, m). A rank can compute
+    while it sends.
 
     Args:
-        schedule: for each rank its actions in order.
-        forward: what the forward pass of one micro-batch through one stage takes.
-        backward: the same for the backward pass.
-        message: what a message from one rank to another takes.
+        schedule: for each rank, its actions in order.
+        forward: the duration of the forward pass of one micro-batch through one stage.
+        backward: the duration of the backward pass.
+        message: the duration of a message from one rank to another.
 
     Raises:
-        Incomplete: an action is missing, doubled, misplaced or none.
-        Deadlock: ranks wait for each other; names the cycle.
+        Incomplete: an action is missing, doubled, misplaced, or invalid.
+        Deadlock: ranks wait for each other; the error names the cycle.
     """
     ranks, chunks, _ = sizes(schedule)
     stages = ranks * chunks
@@ -83,7 +83,7 @@ def simulate(
 
 
 def needs(action: Action, stages: int) -> list[Action]:
-    """The actions that must be over before `action` can start, of a model of `stages`."""
+    """Return the actions that must end before `action` can start, in a model of `stages`."""
     _, stage, micro_batch = action
     if action.kind == "forward":
         return [forward(stage - 1, micro_batch)] if stage else []
@@ -92,7 +92,7 @@ def needs(action: Action, stages: int) -> list[Action]:
 
 
 def _cycle(schedule: Schedule, at: list[int], ends: dict[Action, float], stages: int) -> list[Wait]:
-    """Follow who waits for whom, from any rank that waits, until a rank comes again."""
+    """Follow the waits from any waiting rank until a rank occurs again. Return this cycle."""
     ranks = len(schedule)
     rank = next(r for r in range(ranks) if at[r] < len(schedule[r]))
     path: list[Wait] = []
@@ -105,10 +105,10 @@ def _cycle(schedule: Schedule, at: list[int], ends: dict[Action, float], stages:
 
 
 def bubble(spans: list[Span]) -> float:
-    """Idle time of all ranks over the time that they compute: (p − 1)/m for GPipe and 1F1B.
+    """Return the idle time of all ranks over their computing time: (p − 1)/m for GPipe and 1F1B.
 
-    A rank's time is from the first start to the last end of all (Narayanan et al. 2021,
-    section 2.2.1).
+    The time of each rank lasts from the first start to the last end on any rank (Narayanan et al.
+    2021, section 2.2.1).
     """
     ranks = len({span.rank for span in spans})
     total = max(span.end for span in spans) - min(span.start for span in spans)
@@ -117,10 +117,10 @@ def bubble(spans: list[Span]) -> float:
 
 
 def live(spans: list[Span]) -> list[float]:
-    """For each rank, the most activations it holds at once, in micro-batches of its whole share.
+    """Return the peak of activations on each rank, in micro-batches of its whole share.
 
     A stage holds a micro-batch's activations from its forward pass to the end of its backward
-    pass; where a rank has v stages, each counts 1/v.
+    pass. If a rank has v stages, each counts 1/v.
     """
     ranks = max(span.rank for span in spans) + 1
     stages = max(span.action.stage for span in spans) + 1

@@ -1,4 +1,4 @@
-"""What a rank of a pipeline has of the model: its stages, and the sizes of what comes to them."""
+"""A rank's share of a model in a pipeline: its stages, and the sizes of their inputs."""
 
 import copy
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from parlab.pipeline.actions import Action
 
 @dataclass
 class Share:
-    """This rank's stages of a model that is cut into `count` = p·v; stage s is on rank s % p.
+    """This rank's stages of a model with `count` = p·v stages. Stage s is on rank s % p.
 
     Attributes:
-        count: stages of the whole model.
-        own: this rank's stages by number.
-        inputs: for each stage one sample of its input; only shapes and dtypes matter.
-        device: where this rank computes.
+        count: the number of stages of the whole model.
+        own: this rank's stages, by number.
+        inputs: for each stage, one sample of its input, of which only shape and dtype matter.
+        device: this rank's device.
     """
 
     count: int
@@ -28,21 +28,21 @@ class Share:
     device: torch.device
 
     def room(self, action: Action, samples: int) -> Tensor:
-        """An empty tensor for what `action` needs from another stage, for so many samples.
+        """Return an empty tensor for the data of other stages that `action` needs for `samples`.
 
-        A forward pass needs the stage's input; a backward pass the gradient of its output, which
-        is of the shape and dtype of the next stage's input.
+        A forward pass needs the stage's input. A backward pass needs the gradient of its output,
+        which has the shape and dtype of the next stage's input.
         """
         one = self.inputs[action.stage + (action.kind == "backward")]
         return torch.empty(samples, *one.shape[1:], dtype=one.dtype, device=self.device)
 
     def number(self, action: Action) -> int:
-        """A number of this action alone, among those of the model's stages: 0, 1, 2, …"""
+        """Return a unique number for this action of the model's stages: 0, 1, 2, …"""
         place = action.micro_batch * self.count + action.stage
         return 2 * place + (action.kind == "backward")
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of this rank's stages, in order; a parameter of two layers is there once."""
+        """Return the parameters of this rank's stages, in order, a shared one only once."""
         return list(nn.ModuleList(self.own[stage] for stage in sorted(self.own)).parameters())
 
 
@@ -53,12 +53,12 @@ def share_of(
     ranks: int,
     device: torch.device | str = "cpu",
 ) -> Share:
-    """What `rank` has of a model's `stages`; `sample` (1, …) is any input of one sample.
+    """Return the share of `rank` of a model's `stages`; `sample` (1, …) is any input.
 
-    The sizes between stages are found by running copies of the stages, in evaluation mode: what
-    they count or draw stays as it is.
+    This runs copies of the stages in evaluation mode to find the sizes between them, so that
+    counters in the stages and random generators do not change.
 
-    Raises ValueError where `ranks` do not have equally many stages.
+    Raises ValueError if `ranks` do not have equally many stages.
     """
     if len(stages) % ranks:
         raise ValueError(f"{len(stages)} stages do not divide over {ranks} ranks")
@@ -93,9 +93,9 @@ class Output(nn.Module):
 
 
 def layers_of(model: models.GPT) -> list[nn.Module]:
-    """The GPT's layers in a row: embedding, blocks, output. They are the model's own.
+    """Return the GPT's own layers in order: embedding, blocks, output.
 
-    The embedding's `tokens.weight` and the output's `unembed.weight` are one parameter.
+    The embedding's `tokens.weight` and the output's `unembed.weight` are the same parameter.
     """
     return [
         Embedding(model.tokens, model.positions),
@@ -105,7 +105,7 @@ def layers_of(model: models.GPT) -> list[nn.Module]:
 
 
 def tied_weight(share: Share) -> nn.Parameter | None:
-    """This rank's copy of the weight that a GPT's first and last stage share; None elsewhere."""
+    """Return this rank's copy of the weight that a GPT's first and last stages share, or None."""
     for stage, kind, layer in ((0, Embedding, "tokens"), (share.count - 1, Output, "unembed")):
         for module in share.own[stage].modules() if stage in share.own else ():
             if isinstance(module, kind):

@@ -12,15 +12,15 @@ from parlab.network import Stage
 from parlab.pipeline.stages import Share, share_of
 from parlab.timeline import Span, Timeline
 
-WIDTH = 8  # of the layers, which hardly compute anything
+WIDTH = 8  # of the layers, which compute very little
 
 
 def timed_share(
     rank: int, ranks: int, stages_per_rank: int, forward: float, backward: float
 ) -> Share:
-    """This rank's stages of a model on `ranks` ranks, with so many seconds for each pass.
+    """Return this rank's stages of a model on `ranks` ranks, with these seconds for each pass.
 
-    A rank that does not take part gets a share too, which it does not use.
+    A rank that does not take part also gets a share, which it does not use.
     """
     stages = [nn.Linear(WIDTH, WIDTH) for _ in range(ranks * stages_per_rank)]
     share = share_of(stages, torch.zeros(1, WIDTH), rank % ranks, ranks)
@@ -30,19 +30,19 @@ def timed_share(
 
 
 def mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean squared error."""
+    """Return the mean squared error."""
     return (outputs - targets).square().mean()
 
 
 def fastest_spans(
     pipeline: object, timeline: Timeline, samples: int, group: dist.ProcessGroup, rounds: int = 3
 ) -> list[Span]:
-    """The spans of the fastest of some steps: a busy machine makes a step slower, never faster.
+    """Return the spans of the fastest of several steps, because a busy machine slows some down.
 
     Args:
-        pipeline: has `step(inputs, targets)`; its stages are recorded on `timeline`.
-        timeline: of the ranks of `group`.
-        samples: in a batch.
+        pipeline: has `step(inputs, targets)`. Its stages are recorded on `timeline`.
+        timeline: the timeline of the ranks in `group`.
+        samples: the number of samples in a batch.
         group: the ranks of the pipeline.
         rounds: how many steps are recorded.
     """

@@ -1,13 +1,13 @@
-"""The common look of the course's figures: one colour for one thing, in every chapter.
+"""The common look of the course's figures: the same color for the same thing in all chapters.
 
     figure = plots.figure("Small messages pay for latency", x="message (bytes)", y="time (s)")
     figure.add_scatter(x=sizes, y=times, **plots.line("communication"))
     plots.show(figure)
 
-Interactive figures (Plotly) are for what a reader should play with; `plots.subplots` (matplotlib)
-is for pictures that stand still. Both have a transparent background and colours that keep a
-contrast of at least 3:1 on white and on the book's dark background, and both mark each thing a
-second time, by dash, marker or hatch, for readers who do not see the colours.
+Use interactive figures (Plotly) if the reader should change a parameter, and `plots.subplots`
+(matplotlib) for still pictures. Both have a transparent background, and colors with a contrast of
+at least 3:1 on white and on the book's dark background. Dashes, markers, or hatches also
+distinguish things, for readers who do not see the colors.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from parlab.plots.still import artist, hatched, subplots
 if TYPE_CHECKING:
     from parlab.plots.interactive import add_slider, bytes_axis, figure, ranks_axis, show
 
-# Found at their first use: Plotly takes a rank a second to import, and most draw only still ones.
+# These names are imported at their first use, because importing Plotly takes a second on each rank,
+# and most ranks draw only still pictures.
 INTERACTIVE = ("add_slider", "bytes_axis", "figure", "ranks_axis", "show")
 
 __all__ = [

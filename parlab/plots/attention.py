@@ -1,4 +1,4 @@
-"""Picture of attention in tiles: what one program reads, computes, and drops."""
+"""A picture of attention in tiles: the tiles that one program reads, computes, and drops."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,7 +15,7 @@ _KEPT = Style("kept in registers", style("activations").colour)
 
 
 def attention_tiles(title: str, rows: int, columns: int, program: int, step: int) -> Figure:
-    """The tiles of scores, and those of Q, K, V and the output that step `step` needs.
+    """Draw the tiles of the scores, and those of Q, K, V, and the output that step `step` needs.
 
     Program `program` handles one row of tiles and goes through its `columns` from left to right.
     """

@@ -10,8 +10,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from parlab.plots.look import NEUTRAL, SERIES, style
 from parlab.plots.still import subplots
 
-# What one rank holds in one place: the letters of the ranks whose numbers are in it ("A"; "ABCD"
-# for a sum), and a digit if it is another chunk than that of its place ("A2").
+# The contents of one place on one rank: the letters of the ranks whose numbers it contains ("A", or
+# "ABCD" for a sum), and a digit if its chunk has another number than the place ("A2").
 Piece = str
 Grid = Sequence[Sequence[Piece]]
 

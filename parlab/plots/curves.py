@@ -1,4 +1,4 @@
-"""Curves that should be one: what parallel training is held against."""
+"""Loss curves of parallel training and of its reference, which should be equal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,15 +12,15 @@ _WIDEST, _NARROWEST = 8.0, 2.0  # points
 def same_curves(
     title: str, panels: Mapping[str, Mapping[str, Sequence[float]]], loss: str = "loss"
 ) -> tuple[Any, Any]:
-    """Losses, step by step, of runs that should be equal: wide lines below, narrow ones on top.
+    """Draw the losses of runs that should be equal, with wide lines below narrow ones.
 
     Args:
         title: the picture's message.
         panels: by title, each run's losses by its name; all panels have the same runs.
-        loss: what the vertical axes are called; those of a row have the same scale.
+        loss: the name of the vertical axes; those of a row have the same scale.
 
     Returns:
-        matplotlib's figure and its axes, two to a row.
+        matplotlib's figure and its axes, two in each row.
     """
     columns = min(len(panels), 2)
     rows = -(-len(panels) // columns)
@@ -49,13 +49,13 @@ def ending_curves(
     points: int,
     steps: Mapping[str, int],
 ) -> tuple[Any, Any]:
-    """Losses of runs of which some end early, because their loss is NaN: a cross marks that end.
+    """Draw the losses of runs, some of which end early with a NaN, which a cross marks.
 
     Args:
         title: the picture's message.
-        panels: by title, each run's losses by its name; the first run is drawn in grey.
-        points: how many losses a whole run has.
-        steps: by title, training steps from one loss to the next.
+        panels: by title, each run's losses by its name; the first run is drawn in gray.
+        points: how many losses a complete run has.
+        steps: by title, the training steps between two losses.
 
     Returns:
         matplotlib's figure and its axes, in a row.

@@ -11,9 +11,10 @@ import plotly.io as pio
 from parlab.plots.look import NEUTRAL, SERIES
 
 MIME = "application/vnd.plotly.v1+json"
-# Values show under the pointer; zooming is off, so that a finger scrolls the page and not the plot.
-# Not "responsive": JupyterLab's cells and the book's pages resize figures themselves, and with that
-# option Plotly gives up the height, so that a figure vanishes when JupyterLab changes its theme.
+# Values appear under the pointer. Zooming is off, so that a finger scrolls the page and not the
+# plot. "responsive" is off: JupyterLab's cells and the book's pages resize figures themselves, and
+# with this option, Plotly drops the height, so that a figure vanishes if JupyterLab changes its
+# theme.
 CONFIG = {"displayModeBar": False, "scrollZoom": False, "doubleClick": False}
 HEIGHT = 400
 HEADROOM = 64  # above the plot, for a title and one row of legend
@@ -32,7 +33,7 @@ def _template() -> go.layout.Template:
         "tickcolor": NEUTRAL,
         "automargin": True,
         "title": {"standoff": 12},
-        # 1e-6 reads better as 10⁻⁶ than as 1μ beside a unit.
+        # Next to a unit, 1e-6 is easier to read as 10⁻⁶ than as 1μ.
         "exponentformat": "power",
     }
     return go.layout.Template(
@@ -45,7 +46,8 @@ def _template() -> go.layout.Template:
             "xaxis": axis,
             "yaxis": axis,
             "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-            # On the right, room for the label of the last mark: Plotly drops one that does not fit.
+            # Leave space on the right, because Plotly drops the last mark's label if it does not
+            # fit.
             "margin": {"l": 8, "r": 28, "t": HEADROOM, "b": 8},
             "autosize": True,
             "dragmode": False,
@@ -56,13 +58,13 @@ def _template() -> go.layout.Template:
 
 
 TEMPLATE = _template()
-# A figure that ends a cell, or `figure.show()`, then stores its data alone: the default also
-# stores plotly.js, megabytes in each notebook.
+# With this renderer, a notebook stores only a figure's data. The default also stores plotly.js,
+# which has megabytes.
 pio.renderers.default = "plotly_mimetype"
 
 
 def figure(title: str, x: str = "", y: str = "", **layout: Any) -> go.Figure:
-    """An empty figure with the course's look.
+    """Return an empty figure with the course's look.
 
     `title` is the message of the figure in a short sentence, `x` and `y` name the axes with their
     units, and `layout` goes to Plotly's layout (`xaxis_type="log"`, `yaxis_range=[0, 1]`, …).
@@ -72,13 +74,13 @@ def figure(title: str, x: str = "", y: str = "", **layout: Any) -> go.Figure:
     made.update_layout(xaxis_title_text=x, yaxis_title_text=y, **layout)
     for axis in (made.layout.xaxis, made.layout.yaxis):
         if axis.type == "log" and axis.tickvals is None and axis.dtick is None:
-            axis.dtick = 1  # whole decades: a phone has no room for what lies between
-            axis.tickfont.size = 12  # Plotly draws powers of ten a quarter larger
+            axis.dtick = 1  # only whole decades, because a phone has no space for others
+            axis.tickfont.size = 12  # because Plotly draws powers of ten a quarter larger
     return made
 
 
 def ranks_axis(first: int, last: int, every: int = 1) -> dict[str, Any]:
-    """A logarithmic axis for numbers of ranks, with marks at powers of two.
+    """Return a logarithmic axis for numbers of ranks, with marks at powers of two.
 
     Pass it as `plots.figure(…, xaxis=plots.ranks_axis(1, 1024))`.
     `every` leaves out powers: 2 marks 1, 4, 16 …
@@ -88,7 +90,7 @@ def ranks_axis(first: int, last: int, every: int = 1) -> dict[str, Any]:
 
 
 def bytes_axis(first: int, last: int, every: int = 4) -> dict[str, Any]:
-    """A logarithmic axis for sizes in bytes, marked in B, KiB, MiB and GiB at powers of two.
+    """Return a logarithmic axis for bytes, with marks in B, KiB, MiB, and GiB at powers of two.
 
     `every` is the step between marks as a power of two: 4 marks 1 KiB, 16 KiB, 256 KiB …
     """
@@ -101,11 +103,11 @@ def bytes_axis(first: int, last: int, every: int = 4) -> dict[str, Any]:
 def add_slider(
     figure: go.Figure, label: str, steps: Mapping[str, Sequence[Any]], active: int = 0
 ) -> None:
-    """Let the reader choose which traces `figure` shows, by a slider under it.
+    """Add a slider below `figure`, with which the reader chooses the traces that it shows.
 
-    `steps` maps each position's text to the traces shown there, beside those that `figure` has
-    already; `label` stands before that text. The axes stay as they are, so give them a range that
-    holds every step: that is how a reader sees what the parameter does.
+    `steps` maps the text of each position to its traces, in addition to those that `figure` already
+    has. `label` comes before this text. The axes do not change, so that a reader sees the effect of
+    the parameter: give them a range for all steps.
     """
     if not 0 <= active < len(steps):
         raise ValueError(f"no step {active}: this slider has {len(steps)}")
@@ -120,19 +122,19 @@ def add_slider(
         positions.append({"label": name, "method": "restyle", "args": args})
     for trace, owner in zip(figure.data[always:], owners, strict=True):
         trace.visible = owner == active
-    # The slider takes its room from below the plot, not from the plot.
+    # Make the figure higher, so that the slider does not make the plot smaller.
     height = (figure.layout.height or HEIGHT) + 80
     figure.update_layout(sliders=[slider(label, positions, active, top=56)], height=height)
 
 
 def slider(label: str, steps: Sequence[Any], active: int, *, top: int) -> dict[str, Any]:
-    """A slider as Plotly's layout takes it, `top` pixels under the plot."""
+    """Return a slider for Plotly's layout, `top` pixels below the plot."""
     shown = {"prefix": label + " ", "xanchor": "left"}
     return {"active": active, "steps": list(steps), "currentvalue": shown, "pad": {"t": top}}
 
 
 def bundle(figure: go.Figure) -> dict[str, Any]:
-    """The figure as the outputs of a notebook cell: its data, and a line for a terminal."""
+    """Return the outputs of a notebook cell for a figure: its data, and a line for a terminal."""
     _make_room_above(figure)
     title = (figure.layout.title.text or "figure").replace("<br>", " ")
     names = [trace.name for trace in figure.data if trace.name]
@@ -141,9 +143,9 @@ def bundle(figure: go.Figure) -> dict[str, Any]:
 
 
 def _make_room_above(figure: go.Figure) -> None:
-    """Keep the title off a legend of several rows: Plotly makes room for one of the two alone.
+    """Move the title above a legend of several rows, because Plotly leaves space for only one.
 
-    Rows are counted for the width of a cell on a laptop, beside JupyterLab's list of files.
+    The number of rows is that of a cell on a laptop, next to JupyterLab's list of files.
     """
     shown = {trace.name for trace in figure.data if trace.name and trace.visible is not False}
     if not shown:

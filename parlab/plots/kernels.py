@@ -25,7 +25,7 @@ _NEEDED = Style("needed", "#b4540a")
 
 
 def device(title: str) -> Figure:
-    """Programs on multiprocessors, each with its registers and shared memory; L2; the memory."""
+    """Draw programs on multiprocessors with registers and shared memory, L2, and the memory."""
     figure, axes = subplots(title, figsize=(7.2, 3.7))
     for place in range(4):
         left = 0.2 + place * 2.45
@@ -46,7 +46,7 @@ def device(title: str) -> Figure:
 
 
 def grid(title: str, numbers: int, block: int) -> Figure:
-    """A vector of `numbers` numbers, the programs that share it, and what the last one masks."""
+    """Draw a vector of `numbers` numbers, its programs, and the numbers that the last one masks."""
     programs = costs.programs(numbers, block)
     figure, axes = subplots(title, figsize=(7.2, 2.2))
     for place in range(programs * block):
@@ -69,7 +69,7 @@ def grid(title: str, numbers: int, block: int) -> Figure:
 
 
 def warp_loads(title: str, loads: Mapping[str, tuple[int, int]], element_bytes: int = 4) -> Figure:
-    """The sectors that a warp reads, one row per load; a load is its stride and first address."""
+    """Draw the sectors that a warp reads, one row per load: its stride and first address."""
     figure, axes = subplots(title, figsize=(7.2, 0.6 * len(loads) + 1.4))
     last = max(
         start + (costs.WARP - 1) * stride * element_bytes for stride, start in loads.values()
@@ -97,7 +97,7 @@ def warp_loads(title: str, loads: Mapping[str, tuple[int, int]], element_bytes: 
 
 
 def orders(title: str, size: int, count: int, taken: Mapping[str, Sequence[Tile]]) -> Figure:
-    """The first `count` tiles of a product in each order, and the blocks of A and B they need."""
+    """Draw the first `count` tiles of a product in each order, and their blocks of A and B."""
     figure, panels = subplots(title, 1, len(taken), figsize=(7.2, 4.3))
     for axes, (name, tiles) in zip(panels, taken.items(), strict=True):
         first = list(tiles[:count])
@@ -122,7 +122,7 @@ def orders(title: str, size: int, count: int, taken: Mapping[str, Sequence[Tile]
 
 
 def stages(title: str, steps: int, load: float, compute: float, counts: Sequence[int]) -> Figure:
-    """A loop over time, one panel per number of buffers: a row per buffer, and one for products."""
+    """Draw a loop over time: a panel per number of buffers, with rows for buffers and products."""
     heights = [count + 1 for count in counts]
     figure, panels = subplots(
         title, len(counts), 1, sharex=True, height_ratios=heights,
@@ -164,7 +164,7 @@ def roofline(
     labels: tuple[str, str],
     active: tuple[int, int] = (0, 0),
 ) -> go.Figure:
-    """The ceilings of a device, and the limit of each kernel, with sliders for device and size.
+    """Draw a device's ceilings and each kernel's limit, with sliders for device and size.
 
     `roofs` maps each device to one or more ceilings, one per number format. `kernels` maps each
     size to its kernels: a name, the traffic, and the index of the kernel's ceiling. Each kernel is
@@ -221,7 +221,7 @@ def _point(name: str, moved: Traffic, under: Device, place: int) -> go.Scatter:
 def measured_roofline(
     title: str, roof: Device, found: Mapping[str, tuple[Traffic, float]], x_range: tuple, y_range
 ) -> go.Figure:
-    """Measured ceilings and kernels, with times in seconds. Axis ranges are powers of ten."""
+    """Draw measured ceilings and kernels, with times in seconds. Axis ranges are powers of ten."""
     figure = interactive_figure(
         title, x="FLOP per byte", y="FLOP/s", height=520,
         xaxis={"type": "log", "range": x_range}, yaxis={"type": "log", "range": y_range},

@@ -1,4 +1,4 @@
-"""Which colour, dash, marker and hatch stands for what."""
+"""The color, dash, marker, and hatch of each thing in figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Style:
-    """How one thing is drawn. `dash` and `symbol` are Plotly's names, `hatch` is matplotlib's."""
+    """The look of one thing. `dash` and `symbol` are Plotly's names, `hatch` is matplotlib's."""
 
     label: str
     colour: str
@@ -18,14 +18,14 @@ class Style:
 
     @property
     def pattern(self) -> str:
-        """The hatch as Plotly writes it: one stroke, where matplotlib repeats it for density."""
+        """The hatch for Plotly: one stroke. matplotlib repeats strokes for density."""
         return self.hatch[:1]
 
 
-# Text, axes and grids: readable on white and on the dark theme alike.
+# For text, axes, and grids: readable on white and in the dark theme.
 NEUTRAL = "#7d8590"
 
-# What a rank's time goes into, what its memory holds, and who is measured against whom.
+# The uses of a rank's time and of its memory, and the sides of a comparison.
 ROLES: Mapping[str, Style] = MappingProxyType(
     {
         "compute": Style("compute", "#3b82c4", "solid", "circle"),
@@ -41,7 +41,7 @@ ROLES: Mapping[str, Style] = MappingProxyType(
     }
 )
 
-# Things that have no role of their own, in the order in which a figure takes them.
+# For things without a role, in the order in which a figure uses them.
 SERIES: tuple[Style, ...] = (
     Style("1", "#1a9ab0", "solid", "circle"),
     Style("2", "#d1495b", "dash", "square", "///"),
@@ -54,20 +54,20 @@ _RAMP = ("#1a9ab0", "#8266d0", "#d1495b")
 
 
 def style(role: str) -> Style:
-    """The style of a role; ValueError with the roles there are for any other name."""
+    """Return the style of a role. Raises ValueError, with all roles, for another name."""
     if role not in ROLES:
         raise ValueError(f"no role {role!r}: use one of {', '.join(ROLES)}, or plots.series(i)")
     return ROLES[role]
 
 
 def series(index: int, label: str) -> Style:
-    """The style of the `index`-th thing (from 0) that has no role, under its own `label`."""
+    """Return the style of the `index`-th thing (from 0) without a role, with this `label`."""
     taken = SERIES[index % len(SERIES)]
     return Style(label, taken.colour, taken.dash, taken.symbol, taken.hatch)
 
 
 def ramp(n: int) -> list[str]:
-    """`n` colours in order, for a parameter that grows (2, 4, 8 … ranks)."""
+    """Return `n` colors in order, for a parameter that grows (2, 4, 8 … ranks)."""
     if n < 1:
         raise ValueError(f"a ramp needs at least one colour, not {n}")
     stops = [tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) for colour in _RAMP]
@@ -83,7 +83,7 @@ def ramp(n: int) -> list[str]:
 
 
 def line(of: str | Style, label: str | None = None) -> dict[str, Any]:
-    """Arguments of a Plotly scatter trace for a role (or a `Style`): name, line and marker."""
+    """Return arguments of a Plotly scatter trace for a role (or `Style`): name, line, marker."""
     drawn = style(of) if isinstance(of, str) else of
     return {
         "name": label or drawn.label,
@@ -93,8 +93,8 @@ def line(of: str | Style, label: str | None = None) -> dict[str, Any]:
 
 
 def bar(of: str | Style, label: str | None = None) -> dict[str, Any]:
-    """Arguments of a Plotly bar trace for a role (or a `Style`): name, colour and hatch."""
+    """Return arguments of a Plotly bar trace for a role (or a `Style`): name, color, and hatch."""
     drawn = style(of) if isinstance(of, str) else of
-    # The hatch lies over the colour; Plotly would otherwise put it in the colour's place.
+    # Draw the hatch over the color. By default, Plotly would replace the color.
     pattern = {"shape": drawn.pattern, "fillmode": "overlay", "fgcolor": "#fff", "size": 6}
     return {"name": label or drawn.label, "marker": {"color": drawn.colour, "pattern": pattern}}

@@ -1,4 +1,4 @@
-"""Bars of what a rank holds, by kind."""
+"""Bars of a rank's memory, by kind."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from parlab.plots.still import hatched, subplots
 def memory_bars(
     title: str, ways: Mapping[str, Mapping[str, float]], axis: str = "MB on rank 0"
 ) -> tuple[Any, Any]:
-    """A bar for each way to train, with the kinds of memory on top of each other.
+    """Draw a bar for each way to train, with the kinds of memory stacked.
 
     Args:
         title: the picture's message.

@@ -162,7 +162,7 @@ def ladder(title: str, steps: Mapping[str, Mapping[str, float]], device: float) 
         yaxis={"autorange": "reversed"}, margin_t=96, legend_traceorder="normal",
     )  # fmt: skip
     # On a phone, names in one line would leave no room for the bars.
-    names = ["<br>".join(textwrap.wrap(name, 11)) for name in steps]
+    names = ["<br>".join(textwrap.wrap(name, 13, break_on_hyphens=False)) for name in steps]
     for kind in KINDS:
         look = LOGITS if kind == "logits" else kind
         figure.add_bar(

@@ -1,4 +1,4 @@
-"""Bars of how one's own code compares with a library."""
+"""Bars that compare the learner's code with a library."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ def ratio_bars(
     axis: str = "time over that of the library",
     libraries: Collection[str] = (),
 ) -> tuple[Any, Any]:
-    """A horizontal bar for each ratio, with a line at 1, where both sides are equal.
+    """Draw a horizontal bar for each ratio, with a line at 1, where both sides are equal.
 
     Args:
         title: the picture's message.

@@ -36,7 +36,7 @@ _STYLE = {
     "axes.titlelocation": "left",
     "axes.titlesize": "large",
     "figure.facecolor": "none",
-    # Small and with large text: a phone shows it at half the size.
+    # Small, with large text, because a phone shows it at half the size.
     "figure.figsize": (6.4, 3.6),
     "font.size": 13.0,
     "grid.alpha": 0.25,
@@ -51,22 +51,22 @@ _STYLE = {
 
 
 def subplots(title: str, *shape: int, **options: Any) -> tuple[Any, Any]:
-    """`plt.subplots` in the course's look; `title` is the picture's message.
+    """Call `plt.subplots` with the course's look. `title` is the picture's message.
 
-    In a notebook the picture is kept as SVG: sharp on every screen, and its background stays
-    transparent. Returns matplotlib's figure and axes.
+    A notebook stores the picture as SVG, which is sharp on every screen and keeps the transparent
+    background. Returns matplotlib's figure and axes.
     """
     _use_notebook()
     with mpl.rc_context(_STYLE):
         drawn, axes = plt.subplots(*shape, layout="constrained", **options)
-        for one in drawn.axes:  # half a step, half a rank: there is no such thing
+        for one in drawn.axes:  # no marks at half a step or half a rank
             one.xaxis.get_major_locator().set_params(steps=[1, 2, 5, 10])
         drawn.suptitle(title, x=0.01, ha="left", color=NEUTRAL, fontsize="large")
     return drawn, axes
 
 
 def artist(of: str | Style, label: str | None = None) -> dict[str, Any]:
-    """Arguments of `axes.plot` for a role (or a `Style`)."""
+    """Return arguments of `axes.plot` for a role (or a `Style`)."""
     drawn = style(of) if isinstance(of, str) else of
     return {
         "label": label or drawn.label,
@@ -77,7 +77,7 @@ def artist(of: str | Style, label: str | None = None) -> dict[str, Any]:
 
 
 def hatched(of: str | Style, label: str | None = None) -> dict[str, Any]:
-    """Arguments of `axes.bar`, `barh`, `broken_barh` or a patch for a role (or a `Style`)."""
+    """Return arguments of `axes.bar`, `barh`, `broken_barh`, or a patch for a role (or `Style`)."""
     drawn = style(of) if isinstance(of, str) else of
     return {
         "label": label or drawn.label,

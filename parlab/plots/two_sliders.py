@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 
 from parlab.plots.interactive import slider
 
-# Two sliders must not touch the same property, or each would undo what the other did. So the first
-# sets whether a trace is visible; the second makes it transparent, to the eye and to the pointer.
+# Each slider needs its own property, or it would undo the effect of the other one. The first slider
+# changes whether a trace is visible. The second one makes it transparent, also for the pointer.
 _SHOWN = {"opacity": 1.0, "hoverinfo": "all", "showlegend": True}
 _HIDDEN = {"opacity": 0.0, "hoverinfo": "skip", "showlegend": False}
 
@@ -19,10 +19,11 @@ def add_two_sliders(
     traces: Mapping[tuple[str, str], Sequence[Any]],
     active: tuple[int, int] = (0, 0),
 ) -> None:
-    """Let the reader choose two parameters; `traces[a, b]` is shown where they are a and b.
+    """Let the reader choose two parameters with sliders, which show `traces[a, b]`.
 
-    The positions of the sliders are the texts in the keys of `traces`, in order of appearance;
-    every pair must be there. `labels` stand before them. Give the axes a range that holds all.
+    The positions of the sliders are the texts in the keys of `traces`, in order of appearance.
+    `traces` must have every pair. `labels` come before these texts. Give the axes a range for all
+    traces.
     """
     texts = [list(dict.fromkeys(key[i] for key in traces)) for i in (0, 1)]
     always = len(figure.data)

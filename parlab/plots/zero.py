@@ -1,4 +1,4 @@
-"""Pictures of ZeRO: what ranks hold in each stage, and how much that is for any model."""
+"""Pictures of ZeRO: what ranks store in each stage, and how many bytes this is for a model."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +21,10 @@ _WIDTH = 0.24
 
 
 def who_holds_what(title: str, recipe: Recipe, ranks: int = 4) -> Figure:
-    """A row a stage, a column a rank; each bar is a whole copy, and filled is what the rank holds.
+    """Draw a row for each stage and a column for each rank.
 
-    Widths are bytes for each parameter.
+    Each bar is a full copy, and its filled part is what the rank stores. Widths are bytes per
+    parameter.
     """
     figure, axes = subplots(title, figsize=(8.5, 3.6))
     scale, gap = 2.2 / recipe.total, 2.6
@@ -63,19 +64,19 @@ def memory_explorer(
     devices: Mapping[str, float],
     active: tuple[int, int, int] = (0, 0, 0),
 ) -> go.Figure:
-    """Bytes on a device by kind for each stage: choose the model, the ranks and the recipe.
+    """Draw a device's bytes by kind for each stage, with controls for model, ranks, and recipe.
 
-    Each control has a property of the bars to itself, or one would undo what another did: the model
-    whether a bar is visible, the ranks its opacity, the recipe its place, on the plot or beyond it.
-    `active` are the places at which the controls begin.
+    Each control has its own property of the bars, or it would undo the effect of another one. The
+    model changes whether a bar is visible, the ranks its opacity, and the recipe its position, on
+    the plot or outside. `active` has the controls' initial positions.
     """
     figure = interactive_figure(
         title, y="on each device", yaxis=_gigabytes_axis(), height=740, barmode="overlay",
         xaxis_range=[-0.5, len(STAGES) - 0.5], margin_r=64,
     )  # fmt: skip
-    # On a phone, longer lines would be turned, or meet.
+    # On a phone, longer lines would be rotated or overlap.
     stages = [name.replace(" ", "<br>", 1) for name in STAGES]
-    for kind in KINDS:  # the legend's
+    for kind in KINDS:  # for the legend
         figure.add_bar(x=[stages[0]], y=[None], **bar(kind))
     always = len(figure.data)
     keys = [(m, n, r, kind) for m in models for n in worlds for r in recipes for kind in KINDS]
@@ -147,7 +148,7 @@ def _sliders(
 
 
 def _place(kind: str, on_the_plot: bool) -> float:
-    """Where a bar begins, from the middle of its stage."""
+    """Return where a bar begins, relative to the middle of its stage."""
     return _WIDTH * (KINDS.index(kind) - 1.5) + (0 if on_the_plot else 100)
 
 

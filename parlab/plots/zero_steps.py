@@ -13,9 +13,9 @@ from parlab.plots.still import hatched, subplots
 
 
 def shard_layouts(title: str, layers: Mapping[str, int], ranks: int = 4) -> Figure:
-    """Two ways to shard the same layers: one flat buffer, and one buffer for each layer.
+    """Draw two ways to shard the same layers: one flat buffer, and one buffer for each layer.
 
-    `layers` are numbers of parameters by name. The number in each piece is the rank that owns it.
+    `layers` has numbers of parameters by name. The number in each piece is the rank that owns it.
     """
     figure, axes = subplots(title, figsize=(8.5, 3.4))
     padded = {name: -(-size // ranks) * ranks for name, size in layers.items()}
@@ -54,7 +54,7 @@ def shard_layouts(title: str, layers: Mapping[str, int], ranks: int = 4) -> Figu
 
 
 def hybrid_groups(title: str, nodes: int = 2, ranks: int = 4) -> Figure:
-    """Which shard each rank of each node holds, and which collectives run in rows and columns."""
+    """Draw each rank's shard on each node, and the collectives that run in rows and columns."""
     figure, axes = subplots(title, figsize=(8.5, 1.3 + 1.0 * nodes))
     names = [style("parameters").colour, style("gradients").colour]
     for node in range(nodes):
@@ -109,7 +109,7 @@ def _padding(axes: Axes, x: float, y: float, width: float) -> None:
 
 
 class Bar(NamedTuple):
-    """A bar in a row of a drawing over time: what it stands for, from when to when."""
+    """A bar in a row of a drawing over time: its kind, its start, and its end."""
 
     row: int
     role: str
@@ -119,10 +119,11 @@ class Bar(NamedTuple):
 
 
 def unit_lifetimes(title: str, blocks: int = 3) -> Figure:
-    """When each FSDP unit is gathered, computes and is freed, in a forward and a backward pass.
+    """Draw when each FSDP unit is gathered, computes, and is freed, in both passes.
 
     The first row is the model's own unit, which computes first and last in each pass. Times are
-    schematic: an end of the model takes 1, a block 2 forward; twice as long backward; a gather 1.
+    schematic: in the forward pass, each end of the model takes 1, and a block takes 2. The backward
+    pass takes twice as long. A gather takes 1.
     """
     figure, axes = subplots(title, figsize=(9.0, 1.6 + 0.5 * (blocks + 1)))
     bars = _lifetimes(blocks)
@@ -171,10 +172,10 @@ def _lifetimes(blocks: int) -> list[Bar]:
 def offload_steps(
     title: str, forward: float, gradients: float, adam: float, parameters: float, steps: int = 3
 ) -> Figure:
-    """Steps of ZeRO-Offload in seconds, without and with the delayed parameter update.
+    """Draw steps of ZeRO-Offload in seconds, without and with the delayed parameter update.
 
-    The backward pass takes twice the forward pass; gradients leave during it. Then the CPU runs
-    Adam, and the parameters return. With the delay both run during the next step.
+    The backward pass takes twice as long as the forward pass, and sends gradients to the host. Then
+    the CPU runs Adam, and the parameters return. With the delay, both happen during the next step.
     """
     figure, axes = subplots(title, 2, 1, figsize=(9.0, 4.6), sharex=True)
     after, compute = adam + parameters, 3 * forward

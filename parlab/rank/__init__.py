@@ -31,7 +31,7 @@ __all__ = ["comm", "device", "group", "rank", "world_size"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, so that a lab in mpi4py alone does not wait for torch, nor this import for MPI.
+    # Lazy, so that a lab that only uses mpi4py does not wait for torch, and importing is fast.
     if name in ("comm", "rank", "world_size"):
         from parlab.rank.world import comm
 
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     elif name == "group":
         try:
             values = {"group": _start_group()}
-        except AttributeError as error:  # `import` takes it for a missing name, and tries again
+        except AttributeError as error:  # `import` would take this for a missing name and try again
             raise RuntimeError(f"torch.distributed did not start: {error}") from error
     else:
         raise AttributeError(f"module 'parlab.rank' has no attribute {name!r}")
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _start_group() -> "dist.ProcessGroup":
-    """The labs' `group`; for ranks that were started on an emulated network, one on that."""
+    """Return the labs' `group`. It is on the emulated network if the ranks were started on one."""
     from parlab.network.labels import network_of_rank
 
     if network := network_of_rank():

@@ -1,4 +1,4 @@
-"""Which device a rank computes on."""
+"""Chooses the device on which a rank computes."""
 
 import ctypes
 import functools
@@ -16,7 +16,7 @@ class Choice(NamedTuple):
 
     Attributes:
         device: its own GPU, a GPU that it shares with other ranks, or the CPU.
-        one_gpu_each: whether every rank has a GPU of its own, as NCCL needs.
+        one_gpu_each: True if every rank has a GPU of its own, as NCCL requires.
         name: the GPU's name; "" on the CPU.
         why_not: why a GPU that torch finds is not used; "" otherwise.
     """
@@ -28,29 +28,29 @@ class Choice(NamedTuple):
 
 
 def local_rank() -> int:
-    """This rank's number among the ranks of its node, from 0."""
+    """Return this rank's number among the ranks of its node, from 0."""
     return int(next((os.environ[v] for v in LOCAL_RANK_VARIABLES if v in os.environ), "0"))
 
 
 def this_device() -> torch.device:
-    """This rank's GPU, shared in turn if ranks outnumber GPUs; else the CPU, on one thread.
+    """Return this rank's GPU, or the CPU, which then uses one thread.
 
-    If torch finds a GPU, the first call is collective over all ranks.
+    If there are more ranks than GPUs, ranks share GPUs. If torch finds a GPU, the first call is
+    collective over all ranks.
     """
     if torch.cuda.device_count():
         return choose().device
-    # One thread: the ranks of a laptop together have its cores, and more threads than cores
-    # make each step slower, not faster.
+    # The ranks share the machine's cores, and more threads than cores would slow down each step.
     torch.set_num_threads(1)
     return torch.device("cpu")
 
 
 @functools.cache
 def choose() -> Choice:
-    """Choose a device for each rank: GPUs if all ranks can use theirs. Collective over all ranks.
+    """Choose this rank's device: a GPU if all ranks can use theirs. Collective over all ranks.
 
-    The ranks must agree. For example, a GPU in exclusive mode works on only one of the ranks that
-    would share it.
+    All ranks make the same choice, even if a GPU works on only some of them. For example, a GPU in
+    exclusive mode works on only one of the ranks that would share it.
     """
     from parlab.rank.world import comm
 
@@ -59,13 +59,13 @@ def choose() -> Choice:
     if all(uuid for uuid, _ in found):
         assert gpu is not None
         return Choice(gpu, len({uuid for uuid, _ in found}) == comm.size, _properties(gpu).name)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what looks for a GPU from now on finds none
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # so that no library uses a GPU from now on
     torch.set_num_threads(1)
     return Choice(torch.device("cpu"), False, why_not=next((why for _, why in found if why), ""))
 
 
 def _own_gpu() -> tuple[torch.device | None, str]:
-    """Return this rank's GPU, made current; or None, and why a GPU that is there does not work."""
+    """Make this rank's GPU current and return it, or None and the reason why it does not work."""
     gpus = torch.cuda.device_count()
     if not gpus:
         return None, ""
@@ -83,7 +83,7 @@ def _own_gpu() -> tuple[torch.device | None, str]:
 
 
 def _refuse_in_mpi() -> None:
-    """Make mpi4py refuse CUDA tensors. Most MPIs take their addresses for the host's and crash."""
+    """Make mpi4py refuse CUDA tensors, unless MPI supports them. Most MPIs would crash."""
     query = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)
     if query is not None and query():
         return
@@ -91,7 +91,7 @@ def _refuse_in_mpi() -> None:
 
     @functools.wraps(export)
     def export_or_refuse(self: torch.Tensor, **options: Any) -> Any:
-        # mpi4py asks for no synchronization with any stream, which is -1. Other libraries name one.
+        # mpi4py passes stream=-1 (no synchronization). Other libraries pass an actual stream.
         if self.is_cuda and options.get("stream") == -1:
             raise TypeError(
                 f"comm cannot send or receive a tensor on {self.device}: this MPI reads only the "

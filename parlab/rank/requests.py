@@ -1,8 +1,8 @@
-"""Waiting for several MPI requests so that a revocation ends it, and not the rank.
+"""Makes `Waitall`, `Waitany`, and `Waitsome` fail without a crash when a communicator is revoked.
 
-Open MPI 5.0 aborts all ranks where a communicator is revoked while `Waitall`, `Waitany` or
-`Waitsome` waits for a send that nobody receives: "Send error after request freed". `Testall` and
-`Test` raise, as `Wait` does. So `MPI.Request` and `MPI.Prequest` wait by testing.
+Open MPI 5.0 aborts all ranks if a communicator is revoked while one of these calls waits for a send
+that no rank receives: "Send error after request freed". In contrast, `Wait`, `Test`, and `Testall`
+raise an error. `MPI.Request` and `MPI.Prequest` therefore call tests in a loop.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _Request, _Prequest = MPI.Request, MPI.Prequest
 
 
 class _Kind(type):
-    """Requests that mpi4py has made itself are instances as well."""
+    """Metaclass: requests of mpi4py's own classes also count as instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         own = {Request: _Request, Prequest: _Prequest}.get(cls)
@@ -22,7 +22,7 @@ class _Kind(type):
 
 
 class _WaitsByTesting:
-    """mpi4py's own methods of these names. Each test lets MPI do its work, as waiting does."""
+    """mpi4py's methods of these names, which test in a loop. Each test lets MPI make progress."""
 
     @classmethod
     def Waitall(
@@ -93,7 +93,7 @@ def _active(requests: Sequence[MPI.Request]) -> list[int]:
 
 
 def _persistent(requests: Sequence[MPI.Request]) -> bool:
-    # A test of one that was not started says that it is done.
+    # Testing a persistent request that was not started would report that it is complete.
     return any(isinstance(one, _Prequest) for one in requests)
 
 

@@ -1,4 +1,4 @@
-"""torch.distributed on the ranks: the default group, the labs' `group`, and their renewal."""
+"""Starts torch.distributed on the ranks, with the labs' `group`, and restarts it when needed."""
 
 import atexit
 import contextlib
@@ -16,11 +16,11 @@ from parlab.rank import devices
 from parlab.rank.world import comm, new_communicator
 from parlab.runtime.torch_mpi.group import BACKEND, MPIGroup, register
 
-# Long: the deadline of a rank cell ends a stuck call far sooner, and a slow one must not fail.
+# Long, so that slow calls do not fail. The deadline of a rank cell ends a stuck call much earlier.
 TIMEOUT = timedelta(minutes=30)
 
-# Called on all ranks after torch.distributed was started anew: who made groups makes them known.
-started_anew: list[Callable[[], None]] = []
+# Functions that register existing groups again. Called on all ranks after each restart.
+after_restart: list[Callable[[], None]] = []
 
 _sockets: set[int] = set()  # inodes of the sockets that Gloo and its store opened
 _state: dict[str, Any] = {"group": None, "store": None, "closed": False}
@@ -44,11 +44,11 @@ def start() -> dist.ProcessGroup:
 def _end() -> None:
     """End Gloo's threads while Python still runs.
 
-    Seen once, at the end of a script: a C++ thread of a rank was ended by Python, which aborted the
-    rank, and the others waited for it in MPI's own end, for ever. Likely a thread of Gloo, letting
-    go of a collective's tensors after the call had returned, asked for Python's lock too late.
+    Otherwise, a rank may abort at the end of a script, and the others wait for it in MPI_Finalize
+    forever. This happened once, when Python ended a C++ thread. It was probably a thread of Gloo
+    that released a collective's tensors, for which it requested Python's lock too late.
     """
-    with contextlib.suppress(Exception):  # a group that was closed is in no state to be tidy
+    with contextlib.suppress(Exception):  # a closed group cannot be destroyed cleanly
         dist.destroy_process_group()
 
 
@@ -56,7 +56,7 @@ def _connect() -> None:
     hosts = comm.allgather(socket.gethostname())
     same_host = len(set(hosts)) == 1
     if same_host:
-        # Without it Gloo looks the host's name up, which fails on machines with no network.
+        # Otherwise, Gloo looks up the host's name, which fails on machines without a network.
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     with _opening_sockets():
@@ -64,8 +64,8 @@ def _connect() -> None:
         _state["store"] = store
         register(_state["mpi_group"])
         backend = _default_backend()
-        # Without `device_id`: it binds the default group to the GPU. Then every later group is made
-        # by splitting NCCL's, also if it is not one of NCCL's, and all ranks must take part.
+        # Do not pass `device_id`, which binds the default group to the GPU. torch would then make
+        # every later group by splitting the NCCL group, so all ranks would have to take part.
         dist.init_process_group(
             backend, store=store, rank=comm.rank, world_size=comm.size, timeout=TIMEOUT
         )
@@ -81,7 +81,7 @@ def _default_backend() -> str:
 
 
 def _open_store(host: str) -> dist.TCPStore:
-    """The key-value store that a process group meets at, on a free port of rank 0."""
+    """Open the key-value store that a process group uses to connect, on a free port of rank 0."""
     options: dict[str, Any] = {"timeout": TIMEOUT, "wait_for_workers": False}
     store = None
     if comm.rank == 0:
@@ -90,12 +90,12 @@ def _open_store(host: str) -> dist.TCPStore:
     return store or dist.TCPStore(host, port, comm.size, is_master=False, **options)
 
 
-# Gloo has no way to give up a call but its own time-out. Closing the connections it waits on is
-# one: the waiting call fails at once. For that, the sockets it opens are remembered.
+# Gloo cannot cancel a call, but a call fails at once if its connections are shut down. For this
+# purpose, the functions below record the sockets that Gloo opens.
 
 
 def _socket_inodes() -> dict[int, int]:
-    """Inode → file descriptor of each socket of this process."""
+    """Return the file descriptor of each socket of this process, by inode."""
     found = {}
     for entry in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
         with contextlib.suppress(OSError):
@@ -115,7 +115,7 @@ def _opening_sockets() -> Iterator[None]:
 
 
 def _track_sockets() -> None:
-    """Remember the sockets of every process group made from here on, by labs or libraries."""
+    """Record the sockets of every process group that labs or libraries make from now on."""
     make: Callable = distributed_c10d._new_process_group_helper
 
     def make_and_remember(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +126,7 @@ def _track_sockets() -> None:
 
 
 def close() -> None:
-    """Make every call that waits in Gloo or NCCL fail now. Called from the freeing thread."""
+    """Make every call that waits in Gloo or NCCL fail. Called from the freeing thread."""
     if _state["group"] is None and not _sockets:
         return
     _state["closed"] = True
@@ -136,27 +136,30 @@ def close() -> None:
             contextlib.suppress(OSError),
             socket.socket(fileno=os.dup(open_now[inode])) as connection,
         ):
-            connection.getpeername()  # a listening socket has no peer, and stays
+            connection.getpeername()  # raises for a listening socket, which must stay open
             connection.shutdown(socket.SHUT_RDWR)
     if dist.is_initialized() and dist.get_backend() == "nccl":
         distributed_c10d._abort_process_group()
 
 
 def is_gone() -> bool:
-    """Whether the lab destroyed the default group, and with it all others."""
+    """Return True if the lab destroyed the default group, which destroys all other groups."""
     return _state["group"] is not None and not dist.is_initialized()
 
 
 def renew() -> bool:
-    """Start torch.distributed anew if any rank closed or destroyed it; says whether. Collective."""
+    """Restart torch.distributed if any rank closed or destroyed it. Collective.
+
+    Return True if it was restarted.
+    """
     started = _state["group"] is not None
     if not comm.allreduce(int((_state["closed"] and started) or is_gone())):
         return False
-    with contextlib.suppress(Exception):  # what is left of it is in no state to be tidy
+    with contextlib.suppress(Exception):  # closed groups cannot be destroyed cleanly
         dist.destroy_process_group()
     _state["store"] = None
     _sockets.clear()
     _connect()
-    for make_known in started_anew:
-        make_known()
+    for register_again in after_restart:
+        register_again()
     return True

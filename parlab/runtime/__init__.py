@@ -1,1 +1,1 @@
-"""What other parts build on: a process group over MPI, shared memory, paths, rank names."""
+"""Shared foundations: a process group over MPI, shared memory, paths, rank names, code, cells."""

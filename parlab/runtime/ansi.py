@@ -1,13 +1,13 @@
-"""What a program writes for a terminal, and not for its reader."""
+"""Removes the escape sequences that programs write to control a terminal."""
 
 import re
 
-# Titles and links; colours and the cursor; the short sequences; an escape that starts none.
+# In this order: titles and links; colors and cursor movements; short sequences; a single escape.
 _ESCAPES = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[@-Z\\^_]|\x1b"
 )
 
 
 def without_escapes(text: str) -> str:
-    """`text` without ANSI escape sequences: colours, movements of the cursor, titles, links."""
+    """Return `text` without ANSI escape sequences: colors, cursor movements, titles, links."""
     return _ESCAPES.sub("", text)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-# What each would do to a lab.
+# What each variable would do to a lab.
 HARMFUL = {
     "MPLBACKEND": "matplotlib would not show its pictures in notebooks",
     "PYTHONASYNCIODEBUG": "cells would print messages of Python's event loop",

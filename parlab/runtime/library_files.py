@@ -1,10 +1,10 @@
-"""Which files are of Python and of installed packages; all others are the learner's."""
+"""Tells files of Python and installed packages from the learner's own files."""
 
 import re
 from pathlib import Path
 
 _PARLAB = str(Path(__file__).parents[1])
-# By their paths and not by this Python's settings: ranks may run on another node.
+# Recognize them by their paths, not by this Python's settings, because ranks may be on other nodes.
 _INSTALLED = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python3[.\d]*/")
 
 

@@ -1,4 +1,4 @@
-"""The cells of a notebook, and what each is for in a lab. Needs only the standard library."""
+"""The cells of a notebook, and the role of each in a lab. Needs only the standard library."""
 
 import json
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def key(self) -> str | None:
-        """The exercise that it belongs to."""
+        """The exercise to which the cell belongs."""
         key = self.metadata.get("exercise")
         return key if isinstance(key, str) else None
 
@@ -53,13 +53,13 @@ class Cell:
 
     @property
     def code(self) -> str:
-        """The source as Python: magics are comments."""
+        """The source as Python, with magics as comments."""
         lines = self.source.split("\n")
         return "\n".join(f"# {line}" if line.startswith(("%", "!")) else line for line in lines)
 
     @property
     def displayed(self) -> list[Any]:
-        """The values that it displayed as JSON."""
+        """The values that the cell displayed as JSON."""
         data = (output.get("data", {}) for output in self.outputs)
         return [one["application/json"] for one in data if "application/json" in one]
 
@@ -81,6 +81,6 @@ def cells_of(notebook: Mapping[str, Any]) -> list[Cell]:
 def read_cells(path: Path) -> list[Cell]:
     """Return the cells of the notebook in this file.
 
-    Raises OSError, or ValueError, KeyError, TypeError, or AttributeError if it is no notebook.
+    Raises OSError, or if it is not a notebook, ValueError, KeyError, TypeError, or AttributeError.
     """
     return cells_of(json.loads(path.read_text(encoding="utf-8")))

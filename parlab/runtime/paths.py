@@ -1,6 +1,6 @@
-"""Where the course lies on this machine, which labs it has, and files that are never half there.
+"""Finds the course's folder and its labs, and writes files atomically.
 
-The standard library alone: `make setup` and ranks use this too.
+This module uses only the standard library, because `make setup` and ranks use it too.
 """
 
 import os
@@ -11,12 +11,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def numbered(folder: Path, ending: str) -> list[Path]:
-    """The files `NN_topic` with this ending in `folder`, by number: sources, notebooks, pages."""
+    """Return the files `NN_topic` with this ending in `folder`, sorted by number."""
     return sorted(folder.glob(f"[0-9][0-9]_*{ending}"))
 
 
 def write_atomically(path: Path, text: str) -> Path:
-    """Write UTF-8 so that `path` never holds half of it; lone surrogates as `\\udc80`."""
+    """Write `text` to `path` as UTF-8, so that the file is never incomplete. Return `path`.
+
+    Lone surrogates are written as escapes, such as `\\udc80`.
+    """
     path.parent.mkdir(exist_ok=True)
     part = path.with_name(f".part-{os.getpid()}-{secrets.token_hex(4)}")
     try:

@@ -1,13 +1,16 @@
-"""How ranks are named in texts, in the notebook's kernel and on the ranks alike."""
+"""Formats the names of ranks in texts, for the notebook's kernel and for the ranks."""
 
 from collections.abc import Iterable, Mapping
 
-# After their number: of what a rank did not send, and of what the notebook does not show.
+# Follows the number of characters that a rank did not send or that the notebook does not show.
 LEFT_OUT = " characters left out"
 
 
 def ranks_text(ranks: Iterable[int], world_size: int | None = None) -> str:
-    """`rank 2`, `ranks 0, 1, 3`, `ranks 0-5`, or `all ranks` when there are `world_size`."""
+    """Return a name such as `rank 2`, `ranks 0, 1, 3`, or `ranks 0-5`.
+
+    If there are `world_size` ranks, return `all ranks`, or `rank 0` if it is the only one.
+    """
     ranks = sorted(ranks)
     if world_size is not None and len(ranks) == world_size:
         return "all ranks" if world_size > 1 else "rank 0"
@@ -26,7 +29,7 @@ def ranks_text(ranks: Iterable[int], world_size: int | None = None) -> str:
 
 
 def by_value(values: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    """Ranks with equal values together, in the order of each group's first rank."""
+    """Group ranks with equal values. Return (ranks, value), in the order of the first ranks."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(values):
         groups.setdefault(values[rank], []).append(rank)

@@ -1,4 +1,4 @@
-"""Memory and a lock that all ranks of a machine share."""
+"""Memory that all ranks of a machine share, with a lock."""
 
 import contextlib
 import fcntl
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from mpi4py import MPI
 
 _BYTES = 8  # of a float64
-# Files there are memory alone: elsewhere, what is written goes to a disk in the end.
+# Files in this folder are only in memory. In other folders, the system writes them to a disk.
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class SharedNumbers:
-    """`count` numbers (float64), zero at first. Making them is collective over `comm`.
+    """`count` numbers (float64), which are initially 0. Making them is collective over `comm`.
 
-    They live in a file that has lost its name, so nothing is left of it when the ranks end,
-    however they do. Raises ValueError, on all ranks, where they are on several machines.
+    They are in a file whose name is deleted at once, so the file disappears when the ranks end,
+    even if they crash. Raises ValueError, on all ranks, if the ranks are on several machines.
     """
 
     def __init__(self, comm: MPI.Intracomm, count: int) -> None:
@@ -34,7 +34,7 @@ class SharedNumbers:
             os.ftruncate(file, count * _BYTES)
             os.close(file)
         path = comm.bcast(path)
-        # Opened by each rank: a lock on a file belongs to whoever opened it.
+        # Each rank opens the file, because processes that inherit an open file share its lock.
         self._file = os.open(path, os.O_RDWR)
         comm.Barrier()
         if comm.rank == 0:
@@ -45,7 +45,7 @@ class SharedNumbers:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[memoryview]:
-        """The numbers, for this thread of this rank alone. A rank that dies lets go of them."""
+        """Lock the numbers for this thread of this rank. If the rank dies, it loses the lock."""
         with self._threads:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:

@@ -1,6 +1,6 @@
-"""Reads code without running it: its statements, names, and imports. And runs code as a file.
+"""Finds the statements, names, and imports in code without running it. Also runs code as a file.
 
-All of this needs only the standard library, because it also runs on GPU nodes.
+This module needs only the standard library, because it also runs on GPU nodes.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Any
 
 DEFINITION = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 IMPORT = ast.Import | ast.ImportFrom
-# Cell magics whose cell is Python. Cells of others (%%bash, %%writefile) have no statements.
+# Cell magics whose text is Python. Cells with other magics (%%bash) have no statements.
 _PYTHON_CELLS = {"px", "time", "timeit", "prun", "capture"}
 _LINE_MAGIC = re.compile(r"\s*%(?:px|time|prun) (?P<code>.*)")
 # Statements of IPython that are not Python: `%cd x`, `files = !ls`, `x?`.
@@ -25,7 +25,7 @@ _IPYTHON = re.compile(
 
 
 def run(code: str, file: str, names: dict[str, Any]) -> None:
-    """Run code among `names`, such that tracebacks and `inspect.getsource` find its lines."""
+    """Run code with the globals `names`. Tracebacks and `inspect.getsource` find its lines."""
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     exec(compile(code, file, "exec"), names)
 
@@ -40,7 +40,7 @@ def statements(source: str) -> list[ast.stmt]:
     """
     magic, _, rest = source.partition("\n")
     is_rank_cell = magic == "%%px" or magic.startswith("%%px ")
-    # Most cells are plain Python below such a line, and parsing them once is fast.
+    # Most cells are plain Python, perhaps below a `%%px` line, and parsing them directly is fast.
     found = _parsed("\n" + rest if is_rank_cell else source)
     if found is None:
         parts = cell_parts(source)
@@ -76,7 +76,7 @@ def cell_parts(source: str) -> Iterator[tuple[list[str], bool]]:
 
 
 def has_code(source: str) -> bool:
-    """Return whether a cell has more than blank lines, comments, and a cell magic."""
+    """Return True if a cell has more than blank lines, comments, and a cell magic."""
     lines = (line.strip() for line in source.split("\n"))
     return any(line and not line.startswith(("#", "%%")) for line in lines)
 
@@ -102,7 +102,10 @@ def _end(lines: list[str], at: int) -> int:
 
 
 def _as_python(lines: list[str]) -> str:
-    """Return a statement as Python, with as many lines: `files = None` for `files = !ls`."""
+    """Convert a statement to Python with the same number of lines.
+
+    For example, `files = !ls` becomes `files = None`.
+    """
     if lines[0].startswith("%%"):
         return ""
     found = _IPYTHON.match(lines[0])
@@ -115,8 +118,8 @@ def _as_python(lines: list[str]) -> str:
 def scope_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes that belong to the module's own scope, in order.
 
-    Of a function or class, these are the definition itself and its `global` statements. The
-    variables of a comprehension are its own.
+    For a function or class, these are the definition itself and its `global` statements. The
+    variables of a comprehension belong to another scope.
     """
     waiting = [node]
     while waiting:
@@ -141,7 +144,10 @@ def names_bound_by(node: ast.AST) -> list[str]:
 
 
 def imported_by(node: ast.AST) -> dict[str, str]:
-    """Return what an import binds, and its origin: `{"np": "numpy"}`. Other nodes: nothing."""
+    """Return the names that an import binds, and their origins, such as `{"np": "numpy"}`.
+
+    The result is empty for other nodes.
+    """
     if isinstance(node, ast.ImportFrom):
         return {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
     if isinstance(node, ast.Import):
@@ -175,7 +181,10 @@ def read_names(source: str) -> frozenset[str]:
 
 @functools.lru_cache(4096)
 def free_names(source: str) -> frozenset[str]:
-    """Return the names that a cell reads and that another cell may define: no parameters."""
+    """Return the names that a cell reads and that another cell may define.
+
+    This excludes parameters and other local variables.
+    """
     code = "\n".join(map(ast.unparse, statements(source)))
     module = symtable.symtable(code, "cell", "exec")
     tables = [module]

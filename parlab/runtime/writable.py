@@ -1,14 +1,17 @@
-"""Whether a folder can be written to, found by writing."""
+"""Checks if a folder is writable, by writing a file."""
 
 import os
 import tempfile
 from pathlib import Path
 
-_BYTES = 2**16  # a file system that is full may still take a name, and a few bytes
+_BYTES = 2**16  # a full file system may still accept an empty file, or a few bytes
 
 
 def why_not(folder: Path) -> str:
-    """Return why files cannot be written below `folder`, which may be new; "" if they can."""
+    """Return why files cannot be written below `folder`, or "" if they can.
+
+    The folder need not exist.
+    """
     place = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
         with tempfile.TemporaryFile(dir=place) as file:

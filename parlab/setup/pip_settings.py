@@ -1,6 +1,6 @@
-"""What pip is told on this machine, for uv, which does not read it: indexes, wheels at hand, proxy.
+"""Passes this machine's settings of pip to uv, which does not read them: indexes, wheels, proxy.
 
-Who has set PIP_EXTRA_INDEX_URL, or a pip.conf, gets from uv what pip would install.
+If you have set PIP_EXTRA_INDEX_URL or have a pip.conf, uv installs the same packages as pip would.
 """
 
 import ast
@@ -8,9 +8,9 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-# Of pip's sections, each overrules those before it.
+# The sections of pip's settings. Each one overrides those before it.
 _SECTIONS = ("global", "install", ":env:")
-# pip's name of what may have several values, and uv's option for each of them.
+# pip's names of settings with several values, and uv's option for each value.
 _OPTIONS = {
     "index-url": "--default-index",
     "extra-index-url": "--index",
@@ -30,7 +30,7 @@ _YES = {"1", "true", "yes", "on", "y", "t"}
 
 
 def read(pip: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The settings, by their names in a pip.conf, of the pip that the command `pip` starts."""
+    """Return the settings of the pip that the command `pip` starts, by their names in pip.conf."""
     command = [*pip, "config", "list"]
     listed = subprocess.run(
         command, env=environment, capture_output=True, encoding="utf-8", errors="replace"
@@ -45,8 +45,8 @@ def read(pip: Sequence[str], environment: Mapping[str, str] = os.environ) -> dic
 
 
 def for_uv(settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The same settings as options of `uv pip install`, and as variables of its environment."""
-    # As pip: the best version of all places, and what the system trusts.
+    """Return the settings as options of `uv pip install`, and as environment variables for it."""
+    # Like pip, choose the best version of all indexes, and trust the system's certificates.
     options = ["--index-strategy", "unsafe-best-match", "--system-certs"]
     for key, option in _OPTIONS.items():
         options += [word for value in settings.get(key, "").split() for word in (option, value)]

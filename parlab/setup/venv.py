@@ -1,8 +1,8 @@
-"""Create or refresh `.venv`: what `make setup` runs, and every other target first.
+"""Creates or updates `.venv`. `make setup` runs this, and all other targets run it first.
 
-Runs on the machine's own Python, before anything is installed, so it uses the standard library
-alone. pip, which comes with Python, installs uv, and uv all the rest. A second call reads one file
-and three digests: `.venv` is complete when its stamp says so.
+It runs on the machine's own Python, before anything is installed, so it uses only the standard
+library. pip, which comes with Python, installs uv, and uv installs everything else. A second call
+only compares the stamp in `.venv` with three digests.
 """
 
 import contextlib
@@ -23,23 +23,26 @@ from parlab.setup import pip_settings
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "parlab-setup.json"
-# A change of one of these makes `.venv` stale.
+# If one of these files changes, `.venv` is out of date.
 INPUTS = ("requirements.txt", "requirements.in", "pyproject.toml")
 
 
 class SetupError(Exception):
-    """What the user has to do, in one line."""
+    """The setup failed. The text says in one line what to do."""
 
 
 def main() -> int:
-    """Make `.venv` what requirements.txt says; 0 when it is. `--this-python` insists on one."""
+    """Make `.venv` match requirements.txt. Return 0 on success.
+
+    With `--this-python`, `.venv` must use the Python that runs this.
+    """
     wanted = _wanted()
     insists = "--this-python" in sys.argv[1:]
     if _is_current(wanted, insists):
         return 0
     try:
         with _alone():
-            if not _is_current(wanted, insists):  # another make may just have done it
+            if not _is_current(wanted, insists):  # another make may have finished it just now
                 _set_up(wanted, insists)
     except SetupError as error:
         print(f"make setup: {error}", file=sys.stderr)
@@ -54,7 +57,7 @@ def _wanted() -> dict[str, str]:
     digest = hashlib.sha256()
     for name in INPUTS:
         digest.update((ROOT / name).read_bytes())
-    # The folder, since scripts in .venv/bin hold its path: after a move they no longer run.
+    # Include the folder, because scripts in .venv/bin contain its path, and break if it moves.
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {"inputs": digest.hexdigest(), "folder": str(ROOT), "python": version}
 
@@ -72,17 +75,17 @@ def _is_current(wanted: dict[str, str], insists: bool) -> bool:
 
 
 def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> bool:
-    """Whether what is there can be refreshed, rather than be made anew."""
+    """Return whether the existing `.venv` can be updated, instead of creating a new one."""
     return (
         stamp.get("folder") == wanted["folder"]
         and (stamp["python"] == wanted["python"] or not insists)
-        and PYTHON.exists()  # a link that hangs when the machine's Python was replaced
+        and PYTHON.exists()  # a link, which is broken if the machine's Python was replaced
     )
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Two makes at once: the second waits, and then finds everything done."""
+    """Let only one make run at a time. The second one waits, and then finds everything done."""
     with open(ROOT / "requirements.txt", "r+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +105,7 @@ def _set_up(wanted: dict[str, str], insists: bool) -> None:
         stamp = wanted
         _create(wanted["python"])
     _install()
-    # The stamp comes last: without it, the next call starts again.
+    # Write the stamp last, so that the next call starts again if this one was interrupted.
     STAMP.write_text(json.dumps(wanted | {"python": stamp["python"]}) + "\n", encoding="utf-8")
     print(f".venv is ready, after {time.monotonic() - start:.0f} s", flush=True)
 
@@ -116,7 +119,7 @@ def _create(python: str) -> None:
             f"`apt-get install python3-venv` (or python{python}-venv), then run make again"
         ) from None
     print(f"Creating .venv with Python {sys.version.split()[0]}", flush=True)
-    # From nothing: what an interrupted call left behind may be half a package.
+    # Start from nothing, because an interrupted call may have left half of a package.
     shutil.rmtree(VENV, ignore_errors=True)
     made = subprocess.run([sys.executable, "-m", "venv", str(VENV)])
     if made.returncode != 0:
@@ -133,20 +136,20 @@ def _install() -> None:
     )
     pip = [str(PYTHON), "-m", "pip"]
     options, variables = pip_settings.for_uv(pip_settings.read(pip))
-    # pip asks no registry where the version of the lock is there already.
+    # pip asks no registry if the locked version is already installed.
     exact = re.search(r"^uv==[\w.]+", lock, re.MULTILINE)
     assert exact, "requirements.txt names the version of uv"
     _run(*pip, "install", "--quiet", exact[0], PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
     uv = [str(PYTHON.with_name("uv")), "pip", "install", "--python", str(PYTHON)]
-    # Compiled now: else the first ranks would do it, all at the same time.
+    # Compile now, because otherwise all first ranks would do it at the same time.
     _run(*uv, *options, "--compile-bytecode", "--requirement", "requirements.txt", **variables)
-    # In place, so that what you edit is what runs. Its build tools are among the packages.
+    # Install this package in place, so that your edits take effect. Its build tools are installed.
     install_here = ("--no-deps", "--no-build-isolation", "--editable", ".")
     _run(*uv, *options, *install_here, **variables)
 
 
 def _run(*command: str, **variables: str) -> None:
-    """Run a command that tells by itself how far it is, and what went wrong."""
+    """Run a command that prints its own progress and errors."""
     ran = subprocess.run(command, cwd=ROOT, env=os.environ | variables, stdin=subprocess.DEVNULL)
     if ran.returncode != 0:
         raise SetupError(

@@ -15,7 +15,7 @@ class Answer:
     Attributes:
         exercise: its key.
         name: its name among the answers to the exercise.
-        make: makes the function or class, a new one at each call.
+        make: returns the function or class, a new one for each call.
         mistake: the key of the mistake that the check must name; None for a right answer, and for
             a wrong one whose mistake no check can be sure of.
         wrong: whether the check must reject it.
@@ -89,7 +89,7 @@ def defined_by(exercise: str, source: str, title: str) -> Any:
     """Return what an exercise's cell with this source defines, given the other references."""
     built_on = exercise_of(exercise)
     names = dict(definitions(built_on.lab.name))
-    # Checks treat lines in a file with a relative path as a library's.
+    # An absolute path, because checks treat files with relative paths as library code.
     file = f"/{title}.py"
     source_code.run(source, file, names)
     return names[built_on.function_name]

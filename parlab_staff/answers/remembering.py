@@ -1,8 +1,8 @@
 """A wrong answer to any exercise: the reference that remembers its last result.
 
-As long as all arguments have the shapes of the call before, it gives that call's result again, and
-leaves in its arguments what that call left in them. It communicates as the reference does, so only
-a check that repeats a case with other values can tell.
+If all arguments have the same shapes as in the previous call, it returns that call's result again,
+and leaves the same values in its arguments. It communicates like the reference, so only a check
+that repeats a case with other values notices it.
 """
 
 import functools
@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 
 def remembering(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a memory of one call."""
+    """Return a version of the function that remembers its last call."""
     last: dict[str, Any] = {}
 
     @functools.wraps(function)
@@ -40,7 +40,7 @@ def remembering(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _form(value: Any) -> Any:
-    """Return what is equal for arguments of the same types and shapes."""
+    """Return a value that is equal for arguments of the same types and shapes."""
     kind = type(value)
     if isinstance(value, MPI.Comm):
         return kind, value.size, value.rank
@@ -53,7 +53,7 @@ def _form(value: Any) -> Any:
 
 
 def _arrays(value: Any) -> Iterator[Any]:
-    """Yield the arrays and tensors in a value, with the parameters of modules; then gradients."""
+    """Yield the arrays and tensors in a value, with the parameters of modules and gradients."""
     arrays = list(_values(value))
     yield from (a if isinstance(a, np.ndarray) else a.detach() for a in arrays)
     leaves = (a for a in arrays if not isinstance(a, np.ndarray) and a.is_leaf)

@@ -44,7 +44,7 @@ def run(
         seconds: the time limit for all of them.
 
     Raises:
-        RuntimeError: the ranks ended, or an answer raised; with what the ranks printed.
+        RuntimeError: the ranks ended, or an answer raised; the message contains their output.
     """
     # Every rank reads the seed when it imports the checks.
     environment = {"PARLAB_CHECK_SEED": "1"} if fixed else {}

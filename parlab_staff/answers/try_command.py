@@ -69,7 +69,7 @@ def _matching(exercise: str, given: str) -> list[str]:
 
 
 def _expected(exercise: str) -> dict[str, tuple[bool, str | None, str]]:
-    """Return whether each kept answer must pass, its mistake, and words of the message."""
+    """Return, for each kept answer, whether it must pass, its mistake, and words of the message."""
     try:
         kept = answers_to(exercise)
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from parlab.runtime.paths import ROOT
 from parlab_staff.book.source import EDITIONS, stage
 
-# -n: every reference must resolve; -W: a warning fails the build; --keep-going: after all of them.
+# -n: every reference must resolve. -W: a warning fails the build; --keep-going lets it report all.
 _OPTIONS = ["-n", "-W", "--keep-going"]
 
 
@@ -57,7 +57,7 @@ def _run_jupyter_book(source: Path, work: Path) -> int:
         assert process.stdout is not None
         finished = False
         for line in process.stdout:
-            # Jupyter Book's closing words lead to the folder that it worked in.
+            # Jupyter Book's last lines name its temporary folder, so do not print them.
             finished = finished or line.startswith("Finished generating")
             if not finished:
                 # Name the files that people edit, not their copies.
@@ -66,7 +66,7 @@ def _run_jupyter_book(source: Path, work: Path) -> int:
 
 
 def _offer_original_notebooks(built: Path) -> None:
-    """Let a page's download button give the notebook as it is in the repository."""
+    """Make the download buttons of pages offer the notebooks as they are in the repository."""
     downloads = built / "_sources"
     for notebook in downloads.rglob("*.ipynb"):
         shutil.copy(ROOT / notebook.relative_to(downloads), notebook)

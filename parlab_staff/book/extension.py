@@ -1,4 +1,4 @@
-"""Sphinx extension: the book contains all scripts that it needs, and a page loads only its own."""
+"""Sphinx extension: the book contains all scripts, and each page loads only those it needs."""
 
 import shutil
 from importlib.resources import files

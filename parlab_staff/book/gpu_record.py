@@ -22,7 +22,10 @@ def measured_table(record: dict[str, Any]) -> str:
 
     If the other is a copy of as many bytes, the inverse is the share of the device's copy rate.
     """
-    rows = ["| work | beside | ratio of times | share of the copy rate |", "|---|---|---|---|"]
+    rows = [
+        "| work | compared with | ratio of times | share of the copy rate |",
+        "|---|---|---|---|",
+    ]
     for of in record["benchmarks"]:
         low, high = of["spread"]
         share = of.get("share_of_copy_rate")

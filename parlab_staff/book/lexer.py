@@ -6,7 +6,7 @@ from pygments.token import Keyword, Operator, Text
 
 
 class RankCellLexer(IPython3Lexer):
-    """IPython's lexer, which otherwise shows the cell of an unknown magic as plain text."""
+    """IPython's lexer with `%%px`. Without this, such cells would be shown as plain text."""
 
     name = "IPython on ranks"
     aliases = ("ipython-ranks",)

@@ -25,7 +25,7 @@ def labs() -> list[Lab]:
 def lab_of(key: str) -> Lab:
     """Return the lab of an exercise. Raises KeyError, with all keys, if there is none."""
     for path in _sources():
-        # Search the text first: reading all labs takes a rank longer than most checks.
+        # Search the text first: a rank needs more time to read all labs than for most checks.
         if f'exercise="{key}"' in path.read_text(encoding="utf-8") and key in _lab(path).keys:
             return _lab(path)
     known = ", ".join(key for lab in labs() for key in lab.keys)

@@ -111,7 +111,7 @@ def _role(cell: Cell, report: Report) -> None:
         if "points" not in cell.metadata:
             report(cell.line, f"a {role} has points: add points=1")
         elif isinstance(points, bool) or not isinstance(points, int | float) or points < 0:
-            report(cell.line, f"points is a number, 0 or more, not {points!r}")
+            report(cell.line, f"points must be a number of at least 0, not {points!r}")
         elif role == "hidden-check" and points == 0:
             report(cell.line, "a hidden-check without points is not compared: give it some")
         # The grader and nbval must see that a check ran, and what it printed.
@@ -166,7 +166,7 @@ def _regions(cell: Cell, report: Report) -> None:
 
 
 def _folds(cell: Cell, report: Report) -> None:
-    """Report folds that are no block of their own: JupyterLab would show their text unfolded."""
+    """Report folds without blank lines around them: JupyterLab would show their text unfolded."""
     if cell.kind != "markdown":
         return
     lines = cell.source.split("\n")

@@ -12,13 +12,13 @@ notebook stores, which came from four ranks on a CPU. With several GPUs, each is
 default group uses NCCL. With one GPU, four ranks share it. The labs' `group`, and the default group
 of ranks that share a GPU, use MPI.
 
-If mpi4py does not start, Gloo takes MPI's place in groups, and a stand-in for `comm` does what the
-cells between the checks need. Whatever needs more of MPI (visible checks, messages of mpi4py, the
-emulated network) is reported as skipped. It computes on the CPU anyway.
+If mpi4py does not start, groups use Gloo instead of MPI, and a stand-in for `comm` provides what
+the cells between the checks need. Cells that need more of MPI (visible checks, messages of mpi4py,
+the emulated network) are reported as skipped. They would compute on the CPU anyway.
 
-Results are written after each item, so `_build/gpu-check.json` is useful even after a kill. The
-exit code is 1 if something failed, crashed, or ran out of time. Otherwise it is 0, also if there is
-no GPU and everything is skipped.
+Results are written after each item, so `_build/gpu-check.json` is useful even if a run is killed.
+The exit code is 1 if something failed, crashed, or ran out of time. Otherwise it is 0, also if
+there is no GPU and everything is skipped.
 
 This was written without a GPU: until a record says otherwise, none of it has run on one.
 """

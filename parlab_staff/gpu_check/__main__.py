@@ -51,7 +51,7 @@ class GpuCheck:
 
     def __init__(self, options: argparse.Namespace, names: list[str]) -> None:
         self.options, self.names = options, names
-        # Stuck ranks are ended some seconds after an item's time is over.
+        # Ending stuck ranks takes some seconds after an item's time limit.
         self.deadline = time.monotonic() + 60 * options.minutes - SPARE_SECONDS
         machine_facts = machine.describe()
         self.record = Record(

@@ -1,11 +1,11 @@
-"""How a lab's cells run, and what they gave, from its executed notebook: standard library only."""
+"""Reads how a lab's cells run, and their stored outputs, with only the standard library."""
 
 import re
 import shlex
 
 from parlab.runtime.notebook import Cell
 
-CELL_SECONDS = 60.0  # the time limit of a rank cell that states none
+CELL_SECONDS = 60.0  # the time limit of a rank cell that does not set one
 _HEADER = re.compile(r"\[(?:(all) ranks|ranks? ([\d, ]+))\](?: (.*))?")
 
 
@@ -31,7 +31,10 @@ def stored_values(cell: Cell) -> dict[str, list] | None:
 
 
 def stored_lines(cell: Cell) -> dict[int, list[str]] | None:
-    """Return the lines that each rank printed; None if they need not repeat. -1 is every rank."""
+    """Return the lines that each rank printed, with key -1 for lines of all ranks.
+
+    Return None if another run may print other lines.
+    """
     if "nbval-ignore-output" in cell.tags:
         return None
     streams = [output for output in cell.outputs if output.get("name") == "stdout"]

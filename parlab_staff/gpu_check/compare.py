@@ -14,10 +14,10 @@ _NUMBER = re.compile(r"\d[\d,.]*(e[-+]?\d+)?")
 
 
 def judge(cell: Cell, reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the status of a cell that has ended on all ranks, and why."""
+    """Return the status of a cell that has ended on all ranks, and the reason."""
     ran = [(rank, one) for rank, one in enumerate(reports) if one["status"] != "idle"]
     statuses = {one["status"] for _, one in ran}
-    # A cell of which a rank left out a part is not one that passed.
+    # If any rank skipped a part of the cell, the cell did not pass.
     status = "skipped" if statuses == {"passed", "skipped"} else worst(statuses)
     if status != "passed":
         rank, first = next((r, one) for r, one in ran if one["status"] == status)
@@ -34,7 +34,7 @@ def judge(cell: Cell, reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def differing_values(cell: Cell, reports: list[dict[str, Any]]) -> str:
-    """Return how displayed values differ from stored ones; "" if they do not, or none are."""
+    """Return how displayed values differ from stored ones; "" if equal, or if none are stored."""
     stored = stored_values(cell)
     [got] = reports[0]["values"] or [None]
     if stored is None or got == stored:
@@ -61,9 +61,9 @@ def differing_text(cell: Cell, reports: list[dict[str, Any]]) -> tuple[str, str]
 
 
 def compared(got: list[str], right: list[str]) -> tuple[str, str]:
-    """Return `differs` for missing lines or other numbers, `failed` for other words, and why.
+    """Return a status and its reason: `differs` for missing lines or numbers, `failed` for words.
 
-    Spaces do not count: columns are as wide as their longest number.
+    Spaces are ignored, because the width of a column depends on its longest number.
     """
     got, right = ([" ".join(line.split()) for line in lines] for lines in (got, right))
     if got == right:

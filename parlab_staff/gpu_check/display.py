@@ -1,10 +1,10 @@
-"""`IPython.display` for cells that run without IPython: it keeps what they display."""
+"""Replaces `IPython.display` for cells that run without IPython, and stores what they display."""
 
 import sys
 from types import ModuleType
 from typing import Any
 
-shown: list[Any] = []  # the values of JSON displays of the cell that runs
+shown: list[Any] = []  # the JSON values that the current cell has displayed
 
 
 class JSON:
@@ -17,7 +17,7 @@ def display(*shown_objects: Any, **_: Any) -> None:
 
 
 def install() -> None:
-    """Take IPython's place, because nobody looks at pictures, and it may not be installed."""
+    """Replace IPython's module: it may not be installed, and pictures are not needed here."""
     package, module = ModuleType("IPython"), ModuleType("IPython.display")
     package.__dict__.update(
         __path__=[],

@@ -1,4 +1,4 @@
-"""Runs the benchmarks that need a GPU: those of one kernel in one process, which may crash."""
+"""Runs the benchmarks that need a GPU. Each kernel has its own process, which may crash."""
 
 import importlib.util
 import time
@@ -10,7 +10,7 @@ from parlab_staff.gpu_check.outcome import Outcome
 from parlab_staff.ranks import RankPool, RanksGone
 
 PREFIX = "benchmark_"
-COPY = "_copy"  # the end of the names of benchmarks against a copy
+COPY = "_copy"  # the suffix of benchmarks that compare a kernel with a copy
 
 
 def _harness(module: str) -> ModuleType | None:
@@ -65,7 +65,10 @@ def missed(row: dict[str, Any]) -> bool:
 
 
 def row(bench: Any, samples: dict[str, list[float]]) -> dict[str, Any]:
-    """Return a row as `make bench` writes it; the share of the copy rate if the peer copies."""
+    """Return a row as `make bench` writes it.
+
+    If the benchmark compares with a copy, the row has the share of the copy rate.
+    """
     harness, report = _harness("harness"), _harness("report")
     assert harness and report
     found = report.row(bench, harness.Samples(**samples))

@@ -1,4 +1,4 @@
-"""Finds out what this machine has, in separate processes, which may crash."""
+"""Describes this machine. Separate processes examine it, because they may crash."""
 
 import json
 import os
@@ -31,7 +31,7 @@ print(json.dumps(found))
 
 
 def describe() -> dict[str, Any]:
-    """Return GPUs by name, driver, and versions; `why_no_torch` if torch does not start."""
+    """Return the names of the GPUs, the driver, and versions; `why_no_torch` if torch fails."""
     found = {
         "python": platform.python_version(),
         "system": platform.platform(),

@@ -1,21 +1,22 @@
-"""How something ended."""
+"""How an item of the check, or a cell, ended."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# From good to bad. `differs` means other numbers than stored, or fewer lines: another backend may
-# add in another order, and count other bytes. Somebody must look at it.
+# From good to bad. `differs` means that numbers differ from the stored ones, or that lines are
+# missing: another backend may add in another order, and count other bytes. A person must look at
+# it.
 STATUSES = ("skipped", "passed", "differs", "timed out", "failed", "crashed")
 BAD = STATUSES[3:]
 
 
 class Outcome(NamedTuple):
-    """A status, and the reason in words."""
+    """A status and its reason in words."""
 
     status: str
     why: str
 
 
 def worst(statuses: Iterable[str]) -> str:
-    """Return the worst; `passed` is worse than `skipped`. Without any, it is `skipped`."""
+    """Return the worst status. `passed` is worse than `skipped`, the result for no statuses."""
     return max(statuses, key=STATUSES.index, default="skipped")

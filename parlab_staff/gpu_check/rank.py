@@ -1,4 +1,4 @@
-"""On each rank of a lab: starts torch, runs cells, and reports on them. `run_lab` calls it."""
+"""Starts torch, runs a lab's cells, and reports on them. `run_lab` calls it on each rank."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from parlab_staff.gpu_check.cells import targets
 from parlab_staff.gpu_check.stand_ins import Unavailable, refusing_module
 from parlab_staff.ranks.worker import this_rank
 
-# torch 2.13's names, and what they were before.
+# Names of functions in torch 2.13, and their earlier names.
 NEWER_NAMES = {
     "all_gather_single": "all_gather_into_tensor",
     "reduce_scatter_single": "reduce_scatter_tensor",
@@ -33,7 +33,8 @@ PICTURES = "parlab.plots"
 class LabOnRank:
     """The lab that runs on this rank.
 
-    `lacking` has the names that a cell would have defined, and has not, with that cell's id.
+    `lacking` maps names that were not defined, because their cell was left out or failed, to the
+    id of that cell.
     """
 
     cells: dict[str, Cell]
@@ -45,7 +46,7 @@ _labs: list[LabOnRank] = []
 
 
 def start(options: dict[str, Any]) -> list[str]:
-    """Start torch.distributed, and what cells import. Return notes for the reader.
+    """Start torch.distributed and the modules that cells import. Return notes for the reader.
 
     Args:
         options: `notebook`, its path; `left_out`, ids of cells that must not run; `ranks`;
@@ -55,7 +56,7 @@ def start(options: dict[str, Any]) -> list[str]:
     lab = LabOnRank({cell.id: cell for cell in read_cells(notebook)})
     for id in options["left_out"]:
         lab.lacking |= dict.fromkeys(bound_names(lab.cells[id].code), id)
-    sys.modules["__main__"] = lab.module  # objects of the lab's classes are sent by this name
+    sys.modules["__main__"] = lab.module  # pickle finds the lab's classes under this name
     _labs.append(lab)
     return _start_torch(options, notebook.stem[3:])
 
@@ -77,7 +78,7 @@ def _start_torch(options: dict[str, Any], topic: str) -> list[str]:
         return [*notes, f"MPI; group: {type(group).__name__}, {dist.get_backend()}, {device.type}"]
     device = _device(options)
     nccl = device.type == "cuda" and torch.cuda.device_count() >= options["ranks"]
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or Gloo looks the host's name up
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise, Gloo resolves the host's name
     from parlab_staff.gpu_check import staged_gloo, without_mpi
 
     staged_gloo.register()
@@ -89,7 +90,7 @@ def _start_torch(options: dict[str, Any], topic: str) -> list[str]:
         world_size=options["ranks"],
         timeout=timedelta(seconds=options["seconds"]),
     )
-    # NCCL knows no tags, so the labs' messages go through the host there, too.
+    # NCCL has no message tags, so the labs' messages travel through the host there, too.
     group = dist.new_group(backend=staged_gloo.BACKEND) if nccl else dist.group.WORLD
     without_mpi.install(topic, device, group)
     return [*notes, f"no MPI; group: {dist.get_backend(group)}, {device.type}"]
@@ -121,7 +122,7 @@ def run_cell(id: str) -> dict[str, Any]:
     if report["status"] == "failed" and (used := read_names(cell.code) & lab.lacking.keys()):
         built_on = lab.lacking[min(used)]
         report |= {"status": "skipped", "why": f"builds on {built_on}: {report['why']}"}
-    if not report["why"].startswith(PICTURES):  # nothing builds on a picture
+    if not report["why"].startswith(PICTURES):  # no later cell uses a picture
         lab.lacking |= dict.fromkeys(bound_names(cell.code), id)
     return report
 
@@ -138,7 +139,7 @@ def _run(cell: Cell, names: dict[str, Any]) -> dict[str, Any]:
     except Unavailable as error:
         status, why = "skipped", str(error)
     except ModuleNotFoundError as error:
-        # A part of parlab that is missing lies behind a module that refuses.
+        # If a module of parlab is missing, its package is a stand-in, installed without MPI.
         in_parlab = (error.name or "").startswith("parlab.")
         status, why = "skipped", f"{error.name} {'needs MPI' if in_parlab else 'is not installed'}"
     except BaseException as error:
@@ -153,7 +154,7 @@ def _run(cell: Cell, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def _finish_kernels() -> None:
-    """Wait for the GPU: its errors belong to the cell that started the kernel."""
+    """Wait for the GPU, so that the cell that started a kernel gets its errors."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""The record of a check, written as JSON again after each item."""
+"""The record of a check, which is written as JSON after each item."""
 
 import json
 import tempfile
@@ -11,7 +11,7 @@ from parlab_staff.gpu_check.outcome import Outcome
 
 
 def writable(path: Path) -> None:
-    """Make the folder of `path`. Raises OSError if no file can be made in it."""
+    """Create the folder of `path`. Raises OSError if it is not writable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=path.parent):
         pass
@@ -32,9 +32,9 @@ class Record:
         }
 
     def resume(self) -> set[str]:
-        """Take over the items that passed from an earlier record. Return their names.
+        """Keep the items of an earlier record that passed. Return their names.
 
-        Raises ValueError if it is no record, or of another machine.
+        Raises ValueError if the file is no record, or is from another machine.
         """
         if not self.path.exists():
             return set()
@@ -51,16 +51,16 @@ class Record:
         return {item["name"] for item in kept}
 
     def save(self, complete: bool = False) -> None:
-        """Write the file. Raises OSError if that is not possible."""
+        """Write the file. Raises OSError."""
         self.content["complete"] = complete
         write_atomically(self.path, json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
 
     def put(self, name: str, outcome: Outcome, seconds: float, **more: Any) -> None:
-        """Add an item, in place of one with the same name."""
+        """Add an item, or replace the one with the same name."""
         item = {"name": name, **outcome._asdict(), "seconds": round(seconds, 1), **more}
         self.content["items"] = [i for i in self.content["items"] if i["name"] != name] + [item]
 
     def put_benchmark(self, row: dict[str, Any]) -> None:
-        """Add a benchmark, in place of one with the same name."""
+        """Add a benchmark, or replace the one with the same name."""
         others = [one for one in self.content["benchmarks"] if one["name"] != row["name"]]
         self.content["benchmarks"] = [*others, row]

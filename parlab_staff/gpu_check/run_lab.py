@@ -1,4 +1,4 @@
-"""Runs one lab's cells on ranks, one cell after the other, and survives whatever they do."""
+"""Runs one lab's cells on ranks, one after the other, and survives hangs and crashes."""
 
 import tempfile
 import time
@@ -14,9 +14,9 @@ from parlab_staff.gpu_check.outcome import Outcome, worst
 from parlab_staff.ranks import RankPool, RanksGone
 
 START_SECONDS = 120.0  # for Python, torch, and CUDA to start on all ranks
-# After one rank has failed: by then, the others are done, or they wait for it.
+# The time for the other ranks after one has failed. After that, they are probably waiting for it.
 GRACE_SECONDS = 15.0
-# The least time limit of a cell: at a first use, CUDA loads and Triton compiles for seconds.
+# The shortest time limit of a cell: at first use, CUDA loads and Triton compiles for seconds.
 LEAST_SECONDS = 30.0
 
 
@@ -36,7 +36,7 @@ class LabRun:
     least_seconds: float = LEAST_SECONDS
 
     def run(self) -> Outcome:
-        """Run all cells; again from the start without a cell that hung, or ended its ranks."""
+        """Run all cells. If a cell ends its ranks or hangs, start again without it."""
         cells = [cell for cell in read_cells(self.notebook) if cell.kind == "code"]
         on_ranks = [cell for cell in cells if cell.on_ranks] or cells
         wanted = []
@@ -59,7 +59,7 @@ class LabRun:
         return ""
 
     def _attempt(self, cells: list[Cell], left_out: list[Cell]) -> Cell | None:
-        """Run these cells on new ranks. Return the cell at which they ended; None at the end."""
+        """Run these cells on new ranks. Return the cell that ended the ranks, or None."""
         left = max(1.0, self.deadline - time.monotonic())
         environment = {"MPLBACKEND": "agg"}
         if self.device == "cpu":
@@ -88,7 +88,7 @@ class LabRun:
         return None
 
     def _start(self, pool: RankPool, folder: str, left_out: list[Cell]) -> bool:
-        """Start the ranks; return whether they came."""
+        """Start the ranks. Return whether they started."""
         left = max(1.0, self.deadline - time.monotonic())
         options = {
             "notebook": str(self.notebook.resolve()),
@@ -110,7 +110,7 @@ class LabRun:
         return True
 
     def _run_cell(self, pool: RankPool, cell: Cell) -> bool:
-        """Run a cell; return whether the ranks ended."""
+        """Run a cell. Return whether the ranks ended."""
         began = time.monotonic()
         limit = max(seconds(cell), self.least_seconds)
         result, ended = {}, False
@@ -145,7 +145,7 @@ class LabRun:
 
 
 def _gave_up(report: dict[str, Any] | None) -> bool:
-    """Return whether a rank left a cell at which others may wait for it."""
+    """Return whether a rank left a cell early, so that others may wait for it."""
     return report is not None and report["status"] in ("failed", "skipped")
 
 

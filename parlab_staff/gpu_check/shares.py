@@ -1,11 +1,11 @@
-"""How the time for a check is divided among its items."""
+"""Divides the time for a check among its items."""
 
 from collections.abc import Sequence
 
 from parlab_staff.gpu_check import kernels
 
-# What each lab took on four rehearsed ranks (`tests/rehearsal`). Only the ratios matter. Lab 07 is
-# an estimate, because a GPU's kernels are compiled there.
+# Measured with four ranks on rehearsed GPUs (`tests/rehearsal`). Only the ratios matter. The number
+# for lab 07 is an estimate, because a real GPU's kernels must be compiled.
 LAB_SECONDS = {
     "01_mpi": 20.0,
     "02_data_parallel": 120.0,
@@ -20,13 +20,13 @@ START_SECONDS, BENCHMARK_SECONDS = 10.0, 5.0
 
 
 def expected_seconds(name: str) -> float:
-    """Return about how long an item takes."""
+    """Return approximately how long an item takes."""
     if name.startswith(kernels.PREFIX):
         return START_SECONDS + BENCHMARK_SECONDS * len(kernels.benchmarks()[name])
     return LAB_SECONDS.get(name, OTHER_LAB_SECONDS)
 
 
 def share(seconds: float, names: Sequence[str]) -> float:
-    """Return the first item's share of `seconds`, of which the others get theirs."""
+    """Return the first item's share of `seconds`, which all items in `names` must share."""
     expected = [expected_seconds(name) for name in names]
     return seconds * expected[0] / sum(expected)

@@ -1,6 +1,6 @@
-"""Gloo for ranks without MPI: CUDA tensors travel through the host's memory.
+"""Gloo for ranks without MPI, which sends CUDA tensors through the host's memory.
 
-Gloo itself cannot send them, and NCCL refuses ranks that share a GPU.
+Gloo itself cannot send them, and NCCL does not allow ranks to share a GPU.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from parlab.runtime.torch_mpi.staging import Staging, through_host
 
 BACKEND = "staged_gloo"
 
-# By what torch.distributed calls them, in 2.13 and before: Gloo's method, and the positions of the
-# arguments that it receives into and sends from.
+# For each method's name in torch.distributed, in 2.13 and before: Gloo's name, and the positions of
+# the arguments into which it receives and from which it sends.
 _METHODS: dict[str, tuple[str, list[int], list[int]]] = {
     "allreduce": ("allreduce", [0], [0]),
     "allreduce_coalesced": ("allreduce_coalesced", [0], [0]),
@@ -42,7 +42,7 @@ _METHODS: dict[str, tuple[str, list[int], list[int]]] = {
 
 
 class StagedWork(dist.Work):
-    """An operation of Gloo's, whose data reaches the GPU when somebody waits for it."""
+    """An operation of Gloo. `wait()` copies the received data to the GPU."""
 
     def __init__(self, real: dist.Work, tensors: list[torch.Tensor]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class StagedWork(dist.Work):
         return self._tensors
 
     def get_future(self) -> torch.futures.Future:
-        """Return a future that is done: this waits."""
+        """Wait, and return a completed future."""
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(self.result())
         return future
@@ -84,7 +84,7 @@ class StagedWork(dist.Work):
 
 
 class StagedGloo(NamedGroup):
-    """A process group over Gloo that takes CUDA tensors, too."""
+    """A process group over Gloo that also accepts CUDA tensors."""
 
     backend_name = BACKEND
 
@@ -113,5 +113,5 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def register() -> None:
-    """Make torch.distributed know `backend="staged_gloo"`."""
+    """Register `backend="staged_gloo"` with torch.distributed."""
     dist.Backend.register_backend(BACKEND, StagedGloo, devices=["cpu", "cuda"])

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Unavailable(Exception):
-    """A cell used what this check leaves out; the message says what."""
+    """A cell used something that this check leaves out; the message names it."""
 
 
 def refusing_module(name: str, why: str, **members: Any) -> ModuleType:

@@ -1,7 +1,7 @@
-"""The part of MPI that labs use between checks, over torch.distributed: for nodes without mpi4py.
+"""The part of MPI that labs use between checks, for nodes without mpi4py.
 
-Objects, barriers, sums and broadcasts in place, and splitting work. Anything else raises
-Unavailable, and the cell that used it counts as skipped.
+It uses torch.distributed, and supports objects, barriers, sums and broadcasts in place, and splits.
+Anything else raises Unavailable, and the cell that used it counts as skipped.
 """
 
 import operator
@@ -23,7 +23,7 @@ CONSTANTS = {"UNDEFINED": UNDEFINED, "IN_PLACE": IN_PLACE, "COMM_TYPE_SHARED": 0
 
 
 class Comm:
-    """A communicator over a Gloo group; the calls of mpi4py's that labs make, by the same names."""
+    """A communicator over a Gloo group, with those methods of mpi4py that labs call."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group, self.rank, self.size = group, group.rank(), group.size()
@@ -39,7 +39,7 @@ class Comm:
 
     def allgather(self, value: Any) -> list[Any]:
         everyone: list[Any] = [None] * self.size
-        with _disable_current_modes():  # a ledger that is open counts torch's calls, and not MPI's
+        with _disable_current_modes():  # an open ledger would count this as a call of torch
             dist.all_gather_object(everyone, value, group=self._group)
         return everyone
 
@@ -69,7 +69,7 @@ class Comm:
         everyone = self.allgather((color, key, dist.get_rank()))
         own_group = None
         for one in sorted({c for c, _, _ in everyone} - {UNDEFINED}):
-            # Made by all ranks of the world, in the same order, as torch wants it.
+            # torch requires that all ranks of the world create all groups in the same order.
             ranks = [r for c, _, r in sorted(everyone) if c == one]
             group = dist.new_group(ranks, backend="gloo", sort_ranks=False)
             own_group = Comm(group) if color == one else own_group
@@ -79,7 +79,7 @@ class Comm:
         return self.Split(0, self.rank)  # all ranks are on one node
 
     def Free(self) -> None:
-        """Groups live as long as the process."""
+        """Do nothing: groups exist until the process ends."""
 
 
 def _tensor(memory: Any) -> torch.Tensor:
@@ -87,11 +87,11 @@ def _tensor(memory: Any) -> torch.Tensor:
 
 
 def install(topic: str, device: torch.device, group: dist.ProcessGroup) -> Comm:
-    """Put the stand-ins where labs import from. torch.distributed has started; collective.
+    """Install the stand-ins that labs import. Collective; torch.distributed must have started.
 
     Args:
-        topic: the lab's. Its checks need MPI, so only `show_values` is left.
-        device: this rank's.
+        topic: the lab's topic. Its checks need MPI, so only `show_values` is available.
+        device: this rank's device.
         group: the labs' `group`.
     """
     comm = Comm(dist.new_group(backend="gloo"))
@@ -104,7 +104,7 @@ def install(topic: str, device: torch.device, group: dist.ProcessGroup) -> Comm:
             display(JSON({name: [value[name] for value in everyone] for name in values}))
 
     members = {"COMM_WORLD": comm, "Intracomm": Comm, "Comm": Comm, **OPERATIONS, **CONSTANTS}
-    members["Request"] = object  # what annotations name
+    members["Request"] = object  # for annotations
     mpi = refusing_module("mpi4py.MPI", "needs MPI", **members)
     refusing_module("mpi4py", "needs MPI", MPI=mpi)
     refusing_module(

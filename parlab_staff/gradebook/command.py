@@ -84,14 +84,14 @@ def grade(options: GradeOptions) -> int:
 
 
 class _Batch:
-    """The input, all of which is read before anything runs, so that bad input costs nothing."""
+    """The input. All of it is read before anything runs, so that bad input is found at once."""
 
     def __init__(self, options: GradeOptions) -> None:
         self.options = options
         self.policy = read_policy(options.late_policy)
         self.due = read_due(options.due) if options.due else None
         self.roster = read_roster(options.roster) if options.roster else None
-        self.strangers: list[str] = []  # submissions of nobody on the roster
+        self.strangers: list[str] = []  # names of submissions without a student on the roster
         self.lab: GradedLab = find_lab(options.lab)
         _refuse_inside(options.out, options.submissions)
         collected = find_submissions(list(options.submissions), self.lab.name)
@@ -123,7 +123,7 @@ class _Batch:
     def grade(self, store: Store) -> list[SubmissionResult]:
         remove_leftovers()
         options = self.options
-        # Before anything runs, so that errors in it are not reported after an hour.
+        # Read it before anything runs, so that its errors are reported at once, not after an hour.
         self.corrections = read_corrections(create_corrections(options.out))
         apply_corrections(
             [self._no_submission(student) for student in self._students()],
@@ -151,7 +151,7 @@ class _Batch:
         return graded + self._others(store, {r.student for r in graded})
 
     def _others(self, store: Store, graded: set[str]) -> list[SubmissionResult]:
-        """Return results of students who are not graded now, and of those without submission."""
+        """Return the results of students who are not graded now, or have no submission."""
         others = [s for s in self.submissions if s.student not in graded]
         stored = [earlier_result(store, self.grader, s) for s in others]
         kept = [result for result in stored if result is not None]
@@ -161,13 +161,13 @@ class _Batch:
         return kept + [self._no_submission(student) for student in absent]
 
     def _no_submission(self, student: str) -> SubmissionResult:
-        """Return the result of a student of the roster without one: only a search is certain."""
+        """Return the result of a student of the roster for whom no submission was found."""
         exercises = zero(self.lab, GradeStatus.MISSING)
         message = f"no submission was found under the name {student}"
         return SubmissionResult(student, self.lab.name, "", GradeStatus.MISSING, exercises, message)
 
     def _without(self, submissions: list[Submission]) -> list[str]:
-        """Return the students of the roster who have none."""
+        """Return the students of the roster who have no submission."""
         present = {plain_name(s.student) for s in submissions}
         entries = self.roster.entries if self.roster else ()
         return [e.student for e in entries if plain_name(e.student) not in present]
@@ -208,7 +208,7 @@ class _Batch:
             print(f"{len(self.ignored)} files or folders are no submissions: {names}")
         if self.strangers:
             print(
-                f"{len(self.strangers)} submissions are of nobody on the roster: "
+                f"{len(self.strangers)} submissions belong to no student on the roster: "
                 f"{printable(_some(self.strangers))}. Does the roster have these students under "
                 "other names? If so, they also have a row with 0 points.",
                 file=sys.stderr,
@@ -224,7 +224,7 @@ class _Batch:
 
 
 def _refuse_inside(out: Path, submissions: Sequence[Path]) -> None:
-    """Refuse an output folder in a class's folder: the next run would grade what is in it."""
+    """Refuse an output folder in a class's folder: the next run would grade its contents."""
     out = out.resolve()
     for path in submissions:
         folder = path.resolve() if path.is_dir() else path.resolve().parent
@@ -239,7 +239,7 @@ def _some(names: Sequence[str], count: int = 5) -> str:
 
 
 def _report(text: str, code: int) -> int:
-    lines = [printable(line) for line in text.split("\n")]  # names of files are in it
+    lines = [printable(line) for line in text.split("\n")]  # it contains names of files
     print("parlab grade:", "\n".join(lines), file=sys.stderr)
     return code
 

@@ -38,7 +38,7 @@ class Correction:
     row: Row
 
     def matches(self, student: str) -> bool:
-        # A name copied from grades.csv may have a quote in front, against formulas.
+        # A name copied from grades.csv may start with a quote, which prevents formulas.
         return plain_name(self.student) in (plain_name(student), plain_name(cell(student)))
 
 
@@ -46,7 +46,7 @@ def create_corrections(folder: Path) -> Path:
     """Return the path of corrections.csv; create it with only its header if there is none."""
     path = folder / "corrections.csv"
     try:
-        # "x" leaves an existing file as it is; the mark at the start lets Excel read names right.
+        # "x" keeps an existing file. With a byte order mark, Excel reads names correctly.
         with path.open("x", encoding="utf-8-sig", newline="") as file:
             file.write(",".join(COLUMNS) + "\r\n")
     except FileExistsError:
@@ -85,9 +85,9 @@ def apply_corrections(
     corrections: list[Correction],
     other_students: Iterable[str] = (),
 ) -> list[SubmissionResult]:
-    """Return new results, in the same order, with all corrections; `results` stay as they are.
+    """Return new results, in the same order, with all corrections. `results` do not change.
 
-    `other_students` have no result among `results`; their corrections wait. Raises ValueError, with
+    `other_students` have no result yet, so their corrections are ignored. Raises ValueError, with
     file and line, for an unknown student or exercise, or impossible points.
     """
     known = [result.student for result in results] + list(other_students)

@@ -33,7 +33,7 @@ class Display:
         self.bar.stop()
 
     def cell(self, student: str, cell: str) -> None:
-        """Show the cell that runs. The threads that grade call this."""
+        """Show the cell that runs. The grading threads call this."""
         self.now[student] = cell
         self._show()
 

@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def earned_text(self) -> str:
-        """For the student, if lateness took something off; else ""."""
+        """The points without lateness, in words for the student; "" if lateness cost nothing."""
         if not self.earned or self.factor == 1:
             return ""
         return f"{round(self.earned, 2):g} of {self.result.of:g} points were earned before that"

@@ -46,7 +46,7 @@ def read_table(path: Path, required: tuple[str, ...], optional: tuple[str, ...] 
     """
     text = _decoded(path)
     chosen = _CHOICE.match(text)
-    if chosen:  # the line stays, blank, so that later lines keep their numbers
+    if chosen:  # keep the line, blank, so that later lines have the right numbers
         text = text[chosen.end() :]
     header_line = text.lstrip("\r\n").split("\n", 1)[0]
     delimiter = chosen[1] if chosen else max(",;\t", key=header_line.count)

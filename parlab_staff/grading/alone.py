@@ -1,8 +1,8 @@
-"""Runs exercises alone, so that a score depends on nothing that another exercise has left.
+"""Runs exercises alone, so that no exercise can change the score of another.
 
-Messages, threads, hooks, seeds, open files, and memory outlive the cell that left them, and a
-process that ends takes all later exercises with it. So an exercise that is not right after another
-one was tried runs again in a fresh kernel, on fresh ranks.
+Messages, threads, hooks, seeds, open files, and memory outlive the cell that left them, and later
+exercises cannot run after a process has ended. So an exercise that is not right, and ran after
+another one, runs again in a fresh kernel, on fresh ranks.
 """
 
 import time
@@ -64,7 +64,8 @@ def graded_alone(
         if left <= 0:
             break
         ran = run(rebuild.alone(lab, matched, exercise), left)
-        ran.cells = {cell.id: CellRun() for cell in lab.cells} | ran.cells  # some were left out
+        # Add the cells that were left out of this run.
+        ran.cells = {cell.id: CellRun() for cell in lab.cells} | ran.cells
         result = next(r for r in score(lab, matched, ran, worthless) if r.key == exercise.key)
         found[exercise.key] = _chosen(found[exercise.key], result)
     return list(found.values())

@@ -22,10 +22,10 @@ def grade_all(
     force: bool = False,
     finished: Progress = lambda result, stored: None,
 ) -> list[SubmissionResult]:
-    """Return the results, in the order of `submissions`; each is stored as soon as it is known.
+    """Return the results, in the order of `submissions`. Each one is stored as soon as it is known.
 
-    The lab is tested first, unless nothing is left to grade. Ctrl-C ends what runs and raises
-    KeyboardInterrupt; stored results stay. Raises ProofFailed and OSError.
+    The lab is tested first, unless nothing is left to grade. Ctrl-C ends all running submissions
+    and raises KeyboardInterrupt, but stored results are kept. Raises ProofFailed and OSError.
     """
     results: dict[str, SubmissionResult] = {}
     for submission in submissions:
@@ -76,7 +76,7 @@ def _prove_once(grader: Grader, store: Store, jobs: int, force: bool) -> None:
 def _grade(
     grader: Grader, waiting: list[Submission], store: Store, jobs: int
 ) -> Iterator[SubmissionResult]:
-    """Yield and store results; last come those of which something runs once more, alone."""
+    """Yield and store results. Those that need another run, alone, come last."""
     again: list[tuple[Submission, SubmissionResult]] = []
     alone = min(jobs, len(waiting)) == 1
     with workers(grader, jobs) as pool:

@@ -1,4 +1,4 @@
-"""Edits the code of a submission's cells: cuts, compares, and leaves out parts. Nothing runs."""
+"""Edits the code of a submission's cells: splits, compares, and removes parts. Nothing runs."""
 
 import ast
 import contextlib
@@ -49,7 +49,7 @@ def _is_call(node: ast.stmt) -> bool:
 
 
 def pieces(source: str) -> list[str]:
-    """Split a cell before each %% that is in no string, into the cells that were merged."""
+    """Split a cell before each %% outside of strings, into the cells that were merged."""
     found: list[list[str]] = [[]]
     began = False  # whether the last piece has code
     for lines, _ in cell_parts(source):

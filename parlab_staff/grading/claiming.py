@@ -1,4 +1,4 @@
-"""Finds the submission of each student on the roster, whatever a learning platform calls it."""
+"""Finds the submission of each student on the roster, even if a learning platform renamed it."""
 
 import re
 import unicodedata
@@ -9,7 +9,8 @@ from itertools import permutations
 from parlab_staff.grading.student_names import plain_name
 from parlab_staff.grading.submissions import Collected, Submission, bare_name
 
-# How platforms name what an instructor downloads: `one` and `two` may each identify the student.
+# The names of submissions that are downloaded from platforms: `one` and `two` may each identify the
+# student.
 _PLATFORMS = [
     # Moodle: Anna Beispiel_4711_assignsubmission_file_, also with a file's name at the end
     r"(?P<one>.+?)(_(?P<two>\d+))?_assignsubmission_(file|onlinetext)(_.*)?",
@@ -22,14 +23,14 @@ _MOST_WORDS = 5  # of a name whose words are tried in each order
 
 
 def claim(collected: Collected, roster: Mapping[str, str]) -> None:
-    """Give each student of the roster the submission that can be nobody else's.
+    """Assign each submission that can belong to only one student of the roster to that student.
 
     Args:
-        collected: what was found. A student's submission gets the name that the roster has.
+        collected: the submissions, which get their students' names from the roster.
         roster: the full name of each student; "" if it is unknown.
 
-    A name that may be a student's, or several students', is reported and not chosen. So is a file
-    that is no notebook: something was handed in.
+    If it is not certain to whom a submission belongs, or if a file is no notebook, the student's
+    result reports it, because the student did hand in something.
     """
     on_roster = {plain_name(student) for student in roster}
     present = {plain_name(s.student) for s in collected.submissions}
@@ -49,7 +50,7 @@ def claim(collected: Collected, roster: Mapping[str, str]) -> None:
 
 
 def strangers(collected: Collected, roster: Iterable[str]) -> list[str]:
-    """Return the names of submissions that are of nobody on the roster."""
+    """Return the names of submissions that belong to no student on the roster."""
     on_roster = {plain_name(student) for student in roster}
     return [s.student for s in collected.submissions if plain_name(s.student) not in on_roster]
 
@@ -69,7 +70,7 @@ class _Student:
     starts: list[str]
 
     def owns(self, text: str) -> bool:
-        """Return whether a submission's name has the same letters, or is a platform's for this."""
+        """Return whether a submission's name equals the student's, as platforms may change it."""
         own = plain_name(self.student).casefold()
         if plain_name(text).casefold() == own:
             return True
@@ -82,7 +83,7 @@ class _Student:
         own, name = _joined(self.student), _joined(self.name)
         if _joined(one) & (own | name):
             return True
-        # A platform's number for a student may be another student's number elsewhere.
+        # A number from a platform may identify another student on the roster.
         return bool(_joined(two) & own) and not (two.isdigit() and name)
 
     def may_own(self, text: str) -> bool:
@@ -93,7 +94,7 @@ class _Student:
 
 
 def _give(collected: Collected, student: str, alike: list[Submission], certain: bool) -> None:
-    """Give the student the only notebook of these submissions, or report them."""
+    """Give the student the only notebook of these submissions, or report all of them."""
     notebooks = [s for s in alike if s.path] or alike
     if certain and len(notebooks) == 1:
         others = [s for s in alike if s is not notebooks[0]]
@@ -110,7 +111,7 @@ def _give(collected: Collected, student: str, alike: list[Submission], certain: 
 def _ask(
     collected: Collected, student: _Student, free: list[Submission], absent: list[_Student]
 ) -> None:
-    """Report what may be the student's: nothing of it is certain."""
+    """Report submissions and files that may be the student's, but not certainly."""
     names = {path: bare_name(path) for path in collected.ignored}
     files = [path for path, name in names.items() if student.owns(name)] or [
         path
@@ -119,7 +120,7 @@ def _ask(
     ]
     if files:
         collected.ignored.remove(files[0])
-        problem = f"no notebook is among what was handed in: {files[0].name}"
+        problem = f"no notebook was handed in, only {files[0].name}"
         collected.submissions.append(Submission(student.student, None, problem))
         return
     if alike := [s for s in free if student.may_own(s.student)]:

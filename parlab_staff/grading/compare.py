@@ -4,14 +4,14 @@ import math
 from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
-MISSING = object()  # equal to no value of JSON
+MISSING = object()  # differs from every value of JSON
 
 Place = tuple[str | int, ...]
 NOWHERE: frozenset[Place] = frozenset()
 
 
 def share_right(expected: Any, got: Any, free: frozenset[Place] = NOWHERE) -> tuple[int, int]:
-    """Return how many of the values are right, and how many there are, without those at `free`.
+    """Return how many values are right, and how many there are, ignoring those at `free`.
 
     Values are the leaves of a JSON value. A missing value counts as wrong, and so does an extra one
     in a list. Numbers may differ by rounding; a text that is a decimal number may differ by one in

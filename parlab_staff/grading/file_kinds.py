@@ -1,4 +1,4 @@
-"""Names what a file is that has a notebook's name and is none, and how to hand in the notebook."""
+"""Explains what a file is that is named like a notebook but is none, and what to hand in."""
 
 import json
 
@@ -8,7 +8,7 @@ _DOWNLOAD = (
     "Download the notebook itself (in JupyterLab: File > Download; on GitHub: Download raw file) "
     "and hand it in"
 )
-# How files start that people hand in with a notebook's name. Text is compared in lower case.
+# The first bytes of files that people hand in as notebooks. Text is compared in lower case.
 _KINDS = {
     b"%pdf": "a PDF",
     b"pk\x03\x04": "a ZIP archive or an Office document",
@@ -45,7 +45,7 @@ def decoded(data: bytes) -> str:
 
 
 def what_is_wrong(text: str, error: ValueError) -> str:
-    """Return why a text is no JSON, in words for the student."""
+    """Return why a text is not valid JSON, in words for the student."""
     if CONFLICT in text:
         return "the file has merge-conflict markers (<<<<<<<) in it"
     if text.lstrip().startswith("{"):

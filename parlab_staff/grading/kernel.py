@@ -3,12 +3,12 @@
 A pytest plugin (`-p parlab_staff.grading.kernel`). It gives nbval another `RunningKernel`, which
 - starts the kernel as `run.json` says, in the sandbox;
 - notices at once when the kernel ends, while nbval would wait for the cell's time limit;
-- keeps the status of the reply, and not only the outputs, because code can hide an error;
+- keeps the status of the reply in addition to the outputs, because code can hide an error;
 - limits the output of a cell;
 - writes what happened in each cell to `events.jsonl`, a line when it starts and one when it ends.
 
-Nothing that the kernel sends is trusted. It is read as data, in JSON, and anything that is no
-message of the running cell is dropped.
+No message of the kernel is trusted. Messages are read as JSON data, and those that do not belong to
+the running cell are dropped.
 """
 
 import json
@@ -34,12 +34,12 @@ from parlab_staff.grading.sandbox.syscalls import seccomp_filter
 
 RUN, EVENTS, ENDED = "run.json", "events.jsonl", "ended.json"
 START_SECONDS = 60
-INTERRUPT_SECONDS = 15  # a rank cell frees its ranks in that time
+INTERRUPT_SECONDS = 15  # enough time for a rank cell to free its ranks
 IDLE_SECONDS = 10  # from the reply to the end of the outputs
 POLL_MILLISECONDS = 200
-OUTPUT_CHARACTERS = 200_000  # kept of a cell
+OUTPUT_CHARACTERS = 200_000  # of a cell's output that are kept
 MESSAGE_BYTES = 64 * 2**20  # a longer message is refused before it is read
-BROKEN_MESSAGES = 100  # unreadable ones, after which the kernel is ended
+BROKEN_MESSAGES = 100  # after this many unreadable messages, the kernel is ended
 
 
 class KernelGone(Exception):
@@ -102,14 +102,14 @@ class WatchedKernel(RunningKernel):
         with open(self.folder / EVENTS, "ab") as file:
             file.write(line)
 
-    # What nbval calls
+    # The methods that nbval calls
 
     def execute_cell_input(self, cell_input: str, allow_stdin: bool | None = None) -> str:
         self.shown = []
         return super().execute_cell_input(cell_input, allow_stdin)
 
     def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
-        """Follow the cell to its end, whatever that is; nbval then calls `get_message`."""
+        """Read messages until the cell ends in any way. nbval then calls `get_message`."""
         self.cell = {"outcome": "", "ename": "", "evalue": "", "text": "", "json": [], "cut": False}
         self.begun = self.replied = self.idle = False
         self.broken = 0
@@ -146,17 +146,17 @@ class WatchedKernel(RunningKernel):
         return not self.gone and super().is_alive()
 
     def stop(self) -> None:
-        """End the kernel and all that is in the sandbox."""
+        """End the kernel and all processes in the sandbox."""
         self.kc.stop_channels()
         self.kill()
 
-    # How a cell is followed
+    # Reading the messages of a cell
 
     def _follow(self, msg_id: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not (self.replied and self.idle):
             if time.monotonic() > deadline:
-                if self.replied:  # endless outputs, or their end was lost
+                if self.replied:  # the outputs do not end, or the message of their end was lost
                     return
                 self._time_out(msg_id, seconds)
                 return
@@ -182,11 +182,11 @@ class WatchedKernel(RunningKernel):
                     self._read(msg_id, channel.get_msg(timeout=0))
                 except Empty:
                     pass
-                except Exception:  # whatever the kernel sent, it is not a message
+                except Exception:  # the kernel sent something that is not a message
                     self.broken += 1
                     if self.broken > BROKEN_MESSAGES:
                         self.cell |= {"outcome": "error", "ename": "BrokenMessages"}
-                        raise KernelGone("it sent what no kernel sends") from None
+                        raise KernelGone("it sent messages that no kernel sends") from None
         if not ready and not self.km.is_alive():
             raise KernelGone(self.why_ended())
 
@@ -201,7 +201,8 @@ class WatchedKernel(RunningKernel):
             if content["status"] != "ok":
                 self._failed(content)
         elif kind == "status":
-            # Busy, then idle: code that runs can send one too early, but the reply comes last.
+            # The cell ends with `idle` after `busy`. Its code could send a false `idle`, but the
+            # reply comes last.
             self.begun = True
             self.idle |= content["execution_state"] == "idle"
         elif kind == "stream":
@@ -234,7 +235,7 @@ class WatchedKernel(RunningKernel):
         else:
             self.cell["cut"] = True
 
-    # How it ends
+    # The end of the kernel
 
     def kill(self) -> None:
         if self.km.has_kernel:

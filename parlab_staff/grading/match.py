@@ -17,7 +17,7 @@ from parlab_staff.grading.cells import added_definitions, pieces, same_code, wit
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.reading import origin
 
-CHECKS = "check"  # under this name a lab imports its checks
+CHECKS = "check"  # the name under which a lab imports its checks
 
 
 class WrongLab(ValueError):
@@ -26,7 +26,7 @@ class WrongLab(ValueError):
 
 @dataclass
 class Matched:
-    """What a student wrote, and where it runs.
+    """The code that a student wrote, and where it runs.
 
     Attributes:
         answers: the source for each exercise's cell; None if there is none.
@@ -34,7 +34,7 @@ class Matched:
         after: the student's own cells, by the cell of the lab that they follow; None is the start.
         before: the student's own cells, by the check that they precede.
         as_text: keys of exercises whose answer is in a cell of text.
-        left_out: which code of the student does not run, in sentences for the student.
+        left_out: sentences for the student about code that does not run.
         notes: for the instructor.
     """
 
@@ -52,13 +52,13 @@ class Matched:
 
     @property
     def before_start(self) -> bool:
-        """Whether a cell of the student precedes all cells of the lab."""
+        """Whether a cell of the student comes before all cells of the lab."""
         return bool(self.after.get(None))
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One cell of a submission, or one of those that were merged into it."""
+    """One cell of a submission, or one of several cells that the student merged."""
 
     number: int  # of the notebook's cell, from 1
     source: str
@@ -68,7 +68,7 @@ class Piece:
 
 
 def match(lab: GradedLab, submitted: NotebookNode) -> Matched:
-    """Return what runs of a submission, and where. Raises WrongLab."""
+    """Return which code of a submission runs, and where. Raises WrongLab."""
     _same_lab(lab, submitted)
     matched = Matched({})
     found = _pieces(submitted)
@@ -123,7 +123,7 @@ class _Matcher:
         self.lab = lab
         self.start = restore_names.start_of(lab)
         self.from_parlab = imported | restore_names.imports(lab)
-        self.rank_calls: dict[int, dict[str, None]] = {}  # that do not run, by the cell's number
+        self.rank_calls: dict[int, dict[str, None]] = {}  # calls that do not run, by cell number
         self.pieces = submitted
         self.by_id = {cell.id: cell for cell in cells_of(lab.solution)}
         self.exercise_cells = {e.cell for e in lab.exercises}
@@ -137,7 +137,8 @@ class _Matcher:
     def _find_copies(self) -> None:
         """Find cells without a known id that equal a cell of the lab, or an exercise's stub.
 
-        A second copy of a cell that grades nothing is the student's own: it may have to run.
+        A second copy of a cell that is no check counts as the student's own, because later cells
+        may need it.
         """
         given = {c.source.strip(): c.id for c in self.lab.handed_out.cells}
         graded = {c.id for c in self.lab.cells if c.is_check} | self.exercise_cells
@@ -164,9 +165,9 @@ class _Matcher:
         return self._to_run(self.pieces[index])
 
     def _to_run(self, piece: Piece, given: str = "") -> str:
-        """Return what runs of a piece: all except its calls of checks and of `cluster`.
+        """Return the code of a piece without its calls of checks and of `cluster`.
 
-        `given` is the lab's cell that the piece was; calls that it has are the lab's.
+        `given` is the lab's cell that the student changed. Calls in it are the lab's, and are kept.
         """
         source = without_calls(piece.source, CHECKS)
         if not self.start:
@@ -223,7 +224,7 @@ class _Matcher:
         return found
 
     def place_own_cells(self, matched: Matched) -> None:
-        """Add what else runs: everything that the student wrote besides the answers."""
+        """Add the other code that runs: everything that the student wrote in other cells."""
         runs = {cell.id for cell in self.lab.cells}
         after: str | None = None
         for index, piece in enumerate(self.pieces):

@@ -1,7 +1,8 @@
-"""Finds values of hidden checks that an answer that does nothing also displays: they earn nothing.
+"""Finds values of hidden checks that even an answer that does nothing displays.
 
-Each stub gives such answers, which return None, 0, the first argument, or zeros of its shape. They
-run once for a lab, after the reference, each in place of only its own exercise.
+These values earn no points. Such answers are made from each stub, and return None, 0, the first
+argument, or zeros of its shape. They run once for a lab, after the reference, and each one replaces
+only its own exercise.
 """
 
 import ast
@@ -43,9 +44,9 @@ def _id(number: int, check: str) -> str:
 
 
 def answers(stub: str) -> list[str]:
-    """Return the stub with each `return` of `RETURNED` in place of the lines that raise.
+    """Return copies of the stub that return one of `RETURNED` instead of raising an error.
 
-    If it does not raise, it is no stub: the test of the lab reports that.
+    If the stub does not raise, the test of the lab reports that.
     """
     lines = stub.split("\n")
     stubs = [number for number, line in enumerate(lines, 1) if _STUB.match(line)]
@@ -56,7 +57,7 @@ def answers(stub: str) -> list[str]:
 
 
 def _returning(lines: list[str], firsts: dict[int, str | None], returned: str) -> str:
-    """Return the lines with `return …`; None where a function has no argument to return."""
+    """Return the lines with `return …`. Functions without an argument to return give None."""
 
     def value(number: int) -> str:
         first = firsts[number]

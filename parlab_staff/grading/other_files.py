@@ -1,4 +1,4 @@
-"""Reports what was handed in with a notebook and is not graded, if it may change the score."""
+"""Reports files that were handed in with a notebook and not graded, if the score may need them."""
 
 import ast
 import hashlib
@@ -15,11 +15,11 @@ from parlab_staff.grading.match import Matched, WrongLab, match
 from parlab_staff.grading.reading import NotGiven, NotReadable, read_bytes, read_notebook
 from parlab_staff.grading.submissions import Submission, is_notebook
 
-MOST_NOTEBOOKS = 20  # of a student that are compared with the graded one
+MOST_NOTEBOOKS = 20  # how many other notebooks of a student are compared with the graded one
 
 
 def fingerprint(submission: Submission) -> str:
-    """Return a digest of what `sentences` depends on; "" without other files."""
+    """Return a digest of the files that `sentences` depends on; "" without other files."""
     digest = hashlib.sha256()
     for path in submission.other_files:
         digest.update(os.fsencode(path.name) + b"\0")
@@ -34,7 +34,7 @@ def fingerprint(submission: Submission) -> str:
 def sentences(
     lab: GradedLab, submission: Submission, submitted: NotebookNode, matched: Matched
 ) -> list[str]:
-    """Return, for student and instructor, what is not graded and may be missing in the score."""
+    """Return sentences about files that are not graded, for the student and for the instructor."""
     sources = [cell.source for cell in submitted.cells if cell.cell_type == "code"]
     found = [_compared(lab, submission, path, matched) for path in _notebooks(submission)]
     modules = {name for source in sources for name in _imported(source)}
@@ -54,7 +54,7 @@ def _notebooks(submission: Submission) -> list[Path]:
 
 
 def _compared(lab: GradedLab, submission: Submission, path: Path, matched: Matched) -> str:
-    """Return that another notebook has answers that the graded one lacks, or is newer; or ""."""
+    """Return a sentence if another notebook is newer or has more answers; else ""."""
     graded = submission.path
     try:
         other = match(lab, read_notebook(path))

@@ -1,4 +1,4 @@
-"""Reads a submitted file: whatever it contains, the result is a notebook or a message."""
+"""Reads a submitted file. The result is always a notebook or a message for the student."""
 
 import json
 import os
@@ -19,9 +19,9 @@ from parlab_staff.notebooks.make import OWN
 
 MAX_BYTES = 50 * 2**20
 MAX_CELLS = 2000
-MAX_CODE = 2**19  # characters; Python's parser takes a thousand times their memory
-MAX_OLD = 5 * 2**20  # of a notebook in an old format, all of which is converted
-PYTHON = "python"  # in the metadata that `parse` returns: the version that ran the notebook
+MAX_CODE = 2**19  # characters; Python's parser needs a thousand times their memory
+MAX_OLD = 5 * 2**20  # bytes of a notebook in an old format, which must be converted
+PYTHON = "python"  # metadata of `parse`'s result: the version of Python that ran the notebook
 SMALL = 4 * 2**20  # bytes; a file of this size is cheap to read
 READER_MEMORY = 2**29  # of the process that reads larger files
 READER_SECONDS = 60
@@ -63,7 +63,7 @@ def read_bytes(path: Path) -> bytes:
         if stat.S_ISLNK(found.st_mode):
             raise NotGiven("it is a link: collect the file itself")
         if not stat.S_ISREG(found.st_mode):
-            raise NotGiven("it is no ordinary file")
+            raise NotGiven("it is not an ordinary file")
         if found.st_size > MAX_BYTES:
             raise NotReadable(
                 f"the file has {found.st_size / 2**20:.0f} MiB; notebooks of up to "
@@ -98,7 +98,7 @@ def _parse_elsewhere(data: bytes) -> NotebookNode:
             preexec_fn=_limit_memory,
         )
         answer = json.loads(ran.stdout)
-    except (subprocess.TimeoutExpired, ValueError):  # no answer: it reached a limit
+    except (subprocess.TimeoutExpired, ValueError):  # the process reached a limit
         raise too_much from None
     if "problem" in answer:
         raise NotReadable(answer["problem"])
@@ -133,7 +133,7 @@ def parse(data: bytes) -> NotebookNode:
     except NotReadable:
         raise
     except Exception:  # nbformat raises many kinds of errors if this is no notebook
-        raise _invalid(f"what is in it is not in format {content['nbformat']}") from None
+        raise _invalid(f"its contents are not in format {content['nbformat']}") from None
 
 
 def _invalid(why: str) -> NotReadable:
@@ -146,8 +146,8 @@ def _invalid(why: str) -> NotReadable:
 def _upgraded(content: Any, size: int) -> dict[str, Any]:
     if not isinstance(content, dict) or "nbformat" not in content:
         raise NotReadable("the file is JSON, but no notebook")
-    if type(content["nbformat"]) is not int:  # true is an int, too
-        raise _invalid(f"its nbformat is {json.dumps(content['nbformat'])[:20]}, and no number")
+    if type(content["nbformat"]) is not int:  # isinstance would accept `true`
+        raise _invalid(f"its nbformat is {json.dumps(content['nbformat'])[:20]}, not a number")
     if content["nbformat"] > 4:
         raise NotReadable(f"it is a notebook of format {content['nbformat']}; save it in format 4")
     if content["nbformat"] == 4:
@@ -158,7 +158,7 @@ def _upgraded(content: Any, size: int) -> dict[str, Any]:
 
 
 def _plain(notebook: dict[str, Any]) -> NotebookNode:
-    """Return the cells with what grading needs; editors lose or change the rest."""
+    """Return the cells with only the fields that grading needs. Editors may change the others."""
     cells = notebook.get("cells")
     if not isinstance(cells, list) or not cells:
         raise NotReadable("the notebook has no cells")
@@ -199,7 +199,7 @@ def _cell(cell: Any, number: int) -> NotebookNode:
     return NotebookNode(
         cell_type="code" if cell.get("cell_type") == "code" else "markdown",
         source=_clean("".join(lines)),
-        # No id at all, in old formats and from some editors.
+        # Old formats and some editors have no ids.
         id=str(cell.get("id") or f"without-id-{number}"),
         metadata=NotebookNode(
             exercise=str(metadata.get("exercise", "")),
@@ -209,13 +209,13 @@ def _cell(cell: Any, number: int) -> NotebookNode:
 
 
 def _clean(text: str) -> str:
-    """Return the text with Unix line ends, whatever editor wrote it."""
+    """Return the text with Unix line ends."""
     text = text.encode("utf-8", "replace").decode()
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def main() -> None:
-    """Read a notebook from stdin; write it, or what is wrong with it, to stdout as JSON."""
+    """Read a notebook from stdin. Write it, or a message about it, to stdout as JSON."""
     try:
         answer = {"notebook": parse(sys.stdin.buffer.read())}
     except NotReadable as error:

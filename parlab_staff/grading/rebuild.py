@@ -10,8 +10,8 @@ from parlab_staff.grading.cells import added_definitions, without_nbval
 from parlab_staff.grading.graded_lab import GradedExercise, GradedLab
 from parlab_staff.grading.match import Matched
 
-OWN = "own-"  # how the ids of the student's own cells start
-RESTORE = "restore-"  # and those of cells that restore the lab's names
+OWN = "own-"  # the prefix of ids of the student's own cells
+RESTORE = "restore-"  # the prefix of ids of cells that restore the lab's names
 
 
 def build(lab: GradedLab, matched: Matched) -> NotebookNode:
@@ -56,9 +56,10 @@ def up_to(notebook: NotebookNode, exercises: list[GradedExercise]) -> NotebookNo
 
 
 def alone(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> NotebookNode:
-    """Return the notebook for one exercise: nothing that another exercise leaves can disturb it.
+    """Return the notebook for one exercise, which no other exercise can disturb.
 
-    Only its own checks run, and of the other answers only those that it uses. The others are stubs.
+    Only its own checks run. Other answers run only if the exercise uses them, and are replaced by
+    their stubs if not.
     """
     used = uses(lab, matched, exercise)
     answers = {key: source if key in used else None for key, source in matched.answers.items()}
@@ -66,9 +67,9 @@ def alone(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> Noteboo
 
 
 def uses(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> set[str]:
-    """Return the exercises whose answers an exercise and its checks use, with its own.
+    """Return the exercise, and those whose answers it and its checks use.
 
-    They may use them through the lab's cells, and through the student's own.
+    They may call them directly, or through other cells of the lab or the student.
     """
     cells = _for_one(lab, matched, exercise)
     own = {exercise.cell, *exercise.checks, *exercise.hidden}
@@ -91,7 +92,7 @@ def uses(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> set[str]
 
 
 def _for_one(lab: GradedLab, matched: Matched, exercise: GradedExercise) -> list[NotebookNode]:
-    """Return the cells up to an exercise's checks; of other checks, only what they define."""
+    """Return the cells up to an exercise's checks. Of other checks, keep only definitions."""
     cells = up_to(build(lab, matched), [exercise]).cells
     others = {cell.id for cell in lab.cells if cell.is_check}
     others -= {*exercise.checks, *exercise.hidden}

@@ -1,4 +1,4 @@
-"""Protects the lab's imports from parlab, and its ranks, from what a notebook assigns."""
+"""Protects the lab's ranks, and its imports from parlab, from a notebook's assignments."""
 
 import ast
 
@@ -14,7 +14,7 @@ from parlab.runtime.source_code import (
 from parlab_staff.grading.graded_lab import GradedLab
 
 _SETTERS = {"setattr", "delattr"}
-# Labs import what starts ranks under this name, and students may use it earlier.
+# The name under which labs import `parlab.cluster`. Students may use it before that import.
 _CLUSTER = {"cluster": "parlab.cluster"}
 _RANK_CALLS = {f"parlab.cluster.{name}" for name in ("start", "restart", "stop")}
 # Calls that can assign names that do not occur in the code.
@@ -29,8 +29,8 @@ def imports(lab: GradedLab) -> dict[str, str]:
 def restoring_cells(lab: GradedLab) -> dict[str, list[str]]:
     """Return, by cell of an exercise or check, cells that restore the values of the lab's names.
 
-    Not every assignment can be seen, so they are restored in any case. They are the names that the
-    lab has imported before, in the notebook and on all ranks. Imports on some ranks only are for
+    Some assignments cannot be found in the code, so the names are always restored: those that the
+    lab has imported so far, in the notebook and on all ranks. Imports on only some ranks are for
     drawing, and no check uses them.
     """
     own = {cell.id for cell in _own_cells(lab)}
@@ -59,17 +59,17 @@ def _importing(magic: str, names: dict[str, str]) -> str:
 
 
 def of_parlab(sources: list[str]) -> dict[str, str]:
-    """Return what these cells import from parlab, as `imports`."""
+    """Return what these cells import from parlab, in the form of `imports`."""
     nodes = (n for source in sources for s in statements(source) for n in ast.walk(s))
     found = (pair for node in nodes for pair in imported_by(node).items())
     return {name: origin for name, origin in found if origin.partition(".")[0] == "parlab"}
 
 
 def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
-    """Return what a cell assigns of the lab: `rank`, `check.ring_shift`, `setattr(check, …)`.
+    """Return a cell's assignments to the lab's names: `rank`, `check.ring`, `setattr(check, …)`.
 
-    Local variables of functions do not count, and neither does the lab's own import. `known` are
-    the lab's imports from parlab, `own` the student's; attributes of both are the lab's. Calls that
+    Local variables of functions do not count, and neither do the lab's own imports. `known` are the
+    lab's imports from parlab, `own` the student's. Attributes of both belong to the lab. Calls that
     can assign anything are listed, too.
     """
     found: dict[str, None] = {}

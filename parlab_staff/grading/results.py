@@ -9,8 +9,8 @@ class GradeStatus(StrEnum):
     """The status of an exercise or of a whole submission."""
 
     PASSED = "passed"  # all points
-    PARTIAL = "partial"  # some
-    FAILED = "failed"  # it ran, and nothing is right
+    PARTIAL = "partial"  # some points
+    FAILED = "failed"  # it ran, but nothing is right
     ERROR = "error"  # it raised an error, or could not be read
     TIMEOUT = "timeout"  # a time limit ended it
     DIED = "died"  # its process ended, or was ended because it used too much
@@ -25,13 +25,13 @@ class ExerciseResult:
 
     Attributes:
         key: the exercise's key.
-        status: how it went.
-        points: what it earned; None when it could not be graded.
-        of: what it can earn.
+        status: the outcome.
+        points: the earned points; None if it could not be graded.
+        of: the points that it can earn.
         message: for the student, plain text, perhaps many lines: the check's message, with the
             lines where ranks were stuck; "" if all is right. Never the text of a hidden check.
-        notes: for the instructor only: what to look at.
-        parts: how the points add up, for the student: of the check, and of the further one.
+        notes: what the instructor should look at; students do not see it.
+        parts: how the points of the check and of the hidden check add up, for the student.
     """
 
     key: str
@@ -48,7 +48,7 @@ class SubmissionResult:
     """One submission.
 
     Attributes:
-        student: the folder's or the file's name, as given: may hold any character.
+        student: the unchanged name of the folder or file, which may contain any character.
         lab: `01_mpi`.
         path: the graded file; "" if nothing was handed in.
         status: passed, partial, or failed by points; or why nothing was graded.
@@ -74,7 +74,7 @@ class SubmissionResult:
 
     @property
     def points(self) -> float | None:
-        """The sum; None if an exercise has none."""
+        """The sum of the points; None if an exercise has none."""
         points = [exercise.points for exercise in self.exercises]
         return None if None in points else float(sum(p for p in points if p is not None))
 

@@ -26,20 +26,20 @@ from parlab_staff.grading.kernel import EVENTS, RUN
 PREFIX = "parlab-grade-"
 POLL_SECONDS = 0.1
 END_SECONDS = 10
-MEMORY = 2**30  # of the process that reads what the kernel sends
-# A Unix socket's path has at most 107 characters, and ours are below the door.
+MEMORY = 2**30  # of the process that reads the kernel's messages
+# A Unix socket's path has at most 107 characters, so the folder of the kernel's sockets has fewer.
 DOOR_CHARACTERS = 80
 # jsonschema would load a grammar for URLs, which no notebook needs, in 1.5 s.
 PYTEST = (
     "import sys; sys.modules['rfc3987_syntax'] = None; "
     "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 )
-PYTEST_OK = (0, 1)  # all cells well, or some not
+PYTEST_OK = (0, 1)  # exit codes: all cells passed, or some did not
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a submission may use: seconds, bytes, processes."""
+    """The limits of a submission: seconds, bytes, processes."""
 
     cell_seconds: float = 120.0
     seconds: float = 900.0
@@ -50,9 +50,9 @@ class Limits:
 
 @dataclass
 class CellRun:
-    """What happened in a cell.
+    """The result of running a cell.
 
-    `outcome` is ok, error, timeout, died or not_reached.
+    `outcome` is ok, error, timeout, died, or not_reached.
     """
 
     outcome: str = "not_reached"
@@ -66,10 +66,10 @@ class CellRun:
 
 @dataclass
 class NotebookRun:
-    """What happened in a notebook.
+    """The result of running a notebook.
 
     Attributes:
-        cells: by cell id, every one of the notebook.
+        cells: the results of all cells of the notebook, by cell id.
         broken: what went wrong on the grader's side; "" if nothing did.
         ended: why the run ended before its last cell, for the student; "" if it did not.
         seconds: how long it took.
@@ -91,12 +91,12 @@ def run(
     started: Started = lambda cell: None,
     stop: threading.Event | None = None,
 ) -> NotebookRun:
-    """Run the notebook's cells. Whatever they do, this returns, and nothing is left running.
+    """Run the notebook's cells. This always returns, and leaves no process running.
 
     Args:
         sandbox: `bwrap` or `none`.
         started: called with the id of each cell that starts.
-        stop: when set, the run is ended.
+        stop: setting it ends the run.
     """
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_short_folder()))
@@ -142,7 +142,7 @@ def _follow(
             process.wait(POLL_SECONDS)
         events.read()
     if process.poll() is None:
-        # Let it end by itself first: it ends the kernel, and the kernel its sandbox.
+        # First let it end normally: it ends the kernel, and that ends the sandbox.
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
@@ -169,7 +169,7 @@ def _memory(pid: int) -> int:
 
 
 class _Events:
-    """Reads what the plugin writes, while it writes."""
+    """Reads the plugin's events while the notebook runs."""
 
     def __init__(self, path: Path, notebook: NotebookNode, started: Started) -> None:
         self.path, self.started = path, started
@@ -245,15 +245,15 @@ def remove_leftovers(temporary: Path | None = None) -> None:
 
 
 def _is_own(path: Path) -> bool:
-    """Return whether it is a folder of this user, and no link, so that nobody else can swap it."""
+    """Return whether it is this user's folder and no link, so that no one else can replace it."""
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, even with trees deeper than any path, or without permissions.
+    """Remove a folder, even if its tree is deeper than a path may be, or permissions are missing.
 
-    Processes in the sandbox may still write for a moment, until they have ended.
+    Processes of the sandbox that have not ended yet may still write for a moment.
     """
     deadline = time.monotonic() + END_SECONDS
     for tool in itertools.cycle((["rm", "-rf"], ["chmod", "-R", "u+rwx"])):

@@ -16,14 +16,14 @@ from parlab_staff.grading.run import CellRun, NotebookRun
 
 MESSAGE_CHARACTERS = 20_000
 WITHHELD = "(a line of a hidden check, withheld)"
-# Parts of the lines that tell somebody at the notebook what became of the ranks.
+# Parts of lines about the ranks that are useful only to a person at the notebook.
 OF_THE_RANKS = ("The ranks are free again", "New ranks are starting")
 AS_TEXT = (
     "Your answer is in a Markdown or raw cell, which does not run: change the cell's type to Code."
 )
-# Which error the ranks of a cell raised first.
+# The name of the error that the ranks of a cell raised first.
 _OF_RANKS = re.compile(r"(?:all ranks|ranks? [\d, -]+): (?P<name>\w+)")
-# `[rank 0] ` and `[ranks 0-3] ` before what ranks printed.
+# `[rank 0] ` and `[ranks 0-3] ` at the start of lines that ranks printed.
 _PRINTED_BY = re.compile(r"^\[ranks? [\d, -]+\]\s?", re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def score(
 ) -> list[ExerciseResult]:
     """Return the exercises' results, in the lab's order.
 
-    `worthless` are the places of hidden values that earn nothing.
+    `worthless` has the places of hidden values that earn no points.
     """
     if reason := broken(lab, matched, run):
         return not_graded(lab, reason)
@@ -40,7 +40,7 @@ def score(
 
 
 def report_causes(lab: GradedLab, matched: Matched, results: list[ExerciseResult]) -> None:
-    """Add to the messages which other exercises, that are not right, an exercise builds on."""
+    """Add to each message which wrong exercises the exercise builds on."""
     failed = {r.key for r in results if r.status != GradeStatus.PASSED}
     for exercise, result in zip(lab.exercises, results, strict=True):
         if result.status in (GradeStatus.PASSED, GradeStatus.MISSING):
@@ -95,8 +95,8 @@ def score_exercise(
 ) -> ExerciseResult:
     """Return the result of one exercise.
 
-    `secrets` are lines of hidden checks: code can put them into an error that is shown.
-    `worthless` are the places of hidden values that earn nothing.
+    `secrets` are lines of hidden checks, which are withheld because code could put them into an
+    error's text. `worthless` has the places of hidden values that earn no points.
     """
     checks = [run.cells[cell] for cell in exercise.checks]
     passed = [_passed(exercise, ran) for ran in checks]
@@ -131,7 +131,7 @@ def _hidden(
 ) -> tuple[bool, float, list[str]]:
     """Return whether all hidden values are right, the share of points, and notes.
 
-    Without a hidden check nothing is right, because what a check prints is no proof.
+    Without a hidden check, nothing is right, because the output of a visible check is no proof.
     """
     points, notes, all_right = 0.0, [], bool(exercise.hidden)
     for cell, (worth, expected) in exercise.hidden.items():
@@ -179,7 +179,7 @@ def _message(
     hidden: float,
     run: NotebookRun,
 ) -> str:
-    """Return the message for the student. It has only the hidden check's share of right values."""
+    """Return the message for the student, with only the share of right values of hidden checks."""
     if status == GradeStatus.PASSED:
         return ""
     lines = []
@@ -200,7 +200,7 @@ def _message(
 
 
 def _end(ran: CellRun) -> str:
-    """Return how a hidden check ended if it did not end well, without a word of its text."""
+    """Return how a hidden check failed, without any of its text; "" if it did not."""
     if ran.outcome == "timeout" or ran.ename == "DeadlineExceeded":
         return ": it did not end in time"
     if ran.outcome == "died":
@@ -243,4 +243,4 @@ def _description(ran: CellRun) -> str:
             known = ran.ename in ("RankFailed", "DeadlineExceeded", "RankDied", "RankInterrupted")
             return ran.evalue if known else f"{ran.ename}: {ran.evalue}".strip(": ")
         case _:
-            return "The check did not say that it passed."
+            return "The check did not report that it passed."

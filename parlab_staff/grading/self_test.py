@@ -1,4 +1,4 @@
-"""Tests, before any student is graded, that this machine grades the lab correctly."""
+"""Tests that this machine grades the lab correctly, before any student is graded."""
 
 from parlab_staff.grading import no_op_answers
 from parlab_staff.grading.grader import Grader, workers
@@ -12,14 +12,14 @@ REFERENCE, STUB, NOTHING = "the reference", "the stub", "what does nothing"
 
 
 class ProofFailed(ValueError):
-    """The lab does not grade as it must, so nothing was graded."""
+    """The lab cannot be graded correctly, so nothing was graded."""
 
 
 def prove(grader: Grader, jobs: int) -> Worthless:
-    """Grade the reference and the notebook as handed out: they must get all points, and none.
+    """Grade the reference, which must get all points, and the lab as handed out, which must get 0.
 
-    Return the values of hidden checks that an answer that does nothing displays, too. Raises
-    Stopped, and ProofFailed with all that is wrong.
+    Return the places of hidden values that even an answer that does nothing displays. Raises
+    Stopped, and ProofFailed with all problems.
     """
     lab = grader.lab
     work = {REFERENCE: match(lab, lab.solution), STUB: match(lab, lab.handed_out)}
@@ -49,9 +49,9 @@ def prove(grader: Grader, jobs: int) -> Worthless:
     ]
     if problems:
         raise ProofFailed(
-            f"lab {lab.name} does not prove itself on this machine, so nothing was graded:\n  "
+            f"lab {lab.name} is not graded correctly on this machine, so nothing was graded:\n  "
             + "\n  ".join(problems)
-            + "\n`make notebooks` runs the reference; `parlab doctor` says what is missing here."
+            + "\n`make notebooks` runs the reference. `parlab doctor` reports what is missing here."
         )
     return found
 

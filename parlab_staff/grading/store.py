@@ -16,11 +16,11 @@ FORMAT = 2
 
 
 class Busy(ValueError):
-    """Another grader works in the folder."""
+    """Another grader is using the folder."""
 
 
 class Store:
-    """`results/NAME/result.json` below an output folder, one for each student."""
+    """The results in an output folder: `results/NAME/result.json` for each student."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Lock the folder for this grader. Raises Busy, or ValueError if it cannot be used.
 
-        The lock ends with the process, however it ends.
+        The lock ends when the process ends, even if it crashes.
         """
         with self._lock_file() as file:
             try:
@@ -69,7 +69,7 @@ class Store:
         write_atomically(path, json.dumps({"format": FORMAT} | result.to_json(), indent=1) + "\n")
 
     def proof(self, key: dict[str, str]) -> Worthless | None:
-        """Return what the test of the lab with this key found; None if it was not tested."""
+        """Return the result of the test of the lab with this key; None if it was not tested."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             data = json.loads((self.results / "proof.json").read_text(encoding="utf-8"))
             if data["key"] == key:

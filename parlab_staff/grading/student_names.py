@@ -1,4 +1,4 @@
-"""Students' names as submissions, rosters, and corrections spell them."""
+"""Compares students' names, which submissions, rosters, and corrections spell differently."""
 
 import unicodedata
 
@@ -7,11 +7,11 @@ _JOINERS = "\u200c\u200d"
 
 
 def clean_name(name: str) -> str:
-    """Return the name in composed characters, without characters that nobody sees.
+    """Return the name in composed characters, without invisible characters.
 
     macOS stores ü as u and two dots. A name that is copied from a web page or a spreadsheet may
-    have a zero-width space or a mark for the direction of writing. A name that has nothing else
-    stays as it is.
+    contain a zero-width space or a mark for the direction of writing. A name of only such
+    characters does not change.
     """
     name = unicodedata.normalize("NFC", name)
     return "".join(c for c in name if c in _JOINERS or unicodedata.category(c) != "Cf") or name

@@ -12,15 +12,16 @@ from parlab_staff.grading.student_names import clean_name
 
 # Folders that tools put next to notebooks.
 _NOT_STUDENTS = {".ipynb_checkpoints", "__pycache__", "__MACOSX", ".git", ".venv", "node_modules"}
-# The folders of a handout: a folder with one of these is one student's.
+# The folders of a handout. A folder that contains one of these belongs to one student.
 _OF_A_HANDOUT = {"labs", "book", "parlab"}
-# Browsers and file systems change the ending, but the content counts. Names may have any character.
+# Browsers and file systems change endings, so only a file's contents count. Names may contain any
+# character.
 _ANY = re.IGNORECASE | re.DOTALL
 _NOTEBOOK = re.compile(r"(?P<stem>.*?)\.ipynb(\.(txt|json))?", _ANY)
 _ARCHIVE = re.compile(r"(?P<stem>.*?)(\.(tar|ipynb))?\.(zip|rar|7z|gz|tgz|tar|xz|bz2)", _ANY)
 _OTHER = re.compile(r"(?P<stem>.*?)(\.ipynb)?(\.[^.]*)?", _ANY)
 _DEEPEST = 100  # folders below a student's
-_MOST_BESIDE = 100  # files next to a student's notebook that are looked at
+_MOST_BESIDE = 100  # how many files next to a student's notebook are examined
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ class Collected:
 def find_submissions(paths: list[Path], lab: str) -> Collected:
     """Find the submissions below `paths`: notebooks, folders of a student, folders of a class.
 
-    A student's notebook may be anywhere in the student's folder. A folder is a class's if there are
-    notebooks in its folders, or if it is the only path and none of its notebooks has the lab's
-    name. If a student has two submissions, that is reported and neither is chosen. Files that are
+    A student's notebook may be anywhere in the student's folder. A folder belongs to a class if its
+    subfolders contain notebooks, or if it is the only path and none of its notebooks has the lab's
+    name. If a student has two submissions, both are reported and neither is chosen. Files that are
     no notebook are reported, too. Raises ValueError for a path that does not exist.
     """
     collected = Collected()
@@ -98,7 +99,7 @@ def _of_file(path: Path, lab: str) -> Submission:
 
 
 def _owner(folder: Path) -> str:
-    """Return a folder's student, by its name; for a handout's folder, by the folder around it."""
+    """Return a folder's student: its name, or for a handout's folder, its parent's name."""
     around = (folder.resolve(), *folder.resolve().parents)
     return clean_name(next(one.name for one in around if one.name not in _OF_A_HANDOUT))
 
@@ -156,7 +157,7 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
         problem = f"the only notebooks are where tools keep theirs: {_named(copies, folder)}"
         return Submission(student, None, problem)
     if others:
-        problem = f"no notebook is among what was handed in: {_named(others, folder)}"
+        problem = f"no notebook was handed in, only {_named(others, folder)}"
         return Submission(student, None, problem)
     return Submission(student, None, "the folder holds nothing", given=False)
 

@@ -5,7 +5,7 @@
     parlab try ring_shift --mutants     # the same, and nothing is written
 
 A mutant is a reference with one change by an operator (a neighbor off by one, a dropped wait, <
-for ≤, …). It runs on real ranks against the exercise's check and its hidden check. A mutant that
-either of them accepts survives. Either the check lacks a requirement for a promise of the
-exercise's text, or the mutant is right: then `tests/mutants/*.toml` says why.
+for ≤, …). The exercise's check and hidden check test it on real ranks. A mutant survives if either
+of them accepts it. Then either the check lacks a requirement for something that the exercise's text
+demands, or the mutant is right, and `tests/mutants/*.toml` says why.
 """

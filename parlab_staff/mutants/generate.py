@@ -22,7 +22,7 @@ from parlab_staff.mutants.operators import BLOCK_OPERATORS, NODE_OPERATORS
 from parlab_staff.mutants.operators.kind import Context, Statements, context_of
 
 BLOCKS = ("body", "orelse", "finalbody")
-# Types do not run, and operators on calls change which function is called.
+# Annotations have no effect when the code runs, and decorators are left as they are.
 NOT_CHANGED = ("annotation", "returns", "decorator_list")
 
 Path = tuple[tuple[str, int | None], ...]  # fields and indices that lead from the tree to a node
@@ -59,7 +59,7 @@ def mutants_of(cell: Cell) -> list[Mutant]:
         try:
             code = ast.unparse(ast.fix_missing_locations(changed))
             program = _program(code)
-        except (SyntaxError, ValueError):  # a `continue` that has lost its loop
+        except (SyntaxError, ValueError):  # such as a `continue` outside of a loop
             continue
         if program in programs or _has_unbound(changed, local):
             continue
@@ -96,7 +96,7 @@ def _changed(tree: ast.Module, lines: set[int]) -> Iterator[tuple[str, ast.Modul
 
 
 def _inside(node: ast.AST, lines: set[int]) -> bool:
-    """Return whether a node without a line number, as a comprehension, is in the solution."""
+    """Return whether a node without a line number, such as a comprehension, is in the solution."""
     if hasattr(node, "lineno") or isinstance(node, ast.expr_context | ast.operator | ast.cmpop):
         return False
     children = [child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno")]
@@ -112,7 +112,7 @@ def _within(block: object, lines: set[int]) -> list[int]:
 
 
 def _untouched(block: Statements, replacement: Statements, lines: set[int]) -> bool:
-    """Return whether all statements outside of the solution are left, in their order."""
+    """Return whether all statements outside of the solution are unchanged and in order."""
     given = [node for node in block if node.lineno not in lines]
     return [node for node in replacement if any(node is g for g in given)] == given
 
@@ -133,7 +133,7 @@ def _nodes(node: ast.AST, path: Path, context: Context) -> Iterator[tuple[Path, 
 
 
 def _replaced(tree: ast.Module, path: Path, replacement: ast.AST | Statements) -> ast.Module:
-    """Return a copy of the tree with `replacement` at this place, for one node or a whole block."""
+    """Return a copy of the tree with `replacement` at this path: a node, or a whole block."""
     tree = _copied(tree)
     *way, (field, index) = path
     parent: ast.AST = tree
@@ -152,8 +152,8 @@ def _replaced(tree: ast.Module, path: Path, replacement: ast.AST | Statements) -
 def _copied(part: Any) -> Any:
     """Return a copy of a syntax tree, or of a list of them.
 
-    `copy.deepcopy` would copy all attributes of a node. A node such as `ast.Load()` is one object
-    in the whole process, and IPython attaches each cell to it whose traceback it shows.
+    `copy.deepcopy` would copy all attributes of a node. A node such as `ast.Load()` is a single
+    object in the whole process, and IPython attaches cells to it when it shows their tracebacks.
     """
     if isinstance(part, list):
         return [_copied(one) for one in part]
@@ -163,11 +163,11 @@ def _copied(part: Any) -> Any:
     return type(part)(**{name: _copied(getattr(part, name)) for name in names})
 
 
-# Which mutants are worth a try
+# Which mutants are worth trying
 
 
 def _program(code: str) -> tuple:
-    """Return what the code compiles to, without line numbers: equal for two equal programs."""
+    """Return the compiled code without line numbers, which is equal for equal programs."""
     return _instructions(compile(code, "", "exec"))
 
 
@@ -189,9 +189,9 @@ def _locals(tree: ast.Module) -> dict[str, set[str]]:
 
 
 def _has_unbound(tree: ast.Module, local: dict[str, set[str]]) -> bool:
-    """Return whether a function surely reads one of its names before it has a value.
+    """Return whether a function certainly reads a local variable before it has a value.
 
-    Nobody submits that, because it fails at once.
+    Learners do not submit such functions, because they fail at once.
     """
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return any(_reads_unbound(function, local[function.name]) for function in functions)
@@ -205,7 +205,7 @@ def _reads_unbound(function: ast.FunctionDef, local: set[str]) -> bool:
         bound.add(arguments.vararg.arg)
     for statement in function.body:
         makes = names_in(statement, ast.Store)
-        # A loop or a comprehension may read what it binds; a plain line reads before it binds.
+        # A loop or a comprehension may read a name after binding it. An assignment reads first.
         plain = isinstance(statement, ast.Assign | ast.AugAssign) and not any(
             isinstance(node, ast.comprehension) for node in ast.walk(statement)
         )

@@ -16,7 +16,7 @@ from parlab_staff.ranks import RankPool, RanksGone
 
 RANKS = 4
 SETUP_SECONDS = 300.0  # for the imports of a lab, on a busy machine
-# Of the endings on all ranks, the last one in this order counts.
+# If ranks end in different ways, the last one in this list counts.
 ENDINGS = ("accepted", "rejected", "failed", "stuck")
 
 
@@ -24,8 +24,8 @@ ENDINGS = ("accepted", "rejected", "failed", "stuck")
 class Outcome:
     """How a check ended: one of `ENDINGS`.
 
-    It is `failed` if it raised another error than a check's, and `stuck` if ranks were freed or
-    ended. A hidden check is `accepted` if it came to its end, whatever its values.
+    It is `failed` if it raised an error that is not a check's, and `stuck` if ranks were freed or
+    ended. A hidden check is `accepted` if it ran to its end, with any values.
     """
 
     ending: str
@@ -71,14 +71,14 @@ class Trials:
         return replace(found, seconds=max(one.seconds for one in outcomes))
 
     def _set_up(self, setup: str) -> None:
-        """Run the lab's imports first: they may take longer than any answer may run."""
+        """Run the lab's imports first: they may take longer than the time limit of an answer."""
         if self._ready[0] != self.pool.starts or setup not in self._ready[1]:
             self.pool.call(set_up, setup, seconds=SETUP_SECONDS)
             known = self._ready[1] if self._ready[0] == self.pool.starts else set()
             self._ready = self.pool.starts, known | {setup}
 
 
-# On the ranks
+# Functions that run on the ranks
 
 
 def set_up(setup: str) -> None:
@@ -88,7 +88,7 @@ def set_up(setup: str) -> None:
 @functools.cache
 def _references(setup: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "lab"}
-    source_code.run(setup, "/setup.py", names)  # checks take a relative path for a library's
+    source_code.run(setup, "/setup.py", names)  # checks treat relative paths as library code
     return names
 
 
@@ -108,11 +108,11 @@ def outcome_on_rank(setup: str, answer: str, code: str, stuck: float) -> dict[st
         with contextlib.redirect_stdout(io.StringIO()):
             source_code.run(answer, "/answer.py", names)
             source_code.run(code, "/check.py", names)
-        json.dumps(shown)  # a TypeError if the answer returned what is no JSON
+        json.dumps(shown)  # raises TypeError if the answer returned a value that JSON lacks
         outcome = Outcome("accepted", values=shown, seconds=round(time.monotonic() - start, 3))
     except CheckFailed as failed:
         outcome = Outcome("rejected", str(failed), failed.finding.mistake)
-    except BaseException as error:  # the answer's, in a hidden check; else the check's own
+    except BaseException as error:  # from the check, or from the answer in a hidden check
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}"
         outcome = Outcome("failed", f"{type(error).__name__}: {error} ({where})")

@@ -29,7 +29,7 @@ SCORES = "scores.csv"
 
 @dataclass(frozen=True)
 class Survivor:
-    """A mutant that was accepted by `both` checks, by the visible `check` or the `hidden` alone."""
+    """A mutant that `both` checks accept, or only the visible `check`, or only the `hidden` one."""
 
     operator: str
     change: list[str]
@@ -42,10 +42,11 @@ class Score:
     """How many of one exercise's mutants the checks reject.
 
     Attributes:
-        mutants: all of them.
-        rejected: by the visible check; `named` of these for a mistake with a name.
-        rejected_hidden: by the hidden check.
-        survivors: accepted by the visible check.
+        mutants: the number of mutants.
+        rejected: how many the visible check rejects.
+        named: how many of these it rejects for a named mistake.
+        rejected_hidden: how many the hidden check rejects.
+        survivors: how many the visible check accepts.
         date: when they were tried, as 2026-11-25.
     """
 
@@ -58,7 +59,7 @@ class Score:
 
 
 def score_of(tried: list[Tried]) -> Score:
-    """Return the score of an exercise from what its mutants got."""
+    """Return the score of an exercise from the verdicts on its mutants."""
     return Score(
         mutants=len(tried),
         rejected=sum(not one.check for one in tried),
@@ -97,7 +98,7 @@ def _score(row: dict[str, str]) -> Score:
 
 
 def write(new: dict[str, Score], folder: Path = FOLDER) -> None:
-    """Record these scores, and keep those of the exercises that were not tried now."""
+    """Record these scores. The recorded scores of other exercises do not change."""
     scores = read(folder) | new
     text = io.StringIO()
     names = ["exercise", *(f.name for f in fields(Score))]
@@ -109,12 +110,12 @@ def write(new: dict[str, Score], folder: Path = FOLDER) -> None:
     write_atomically(folder / SCORES, text.getvalue())
 
 
-# Why survivors survive
+# The reasons of survivors
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a survivor is right: one with this change, or all that this check alone accepts."""
+    """Why survivors are right: one with a given change, or all that only one check accepts."""
 
     exercise: str
     reason: str

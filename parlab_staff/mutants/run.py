@@ -1,8 +1,9 @@
 """Tries mutants on sets of ranks, and reports which of an exercise's two checks accept them.
 
-A set of ranks tries many mutants. Each exercise begins with its reference, which must pass: its
-hidden values are the right ones, and its time limits the mutants' time. The reference also comes
-last: if it does not pass any more, a mutant has left something behind, and no result counts.
+A set of ranks tries many mutants. It first runs the exercise's reference, which must pass. This
+gives the right hidden values, and the time from which the mutants' time limits follow. At the end,
+it runs the reference again. If it does not pass any more, a mutant has left something behind, and
+no result counts.
 """
 
 import queue
@@ -17,7 +18,7 @@ from parlab_staff.mutants.outcome import Trials
 from parlab_staff.mutants.target import Target
 
 SETS = 2  # at the same time: one computes while the other waits for the end of a deadlock
-# A mutant that takes five times as long as its reference is stuck; the factor, and its bounds.
+# A mutant that takes this many times as long as its reference is stuck, with bounds in seconds.
 FACTOR, MIN_SECONDS, MAX_SECONDS = 5, 1.5, 5.0
 REFERENCE_SECONDS = 60.0
 
@@ -37,7 +38,7 @@ class Tried:
 
     @property
     def accepted_by(self) -> str:
-        """`both`, `check`, or `hidden`; "" if neither accepts it: then it is killed."""
+        """`both`, `check`, or `hidden`; "" if neither accepts it, so that it is killed."""
         names = {(True, True): "both", (True, False): "check", (False, True): "hidden"}
         return names.get((self.check, self.hidden), "")
 
@@ -56,12 +57,12 @@ class _Baseline:
 
     @property
     def stuck(self) -> float:
-        """Seconds that one call may take within the check."""
+        """The time limit of one call in the check, in seconds."""
         return min(MAX_SECONDS, max(MIN_SECONDS, FACTOR * self.check_seconds))
 
     @property
     def hidden_limit(self) -> float:
-        """Seconds that the hidden check may take."""
+        """The time limit of the hidden check, in seconds."""
         return max(MIN_SECONDS, FACTOR * self.hidden_seconds)
 
 
@@ -156,7 +157,7 @@ def _tried(ranks: Trials, target: Target, mutants: list[Mutant]) -> Iterator[Tri
     """Yield the verdicts on some mutants of an exercise."""
     baseline = _baseline(ranks, target)
     for mutant in mutants:
-        # A check ends calls that are stuck by itself.
+        # Leave time for the check, which itself ends stuck calls.
         limits = {"seconds": 3 * baseline.stuck, "stuck": baseline.stuck}
         check = ranks.outcome(target, mutant.code, target.check, **limits)
         limits = {"seconds": baseline.hidden_limit, "stuck": REFERENCE_SECONDS}
@@ -172,7 +173,7 @@ def _baseline(ranks: Trials, target: Target) -> _Baseline:
     outcomes = [
         ranks.outcome(target, target.reference, code, **limits)
         for code in (target.check, target.hidden)
-        for _ in range(2)  # the first call of a kind imports, and makes connections
+        for _ in range(2)  # the first call is slow, because it imports and connects
     ]
     for one in outcomes:
         if one.ending != "accepted":

@@ -1,4 +1,4 @@
-"""What ranks run to try an answer to an exercise."""
+"""The code that ranks run to try an answer to an exercise."""
 
 import ast
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Target:
         exercise: the exercise.
         setup: runs first: the lab's imports, and the references of all exercises.
         check: the code of the check cells.
-        hidden: the code of the hidden checks, with what it uses of earlier ones.
+        hidden: the code of the hidden checks, with the functions of earlier cells that it uses.
     """
 
     exercise: Exercise
@@ -36,7 +36,7 @@ class Target:
 
 
 def targets(keys: list[str] | None = None) -> list[Target]:
-    """Return what tries all exercises of the course in order, or those with these keys.
+    """Return the targets of all exercises of the course, in order, or of those with these keys.
 
     Raises ValueError for a key that no exercise has.
     """

@@ -1,4 +1,4 @@
-"""Derives labs and solutions, and keeps what is up to date and what people typed."""
+"""Derives labs and solutions. Keeps outputs that are up to date, and text that people typed."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ BUSY_PERCENT, BUSY_SECONDS = 40, 0.3
 
 @dataclass
 class Deriver:
-    """One run of `make notebooks`; its methods return whether all went well."""
+    """One run of `make notebooks`. Its methods return whether they succeeded."""
 
     course: Course
     force: bool = False  # overwrite what people typed
@@ -110,7 +110,7 @@ class Deriver:
 
 
 def print_problems(error: AuthorError, course: Course) -> None:
-    """Print what is wrong, one line for each problem."""
+    """Print one line for each problem."""
     if sys.stdout.isatty():
         _overwrite("")
     for problem in error.problems:
@@ -139,7 +139,7 @@ def edited(path: Path, notebook: NotebookNode) -> bool:
 
 
 def has_outputs_of(stored: NotebookNode, notebook: NotebookNode) -> bool:
-    """Return whether the stored notebook ran this code, and nobody changed its outputs."""
+    """Return whether the stored notebook ran this code, and its outputs did not change."""
     own = stored.metadata.get(OWN, {})
     return (
         make.code_digest(stored) == make.code_digest(notebook)

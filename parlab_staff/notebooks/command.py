@@ -21,12 +21,12 @@ def build(
     execute: bool = True,
     root: Path = ROOT,
 ) -> int:
-    """Derive the labs with these names, or all. Return 0 if all went well, else 1.
+    """Derive the labs with these names, or all. Return 0 on success, and 1 otherwise.
 
     Args:
         check: change nothing; report which files differ from what their source gives.
         force: overwrite notebooks that someone edited.
-        execute: False to derive only the labs; solutions keep the outputs that they have.
+        execute: False to derive only the labs, and leave the solutions as they are.
         root: the checkout.
 
     Problems are printed, one line each. Raises ValueError for a name that means no lab.

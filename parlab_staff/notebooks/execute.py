@@ -24,7 +24,7 @@ def execute(
     """Fill in the outputs by running all cells with working directory `folder`.
 
     Args:
-        progress: called before each cell with its number, from 1, and how many cells there are.
+        progress: called before each cell with its number, from 1, and the number of cells.
 
     Raises:
         AuthorError: a cell failed; it names the cell's line in the source, and the error.
@@ -54,7 +54,7 @@ def execute(
         # The kernel's own log has nothing about the lab.
         extra_arguments=["--log-level=CRITICAL"],
     )
-    # With it, ipykernel would not capture what is written below Python.
+    # With this variable, ipykernel would not capture output that C code writes.
     env = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     # nbclient writes the kernel's version here, and ours has none.
     metadata = notebook.metadata.copy()
@@ -67,7 +67,7 @@ def execute(
     except DeadKernelError:
         raise problem("killed its kernel") from None
     except AssertionError:
-        # nbclient ends in this way when Ctrl-C has ended its kernel.
+        # nbclient raises this error when Ctrl-C has ended its kernel.
         raise KeyboardInterrupt from None
     notebook.metadata = metadata
     _clean(notebook, lab, folder.parent)

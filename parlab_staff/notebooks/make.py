@@ -1,4 +1,4 @@
-"""Makes a lab's notebooks, the learner's copy and the solutions. Same source, same bytes."""
+"""Makes a lab's notebooks: the learner's copy and the solutions. Equal sources give equal bytes."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ _METADATA = {
         "pygments_lexer": "ipython3",
     },
 }
-# Where in a notebook's metadata we keep what it was derived from.
+# The key in a notebook's metadata for the fingerprints of its source.
 OWN = "parlab"
 
 
@@ -95,7 +95,7 @@ def _code(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def without_outputs(notebook: NotebookNode) -> NotebookNode:
-    """Return a copy as it was before it ran."""
+    """Return a copy of the notebook as it was before it ran."""
     copy = nbformat.from_dict(json.loads(json.dumps(notebook)))
     for cell in copy.cells:
         if cell.cell_type == "code":

@@ -20,7 +20,7 @@ def package_digest(root: Path, *also: str) -> str:
 
     Args:
         root: the checkout.
-        also: further folders whose modules count, relative to `root`.
+        also: more folders whose modules count, relative to `root`.
     """
     package = root / "parlab"
     modules = [p for p in _modules(package) if p.relative_to(package).parts[0] != WITHOUT_OUTPUT]

@@ -1,4 +1,4 @@
-"""Runs functions on ranks, from a process that is none of them: `RankPool`."""
+"""`RankPool` runs functions on ranks, from a process that is not a rank itself."""
 
 from parlab_staff.ranks.pool import RankPool, RanksGone
 

@@ -1,4 +1,4 @@
-"""Frees this rank if its work takes too long, as a lab does."""
+"""Frees this rank if its function takes too long, in the same ways as a lab does."""
 
 import _thread
 import contextlib
@@ -7,11 +7,11 @@ import threading
 
 from parlab.rank.engine import freeing
 
-GRACE_SECONDS = 1.0  # between two ways to free a rank, the second more drastic
+GRACE_SECONDS = 1.0  # before the next, more drastic way to free a rank
 
 
 class Deadline:
-    """Frees this rank after so many seconds of a `with` block; then `passed` is True."""
+    """Frees this rank if a `with` block takes longer than `seconds`, and sets `passed`."""
 
     def __init__(self, seconds: float) -> None:
         self.passed = False

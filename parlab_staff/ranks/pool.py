@@ -27,20 +27,20 @@ from typing import Any, Self
 from parlab import mpirun
 from parlab.runtime.paths import ROOT
 
-START_SECONDS = 300.0  # on a busy machine; usually a few
-SPARE_SECONDS = 12.0  # after the time limit of a call: ranks end or free themselves first
-GRACE_SECONDS = 5.0  # for the others, after one rank has failed
+START_SECONDS = 300.0  # a start takes this long on a busy machine, and usually a few seconds
+SPARE_SECONDS = 12.0  # after the time limit of a call, so that ranks can end or free themselves
+GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
 END_SECONDS = 2.0
 POLL_SECONDS = 0.2
 SHARED_MEMORY = "/dev/shm"
 
 
 class RanksGone(RuntimeError):
-    """The ranks were ended, because of one of them.
+    """The ranks were ended, because one of them did not finish its call.
 
     Attributes:
-        kind: `crashed`, `timed out`, or `failed`: one rank left, and the others waited for it.
-        endings: how processes ended that did, such as `rank 1 ended by SIGSEGV`.
+        kind: `crashed`, `timed out`, or `failed` if one rank left and others waited for it.
+        endings: how processes ended, such as `rank 1 ended by SIGSEGV`.
         output: what the ranks printed last.
         values: what each rank had returned; None for those that had not.
     """
@@ -64,10 +64,10 @@ class RankPool:
     ) -> None:
         """
         Args:
-            mpi: False to start processes that have only a number, in `RANK` and `LOCAL_RANK`.
-            frees: whether ranks that are stuck free themselves. It needs MPI.
-            environment: variables to add to this process's.
-            start_seconds: how long the start may take.
+            mpi: False to start processes without MPI, with only `RANK` and `LOCAL_RANK` set.
+            frees: whether stuck ranks free themselves, which needs MPI.
+            environment: variables to add to those of this process.
+            start_seconds: the time limit of the start.
         """
         self.n, self._mpi, self._frees = n, mpi, frees
         self._start_seconds = start_seconds
@@ -90,20 +90,20 @@ class RankPool:
         gave_up: Callable[[Any], bool] = lambda value: False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> list[Any]:
-        """Run a function on all ranks. Return what it returned on each.
+        """Run a function on all ranks. Return the values by rank.
 
         Args:
-            function: of a module's top level, or its name, as `module:function`.
+            function: a function at a module's top level, or its name as `module:function`.
             seconds: the time limit. Without `frees`, ranks then print where they are, and end.
-            gave_up: whether a rank that returned this will not meet the others any more.
-            grace_seconds: how long the others may take after a rank gave up, or failed.
+            gave_up: returns whether a rank with this value left early, so that others may wait.
+            grace_seconds: the time for the other ranks after a rank gave up or failed.
 
         Raises RanksGone.
         """
         if not self._processes:
             self.start()
         name = function if isinstance(function, str) else _name_of(function)
-        # From before the ranks begin to count: none of them ends itself earlier than this.
+        # Count from before the ranks begin, so that none of them ends itself before this time.
         limit = time.monotonic() + seconds
         self._send({"function": name, "arguments": arguments, "seconds": seconds})
         values = self._answers(limit, gave_up, grace_seconds)
@@ -115,7 +115,7 @@ class RankPool:
         return values
 
     def start(self) -> None:
-        """Start the ranks, which the first call does as well. Raises RanksGone if they do not."""
+        """Start the ranks, or let the first call do it. Raises RanksGone if they do not start."""
         memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
         self._folder = tempfile.TemporaryDirectory(
             prefix="parlab-ranks-", dir=memory, ignore_cleanup_errors=True
@@ -138,7 +138,7 @@ class RankPool:
         program = [sys.executable, "-m", "parlab_staff.ranks.worker", str(folder / "socket")]
         program += ["--frees"] if self._frees else []
         base = os.environ | {"PYTHONUNBUFFERED": "1"}
-        # MPI's files are then removed with ours, even if it was killed.
+        # MPI's files are then removed with our folder, even if it was killed.
         base |= {"OMPI_MCA_btl_sm_backing_directory": str(folder)} | self._environment
         if self._mpi:
             environments = [base | mpirun.environment(self.n, base, folder=folder)]
@@ -173,9 +173,9 @@ class RankPool:
                 self._connections[connection.hello["rank"]] = connection
 
     def end(self) -> None:
-        """End the ranks now, whatever they do."""
+        """End the ranks at once."""
         for connection in self._connections.values():
-            connection.close_sending()  # a rank ends itself and its children then
+            connection.close_sending()  # the rank then ends itself and its children
         deadline = time.monotonic() + END_SECONDS
         for connection in self._connections.values():
             if not connection.wait_for_end(deadline):
@@ -197,7 +197,7 @@ class RankPool:
 
     def _send(self, message: dict[str, Any]) -> None:
         for connection in self._connections.values():
-            with contextlib.suppress(OSError):  # it has ended: there will be no answer
+            with contextlib.suppress(OSError):  # the rank has ended and will not answer
                 connection.send(message)
 
     def _answers(
@@ -219,7 +219,7 @@ class RankPool:
                     selector.unregister(key.fileobj)
                     answer = answers[key.data] = self._connections[key.data].receive()
                     if answer is None:
-                        if time.monotonic() < limit:  # later, a stuck rank has ended itself
+                        if time.monotonic() < limit:  # after the limit, a stuck rank ends itself
                             kind = "crashed"
                         deadline = 0.0
                         ended.append(key.data)
@@ -232,7 +232,7 @@ class RankPool:
         errors = [one["error"] for one in answers if one and "error" in one]
         if None in answers:
             raise self._gone(kind, values, errors, ended)
-        # A rank that frees itself causes errors on those that wait for it.
+        # A rank that frees itself causes errors on ranks that wait for it.
         if errors and not any("freed" in one for one in answers if one):
             raise self._gone("failed", values, errors)
         return values
@@ -247,7 +247,7 @@ class RankPool:
     def _gone(
         self, kind: str, values: list[Any], errors: Sequence[str] = (), ended: Sequence[int] = ()
     ) -> RanksGone:
-        """End the ranks; return the error that says why. `ended` are ranks that crashed."""
+        """End the ranks. Return the error that says why. `ended` are the ranks that crashed."""
         if kind == "crashed":  # mpiexec and other ranks may print something
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._processes[0].wait(END_SECONDS)

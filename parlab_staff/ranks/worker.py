@@ -1,4 +1,4 @@
-"""One rank of a `RankPool`: runs what the pool calls, until the pool is gone.
+"""One rank of a `RankPool`: runs the pool's calls until the pool closes the connection.
 
 python -m parlab_staff.ranks.worker SOCKET
 """
@@ -22,7 +22,7 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
 
 
 def this_rank() -> int:
-    """Return this process's number, which is known before MPI or torch has started."""
+    """Return this process's rank, which is known before MPI or torch starts."""
     return int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
 
 
@@ -46,7 +46,7 @@ def main(path: str, frees: bool) -> None:
 
 
 def _read(connection: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Take requests. At their end, the pool is gone: end this rank, and what it has started."""
+    """Read requests. After the last one, end this rank and all processes that it started."""
     with contextlib.suppress(OSError, ValueError):
         for line in connection.makefile("rb"):
             requests.put(json.loads(line))
@@ -56,7 +56,7 @@ def _read(connection: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]
 
 
 def _next(requests: "queue.SimpleQueue[dict[str, Any]]") -> dict[str, Any]:
-    """Return the next request. Meanwhile MPI goes on: other ranks may need it to send."""
+    """Return the next request. While waiting, let MPI progress, so that others can send."""
     while True:
         with contextlib.suppress(queue.Empty):
             return requests.get(timeout=POLL_SECONDS)
@@ -69,7 +69,7 @@ def _answer(connection: socket.socket, answer: dict[str, Any]) -> None:
 
 
 def _called(request: dict[str, Any]) -> dict[str, Any]:
-    """Call the function. Return its value, or its error."""
+    """Call the function. Return its value or its error."""
     module, _, function = request["function"].partition(":")
     try:
         value = getattr(importlib.import_module(module), function)(*request["arguments"])
@@ -95,7 +95,7 @@ def _run_freed(request: dict[str, Any]) -> dict[str, Any]:
     from parlab_staff.ranks.deadline import Deadline
 
     answer: dict[str, Any] = {"freed": True}
-    with contextlib.suppress(KeyboardInterrupt):  # one that comes late ends here
+    with contextlib.suppress(KeyboardInterrupt):  # the deadline's interrupt may arrive late
         with Deadline(request["seconds"]) as deadline:
             answer = _called(request)
         if deadline.passed:
@@ -105,7 +105,7 @@ def _run_freed(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recover() -> None:
-    """Put new handles into communicators: no message that was left behind meets the next call."""
+    """Renew the handles of communicators, so that no old message is received by the next call."""
     from parlab.rank.engine.recovery import recover
 
     recover({}, 0)

@@ -1,4 +1,4 @@
-"""Searches what is handed out for solutions and hidden checks."""
+"""Searches a handout for solutions and hidden checks."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from parlab_staff.course.solution_regions import find_regions
 
 
 def leaks(lab: Lab, folder: Path) -> list[str]:
-    """Return which files of `folder` contain what students must not see, a line each."""
+    """Return one line for each file in `folder` that contains text that students must not see."""
     secret = secrets(lab)
     return [
         f"{path.relative_to(folder)} holds {what}"
@@ -20,7 +20,7 @@ def leaks(lab: Lab, folder: Path) -> list[str]:
 
 
 def secrets(lab: Lab) -> dict[str, str]:
-    """Return texts that only solutions and hidden checks have, with one space between words.
+    """Return texts from solutions and hidden checks, with one space between words.
 
     Solutions of one line are left out, because the same line may occur elsewhere.
     """

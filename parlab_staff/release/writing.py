@@ -1,4 +1,4 @@
-"""Writes the handout of a lab: what `parlab release` does.
+"""Writes the handout of a lab, for `parlab release`.
 
 The lab is derived from its source and not copied, so that experiments in `labs/` are left out. All
 files are searched for solutions and hidden checks before the handout is complete.
@@ -26,11 +26,11 @@ AS_THEY_ARE = (
     ".gitattributes", "LICENSE", "pyproject.toml",
     "requirements.in", "requirements.txt", "environment.yml",
 )  # fmt: skip
-MAKEFILE = "common.mk"  # the targets that work with a student's files
+MAKEFILE = "common.mk"  # the make targets for students
 
 
 def write_handout(wanted: str, out: Path, root: Path = ROOT) -> Path:
-    """Write the handout of a lab into the folder `out`: all of it, or nothing.
+    """Write the complete handout of a lab into the folder `out`, or nothing.
 
     Raises ValueError if there is no such lab, it is not up to date, or `out` is not empty.
     """
@@ -39,7 +39,7 @@ def write_handout(wanted: str, out: Path, root: Path = ROOT) -> Path:
     if outdated := differences(course, lab):
         raise ValueError(f"lab {lab.name} is not released: {'; '.join(outdated)}")
     if os.path.lexists(out) and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out} is there and not an empty folder: name another one, or empty it")
+        raise ValueError(f"{out} exists and is not an empty folder: name another one, or empty it")
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=".release-", dir=out.parent))
     try:
@@ -63,7 +63,7 @@ def _write(course: Course, lab: Lab, out: Path) -> None:
         (out / folder).mkdir()
     (out / "labs" / f"{lab.name}.ipynb").write_text(to_text(notebook), encoding="utf-8")
     chapter = root / "book" / f"{lab.name}.md"  # the lab links to it
-    for page in (chapter, root / "book" / "notation.md"):  # and the chapter to its symbols
+    for page in (chapter, root / "book" / "notation.md"):  # the chapter links to the notation
         if page.exists():
             (out / "book" / page.name).write_text(of_edition(page, "student"), encoding="utf-8")
     words = {

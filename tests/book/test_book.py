@@ -1,4 +1,4 @@
-"""Both editions of the book: complete, self-contained, and one of them without solutions."""
+"""Both editions of the book are complete and self-contained, and one has no solutions."""
 
 import html
 import json
@@ -19,7 +19,7 @@ from parlab_staff.book.notebooks import lab_page, solutions_page
 from parlab_staff.book.source import stage
 from tests.support.built_book import pages
 
-# Elements that a browser loads by itself; links that a reader may follow are another matter.
+# Elements that a browser loads by itself, unlike links.
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|object|embed)\b[^>]*?\b(?:src|data)=["']([^"']+)"""
     r"""|<link\b(?![^>]*rel=["'](?:canonical|search|index|next|prev|author))[^>]*?\bhref=["']([^"']+)"""
@@ -27,8 +27,8 @@ LOADED = re.compile(
 STYLE_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""")
 
 
-# All that need the book, in one process: it is built once.
-# The first of them waits until the book is built, on a busy machine for minutes.
+# All tests that need the book run in one process, so that it is built once. The first of them waits
+# for the build, which takes minutes on a busy machine.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
 
@@ -38,7 +38,7 @@ def chapters() -> list[str]:
 
 
 def said(path: Path) -> str:
-    """What a file of a book says, without markup, on one line; "" for pictures and scripts."""
+    """Return the text of a book's file on one line without markup; "" for pictures and scripts."""
     if path.suffix == ".html":
         text = html.unescape(re.sub(r"<[^>]*>", "", path.read_text(encoding="utf-8")))
     elif path.suffix == ".ipynb":
@@ -57,18 +57,18 @@ def said(path: Path) -> str:
 
 
 def texts(book: Path) -> dict[str, str]:
-    """What each page, source, download and index of a book says."""
+    """Return the text of each page, source, download, and index of a book."""
     files = (path for path in book.rglob("*") if path.is_file())
     return {path.relative_to(book).as_posix(): said(path) for path in files}
 
 
 def solution_lines() -> set[str]:
-    """Lines of code that only solutions have, long enough to be nobody else's."""
+    """Return the lines of code that only solutions have, and that are long enough to be unique."""
     lines: set[str] = set()
     for source in (ROOT / "solutions").glob("*.py"):
         regions = re.findall(r"# BEGIN SOLUTION\n(.*?)# END SOLUTION", source.read_text(), re.S)
         lines |= {" ".join(line.split()) for region in regions for line in region.splitlines()}
-    # A hint may give a line away, and a chapter may explain it.
+    # A hint may contain a line, and a chapter may explain it.
     public = [*(ROOT / "labs").glob("*.ipynb"), *(ROOT / "book").glob("*.md")]
     shown = "\n".join(map(said, public))
     return {line for line in lines if len(line) >= 24 and line not in shown}
@@ -128,7 +128,7 @@ def test_solutions_are_folded_and_their_outputs_are_not(full_book: Path) -> None
         assert "✓" in re.sub(r"<details.*?</details>", "", page, flags=re.S)
 
 
-def test_the_sources_of_the_student_edition_hold_no_solution(sources: dict[str, Path]) -> None:
+def test_the_sources_of_the_student_edition_have_no_solution(sources: dict[str, Path]) -> None:
     lines = solution_lines()
     assert lines, "the sources in solutions/ have no marked regions"
     full = "\n".join(texts(sources["full"]).values())
@@ -141,7 +141,7 @@ def test_the_sources_of_the_student_edition_hold_no_solution(sources: dict[str, 
 
 
 @pytest.mark.nightly
-def test_the_student_edition_holds_no_solution(full_book: Path, student_book: Path) -> None:
+def test_the_student_edition_has_no_solution(full_book: Path, student_book: Path) -> None:
     lines = solution_lines()
     full = "\n".join(texts(full_book).values())
     found = {line for line in lines if line in full}
@@ -159,7 +159,7 @@ def test_the_student_edition_holds_no_solution(full_book: Path, student_book: Pa
 
 
 def hidden_checks() -> set[str]:
-    """The code of hidden checks, each on one line."""
+    """Return the code of all hidden checks, each on one line."""
     found: set[str] = set()
     for source in (ROOT / "solutions").glob("*.py"):
         cells = re.split(r"^# %%(?!px)", source.read_text(), flags=re.MULTILINE)
@@ -169,7 +169,7 @@ def hidden_checks() -> set[str]:
     return found
 
 
-def test_the_sources_of_the_student_edition_hold_nothing_for_instructors(
+def test_the_sources_of_the_student_edition_have_nothing_for_instructors(
     sources: dict[str, Path],
 ) -> None:
     hidden = hidden_checks()
@@ -181,7 +181,7 @@ def test_the_sources_of_the_student_edition_hold_nothing_for_instructors(
 
 
 @pytest.mark.nightly
-def test_the_student_edition_holds_nothing_for_instructors(
+def test_the_student_edition_has_nothing_for_instructors(
     full_book: Path, student_book: Path
 ) -> None:
     hidden = hidden_checks()
@@ -209,7 +209,7 @@ def test_figures_are_data_and_text() -> None:
 
 
 def markdown(*texts: str) -> dict:
-    """A notebook of Markdown cells."""
+    """Return a notebook of Markdown cells."""
     cells = [{"cell_type": "markdown", "metadata": {}, "source": text} for text in texts]
     return {"cells": cells, "metadata": {}}
 
@@ -242,13 +242,13 @@ def test_rank_cells_are_coloured_as_python() -> None:
     assert (Keyword, "for") in tokens
 
 
-def test_an_unknown_edition_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_edition_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="full, student"):
         build("teacher")
 
 
 def course(root: Path, page: str) -> Path:
-    """A course of one page in the folder `root`."""
+    """Create a course with one page in the folder `root`."""
     (root / "book").mkdir()
     (root / "book" / "index.md").write_text(page)
     (root / "_config.yml").write_text("")
@@ -256,7 +256,7 @@ def course(root: Path, page: str) -> Path:
     return root
 
 
-def test_marked_lines_are_in_the_full_edition_alone(tmp_path: Path) -> None:
+def test_marked_lines_are_only_in_the_full_edition(tmp_path: Path) -> None:
     page = "# Title\n% BEGIN FULL EDITION\nsecret\n% END FULL EDITION\nend\n"
     root = course(tmp_path, page)
     stage(root, tmp_path / "f", "full")

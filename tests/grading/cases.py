@@ -1,4 +1,4 @@
-"""Submissions with what they must get. The files `cases_*.py` hold them, by what is wrong."""
+"""Submissions and their expected results. The files `cases_*.py` contain them, by kind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ class Case:
     """One submission.
 
     Attributes:
-        name: also the student's, unless `student` says another one.
-        status: of the whole.
-        points: of the whole; None where it cannot be graded.
-        exercises: status by key, for those that are not passed (of a case with points).
-        says: text that the student's messages must hold.
-        notes: text that the instructor's notes must hold.
-        says_nothing: whether there is neither a message nor a note about the whole.
+        name: the name of the case, and of the student if `student` is empty.
+        status: the expected status of the submission.
+        points: the expected points of the submission; None if it cannot be graded.
+        exercises: the expected statuses of all exercises that are not passed, by key.
+        says: text that the student's messages must contain.
+        notes: text that the instructor's notes must contain.
+        says_nothing: whether the submission must have neither a message nor a note.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Case:
     says_nothing: bool = False
 
     def write(self, folder: Path, lab: GradedLab) -> None:
-        """Make the submission in the class's folder: what `build` made, or else the copy."""
+        """Write the submission into the class's folder: the files of `build`, or else the copy."""
         copy = Copy(lab)
         path = folder / f"{self.student}.ipynb"
         before = set(folder.iterdir())
@@ -46,7 +46,7 @@ class Case:
             path.write_text(copy.text(), encoding="utf-8")
 
     def verify(self, result: SubmissionResult) -> None:
-        """Whether the result is what the case must get."""
+        """Assert that the result is the expected one."""
         assert (result.status, result.points) == (self.status, self.points), result
         statuses = {e.key: str(e.status) for e in result.exercises if e.status != "passed"}
         if self.status in ("passed", "partial") or self.exercises:
@@ -60,7 +60,7 @@ class Case:
 
 
 class Cases(list[Case]):
-    """The cases of a file, for a lab whose exercises have these points."""
+    """The cases of a file, for a lab with these points for each exercise."""
 
     def __init__(self, **points: int) -> None:
         super().__init__()
@@ -71,11 +71,11 @@ class Cases(list[Case]):
         return sum(self.points.values())
 
     def without(self, *keys: str) -> int:
-        """The points of all other exercises."""
+        """Return the points of all other exercises."""
         return self.all - sum(self.points[key] for key in keys)
 
     def __call__(self, status: str, points: float | None, **expected: Any) -> Callable:
-        """A decorator: the function changes a solved copy, or writes something to the path."""
+        """Return a decorator for a function that changes a solved copy or writes to the path."""
         known = {name: expected.pop(name, "") for name in ("says", "notes", "student")}
         known["says_nothing"] = expected.pop("says_nothing", False)
 

@@ -1,4 +1,4 @@
-"""Files of every kind, most of them no notebooks."""
+"""Files of every kind, most of which are not notebooks."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def byte_order_mark(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def utf_16(copy: Copy, path: Path) -> None:
-    """What PowerShell's `>` and old editors of Windows write."""
+    """The file is in UTF-16, as written by PowerShell's `>` and old editors for Windows."""
     path.write_text(copy.text(), encoding="utf-16")
 
 
@@ -99,7 +99,7 @@ def merge_conflict(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def format_3(copy: Copy, path: Path) -> None:
-    """What an old editor saves: other names for everything, and no ids."""
+    """An old editor saved it in format 3, which has other field names and no ids."""
     path.write_text(json.dumps(nbformat.convert(copy.notebook, 3)), encoding="utf-8")
 
 
@@ -116,7 +116,7 @@ def no_cells(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def no_metadata(copy: Copy, path: Path) -> None:
-    """Neither metadata nor ids, anywhere: exercises are known by what they define."""
+    """No cell has metadata or an id, so exercises are found by the names they define."""
     notebook = json.loads(copy.text())
     del notebook["metadata"], notebook["nbformat_minor"]
     for cell in notebook["cells"]:
@@ -139,7 +139,7 @@ def large(copy: Copy, path: Path) -> None:
 
 @case("error", 0, says="its code has")
 def much_code(copy: Copy, path: Path) -> None:
-    """A parser takes a thousand times its memory, and nobody wrote it by hand."""
+    """It has too much code to be written by hand, and a parser would need too much memory."""
     copy.insert("x\n" * 2**20, before="exercise-add")
 
 
@@ -147,12 +147,12 @@ def invalid(path: Path, notebook: dict) -> None:
     path.write_text(json.dumps({"nbformat": 4} | notebook), encoding="utf-8")
 
 
-@case("error", 0, says="valid notebook: its nbformat is true, and no number. Open it in JupyterLab")
+@case("error", 0, says="valid notebook: its nbformat is true, not a number. Open it in JupyterLab")
 def format_true(copy: Copy, path: Path) -> None:
     invalid(path, json.loads(copy.text()) | {"nbformat": True})
 
 
-@case("error", 0, says="valid notebook: what is in it is not in format 3. Open it in JupyterLab")
+@case("error", 0, says="valid notebook: its contents are not in format 3. Open it in JupyterLab")
 def format_3_of_nothing(copy: Copy, path: Path) -> None:
     invalid(path, {"nbformat": 3, "worksheets": [{"cells": [None]}]})
 
@@ -169,7 +169,7 @@ def source_of_numbers(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def lines_of_an_old_mac(copy: Copy, path: Path) -> None:
-    """Ended by a carriage return alone: nothing of the lab was changed."""
+    """Lines end with only a carriage return, but the lab's code is unchanged."""
     path.write_text(copy.text().replace("\\n", "\\r"), encoding="utf-8")
 
 
@@ -195,9 +195,9 @@ def folder_named_ipynb(copy: Copy, path: Path) -> None:
     (folder / "lab.ipynb").write_text(copy.text())
 
 
-@case("grader_error", None, notes="no ordinary file")
+@case("grader_error", None, notes="not an ordinary file")
 def pipe(copy: Copy, path: Path) -> None:
-    """A pipe: who opens it waits for ever."""
+    """It is a pipe. A program that opens it waits forever."""
     os.mkfifo(path)
 
 
@@ -211,14 +211,14 @@ def two_notebooks(copy: Copy, path: Path) -> None:
 
 @case("grader_error", None, notes="which of these")
 def handed_in_twice(copy: Copy, path: Path) -> None:
-    """A file and a folder of the same student."""
+    """The student handed in a file and a folder."""
     path.write_text(copy.text(), encoding="utf-8")
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "01_plain.ipynb").write_text(copy.text())
 
 
 def in_folder(path: Path, files: dict[str, str]) -> None:
-    """Hand in a folder; each file is newer than the one before it."""
+    """Hand in a folder in which each file is newer than the one before it."""
     folder = path.with_suffix("")
     folder.mkdir()
     for seconds, (name, text) in enumerate(files.items()):
@@ -336,14 +336,14 @@ def empty_folder(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def as_handed_out(copy: Copy, path: Path) -> None:
-    """The handout's own layout, with the lab in its folder."""
+    """The lab is in the folder where the handout has it."""
     folder = path.with_suffix("") / "labs"
     folder.mkdir(parents=True)
     (folder / "01_plain.ipynb").write_text(copy.text())
     (folder / "START.md").touch()
 
 
-@case("grader_error", None, notes="no notebook is among what was handed in: answer.py")
+@case("grader_error", None, notes="no notebook was handed in, only answer.py")
 def something_else(copy: Copy, path: Path) -> None:
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "answer.py").write_text("def add(a, b): return a + b")
@@ -368,12 +368,12 @@ def old_release(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def many_pictures(copy: Copy, path: Path) -> None:
-    """Larger than what is read in the grader's own process, and all right."""
+    """It is too large to be read in the grader's own process, but right."""
     stored = nbformat.v4.new_output("display_data", {"image/png": "x" * 5 * 2**20})
     copy.cell("exercise-add").outputs = [stored]
 
 
 @case("error", 0, says="takes too much to read")
 def costly(copy: Copy, path: Path) -> None:
-    """Millions of small values: a small file, as files go, and gigabytes once it is read."""
+    """It contains millions of small values: the file is small, but needs gigabytes of memory."""
     path.write_text('{"nbformat": 4, "cells": [' + "{}," * (8 * 2**20) + "{}]}", encoding="utf-8")

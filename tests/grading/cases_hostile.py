@@ -1,4 +1,4 @@
-"""Code that attacks the grading. `WRONG` solves nothing; what it wins by an attack is a defect."""
+"""Code that attacks the grading. It solves no exercise, so any points are a defect."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ FIRST = "exercise-ring_shift"
 
 
 def wrong(copy: Copy, attack: str) -> None:
-    """No exercise is solved, and what is done fails on its own; `attack` runs before the first."""
+    """Give only answers that fail by themselves, and run `attack` before the first exercise."""
     for key in ("ring_shift", "ring_all_reduce"):
         copy.answer(key, f"%%px\ndef {key}(x, comm):\n    return 1 / 0\n")
     copy.stub("ring_all_gather").stub("ring_reduce_scatter")
@@ -20,7 +20,7 @@ def wrong(copy: Copy, attack: str) -> None:
 
 @case("failed", 0)
 def input_transformer(copy: Copy, path: Path) -> None:
-    """Every cell that checks becomes one that says it passed."""
+    """It replaces every check's cell with one that prints that the check passed."""
     wrong(
         copy,
         """\
@@ -64,7 +64,7 @@ for key in ("ring_shift", "ring_all_gather", "ring_reduce_scatter", "ring_all_re
 
 @case("failed", 0, notes="the check passed")
 def patched_failures(copy: Copy, path: Path) -> None:
-    """The checks run, and nothing that they find is wrong. (Plain assignments are left out.)"""
+    """The checks run, but their methods that report a failure do nothing."""
     wrong(
         copy,
         """\
@@ -79,7 +79,7 @@ for kind, name in [(Check, "fail"), (Trial, "fail"), (Check, "agree"), (Trial, "
 
 @case("failed", 0, notes="displayed")
 def repeated_results(copy: Copy, path: Path) -> None:
-    """A guess for every value, in the hope that one of several displays counts."""
+    """It displays several guesses for every value."""
     wrong(
         copy,
         """\
@@ -98,7 +98,7 @@ if guesses:
 
 @case("failed", 0)
 def forged_replies(copy: Copy, path: Path) -> None:
-    """Every reply of the kernel says ok, and every check is said to have passed."""
+    """It forges the kernel's replies, so that every cell is ok and every check passes."""
     wrong(
         copy,
         """\
@@ -117,7 +117,7 @@ kernel.session.send = forged
 
 @case("failed", 0)
 def deep_results(copy: Copy, path: Path) -> None:
-    """Values that take a reader's stack away."""
+    """It displays deeply nested values, which could overflow a reader's stack."""
     wrong(
         copy,
         """\
@@ -135,9 +135,10 @@ if deep:
 
 
 def wins_with(copy: Copy, look: str) -> None:
-    """`look` runs on the ranks and adds to `found`: where it finds something, an exercise is right.
+    """Run `look` on the ranks, which adds to `found`. If it finds anything, an exercise is right.
 
-    So it is where `look` does not come to its end, and thus has not looked everywhere.
+    The exercise is also right if `look` does not run to its end, because it then has not looked
+    everywhere.
     """
     start = 'import os, socket, sys\nfound = ["it did not come to its end"]\n'
     wrong(copy, f"%%px\n{start}{look}found.pop(0)\n")
@@ -148,7 +149,7 @@ def wins_with(copy: Copy, look: str) -> None:
 
 @case("failed", 0)
 def reads_the_solution(copy: Copy, path: Path) -> None:
-    """Solutions, other submissions, the grader's files, wherever they lie."""
+    """It searches for solutions, other submissions, and the grader's files everywhere."""
     course = copy.lab.path.parents[1]
     wins_with(
         copy,
@@ -174,7 +175,7 @@ except ImportError:
 
 @case("failed", 0)
 def looks_around(copy: Copy, path: Path) -> None:
-    """Processes and an environment that are not its own, and a way out."""
+    """It looks for other processes and their environments, and for ways out of the sandbox."""
     wins_with(
         copy,
         """\
@@ -220,7 +221,7 @@ os._exit(1)
 
 @case("failed", 0)
 def writes_results(copy: Copy, path: Path) -> None:
-    """Results where the grader keeps them, and a notebook that pytest would take."""
+    """It writes results and events to the places where the grader stores them."""
     wrong(
         copy,
         f"""\
@@ -238,7 +239,7 @@ for folder in ({str(path.parent)!r}, "/tmp", *glob.glob("/tmp/parlab-grade-*/doo
 
 @case("failed", 0, student='=HYPERLINK("x") <script>alert(1)<x>')
 def markup(copy: Copy, path: Path) -> None:
-    """HTML, scripts, terminal sequences and formulas, in outputs, errors and the name."""
+    """Its outputs, errors, and name contain HTML, scripts, terminal sequences, and formulas."""
     wrong(copy, "print('\\x1b[2J\\x1b]0;pwned\\x07<script>alert(2)</script>')")
     text = "=cmd|x <script>alert(3)</script> \\x1b[31mred \\x00 ```\\n# heading"
     copy.answer("ring_shift", f"%%px\ndef ring_shift(x, comm):\n    raise ValueError('{text}')\n")
@@ -246,7 +247,7 @@ def markup(copy: Copy, path: Path) -> None:
 
 @case("failed", 0, says="import")
 def tells_the_hidden_checks(copy: Copy, path: Path) -> None:
-    """Every cell that runs is remembered, and told in the error of a later check."""
+    """It records every cell that runs, and shows them in the error of a later check."""
     wrong(
         copy,
         """\
@@ -264,4 +265,4 @@ get_ipython().input_transformers_cleanup.insert(0, remember)
 
 @case("passed", case.all)
 def harmless_neighbor(copy: Copy, path: Path) -> None:
-    """Graded among all of them."""
+    """It is a right submission that is graded together with the attacks."""

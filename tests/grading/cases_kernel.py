@@ -1,4 +1,4 @@
-"""Code that attacks the kernel, and through it the grader. Nothing is solved, nothing is won."""
+"""Code that attacks the kernel, and through it the grader. It solves no exercise."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ case = Cases(add=3, total=4, mean=3)
 
 
 def wrong(copy: Copy, attack: str) -> None:
-    """No exercise is solved, and each fails on its own; `attack` runs before the first."""
+    """Give only answers that fail by themselves, and run `attack` before the first exercise."""
     for exercise in copy.lab.exercises:
         copy.answer(exercise.key, f"def {exercise.key}(*args):\n    return 1 / 0\n")
     copy.insert(attack, before="exercise-add")
@@ -45,7 +45,7 @@ get_ipython().ast_transformers.append(Harmless())
 
 @case("failed", 0)
 def forged_display_elsewhere(copy: Copy, path: Path) -> None:
-    """The right values, displayed before they are asked for."""
+    """It displays the right values in an earlier cell than the hidden check."""
     wrong(
         copy,
         """\
@@ -70,9 +70,10 @@ for junk in ([b"x"], [b"", b"", b""], [b"a", b"<IDS|MSG>", b"", b"{", b"[", b"]"
 
 
 def wins_with(copy: Copy, look: str) -> None:
-    """`look` adds to `found`: where it finds something, an exercise is right.
+    """Run `look`, which adds to `found`. If it finds anything, an exercise is right.
 
-    So it is where `look` does not come to its end, and thus has not looked everywhere.
+    The exercise is also right if `look` does not run to its end, because it then has not looked
+    everywhere.
     """
     start = 'import ctypes, os, socket, time\nfound = ["it did not come to its end"]\n'
     wrong(copy, f"{start}{look}found.pop(0)\n")
@@ -81,7 +82,7 @@ def wins_with(copy: Copy, look: str) -> None:
 
 @case("failed", 0)
 def calls_the_kernel(copy: Copy, path: Path) -> None:
-    """Keys of whoever grades, rings, programs and pages of the kernel's, other kinds of sockets."""
+    """It makes refused system calls: for the grader's keys, rings, and other kinds of sockets."""
     wins_with(
         copy,
         f"""\
@@ -116,7 +117,7 @@ with socket.socket(socket.AF_UNIX) as one:
 
 @case("failed", 0)
 def would_outlive_others(copy: Copy, path: Path) -> None:
-    """Who is to go first when memory is short cannot change that for more than a moment."""
+    """It asks Linux not to kill it first when memory runs out, which works only for a moment."""
     wins_with(
         copy,
         """\

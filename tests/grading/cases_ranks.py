@@ -1,4 +1,4 @@
-"""What goes wrong on ranks. The other exercises are right."""
+"""Mistakes on ranks. The other exercises are right."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ def stops_the_cluster(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all, says="says cluster.stop(), cluster.start(3), which did not run")
 def other_ranks_between_exercises(copy: Copy, path: Path) -> None:
-    """They would know nothing of what was defined before."""
+    """It starts new ranks, which would not have the earlier definitions."""
     copy.insert("cluster.stop()\ncluster.start(3)", before="exercise-ring_all_reduce")
 
 
@@ -31,13 +31,13 @@ def other_ranks_by_other_names(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def assigns_through_the_module(copy: Copy, path: Path) -> None:
-    """Whatever sets a name of the lab's: it has its own value before each exercise and check."""
+    """It assigns to a name of the lab, which gets its value back before each exercise and check."""
     copy.insert("%%px\nimport __main__\n__main__.rank = 7", before="exercise-ring_shift")
 
 
 @case("partial", case.without("ring_shift"), says="died", ring_shift="error")
 def rank_exits(copy: Copy, path: Path) -> None:
-    """Ranks are replaced, and the cells after it define what they define on the new ones."""
+    """A rank ends. All ranks are replaced, and the later cells run on the new ones."""
     copy.answer("ring_shift", "%%px\nimport os\nif rank == 1:\n    os._exit(3)\n")
 
 
@@ -57,7 +57,7 @@ while True:
 
 @case("partial", case.without("ring_shift"), says="Interrupted", ring_shift="timeout")
 def interrupted_while_ranks_print(copy: Copy, path: Path) -> None:
-    """By the grader, whose deadline comes before the cell's: what comes next has whole ranks."""
+    """The grader interrupts it before the cell's own deadline, and the ranks stay usable."""
     copy.answer("ring_shift", VERBOSE)
     copy.insert(VERBOSE, before="exercise-ring_all_reduce")
 
@@ -87,7 +87,7 @@ def collective_mismatched(copy: Copy, path: Path) -> None:
 
 
 def with_more(copy: Copy, more: str) -> None:
-    """`ring_shift` does its work, and more."""
+    """Make `ring_shift` right, with `more` before its return."""
     source = copy.reference("ring_shift")
     last = "    return received"
     copy.answer("ring_shift", source.replace(last, f"    {more}\n{last}"))
@@ -95,7 +95,7 @@ def with_more(copy: Copy, more: str) -> None:
 
 @case("partial", 12, ring_shift="partial")
 def leaves_a_message(copy: Copy, path: Path) -> None:
-    """The next exercise would receive it in place of its own."""
+    """It leaves a message that the next exercise would receive instead of its own."""
     with_more(copy, "comm.Isend(x, dest=right)")
 
 
@@ -116,7 +116,7 @@ def frees_the_communicator(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def fresh_ranks(copy: Copy, path: Path) -> None:
-    """The lab's start once more, then a copy of the lab's imports, and a helper behind it."""
+    """It repeats the lab's start and a copy of its imports, and then defines a helper."""
     [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport numpy")]
     helper = "%%px\ndef right_of(comm):\n    return (comm.rank + 1) % comm.size\n"
     for source in ("cluster.start(3)", imports, helper):
@@ -136,7 +136,7 @@ def half_done(copy: Copy, path: Path) -> None:
     copy.stub("ring_reduce_scatter").stub("ring_all_reduce")
 
 
-@case("grader_error", None, notes="no ordinary file")
+@case("grader_error", None, notes="not an ordinary file")
 def pipe(copy: Copy, path: Path) -> None:
-    """A pipe: who opens it waits for ever."""
+    """It is a pipe. A program that opens it waits forever."""
     os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""Code that does not end, ends too much, or takes too much. The other exercises are right."""
+"""Code that does not end, ends its process, or uses too much. The other exercises are right."""
 
 from pathlib import Path
 
@@ -24,13 +24,13 @@ def missing_package(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def sys_exit(copy: Copy, path: Path) -> None:
-    """In a notebook it ends the cell, and nothing else."""
+    """It calls `sys.exit`, which in a notebook ends only the cell."""
     copy.insert("import sys\nsys.exit(3)", before=FIRST)
 
 
 @case("partial", 3, says="its process ended", **AFTER_THE_FIRST)
 def quits(copy: Copy, path: Path) -> None:
-    """The kernel answers, and ends a moment later."""
+    """It quits: the kernel replies, and ends a moment later."""
     copy.insert("quit()", before=SECOND)
     copy.insert("import time\ntime.sleep(5)", before=SECOND)
 
@@ -52,7 +52,7 @@ def segfault(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def endless_loop(copy: Copy, path: Path) -> None:
-    """It takes its time-out, is interrupted, and the rest goes on."""
+    """It is interrupted at its time limit, and the other cells run."""
     copy.insert("while True:\n    pass", before=SECOND)
 
 
@@ -93,7 +93,7 @@ def fork_bomb(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def fills_the_disk(copy: Copy, path: Path) -> None:
-    """The disk that it fills is its own, and small."""
+    """It fills a disk, which is small and belongs only to this submission."""
     fill = (
         "for folder in ('/tmp', '/home/learner', '.'):\n"
         "    try:\n"
@@ -108,7 +108,7 @@ def fills_the_disk(copy: Copy, path: Path) -> None:
 
 @case("partial", 3, says="it wrote more than", **AFTER_THE_FIRST)
 def fills_the_door(copy: Copy, path: Path) -> None:
-    """The one folder that is on the machine's disk: where the kernel's sockets are."""
+    """It fills the folder of the kernel's sockets, the only one on the machine's disk."""
     fill = (
         "import glob, os\n"
         "[door] = {os.path.dirname(p) for p in glob.glob('/tmp/*/door/kernel.json')}\n"
@@ -125,23 +125,23 @@ IN_THE_DOOR = (
 )
 
 
-@case("partial", 3, says="beside the kernel's sockets", **AFTER_THE_FIRST)
+@case("partial", 3, says="next to the kernel's sockets", **AFTER_THE_FIRST)
 def hides_in_the_door(copy: Copy, path: Path) -> None:
-    """Below a path that is longer than paths can be, where nobody sees a file's size."""
+    """It writes below a path that is too long to read the sizes of its files."""
     deep = "for _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\n"
     copy.insert(IN_THE_DOOR + deep + "open('x', 'w').close()\ntime.sleep(60)", before=SECOND)
 
 
-@case("partial", 3, says="beside the kernel's sockets", **AFTER_THE_FIRST)
+@case("partial", 3, says="next to the kernel's sockets", **AFTER_THE_FIRST)
 def writes_without_a_name(copy: Copy, path: Path) -> None:
-    """A file that is removed while it is open takes its room on the disk all the same."""
+    """It writes to a file that it has removed, which still uses space on the disk."""
     write = "file = open('x', 'wb')\nos.unlink('x')\nfor _ in range(100): file.write(bytes(2**20))"
     copy.insert(f"{IN_THE_DOOR}{write}\nfile.flush()\ntime.sleep(60)", before=SECOND)
 
 
 @case("passed", case.all)
 def litters_the_door(copy: Copy, path: Path) -> None:
-    """Names and kinds of files that whoever cleans up could stumble over."""
+    """It creates files with names and kinds that are hard to remove."""
     litter = (
         "os.mkfifo('pipe')\nos.symlink('/etc', 'link')\nos.mkdir('new\\nline')\n"
         "os.chmod('new\\nline', 0o500)\nos.unlink('kernel.json')\nos.mkdir('kernel.json')\n"
@@ -182,7 +182,7 @@ FILL = (
 
 @case("partial", 3, says="GiB of memory", **AFTER_THE_FIRST)
 def takes_memory_in_sockets(copy: Copy, path: Path) -> None:
-    """What waits there is nobody's any more once its sender is closed."""
+    """It leaves data in sockets, which belongs to no process after the sender is closed."""
     hungry = (
         "for _ in range(6):\n"
         "    if os.fork() == 0: break\n"
@@ -222,7 +222,7 @@ def takes_memory_in_connections(copy: Copy, path: Path) -> None:
 
 @case("partial", 3, says="memory to read", **AFTER_THE_FIRST)
 def sends_endlessly(copy: Copy, path: Path) -> None:
-    """One message of many parts, none of them too long by itself."""
+    """It sends one message with many parts, each of which is short enough."""
     flood = (
         "import time\nthread = get_ipython().kernel.iopub_thread\n"
         "parts = [bytes(60 * 2**20)] * 60\n"
@@ -245,7 +245,7 @@ def warns(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def late_thread(copy: Copy, path: Path) -> None:
-    """It prints into whatever cell runs then, and raises."""
+    """A thread of it prints during later cells, and raises an error."""
     late = (
         "import threading, time\n"
         "def chatter():\n"

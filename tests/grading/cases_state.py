@@ -1,7 +1,7 @@
-"""What a wrong answer leaves in its process, and a right one that cannot work there.
+"""Wrong answers that leave state in their process, in which a right answer cannot work.
 
-Each kind is handed in twice: the wrong answer before the right one, and after it. Both get what
-they get alone. `mean` is not done.
+Each kind is handed in twice: with the wrong answer before the right one, and after it. Both get the
+same points as alone. `mean` is not done.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.grading.copies import Copy
 
 case = Cases(add=3, total=4, mean=3)
 
-# What the wrong answer does at each call, and what the right one needs.
+# The state that the wrong answer changes at each call, and the code of the right one that needs it.
 LEFT: dict[str, tuple[str, str]] = {
     "an_ended_process": ("import os\nos._exit(3)", ""),
     "an_endless_loop_in_c": (
@@ -51,7 +51,7 @@ LEFT: dict[str, tuple[str, str]] = {
 
 
 def answer(copy: Copy, key: str, first: str) -> None:
-    """The reference, which begins with `first`."""
+    """Answer with the reference, after the line `first`."""
     source = copy.reference(key)
     head, _, body = source.partition('."""\n')
     copy.answer(key, f'{head}."""\n{indent(first, "    ")}\n{body}')

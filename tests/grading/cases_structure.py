@@ -1,4 +1,4 @@
-"""Notebooks that were taken apart: what counts is what the student wrote in the exercises."""
+"""Notebooks with split, merged, moved, and changed cells. Only the student's answers count."""
 
 import copy as copying
 import json
@@ -48,7 +48,7 @@ def reordered(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def exercise_split(copy: Copy, path: Path) -> None:
-    """In JupyterLab the first half keeps the id, and the second has none of the metadata."""
+    """A cell was split. In JupyterLab, the first half keeps the id, the second has no metadata."""
     head = "%%px\ndef plus(a, b):\n    return a + b\n"
     rest = "%%px\ndef add(a, b):\n    return plus(a, b)\n"
     copy.answer("add", head).insert(rest, before="check-add")
@@ -56,7 +56,7 @@ def exercise_split(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def exercise_duplicated(copy: Copy, path: Path) -> None:
-    """A first try, and below it the second, in a copy of the cell: the last definition holds."""
+    """A copy of the cell below has a second try. The last definition counts."""
     copy.answer("add", NOTHING)
     second = copying.deepcopy(copy.cell("exercise-add"))
     second.id, second.source = "made-by-an-editor", copy.reference("add")
@@ -83,7 +83,7 @@ def ids_lost(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def ids_shuffled(copy: Copy, path: Path) -> None:
-    """An editor that numbers all cells anew, and keeps no metadata."""
+    """An editor gave all cells new ids, and removed the metadata."""
     for number, cell in enumerate(copy.cells):
         cell.id, cell.metadata = f"{number}", {}
 
@@ -94,7 +94,7 @@ HELPER = "%%px\ndef plus(a, b):\n    return a + b\n"
 
 @case("passed", case.all, says="ran in its place", notes="was changed")
 def imports_in_the_labs_cell(copy: Copy, path: Path) -> None:
-    """What a student adds to a cell of the lab's own is there when it is called."""
+    """The student added code that an answer needs to one of the lab's own cells."""
     [cell] = [c for c in copy.cells if c.source.startswith("%%px\nimport json")]
     cell.source += "\n\nimport operator as op\n\ndef plus(a, b):\n    return op.add(a, b)\n"
     copy.answer("add", USES_A_HELPER)
@@ -102,7 +102,7 @@ def imports_in_the_labs_cell(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def lab_begun_again(copy: Copy, path: Path) -> None:
-    """The lab's start and imports again, as the student's own cells, and a helper behind them."""
+    """The student's own cells repeat the lab's start and imports, and then define a helper."""
     [imports] = [c.source for c in copy.cells if c.source.startswith("%%px\nimport json")]
     for source in ("cluster.start(3)", imports, HELPER):
         copy.insert(source, before="exercise-add")
@@ -111,7 +111,7 @@ def lab_begun_again(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def check_with_more(copy: Copy, path: Path) -> None:
-    """A try of the student's own, in whose cell a later exercise finds what it needs."""
+    """A cell of the student calls a check, and defines a name that a later exercise needs."""
     copy.insert("%%px\none = 1\ncheck.add(add)", before="exercise-total")
     source = copy.reference("total").replace("result = 0", "result = one - 1")
     assert "one - 1" in source
@@ -120,7 +120,7 @@ def check_with_more(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def own_helpers(copy: Copy, path: Path) -> None:
-    """A function in a cell of the student's own, which an exercise calls."""
+    """An exercise calls a function in one of the student's own cells."""
     copy.insert(HELPER, before="exercise-add").answer("add", USES_A_HELPER)
 
 
@@ -138,7 +138,7 @@ def told_to_skip(copy: Copy, path: Path) -> None:
 
 @case("partial", case.without("add"), add="failed")
 def outputs_pasted(copy: Copy, path: Path) -> None:
-    """The outputs of the solution, check marks and all, beside code that does nothing."""
+    """The code does nothing, but the cells have the outputs of the solution, with check marks."""
     copy.answer("add", NOTHING)
     stored = {c.id: c for c in copy.lab.solution.cells}
     for cell in copy.cells:
@@ -148,7 +148,7 @@ def outputs_pasted(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def files_beside(copy: Copy, path: Path) -> None:
-    """Files that pytest, or Python in this folder, would obey."""
+    """The folder has files that pytest or Python would load."""
     folder = path.with_suffix("")
     folder.mkdir()
     (folder / "lab.ipynb").write_text(copy.text())
@@ -160,7 +160,7 @@ def files_beside(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def old_text_as_list(copy: Copy, path: Path) -> None:
-    """Sources as lists of lines, as most editors write them, and unknown metadata everywhere."""
+    """Sources are lists of lines, as most editors write them, and all cells have other metadata."""
     notebook = json.loads(copy.text())
     for cell in notebook["cells"]:
         cell["metadata"] |= {"collapsed": 7, "slideshow": {"slide_type": None}}
@@ -169,12 +169,12 @@ def old_text_as_list(copy: Copy, path: Path) -> None:
     path.write_text(json.dumps(notebook), encoding="utf-8")
 
 
-# Right answers at other places than where they were asked for
+# Right answers in unexpected places
 
 
 @case("passed", case.all)
 def merged_with_its_check(copy: Copy, path: Path) -> None:
-    """Shift+M: one cell, with the id of the first."""
+    """The answer and its check were merged (Shift+M) into one cell with the id of the first."""
     merge(copy, "exercise-add", "check-add")
 
 
@@ -198,7 +198,7 @@ def merge(copy: Copy, *ids: str) -> None:
 
 @case("passed", case.all)
 def all_functions_in_the_first_cell(copy: Copy, path: Path) -> None:
-    """And the others' cells as they were handed out, or deleted."""
+    """The first cell has all functions. The other cells are unchanged, or deleted."""
     keys = ("add", "total", "mean")
     both = "\n\n".join(copy.reference(key).removeprefix("%%px\n") for key in keys)
     copy.answer("add", f"%%px\n{both}").stub("total")
@@ -228,7 +228,7 @@ def answer_in_the_checks_cell(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def helper_with_a_checks_id(copy: Copy, path: Path) -> None:
-    """The check was overwritten by what the exercise needs."""
+    """The student replaced the check's code with a helper that the exercise needs."""
     copy.answer("add", USES_A_HELPER)
     copy.cell("check-add").source = HELPER
 
@@ -260,7 +260,7 @@ def add(a, b):
 
 @case("passed", case.all)
 def lines_that_begin_as_magics(copy: Copy, path: Path) -> None:
-    """Black breaks before operators; IPython looks where a statement begins."""
+    """Lines begin with % or !, because Black breaks lines before operators, but are no magics."""
     copy.answer("add", BROKEN_BY_BLACK)
     ids_shuffled(copy, path)
 
@@ -284,7 +284,7 @@ def a_magic_in_a_docstring(copy: Copy, path: Path) -> None:
 
 
 def without_ids(source: str) -> Callable[[Copy, Path], None]:
-    """A submission whose answer to `add` is known by what its cell defines alone."""
+    """Return a case whose answer to `add` can only be found by the name that it defines."""
 
     def build(copy: Copy, path: Path) -> None:
         copy.answer("add", f"%%px\n{source}")
@@ -309,7 +309,7 @@ for name, source in DEEPER.items():
 
 @case("passed", case.all)
 def names_of_other_scopes(copy: Copy, path: Path) -> None:
-    """A variable of a function, or of a loop in brackets, is no answer."""
+    """Local variables of functions and comprehensions have the exercises' names."""
     copy.insert(
         "%%px\ndef mine():\n    add = 1\n    return [total for total in (1, 2)]\n"
         "[mean for mean in (1, 2)]",
@@ -320,7 +320,7 @@ def names_of_other_scopes(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def check_with_a_shell_line(copy: Copy, path: Path) -> None:
-    """A later answer needs what a cell with a check call and a shell line sets."""
+    """A later answer needs a variable from a cell with a check's call and a shell command."""
     copy.insert("!true\none = 1\ncheck.add(add)", before="exercise-total")
     copy.answer("total", copy.reference("total").replace("result = 0", "result = one - 1"))
 
@@ -332,13 +332,13 @@ def check_in_the_exercises_cell(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def a_file_of_its_own(copy: Copy, path: Path) -> None:
-    """%%writefile defines nothing in the notebook."""
+    """The answer is in a %%writefile cell, which defines nothing in the notebook."""
     copy.insert("%%writefile /dev/null\ndef add(a, b):\n    return 0", before="check-add")
 
 
 @case("partial", case.without("add"), says="SyntaxError", add="error")
 def broken_answer_beside_a_draft(copy: Copy, path: Path) -> None:
-    """The exercise's own cell counts, and its error is what the student reads."""
+    """Another cell has a draft, but the exercise's own cell counts, which has an error."""
     copy.insert("%%px\ndef add(a, b):\n    return b\n", before="exercise-add")
     copy.answer("add", "%%px\ndef add(a, b)\n    return a + b\n")
 
@@ -367,7 +367,7 @@ def complex_numbers(copy: Copy, path: Path) -> None:
 
 @case("partial", case.without("add"), add="failed", notes="the check passed")
 def equal_to_all(copy: Copy, path: Path) -> None:
-    """A value that says of itself that it equals any other."""
+    """It returns a value that claims to equal any other."""
     copy.answer(
         "add",
         "%%px\nclass Liar(int):\n    def __eq__(self, other): return True\n"
@@ -381,14 +381,14 @@ def equal_to_all(copy: Copy, path: Path) -> None:
 
 @case("partial", case.without("add"), add="failed", notes="assigns to show_units")
 def assigns_to_what_the_lab_imports(copy: Copy, path: Path) -> None:
-    """The hidden check speaks through `show_units`; a value of one's own would be shown."""
+    """It replaces `show_units`, which the hidden check calls to show values."""
     copy.insert("%%px\nshow_units = lambda number: '26 bytes'", before="exercise-add")
     copy.answer("add", "%%px\ndef add(a, b):\n    return 1\n")
 
 
 @case("passed", case.all, notes="assigns to show_units")
 def assigns_without_gain(copy: Copy, path: Path) -> None:
-    """What the notebook breaks is whole again before each check."""
+    """It assigns to names of the lab, which get their values back before each check."""
     copy.insert("%%px\nshow_units = None", before="exercise-add")
 
 
@@ -406,7 +406,7 @@ def assigns_by_a_text(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def assigns_unseen(copy: Copy, path: Path) -> None:
-    """Neither to a reader nor to the grader, and whole again before each exercise and check."""
+    """It assigns to names of the lab in a way that the grader cannot find in its code."""
     copy.insert("%%px\nrun = exec\nrun('show_units = None')", before="exercise-add")
     copy.answer("add", "%%px\nshow_units(1)\n" + copy.reference("add").removeprefix("%%px\n"))
 
@@ -424,7 +424,7 @@ def assigns_an_error(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all, notes="assigns to parlab.units.fine, units.fine")
 def assigns_where_it_comes_from(copy: Copy, path: Path) -> None:
-    """Importing it again would not help: so it is not assigned."""
+    """It assigns to an attribute of the lab's module. The grader does not run the assignment."""
     source = "%%px\nimport parlab.units\nfrom parlab import units\n"
     source += "parlab.units.fine = 1\nunits.fine = 1"
     copy.insert(source, before="exercise-add")
@@ -432,7 +432,7 @@ def assigns_where_it_comes_from(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all, says="says cluster.start(2)", notes="says cluster.start(2)")
 def other_ranks(copy: Copy, path: Path) -> None:
-    """The last hidden check shows how many ranks there are."""
+    """It starts another number of ranks, which the last hidden check would show."""
     copy.insert("cluster.start(2)", before="exercise-add")
 
 
@@ -443,7 +443,7 @@ def other_ranks_above_a_long_line(copy: Copy, path: Path) -> None:
 
 @case("passed", case.all)
 def local_names(copy: Copy, path: Path) -> None:
-    """A local variable, or a parameter, is nobody else's."""
+    """Its local variables and parameters have names of the lab."""
     copy.answer("add", "%%px\ndef add(a, b):\n    show_units = a\n    return show_units + b\n")
 
 

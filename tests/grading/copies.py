@@ -1,4 +1,4 @@
-"""A student's copy of a lab, to be changed and handed in."""
+"""A student's copy of a lab, which cases change and hand in."""
 
 import nbformat
 from nbformat import NotebookNode
@@ -7,7 +7,7 @@ from parlab_staff.grading.graded_lab import GradedLab
 
 
 class Copy:
-    """A copy of what was handed out; with `solved`, the reference's answers are in it."""
+    """A copy of the lab as handed out. With `solved`, it has the reference's answers."""
 
     def __init__(self, lab: GradedLab, solved: bool = True) -> None:
         self.lab = lab
@@ -46,7 +46,7 @@ class Copy:
         return self
 
     def insert(self, source: str, before: str) -> "Copy":
-        """A cell of the student's own before cell `before`."""
+        """Insert a cell of the student's own before cell `before`."""
         at = self.cells.index(self.cell(before))
         self.cells.insert(at, nbformat.v4.new_code_cell(source))
         return self

@@ -1,4 +1,4 @@
-"""All submissions that the grader is tested with: slips, odd files, endings, and attacks.
+"""All submissions that test the grader: slips, odd files, endless code, and attacks.
 
 `make test-all` grades each of them. The page for instructors shows what this module prints.
 """
@@ -20,7 +20,7 @@ from tests.grading import (
 from tests.grading.cases import Case
 from tests.grading.plain_lab import InProcess, in_process_lab
 
-# By what is tried. Of the first two kinds, all cells can run in one process, without a sandbox.
+# The cases by kind. Those of the first two kinds can run in one process, without a sandbox.
 KINDS: dict[str, list[Case]] = {
     "files and names": cases_files.case,
     "edits of the notebook": cases_structure.case,
@@ -34,7 +34,7 @@ IN_PROCESS = ("files and names", "edits of the notebook")
 
 
 def wrongly_graded(kind: str) -> list[str]:
-    """Grade the submissions of a kind in this process. Return those with another result."""
+    """Grade the submissions of a kind in this process. Return those with an unexpected result."""
     grader = InProcess(in_process_lab())
     wrong = []
     for case in KINDS[kind]:
@@ -49,7 +49,7 @@ def wrongly_graded(kind: str) -> list[str]:
 
 
 def summary() -> str:
-    """Return a row for each kind, in Markdown; the first kinds are graded for it."""
+    """Return a row for each kind, in Markdown. This grades the first kinds."""
     rows = ["| What is handed in | Submissions | Graded as they must be |", "|:--|--:|:--|"]
     for kind, cases in KINDS.items():
         graded = "by `make test-all`, in the sandbox"
@@ -61,7 +61,7 @@ def summary() -> str:
 
 
 def table() -> str:
-    """Return a row for each submission, in Markdown: what it must get."""
+    """Return a row with the expected result of each submission, in Markdown."""
     rows = ["| Submission | What it does | Status | Points |", "|:--|:--|:--|--:|"]
     for kind, cases in KINDS.items():
         rows.append(f"| **{kind}** | | | |")

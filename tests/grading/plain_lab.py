@@ -1,4 +1,4 @@
-"""A lab without ranks, with real kernels or in this process; in both the real grader grades it."""
+"""A lab without ranks. The real grader grades it, with real kernels or in this process."""
 
 import threading
 from math import inf
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).with_name("01_plain.py")
 
 
 def make_course(root: Path) -> GradedLab:
-    """The lab as ordinary cells, for a kernel: `%%px` is for those who have ranks."""
+    """Return the lab without `%%px`, for a kernel without ranks."""
     root.mkdir(exist_ok=True)
     source = root / SOURCE.name
     lines = SOURCE.read_text().splitlines(keepends=True)
@@ -29,7 +29,7 @@ def make_course(root: Path) -> GradedLab:
 
 
 def in_process_lab() -> GradedLab:
-    """The lab with its rank cells, which `InProcess` runs without ranks."""
+    """Return the lab with its rank cells, which `InProcess` runs without ranks."""
     lab = read_lab(SOURCE)
     solution, handed_out = make.solution_notebook(lab), make.lab_notebook(lab)
     code = [cell for cell in solution.cells if cell.cell_type == "code"]
@@ -43,7 +43,7 @@ def in_process_lab() -> GradedLab:
 
 
 class InProcess(Grader):
-    """The real grader; only the cells run in this process: for code that is trusted."""
+    """The real grader, but cells run in this process, so that their code must be trusted."""
 
     def __init__(self, lab: GradedLab) -> None:
         super().__init__(lab, Limits(), "none", stop=threading.Event())
@@ -55,7 +55,7 @@ class InProcess(Grader):
 
 
 def run_in_process(notebook: NotebookNode) -> NotebookRun:
-    """What happens in the cells, in a shell of IPython's own; a rank cell is an ordinary one."""
+    """Run the cells in a new shell of IPython. Rank cells run as ordinary cells."""
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance(history_manager=None)
     shell.register_magic_function(lambda line, cell: _ran(shell, cell), "cell", "px")

@@ -1,4 +1,4 @@
-"""The small lab as graders have it: executed solution and stubs, made by the real authoring."""
+"""The small lab for the grader: its executed solution and stubs, derived like those of labs."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""A wrong answer that leaves all kinds of state costs only its own points, whatever the order.
+"""A wrong answer costs only its own points, whatever state it leaves.
 
-In each submission one exercise is wrong, and all others are right: those before and those after it.
+In each submission, one exercise is wrong, and all others before and after it are right.
 """
 
 import builtins
@@ -51,13 +51,13 @@ def wrong(lab: GradedLab, exercise: GradedExercise) -> Copy:
 
 
 def users_of(copy: Copy, key: str) -> set[str]:
-    """The exercises that use the answer to this one."""
+    """Return the exercises that use the answer to this one."""
     matched = match(copy.lab, copy.notebook)
     return {e.key for e in copy.lab.exercises if key in uses(copy.lab, matched, e)}
 
 
 def exercises_to_break(path: Path) -> list[str]:
-    """All of lab 01, and of every other lab the one in the middle."""
+    """Return all exercises of lab 01, and one from the middle of every other lab."""
     keys = [exercise.key for exercise in find_lab(path.stem).exercises]
     return keys if path.stem == "01_mpi" else [keys[len(keys) // 2]]
 
@@ -86,7 +86,7 @@ def test_a_wrong_answer_costs_no_other_exercise_a_point(path: Path, tmp_path: Pa
         assert key in failed and failed <= users_of(copies[key], key), result
 
 
-def test_alone_only_the_answers_that_an_exercise_uses_are_in_the_notebook() -> None:
+def test_the_notebook_of_one_exercise_has_only_the_answers_that_it_uses() -> None:
     lab = in_process_lab()
     total, mean = lab.exercises[1:]
     copy = Copy(lab)
@@ -102,14 +102,14 @@ def test_alone_only_the_answers_that_an_exercise_uses_are_in_the_notebook() -> N
     assert checks == {"check-mean", "hidden-check-mean"}
 
 
-def test_a_parameter_is_no_use_of_another_answers_name() -> None:
+def test_a_parameter_is_not_a_use_of_another_answer() -> None:
     lab = in_process_lab()
     copy = Copy(lab).answer("add", "%%px\nvalues = [1]\ndef add(a, b):\n    return a + b\n")
     assert uses(lab, match(lab, copy.notebook), lab.exercises[1]) == {"total"}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_alone_every_name_that_a_check_reads_is_defined(path: Path) -> None:
+def test_the_notebook_of_one_exercise_defines_every_name_that_its_checks_read(path: Path) -> None:
     """Hidden checks use functions of earlier hidden checks, which do not run then."""
     lab = find_lab(path.stem)
     matched = match(lab, Copy(lab).notebook)

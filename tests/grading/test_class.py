@@ -1,6 +1,6 @@
-"""A class on ranks, attacks among it, is graded in one command, with a SIGKILL in the middle.
+"""One command grades a class on ranks, which includes attacks and is once killed by SIGKILL.
 
-Every submission gets what it must, whatever the others do.
+Every submission gets its expected result, whatever the others do.
 """
 
 import csv
@@ -25,7 +25,7 @@ from tests.grading.cases import Case
 from tests.grading.small_lab import make_course
 
 CASES = [*cases_ranks.case, *cases_hostile.case]
-# What `make test` grades: an attack of each kind, and what goes wrong on ranks most often.
+# The cases that `make test` grades: an attack of each kind, and the most common mistakes on ranks.
 ALWAYS = {
     *("patched_failures", "repeated_results", "reads_the_solution", "looks_around"),
     *("kills_the_parent", "tells_the_hidden_checks", "markup", "harmless_neighbor"),
@@ -39,7 +39,7 @@ EACH_CASE = [
 ]
 
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.needs("bubblewrap")]
-# A rank cell of the lab takes up to 15 s to end by itself; a cell takes what the machine takes.
+# A rank cell of the lab ends itself after 15 s. Other cells may take long on a busy machine.
 LIMITS = ["--cell-timeout", "60", "--timeout", "600", "--memory", "3"]
 
 
@@ -71,7 +71,7 @@ def command(lab: GradedLab, folder: Path, out: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Graded:
-    """The class, after the grader was killed once; all cases if nightly tests are selected."""
+    """The graded class. The grader was killed once. Nightly runs grade all cases."""
     items = [item for item in request.session.items if item.path == request.path]
     every = any(item.get_closest_marker("nightly") for item in items)
     cases = [case for case in CASES if every or case.name in ALWAYS]
@@ -105,7 +105,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     return Graded(lab, cases, folder, out, finished.returncode, finished.stdout + finished.stderr)
 
 
-def test_some_could_not_be_graded_and_that_is_said(graded: Graded) -> None:
+def test_submissions_that_could_not_be_graded_are_reported(graded: Graded) -> None:
     assert graded.returned == 1, graded.said
     for case in graded.cases:
         named = f"not graded: {case.student}: " in graded.said
@@ -131,9 +131,9 @@ def test_the_gradebook_has_everyone(graded: Graded) -> None:
     )
 
 
-def test_no_report_runs_what_a_student_wrote(graded: Graded) -> None:
+def test_no_report_runs_a_students_code(graded: Graded) -> None:
     pages = [*graded.out.glob("feedback/*.html"), graded.out / "summary.html"]
-    assert len(pages) == len(graded.cases) + 2  # and the one who is absent
+    assert len(pages) == len(graded.cases) + 2  # the summary, and the absent student
 
     class Tags(HTMLParser):
         def __init__(self) -> None:
@@ -164,7 +164,7 @@ def test_nothing_is_left_running(graded: Graded) -> None:
     wait_until(lambda: left() == [], 30, f"processes have ended: {left()}")
 
 
-def test_the_same_command_again_grades_nothing_that_was_graded(graded: Graded) -> None:
+def test_the_same_command_again_keeps_finished_results(graded: Graded) -> None:
     could_not = {case.student for case in graded.cases if case.points is None}
     paths = [Store(graded.out).path(name) for name in graded.results() if name not in could_not]
     before = {path: path.stat().st_mtime_ns for path in paths}

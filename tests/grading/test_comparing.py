@@ -1,4 +1,4 @@
-"""Values of hidden checks: which count as right, and how many there are."""
+"""Values of hidden checks: how many are right, and how many there are."""
 
 import math
 from typing import Any

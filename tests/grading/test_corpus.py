@@ -1,4 +1,4 @@
-"""The corpus has every submission of the tests, and its table says what each must get."""
+"""The corpus has every submission of the tests, and its table has their expected results."""
 
 import importlib
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_every_submission_of_the_corpus_is_graded_by_a_test() -> None:
 def test_the_table_has_a_row_for_each_submission() -> None:
     rows = corpus.table().splitlines()
     assert len(rows) == 2 + len(corpus.KINDS) + len(all_cases())
-    assert "| rank exits | Ranks are replaced, and" in corpus.table()
+    assert "| rank exits | A rank ends. All ranks are replaced" in corpus.table()
 
 
 def test_a_submission_that_is_graded_wrongly_lowers_the_rate(

@@ -1,4 +1,4 @@
-"""What earns nothing: answers that return None, zeros, or their argument."""
+"""Answers that do nothing, and return None, zeros, or their argument, earn no points."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def shift(x, comm):
 '''
 
 
-def test_answers_are_made_of_the_stub() -> None:
+def test_answers_are_made_from_the_stub() -> None:
     none, first, zeros, zero = answers(STUB)
     assert none.count("return None") == 3 and "raise" not in first
     assert first.count("return None") == 2 and first.count("return x") == 2
@@ -41,8 +41,8 @@ def test_answers_are_made_of_the_stub() -> None:
 
 
 @pytest.mark.parametrize("body", ["return None", "return values"])
-def test_the_values_that_doing_nothing_shows_earn_nothing(body: str) -> None:
-    """How many numbers there are is told whatever the answer is."""
+def test_values_that_an_empty_answer_shows_earn_nothing(body: str) -> None:
+    """The hidden check displays the count of numbers for any answer."""
     grader = InProcess(in_process_lab())
     hidden = "hidden-check-total"
     worthless = prove(grader, jobs=1)
@@ -59,7 +59,7 @@ def test_the_values_that_doing_nothing_shows_earn_nothing(body: str) -> None:
 
 @pytest.mark.parametrize("body", ["return 0", "return values * 0"])
 def test_zeros_earn_nothing(body: str) -> None:
-    """Some right values are zero."""
+    """Some of the right values are zero."""
     lab = in_process_lab()
     sources = {
         "exercise-total": "def total(values):\n    return values % 2\n",
@@ -83,7 +83,7 @@ def test_zeros_earn_nothing(body: str) -> None:
     assert total.points == 0
 
 
-def test_a_lab_that_pays_for_doing_nothing_is_refused() -> None:
+def test_a_lab_that_gives_points_for_doing_nothing_is_refused() -> None:
     lab = in_process_lab()
     for cell in lab.solution.cells:
         if cell.id == "hidden-check-total":

@@ -1,4 +1,4 @@
-"""The grader itself: bad input, interruptions, a full disk, a lab that does not prove itself."""
+"""The grader itself: bad input, interruptions, a full disk, a lab that is not graded correctly."""
 
 import csv
 import json
@@ -34,7 +34,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> GradedLab:
 
 @pytest.fixture(scope="module")
 def proved(lab: GradedLab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An output folder in which the lab has proved itself, and nobody is graded."""
+    """An output folder with a passed test of the lab, and without graded students."""
     folder = tmp_path_factory.mktemp("proved") / "class"
     folder.mkdir()
     (folder / "nobody.ipynb").write_text("{}")
@@ -125,8 +125,8 @@ def test_without_bubblewrap_nothing_runs(lab: GradedLab, handed_in: Path, tmp_pa
     assert stored(handed_in) == set()
 
 
-def test_a_lab_that_does_not_prove_itself(lab: GradedLab, handed_in: Path) -> None:
-    """The stored values of a hidden check are not what the reference gives."""
+def test_a_lab_whose_reference_fails_is_refused(lab: GradedLab, handed_in: Path) -> None:
+    """The stored values of a hidden check differ from those of the reference."""
     course = handed_in.parent / "other"
     shutil.copytree(lab.path.parents[1], course)
     path = course / "solutions" / lab.path.name
@@ -142,7 +142,7 @@ def test_a_lab_that_does_not_prove_itself(lab: GradedLab, handed_in: Path) -> No
     assert stored(handed_in) == set()
 
 
-def test_stubs_that_earn_points_are_no_proof(lab: GradedLab, handed_in: Path) -> None:
+def test_a_lab_whose_stubs_earn_points_is_refused(lab: GradedLab, handed_in: Path) -> None:
     course = handed_in.parent / "other"
     shutil.copytree(lab.path.parents[1], course)
     path = course / "labs" / lab.path.name
@@ -214,7 +214,7 @@ def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Pa
     assert len(whole) == 1, "one result was stored, and it is whole"
 
 
-def test_a_lab_that_changes_is_told_and_regrades(lab: GradedLab, handed_in: Path) -> None:
+def test_a_changed_lab_is_reported_and_graded_again(lab: GradedLab, handed_in: Path) -> None:
     course = handed_in.parent / "other"
     shutil.copytree(lab.path.parents[1], course)
     path = course / "solutions" / lab.path.name
@@ -236,10 +236,10 @@ def test_a_lab_that_changes_is_told_and_regrades(lab: GradedLab, handed_in: Path
     assert results(handed_in) == {"ada": 13}
 
 
-def test_only_one_again_keeps_all_others_in_the_reports(
+def test_grading_one_student_again_keeps_the_others_in_the_reports(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
-    """Whatever option has changed since; and who handed in nothing is still told."""
+    """This also holds if options changed. Students without a submission stay in the reports."""
     shutil.copytree(proved, handed_in.parent / "out")
     for name in ("ada", "bob", "cy", "dee"):
         (handed_in / f"{name}.ipynb").write_text("{}")
@@ -256,7 +256,7 @@ def test_only_one_again_keeps_all_others_in_the_reports(
     assert summary.count("since then changed: options") == 3
 
 
-def test_a_file_called_as_a_student_of_the_roster_is_no_zero(
+def test_a_file_named_like_a_student_on_the_roster_is_not_a_zero(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
     shutil.copytree(proved, handed_in.parent / "out")
@@ -265,7 +265,7 @@ def test_a_file_called_as_a_student_of_the_roster_is_no_zero(
     roster.write_text("student\nabsent\nerin\n")
     ended = graded(command(lab, handed_in, "--roster", str(roster), "--jobs", "2"))
     assert ended.returncode == 1 and "was handed in: Erin.ipynb.pdf" in ended.stderr
-    assert "3 submissions are of nobody on the roster: ada, bob, cy." in ended.stderr
+    assert "3 submissions belong to no student on the roster: ada, bob, cy." in ended.stderr
     feedback = (handed_in.parent / "out" / "feedback" / "absent.md").read_text(encoding="utf-8")
     assert "no submission was found under the name absent" in feedback
     found = grades(handed_in)
@@ -282,7 +282,9 @@ def rows(folder: Path) -> set[str]:
     return set(grades(folder))
 
 
-def test_a_wrong_correction_is_told_before_anything_runs(lab: GradedLab, handed_in: Path) -> None:
+def test_a_wrong_correction_is_reported_before_anything_runs(
+    lab: GradedLab, handed_in: Path
+) -> None:
     out = handed_in.parent / "out"
     out.mkdir()
     for line, expected in (
@@ -295,7 +297,9 @@ def test_a_wrong_correction_is_told_before_anything_runs(lab: GradedLab, handed_
         assert stored(handed_in) == set()
 
 
-def test_a_lab_whose_points_are_no_number_says_where(lab: GradedLab, tmp_path: Path) -> None:
+def test_points_that_are_not_a_number_are_reported_with_their_cell(
+    lab: GradedLab, tmp_path: Path
+) -> None:
     course = tmp_path / "other"
     shutil.copytree(lab.path.parents[1], course)
     path = course / "solutions" / lab.path.name
@@ -324,10 +328,10 @@ def test_corrections_by_hand_survive_regrading(
     assert results(handed_in) == {"cy": 0}, "a result holds what the grader found"
 
 
-def test_the_time_of_a_stored_result_is_the_files(
+def test_a_stored_result_gets_the_files_current_time(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
-    """Copied again with its true time, a file that was graded as late no longer is."""
+    """A file that was graded as late is not late any more after it gets its true time."""
     shutil.copytree(proved, handed_in.parent / "out")
     (handed_in / "ada.ipynb").unlink()
     (handed_in / "bob.ipynb").unlink()
@@ -341,8 +345,8 @@ def test_the_time_of_a_stored_result_is_the_files(
     assert late == [True, False]
 
 
-def test_what_the_machine_lacks_is_no_zero(lab: GradedLab) -> None:
-    """The lab's own first cell fails, as with too few devices: the student is not to blame."""
+def test_missing_hardware_is_not_a_zero(lab: GradedLab) -> None:
+    """The lab's own first cell fails, as if the machine had too few devices."""
     matched = match(lab, parse(Copy(lab).text().encode()))
     notebook = build(lab, matched)
     notebook.cells[0].source = "raise RuntimeError('this lab needs 2 GPUs; there are 0')"
@@ -352,7 +356,7 @@ def test_what_the_machine_lacks_is_no_zero(lab: GradedLab) -> None:
     assert "needs 2 GPUs" in scored[0].notes[0]
 
 
-def test_without_a_sandbox_where_the_user_says_so(lab: GradedLab, handed_in: Path) -> None:
+def test_without_a_sandbox_if_the_user_says_so(lab: GradedLab, handed_in: Path) -> None:
     (handed_in / "ada.ipynb").unlink()
     ended = graded(command(lab, handed_in, "--sandbox", "none", "--jobs", "2"))
     assert ended.returncode == 0, ended.stderr

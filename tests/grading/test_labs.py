@@ -1,4 +1,4 @@
-"""Every lab, as the grader meets it: what is worth nothing, and what builds on what."""
+"""Every lab for the grader: which answers earn nothing, and which exercises use others."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from parlab_staff.grading.compare import right_at
 from parlab_staff.grading.graded_lab import find_lab
 from parlab_staff.grading.run import Limits, run
 
-# Hidden checks that call functions of other exercises: who gets those wrong loses points here too,
-# and is told "because of". Each is a decision: where a check can do without, it does.
+# Hidden checks that call functions of other exercises. A student who gets those wrong also loses
+# points here, and the feedback names the cause. Add one only if a check cannot avoid the call.
 BUILDS_ON = {
     "04_tensor_parallel": {
         "parallel_gpt": {"vocabulary_cross_entropy"},
@@ -35,7 +35,7 @@ LABS = [pytest.param(path, id=path.stem) for path in PATHS]
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", LABS)
 def test_an_answer_that_does_nothing_earns_nothing(path: Path) -> None:
-    """Each hidden check has values that tell an answer from `return None` and an identity.
+    """Each hidden check has values that differ for `return None` and `return` of an argument.
 
     `tests/ranks/test_stubs.py` tries this without the sandbox.
     """
@@ -56,7 +56,7 @@ def test_an_answer_that_does_nothing_earns_nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LABS)
 def test_a_hidden_check_calls_no_other_exercises_functions(path: Path) -> None:
-    """But for those that are decided on: one slip is paid for once."""
+    """A mistake should cost points only once. `BUILDS_ON` lists the exceptions."""
     lab = find_lab(path.stem)
     found = {e.key: {k for cell in e.hidden for k in lab.builds_on[cell]} for e in lab.exercises}
     others = {key: keys - {key} for key, keys in found.items() if keys - {key}}

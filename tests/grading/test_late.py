@@ -1,4 +1,4 @@
-"""Being late: what is taken off, from when on, and what cannot be read."""
+"""Late submissions: how much they lose, from which time, and which policies are invalid."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -63,7 +63,7 @@ def test_the_text_says_how_late_and_what_it_costs() -> None:
     assert read_policy("none").judge(after(milliseconds=1), DUE).text == "less than a second late"
 
 
-def test_what_is_not_known_is_not_late() -> None:
+def test_an_unknown_time_is_not_late() -> None:
     policy = read_policy("zero")
     assert policy.judge(after(days=1), None).factor == 1.0
     unknown = policy.judge(None, DUE)
@@ -79,7 +79,7 @@ def test_a_time_without_an_offset_is_local(monkeypatch) -> None:
         assert read_moment("2026-11-20T13:00") == DUE
         assert read_moment("2026-11-20T19:00+01:00") == DUE
         assert read_moment(" 2026-11-20T18:00Z ") == DUE
-        # In summer the clock differs by another hour.
+        # Summer time has another offset.
         assert read_moment("2026-07-01T14:00") == datetime(2026, 7, 1, 18, tzinfo=UTC)
     finally:
         monkeypatch.undo()
@@ -95,8 +95,8 @@ def test_a_due_date_alone_lasts_to_the_end_of_its_day() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "20.11.2026", "0001-01-01T00:00"])
-def test_what_is_no_time_is_refused(text: str, monkeypatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Tokyo")  # midnight of the year 1 has no UTC there
+def test_an_invalid_time_is_refused(text: str, monkeypatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")  # there, midnight of the year 1 has no time in UTC
     time.tzset()
     try:
         with pytest.raises(ValueError, match=r"is not a time: write it as 2026-11-30T18:00"):

@@ -1,4 +1,4 @@
-"""Folders of graders that were killed: the next one removes its own, and touches no other."""
+"""A grader removes the folders of killed graders, and no others."""
 
 import os
 import subprocess
@@ -12,13 +12,13 @@ from parlab_staff.grading import run
 
 @pytest.fixture
 def gone() -> int:
-    """A process that has ended."""
+    """The id of a process that has ended."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     return ended.pid
 
 
-def test_what_a_killed_grader_left_is_removed(gone: int, tmp_path: Path) -> None:
+def test_folders_of_killed_graders_are_removed(gone: int, tmp_path: Path) -> None:
     left = tmp_path / f"{run.PREFIX}{gone}-x"
     (left / "door" / "deep").mkdir(parents=True)
     (left / "door").chmod(0o500)
@@ -26,8 +26,8 @@ def test_what_a_killed_grader_left_is_removed(gone: int, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_link_is_nobodys_folder(gone: int, tmp_path: Path) -> None:
-    """On a shared machine anybody can put one there."""
+def test_a_link_is_not_removed(gone: int, tmp_path: Path) -> None:
+    """On a shared machine, any user can create one there."""
     target = tmp_path / "target"
     target.mkdir()
     (target / "secret").touch(mode=0o400)
@@ -37,7 +37,7 @@ def test_a_link_is_nobodys_folder(gone: int, tmp_path: Path) -> None:
     assert link.is_symlink() and os.stat(target / "secret").st_mode & 0o777 == 0o400
 
 
-def test_what_lives_is_left_alone(tmp_path: Path) -> None:
+def test_folders_of_running_graders_are_kept(tmp_path: Path) -> None:
     running_now = tmp_path / f"{run.PREFIX}{os.getpid()}-x"
     running_now.mkdir()
     run.remove_leftovers(tmp_path)

@@ -1,4 +1,4 @@
-"""What is handed out: all that a student needs, and nothing of a solution or a hidden check."""
+"""The handout: everything that a student needs, and no solution or hidden check."""
 
 import json
 import os
@@ -30,13 +30,13 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh process, in the folder, without what `.venv` knows of this checkout."""
+    """Run code in a new process in the folder, which cannot import from this checkout."""
     alone = "import sys; sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f)]"
     command = [sys.executable, "-B", "-c", f"{alone}\n{code}"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
-def test_it_holds_one_lab_and_all_that_it_needs(released: Path) -> None:
+def test_the_handout_has_one_lab_and_everything_it_needs(released: Path) -> None:
     named = set(files(released))
     assert {name for name in named if name.endswith(".ipynb")} == {"labs/01_mpi.ipynb"}
     lab = (released / "labs" / "01_mpi.ipynb").read_bytes()
@@ -52,13 +52,13 @@ def test_it_holds_one_lab_and_all_that_it_needs(released: Path) -> None:
         assert (released / "labs" / link).is_file(), link
 
 
-def test_nothing_of_the_instructor_is_in_it(released: Path) -> None:
+def test_the_handout_has_no_files_of_the_instructor(released: Path) -> None:
     folders = {part for name in files(released) for part in Path(name).parts[:-1]}
     assert not folders & {"parlab_staff", "solutions", "tests", "__pycache__", ".venv"}
 
 
 def said(path: Path) -> str:
-    """The text of a file, of a notebook its cells', with single spaces."""
+    """Return the text of a file or of a notebook's cells, with single spaces."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
@@ -66,8 +66,8 @@ def said(path: Path) -> str:
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_no_solution_and_no_hidden_check_is_in_it(lab: str, tmp_path: Path) -> None:
-    """Looked for without the code that releases: markers are found anew."""
+def test_the_handout_has_no_solution_and_no_hidden_check(lab: str, tmp_path: Path) -> None:
+    """This searches for the markers itself, without the code that releases labs."""
     texts = {
         path: said(path)
         for path in write_handout(lab, tmp_path / "handout").rglob("*")
@@ -105,7 +105,7 @@ def test_a_leak_is_noticed_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_secret_is_found_where_it_stands() -> None:
+def test_leaks_finds_the_secrets_in_the_sources() -> None:
     (lab,) = select(Course(ROOT).read(), ["mpi"])
     where = {line.split(" ")[0] for line in leaks(lab, ROOT / "solutions")}
     assert where == {"01_mpi.py", "01_mpi.ipynb"}
@@ -129,7 +129,7 @@ def test_the_stamp_says_which_version_of_the_lab_it_is(released: Path) -> None:
     assert stamp["derived"] == notebook["metadata"][OWN]["derived"]
 
 
-def test_twice_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:
+def test_releasing_twice_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     one, other = files(released), files(write_handout("01_mpi", tmp_path / "empty"))
     assert list(tmp_path.iterdir()) == [tmp_path / "empty"]
@@ -137,7 +137,7 @@ def test_twice_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:
     assert one == other
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for taken in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(ValueError, match="not an empty folder"):
@@ -145,12 +145,12 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     assert files(tmp_path) == {"notes.txt": b"mine"}
 
 
-def test_an_unknown_lab_is_answered_with_those_there_are(tmp_path: Path) -> None:
+def test_an_unknown_lab_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the labs are: 01_mpi, "):
         write_handout("99_nothing", tmp_path / "handout")
 
 
-def test_a_fresh_python_imports_from_it_and_finds_no_solutions(released: Path) -> None:
+def test_python_imports_from_the_handout_and_finds_no_solutions(released: Path) -> None:
     code = """if True:
         from IPython.core.interactiveshell import InteractiveShell
         import parlab.cluster, parlab.checks.mpi, parlab.data
@@ -167,7 +167,7 @@ def test_a_fresh_python_imports_from_it_and_finds_no_solutions(released: Path) -
     assert "this copy of the course comes without solutions" in second
 
 
-def test_its_commands_are_those_of_a_student(released: Path) -> None:
+def test_the_handouts_commands_are_those_of_a_student(released: Path) -> None:
     command = "from parlab.setup.cli import main; main()"
     printed = python(released, f"import sys; sys.argv[1:] = ['--help']; {command}").stdout
     assert set(re.findall(r"^│ ([a-z]+)  ", printed, re.MULTILINE)) == {"lab", "doctor", "profile"}
@@ -177,8 +177,8 @@ def test_its_commands_are_those_of_a_student(released: Path) -> None:
     assert "No such command 'grade'" in refused.stderr
 
 
-def test_its_makefile_names_what_a_student_has_files_for(released: Path) -> None:
-    # This may be running below a make, which would have the one in here talk of itself.
+def test_the_handouts_makefile_has_only_targets_that_work(released: Path) -> None:
+    # This test may run below a make, whose variables would change the output of the inner one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     printed = subprocess.run(
         ["make", "help"], cwd=released, env=env, capture_output=True, text=True
@@ -190,7 +190,7 @@ def test_its_makefile_names_what_a_student_has_files_for(released: Path) -> None
     assert {"lab", "doctor"} <= set(named) <= listed
 
 
-def test_its_pages_lead_to_the_one_lab(released: Path) -> None:
+def test_the_handouts_pages_link_to_its_lab(released: Path) -> None:
     start = (released / "labs" / "START.md").read_text()
     assert re.findall(r"\((\w+\.ipynb)\)", start) == ["01_mpi.ipynb"]
     readme = (released / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The reports: what they say, and that no text of a student becomes anything else than text."""
+"""The reports: their contents, and that a student's text is never HTML, a formula, or code."""
 
 import csv
 import io
@@ -78,7 +78,7 @@ def missing(student: str) -> Entry:
 
 
 class Page(HTMLParser):
-    """What a page holds: tags with their attributes, and its text."""
+    """The tags of a page with their attributes, and its text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def hostile(tmp_path_factory) -> Path:
     return written(tmp_path_factory.mktemp("out"), *entries, command=HOSTILE[0], date=HOSTILE[1])
 
 
-def test_each_file_is_written_and_told(tmp_path: Path) -> None:
+def test_each_file_is_written_and_returned(tmp_path: Path) -> None:
     paths = write_reports(tmp_path, Gradebook("01_mpi", (entry("bo"), entry("anna"))))
     names = [path.relative_to(tmp_path).as_posix() for path in paths]
     assert names == [
@@ -145,16 +145,16 @@ def test_the_same_gradebook_gives_the_same_bytes_in_any_order(tmp_path: Path) ->
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
-def test_nobody_is_a_class_too(tmp_path: Path) -> None:
+def test_a_class_without_students_has_reports(tmp_path: Path) -> None:
     written(tmp_path)
     assert table(tmp_path) == []
     assert "handed in 0" in Page(tmp_path / "summary.html").text
 
 
-# What a file is
+# Files
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
+def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
     path = write_atomically(tmp_path / "a.txt", "before")
     monkeypatch.setattr(paths.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(OSError, match="full"):
@@ -175,7 +175,7 @@ def test_a_readable_name_stays_as_it_is(name: str) -> None:
     assert file_name(name) == name
 
 
-def test_file_names_are_safe_and_no_two_alike_on_any_system() -> None:
+def test_file_names_are_safe_and_unique_on_all_systems() -> None:
     students = [*HOSTILE, "a/b", "a\\b", "a:b", "a_b", "ß", "ss", "nul.txt", "ﬁ", "fi", "x.", "x"]
     names = [file_name(student) for student in students]
     for name in names:
@@ -188,14 +188,16 @@ def test_file_names_are_safe_and_no_two_alike_on_any_system() -> None:
 
 
 @pytest.mark.parametrize("victim", ["a/b", "Anna"])
-def test_nobody_takes_another_students_file_by_the_choice_of_a_name(victim: str) -> None:
+def test_no_name_replaces_another_students_file(victim: str) -> None:
     assert file_name(file_name(victim)) != file_name(victim)
 
 
 # grades.csv
 
 
-def test_the_table_has_a_row_a_student_and_a_column_an_exercise(tmp_path: Path) -> None:
+def test_the_table_has_rows_for_students_and_columns_for_exercises(
+    tmp_path: Path,
+) -> None:
     late = entry("bo", name="Bo Chen", late=True, late_text="1 day late", factor=0.9)
     stranger = entry("carl", on_roster=False, message="an old release\nmore")
     assert table(written(tmp_path, stranger, late)) == [
@@ -211,7 +213,7 @@ def test_the_table_has_a_row_a_student_and_a_column_an_exercise(tmp_path: Path) 
     assert (tmp_path / "grades.csv").read_bytes().startswith(b"\xef\xbb\xbf")
 
 
-def test_what_could_not_be_graded_is_blank_and_never_zero(tmp_path: Path) -> None:
+def test_an_ungraded_exercise_is_blank_and_never_zero(tmp_path: Path) -> None:
     slip = exercise("ring", 0, status=GradeStatus.GRADER_ERROR)
     whole = entry("carl", status=GradeStatus.GRADER_ERROR)
     rows = table(
@@ -230,7 +232,7 @@ def test_what_could_not_be_graded_is_blank_and_never_zero(tmp_path: Path) -> Non
     assert "no score of 3" in (tmp_path / "feedback" / "anna.md").read_text()
 
 
-def test_points_added_by_hand_have_a_column_where_there_are_any(tmp_path: Path) -> None:
+def test_points_added_by_hand_have_a_column_if_there_are_any(tmp_path: Path) -> None:
     added = ExerciseResult(
         BY_HAND, GradeStatus.PASSED, 1.5, 0, "corrected by hand: 1.5 points added"
     )
@@ -258,11 +260,11 @@ def test_no_cell_of_a_hostile_class_is_a_formula_or_breaks_a_row(hostile: Path) 
     for row in rows:
         assert None not in row and None not in row.values()
         for text in row.values():
-            # Also for a spreadsheet that parts cells at semicolons.
+            # Some spreadsheets separate cells at semicolons.
             for part in text.split(";"):
                 assert not re.match(r"\s*[=+\-@]", part), row
             assert text.isprintable(), text
-    # Quotes keep a semicolon inside its cell there.
+    # Quotes keep a semicolon inside of its cell.
     assert (hostile / "grades.csv").read_text(encoding="utf-8-sig").startswith('"student","name"')
     students = {row["student"] for row in rows}
     assert {"'=HYPERLINK(1)", "'-rf", "a;'=1+1", r"lone \udc80", "red\\x00\\x07"} <= students
@@ -271,7 +273,7 @@ def test_no_cell_of_a_hostile_class_is_a_formula_or_breaks_a_row(hostile: Path) 
 # junit.xml
 
 
-def test_junit_has_a_suite_a_student_and_a_case_an_exercise(tmp_path: Path) -> None:
+def test_junit_has_suites_for_students_and_cases_for_exercises(tmp_path: Path) -> None:
     kinds = {
         GradeStatus.PASSED: None,
         **dict.fromkeys((GradeStatus.PARTIAL, GradeStatus.FAILED), "failure"),
@@ -294,8 +296,8 @@ def test_junit_has_a_suite_a_student_and_a_case_an_exercise(tmp_path: Path) -> N
             assert (case[0].get("type"), case[0].text) == (status.value, "first\nsecond")
 
 
-def test_names_that_read_the_same_have_suites_of_their_own(tmp_path: Path) -> None:
-    """A control character is shown as it is escaped, and somebody may be called like that."""
+def test_names_that_look_the_same_have_different_suites(tmp_path: Path) -> None:
+    """A control character is shown escaped, and another student may have that text as a name."""
     written(tmp_path, entry("a\x07"), entry("a\\x07"), entry("a\\x07", exercise("ring", 0)))
     root = ElementTree.parse(tmp_path / "junit.xml").getroot()
     names = [suite.get("name") for suite in root.findall("testsuite")]
@@ -366,7 +368,7 @@ def test_feedback_says_how_each_exercise_went_and_never_the_notes(tmp_path: Path
 
 
 def test_feedback_says_how_the_points_came_about(tmp_path: Path) -> None:
-    """Of an exercise, and of the whole before what being late costs."""
+    """It shows the parts of an exercise, and the total before the deduction for lateness."""
     parts = "check 0 of 2, further check 1 of 1"
     late = {"late": True, "late_text": "1 day late: 50 % are taken off", "factor": 0.5}
     written(tmp_path, entry("anna", exercise("ring", 1, parts=parts), exercise("tree", 3), **late))
@@ -387,7 +389,7 @@ def test_a_long_message_is_cut_and_says_by_how_much(tmp_path: Path) -> None:
     assert shown("x" * 8_000) == "x" * 8_000
 
 
-def test_every_status_has_its_words_and_a_sign_of_its_own() -> None:
+def test_every_status_has_words_and_a_unique_sign() -> None:
     assert set(OF_EXERCISE) == set(OF_SUBMISSION) == set(SIGNS) == set(GradeStatus)
     assert len(set(SIGNS.values())) == len(GradeStatus)
 
@@ -440,7 +442,7 @@ def test_points_are_written_shortly(points: float | None, text: str) -> None:
 # Numbers of the summary
 
 
-def test_what_could_not_be_graded_counts_in_no_mean() -> None:
+def test_ungraded_exercises_count_in_no_mean() -> None:
     entries = [
         entry("anna", exercise("ring", 3), exercise("tree", 0)),
         entry("bo", exercise("ring", None), exercise("tree", 1.5)),
@@ -456,7 +458,7 @@ def test_what_could_not_be_graded_counts_in_no_mean() -> None:
     assert numbers.bins == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
-def test_all_points_are_in_the_last_column_and_no_points_are_all_of_none() -> None:
+def test_all_points_are_in_the_last_column_even_if_there_are_none() -> None:
     full = entry("anna", exercise("ring", 3), exercise("tree", 3))
     assert totals([full]).bins == [0] * 9 + [1]
     worthless = ExerciseResult("ring", GradeStatus.PASSED, 0, 0)
@@ -464,7 +466,7 @@ def test_all_points_are_in_the_last_column_and_no_points_are_all_of_none() -> No
     assert (row.full, row.nothing, row.share) == (1, 0, 1.0)
 
 
-def test_an_exercise_that_nobody_could_be_graded_in_comes_last() -> None:
+def test_an_exercise_without_graded_submissions_comes_last() -> None:
     entries = [entry("anna", exercise("ring", None), exercise("tree", 3))]
     assert [(row.key, row.share) for row in exercise_rows(entries, list(KEYS))] == [
         ("tree", 1.0),
@@ -495,11 +497,11 @@ def test_an_exercise_that_nobody_could_be_graded_in_comes_last() -> None:
         ("Interrupted. These ranks had not finished:\nrank 1  line 3: recv()", "Interrupted."),
     ],
 )
-def test_a_message_is_known_again_whoever_it_is_about(message: str, text: str) -> None:
+def test_equal_messages_about_different_ranks_are_counted_together(message: str, text: str) -> None:
     assert normalized(exercise("ring", 1, message)) == text
 
 
-def test_what_most_students_were_told_comes_first(tmp_path: Path) -> None:
+def test_the_most_frequent_message_comes_first(tmp_path: Path) -> None:
     def with_messages(student: str, ring: str, tree: str) -> Entry:
         return entry(student, exercise("ring", 0, ring), exercise("tree", 0, tree))
 
@@ -524,7 +526,7 @@ def test_the_summary_says_where_the_code_is_and_when_it_came(tmp_path: Path) -> 
     assert "a.ipynb , handed in 2026-11-30 18:00:00+01:00" in text
 
 
-def test_the_summary_has_way_time_and_seconds_of_each_student(tmp_path: Path) -> None:
+def test_the_summary_has_path_time_and_seconds_of_each_student(tmp_path: Path) -> None:
     anna, bo = entry("anna", seconds=20.5), entry("bo", seconds=30.0, late_text="1 hour late")
     anna.result.path, anna.result.submitted = "class/anna/x.ipynb", "2026-11-30T17:00:00.25+01:00"
     bo.result.path, bo.result.submitted = "class/bo/x.ipynb", "2026-11-30T19:00:00+01:00"
@@ -536,7 +538,7 @@ def test_the_summary_has_way_time_and_seconds_of_each_student(tmp_path: Path) ->
     assert all_of_them in text
 
 
-def test_one_mistake_is_one_row_on_whichever_ranks_it_was(tmp_path: Path) -> None:
+def test_one_mistake_on_different_ranks_is_one_row(tmp_path: Path) -> None:
     def with_messages(student: str, message: str) -> Entry:
         return entry(student, exercise("ring", 0, message), exercise("tree", 3))
 
@@ -566,11 +568,11 @@ def test_the_summary_counts_the_class_and_says_how_it_was_graded(tmp_path: Path)
     ignored = ("class/notes.pdf",)
     page = Page(written(tmp_path, *entries, **facts, ignored=ignored) / "summary.html")
     for words in [
-        "beside the submissions, and are none as far as the grader can tell. class/notes.pdf",
+        "the grader does not recognize them as submissions. class/notes.pdf",
         *("handed in 4", "without a submission 1", "could not be graded 1", "late 1", "roster 1"),
         "Half of the class has 4 of 6 points or more",
         "carl could not be read or run: the file is empty",
-        "bo no total, and not a zero",
+        "bo no total yet (not a zero)",
         "dora not on the roster",
         "1 without a submission emil",
         *facts.values(),

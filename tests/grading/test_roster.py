@@ -56,7 +56,7 @@ def test_a_roster_is_read_however_the_spreadsheet_saved_it(tmp_path, encoding, d
 
 @pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "sep=\t", "sep=|"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_excels_line_that_names_the_separator_is_no_header(tmp_path, first, end) -> None:
+def test_excels_line_with_the_separator_is_not_the_header(tmp_path, first, end) -> None:
     rows = ["student;name, given", "anna;Anna, A.", ";nobody"]
     text = end.join([first, *rows]).replace(";", first.strip('"')[-1])
     with pytest.raises(ValueError, match="line 4: the student is missing"):
@@ -99,7 +99,7 @@ def test_a_name_with_invisible_characters_is_found(tmp_path: Path) -> None:
         (b"student\nanna\nm\xfcller\n", r"line 3: not UTF-8; save it as .CSV UTF-8."),
     ],
 )
-def test_a_roster_that_cannot_be_read_says_where(tmp_path, content, words) -> None:
+def test_an_invalid_roster_is_reported_with_its_line(tmp_path, content, words) -> None:
     path = written(tmp_path, content, "roster.csv")
     with pytest.raises(ValueError, match=rf"roster\.csv, {words}"):
         read_roster(path)
@@ -120,7 +120,7 @@ def test_an_extension_and_a_known_time_win_over_the_file(tmp_path: Path) -> None
     assert graded_entry(result, policy, None).late_text == ""
 
 
-def test_who_handed_nothing_in_is_not_late() -> None:
+def test_a_student_without_a_submission_is_not_late() -> None:
     result = submission(points=(0, 0))
     result.status, result.submitted = GradeStatus.MISSING, "2026-11-21T18:00:00+00:00"
     entry = graded_entry(result, read_policy("zero"), read_due("2026-11-20"))
@@ -161,7 +161,7 @@ def test_statuses_follow_the_corrected_points(tmp_path, points, exercise_status,
     assert (after.exercises[0].status, after.status) == (exercise_status, status)
 
 
-def test_what_could_not_be_graded_can_be_graded_by_hand(tmp_path: Path) -> None:
+def test_an_ungraded_exercise_can_be_graded_by_hand(tmp_path: Path) -> None:
     ungraded = submission(points=(None, 3))
     ungraded.status = GradeStatus.GRADER_ERROR
     assert graded_entry(ungraded, read_policy("none")).total is None
@@ -171,7 +171,9 @@ def test_what_could_not_be_graded_can_be_graded_by_hand(tmp_path: Path) -> None:
     assert (half.status, half.points) == (GradeStatus.GRADER_ERROR, None)
 
 
-def test_points_for_the_whole_are_added_after_lateness_and_never_below_zero(tmp_path) -> None:
+def test_points_for_the_submission_ignore_lateness_and_no_total_is_negative(
+    tmp_path,
+) -> None:
     policy, due = read_policy("50/day"), read_due("2026-11-20T18:00Z")
     late = submission(points=(3, 1))
     late.submitted = "2026-11-21T00:00:00+00:00"
@@ -222,12 +224,12 @@ def test_a_name_can_be_copied_from_grades_csv(tmp_path: Path, student: str) -> N
         ("anna,tree,2,", r"line 2 already corrects this"),
     ],
 )
-def test_a_correction_that_cannot_be_says_where(tmp_path, row, words) -> None:
+def test_an_invalid_correction_is_reported_with_its_line(tmp_path, row, words) -> None:
     with pytest.raises(ValueError, match=rf"corrections\.csv, line 3: {words}"):
         corrected(tmp_path, f"anna,tree,1,\n{row}\n")
 
 
-def test_a_correction_of_a_student_who_is_not_graded_now_waits(tmp_path: Path) -> None:
+def test_a_correction_of_a_student_without_a_result_is_ignored(tmp_path: Path) -> None:
     path = written(tmp_path, "student,exercise,points\nbo,ring,1\n")
     results = apply_corrections([submission()], read_corrections(path), other_students=["bo"])
     assert results == [submission()]

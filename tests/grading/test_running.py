@@ -1,4 +1,4 @@
-"""Cells that do not end, take too much, or attack their kernel: real kernels, without ranks."""
+"""Cells that do not end, use too much, or attack their kernel, in real kernels without ranks."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from tests.grading.plain_lab import make_course
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("bubblewrap")]
 CASES = [*cases_running.case, *cases_kernel.case, *cases_state.case]
-# What only `make test-all` grades: other ways to the same end, and right answers before wrong ones.
+# The cases that only `make test-all` grades: variants of others, and right answers before wrong.
 NIGHTLY = {
     *("kills_itself", "segfault", "sleeps", "prints_one_long_line", "writes_without_a_name"),
     *("takes_memory_as_files", "takes_memory_in_datagrams", "takes_memory_in_connections"),
@@ -25,8 +25,8 @@ EACH_CASE = [
     pytest.param(case, id=case.name, marks=[pytest.mark.nightly] if case.name in NIGHTLY else [])
     for case in CASES
 ]
-# An honest cell of this lab takes milliseconds, an honest submission 200 MB. What a case takes, it
-# must have taken before its cell is over: on a busy machine 1 GiB in connections took longer.
+# A normal cell of this lab takes milliseconds, and a normal submission 200 MB. The memory limit is
+# low, because a case must reach it before its cell ends: on a busy machine, 1 GiB took too long.
 LIMITS = ["--cell-timeout", "12", "--timeout", "120", "--memory", "0.5"]
 
 
@@ -34,7 +34,7 @@ LIMITS = ["--cell-timeout", "12", "--timeout", "120", "--memory", "0.5"]
 def results(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, SubmissionResult]:
-    """The results of all cases if nightly tests are selected, and else of those of the day."""
+    """The results of all cases if nightly tests are selected, and otherwise of the others."""
     items = [item for item in request.session.items if item.path == request.path]
     every = any(item.get_closest_marker("nightly") for item in items)
     root = tmp_path_factory.mktemp("running")
@@ -44,7 +44,7 @@ def results(
     for case in CASES:
         if every or case.name not in NIGHTLY:
             case.write(folder, lab)
-    # Many of them wait for a limit: more of them than cores.
+    # Use more jobs than cores, because many cases wait for a time limit.
     arguments = ["grade", str(lab.path), str(folder), "--out", str(out), "--jobs", "4", *LIMITS]
     ended = subprocess.run(
         [sys.executable, "-m", "parlab.setup.cli", *arguments],

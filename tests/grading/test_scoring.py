@@ -1,4 +1,4 @@
-"""Points from what happened in the cells, without a kernel."""
+"""Points, computed from the outcomes of cells, without a kernel."""
 
 from math import inf
 from pathlib import Path
@@ -25,7 +25,7 @@ def exercise(**hidden: tuple[float, dict]) -> GradedExercise:
 
 
 def scored(one: GradedExercise, line: str, shown: dict[str, list]) -> tuple[str, float | None]:
-    """Status and points where the check printed `line`, and hidden checks displayed `shown`."""
+    """Return status and points if the check prints `line` and hidden checks display `shown`."""
     cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=line)}
     cells |= {cell: CellRun("ok", json=values) for cell, values in shown.items()}
     result = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells))
@@ -43,7 +43,7 @@ def scored(one: GradedExercise, line: str, shown: dict[str, list]) -> tuple[str,
         (LINE, [EXPECTED, EXPECTED], ("failed", 0)),
     ],
 )
-def test_a_visible_check_counts_where_all_hidden_values_are_right(
+def test_a_visible_check_counts_if_all_hidden_values_are_right(
     line: str, shown: list, expected: tuple[str, float]
 ) -> None:
     assert scored(exercise(hidden=(1.0, EXPECTED)), line, {"hidden": shown}) == expected
@@ -57,7 +57,7 @@ def test_a_visible_check_counts_where_all_hidden_values_are_right(
         (LINE, {"sum": [3, 6]}, "check 0 of 3, further check 0.5 of 1; the check's points count"),
     ],
 )
-def test_how_the_points_came_about_is_told(line: str, shown: dict, parts: str) -> None:
+def test_the_parts_of_the_points_are_reported(line: str, shown: dict, parts: str) -> None:
     one = exercise(hidden=(1.0, EXPECTED))
     cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=line)}
     cells["hidden"] = CellRun("ok", json=[shown])
@@ -89,7 +89,7 @@ def test_a_line_of_a_hidden_check_in_an_error_is_withheld() -> None:
         (CellRun("ok", json=[{}]), "none are right."),
     ],
 )
-def test_how_a_hidden_check_ended_is_told_without_its_text(hidden: CellRun, says: str) -> None:
+def test_the_end_of_a_hidden_check_is_reported_without_its_text(hidden: CellRun, says: str) -> None:
     one = exercise(hidden=(1.0, EXPECTED))
     cells = {one.cell: CellRun("ok"), "check-add": CellRun("ok", text=LINE), "hidden": hidden}
     message = score_exercise(one, Matched({"add": "def add(): ..."}), NotebookRun(cells)).message
@@ -104,7 +104,7 @@ def test_how_a_hidden_check_ended_is_told_without_its_text(hidden: CellRun, says
         ending.replaced_text(["x"]),
     ],
 )
-def test_what_became_of_the_ranks_is_no_feedback(text: str) -> None:
+def test_the_state_of_the_ranks_is_not_in_the_feedback(text: str) -> None:
     one = exercise(hidden=(1.0, EXPECTED))
     shown_text = f"all ranks: add: it hangs\n{text}"
     cells = {one.cell: CellRun("ok"), "hidden": CellRun("error")}
@@ -134,13 +134,13 @@ def test_a_submission_that_could_not_be_graded_says_why(tmp_path: Path) -> None:
     assert result.notes == ["the kernel did not start: no room"]
 
 
-def test_a_printed_line_alone_is_worth_nothing() -> None:
-    """Code can print what a check prints: without values to compare it proves nothing."""
+def test_a_printed_line_alone_earns_nothing() -> None:
+    """Code can print the same line as a check, so only values are a proof."""
     assert scored(exercise(), LINE, {}) == ("failed", 0)
 
 
-def test_what_a_check_calls_through_a_helper_is_named_as_the_cause() -> None:
-    """The answer to `mean` is right and calls nothing; its hidden check calls `total`."""
+def test_an_exercise_that_a_check_uses_is_named_as_the_cause() -> None:
+    """The answer to `mean` is right and calls nothing, but its hidden check calls `total`."""
     lab = in_process_lab()
     sources = {
         "total": "def twice(function):\n    return function([2, 2]) / total([2])\n"

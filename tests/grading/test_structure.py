@@ -1,4 +1,4 @@
-"""Files and notebooks of every kind, from the file to the score; the cells run in this process."""
+"""Files and notebooks of every kind are graded. Their cells run in this process."""
 
 from pathlib import Path
 
@@ -29,15 +29,15 @@ def test_submission(case: Case, grader: InProcess, tmp_path: Path) -> None:
     case.verify(grader.grade(submission))
 
 
-def test_a_text_about_ranks_calls_nothing(grader: InProcess) -> None:
+def test_a_rank_call_in_a_text_cell_is_not_a_call(grader: InProcess) -> None:
     copy = Copy(grader.lab)
     copy.cells.insert(0, nbformat.v4.new_markdown_cell("cluster.start(2)"))
     matched = match(grader.lab, copy.notebook)
     assert (matched.notes, matched.left_out, matched.after) == ([], [], {})
 
 
-def test_no_reference_runs_beside_a_students_code(grader: InProcess) -> None:
-    """What runs in the student's process can be read there."""
+def test_no_reference_is_in_the_process_of_a_students_code(grader: InProcess) -> None:
+    """A student's code can read everything that runs in its process."""
     copy = Copy(grader.lab)
     for exercise in grader.lab.exercises:
         copy.answer(exercise.key, f"%%px\ndef {exercise.key}(*args):\n    return 1 / 0\n")
@@ -49,7 +49,7 @@ def test_no_reference_runs_beside_a_students_code(grader: InProcess) -> None:
 
 
 def reference_lines(lab: GradedLab) -> set[str]:
-    """The lines of the reference's answers that nobody was given."""
+    """Return the lines of the reference's answers that are not in the handout."""
     given = "\n".join(cell.source for cell in lab.handed_out.cells)
     cells = {exercise.cell for exercise in lab.exercises}
     lines = {line for c in lab.cells if c.id in cells for line in c.source.split("\n")}

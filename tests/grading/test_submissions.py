@@ -1,4 +1,4 @@
-"""Which student a path is of, and which file counts."""
+"""Finding submissions: which student a path belongs to, and which file counts."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,7 +77,7 @@ def test_names_are_composed_and_visible(file: str, student: str, tmp_path: Path)
     [
         (["ada/x.ipynb", "ada/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: x.ipynb"),
         (["ada.ipynb", "ada/01_mpi.ipynb"], "ada", "which of these counts: "),
-        (["ada/notes.txt", "bob/x.ipynb"], "ada", "no notebook is among what was handed in: notes"),
+        (["ada/notes.txt", "bob/x.ipynb"], "ada", "no notebook was handed in, only notes"),
         (["ada/a/x.ipynb", "ada/b/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: a"),
         (["ada/a/01_mpi.ipynb", "ada/01_mpi.ipynb", "b/x.ipynb"], "ada", "which notebook counts"),
         (["ada/lab.zip", "bob/x.ipynb"], "ada", "lab.zip is an archive: unpack it"),
@@ -88,16 +88,18 @@ def test_names_are_composed_and_visible(file: str, student: str, tmp_path: Path)
         (["ada.ipynb.gz", "bob.ipynb"], "ada", "ada.ipynb.gz is an archive: unpack it"),
         (["ada/.ipynb_checkpoints/x.ipynb", "b/x.ipynb"], "ada",
          "the only notebooks are where tools keep theirs: .ipynb_checkpoints/x.ipynb"),
-        (["ada/.repo/x.py", "bob/y.py"], "ada", "no notebook is among what was handed in: .repo/x"),
-        ([f"ada/{'a/' * 120}x.ipynb", "b/x.ipynb"], "ada", "no notebook is among what was handed"),
-        (["ada/x.py", "bob/y.py"], "ada", "no notebook is among what was handed in: x.py"),
+        (["ada/.repo/x.py", "bob/y.py"], "ada", "no notebook was handed in, only .repo/x"),
+        ([f"ada/{'a/' * 120}x.ipynb", "b/x.ipynb"], "ada", "no notebook was handed in, only"),
+        (["ada/x.py", "bob/y.py"], "ada", "no notebook was handed in, only x.py"),
     ],
 )  # fmt: skip
-def test_what_is_not_clear_is_told(files: list, student: str, problem: str, tmp_path: Path) -> None:
+def test_an_unclear_submission_is_reported(
+    files: list, student: str, problem: str, tmp_path: Path
+) -> None:
     assert students(make(tmp_path, *files))[student].startswith(problem)
 
 
-def test_what_is_no_submission_is_listed(tmp_path: Path) -> None:
+def test_files_that_are_no_submission_are_listed(tmp_path: Path) -> None:
     names = ["a.ipynb", "b.ipynb", "c.pdf", "notes.txt", ".DS_Store", ".git/config"]
     root = make(tmp_path, *names, ".venv/lib/x.ipynb", "node_modules/y.ipynb")
     found = find_submissions([root], LAB)
@@ -107,7 +109,7 @@ def test_what_is_no_submission_is_listed(tmp_path: Path) -> None:
 
 
 def claimed(root: Path, *roster: str) -> tuple[dict[str, str], list[str]]:
-    """What each student has, or what is wrong with it; and what is nobody's."""
+    """Return each student's file or problem, and the files that belong to no student."""
     found = find_submissions([root], LAB)
     claim(found, dict.fromkeys(roster, ""))
     assert all(s.given for s in found.submissions)
@@ -115,12 +117,12 @@ def claimed(root: Path, *roster: str) -> tuple[dict[str, str], list[str]]:
     return theirs, [path.name for path in found.ignored]
 
 
-def test_a_file_called_as_a_student_is_not_nothing(tmp_path: Path) -> None:
-    """With a roster it is known who that is: told, and no zero."""
+def test_a_file_named_like_a_student_counts_as_handed_in(tmp_path: Path) -> None:
+    """The roster identifies the student, so the file is reported, and the score is not 0."""
     names = ["ada.ipynb", "ada.pdf", "b.ipynb", "cy.pdf", "cy.txt", "eve.ipynb.docx", "Gil.PDF"]
     root = make(tmp_path, *names, "ann.lee.pdf", "notes.txt")
     theirs, ignored = claimed(root, "ada", "cy", "dee", "eve", "gil", "ann", "ann.lee")
-    problem = "no notebook is among what was handed in: "
+    problem = "no notebook was handed in, only "
     expected_problems = {
         "cy": "cy.pdf",
         "eve": "eve.ipynb.docx",
@@ -148,10 +150,10 @@ def test_a_file_called_as_a_student_is_not_nothing(tmp_path: Path) -> None:
           "ANNA": "is it handed in under another name: anna? Call it ANNA"}),
     ],
 )  # fmt: skip
-def test_a_name_in_other_letters_is_no_zero(
+def test_a_name_in_other_capitals_is_not_a_zero(
     files: list[str], roster: list[str], expected: dict, tmp_path: Path
 ) -> None:
-    """It is joined with the roster's where nobody else is called so, and told elsewhere."""
+    """It is assigned to the student if no other has such a name, and reported otherwise."""
     assert claimed(make(tmp_path, *files), *roster) == (expected, [])
 
 
@@ -162,7 +164,7 @@ ANNA, BO = "Anna Beispiel", "Bo Chen"
 @pytest.mark.parametrize(
     ("files", "roster"),
     [
-        # Moodle, with and without folders, and with the text that it keeps apart
+        # Moodle, with and without folders, and with a separate text
         ([f"{ANNA}_4711{MOODLE}/x.ipynb", f"{BO}_12{MOODLE}/01_mpi.ipynb"], {"a": ANNA, "b": BO}),
         ([f"{ANNA}_4711{MOODLE}01_mpi.ipynb", f"{BO}_12{MOODLE}x.ipynb"], {ANNA: "", BO: ""}),
         ([f"{ANNA}{MOODLE}/x.ipynb", f"{BO}_12{MOODLE}/x.ipynb"], {"Beispiel, Anna": "", "12": BO}),
@@ -197,7 +199,7 @@ def test_the_names_of_a_learning_platform_are_known(
 @pytest.mark.parametrize(
     ("files", "roster", "asked", "unknown"),
     [
-        # two students of one name; a form that is not known; a name that is part of others
+        # two students with the same name, an unknown form, a name that is part of others
         ([f"{ANNA}_1{MOODLE}/x.ipynb", f"{ANNA}_2{MOODLE}/x.ipynb"], {"a": ANNA, "b": ANNA},
          {"a", "b"}, 2),
         (["Lab1 anna beispiel final.ipynb", "bo.ipynb"], {"a": ANNA, "bo": BO}, {"a"}, 1),
@@ -208,7 +210,7 @@ def test_the_names_of_a_learning_platform_are_known(
         (["lena.ipynb", "bo.ipynb"], {"anna": "", "bo": BO}, set(), 1),
     ],
 )  # fmt: skip
-def test_a_name_that_may_be_a_students_is_asked_about(
+def test_a_name_that_may_be_a_students_is_reported(
     files: list[str], roster: dict[str, str], asked: set[str], unknown: int, tmp_path: Path
 ) -> None:
     found = find_submissions([make(tmp_path, *files)], LAB)
@@ -218,8 +220,8 @@ def test_a_name_that_may_be_a_students_is_asked_about(
     assert len(strangers(found, roster)) == unknown
 
 
-def test_a_linked_folder_is_told(tmp_path: Path) -> None:
-    """Whatever it leads to: what is not understood is not "nothing was handed in"."""
+def test_a_linked_folder_is_reported(tmp_path: Path) -> None:
+    """The student did hand in something, even if the grader does not follow the link."""
     root = make(tmp_path / "class", "a/x.ipynb")
     make(tmp_path / "elsewhere", "01_mpi.ipynb")
     (root / "b").symlink_to(tmp_path / "elsewhere")
@@ -230,8 +232,8 @@ def test_a_linked_folder_is_told(tmp_path: Path) -> None:
     assert found["c"].given and "labs" in found["c"].problem
 
 
-def test_a_class_of_links_alone_is_a_class(tmp_path: Path) -> None:
-    """Each student is told, and none of them is a student who handed in nothing."""
+def test_a_folder_with_only_links_is_a_class(tmp_path: Path) -> None:
+    """Each student is reported, and none counts as a student without a submission."""
     make(tmp_path / "elsewhere", "01_mpi.ipynb")
     root = tmp_path / "class"
     root.mkdir()

@@ -1,4 +1,4 @@
-"""What is judged by the clock: run once more, alone, where others were graded beside it."""
+"""Checks that measure time run again, alone, if other submissions were graded at the same time."""
 
 import threading
 from math import inf
@@ -20,7 +20,7 @@ from tests.grading.plain_lab import InProcess, in_process_lab
 
 
 class Disturbed(InProcess):
-    """Grades on a machine where the first run of each notebook disturbs the clock in `add`."""
+    """A grader for which the first run of each notebook is too slow in `add`."""
 
     def __init__(self) -> None:
         lab = in_process_lab()
@@ -28,8 +28,8 @@ class Disturbed(InProcess):
         cell.metadata.tags.append(TIMED)
         super().__init__(lab)
         self.one_shell, self.active = threading.Lock(), 0
-        self.cells: dict[str, list[int]] = {}  # of each run
-        self.beside: dict[str, int] = {}  # how many ran beside a notebook's last run
+        self.cells: dict[str, list[int]] = {}  # the number of cells in each run, by student
+        self.beside: dict[str, int] = {}  # how many others ran at the same time as the last run
 
     def run(self, student: str, notebook: NotebookNode, seconds: float = inf) -> NotebookRun:
         self.active += 1
@@ -62,8 +62,8 @@ def graded(grader: Disturbed, folder: Path, jobs: int) -> dict[str, SubmissionRe
     return {result.student: result for result in results}
 
 
-def test_what_was_not_right_beside_others_runs_again_alone(tmp_path: Path) -> None:
-    """The proof's reference as well: or the lab would not prove itself on a busy machine."""
+def test_a_wrong_timed_answer_that_ran_with_others_runs_again_alone(tmp_path: Path) -> None:
+    """So does the reference in the test of the lab, which would fail on a busy machine."""
     grader = Disturbed()
     found = graded(grader, tmp_path, jobs=2)
     assert {student: result.points for student, result in found.items()} == {
@@ -80,13 +80,13 @@ def test_what_was_not_right_beside_others_runs_again_alone(tmp_path: Path) -> No
     assert stored is not None and stored.points == 10
 
 
-def test_what_ran_alone_is_not_run_again(tmp_path: Path) -> None:
+def test_an_answer_that_ran_alone_does_not_run_again(tmp_path: Path) -> None:
     grader = Disturbed()
     assert graded(grader, tmp_path, jobs=1)["ada"].points == 8
     assert len(grader.cells["ada"]) == 1
 
 
 @pytest.mark.parametrize("path", numbered(ROOT / "solutions", ".ipynb"), ids=lambda p: p.stem)
-def test_what_the_labs_judge_by_the_clock(path: Path) -> None:
+def test_which_exercises_are_timed(path: Path) -> None:
     timed = [e.key for e in find_lab(path.stem).exercises if e.timed]
     assert timed == (["ping_pong"] if path.stem == "01_mpi" else [])

@@ -1,4 +1,4 @@
-"""A learner puts the reference in place of an exercise: in the notebook, and on the ranks."""
+"""A learner uses the reference instead of their own code, in the notebook and on the ranks."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> TinyCourse:
 
 @pytest.fixture(scope="module")
 def learner(notebook: Notebook, course: TinyCourse) -> Iterator[Notebook]:
-    """The notebook with ranks, in the course's folder of labs."""
+    """Provide the notebook with ranks, in the course's folder of labs."""
     folder = str(course.root / "labs")
     assert notebook.run(f"%cd -q {folder}\n%px %cd -q {folder}").status == "ok"
     yield notebook
@@ -71,7 +71,9 @@ def test_a_local_exercise_runs_in_the_notebook(learner: Notebook) -> None:
     assert learner.run("print(add(2, 3))").text == "5\n"
 
 
-def test_it_is_the_references_until_the_learner_writes_it_anew(learner: Notebook) -> None:
+def test_the_reference_stays_until_the_learner_defines_the_function(
+    learner: Notebook,
+) -> None:
     code = "from parlab.reference import in_place\nprint(in_place('add'))"
     assert learner.run(use("add")).status == "ok"
     assert learner.run(code).text == "True\n"
@@ -84,10 +86,10 @@ def test_a_rank_exercise_runs_on_the_ranks(learner: Notebook) -> None:
     assert "exercise everyone: the reference is in place" in ran.text
     ran = learner.run("%%px\nprint(everyone(comm))")
     assert ran.text == "[all ranks] [0, 1, 2, 3]\n"
-    assert learner.run("everyone").error == "NameError"  # it is theirs, not the notebook's
+    assert learner.run("everyone").error == "NameError"  # it exists only on the ranks
 
 
-def test_a_rank_cell_may_ask_for_it_too(learner: Notebook) -> None:
+def test_a_rank_cell_may_ask_for_the_reference_too(learner: Notebook) -> None:
     assert learner.run("%%px\ndel everyone").status == "ok"
     ran = learner.run(f"%%px\n{use('everyone')}\nprint(everyone(comm)[-1])")
     assert ran.status == "ok", ran.message
@@ -96,7 +98,7 @@ def test_a_rank_cell_may_ask_for_it_too(learner: Notebook) -> None:
     assert ran.text.count("exercise everyone: the reference is in place") == 1
 
 
-def test_a_local_exercise_is_none_of_the_ranks(learner: Notebook) -> None:
+def test_a_rank_cell_cannot_ask_for_a_local_exercise(learner: Notebook) -> None:
     ran = learner.run(f"%%px\n{use('add')}")
     assert ran.status == "error"
     assert "exercise add is not one of the ranks" in ran.message
@@ -112,7 +114,7 @@ def test_an_unknown_key_lists_the_keys(learner: Notebook) -> None:
     )
 
 
-def test_a_reference_that_lacks_what_it_builds_on_says_so(learner: Notebook) -> None:
+def test_a_reference_that_needs_earlier_cells_says_so(learner: Notebook) -> None:
     ran = learner.run(use("broken"))
     assert ran.status == "error"
     assert "run the lab's cells above it first" in ran.message
@@ -120,7 +122,7 @@ def test_a_reference_that_lacks_what_it_builds_on_says_so(learner: Notebook) -> 
 
 
 def test_withheld_solutions(course: TinyCourse, tmp_path: Path) -> None:
-    # Neither around the notebook nor around the package: a copy of what this needs.
+    # Copy only the needed files, so that no solutions are near the notebook or the package.
     (tmp_path / "labs").mkdir()
     (tmp_path / "parlab" / "runtime").mkdir(parents=True)
     runtime = ("runtime/__init__.py", "runtime/notebook.py", "runtime/paths.py")

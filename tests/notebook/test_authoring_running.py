@@ -1,4 +1,4 @@
-"""Solutions are run in a real kernel, when they have to be; what people typed is never lost."""
+"""Solutions run in a real kernel, but only if necessary. Text that people typed is never lost."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.support.authoring_course import TinyCourse, cells_by_id
 
-# A cell that leaves a trace of each run of the solutions.
+# A cell that records each run of the solutions.
 TRACE = 'with open("../runs", "a") as file:\n    file.write("x")\n'
 
 
@@ -30,7 +30,7 @@ def runs(course: TinyCourse) -> int:
 
 
 def type_into(path: Path, cell: int, text: str) -> None:
-    """What a learner does in JupyterLab, which also writes a version into the metadata."""
+    """Edit a notebook as a learner does in JupyterLab, which also stores Python's version."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells[cell].source += text
     notebook.metadata.language_info["version"] = "3.12.0"
@@ -98,7 +98,7 @@ def test_only_what_changed_runs_again(course: TinyCourse, capsys: pytest.Capture
     assert runs(course) == 2
 
 
-def test_a_change_of_the_package_runs_it_again(course: TinyCourse) -> None:
+def test_a_change_of_the_package_runs_the_lab_again(course: TinyCourse) -> None:
     room = course.root / "parlab" / "plots"
     room.mkdir()
     (room / "look.py").write_text("VALUE = 1\n")
@@ -113,7 +113,7 @@ def test_a_change_of_the_package_runs_it_again(course: TinyCourse) -> None:
     assert runs(course) == 2
 
 
-def test_a_change_of_what_shows_nothing_in_a_lab_runs_none(course: TinyCourse) -> None:
+def test_a_change_that_no_lab_shows_runs_no_lab(course: TinyCourse) -> None:
     assert course.build() == 0
     (course.root / "parlab" / "setup").mkdir()
     (course.root / "parlab" / "setup" / "table.py").write_text("VALUE = 1\n")
@@ -136,7 +136,7 @@ def test_outputs_that_someone_changed_are_noticed(
     assert course.build("--check") == 0
 
 
-def test_a_failing_cell_is_named_and_what_was_there_stays(
+def test_a_failing_cell_is_named_and_the_old_notebook_is_kept(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     assert course.build() == 0
@@ -152,7 +152,7 @@ def test_a_failing_cell_is_named_and_what_was_there_stays(
     assert course.solution.read_bytes() == before
 
 
-def test_a_kernel_that_dies_is_told(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
+def test_a_kernel_that_dies_is_reported(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
     course.edit("add(1, 1)\n", "import os\n\nos._exit(3)\n")
     assert course.build() == 1
     assert "cell 5 of 5 killed its kernel" in capsys.readouterr().out
@@ -160,7 +160,7 @@ def test_a_kernel_that_dies_is_told(course: TinyCourse, capsys: pytest.CaptureFi
 
 
 def test_a_missing_magic_is_a_failure(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
-    # IPython only prints a line to stderr: it is the reply that says that the cell failed.
+    # IPython only prints a line to stderr. Only the reply says that the cell failed.
     course.edit("add(1, 1)\n", "# %no_such_magic\nadd(1, 1)\n")
     assert course.build() == 1
     assert "cell 5 of 5 fails: UsageError" in capsys.readouterr().out
@@ -220,7 +220,7 @@ def test_an_added_or_deleted_cell_is_work_too(course: TinyCourse) -> None:
     assert "My notes" in course.lab.read_text()
 
 
-def test_a_lab_that_was_only_run_is_derived_anew(course: TinyCourse) -> None:
+def test_a_lab_that_was_only_run_is_derived_again(course: TinyCourse) -> None:
     assert course.build("--no-execute") == 0
     derived = course.lab.read_bytes()
     notebook = nbformat.read(course.lab, as_version=4)
@@ -251,9 +251,7 @@ def test_solutions_edited_in_the_wrong_file_are_kept(
     assert "faster now" in course.solution.read_text()
 
 
-def test_without_running_only_labs_are_new(
-    course: TinyCourse, capsys: pytest.CaptureFixture
-) -> None:
+def test_no_execute_writes_only_labs(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
     assert course.build("--no-execute") == 0
     assert course.lab.exists() and not course.solution.exists()
     assert "solutions/01_adding.ipynb: out of date, and not run" in capsys.readouterr().out
@@ -268,7 +266,7 @@ def test_check_changes_nothing(course: TinyCourse) -> None:
     assert {p: p.read_bytes() for p in course.root.rglob("*") if p.is_file()} == files
 
 
-def test_notebooks_without_a_source_are_told(
+def test_notebooks_without_a_source_are_reported(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     assert course.build() == 0

@@ -1,7 +1,7 @@
-"""What learners do to ranks, on real ranks in a real kernel.
+"""Faults that learners cause on ranks, with real ranks in a real kernel.
 
-After each fault: the cell ended by its deadline plus two seconds, the message names ranks and
-lines, the next cell works on every rank, and, where no rank died, what the ranks held is there.
+After each fault, the cell ends within two seconds of its deadline, the message names the ranks and
+the lines, and the next cell works on every rank. If no rank died, the variables are kept.
 """
 
 import os
@@ -18,11 +18,11 @@ from tests.conftest import wait_until
 from tests.support.kernel import Notebook, Ran
 from tests.support.nightly import cases
 
-DEADLINE = 3  # until then a rank has begun its cell on a busy machine, too
+DEADLINE = 3  # long enough that a rank has begun its cell, even on a busy machine
 
 
 def works_and_keeps(notebook: Notebook, held: bool) -> None:
-    """The ranks work together, and hold (or have lost) what they held before."""
+    """Require that all ranks work, and that they still have, or have lost, the variable `held`."""
     ran = notebook.run("%%px\nprint(comm.allreduce(1), globals().get('held'))")
     assert ran.status == "ok", ran.message
     assert ran.text == (
@@ -33,10 +33,10 @@ def works_and_keeps(notebook: Notebook, held: bool) -> None:
 
 
 def in_time(notebook: Notebook, ran: Ran, deadline: float) -> bool:
-    """Whether the cell ended within two seconds of its deadline, on a machine that is not busy.
+    """Return True if the cell ended within two seconds of its deadline.
 
-    On one that is, as much longer as there are processes for each core, or as a cell that does
-    nothing takes longer there.
+    A busy machine gets more time, in proportion to the processes for each core and to the time that
+    an empty cell takes.
     """
     share = max(1.0, os.getloadavg()[0] / os.cpu_count())
     return ran.seconds < deadline + 2 * share + 20 * notebook.run("%%px\npass").seconds
@@ -139,11 +139,11 @@ while True: print("x", file=mute, flush=True)
 """
 ASK = """
 import threading
-told = []
+answers = []
 
 def ask():
     for _ in range(400):
-        told.append(cluster.current().channel.stacks([0, 1, 2, 3]))
+        answers.append(cluster.current().channel.stacks([0, 1, 2, 3]))
 
 asker = threading.Thread(target=ask)
 asker.start()
@@ -151,17 +151,17 @@ asker.start()
 
 
 @pytest.mark.nightly
-def test_a_rank_may_be_asked_where_it_is_at_any_instant(notebook: Notebook) -> None:
-    """faulthandler, which reads frames as they change, ended one in some hundred times here."""
+def test_reading_the_stack_of_a_rank_never_ends_it(notebook: Notebook) -> None:
+    """faulthandler reads frames while they change. It ended a rank about once in 100 times here."""
     notebook.run(ASK)
     ran = notebook.run(CALLED_FROM_C)
     assert "this cell" not in ran.message, ran.message
     assert "variables are intact" in ran.message, ran.message
-    lacking = "sum('_run_module_as_main' not in text for one in told for text in one.values())"
-    assert notebook.run(f"asker.join()\nprint(len(told), {lacking})").text == "400 0\n"
+    lacking = "sum('_run_module_as_main' not in text for one in answers for text in one.values())"
+    assert notebook.run(f"asker.join()\nprint(len(answers), {lacking})").text == "400 0\n"
 
 
-# One of each kind: a receive, sends, collectives, a request, Python code, a function.
+# One example of each kind: a receive, sends, collectives, a request, Python code, a function.
 ALWAYS = {
     "a receive that nobody sends to",
     "two large sends that wait for each other",
@@ -219,11 +219,11 @@ def test_one_rank_raises_while_others_wait(notebook: Notebook):
     assert ran.text == "[all ranks] before\n"
     assert "rank 1: ZeroDivisionError: division by zero\n  line 4: 1 / 0" in ran.message
     assert "ranks 0, 2, 3  line 5: comm.allreduce(1)" in ran.message
-    assert ran.seconds < 10, "it waits for no deadline"
+    assert ran.seconds < 10, "it does not wait for the deadline"
     works_and_keeps(notebook, held=True)
 
 
-def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
+def test_a_rank_that_still_computes_may_finish(notebook: Notebook):
     ran = notebook.run(
         "%%px\nif rank == 1:\n    raise ValueError('early')\n"
         "until = time.monotonic() + 4\nwhile time.monotonic() < until:\n    pass\nheld = held + 1"
@@ -234,7 +234,7 @@ def test_a_rank_that_computes_on_is_let_finish(notebook: Notebook):
     assert ran.text == "[rank 0] 1\n[rank 1] 11\n[rank 2] 23\n[rank 3] 34\n"
 
 
-def test_different_errors_are_told_apart_and_equal_ones_once(notebook: Notebook):
+def test_different_errors_are_listed_and_equal_ones_shown_once(notebook: Notebook):
     ran = notebook.run("%%px\nassert rank > 1, 'low'\nraise ValueError(rank // 4)")
     assert ran.message.count("AssertionError") == 1
     assert "ranks 0, 1: AssertionError: low" in ran.message
@@ -242,7 +242,7 @@ def test_different_errors_are_told_apart_and_equal_ones_once(notebook: Notebook)
     works_and_keeps(notebook, held=True)
 
 
-def test_an_import_error_on_all_ranks_is_told_once(notebook: Notebook):
+def test_an_import_error_on_all_ranks_is_shown_once(notebook: Notebook):
     ran = notebook.run("%%px\nimport no_such_package")
     assert ran.message == (
         "all ranks: ModuleNotFoundError: No module named 'no_such_package'\n"
@@ -278,14 +278,14 @@ def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name
     assert (ran.status, ran.error) == ("error", "RankDied"), ran.message
     assert expected in ran.message
     assert "ranks 0, 1, 3  line 4: comm.Barrier()" in ran.message or "line" in ran.message
-    assert "`held`" in ran.message, "it says what is gone"
+    assert "`held`" in ran.message, "it names the lost variable"
     assert ran.seconds < 5
     works_and_keeps(notebook, held=False)
 
 
 @pytest.mark.parametrize("code", cases(["os.kill(os.getpid(), 15)", "quit()"], {"quit()"}))
 def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook, code: str):
-    """In its cell or, where that ends first, after it."""
+    """Its end is noticed in its cell or, if the cell ends first, after it."""
     ran = notebook.run(f"%%px\nif rank == 1:\n    {code}")
     shown = ran.message
     if ran.status == "ok":
@@ -298,13 +298,13 @@ def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook
     assert ran.status == "ok", ran.message
     shown += ran.text
     assert "These variables are lost: `held`" in shown
-    # What it did is known where its answer came before its end was noticed.
+    # If its answer came before its end was noticed, the kernel knows what it called.
     assert "Rank 1 died: " in shown or ("Rank 1 called quit()" in shown and code == "quit()")
     assert ran.text.endswith("[all ranks] 4\n")
 
 
 @pytest.mark.nightly
-def test_a_death_is_not_told_by_the_lines_of_an_earlier_cell(notebook: Notebook):
+def test_a_death_is_not_reported_with_a_line_of_an_earlier_cell(notebook: Notebook):
     ran = notebook.run("%%px --timeout 1\ncomm.recv(source=rank)")
     assert "line 2: comm.recv(source=rank)" in ran.message
     ran = notebook.run("%%px\nif rank == 2:\n    os.kill(os.getpid(), 9)\ncomm.Barrier()")
@@ -327,7 +327,7 @@ def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
 
 WINDOW = "import numpy as np\nwindow = MPI.Win.Create(np.zeros(4), comm=comm)\n"
 # Calls into C that neither an interrupt nor a revocation ends.
-DEAF = {
+UNSTOPPABLE = {
     "a computation": "import itertools\nif rank == 1:\n    sum(itertools.count())",
     "a window's fence": WINDOW + "if rank != 0:\n    window.Fence()",
     "a window's lock": WINDOW + "window.Lock(0, MPI.LOCK_EXCLUSIVE)\ncomm.Barrier()",
@@ -339,15 +339,15 @@ DEAF = {
         "file = MPI.File.Open(comm, name, MPI.MODE_CREATE | MPI.MODE_RDWR)\n"
         "if rank != 0:\n    file.Write_at_all(rank, b'1')"
     ),
-    "MPI's end on one rank": "if rank == 0:\n    MPI.Finalize()",
+    "MPI.Finalize on one rank": "if rank == 0:\n    MPI.Finalize()",
 }
 
 
-@pytest.mark.parametrize("name", cases(DEAF, {"a computation", "a window's fence"}))
-def test_calls_into_c_end_in_time_and_it_is_said_why_variables_are_lost(
+@pytest.mark.parametrize("name", cases(UNSTOPPABLE, {"a computation", "a window's fence"}))
+def test_a_cell_stuck_in_c_ends_in_time_and_says_why_variables_are_lost(
     notebook: Notebook, name: str
 ):
-    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{DEAF[name]}")
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{UNSTOPPABLE[name]}")
     assert ran.error == "DeadlineExceeded", ran.message
     assert "could not be stopped. Python cannot interrupt a call into C code" in ran.message
     assert "`held`" in ran.message
@@ -357,8 +357,8 @@ def test_calls_into_c_end_in_time_and_it_is_said_why_variables_are_lost(
 
 
 @pytest.mark.nightly
-def test_what_c_code_computes_may_end_after_the_stop_button(notebook: Notebook, tmp_path: Path):
-    """It hears no interrupt until then, for seconds here, and its variables are kept."""
+def test_c_code_may_finish_computing_after_the_stop_button(notebook: Notebook, tmp_path: Path):
+    """C code ignores interrupts until it returns, here after seconds. Variables are kept."""
     flags = [tmp_path / f"begun{rank}" for rank in range(4)]
     sent = notebook.send(
         f"%%px --timeout 100\nopen(f'{tmp_path}/begun{{rank}}', 'w').close()\n"
@@ -500,10 +500,10 @@ def test_ten_megabytes_from_every_rank(notebook: Notebook):
 
 @pytest.fixture
 def load() -> Iterator[None]:
-    """Four busy processes for each core; they end with this one, however it ends."""
+    """Run four busy processes for each core. They end with this process, even if it is killed."""
     program = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
     begin = [sys.executable, "-c", program, str(os.getpid())]
-    # In sessions of their own: Linux shares the processor out by session.
+    # In sessions of their own, because Linux divides CPU time between sessions.
     busy = [subprocess.Popen(begin, start_new_session=True) for _ in range(4 * os.cpu_count())]
     try:
         yield
@@ -516,8 +516,8 @@ def load() -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
-@pytest.mark.xdist_group("clock")  # not beside what measures seconds
-def test_deadlocks_on_a_busy_machine_cost_no_variables(notebook: Notebook, load: None):
+@pytest.mark.xdist_group("clock")  # not at the same time as tests that measure seconds
+def test_deadlocks_on_a_busy_machine_lose_no_variables(notebook: Notebook, load: None):
     for turn in range(5):
         code = f"if rank != {turn % 4}:\n    comm.allreduce(1)"
         ran = notebook.run(f"%%px --timeout {DEADLINE}\n{code}")
@@ -539,7 +539,7 @@ CONTROLLER = "print(cluster.current().ranks.processes.cluster.controller.pid)"
 def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
     notebook: Notebook, tmp_path: Path, of: str
 ):
-    """As on a machine that is so busy that nothing of these runs: that is no sign of death."""
+    """On a very busy machine, none of these processes may run for a while. They are not dead."""
     lines = notebook.run(of).text.splitlines()
     stopped = [psutil.Process(int(line.rpartition(" ")[2])) for line in lines if line]
     flags = [tmp_path / f"begun{rank}" for rank in range(4)]
@@ -552,7 +552,7 @@ def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
         for process in stopped:
             process.suspend()
         notebook.interrupt()
-        while "Stopping. What is being computed" not in notebook.next_text(sent):
+        while "Stopping. The ranks have up to ten seconds" not in notebook.next_text(sent):
             pass
     finally:
         for process in stopped:
@@ -569,14 +569,14 @@ def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     assert "ranks 0, 2, 3  line 3: pair.Barrier()" in ran.message
     assert "Your own communicator `pair` ended" in ran.message
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    comm.Barrier()")
-    assert "Your own" not in ran.message, "told once"
+    assert "Your own" not in ran.message, "it is named only once"
     assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
-    assert "Your own communicator `pair` ended" in ran.message, "another one"
+    assert "Your own communicator `pair` ended" in ran.message, "a new one is named again"
     works_and_keeps(notebook, held=True)
 
 
-def test_a_cell_that_nobody_waits_for_is_ended_with_the_others(notebook: Notebook):
+def test_a_noblock_cell_is_stopped_with_the_others(notebook: Notebook):
     ran = notebook.run("%%px --noblock --targets 1\nearly = 1\nwhile True: pass")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 2 --targets 0,2,3\ncomm.Barrier()")

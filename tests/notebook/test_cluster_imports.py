@@ -1,4 +1,4 @@
-"""Imports in rank cells: they may take long, and must not be cut off unnoticed."""
+"""Imports in rank cells: they may take long, and an interrupted import must be noticed."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.notebook.test_cluster_faults import in_time
 from tests.support.kernel import Notebook
 from tests.support.nightly import cases
 
-# Imported, it tells that it is there, and ends when it may.
+# A module that creates a file when its import begins, and ends when another file exists.
 WAITING = """
 import os, pathlib, time
 here = pathlib.Path(__file__).parent
@@ -19,7 +19,7 @@ while not (here / "may_end").exists():
 """
 
 
-# Modules of the learner's that do not end as they are imported, each with its text.
+# The learner's own modules whose import does not end, with their texts.
 ENDLESS = {
     "waits_for_a_rank": "from parlab.rank import comm\ncomm.recv(source=comm.rank)\n",
     "waits_for_requests": (
@@ -33,7 +33,7 @@ ENDLESS = {
 
 @pytest.fixture
 def folder(notebook: Notebook, tmp_path: Path) -> Path:
-    """A folder of installed modules; the learner's are in the one around it."""
+    """Make a folder of installed modules, in a folder with the learner's own modules."""
     installed = tmp_path / "site-packages"
     installed.mkdir()
     (installed / "slow.py").write_text("import time\nfor _ in range(30):\n    time.sleep(0.1)\n")
@@ -48,7 +48,7 @@ def folder(notebook: Notebook, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def in_c(folder: Path) -> str:
-    """A module whose body is one call that holds Python's lock for five seconds."""
+    """Make a module whose body is one call that holds Python's lock for five seconds."""
     (folder / "in_c.py").write_text(
         "import time\nend = time.monotonic() + 5\n"
         "done = any(map(end.__lt__, iter(time.monotonic, None)))\n"
@@ -70,11 +70,11 @@ def test_time_in_imports_does_not_count(notebook: Notebook, folder: Path) -> Non
     ran = notebook.run("%%px --timeout 1\nimport slow\nprint(held)")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 1\nimport slow\ncomm.recv(source=rank)")
-    assert ran.error == "DeadlineExceeded", "what comes after imports counts"
+    assert ran.error == "DeadlineExceeded", "the time after imports counts"
 
 
 @pytest.mark.parametrize("module", cases(ENDLESS, {"waits_for_a_rank", "computes"}))
-def test_what_a_learners_module_does_as_it_is_imported_counts(
+def test_time_in_a_module_of_the_learner_counts(
     notebook: Notebook, folder: Path, module: str
 ) -> None:
     ran = notebook.run(f"%%px --timeout 1\nimport {module}")
@@ -88,7 +88,7 @@ def test_what_a_learners_module_does_as_it_is_imported_counts(
     assert module not in imports, "new ranks would never be ready"
 
 
-def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
+def test_after_an_interrupted_import_new_ranks_start_and_do_not_repeat_it(
     notebook: Notebook, folder: Path
 ) -> None:
     sent = notebook.send("%%px\nimport json\nimport waiting\nimport csv")
@@ -99,12 +99,12 @@ def test_an_import_that_was_cut_off_costs_the_ranks_and_is_not_made_again(
     assert ran.error == "RankInterrupted"
     assert "ranks 0-3  line 3: import waiting" in ran.message
     assert "All ranks stopped during the import of `waiting`" in ran.message
-    assert "`held`" in ran.message, "it says what is gone"
+    assert "`held`" in ran.message, "it names the lost variable"
     ran = notebook.run("%%px\nprint(comm.allreduce(1), 'json' in globals(), 'csv' in globals())")
     assert ran.text.endswith("[all ranks] 4 True False\n"), ran.text + ran.message
 
 
-def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path) -> None:
+def test_an_import_that_cannot_be_repeated_is_reported(notebook: Notebook, folder: Path) -> None:
     (folder / "beside_the_lab.py").touch()
     assert notebook.run("%%px\nimport beside_the_lab, colorsys").status == "ok"
     expected = (
@@ -112,9 +112,9 @@ def test_what_cannot_be_imported_again_is_told(notebook: Notebook, folder: Path)
     )
     assert expected in notebook.run("cluster.restart()").text
     ran = notebook.run("%%px\nprint('colorsys' in globals())")
-    assert ran.text == "[all ranks] False\n", "it is told once"
+    assert ran.text == "[all ranks] False\n", "it is reported only once"
 
 
-def test_ranks_that_wait_for_one_that_imports_wait_on(notebook: Notebook, folder: Path) -> None:
+def test_ranks_may_wait_for_a_rank_that_imports(notebook: Notebook, folder: Path) -> None:
     ran = notebook.run("%%px --timeout 1\nif rank == 2:\n    import slow\nprint(comm.allreduce(1))")
     assert ran.text == "[all ranks] 4\n", ran.message

@@ -1,4 +1,4 @@
-"""Ranks start on any machine, live beside others, and end with their notebook."""
+"""Ranks start on any machine, do not disturb other ranks, and end with their notebook."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ from tests.support.nightly import cases
 
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Notebook]:
-    """The kernel of those tests that leave it alive; each starts the ranks that it needs."""
+    """Provide a kernel for tests that do not end it. Each test starts the ranks that it needs."""
     notebook = Notebook()
     yield notebook
     notebook.shutdown()
@@ -35,7 +35,7 @@ def started(notebook: Notebook, n: int) -> None:
 
 
 def processes_of(notebook: Notebook) -> list[psutil.Process]:
-    """Everything that the notebook's ranks consist of, on whatever terms with the kernel."""
+    """Return all processes of the notebook's ranks, even if they are not the kernel's children."""
     ran = notebook.run(
         "from psutil import Process\n"
         "processes = cluster.current().ranks.processes\n"
@@ -86,8 +86,8 @@ if os.fork() == 0:
 """
 
 
-# A rank whose first thread has ended: such is each for a moment as it is killed, longer where it
-# holds much memory. Its children are its own until its last thread has ended.
+# Ends the first thread of a rank. When a rank is killed, it is in this state for a moment, or
+# longer if it uses much memory. It keeps its children until its last thread has ended.
 FIRST_THREAD_ENDS = """%%px --noblock
 import ctypes, platform
 held = b"1" * 10**9
@@ -97,14 +97,14 @@ ctypes.CDLL(None).syscall(exit_thread, 0)
 
 
 @pytest.mark.parametrize("first_thread", cases(["runs", "has ended"], {"runs"}))
-def test_what_ranks_started_ends_with_them(first_thread: str):
+def test_processes_that_ranks_started_end_with_them(first_thread: str):
     notebook = Notebook()
     started(notebook, 2)
     ran = notebook.run(CHILDREN)
     assert ran.status == "ok", ran.message
     processes = processes_of(notebook)
     sleeping = [p for p in processes if p.cmdline()[:1] == ["sleep"]]
-    assert len(sleeping) == 2 * 3, "also those that left their rank's session, or lost their parent"
+    assert len(sleeping) == 2 * 3, "including those in other sessions or without a parent"
     if first_thread == "has ended":
         supervisors = {p.pid for p in processes if supervisor.__file__ in p.cmdline()[:4]}
         ranks = [p for p in processes if p.ppid() in supervisors and p not in sleeping]
@@ -119,7 +119,7 @@ def test_what_ranks_started_ends_with_them(first_thread: str):
 
 @pytest.mark.nightly
 def test_a_child_of_the_kernel_does_not_keep_the_ranks():
-    """Nor does its end end them."""
+    """The end of a child does not end the ranks, and a running child does not keep them alive."""
     notebook = Notebook()
     started(notebook, 2)
     ran = notebook.run(
@@ -140,7 +140,7 @@ def test_a_child_of_the_kernel_does_not_keep_the_ranks():
         notebook.kill()
 
 
-def test_nothing_outlives_a_kernel_that_ends_well():
+def test_nothing_outlives_a_kernel_that_ends_normally():
     notebook = Notebook()
     started(notebook, 2)
     processes = processes_of(notebook)
@@ -184,19 +184,19 @@ def test_starting_again_ends_the_first_ranks(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_ranks_start_where_the_client_does_not_hear_of_them(kernel: Notebook):
-    """On a busy machine engines register just before its subscription begins."""
-    deaf = "import ipyparallel as ipp\nheard = ipp.Client._register_engine\n"
-    kernel.run(f"{deaf}ipp.Client._register_engine = lambda *_: None")
+def test_ranks_start_if_the_client_misses_their_registration(kernel: Notebook):
+    """On a busy machine, engines may register just before the client's subscription begins."""
+    keep = "import ipyparallel as ipp\nregister = ipp.Client._register_engine\n"
+    kernel.run(f"{keep}ipp.Client._register_engine = lambda *_: None")
     try:
         started(kernel, 2)
     finally:
-        kernel.run("ipp.Client._register_engine = heard")
+        kernel.run("ipp.Client._register_engine = register")
 
 
 @pytest.mark.nightly
-def test_ranks_start_where_the_controller_does_not_list_them():
-    """Its process that hears their hearts is gone, as where another program has taken its port."""
+def test_ranks_start_if_the_controller_does_not_list_them():
+    """The controller's process for heartbeats has ended, as if its port had been taken."""
     notebook = Notebook()
     ran = notebook.run(
         "import threading, psutil\n"
@@ -229,7 +229,7 @@ def test_ranks_start_where_the_controller_does_not_list_them():
 
 @pytest.fixture
 def controller_met(kernel: Notebook) -> Iterator[Callable[[str], Ran]]:
-    """Start two ranks; once their controller has told where it listens, do that to its process."""
+    """Return a function that starts two ranks and runs code when their controller is listening."""
 
     def start(do: str) -> Ran:
         return kernel.run(
@@ -253,27 +253,27 @@ def controller_met(kernel: Notebook) -> Iterator[Callable[[str], Ran]]:
 
 
 @pytest.mark.nightly
-def test_ranks_start_where_the_controller_is_too_busy_to_answer(kernel, controller_met):
-    """Stock engines wait for five seconds, a stock client for ten."""
+def test_ranks_start_if_the_controller_is_too_busy_to_answer(kernel, controller_met):
+    """By default, engines wait for five seconds, and a client for ten."""
     do = "controller.suspend(); threading.Timer(15, controller.resume).start()"
     ran = controller_met(do)
     assert ran.status == "ok", ran.message
     assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
 
 
-def test_a_controller_that_ends_as_ranks_start_is_told(kernel, controller_met):
+def test_a_controller_that_ends_while_ranks_start_is_reported(kernel, controller_met):
     ran = controller_met("controller.kill()")
     assert ran.error == "ControllerFailed", ran.message
     assert "ipyparallel's controller failed" in ran.message
     assert "Try cluster.start() again" in ran.message and "printed: " in ran.message
-    assert ran.seconds < 60  # not as long as a busy one gets
+    assert ran.seconds < 60  # less than a busy controller gets
     kernel.run("Processes._connect = connect")
     started(kernel, 2)
 
 
 @pytest.mark.parametrize("of", cases(["registration", "control", "mux", "task"], {"control"}))
-def test_ranks_start_where_another_program_took_a_port_of_the_controllers(kernel: Notebook, of):
-    """It ends, or goes on without what it serves there; another controller has other ports."""
+def test_ranks_start_if_another_program_took_a_port_of_the_controller(kernel: Notebook, of):
+    """The controller ends, or continues without a part. A new one chooses other ports."""
     number = ["control", "mux", "task"].index(of) if of != "registration" else None
     ran = kernel.run(
         "import socket\n"
@@ -303,7 +303,7 @@ def test_ranks_start_where_another_program_took_a_port_of_the_controllers(kernel
     assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
 
 
-def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
+def test_restart_gives_new_ranks_with_the_imports(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px\nfrom parlab.rank import comm, rank\nheld = rank").status == "ok"
     ran = kernel.run("cluster.restart()")
@@ -313,7 +313,7 @@ def test_restart_gives_fresh_ranks_with_the_imports(kernel: Notebook):
 
 
 @pytest.mark.parametrize("n", ["0", "-1", "'four'", "2.5", "True"])
-def test_a_number_of_ranks_that_is_none_is_refused(kernel: Notebook, n: str):
+def test_an_invalid_number_of_ranks_is_refused(kernel: Notebook, n: str):
     ran = kernel.run(f"from parlab import cluster\ncluster.start({n})")
     assert ran.error == "ValueError"
     assert "number of ranks, 1 or more" in ran.message
@@ -355,7 +355,7 @@ def test_bad_options_are_refused(kernel: Notebook):
     assert ran.text == "[rank 1] only me\n"
 
 
-def test_no_setting_is_made_that_this_machine_does_not_need():
+def test_only_settings_that_this_machine_needs_are_made():
     code = (
         "import os; from parlab import mpirun; os.geteuid = lambda: 1000\n"
         "home = {'HOME': '/home/me'}\n"
@@ -367,7 +367,7 @@ def test_no_setting_is_made_that_this_machine_does_not_need():
     assert set(crowded) - set(ordinary) == {"PRTE_MCA_rmaps_default_mapping_policy"}
 
 
-def test_what_the_user_sets_stays():
+def test_variables_that_the_user_sets_are_kept():
     from parlab import mpirun
 
     assert "OMP_NUM_THREADS" not in mpirun.environment(4, {"OMP_NUM_THREADS": "8"})
@@ -389,7 +389,7 @@ def test_group_imported_on_some_ranks_only_is_stuck_and_freed(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_idle_ranks_leave_the_processors_alone(kernel: Notebook):
+def test_idle_ranks_use_no_processor_time(kernel: Notebook):
     started(kernel, 2)
     assert kernel.run("%%px\nfrom parlab.rank import comm").status == "ok"
     supervisors = [p for p in processes_of(kernel) if p.cmdline()[3:4] == [supervisor.__file__]]
@@ -404,7 +404,7 @@ def test_idle_ranks_leave_the_processors_alone(kernel: Notebook):
 
 
 @pytest.mark.nightly
-def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
+def test_ranks_start_next_to_files_with_the_names_of_pythons_modules(
     kernel: Notebook, tmp_path: Path
 ):
     for name in ("random", "socket", "select", "queue"):
@@ -421,7 +421,7 @@ def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        # In /proc nobody can make a file, not even root. (Open MPI's own message has 40 lines.)
+        # Not even root can make a file in /proc. (Open MPI's own message would have 40 lines.)
         ("TMPDIR", "/proc", ["cannot write into TMPDIR, /proc"]),
         (
             "OMPI_MCA_btl",
@@ -432,7 +432,7 @@ def test_files_named_as_pythons_own_modules_do_not_keep_ranks_from_starting(
     ],
     ids=["no space", "no MPI", "no launcher"],
 )
-def test_why_ranks_do_not_start_is_told(variable: str, value: str, expected: list[str]) -> None:
+def test_a_failed_start_says_why(variable: str, value: str, expected: list[str]) -> None:
     program = "from parlab import cluster; cluster.start(2)"
     ran = subprocess.run(
         [sys.executable, "-c", program],
@@ -445,7 +445,7 @@ def test_why_ranks_do_not_start_is_told(variable: str, value: str, expected: lis
     assert all(text in ran.stderr for text in expected), ran.stderr
 
 
-# An mpiexec that finds what another one of the same number left as it was killed.
+# An mpiexec that finds the folder of a killed mpiexec with the same process ID.
 COMES_AFTER = """\
 #!/bin/sh
 mkdir "$TMPDIR/ompi.$$" && touch "$TMPDIR/ompi.$$/pmix.$(hostname).tool"
@@ -454,7 +454,7 @@ exec {mpiexec} "$@"
 
 
 @pytest.mark.nightly
-def test_what_a_killed_mpiexec_left_behind_does_no_harm(tmp_path: Path) -> None:
+def test_files_that_a_killed_mpiexec_left_do_no_harm(tmp_path: Path) -> None:
     program = tmp_path / "mpiexec"
     program.write_text(COMES_AFTER.format(mpiexec=mpirun.mpiexec()))
     program.chmod(0o700)
@@ -470,7 +470,7 @@ def test_what_a_killed_mpiexec_left_behind_does_no_harm(tmp_path: Path) -> None:
     assert [file.suffix for file in left.iterdir()] == [".tool"]
 
 
-# A file system of 100 KiB on folder $1 with $2 bytes in it, for a program and what it starts.
+# Mounts a file system of 100 KiB on folder $1, writes $2 bytes to it, and runs a program.
 SMALL = """\
 mount -t tmpfs -o size=100k none "$1" || exit 111
 head -c "$2" /dev/zero > "$1/full" 2> /dev/null
@@ -497,7 +497,7 @@ exec "$@"
     ],
     ids=["full", "full by another name", "nearly full"],
 )
-def test_a_full_folder_for_temporary_files_is_told(
+def test_a_full_folder_for_temporary_files_is_reported(
     tmp_path: Path, variable: str, used: int, expected: str
 ) -> None:
     program = [sys.executable, "-c", "from parlab import cluster; cluster.start(2)"]
@@ -516,8 +516,8 @@ def test_a_full_folder_for_temporary_files_is_told(
     assert f"ClusterError: {expected.format(folder=tmp_path)}" in ran.stderr, ran.stderr
 
 
-def test_what_a_launcher_printed_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
-    """It removes the file as the process ends, which may be before anybody asks."""
+def test_the_output_of_a_launcher_is_known_after_ipyparallel_removed_it(tmp_path: Path) -> None:
+    """ipyparallel removes the file when the process ends, perhaps before it is read."""
     launcher = LocalProcessLauncher(work_dir=str(tmp_path))
     launcher.output_file = str(tmp_path / "output")
     file = Path(launcher.output_file)

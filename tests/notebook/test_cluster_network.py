@@ -1,4 +1,4 @@
-"""Ranks on an emulated network, in a notebook: what is said, and that stuck ranks are freed."""
+"""Ranks on an emulated network, in a notebook: texts say so, and stuck ranks are freed."""
 
 from collections.abc import Iterator
 
@@ -100,7 +100,7 @@ def test_stuck_ranks_are_freed(emulated: Notebook, name: str) -> None:
     works_and_keeps(emulated)
 
 
-def test_a_part_of_the_ranks_ends_when_they_are_freed(emulated: Notebook) -> None:
+def test_a_group_of_some_ranks_ends_when_they_are_freed(emulated: Notebook) -> None:
     pairs = "pairs = [sub_group(group, [0, 1]), sub_group(group, [2, 3])]"
     made = emulated.run(f"%%px\n{pairs}\nduo = pairs[rank // 2]")
     assert made.status == "ok", made.message
@@ -110,7 +110,7 @@ def test_a_part_of_the_ranks_ends_when_they_are_freed(emulated: Notebook) -> Non
     works_and_keeps(emulated)
 
 
-def test_restarted_ranks_are_on_it_again(emulated: Notebook) -> None:
+def test_restarted_ranks_are_on_the_network_again(emulated: Notebook) -> None:
     ran = emulated.run("cluster.restart()")
     assert ran.text.startswith("4 new ranks on the emulated network, 2 nodes of 2 ranks: ")
     ran = emulated.run("%%px --timeout 120\nprint(group.network.ranks)")

@@ -1,4 +1,4 @@
-"""Cells that nobody waits for (`%%px --noblock`), and what was printed by the last one."""
+"""Cells that run in the background (`%%px --noblock`), and `%pxresult`."""
 
 import pytest
 
@@ -32,28 +32,31 @@ def test_stop_leaves_it_running(notebook: Notebook) -> None:
         pass
     notebook.interrupt()
     ran = notebook.wait(waiting)
-    assert ran.error == "RankInterrupted" and "The cell goes on" in ran.message
+    assert ran.error == "RankInterrupted" and "The cell continues to run" in ran.message
     assert notebook.run("%%px --targets 0\ncomm.send('end', dest=1)").status == "ok"
     assert notebook.run("%pxresult").status == "ok"
 
 
-def test_its_error_is_told_before_the_next_cell(notebook: Notebook) -> None:
+def test_its_error_is_shown_before_the_next_cell(notebook: Notebook) -> None:
     assert notebook.run("%%px --noblock\nif rank == 2: assert 1 > 2, 'unheard'").status == "ok"
     ran = notebook.run("cluster.current().background[0].result.wait()")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px\nprint(rank // 4)")
     assert "`--noblock` failed:\nrank 2: AssertionError: unheard" in ran.text
     assert ran.text.endswith("[all ranks] 0\n")
-    assert notebook.run("%%px\nprint(rank // 4)").text == "[all ranks] 0\n", "it is told once"
+    assert notebook.run("%%px\nprint(rank // 4)").text == "[all ranks] 0\n", (
+        "it is reported only once"
+    )
 
 
-def test_a_cell_behind_it_is_not_said_to_be_at_its_line(notebook: Notebook) -> None:
+def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(notebook: Notebook) -> None:
     ran = notebook.run("%%px --noblock\nif rank % 3 == 0:\n    comm.recv(source=rank)")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded"
     expected = (
-        "had not begun this cell; an earlier one, with `--noblock`, was ended as well, at line 3"
+        "had not begun this cell, because it ran an earlier `--noblock` cell, which was stopped as "
+        "well, at line 3"
     )
     assert f"rank 0  {expected}: comm.recv(source=rank)" in ran.message
     assert "rank 1  line 3: comm.recv(source=rank)" in ran.message
@@ -62,10 +65,10 @@ def test_a_cell_behind_it_is_not_said_to_be_at_its_line(notebook: Notebook) -> N
         in ran.message
     )
     ran = notebook.run("%%px\nprint(comm.allreduce(held))")
-    assert ran.text == "[all ranks] 6\n", "its end is told once"
+    assert ran.text == "[all ranks] 6\n", "its end is reported only once"
 
 
-def test_a_death_in_it_is_told_and_what_it_made_is_gone(notebook: Notebook) -> None:
+def test_a_death_in_it_is_reported_with_the_lost_variables(notebook: Notebook) -> None:
     ran = notebook.run("%%px --noblock\nlater = 1\nif rank == 1: os._exit(3)\ncomm.Barrier()")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%pxresult", timeout=60)
@@ -76,7 +79,7 @@ def test_a_death_in_it_is_told_and_what_it_made_is_gone(notebook: Notebook) -> N
     assert ran.text.endswith("[all ranks] 4\n")
 
 
-def test_autopx_is_refused_with_what_to_use(notebook: Notebook) -> None:
+def test_autopx_is_refused_and_the_error_says_what_to_use(notebook: Notebook) -> None:
     ran = notebook.run("%autopx")
     assert ran.error == "UsageError" and "begin each cell with %%px" in ran.text
     assert notebook.run("1 + 1").text == "2"

@@ -1,11 +1,11 @@
-"""What a rank cell shows: in rank order, equal outputs once, the same on every run."""
+"""The output of a rank cell: in rank order, equal outputs once, the same on every run."""
 
 import pytest
 
 from tests.support.kernel import Notebook
 
 
-def test_outputs_come_in_rank_order_whoever_is_first(notebook: Notebook):
+def test_outputs_are_shown_in_rank_order(notebook: Notebook):
     code = (
         "%%px\nfor turn in range(3, -1, -1):\n    if rank == turn:\n"
         "        print('rank', rank)\n    comm.Barrier()"
@@ -22,7 +22,7 @@ def test_equal_outputs_are_shown_once(notebook: Notebook):
     assert notebook.run("%%px\nprint(rank % 2)").text == "[ranks 0, 2] 0\n[ranks 1, 3] 1\n"
 
 
-def test_several_lines_stand_below_their_rank(notebook: Notebook):
+def test_several_lines_are_shown_below_their_rank(notebook: Notebook):
     assert notebook.run("%%px\nprint('a\\nb')").text == "[all ranks]\na\nb\n"
 
 
@@ -37,7 +37,7 @@ def test_results_stderr_and_pictures(notebook: Notebook):
     assert ran.text == "[rank 2]\n<IPython.core.display.HTML object>"
 
 
-def test_a_long_cell_tells_how_far_it_is_and_leaves_no_trace(notebook: Notebook):
+def test_a_long_cell_shows_its_progress_and_removes_it_at_the_end(notebook: Notebook):
     sent = notebook.send("%%px\nprint('half way', flush=True)\ntime.sleep(5)\nprint('done')")
     seen, cleared = "", 0
     while True:
@@ -61,7 +61,7 @@ def test_local_runs_here_too(notebook: Notebook):
 
 
 def test_what_a_rank_prints_after_it_was_freed_is_not_shown(notebook: Notebook) -> None:
-    """MPI may let a freed rank go on as if its message had arrived; here the cell does so."""
+    """In MPI, a freed rank may continue as if its message had arrived. This cell emulates that."""
     ran = notebook.run(
         "%%px --timeout 2\nprint('before')\nif rank == 0:\n    try:\n        comm.recv(source=1)\n"
         "    except MPI.Exception:\n        pass\n    print('after')"
@@ -70,7 +70,7 @@ def test_what_a_rank_prints_after_it_was_freed_is_not_shown(notebook: Notebook) 
     assert "before" in ran.text and "after" not in ran.text
 
 
-def test_of_thousands_of_displays_the_first_are_shown(notebook: Notebook) -> None:
+def test_the_first_of_thousands_of_displays_are_shown(notebook: Notebook) -> None:
     ran = notebook.run(
         "%%px\nfrom IPython.display import HTML, display\n"
         "for i in range(1100):\n    display(HTML(str(i)))"
@@ -86,7 +86,7 @@ def test_lines_that_are_flushed_all_arrive(notebook: Notebook) -> None:
     assert ran.text == f"[all ranks]\n{lines}", ran.message
 
 
-def test_of_a_lot_that_is_printed_the_first_and_the_last_are_kept(notebook: Notebook) -> None:
+def test_the_start_and_the_end_of_long_output_are_kept(notebook: Notebook) -> None:
     ran = notebook.run("%%px\nfor i in range(13_000): print(i, '.' * 1000)")
     assert ran.text.startswith("[rank 0]\n0 ...") or ran.text.startswith("[all ranks]\n0 ...")
     assert "\n12999 ..." in ran.text and ran.text.endswith("...\n"), ran.message
@@ -95,7 +95,7 @@ def test_of_a_lot_that_is_printed_the_first_and_the_last_are_kept(notebook: Note
     assert sent.text.startswith("(12010") and sent.text.endswith("True)")
 
 
-def test_displays_without_end_end_at_their_deadline(notebook: Notebook) -> None:
+def test_endless_displays_end_at_the_deadline(notebook: Notebook) -> None:
     ran = notebook.run(
         "%%px --timeout 3\nfrom IPython.display import HTML, clear_output, display\n"
         "while True:\n    clear_output()\n    display(HTML('x'))"
@@ -112,8 +112,8 @@ LINES = ["print('x' * 50)", "print('x', flush=True)", "print('x' * 1000, flush=T
 
 
 @pytest.mark.parametrize("code", LINES)
-def test_printing_without_end_ends_at_its_deadline(notebook: Notebook, code: str) -> None:
-    """Ranks that print faster than the kernel reads would be heard for ten seconds more."""
+def test_endless_printing_ends_at_the_deadline(notebook: Notebook, code: str) -> None:
+    """Without a limit, the kernel would read this output for ten more seconds."""
     ran = notebook.run(f"%%px --timeout 3\nwhile True: {code}")
     assert ran.error == "DeadlineExceeded", ran.message
     assert f"ranks 0-3  line 2: while True: {code}" in ran.message

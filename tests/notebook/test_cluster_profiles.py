@@ -1,4 +1,4 @@
-"""Ranks through an ipyparallel profile: the way that Slurm and SSH take, here on one machine."""
+"""Ranks that an ipyparallel profile starts, as with Slurm and SSH, but on one machine."""
 
 import secrets
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import rank_processes, started_with
 from tests.support.kernel import Notebook
 
-# As a batch system starts them: by mpiexec, and not told by ipyparallel that they are MPI's.
+# Starts engines as a batch system does: with mpiexec, but without ipyparallel's options for MPI.
 LAUNCHER = """
 from ipyparallel.cluster import launcher
 from parlab import mpirun
@@ -24,12 +24,12 @@ c.MPIEngines.mpi_cmd = [mpirun.mpiexec()]
 c.MPIEngines.mpi_args = mpirun.MPI_ARGS
 c.MPIEngines.environment = {**mpirun.environment(3), "FROM_PROFILE": "yes"}
 """
-# Read by each engine after MPI has started, before it registers.
+# Each engine runs this after MPI has started, before it registers.
 LAST_RANK_FIRST = """
 import os, time
 time.sleep((2 - int(os.environ["OMPI_COMM_WORLD_RANK"])) * 0.5)
 """
-# The ranks of a launcher that starts n programs, each a world of its own.
+# A launcher that starts n separate programs, each with its own MPI world.
 SEPARATE = """
 from parlab import mpirun
 c.Cluster.engine_launcher_class = "local"
@@ -37,7 +37,7 @@ c.LocalEngineLauncher.environment = {**mpirun.environment(3)}
 """
 
 
-# ipyparallel's own launcher, as its manual has it.
+# ipyparallel's own launcher, as in its manual.
 PLAIN = """
 from parlab import mpirun
 c.Cluster.engine_launcher_class = "mpi"
@@ -66,9 +66,9 @@ def kernel(profiles: Path) -> Iterator[Notebook]:
 
 
 def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook) -> None:
-    """Ranks of this machine, started before in the same notebook, leave it no settings.
+    """Local ranks that the same notebook started before leave no settings for the profile.
 
-    The ranks register in the reverse of their order, and have their own numbers all the same.
+    The profile's ranks register in reverse order, but get their own numbers.
     """
     ran = kernel.run("from parlab import cluster\ncluster.start(2)")
     assert ran.status == "ok", ran.message
@@ -87,7 +87,7 @@ def test_a_profile_starts_the_ranks_its_own_way(kernel: Notebook) -> None:
     assert "ranks 0, 2  line 5: comm.Barrier" in ran.message
 
 
-def test_deadlocks_under_ipyparallels_own_launcher_cost_no_variables(kernel: Notebook) -> None:
+def test_deadlocks_under_ipyparallels_own_launcher_lose_no_variables(kernel: Notebook) -> None:
     ran = kernel.run("from parlab import cluster\ncluster.start(3, profile='plain')")
     assert ran.status == "ok", ran.message
     assert kernel.run("%%px\nfrom parlab.rank import comm, rank").status == "ok"
@@ -97,7 +97,7 @@ def test_deadlocks_under_ipyparallels_own_launcher_cost_no_variables(kernel: Not
 
 
 def test_ranks_that_are_not_one_world_are_refused_and_ended(kernel: Notebook) -> None:
-    mark = secrets.token_hex(8)  # others may have ranks on this machine
+    mark = secrets.token_hex(8)  # other tests may have ranks on this machine
     ran = kernel.run(f"import os; os.environ['PARLAB_TEST_RUN'] = {mark!r}")
     assert ran.status == "ok", ran.message
     ran = kernel.run("cluster.start(3, profile='separate')")
@@ -107,7 +107,7 @@ def test_ranks_that_are_not_one_world_are_refused_and_ended(kernel: Notebook) ->
     assert [p for p in rank_processes() if started_with(p, mark)] == []
 
 
-def test_a_profile_that_is_not_there_is_refused(kernel: Notebook, profiles: Path) -> None:
+def test_a_missing_profile_is_refused(kernel: Notebook, profiles: Path) -> None:
     ran = kernel.run("cluster.start(3, profile='nodse')")
     assert ran.error == "ClusterError"
     assert "no ipyparallel profile 'nodse'" in ran.message

@@ -1,4 +1,4 @@
-"""What a learner does to the ranks by mistake costs one line, and none of their variables."""
+"""After a learner's slip, the ranks show one line and keep their variables."""
 
 import re
 
@@ -6,15 +6,15 @@ import pytest
 
 from tests.support.kernel import Notebook
 
-MENDED = {
+REPAIRED = {
     "comm.Revoke()": "works again",
     "comm.Free()": "works again",
     "if rank == 1:\n    comm.Free()": "works again",
     "comm.Disconnect()": "works again",
     "group.comm.Free()": "works again",
     "MPI.COMM_SELF.Free()": "works again",
-    "import sys\nsys.stdout.close()\nsys.stdout = None": "sys.stdout is what it was before",
-    "import io, sys\nsys.stderr = io.StringIO()": "sys.stderr is what it was before",
+    "import sys\nsys.stdout.close()\nsys.stdout = None": "sys.stdout was restored",
+    "import io, sys\nsys.stderr = io.StringIO()": "sys.stderr was restored",
     "dist.destroy_process_group()": "default process group. It was created again",
 }
 STUCK = {
@@ -39,7 +39,7 @@ REFUSED = {
 }
 
 
-# Cells that leave messages, and what is said of them.
+# Cells that leave messages, and the text about them.
 LEFT = {
     "comm.bcast(rank, root=rank % 2)": "collective calls in this cell did not match",
     "comm.gather(rank, root=0 if rank % 2 else 1)": "collective calls in this cell did not match",
@@ -51,7 +51,7 @@ LEFT = {
     "comm.bcast(rank, root=rank % 2)\n1 / 0": "",
     "comm.allreduce(rank, op=lambda a, b: 1 / 0)": "",
 }
-# Cells below other magics; the sixth line fails, or waits.
+# Cells below other magics, in which the sixth line fails or waits.
 BELOW = {
     "%%time": "x = 2\n\ndef f():\n    {}\nf()",
     "%%timeit -n1 -r1": "x = 2\n\ndef f():\n    {}\nf()",
@@ -77,11 +77,11 @@ def works_and_keeps(notebook: Notebook) -> None:
     assert ran.text == "[all ranks] 6 1 8\n", ran.message
 
 
-@pytest.mark.parametrize("code", MENDED)
-def test_what_a_cell_broke_is_mended(notebook: Notebook, code: str) -> None:
+@pytest.mark.parametrize("code", REPAIRED)
+def test_what_a_cell_broke_is_repaired(notebook: Notebook, code: str) -> None:
     ran = notebook.run(f"%%px\n{code}")
     assert ran.status == "ok", ran.message
-    assert MENDED[code] in ran.text
+    assert REPAIRED[code] in ran.text
     works_and_keeps(notebook)
 
 
@@ -146,7 +146,7 @@ def test_await_works_as_its_message_says(notebook: Notebook) -> None:
     assert ran.text == "[all ranks] 5\n", ran.message
 
 
-def test_a_magic_for_the_whole_cell_may_follow(notebook: Notebook) -> None:
+def test_a_cell_magic_may_follow_px(notebook: Notebook) -> None:
     ran = notebook.run("%%px\n%%capture shown\nprint(1)\nin_it = 2")
     assert ran.status == "ok", ran.message
     ran = notebook.run("%%px\nprint(shown.stdout.strip(), in_it)")
@@ -168,7 +168,7 @@ def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
     works_and_keeps(notebook)
 
 
-def test_the_first_error_is_named_of_a_rank_that_waits_as_it_leaves_a_with_block(
+def test_a_rank_stuck_at_the_end_of_a_with_block_shows_its_first_error(
     notebook: Notebook,
 ) -> None:
     ran = notebook.run(
@@ -180,7 +180,7 @@ def test_the_first_error_is_named_of_a_rank_that_waits_as_it_leaves_a_with_block
     assert "(while handling KeyError: 'mine' (line 7))" in ran.message
 
 
-def test_a_communicator_of_the_learners_named_comm_is_not_said_to_work(notebook: Notebook) -> None:
+def test_the_message_does_not_say_that_a_learners_own_comm_works(notebook: Notebook) -> None:
     ran = notebook.run("%%px --timeout 1\ncomm = comm.Dup()\ncomm.recv(source=rank)")
     assert "Your own communicator `comm` ended: run the cell that makes it again." in ran.message
     assert "`comm` works" not in ran.message
@@ -188,7 +188,7 @@ def test_a_communicator_of_the_learners_named_comm_is_not_said_to_work(notebook:
     works_and_keeps(notebook)
 
 
-def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> None:
+def test_the_result_of_a_freed_call_is_not_shown(notebook: Notebook) -> None:
     ran = notebook.run(
         "%%px --timeout 2\nimport sys\n"
         "def waits():\n    try: comm.recv(source=rank)\n    except MPI.Exception: pass\n"
@@ -198,8 +198,8 @@ def test_what_a_call_gave_that_was_freed_is_not_shown(notebook: Notebook) -> Non
     assert ran.text == ""
 
 
-def test_a_communicator_that_was_freed_does_not_cost_the_ranks(notebook: Notebook) -> None:
-    """No call of MPI may see its handle any more: that ends the process."""
+def test_ranks_survive_after_the_lab_freed_comm(notebook: Notebook) -> None:
+    """Any MPI call on the freed handle would end the process."""
     ran = notebook.run(
         "%%px --timeout 2\nif rank == 1:\n    comm.Free()\nelse:\n    comm.Barrier()"
     )
@@ -208,7 +208,7 @@ def test_a_communicator_that_was_freed_does_not_cost_the_ranks(notebook: Noteboo
     works_and_keeps(notebook)
 
 
-def test_after_finalize_the_ranks_are_replaced_and_it_is_said_why(notebook: Notebook) -> None:
+def test_after_finalize_the_ranks_are_replaced_and_the_message_says_why(notebook: Notebook) -> None:
     ran = notebook.run("%%px\nprint('before')\nMPI.Finalize()")
     assert ran.error == "RankDied"
     assert "called MPI.Finalize" in ran.message and "New ranks are starting" in ran.message
@@ -222,7 +222,7 @@ def test_torch_that_ends_a_rank_is_explained(notebook: Notebook) -> None:
     assert "tensors of different sizes or types to the same call" in ran.message
 
 
-def test_a_mend_that_is_not_possible_says_why_beside_the_cells_own_error(
+def test_an_impossible_repair_is_explained_after_the_cells_own_error(
     notebook: Notebook,
 ) -> None:
     busy = notebook.run("%%px --noblock --targets 3\nwhile True: pass")

@@ -1,4 +1,4 @@
-"""The stop button, in every state that ranks can be in."""
+"""The stop button, in every state of the ranks."""
 
 from pathlib import Path
 
@@ -34,10 +34,10 @@ def press(notebook: Notebook, times: int) -> None:
         notebook.interrupt()
 
 
-def sent_and_begun(notebook: Notebook, folder: Path, code: str) -> str:
-    """Send a cell whose third line is `code`; it is at that line on every rank."""
+def send_and_wait_until_running(notebook: Notebook, folder: Path, code: str) -> str:
+    """Send a cell whose third line is `code`, and wait until all ranks are at that line."""
     flags = [folder / f"running{rank}" for rank in range(4)]
-    # By files: what a rank printed may not get out while C code holds Python's lock.
+    # Use files, because a rank cannot send its output while C code holds Python's lock.
     sent = notebook.send(
         f"%%px --timeout 100\nopen({str(folder)!r} + f'/running{{rank}}', 'w').close()\n{code}"
     )
@@ -59,7 +59,7 @@ def test_stop_while_ranks_are_at_work(
     notebook: Notebook, tmp_path: Path, state: str, presses: int
 ) -> None:
     code, place = STATES[state]
-    sent = sent_and_begun(notebook, tmp_path, code)
+    sent = send_and_wait_until_running(notebook, tmp_path, code)
     press(notebook, presses)
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted"
@@ -69,7 +69,7 @@ def test_stop_while_ranks_are_at_work(
 
 
 @PRESSES
-def test_stop_after_a_rank_failed_while_others_go_on(notebook: Notebook, presses: int) -> None:
+def test_stop_after_a_rank_failed_while_others_continue(notebook: Notebook, presses: int) -> None:
     sent = notebook.send("%%px --timeout 100\nif rank == 1:\n    1 / 0\nwhile True: pass")
     shown(notebook, sent, "rank 1 failed: ZeroDivisionError")
     press(notebook, presses)
@@ -116,11 +116,11 @@ def test_stop_ends_a_loop_that_catches_exceptions(
     works_and_keeps(notebook, held=True)
 
 
-def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_path: Path) -> None:
-    """They compute, so there is hope: they get ten seconds, and that is shown."""
-    sent = sent_and_begun(notebook, tmp_path, "sum(range(10**13))")
+def test_another_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_path: Path) -> None:
+    """Ranks that compute get ten seconds, and the cell says so."""
+    sent = send_and_wait_until_running(notebook, tmp_path, "sum(range(10**13))")
     notebook.interrupt()
-    shown(notebook, sent, "press stop again")
+    shown(notebook, sent, "Press stop again")
     notebook.interrupt()
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted"
@@ -131,10 +131,10 @@ def test_one_more_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_
 
 
 @PRESSES
-def test_stop_while_fresh_ranks_are_awaited(notebook: Notebook, presses: int) -> None:
+def test_stop_while_new_ranks_start(notebook: Notebook, presses: int) -> None:
     ran = notebook.run("%%px\nif rank == 3: os._exit(2)")
     assert ran.error == "RankDied"
-    # It says when it runs: a kernel that is interrupted before has no cell to end.
+    # The cell reports when it runs. An earlier interrupt would not end any cell.
     sent = notebook.send("print('it runs')\nget_ipython().run_cell_magic('px', '', 'print(rank)')")
     while "it runs" not in str(notebook.client.get_iopub_msg(timeout=60)["content"].get("text")):
         pass
@@ -145,7 +145,7 @@ def test_stop_while_fresh_ranks_are_awaited(notebook: Notebook, presses: int) ->
     works_and_keeps(notebook, held=False)
 
 
-# Presses stop, as often, as soon as ranks are being ended.
+# Presses stop the given number of times, as soon as ranks are being ended.
 PRESSING = """
 import os, signal, threading
 from parlab import cluster
@@ -164,14 +164,14 @@ def press(times):
 @PRESSES
 @pytest.mark.parametrize("call", ["cluster.stop()", "cluster.start(4)"])
 def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
-    """None is left, and none is started."""
+    """No ranks are left, and none are started."""
     notebook = Notebook()
     try:
         assert notebook.run(PRESSING).status == "ok"
         processes = processes_of(notebook)
         ran = notebook.run(f"threading.Thread(target=press, args=({presses},)).start()\n{call}")
         assert ran.error == "RankInterrupted", ran.message
-        assert "no ranks any more" in ran.message
+        assert "No ranks are running any more" in ran.message
         wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
         started(notebook, 2)
         ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")

@@ -1,4 +1,4 @@
-"""What the kernel inherits, and what children of ranks inherit, changes nothing in a lab."""
+"""Labs do not depend on the environment that the kernel and the children of ranks inherit."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ INHERITED = {
     "PYTHONWARNINGS": "error",
     "http_proxy": NOWHERE,
     "ALL_PROXY": NOWHERE,
-    # a kernel in a job of Slurm, on a node that nothing resolves
+    # a kernel in a Slurm job, on a node whose name cannot be resolved
     **{"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NNODES": "1"},
     **{"SLURM_NODELIST": "no-such-node", "SLURM_JOB_NODELIST": "no-such-node"},
     # … and of torchrun, on another one
@@ -64,13 +64,13 @@ if child:
 
 
 def test_processes_that_a_rank_starts_can_be_terminated(kernel: Notebook) -> None:
-    """They inherited ipyparallel's handler of SIGTERM, and lived on."""
+    """If they inherited ipyparallel's SIGTERM handler, they would continue to run."""
     ran = kernel.run(TERMINATED)
     assert (ran.error, ran.text) == ("", "[all ranks] -15 [1, 2] []\n"), ran.message
 
 
 def test_a_forked_child_ends_with_its_cell(kernel: Notebook) -> None:
-    """It would be a second engine of its rank."""
+    """Otherwise, the child would be a second engine for its rank."""
     assert kernel.run(FORKED).text == "[all ranks] 0\n"
     assert kernel.run("%%px\nprint('next')").text == "[all ranks] next\n"
 

@@ -1,4 +1,4 @@
-"""The notebooks themselves, on real ranks: solutions repeat their outputs, stubs pass no check."""
+"""Whole notebooks on real ranks: solutions repeat their outputs, and stubs pass no check."""
 
 import os
 import re
@@ -18,17 +18,17 @@ CELL_SECONDS = 300
 NOTEBOOK_SECONDS = 1200
 
 
-# From the sources: a notebook that was not derived, or is gone, fails.
+# List the sources, so that a missing notebook fails.
 LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
 
 
 def each_alone(folder: str) -> list:
-    """The labs, each of which may run next to the others."""
+    """Return the labs as parameters, so that each lab can run at the same time as the others."""
     return [pytest.param(lab, marks=pytest.mark.xdist_group(f"{folder}/{lab}")) for lab in LABS]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Without the variable by which kernels would know of this test and capture less."""
+    """Return the environment without pytest's variable, which makes kernels capture less."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     return kept | more
 
@@ -63,7 +63,7 @@ def repeats_its_outputs(lab: str, **variables: str) -> None:
     """Run a solution with these variables, and compare its outputs with the stored ones."""
     path = ROOT / "solutions" / f"{lab}.ipynb"
     mark = secrets.token_hex(8)
-    # A process a notebook: one that cannot be read, or kills its kernel, is alone in that.
+    # Use a process for each notebook, so that a broken notebook or kernel affects only one.
     command = [sys.executable, "-m", "pytest", str(path), "--nbval", "--nbval-current-env"]
     options = [f"--nbval-cell-timeout={CELL_SECONDS}", f"--timeout={NOTEBOOK_SECONDS}"]
     options += ["-p", "no:cacheprovider", "--color=no", "-q", "-rfExX"]
@@ -80,7 +80,7 @@ def repeats_its_outputs(lab: str, **variables: str) -> None:
     assert ran.returncode == 0, printed
     cells = nbformat.read(path, as_version=4).cells
     code = sum(cell.cell_type == "code" for cell in cells)
-    # After a cell that ran out of time nbval expects failures; only what passed counts.
+    # After a cell that timed out, nbval expects failures, so count only the passed cells.
     assert f"{code} passed" in printed and "xfailed" not in printed and "skipped" not in printed, (
         printed
     )
@@ -95,7 +95,7 @@ def repeats_its_outputs(lab: str, **variables: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("lab", each_alone("three"))
 def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
-    """Batches, layers and parameters that divide by four do not divide by three."""
+    """Batches, layers, and parameters whose numbers are divisible by four, but not by three."""
     notebook = nbformat.read(ROOT / "solutions" / f"{lab}.ipynb", as_version=4)
     [start] = [c for c in notebook.cells if "cluster.start()" in c.source]
     start.source = start.source.replace("cluster.start()", "cluster.start(3)")
@@ -115,13 +115,13 @@ def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
 @pytest.mark.parametrize("lab", each_alone("labs"))
 def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
-    """The whole lab; `tests/ranks/test_stubs.py` tries each stub alone."""
+    """Run the whole lab. `tests/ranks/test_stubs.py` tries each stub alone."""
     path = ROOT / "labs" / f"{lab}.ipynb"
     notebook = nbformat.read(path, as_version=4)
     status: dict[str, str] = {}
 
     def executed(cell: nbformat.NotebookNode, cell_index: int, execute_reply: dict) -> None:
-        # What the kernel replies, and not what is shown: a learner's code can hide that.
+        # Use the kernel's reply, because a learner's code can hide the output.
         status[cell.id] = execute_reply["content"]["status"]
 
     client = NotebookClient(
@@ -140,12 +140,12 @@ def test_an_unsolved_lab_passes_no_check(lab: str) -> None:
     for check in checks:
         key, printed = check.metadata.exercise, "\n".join(shown(check))
         assert status[check.id] == "error", f"the check of {key} passes on the stub:\n{printed}"
-        # An exercise that builds on another may meet that one's stub first, and names it.
+        # An exercise that needs another one may call that one's stub first, and then names it.
         not_done = rf"{key}: (not done yet|it calls exercise \w+, which is not done yet)"
         assert re.search(not_done, printed), f"the check of {key} on the stub says:\n{printed}"
         assert "✓" not in printed
 
 
 def shown(cell: nbformat.NotebookNode) -> list[str]:
-    """What a cell printed, and its errors' messages."""
+    """Return what a cell printed, and the messages of its errors."""
     return [output.get("text", "") + output.get("evalue", "") for output in cell.outputs]

@@ -1,4 +1,4 @@
-"""parlab on rehearsed GPUs, of which each rank has one, or which the ranks share."""
+"""parlab on emulated GPUs (`tests/rehearsal`). Each rank has its own GPU, or ranks share one."""
 
 import time
 
@@ -130,7 +130,7 @@ def peaks_inside_of_peaks(world: World) -> None:
 
 @cases.add()
 def groups_after_a_new_start(world: World) -> None:
-    """It is what frees ranks from a deadlock: the notebook's `group` is good again."""
+    """After a deadlock, torch.distributed is restarted, and the notebook's `group` works again."""
     import parlab.rank
     from parlab.rank import torch_groups
 

@@ -1,4 +1,4 @@
-"""Libraries of torch on the mpi4py group, against the same model trained serially."""
+"""torch's libraries on the mpi4py group, compared with the same model trained on one rank."""
 
 import copy
 

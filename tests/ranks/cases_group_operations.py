@@ -12,23 +12,23 @@ from tests.support.on_ranks import Cases, World
 
 cases = Cases()
 
-# Makes a tensor of a shape from a number that differs from rank to rank and tensor to tensor.
+# Makes a tensor of a shape, from a seed that is different for each rank and tensor.
 Make = Callable[..., torch.Tensor]
 
 
 def gapped(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, each second place in memory."""
+    """Return the same values with a gap after each element in memory."""
     wide = tensor.new_zeros(*tensor.shape, 2)
     wide[..., 0] = tensor
     return wide[..., 0]
 
 
 def turned(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in memory column by column."""
+    """Return the same values, stored column by column."""
     return tensor.t().contiguous().t() if tensor.dim() == 2 else gapped(tensor)
 
 
-# All operations. Each returns what it filled, and takes `make(seed, *shape)` for its tensors.
+# All operations. Each makes its tensors with `make(seed, *shape)`, and returns those that it fills.
 
 
 def run_all_reduce(group: Any, rank: int, size: int, make: Make) -> list[torch.Tensor]:
@@ -113,7 +113,7 @@ def run_reduce_scatter_single(group: Any, rank: int, size: int, make: Make) -> l
 def run_all_to_all_single(group: Any, rank: int, size: int, make: Make) -> list[torch.Tensor]:
     even, uneven = make(90, size * 2, 3), make(91, sum(range(1, size + 1)), 3)
     dist.all_to_all_single(even, make(rank, size * 2, 3), group=group)
-    # Rank r sends r + 1 rows to each, so everyone receives 1, 2, … rows.
+    # Rank r sends r + 1 rows to each rank, so every rank receives 1, 2, … rows.
     dist.all_to_all_single(
         uneven,
         make(rank, size * (rank + 1), 3),
@@ -225,7 +225,7 @@ def without_dimensions(world: World, dtype: torch.dtype) -> None:
 
 @cases.add()
 def all_to_all_of_tensors_of_any_size(world: World) -> None:
-    """Gloo lacks it: rank r sends r + s elements of value 10 r + s to rank s."""
+    """Gloo does not support it. Rank r sends r + s elements of value 10 r + s to rank s."""
     sent = [torch.full((world.rank + s,), 10.0 * world.rank + s) for s in range(world.size)]
     received = [torch.empty(r + world.rank) for r in range(world.size)]
     dist.all_to_all(received, sent, group=world.group)
@@ -250,7 +250,7 @@ def chunks_of_one_buffer_are_not_copied(world: World) -> None:
     part = torch.empty(4)
     dist.reduce_scatter(part, chunks, group=world.group)
     assert part[0] == world.size * whole[world.rank, 0]
-    separate = [torch.zeros(4) for _ in chunks]  # maybe neighbors, but never one tensor
+    separate = [torch.zeros(4) for _ in chunks]  # perhaps adjacent, but of different storages
     dist.all_gather(separate, torch.full((4,), float(world.rank)), group=world.group)
     assert [t[0].item() for t in separate] == [float(r) for r in range(world.size)]
 
@@ -272,7 +272,7 @@ def uneven_sizes(world: World) -> None:
 def complex_where_gloo_has_none(world: World, dtype: torch.dtype) -> None:
     root, everyone = world.size - 1, [numbers(dtype, r, 4, 3) for r in range(world.size)]
     outputs = [torch.empty(4, 3, dtype=dtype) for _ in everyone] if world.rank == root else None
-    # A conjugate is a note on a tensor, its memory holds what was there before.
+    # Conjugating only sets a flag on the tensor. Its memory does not change.
     dist.gather(everyone[world.rank].conj(), outputs, dst=root, group=world.group)
     for got, sent in zip(outputs or [], everyone, strict=False):
         assert torch.equal(got, sent.conj())

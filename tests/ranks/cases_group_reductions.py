@@ -1,4 +1,4 @@
-"""Reductions of every dtype by the mpi4py group, against the same done on one rank, and Gloo."""
+"""Reductions of every dtype by the mpi4py group, compared with one rank's result and with Gloo."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ OPS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
 
 
 def numbers(dtype: torch.dtype, seed: int, *shape: int) -> torch.Tensor:
-    """Small whole numbers: sums and products of four of them are exact in every dtype."""
+    """Return small integers, whose sums and products of four are exact in every dtype."""
     drawn = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(seed))
     if dtype.is_complex:
         return torch.complex(drawn.double(), drawn.flip(0).double() + 1).to(dtype)
@@ -25,7 +25,7 @@ def numbers(dtype: torch.dtype, seed: int, *shape: int) -> torch.Tensor:
 
 
 def expected(op: str, tensors: list[torch.Tensor]) -> torch.Tensor | None:
-    """The reduction of all ranks' tensors, computed on one; None where there is none."""
+    """Return the reduction of all ranks' tensors, computed on one rank, or None if undefined."""
     dtype = tensors[0].dtype
     bitwise = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
     if dtype is torch.bool:
@@ -64,7 +64,7 @@ def all_reduce(world: World, dtype: torch.dtype, op: str) -> None:
             dist.all_reduce(ours, reduce_op, group=world.group)
         return
     dist.all_reduce(ours, reduce_op, group=world.group)
-    if op == "AVG":  # a third is rounded, here and there
+    if op == "AVG":  # a third is rounded, perhaps differently
         torch.testing.assert_close(ours, right)
     else:
         assert torch.equal(ours, right), (ours, right)
@@ -75,7 +75,7 @@ def compare_with_gloo(world: World, ours: torch.Tensor, mine: torch.Tensor, op: 
     theirs = mine.clone()
     try:
         dist.all_reduce(theirs, op)
-    except (RuntimeError, ValueError):  # Gloo has no such operation; it says so on every rank
+    except (RuntimeError, ValueError):  # Gloo does not support this operation, on any rank
         return
     if mine.dtype is torch.bool:
         return  # Gloo adds bytes: 1 + 1 is a "bool" of 2
@@ -107,7 +107,7 @@ def premul_sum(world: World, dtype: torch.dtype, factor: float | torch.Tensor) -
 
 @cases.add(dtype=[torch.float16, torch.bfloat16])
 def sixteen_bits_are_added_in_float32(world: World, dtype: torch.dtype) -> None:
-    """2048 + 1 is 2048 in float16, 256 + 1 is 256 in bfloat16: one by one, nothing is added."""
+    """In float16, 2048 + 1 is 2048. In bfloat16, 256 + 1 is 256."""
     big = 2048.0 if dtype is torch.float16 else 256.0
     tensor = torch.tensor([big if world.rank == 0 else 1.0], dtype=dtype)
     dist.all_reduce(tensor, group=world.group)

@@ -53,7 +53,7 @@ def sub_group(world: World, members: str) -> None:
 
 @cases.add()
 def groups_side_by_side(world: World) -> None:
-    """Even and odd ranks each in their own group, and all in one, at the same time."""
+    """Even and odd ranks have their own groups, in addition to a group of all ranks."""
     halves = [[r for r in range(world.size) if r % 2 == p] for p in (0, 1)]
     groups = [dist.new_group(half, backend="mpi4py") for half in halves]
     own_group = groups[world.rank % 2]
@@ -115,7 +115,7 @@ def ddp_gives_the_gradient_of_the_whole_batch(
     assert model.seen == 0
     data = batches(world.size)
     for _ in range(3):
-        # Where some are unused, rank 0 alone uses all.
+        # If some parameters are unused, only rank 0 uses all.
         ddp(data[world.rank], not unused or world.rank == 0).square().mean().backward()
         for r, x in enumerate(data):
             loss = reference(x, not unused or r == 0).square().mean()
@@ -155,7 +155,7 @@ def ddp_with_a_communication_hook(world: World, hook: str) -> None:
 
 @cases.add()
 def ddp_by_a_hook_of_futures(world: World) -> None:
-    """A hook that chains on the future of an asynchronous all-reduce, as labs write them."""
+    """The hook adds a callback to the future of an asynchronous all-reduce, as in labs."""
     model = nn.Linear(4, 3, bias=False)
     nn.init.ones_(model.weight)
     ddp = DistributedDataParallel(model, process_group=world.group)
@@ -242,7 +242,7 @@ def asynchronous_work(world: World) -> None:
 
 @cases.add()
 def sends_do_not_block(world: World) -> None:
-    """A large message to a rank that sends one itself first."""
+    """Each rank sends a large message before it receives one."""
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     x = torch.full((300_000,), float(world.rank))
     y = torch.empty_like(x)
@@ -259,7 +259,7 @@ def a_dropped_send_keeps_its_memory(world: World) -> None:
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for n in range(4):
         dist.isend(torch.full((200_000,), float(n)), right, group=world.group)
-        torch.full((200_000,), -1.0)  # takes the memory, were it free
+        torch.full((200_000,), -1.0)  # would get the memory if it had been freed
     dist.barrier(group=world.group)
     for n in range(4):
         y = torch.empty(200_000)
@@ -316,7 +316,7 @@ def waiting_with_a_timeout(world: World) -> None:
 
 @cases.add()
 def tensors_longer_than_mpi_counts(world: World) -> None:
-    """As with more than 2³¹ elements, with a smaller limit in place of MPI's."""
+    """This emulates more than 2³¹ elements, with a smaller limit instead of MPI's."""
     from parlab.runtime.torch_mpi import buffers
 
     limit, buffers.MAX_COUNT = buffers.MAX_COUNT, 10
@@ -366,18 +366,18 @@ def errors_say_what_to_do(world: World) -> None:
         dist.all_to_all_single(torch.empty(n), torch.ones(n), None, [n] * n, group=group)
 
 
-# Being freed, and going on
+# Freeing and recovery
 
 
 @cases.add(call=["all_reduce", "recv", "wait", "barrier", "broadcast"])
 def revoking_frees_a_blocked_rank(world: World, call: str) -> None:
-    """Rank 0 does not come; the others wait until a thread of theirs revokes."""
+    """Rank 0 does not call it, and the others wait until a thread on each of them revokes."""
     from mpi4py import MPI
 
     from parlab.runtime.torch_mpi.group import MPIGroup
 
     group = MPIGroup(world.comm.Dup())
-    world.comm.Barrier()  # Open MPI crashes where a communicator is revoked while it is made
+    world.comm.Barrier()  # Open MPI crashes if a communicator is revoked while it is made
     if world.rank == 0:
         return
     blocked = {
@@ -398,7 +398,7 @@ def revoking_frees_a_blocked_rank(world: World, call: str) -> None:
 
 @cases.add()
 def the_same_object_after_a_new_start(world: World) -> None:
-    """What recovery does: torch.distributed is started anew, and `group` goes on."""
+    """As in recovery, torch.distributed is restarted, and `group` still works."""
     from parlab.rank import torch_groups
     from parlab.runtime.torch_mpi.group import MPIGroup
 
@@ -423,12 +423,12 @@ def the_same_object_after_a_new_start(world: World) -> None:
 
 @cases.add()
 def a_renewed_handle_is_used(world: World) -> None:
-    """Recovery puts a fresh communicator behind the same mpi4py object."""
+    """Recovery puts the handle of a new communicator into the same mpi4py object."""
     from parlab.rank import world as ranks
     from parlab.runtime.torch_mpi.group import MPIGroup
 
     group = MPIGroup(ranks.new_communicator())
-    world.comm.Barrier()  # Open MPI crashes where a communicator is revoked while it is made
+    world.comm.Barrier()  # Open MPI crashes if a communicator is revoked while it is made
     group.comm.Revoke()
     while not group.comm.Is_revoked():
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What the ledger enters, for calls whose bytes are known."""
+"""The ledger's records of calls with a known number of bytes."""
 
 import array
 import threading
@@ -16,7 +16,7 @@ cases = Cases()
 
 
 def ring(world: World) -> tuple[int, int]:
-    """The ranks after and before this one."""
+    """Return the ranks after and before this one."""
     return (world.rank + 1) % world.size, (world.rank - 1) % world.size
 
 
@@ -61,7 +61,7 @@ def bytes_of_a_message(world: World, buffer: str) -> None:
 
 
 @cases.add()
-def a_receive_counts_what_came(world: World) -> None:
+def a_receive_counts_the_bytes_that_arrive(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -89,7 +89,7 @@ def a_receive_counts_what_came(world: World) -> None:
 
 
 @cases.add()
-def requests_that_complete_out_of_sight(world: World) -> None:
+def requests_whose_end_is_not_noticed(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -173,7 +173,7 @@ def bytes_of_collectives(world: World, nonblocking: bool, counted: bool) -> None
     n, is_root = world.size, world.rank == n_root(world)
     root = n_root(world)
     part, whole = np.zeros(3), np.zeros(3 * n)
-    # With counts: of one rank's part, where the parts are equal.
+    # With explicit counts, which are those of one rank's part if the parts are equal.
     parts = [whole, 3, MPI.DOUBLE] if counted else whole
     listed = [whole, [3] * n, MPI.DOUBLE]
     calls: list[tuple[str, tuple[Any, ...], str, int, int]] = [
@@ -394,7 +394,7 @@ def persistent_and_neighborhood_collectives(world: World) -> None:
 
 
 @cases.add()
-def messages_to_nobody_are_none(world: World) -> None:
+def messages_to_no_rank_are_not_recorded(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -416,7 +416,7 @@ def messages_to_nobody_are_none(world: World) -> None:
 
 
 @cases.add()
-def what_raises_is_not_entered(world: World) -> None:
+def calls_that_raise_are_not_recorded(world: World) -> None:
     from mpi4py import MPI
 
     from parlab.ledger import Ledger
@@ -440,7 +440,7 @@ def a_watched_communicator_is_renewed_with_its_own(world: World) -> None:
     original = ranks.new_communicator()
     ledger = Ledger()
     comm = ledger.watch(original)
-    world.comm.Barrier()  # Open MPI crashes where a communicator is revoked while it is made
+    world.comm.Barrier()  # Open MPI crashes if a communicator is revoked while it is made
     comm.Revoke()
     assert comm.Is_revoked()
     ranks.renew()
@@ -450,7 +450,7 @@ def a_watched_communicator_is_renewed_with_its_own(world: World) -> None:
 
 
 @cases.add()
-def threads_are_told_apart(world: World) -> None:
+def calls_have_the_names_of_their_threads(world: World) -> None:
     from parlab.ledger import Ledger
 
     ledger = Ledger()
@@ -568,7 +568,7 @@ def mesh_on(world: World, backend: str) -> Any:
 
 @cases.add(backend=["mpi4py", "gloo"])
 def what_fsdp_sends(world: World, backend: str) -> None:
-    """Parameters are gathered before forward and before backward, gradients are scattered."""
+    """Parameters are gathered before the forward and backward passes; gradients are scattered."""
     from torch.distributed.fsdp import fully_shard
 
     from parlab.ledger import Ledger
@@ -614,7 +614,7 @@ def two_ledgers_at_a_time(world: World) -> None:
     outer, inner = Ledger(), Ledger()
     with outer:
         dist.all_reduce(x)
-        with inner, inner:  # twice the same: entered twice
+        with inner, inner:  # the same ledger twice, so it records each call twice
             dist.all_reduce(x, group=world.group)
         dist.all_reduce(x, group=world.group)
     assert (outer.count(), inner.count()) == (3, 2)
@@ -624,7 +624,7 @@ def two_ledgers_at_a_time(world: World) -> None:
 def bytes_on_a_ring(world: World) -> None:
     from parlab.ledger import Ledger
 
-    group = world.group  # whose first use is collective
+    group = world.group  # its first use is collective
     whole, shard = torch.zeros(10 * world.size), torch.zeros(10)
     with Ledger() as ledger:
         dist.all_gather_single(whole, shard, group=group)
@@ -634,8 +634,8 @@ def bytes_on_a_ring(world: World) -> None:
 
 
 @cases.add()
-def a_batch_of_messages_is_entered_message_by_message(world: World) -> None:
-    """It is on tensors without numbers, because only NCCL carries out this call."""
+def a_batch_is_recorded_message_by_message(world: World) -> None:
+    """It uses meta tensors, because only NCCL implements this call."""
     from parlab.ledger import Ledger
 
     right, left = ring(world)

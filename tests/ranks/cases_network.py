@@ -1,6 +1,6 @@
-"""Times on an emulated network: never sooner than the model, and later by little.
+"""Times on an emulated network: never shorter than in the model, and only a little longer.
 
-The network is slow on purpose, so that a busy machine does not hide what is tested.
+The network is slow, so that delays of a busy machine are small compared with its times.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ cases = Cases()
 # 4 ranks. A call costs 0.1 s, a float32 0.1 ms inside a node and 1 ms between nodes.
 CALL = 0.1
 NETWORK = Network(2, 2, Link(0, 0.1e-3 / 4), Link(0, 1e-3 / 4), CALL)
-LATE = 0.08  # how much later than the model is still in time
+LATE = 0.08  # tolerated delay compared with the model (s)
 TRIES = 4
 NUMBERS = 100  # 0.1 s between nodes
 
 
 def seconds_of(world: World, work: Callable[[], Any]) -> tuple[float, float]:
-    """From the first rank's start, and from the last one's, until the last rank was done.
+    """Return the time from the first rank's start, and from the last rank's start, to the last end.
 
-    Both are the same on all ranks. They are far apart where a busy machine delays a rank.
+    Both are the same on all ranks. They are very different if a busy machine delays a rank.
     """
     world.comm.Barrier()
     begun = now()
@@ -44,10 +44,11 @@ def seconds_of(world: World, work: Callable[[], Any]) -> tuple[float, float]:
 def assert_takes(
     world: World, seconds: float, work: Callable[[], Any], needs_all: bool = True
 ) -> None:
-    """Never sooner, and in time at least once in a few: a busy machine makes late, never early.
+    """Require that `work` never takes less than the model's time, and is on time at least once.
 
-    `needs_all`: whether it begins when the last rank has come. A message does not need the
-    ranks that neither send nor receive it, so its time may count from the first rank's start.
+    A busy machine can only delay it, so a few attempts are allowed. `needs_all` is True if it
+    begins when the last rank calls it. A message does not need ranks that neither send nor receive
+    it, so its time may count from the first rank's start.
     """
     took = []
     for _ in range(TRIES):
@@ -63,7 +64,7 @@ def assert_takes(
 def assert_in_time(
     world: World, seconds: float, measure: Callable[[], float], early: float = 1e-4
 ) -> None:
-    """The same, for what `measure` takes on each rank by its own account."""
+    """Require the same of the times that `measure` returns on each rank."""
     took = []
     for _ in range(TRIES):
         own = measure()
@@ -78,7 +79,7 @@ def x(numbers: int = NUMBERS) -> torch.Tensor:
     return torch.ones(numbers)
 
 
-# Collectives. Each: its name in the model, the bytes that count, and the call.
+# Collectives, each with its name in the model, the bytes that count, and the call.
 
 N = 4
 COLLECTIVES: dict[str, tuple[str, int, Callable[[Any, int], Any]]] = {
@@ -145,7 +146,7 @@ def a_collective_takes_what_the_model_says(world: World, call: str) -> None:
 
 
 @cases.add()
-def a_collective_starts_when_the_last_rank_comes(world: World) -> None:
+def a_collective_starts_when_the_last_rank_calls_it(world: World) -> None:
     late = world.size - 1
 
     def from_when_it_came() -> float:
@@ -161,21 +162,21 @@ def a_collective_starts_when_the_last_rank_comes(world: World) -> None:
 
 @cases.add()
 def a_collective_starts_at_the_call(world: World) -> None:
-    """What a rank takes to get from there into the meeting is no part of the model."""
+    """The time from the call until the rank joins the meeting is not part of the model."""
     expected = NETWORK.collective("all_reduce", 400).seconds
     nothing: Callable[[], dist.Work] = lambda: CompletedWork([])  # noqa: E731
 
     def slow_way() -> None:
         called = now()
         compute(0.6 * expected)
-        world.group.collective(called, "all_reduce", 400, nothing, beside=False).wait()
+        world.group.collective(called, "all_reduce", 400, nothing, in_background=False).wait()
 
     assert_takes(world, expected, slow_way)
 
 
 @cases.add(length=[0, 1, 3, 300_001], dtype=[torch.float32, torch.float64])
 def sums_are_the_same_bits_on_all_ranks(world: World, length: int, dtype: torch.dtype) -> None:
-    """In the order of the ranks, in as many pieces as it takes."""
+    """Sums are computed in the order of the ranks, in several pieces if necessary."""
     quick = network.emulated_group(Network(1, 4, Link(0, 0), Link(0, 0)))
     own = [torch.rand(length, dtype=dtype, generator=_generator(r)) for r in range(world.size)]
     right = own[0] + own[1] + own[2] + own[3]
@@ -190,7 +191,7 @@ def _generator(seed: int) -> torch.Generator:
 
 
 @cases.add()
-def an_asynchronous_call_waits_for_nobody(world: World) -> None:
+def an_asynchronous_call_does_not_wait(world: World) -> None:
     def from_when_the_last_came() -> float:
         world.comm.Barrier()
         compute(0.2 * world.rank)
@@ -230,7 +231,7 @@ def collectives_of_two_groups_queue_where_they_share_a_link(world: World) -> Non
         works = []
         for group in every:
             works.append(dist.all_reduce(x(), group=group, async_op=True))
-            world.comm.Barrier()  # all have come to the first before any comes to the second
+            world.comm.Barrier()  # all ranks have called the first before any calls the second
         for work in works:
             work.wait()
 
@@ -271,7 +272,7 @@ def a_message_takes_what_the_model_says(world: World, pair: tuple[int, int]) -> 
 
 @cases.add()
 def messages_queue_at_both_ends(world: World) -> None:
-    """Two messages from rank 0, and two to rank 2, one of which is the same."""
+    """Rank 0 sends two messages, and rank 2 receives two. One of them is the same message."""
     messages = [(0, 2), (0, 3), (1, 2)]
 
     def send() -> None:
@@ -301,8 +302,8 @@ def messages_go_both_ways_at_once(world: World) -> None:
 
 
 @cases.add()
-def a_message_travels_before_its_receiver_comes(world: World) -> None:
-    """It leaves when it is sent, and is there when the receiver looks for it."""
+def a_message_travels_before_its_receiver_waits(world: World) -> None:
+    """It starts when it is sent, and has arrived when the receiver waits for it."""
 
     def late() -> None:
         if world.rank == 0:
@@ -316,7 +317,7 @@ def a_message_travels_before_its_receiver_comes(world: World) -> None:
 
 @cases.add()
 def waits_in_another_order_than_sent(world: World) -> None:
-    """The second message to be waited for first has its own end, not the first one's."""
+    """If the second message is waited for first, it ends at its own time."""
     again = []
     for _ in range(TRIES):
         world.comm.Barrier()
@@ -341,25 +342,25 @@ def waits_in_another_order_than_sent(world: World) -> None:
 
 
 def busy(seconds: float) -> None:
-    """Compute on the processor; about `seconds` where a core is free."""
+    """Compute on the CPU, for about `seconds` if a core is free."""
     end, matrix = now() + seconds, torch.rand(64, 64)
     while now() < end:
         matrix = torch.tanh(matrix @ matrix)
 
 
 @cases.add(computing=[compute, busy])
-def computing_beside_a_message_takes_the_longer_and_not_both(
+def computing_during_a_message_takes_the_longer_of_both_times(
     world: World, computing: Callable[[float], None]
 ) -> None:
     expected = NETWORK.collective("all_reduce", 400).seconds
 
-    def beside(seconds: float) -> None:
+    def during_message(seconds: float) -> None:
         work = dist.all_reduce(x(), group=world.group, async_op=True)
         computing(seconds)
         work.wait()
 
-    assert_takes(world, expected, lambda: beside(0.8 * expected))
-    assert_takes(world, 1.5 * expected, lambda: beside(1.5 * expected))
+    assert_takes(world, expected, lambda: during_message(0.8 * expected))
+    assert_takes(world, 1.5 * expected, lambda: during_message(1.5 * expected))
 
 
 @cases.add()
@@ -448,8 +449,8 @@ def a_network_of_other_ranks_is_refused(world: World) -> None:
 
 
 @cases.add()
-def many_calls_under_way(world: World) -> None:
-    """More than there are places for at once."""
+def many_incomplete_calls(world: World) -> None:
+    """There are more calls than places for meetings."""
     quick = network.emulated_group(Network(1, 4, Link(0, 0), Link(0, 0)))
     numbers = [torch.ones(1) for _ in range(2500)]
     works = [dist.all_reduce(t, group=quick, async_op=True) for t in numbers]
@@ -462,7 +463,7 @@ def many_calls_under_way(world: World) -> None:
 
 
 class Slow(nn.Linear):
-    """Takes 0.1 s by itself, forward and backward."""
+    """A layer whose own forward and backward passes each take 0.1 s."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         compute(0.1)
@@ -472,7 +473,7 @@ class Slow(nn.Linear):
 
 
 @cases.add()
-def what_a_module_takes_itself_is_part_of_the_set_time(world: World) -> None:
+def the_time_of_the_module_itself_is_part_of_the_set_time(world: World) -> None:
     module, times_of_gradient = Slow(3, 2), []
     module.weight.register_post_accumulate_grad_hook(lambda _: times_of_gradient.append(now()))
     took = []
@@ -489,7 +490,7 @@ def what_a_module_takes_itself_is_part_of_the_set_time(world: World) -> None:
 
 
 @cases.add()
-def a_stage_leaves_alone_what_needs_no_gradient(world: World) -> None:
+def a_stage_ignores_what_needs_no_gradient(world: World) -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
     module[0].requires_grad_(False)
     module.unused = nn.Parameter(torch.ones(1))

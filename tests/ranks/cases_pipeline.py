@@ -16,7 +16,7 @@ def late(world: World) -> RecordingGroup:
 
 @cases.add()
 def waiting_for_one_message_leaves_others_under_way(world: World) -> None:
-    """A send that nobody has come for yet does not hold up what is received meanwhile."""
+    """A send that no rank has received yet does not delay messages that arrive in the meantime."""
     if world.size < 2:
         return
     group = late(world)

@@ -1,4 +1,4 @@
-"""A deadlock on the stand-in for NCCL: it takes 20 seconds to be seen, and ends the group."""
+"""A deadlock on the stand-in for NCCL, which reports it after 20 seconds and ends the group."""
 
 import torch
 import torch.distributed as dist

@@ -42,7 +42,7 @@ def tensors_of_two_devices_are_refused(world: World) -> None:
 
 @cases.add()
 def the_host_cannot_read_device_memory(world: World) -> None:
-    """The system refuses to write it into a pipe; a program's own access would end it."""
+    """The system refuses to write device memory into a pipe. Reading it would end the program."""
     x = torch.ones(1024, device="cuda")
     reading, writing = os.pipe()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""The stand-in for NCCL makes NCCL's demands. For ranks with a GPU each."""
+"""The stand-in for NCCL has NCCL's restrictions. Each rank needs its own GPU."""
 
 import torch
 import torch.distributed as dist

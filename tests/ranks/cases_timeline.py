@@ -12,7 +12,7 @@ cases = Cases()
 
 @cases.add()
 def spans_of_all_ranks_are_in_order(world: World) -> None:
-    """Each rank works after the one before it: the spans must not overlap, on any clock."""
+    """Each rank works after the previous one, so their spans must not overlap on any clock."""
     from parlab.timeline import Timeline
 
     timeline = Timeline(world.comm)
@@ -55,7 +55,7 @@ def a_ledgers_calls_are_communication(world: World) -> None:
 
 @cases.add()
 def clocks_of_other_machines_are_measured(world: World) -> None:
-    """As if each rank's machine had started an hour after the one before."""
+    """The clocks differ as if each rank's machine had started an hour after the previous one."""
     from parlab.timeline import clock_offset
 
     hour = 3600.0

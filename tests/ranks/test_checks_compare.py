@@ -1,4 +1,4 @@
-"""What checks take to be right, and to be as it was."""
+"""How checks compare results with expected values, and arguments with their earlier values."""
 
 import math
 
@@ -34,7 +34,7 @@ def test_type_shape_and_dtype_count_before_numbers(kind) -> None:
 
 
 @pytest.mark.parametrize("changed", [0, 1])
-def test_a_list_is_as_it_was_where_all_its_parts_are(changed: int) -> None:
+def test_a_list_is_unchanged_only_if_all_its_parts_are(changed: int) -> None:
     before = [torch.zeros(2), np.zeros(3)]
     now = [torch.zeros(2), np.zeros(3)]
     assert unchanged("buckets", now, before) is None

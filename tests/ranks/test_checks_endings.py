@@ -1,4 +1,4 @@
-"""What a check makes of how a learner's function ended on each rank."""
+"""How a check judges the ways in which a learner's function ended on the ranks."""
 
 import time
 
@@ -10,23 +10,23 @@ from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
 
 
-def said(stub: str) -> str | None:
+def text_about(stub: str) -> str | None:
     finding = unfinished({0: Ended("unfinished", error=stub)}, "train")
     return finding and finding.text
 
 
-def test_a_stub_of_its_own() -> None:
-    assert said("exercise train: not done yet") == said("") == "not done yet"
+def test_an_exercises_own_stub() -> None:
+    assert text_about("exercise train: not done yet") == text_about("") == "not done yet"
 
 
 def test_the_stub_of_an_exercise_that_it_builds_on() -> None:
-    text = said("exercise broadcast_state: not done yet")
+    text = text_about("exercise broadcast_state: not done yet")
     assert text is not None
     assert text.startswith("it calls exercise broadcast_state, which is not done yet")
     assert 'use_reference("broadcast_state")' in text
 
 
-def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it_knew() -> None:
+def test_a_rank_that_the_watchdog_saw_stuck_counts_as_stuck_even_if_its_call_ended() -> None:
     waiting = Ended("stuck", line="line 2: comm.Recv(x)")
     sending = Ended("returned", line="line 1: comm.Send(x)")
     endings = agreed({0: waiting, 1: sending, 2: Ended("returned"), 3: Ended("raised")})
@@ -41,7 +41,7 @@ def test_a_rank_was_stuck_where_the_watchdog_saw_it_and_its_call_ended_before_it
         (Ended("returned"), "What the stuck ranks wait for, no rank that has returned will do"),
     ],
 )
-def test_what_it_means_that_ranks_wait(other: Ended, meaning: str) -> None:
+def test_the_message_explains_why_ranks_wait(other: Ended, meaning: str) -> None:
     found = ending({0: Ended("stuck", line="line 2: comm.Recv(x)"), 1: other})
     assert found is not None and found.text.splitlines()[-1].startswith(meaning)
 
@@ -52,8 +52,10 @@ def test_a_slow_rank_is_not_stuck() -> None:
 
 
 def how_it_ends(world: World, seconds: float, messages: bool) -> str:
-    """Messages to and fro for so long, or none; four seconds are given, since a busy machine may
-    stop both for more than one."""
+    """Return how a call ends that sends messages for `seconds`, or that only waits.
+
+    Its limit is four seconds, because a busy machine may stop both ranks for more than one second.
+    """
     ledger = Ledger()
     comm = ledger.watch(world.comm.Dup())
     end = time.monotonic() + seconds

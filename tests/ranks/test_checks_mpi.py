@@ -1,6 +1,6 @@
 """The checks of lab 01 on real ranks: no mistake stops a check, and ranks always agree.
 
-What they must reject: `tests/answers/mpi`. The functions of this file that take no fixture
+`tests/answers/mpi` has the answers that they must reject. Functions of this file without a fixture
 run on the ranks: `python -m parlab.mpirun -n 4 tests/ranks/test_checks_mpi.py NAME …`.
 """
 
@@ -49,7 +49,7 @@ def quiet() -> contextlib.redirect_stdout:
 
 
 def message(check: Callable[[Callable], None], function: Callable) -> str:
-    """What the check says, which is the same on all ranks."""
+    """Return the message of the check, which must be the same on all ranks."""
     from parlab.checks import CheckFailed
     from parlab.checks.base.collective import gather
 
@@ -100,9 +100,9 @@ def verdicts() -> None:
 
 
 def freed_calls_may_end_well() -> None:
-    """As a send does on Open MPI, where its receiver is freed first: its rank was stuck all along.
+    """A freed call may return without an error, but its rank was still stuck.
 
-    Here on purpose, and on every run.
+    On Open MPI, this can happen to a send whose receiver is freed first. Here it always happens.
     """
     from parlab.checks import mpi as check
 
@@ -186,7 +186,7 @@ if __name__ == "__main__":
         for name in sys.argv[1:]:
             globals()[name]()
     except BaseException:
-        # The other ranks would wait for this one for ever.
+        # Otherwise, the other ranks would wait for this one forever.
         traceback.print_exc()
         sys.stderr.flush()
         from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""Rounds of schedules whose rounds are known."""
+"""Counts the rounds of schedules with a known number of rounds."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def flat(n: int) -> list[list[Step]]:
 
 
 def chain(n: int) -> list[list[Step]]:
-    """Every rank passes on to the next."""
+    """Every rank sends to the next."""
     programs: list[list[Step]] = [[] for _ in range(n)]
     for r in range(n - 1):
         programs[r].append(Step(to=r + 1))

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other are told from ranks that wait for a slow one."""
+"""The watchdog frees ranks that wait for each other, but not ranks that wait for a slow rank."""
 
 import contextlib
 import importlib
@@ -19,8 +19,8 @@ from parlab.checks.base.watchdog import run_watched
 from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
 
-DEADLINE = 80.0  # long, so that what ends before was not ended by it
-SLOW = 2.5  # longer than ranks have to stand still
+DEADLINE = 80.0  # long, so that it does not end the calls
+SLOW = 2.5  # longer than the time after which ranks that wait for each other are freed
 
 
 def made(ledger: Ledger) -> int:
@@ -28,7 +28,10 @@ def made(ledger: Ledger) -> int:
 
 
 def ends(world: World, *functions: Callable[[Any], Any]) -> list[str]:
-    """How calls end on this rank, each on a communicator of its own; and that none was awaited."""
+    """Return how calls end on this rank, and require that none of them reached the deadline.
+
+    Each call gets its own communicator.
+    """
     kinds = []
     for function in functions:
         ledger = Ledger()
@@ -76,7 +79,7 @@ def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> 
 
 @contextlib.contextmanager
 def busy_processors() -> Iterator[None]:
-    """Processes that always have something to do, four for each processor."""
+    """Run four processes for each core that compute all the time."""
     command = [sys.executable, "-c", "while True: pass"]
     with contextlib.ExitStack() as started:
         for _ in range(4 * len(os.sched_getaffinity(0))):
@@ -89,8 +92,8 @@ def receive_in_vain(world: World) -> list[str]:
     return ends(world, all_receive)
 
 
-def test_they_are_freed_as_soon_where_others_compute() -> None:
-    """Who waits gives the processor away at each turn: its time there says nothing of how long."""
+def test_stuck_ranks_are_freed_as_soon_on_a_busy_machine() -> None:
+    """A waiting rank yields the CPU, so its CPU time does not show how long it has been waiting."""
     with busy_processors():
         assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
 
@@ -109,14 +112,14 @@ def one_is_in_c(comm: Any) -> None:
 
 
 def one_has_a_thread(comm: Any) -> None:
-    """Who waits in MPI, while its own thread is to send what all wait for."""
+    """A rank waits in MPI, while a thread of its own will send the message for which all wait."""
     if comm.rank == 1:
         threading.Timer(SLOW, lambda: [comm.send(0, rank) for rank in range(comm.size)]).start()
     comm.recv(source=1)
 
 
 def one_after_the_other(comm: Any) -> None:
-    """Ranks wait long, but never all of them at once for long."""
+    """Ranks wait for a long time, but not all of them at the same time."""
     for rank in range(comm.size):
         if comm.rank == rank:
             time.sleep(SLOW / 2)
@@ -131,8 +134,8 @@ def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
     assert on_ranks(3, are_slow) == [["returned"] * 4] * 3
 
 
-def held_by_who_looks(world: World, module: str, reads: str) -> bool:
-    """Whether what a call has let go of is alive for as long as the watchdog reads a file."""
+def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:
+    """Return True if an object that a call released is alive while the watchdog reads a file."""
     looks = importlib.import_module(module)
     slow, looked, asked = getattr(looks, reads), threading.Event(), threading.Event()
 
@@ -165,6 +168,6 @@ def held_by_who_looks(world: World, module: str, reads: str) -> bool:
     [("parlab.checks.base.watchdog", "_place"), ("parlab.checks.base.deadlock", "_turns")],
     ids=["the learner's source", "turns of the processor"],
 )
-def test_what_a_call_lets_go_of_is_not_held_by_who_looks_at_it(module: str, reads: str) -> None:
-    """A check that follows what is alive refused a right answer, seldom, on a busy machine."""
-    assert on_ranks(1, held_by_who_looks, module, reads) == [False]
+def test_the_watchdog_does_not_hold_what_a_call_releases(module: str, reads: str) -> None:
+    """A check that tracks live objects would rarely reject a right answer on a busy machine."""
+    assert on_ranks(1, is_held_by_the_watchdog, module, reads) == [False]

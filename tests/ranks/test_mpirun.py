@@ -1,4 +1,4 @@
-"""Ranks start wherever the labs do: the arguments and variables that mpiexec needs here."""
+"""The arguments and variables with which mpiexec starts ranks on any machine."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ SAY = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
 
 
 def run(n: int, **variables: str) -> list[str]:
-    """The lines that `n` ranks print in a shell with these variables."""
+    """Return the lines that `n` ranks print if these variables are set."""
     ran = subprocess.run(
         mpirun.command(n, sys.executable, "-c", SAY),
         env=os.environ | variables | mpirun.environment(n, os.environ | variables),
@@ -31,7 +31,7 @@ def test_more_ranks_than_cores_start() -> None:
 
 
 def test_ranks_start_on_a_node_that_slurm_lent_as_one_task() -> None:
-    """mpiexec takes Slurm's tasks for its slots, however many cores the task has."""
+    """mpiexec uses the number of Slurm's tasks as its slots, even if a task has several cores."""
     node = os.uname().nodename
     lent = {"SLURM_JOBID": "1", "SLURM_JOB_ID": "1", "SLURM_TASKS_PER_NODE": "1"}
     lent |= {"SLURM_NODELIST": node, "SLURM_JOB_NODELIST": node, "SLURM_CPUS_ON_NODE": "16"}
@@ -61,13 +61,13 @@ def test_two_threads_of_a_core_are_one_slot(
     assert any(name.startswith("PRTE") for name in mpirun.environment(4, {}))
 
 
-def test_what_the_user_set_stays() -> None:
+def test_variables_that_the_user_set_are_kept() -> None:
     theirs = {"OMP_NUM_THREADS": "3", "MPI4PY_RC_FAST_REDUCE": "1"}
     assert not mpirun.environment(1, theirs).keys() & theirs.keys()
 
 
-def test_ranks_start_where_no_home_is_set() -> None:
-    """As in a bare container: Open MPI alone ends there."""
+def test_ranks_start_if_home_is_not_set() -> None:
+    """Some containers do not set it. Open MPI would then not start."""
     homeless = {name: value for name, value in os.environ.items() if name != "HOME"}
     ran = subprocess.run(
         mpirun.command(1, sys.executable, "-c", SAY),

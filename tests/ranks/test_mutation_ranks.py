@@ -1,4 +1,4 @@
-"""Mutants on real ranks: one set of ranks goes through many, whatever they leave behind."""
+"""Mutants on real ranks: one set of ranks runs many mutants, whatever they leave behind."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from parlab_staff.mutants.run import Broken, Tried, try_mutants
 from parlab_staff.mutants.target import Target, targets
 
 STUCK_SECONDS = 1.0
-SECONDS = 60.0  # for what ends by itself, on a busy machine too
+SECONDS = 60.0  # for calls that end by themselves, even on a busy machine
 HIDDEN = "check.show_values(received=ring_shift(np.arange(3) + 10 * rank, comm).tolist())"
 [SHIFT] = targets(["ring_shift"])
 [FIT] = targets(["fit_alpha_beta"])
@@ -32,7 +32,7 @@ def shift(*lines: str) -> str:
 
 
 def right_again(ranks: Trials) -> None:
-    """The reference passes as ever, whatever was tried before it."""
+    """Require that the reference still passes, after the mutants that were tried before it."""
     limits = {"seconds": SECONDS, "stuck": SECONDS}
     check = ranks.outcome(SHIFT, SHIFT.reference, SHIFT.check, **limits)
     assert check.ending == "accepted", check
@@ -52,7 +52,7 @@ def right_again(ranks: Trials) -> None:
     ],
     ids=["wrong", "another", "hangs", "leaves a message", "does not come"],
 )
-def test_an_answer_is_told_and_nothing_of_it_stays(
+def test_the_outcome_of_an_answer_is_reported_and_nothing_of_it_is_left(
     ranks: Trials, lines: list[str], check: str, mistake: str | None, hidden: str
 ) -> None:
     answer = shift(*lines)
@@ -72,7 +72,7 @@ def test_an_endless_loop_is_ended(ranks: Trials) -> None:
     right_again(ranks)
 
 
-def test_new_ranks_start_where_one_has_ended(ranks: Trials) -> None:
+def test_new_ranks_start_after_one_has_ended(ranks: Trials) -> None:
     answer = shift("import os", "os._exit(3) if comm.rank == 1 else comm.recv()")
     outcome = tried(ranks, answer, HIDDEN, STUCK_SECONDS)
     assert (outcome.ending, "rank 1 ended" in outcome.message) == ("stuck", True), outcome
@@ -93,11 +93,11 @@ def test_every_mutant_of_an_exercise_gets_its_verdict() -> None:
     assert finished == [every]
     killed = [one for one in every if not one.accepted_by]
     assert len(killed) > len(every) / 2
-    # The two results in the wrong order: both checks say so.
+    # Both checks reject the two results in the wrong order.
     assert any(one.mutant.operator == "returned" for one in killed)
 
 
-def test_without_a_reference_that_passes_nothing_is_said() -> None:
+def test_without_a_passing_reference_there_is_no_verdict() -> None:
     def nothing(*_: object) -> None:
         pass
 

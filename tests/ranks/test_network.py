@@ -1,4 +1,4 @@
-"""The emulated network: every operation of the group over MPI on it, and the times of its own."""
+"""The emulated network: all operations of the group over MPI, and the times that they take."""
 
 import pytest
 import torch
@@ -9,9 +9,9 @@ from parlab.network import Link, Network, Stage, clock, emulated, sleeping_layer
 from tests.ranks.cases_network import NETWORK
 from tests.support.on_ranks import cases_test
 
-pytestmark = pytest.mark.xdist_group("clock")  # what it measures, a busy machine disturbs
+pytestmark = pytest.mark.xdist_group("clock")  # a busy machine would disturb its measurements
 
-# Quick: what is tested on it is not time.
+# A fast network, for tests that do not measure time.
 QUICK = Network(2, 2, Link(5e-6, 1e-9), Link(20e-6, 1e-8), 10e-6)
 
 test_operations = cases_test(
@@ -24,26 +24,26 @@ test_operations = cases_test(
 test_times = cases_test("cases_network", world_sizes=[4], network=NETWORK)
 
 
-def test_what_does_not_go_together_is_told_before_ranks_start() -> None:
+def test_contradictory_arguments_are_refused_before_ranks_start() -> None:
     for arguments, expected in [
         ({"n": 8, "network": QUICK}, "the network has 4 ranks"),
         ({"network": "2 nodes of 4"}, "a parlab.network.Network, not '2 nodes of 4'"),
-        ({"profile": "slurm", "network": QUICK}, "profile is a real network"),
+        ({"profile": "slurm", "network": QUICK}, "but not both"),
     ]:
         with pytest.raises(ValueError) as refused:
             cluster.start(**arguments)
         assert expected in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_stages_make_up_for_late_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten stages, each woken 90 ms late: only the last of them is."""
+def test_stages_make_up_for_waking_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten stages each wake 90 ms late, but the whole pass takes only 90 ms more."""
 
     def oversleep(moment: float) -> float:
         return 0.09 + clock.sleep_until(moment + 0.09)
 
     monkeypatch.setattr(sleeping_layer, "sleep_until", oversleep)
     stages = nn.Sequential(*(Stage(nn.Linear(1, 1), 0, 0.1) for _ in range(10)))
-    for _ in range(2):  # and the second pass knows nothing of the first
+    for _ in range(2):  # the first pass must not change the second one
         loss = stages(torch.ones(1))
         begun = clock.now()
         loss.backward()

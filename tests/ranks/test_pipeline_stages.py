@@ -1,4 +1,4 @@
-"""What a rank has of a model, and the record of its passes."""
+"""A rank's share of a model, and the record of its passes."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def test_stages_that_do_not_divide_are_refused() -> None:
         share_of(stages(), torch.zeros(1, 2), 0, 3)
 
 
-def test_room_is_of_the_size_of_what_comes() -> None:
+def test_receive_buffers_have_the_size_of_the_message() -> None:
     share = share_of(stages(), torch.zeros(1, 2), 0, 2)
     assert share.room(forward(2, 0), 7).shape == (7, 4)
     assert share.room(backward(2, 0), 7).shape == (7, 5)
@@ -47,7 +47,7 @@ def test_numbers_of_actions_differ() -> None:
 
 
 def test_sizes_are_found_without_a_trace() -> None:
-    """The stages count no batch, and draw no number."""
+    """The stages do not count a batch or draw a random number."""
     norm, dropout = nn.BatchNorm1d(3), nn.Dropout(0.5)
     state = torch.get_rng_state()
     share = share_of([norm, dropout, nn.Identity()], torch.ones(1, 3), 0, 1)

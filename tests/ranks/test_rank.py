@@ -1,4 +1,4 @@
-"""`parlab.rank` on real ranks, without a notebook: what scripts and benchmarks rely on."""
+"""`parlab.rank` on real ranks without a notebook, as scripts and benchmarks use it."""
 
 import atexit
 import glob
@@ -55,7 +55,7 @@ def note_gloo_threads_at_the_end(world: World, folder: str) -> bool:
 
 
 def test_gloo_has_ended_before_python_does(tmp_path: Path):
-    """A thread of it that still held a tensor then would abort the rank, now and then."""
+    """Otherwise, a thread of Gloo that still holds a tensor occasionally aborts the rank."""
     assert on_ranks(2, note_gloo_threads_at_the_end, str(tmp_path)) == [True, True]
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["0", "0"]
 
@@ -96,7 +96,7 @@ def renew_all(world: World) -> list[Any]:
 
 
 def test_communicators_and_groups_are_renewed_in_place():
-    """After a revocation the very objects that a lab holds work again, torch's group too."""
+    """After a revocation, the same objects work again, including torch's group."""
     assert on_ranks(3, renew_all) == [[3, 3, 3.0, 3.0, {"lost": ["made"], "torch": True}]] * 3
 
 
@@ -111,9 +111,9 @@ def ask_too_late(world: World) -> int:
     for late in ("revoke 0", "interrupt 0"):
         os.write(ask, f"{late}\n".encode())
     early = world.comm.allreduce(1)
-    freeing.prepare()  # as before each cell: one revocation alone may miss a call that waits
+    freeing.prepare()  # as before each cell, because a single revocation may miss a waiting call
     with expecting(MPI.Exception, "REVOKED"):
-        # Rank 0 revokes when all are through: a collective that is under way would be lost.
+        # Rank 0 revokes after all ranks have passed, because a running collective would fail.
         if world.rank:
             world.comm.send("through", dest=0)
         else:
@@ -173,7 +173,7 @@ def wait_for_several(world: World) -> None:
     assert not isinstance(comm, MPI.Request)
 
 
-def test_waiting_for_several_requests_is_mpi4pys_own():
+def test_waiting_for_several_requests_works_as_in_mpi4py():
     on_ranks(3, wait_for_several)
 
 
@@ -183,7 +183,7 @@ def free_again_and_again(world: World) -> None:
     from parlab.rank.engine import freeing, recovery
 
     def free(ended: threading.Event, number: int) -> None:
-        # Rank 0 waits by then. If not, it meets a revoked communicator: as good.
+        # Rank 0 is now waiting. If not, it will call a revoked communicator, which fails as well.
         time.sleep(0.02 + 0.0002 * world.rank * (number % 5))
         for _ in range(3):
             freeing.revoke()
@@ -198,7 +198,7 @@ def free_again_and_again(world: World) -> None:
         pair = world.comm.Split(world.rank // 2)
         try:
             world.comm.Barrier()
-        except MPI.Exception as error:  # slow to leave it, where another rank already revokes
+        except MPI.Exception as error:  # this rank leaves late, and another rank already revokes
             assert world.comm.Is_revoked(), error
         ended = threading.Event()
         thread = threading.Thread(target=free, args=(ended, number))
@@ -207,7 +207,7 @@ def free_again_and_again(world: World) -> None:
             try:
                 pair.Barrier()
             except MPI.Exception as error:
-                # Now and then Open MPI has another error for it, as if a process had failed.
+                # Occasionally, Open MPI reports another error, as if a process had failed.
                 assert pair.Is_revoked(), error
         ended.set()
         thread.join()
@@ -215,7 +215,7 @@ def free_again_and_again(world: World) -> None:
 
 
 def test_no_waiting_call_misses_its_revocation():
-    """A call on a lab's own communicator, while several ranks revoke one after the other."""
+    """Several ranks revoke, one after the other, while a call waits on a lab's own communicator."""
     on_ranks(4, free_again_and_again, seconds=300)
 
 

@@ -1,4 +1,4 @@
-"""Ranks that run functions: they answer, crash, hang, and are freed or started again."""
+"""Ranks that run functions: they return values, crash, or hang, and are freed or replaced."""
 
 import os
 import time
@@ -10,8 +10,8 @@ import pytest
 
 from parlab_staff.ranks import RankPool, RanksGone
 
-SECONDS = 60.0  # for what ends by itself, on a busy machine too
-SOON = 1.0  # the limit of what does not
+SECONDS = 60.0  # limit for functions that end by themselves, even on a busy machine
+SOON = 1.0  # limit for functions that do not end
 
 
 def number(factor: int = 1) -> int:
@@ -113,7 +113,7 @@ def test_ranks_end_with_their_children_though_mpiexec_is_gone() -> None:
     with RankPool(2) as pool:
         pids = pool.call(pid, seconds=SECONDS) + pool.call(start_a_child, seconds=SECONDS)
         [mpiexec] = {psutil.Process(one).parent() for one in pids[:2]}
-        mpiexec.suspend()  # it cannot end them
+        mpiexec.suspend()  # so that it cannot end the ranks
         mpiexec.kill()
     _, left = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], 10)
     assert left == []

@@ -1,4 +1,4 @@
-"""parlab on rehearsed GPUs, and the rehearsal itself (`tests.rehearsal`)."""
+"""parlab on emulated GPUs, and the emulation itself (`tests.rehearsal`)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Stubs pass no check, and answers that do nothing earn nothing, without running whole labs.
+"""Stubs pass no check, and answers that do nothing get no points. This runs no whole labs.
 
 `tests/notebook/test_labs.py` and `tests/grading/test_labs.py` run whole labs.
 """
@@ -19,7 +19,7 @@ from parlab_staff.mutants.target import Target, targets
 from tests.support.nightly import cases
 from tests.support.timing import record_cases
 
-SECONDS = 60.0  # for a check, on a busy machine too
+SECONDS = 60.0  # for a check, even on a busy machine
 HANGS_SECONDS = 5.0  # for an answer that may leave its ranks waiting
 LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
 
@@ -70,7 +70,7 @@ def test_no_stub_passes_its_check(lab: str, tries: Tries) -> None:
 
 @pytest.mark.parametrize("lab", cases(LABS, LABS[:1]))
 def test_an_answer_that_does_nothing_earns_nothing(lab: str, tries: Tries) -> None:
-    """Each hidden check has values that tell an answer from `return None` and an identity."""
+    """Each hidden check has values that differ from those of `return None` and of an identity."""
     for target in tries.targets:
         graded = of_key(tries.graded, target.key)
         right = tries(target, target.reference, target.hidden)

@@ -1,4 +1,4 @@
-"""Timelines: idle time and pictures; and, on real ranks, one clock."""
+"""Timelines: idle time, pictures, and one clock for real ranks."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def test_spans_as_plain_data() -> None:
 
 
 def bars(axes) -> list[tuple[float, float, float, float]]:
-    """Left, right, top and bottom of what was drawn, rounded."""
+    """Return the left, right, top, and bottom of each bar, rounded."""
     extents = [bar.get_paths()[0].get_extents() for bar in axes.collections]
     return [tuple(round(v, 6) for v in (e.x0, e.x1, e.y0, e.y1)) for e in extents]
 
@@ -74,7 +74,7 @@ def test_overlap_is_seen_in_halves_of_a_row() -> None:
     assert bars(axes) == [(0, 2, -0.4, 0), (1, 3, 0, 0.4)]
 
 
-def test_names_of_spans_that_cover_each_other_stand_where_each_is_seen() -> None:
+def test_names_of_overlapping_spans_are_in_their_visible_parts() -> None:
     below = Span(0, "bucket 0", "communication", 0.0, 0.006)
     _, axes = draw([below, Span(0, "bucket 1", "communication", 0.004, 0.01)], "Two messages")
     where = {text.get_text(): text.get_position()[0] for text in axes.texts}
@@ -84,8 +84,8 @@ def test_names_of_spans_that_cover_each_other_stand_where_each_is_seen() -> None
     assert [text.get_text() for text in axes.texts] == ["bucket 1"]
 
 
-def test_passes_that_differ_by_a_hair_are_named_alike() -> None:
-    # As an interleaved pipeline's: 30 ms and a bit, of 900.
+def test_passes_of_almost_equal_length_all_show_their_names() -> None:
+    # As in an interleaved pipeline: each pass takes a little more than 30 of 900 ms.
     starts = [0.1 * i for i in range(9)]
     spans = [Span(0, f"B{i}", "compute", at, at + 0.03 + 1e-4 * i) for i, at in enumerate(starts)]
     _, axes = draw([*spans, Span(1, "F0", "compute", 0.885, 0.9)], "Passes")

@@ -29,7 +29,7 @@ def _built(edition: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sources of each edition: a build renders these, and nothing else."""
+    """The sources of each edition. A build renders only these."""
     root = tmp_path_factory.mktemp("sources")
     for edition in EDITIONS:
         stage(ROOT, root / edition, edition)

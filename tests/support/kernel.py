@@ -17,7 +17,7 @@ from parlab.runtime.ansi import without_escapes
 class Ran:
     """The result of one cell."""
 
-    status: str  # "ok" or "error": of the reply, not of the outputs
+    status: str  # "ok" or "error", from the reply, not from the outputs
     text: str  # stdout, stderr and plain-text results
     error: str  # name of the exception
     message: str  # the traceback as the notebook shows it
@@ -25,7 +25,7 @@ class Ran:
 
 
 class Notebook:
-    """One kernel; close it with `shutdown`, or lose it with `kill`."""
+    """One kernel. End it with `shutdown`, or without a clean-up with `kill`."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         # Sockets in a folder, because another kernel may take a free port at the same time.
@@ -35,7 +35,7 @@ class Notebook:
             transport="ipc",
             connection_file=str(Path(self._folder.name) / "kernel.json"),
         )
-        # A learner's kernel does not run in a test.
+        # Remove pytest's variable, which a learner's kernel does not have.
         env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         self.manager.start_kernel(env=env | dict(environment or {}))
         self.client = self.manager.client()
@@ -75,7 +75,7 @@ class Notebook:
             match message["msg_type"]:
                 case "stream":
                     texts.append(content["text"])
-                case "clear_output":  # progress of a long cell, which a notebook clears
+                case "clear_output":  # a notebook clears the progress of a long cell
                     texts.clear()
                 case "execute_result" | "display_data":
                     texts.append(content["data"].get("text/plain", ""))

@@ -1,4 +1,4 @@
-"""Chooses which cases of a test `make test` runs; `make test-all` runs all of them."""
+"""Chooses the cases of a test that `make test` runs. `make test-all` runs all of them."""
 
 from collections.abc import Collection, Iterable
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def cases(names: Iterable[str], always: Collection[str]) -> list:
-    """Return a parameter for each name; all but those in `always` are for `make test-all`."""
+    """Return a parameter for each name. Only `make test-all` runs those that `always` lacks."""
     names = list(names)
     unknown = set(always) - set(names)
     assert not unknown, f"no case has the name {sorted(unknown)}"

@@ -8,13 +8,14 @@ Many cases share one set of ranks. A file of cases registers them:
     def sums(world: World, dtype: torch.dtype) -> None:
         assert ...
 
-and a test file runs them, in one test for each number of ranks, which names the cases that fail:
+and a test file runs them, in one test for each number of ranks, which names the failed cases:
 
     test_on_ranks = cases_test("cases_group_use", world_sizes=[2, 3])
 
-A case runs on all ranks; an exception on any of them fails it. Cases must leave the ranks usable.
-What does not, or needs ranks that are fresh, gets a set of its own for one function of the test
-file, and what it returned on each rank (as JSON can carry it):
+A case runs on all ranks. It fails if any rank raises an exception. Cases must leave the ranks
+usable. If a test cannot do this, or needs new ranks, `on_ranks` starts a set of ranks that runs
+only one function of the test file. It returns the values of all ranks, which must be values of
+JSON:
 
     def half(world: World, of: int) -> float:
         return world.rank / of
@@ -22,8 +23,8 @@ file, and what it returned on each rank (as JSON can carry it):
     def test_half() -> None:
         assert on_ranks(3, half, 2) == [0, 0.5, 1]
 
-A run costs a start of Python and MPI (and of torch, where `world.group` is used), so use `cases`
-where you can. For what learners do in a notebook there is `tests.support.kernel`.
+Each run starts Python and MPI (and torch, if it uses `world.group`), so use cases if possible. To
+test what learners do in a notebook, use `tests.support.kernel`.
 """
 
 import contextlib
@@ -52,13 +53,13 @@ from parlab.runtime.paths import ROOT
 from tests import rehearsal
 from tests.support.timing import record_cases
 
-# No case needs long: ranks that wait for each other longer are stuck.
+# No case takes this long: ranks that wait for each other longer are stuck.
 CASE_SECONDS = 90.0
 RUN_SECONDS = 280.0
 
 
 class World:
-    """What a function sees of the ranks: `comm`, `rank`, `size`, `group`."""
+    """The ranks, for a function that runs on one of them: `comm`, `rank`, `size`, `group`."""
 
     def __init__(self) -> None:
         from parlab.rank import comm
@@ -67,7 +68,7 @@ class World:
 
     @property
     def group(self) -> Any:
-        """parlab's process group; the default group is Gloo. The first use is collective."""
+        """parlab's process group. The default group uses Gloo. The first use is collective."""
         from parlab.rank import group
 
         return group
@@ -95,7 +96,7 @@ class Cases:
 
 
 class expecting:
-    """As `pytest.raises`, on a rank: `with expecting(ValueError, "words of it"):`."""
+    """Like `pytest.raises`, but on a rank: `with expecting(ValueError, "words of the error"):`."""
 
     def __init__(self, error: type[BaseException], text: str = "") -> None:
         self.error, self.text = error, text
@@ -120,7 +121,7 @@ def cases_test(
     network: Network | None = None,
     gpus: int = 0,
 ) -> Callable:
-    """A test function that runs the cases of these files, once for each number of ranks.
+    """Return a test that runs the cases of these files, once for each number of ranks.
 
     Args:
         nightly: numbers of ranks that `make test` leaves out and `make test-all` runs.
@@ -149,7 +150,7 @@ def cases_test(
 
 
 def _cases(modules: tuple[str, ...]) -> dict[str, Callable[[World], None]]:
-    """The cases of these files, in order, by file and name."""
+    """Return the cases of these files, in order, by file and name."""
     found = {}
     for module in modules:
         functions = importlib.import_module(f"tests.ranks.{module}").cases.functions
@@ -186,14 +187,14 @@ def _run(
 def on_ranks(
     n: int, function: Callable[..., Any], *arguments: Any, seconds: float = CASE_SECONDS
 ) -> list[Any]:
-    """`function(world, *arguments)` on `n` fresh ranks; what each returned, by rank.
+    """Run `function(world, *arguments)` on `n` new ranks. Return the values by rank.
 
     Args:
-        function: of a module's top level.
-        arguments: what JSON can carry, as is what the function returns.
-        seconds: after so many the ranks say where they are, and end.
+        function: a function at a module's top level.
+        arguments: values of JSON. The function must return one, too.
+        seconds: the time limit, after which the ranks print where they are, and end.
 
-    Raises AssertionError with all that was printed where a rank failed, or did not end in time.
+    The test fails with all output if a rank fails or does not end in time.
     """
     with tempfile.TemporaryDirectory() as folder:
         name = f"{function.__module__}:{function.__qualname__}"
@@ -215,14 +216,14 @@ def _start(n: int, seconds: float, *arguments: str, **options: Any) -> subproces
     return mpirun.run(n, *program, **options)
 
 
-# On the ranks
+# Functions that run on the ranks
 
 
 def _run_cases(report: str, *modules: str) -> None:
     from parlab.rank.world import new_communicator
 
     world = World()
-    assert world.group  # started by all, before a case uses it on some
+    assert world.group  # all ranks start it, before a case uses it on only some ranks
     agreement = new_communicator()
     with (
         open(report, "w", encoding="utf-8") if world.rank == 0 else contextlib.nullcontext() as file
@@ -257,7 +258,7 @@ def _run_function(folder: str, seconds: str, name: str, arguments: str) -> None:
 if __name__ == "__main__":
     try:
         {"cases": _run_cases, "function": _run_function}[sys.argv[1]](*sys.argv[2:])
-    except BaseException:  # another rank is gone, and MPI's own way out would wait for it
+    except BaseException:  # another rank may have ended, and MPI's normal exit would wait for it
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

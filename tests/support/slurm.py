@@ -1,4 +1,4 @@
-"""Starts a Slurm of two nodes on this machine, for tests, next to any that it has."""
+"""Starts a Slurm with two nodes on this machine, for tests, even if Slurm already runs here."""
 
 import contextlib
 import getpass
@@ -17,14 +17,14 @@ import psutil
 from parlab.setup.doctor.programs import find_daemon
 from tests.conftest import wait_until
 
-# The nodes share their cores, which MPI does not know, so waiting ranks must let others run.
+# The nodes share their cores, and MPI does not know this, so waiting ranks must let others run.
 SHARED_CORES = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
 READY_SECONDS = 60
 NODES = ("n1", "n2")
-CORES = 2  # of each node, whatever this machine has
+CORES = 2  # of each node, independent of this machine
 CONFIGURATION = """
 ClusterName=parlab-test
 SlurmctldHost=localhost(127.0.0.1)
@@ -54,13 +54,13 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 NODE = (
     "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cores} Gres=gpu:2"
 )
-# GPUs that Slurm allocates, and that nobody computes on.
+# GPUs that Slurm allocates, but that no test computes on.
 GPUS = "NodeName={name} Name=gpu Count=2 File={folder}/gpu[0-1]\n"
 
 
 @dataclass
 class Slurm:
-    """A running Slurm; commands need `environment` to find it."""
+    """A running Slurm. Commands need `environment` to find it."""
 
     folder: Path
     environment: dict[str, str]
@@ -79,7 +79,7 @@ class Slurm:
         return ran.stdout.strip()
 
     def processes(self) -> list[str]:
-        """Return all processes with its environment: services, jobs, and notebooks."""
+        """Return all processes with this Slurm's environment: services, jobs, and notebooks."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -105,7 +105,7 @@ class Slurm:
 
 @contextlib.contextmanager
 def two_nodes() -> Iterator[Slurm]:
-    """Start munge, slurmctld, and two slurmd; verify that nothing of them, or of users, is left.
+    """Start munge, slurmctld, and two slurmd. At the end, verify that no process or file is left.
 
     The folder's name is short, because a socket's path has at most 108 characters.
     """
@@ -114,7 +114,7 @@ def two_nodes() -> Iterator[Slurm]:
         where = {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "TMPDIR": str(folder / "temporary"),
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),  # is to stay, else in TMPDIR
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),  # a cache that is kept, so not TMPDIR
         }
         slurm = Slurm(folder, SHARED_CORES | where)
         _configure(folder)

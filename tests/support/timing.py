@@ -1,8 +1,8 @@
-"""Prints at the end of a run where its time went: the slowest groups and the slowest cases.
+"""Prints the slowest groups of tests and the slowest cases at the end of a run.
 
 A test that runs many cases reports each with `record_cases`, so that slow cases are visible.
-Processor time covers pytest's process and those that it started and that have ended. Unlike
-seconds, it hardly depends on other work of the machine.
+CPU time covers pytest's process and the ended processes that it started. Unlike seconds, it hardly
+depends on the machine's other work.
 """
 
 import resource
@@ -21,13 +21,13 @@ Record = Callable[[str, object], None]
 
 
 def record_cases(record_property: Record, seconds: Mapping[str, float]) -> None:
-    """Report the seconds of each case of this test; `record_property` is pytest's fixture."""
+    """Report the seconds of each case of this test. `record_property` is pytest's fixture."""
     for name, value in seconds.items():
         record_property(CASE, [name, round(value, 3)])
 
 
 def record_for_others(record_property: Record, seconds: float) -> None:
-    """Report how long this test worked for others; less than 0 if another test worked for it."""
+    """Report how long this test worked for others. Negative: how long others worked for it."""
     record_property(FOR_OTHERS, round(seconds, 3))
 
 
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(eq=False)  # pluggy keeps plugins in sets
 class Timing:
-    """Adds up the reports of a run."""
+    """Sums the reports of a run."""
 
     groups: dict[str, Group] = field(default_factory=lambda: defaultdict(Group))
     tests: dict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -1,4 +1,4 @@
-"""The benchmarks' harness: it tells a known ratio, refuses a busy machine, and runs on ranks."""
+"""The benchmarks' harness measures a known ratio, refuses a busy machine, and runs on ranks."""
 
 import json
 import random
@@ -50,7 +50,7 @@ def test_functions_may_measure_themselves() -> None:
     }
 
 
-def test_bytes_are_told_as_bytes() -> None:
+def test_bytes_are_printed_as_bytes() -> None:
     printed = report.lines(
         bench(lambda: Pair(lambda: 0, lambda: 0), unit="bytes"), Samples([2e6], [4e6])
     )
@@ -68,7 +68,7 @@ def test_submissions_to_grade_are_right_or_have_mistakes_of_the_tests() -> None:
             assert defined_names(cells[exercise.cell]) >= exercise.names
 
 
-def test_the_spread_holds_the_ratio_and_one_bad_round_does_not_move_it() -> None:
+def test_the_spread_contains_the_ratio_and_ignores_one_bad_round() -> None:
     draw = random.Random(1)
     ours = [draw.uniform(0.9, 1.1) for _ in range(40)]
     theirs = [draw.uniform(1.8, 2.2) for _ in range(40)]
@@ -103,13 +103,13 @@ def test_benchmarks_are_selected_by_name_and_topic() -> None:
     with pytest.raises(ValueError, match="no benchmark named nonsense"):
         select(["nonsense", "collectives"])
     assert all(b.work and b.peer for b in all_benchmarks())
-    # What a GPU could do is not known before one has measured it.
+    # Benchmarks for GPUs may have no target, because no GPU has measured them.
     assert all(b.target > 0 if b.target is not None else b.gpu for b in all_benchmarks())
 
 
 @pytest.fixture
 def spinning() -> Iterator[int]:
-    # A grandchild: what this process's own children do is not a disturbance.
+    # Start a grandchild, because this process's own children do not count as a disturbance.
     starter = """if True:
         import subprocess, sys
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -124,7 +124,7 @@ def test_a_busy_process_is_named(spinning: int) -> None:
     def named() -> bool:
         return any(f"process {spinning} " in found for found in machine.disturbances())
 
-    # On a machine that does more besides, it may not get its share in the first second.
+    # On a machine with other work, it may not get its share in the first second.
     wait_until(named, seconds=60, what=f"process {spinning} is named")
 
 
@@ -152,7 +152,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_a_benchmark_on_real_ranks(tmp_path: Path) -> None:
-    """What it tells, and not how fast: the machine may be busy with other tests."""
+    """This tests the report, not the speed, because other tests may run at the same time."""
     output = tmp_path / "bench.json"
     printed = run("all_reduce_1kB", "--force", "--output", str(output))
     assert printed.returncode == 0, printed.stderr
@@ -162,7 +162,7 @@ def test_a_benchmark_on_real_ranks(tmp_path: Path) -> None:
     assert "all_reduce_1kB" in printed.stdout and "target 0.1" in printed.stdout
 
 
-def test_what_there_is() -> None:
+def test_list_prints_the_benchmarks_and_unknown_names_are_refused() -> None:
     printed = run("--list")
     assert printed.returncode == 0
     assert "collectives: all_reduce_16MB" in printed.stdout

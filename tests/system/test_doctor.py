@@ -26,7 +26,7 @@ def parlab(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_this_machine_is_ready_and_every_line_says_what_follows() -> None:
+def test_this_machine_is_ready_and_every_line_says_what_it_means() -> None:
     ran = parlab("doctor", "--json")
     assert ran.returncode == 0, ran.stdout
     report = json.loads(ran.stdout)
@@ -39,7 +39,7 @@ def test_this_machine_is_ready_and_every_line_says_what_follows() -> None:
     assert "ULFM works" in findings["mpi"]["found"]
 
 
-def test_it_reads_without_colour_and_ends_with_what_to_do() -> None:
+def test_the_report_needs_no_color_and_ends_with_what_to_do() -> None:
     ran = parlab("doctor")
     assert "\x1b" not in ran.stdout
     assert ran.stdout.splitlines()[-1] == "Ready: `make lab` opens the labs."
@@ -48,14 +48,14 @@ def test_it_reads_without_colour_and_ends_with_what_to_do() -> None:
 
 
 def test_an_mpi_that_does_not_start_is_a_failure() -> None:
-    """Open MPI is told to send messages by a means that does not exist."""
+    """Open MPI is configured to send messages with a component that does not exist."""
     ran = parlab("doctor", OMPI_MCA_pml="none-such")
     assert ran.returncode == 1
     assert "FAIL  mpi: 2 ranks did not start" in ran.stdout
     assert ran.stdout.splitlines()[-1].startswith("Not ready: fix mpi as described above")
 
 
-def test_jupyterlab_does_not_inherit_what_harms_labs() -> None:
+def test_jupyterlab_does_not_inherit_harmful_variables() -> None:
     """With PYTHONINSPECT, Python would show how JupyterLab ended, and wait for input."""
     ran = parlab("lab", "--version", PYTHONINSPECT="1", MPLBACKEND="Agg")
     assert "parlab lab: ignoring MPLBACKEND=Agg, because matplotlib would not show" in ran.stderr
@@ -63,11 +63,11 @@ def test_jupyterlab_does_not_inherit_what_harms_labs() -> None:
 
 
 def ours() -> set[int]:
-    """Processes that this one has started, directly or not."""
+    """Return all descendants of this process."""
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_ranks_that_give_no_answer_are_ended_at_the_deadline(
+def test_ranks_that_do_not_answer_are_ended_at_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = ours()
@@ -79,7 +79,7 @@ def test_ranks_that_give_no_answer_are_ended_at_the_deadline(
     assert ours() <= before
 
 
-def test_versions_that_drifted_from_the_lock_are_named(
+def test_versions_that_differ_from_the_lock_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(software, "ROOT", tmp_path)
@@ -97,7 +97,7 @@ def test_versions_that_drifted_from_the_lock_are_named(
 
 
 def found_with(path: Path, *wrapper: str) -> dict[str, dict[str, str]]:
-    """What the doctor finds where PATH is this folder alone."""
+    """Return the doctor's findings if PATH has only this folder."""
     environment = os.environ | {"PATH": str(path), "HOME": str(path)}
     ran = subprocess.run(
         [*wrapper, PARLAB, "doctor", "--json"], env=environment, capture_output=True, text=True,
@@ -113,8 +113,8 @@ def program(folder: Path, name: str, code: str) -> Path:
     return path
 
 
-def test_what_is_missing_is_told_with_the_command_that_installs_it(tmp_path: Path) -> None:
-    # As on Ubuntu without snaps: a script in the browser's place.
+def test_missing_programs_are_reported_with_the_command_that_installs_them(tmp_path: Path) -> None:
+    # Like on Ubuntu without snaps, a script is installed instead of the browser.
     program(tmp_path, "chromium-browser", "echo 'requires the chromium snap' >&2; exit 1")
     program(tmp_path, "pacman", "exit 1")
     found = found_with(tmp_path)
@@ -128,15 +128,15 @@ def test_what_is_missing_is_told_with_the_command_that_installs_it(tmp_path: Pat
 @pytest.mark.parametrize(
     "name", ["google-chrome", ".cache/ms-playwright/chromium-9/chrome-linux/chrome"]
 )
-def test_any_browser_of_the_family_will_do(tmp_path: Path, name: str) -> None:
+def test_any_chromium_is_found(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     browser = program(tmp_path, name, "echo Chrome 150")
     assert found_with(tmp_path)["chromium"]["found"] == str(browser)
 
 
 @pytest.mark.needs("bubblewrap")
-def test_bubblewrap_that_may_not_start_is_told_with_what_allows_it() -> None:
-    """In a user namespace that may hold no other: bubblewrap is there, and cannot start."""
+def test_bubblewrap_that_cannot_start_is_reported_with_what_allows_it() -> None:
+    """In a user namespace that allows no other one, bubblewrap is installed but cannot start."""
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
     ran = subprocess.run(
@@ -156,7 +156,7 @@ def test_bubblewrap_that_may_not_start_is_told_with_what_allows_it() -> None:
         ("unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
     ],
 )
-def test_the_systems_settings_say_why_there_is_no_sandbox(
+def test_settings_of_the_system_explain_a_missing_sandbox(
     setting: str, value: str, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kernel").mkdir()
@@ -167,7 +167,7 @@ def test_the_systems_settings_say_why_there_is_no_sandbox(
 
 
 @pytest.mark.parametrize("command", [[], ["lab"], ["doctor"], ["book"], ["notebooks"]])
-def test_help_is_there_for_every_command(command: list[str]) -> None:
+def test_every_command_has_help(command: list[str]) -> None:
     ran = parlab(*command, "--help")
     assert ran.returncode == 0
     assert "sage:" in ran.stdout or "sage: " in ran.stdout

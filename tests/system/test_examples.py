@@ -1,4 +1,4 @@
-"""The examples run as their first lines say: outside a notebook, on two ranks."""
+"""The examples run as their first lines describe, outside of a notebook, on two ranks."""
 
 import json
 import os
@@ -36,15 +36,15 @@ def test_the_ring_agrees_with_mpi_on_two_ranks() -> None:
 
 
 def documented(example: str) -> list[str]:
-    """The command that an example's first lines name for one machine."""
+    """Return the command for one machine in an example's first lines."""
     text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
     return re.search(r"^    torchrun (.*)$", text, re.MULTILINE)[1].split()
 
 
 def without_name(command: list[str]) -> list[str]:
-    """The command on a machine whose own name nothing resolves, as without a network.
+    """Return a command that runs `command` where the machine's own name cannot be resolved.
 
-    As it is, where this process may make no such machine.
+    If this process may not create such a namespace, return the command unchanged.
     """
     alone = 'ip link set lo up && hostname no-such-host && exec "$@"'
     unshare = ["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", alone, "sh"]
@@ -53,7 +53,7 @@ def without_name(command: list[str]) -> list[str]:
 
 
 def torchrun(ranks: int, example: str, *arguments: str, gpus: int = 0) -> str:
-    """What an example prints on so many ranks, on a machine with so many rehearsed GPUs."""
+    """Return the output of an example on `ranks` ranks, on a machine with rehearsed GPUs."""
     machine = rehearsal.environment(gpus, protect=example != "07_triton") if gpus else {}
     words = documented(example)
     words[words.index("--nproc-per-node") + 1] = str(ranks)
@@ -71,7 +71,7 @@ def torchrun(ranks: int, example: str, *arguments: str, gpus: int = 0) -> str:
 
 
 def test_every_page_names_the_address_of_one_machine() -> None:
-    """Or the ranks look for each other by the machine's name, which may not be resolved."""
+    """Otherwise, the ranks connect by the machine's name, which may not be resolvable."""
     texts = [*(ROOT / "book").glob("*.md"), *EXAMPLES.glob("*.py"), ROOT / "README.md"]
     commands = [
         line
@@ -111,14 +111,14 @@ def test_fsdp_learns_on_two_ranks_and_each_holds_half() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(DEADLINE + 60)
 def test_the_blocks_are_shared_by_two_ranks_which_see_the_same_loss() -> None:
-    """The loss that all ranks print the mean of is that of one rank: every rank has the same."""
+    """The mean loss over the ranks is the loss of one rank, because all ranks have the same."""
     losses = {}
     for ranks in (1, 2):
         printed = torchrun(ranks, "04_tensor_parallel", "--steps=20")
         losses[ranks] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
         assert len(losses[ranks]) == 2, printed  # rank 0 alone prints
         held = float(re.search(r": 1/([\d.]+)", printed)[1])
-        assert held == pytest.approx(ranks, rel=0.02)  # norms and some biases are whole
+        assert held == pytest.approx(ranks, rel=0.02)  # norms and some biases are not sharded
     assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
     assert losses[2] == pytest.approx(losses[1], abs=1e-3)
 
@@ -143,7 +143,7 @@ def test_the_stages_learn_on_two_ranks_as_one_rank_does() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(DEADLINE + 60)
 def test_mixed_precision_learns_on_two_ranks_and_skips_together() -> None:
-    """From a scale of 2^24 fp16 overflows at first; what is learnt is what fp32 learns."""
+    """With a scale of 2^24, fp16 overflows at first, but then learns the same as fp32."""
     runs = {
         "fp32": [],
         "bf16": [],
@@ -161,12 +161,12 @@ def test_mixed_precision_learns_on_two_ranks_and_skips_together() -> None:
         assert (skipped > 0) == (precision == "fp16")
     assert losses["fp32"][1] < losses["fp32"][0] < 5.55  # a guess among 256 bytes costs ln 256
     assert losses["bf16"] == pytest.approx(losses["fp32"], abs=0.05)
-    assert losses["fp16"][1] < losses["fp16"][0]  # some steps behind
+    assert losses["fp16"][1] < losses["fp16"][0]  # some steps were skipped
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(DEADLINE + 60)
-def test_the_fused_adam_learns_on_two_ranks_what_torch_s_learns_on_one() -> None:
+def test_the_fused_adam_on_two_ranks_learns_like_torchs_on_one() -> None:
     runs = [(1, "triton"), (2, "triton"), (1, "torch")]
     losses = {}
     for ranks, optimizer in runs:
@@ -215,7 +215,7 @@ def test_less_memory_learns_the_same_on_two_ranks() -> None:
 @pytest.mark.timeout(2 * DEADLINE + 60)
 @pytest.mark.parametrize("example", [file.stem for file in numbered(EXAMPLES, ".py")[1:]])
 def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:
-    """Two ranks with one GPU use the CPU, as without any; with two, they learn the same on them."""
+    """Two ranks with one GPU use the CPU, as if there were none. With two GPUs, they use these."""
     rehearsal.needed()
     size = "--samples=2048" if example == "02_data_parallel" else "--steps=10"
     losses = {}

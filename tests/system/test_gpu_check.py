@@ -1,4 +1,4 @@
-"""`make gpu-check` where there is no GPU: labs that pass, fail, hang, crash and lack things."""
+"""`make gpu-check` without a GPU: labs that pass, fail, hang, crash, or lack modules."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def items(path: Path) -> dict[str, Any]:
 # Reading notebooks
 
 
-def test_a_cell_is_read_with_its_deadline_its_ranks_and_what_it_gave(tmp_path: Path) -> None:
+def test_a_cell_is_read_with_its_deadline_its_ranks_and_its_outputs(tmp_path: Path) -> None:
     shown = cell(
         "hidden-check-x",
         "check.show_values(x=1)",
@@ -134,7 +134,7 @@ def test_the_worst_status_counts() -> None:
 
 @pytest.fixture(scope="module")
 def various(tmp_path_factory: pytest.TempPathFactory) -> LabRun:
-    """Four ranks, no MPI, and cells of all kinds that end on all ranks."""
+    """A run on four ranks without MPI, with all kinds of cells that end on all ranks."""
     path = notebook(
         tmp_path_factory.mktemp("labs") / "02_words.ipynb",
         cell(
@@ -180,7 +180,7 @@ def various(tmp_path_factory: pytest.TempPathFactory) -> LabRun:
     return run
 
 
-def test_cells_run_in_order_on_ranks_that_speak(various: LabRun) -> None:
+def test_cells_run_in_order_on_ranks_that_communicate(various: LabRun) -> None:
     ended = statuses(various)
     assert all(ended[id] == "passed" for id in ("set-up", "sum", "comm", "one", "values")), ended
     assert ended["check"] == ended["deadlock"] == "skipped"
@@ -196,14 +196,14 @@ def test_other_values_and_other_words_than_the_stored_ones_fail(various: LabRun)
     assert statuses(various)["timing"] == "passed"
 
 
-def test_an_error_is_told_with_its_line_and_later_cells_run(various: LabRun) -> None:
+def test_an_error_is_reported_with_its_line_and_later_cells_run(various: LabRun) -> None:
     assert various.cells["error"]["status"] == "failed"
     message = "rank 1: ValueError: no such thing (line 3 of the cell)"
     assert various.cells["error"]["why"] == message
     assert statuses(various)["after"] == "passed"
 
 
-def test_what_is_missing_is_skipped_and_what_builds_on_it(various: LabRun) -> None:
+def test_cells_that_need_missing_modules_or_names_are_skipped(various: LabRun) -> None:
     why = {id: cell["why"] for id, cell in various.cells.items() if cell["status"] == "skipped"}
     assert why["package"] == "rank 0: no_such_package is not installed"
     assert why["uses"].startswith("rank 0: builds on package: NameError")
@@ -211,15 +211,15 @@ def test_what_is_missing_is_skipped_and_what_builds_on_it(various: LabRun) -> No
     assert why["message"] == "rank 0: comm.Send needs MPI"
     assert "pictures are not drawn here" in why["picture"]
     ended = statuses(various)
-    assert ended["own"] == "failed"  # a skipped picture excuses nothing
+    assert ended["own"] == "failed"  # even though a picture in it was skipped
     assert ended["mended"] == ended["again"] == "passed"
 
 
 @pytest.mark.nightly
-def test_cells_that_end_their_ranks_are_left_out_and_the_rest_runs_on_new_ones(
+def test_cells_that_end_their_ranks_are_left_out_and_the_others_run_on_new_ranks(
     tmp_path: Path,
 ) -> None:
-    """One hangs, one fails on a rank for which the other waits, one ends its process."""
+    """One cell hangs, one fails on a rank while another waits for it, and one ends its process."""
     path = notebook(
         tmp_path / "02_words.ipynb",
         cell("hangs", "import threading\nthreading.Event().wait()", magic="%%px --timeout 2"),
@@ -274,7 +274,7 @@ def test_with_mpi_the_checks_run_too(tmp_path: Path) -> None:
 def test_ranks_without_mpi_use_gpus(
     gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ranks on as many rehearsed GPUs: Gloo cannot send their tensors, and NCCL has no tags."""
+    """Two ranks use two rehearsed GPUs. Gloo cannot send their tensors, and NCCL has no tags."""
     rehearsal.needed()
     for name, value in rehearsal.environment(gpus).items():
         monkeypatch.setenv(name, value)
@@ -304,7 +304,7 @@ def test_ranks_without_mpi_use_gpus(
     assert run.notes == ["no MPI; group: staged_gloo, cuda"]
 
 
-# What a GPU node may lack: all but torch, Triton, NumPy and what these need.
+# A node that has only torch, Triton, NumPy, and their dependencies.
 LACKING = """
 import sys
 ABSENT = {"IPython", "ipykernel", "ipyparallel", "jupytext", "matplotlib", "mpi4py"}
@@ -346,7 +346,7 @@ def test_a_node_with_torch_and_little_else_is_enough(
 
 @pytest.mark.parametrize("item", kernels.benchmarks())
 def test_benchmarks_of_kernels_do_the_work_of_their_peers(item: str) -> None:
-    """Small and on the CPU, in the interpreter: nothing is measured."""
+    """They run with small sizes in the interpreter, and nothing is measured."""
     rows: list[dict[str, Any]] = []
     outcome = kernels.run(item, "cpu", 200.0, rows.append)
     assert outcome.status == "passed", outcome
@@ -354,7 +354,7 @@ def test_benchmarks_of_kernels_do_the_work_of_their_peers(item: str) -> None:
     assert rows == []
 
 
-def test_what_goes_wrong_in_a_benchmark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_in_a_benchmark_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = SimpleNamespace(name="adam_of_nobody")
     monkeypatch.setattr(kernels, "benchmarks", lambda: {"benchmark_adam": [unknown]})
     outcome = kernels.run("benchmark_adam", "cpu", 100.0, print)
@@ -363,7 +363,7 @@ def test_what_goes_wrong_in_a_benchmark_is_told(monkeypatch: pytest.MonkeyPatch)
     assert kernels.run("benchmark_adam", "cpu", 0.001, print).status == "timed out"
 
 
-def test_a_missed_target_is_told_and_a_copy_gives_the_share() -> None:
+def test_a_missed_target_is_reported_and_a_copy_gives_the_share() -> None:
     def row(name: str, ours: float, target: float | None) -> dict[str, Any]:
         words = {"topic": "triton", "peer": "a peer", "work": "work", "gpu": True}
         numbers = {"ranks": 0, "rounds": 3, "calls": 1, "warm_up": 0, "seconds": 9.0}
@@ -411,7 +411,7 @@ def on_cpu(folder: Path, output: Path, *more: str) -> list[str]:
     return ["--device", "cpu", "--without-mpi", *options, *only, *more]
 
 
-def test_the_record_has_every_item_and_resume_does_what_failed_again(tmp_path: Path) -> None:
+def test_the_record_has_every_item_and_resume_repeats_the_failed_ones(tmp_path: Path) -> None:
     labs, output = small_course(tmp_path / "labs"), tmp_path / "made" / "check.json"
     ran = gpu_check(*on_cpu(labs, output))
     assert ran.returncode == 1, ran.stderr
@@ -434,7 +434,7 @@ def test_the_record_has_every_item_and_resume_does_what_failed_again(tmp_path: P
 
 
 @pytest.mark.nightly
-def test_a_kill_leaves_what_was_done(tmp_path: Path) -> None:
+def test_a_kill_keeps_finished_items(tmp_path: Path) -> None:
     labs, output = small_course(tmp_path / "labs"), tmp_path / "check.json"
     begun = tmp_path / "begun"
     hangs = (
@@ -456,7 +456,7 @@ def test_a_kill_leaves_what_was_done(tmp_path: Path) -> None:
     assert {id: c["status"] for id, c in found["02_wrong"]["cells"].items()} == {"set-up": "passed"}
 
 
-def test_without_a_gpu_all_is_skipped_in_one_line(tmp_path: Path) -> None:
+def test_without_a_gpu_one_line_says_that_all_is_skipped(tmp_path: Path) -> None:
     labs, output = small_course(tmp_path / "labs"), tmp_path / "check.json"
     ran = gpu_check(
         *("--solutions", str(labs), "--output", str(output)),
@@ -470,14 +470,14 @@ def test_without_a_gpu_all_is_skipped_in_one_line(tmp_path: Path) -> None:
     assert json.loads(output.read_text())["complete"] is True
 
 
-def test_too_little_time_is_told(tmp_path: Path) -> None:
+def test_too_little_time_is_reported(tmp_path: Path) -> None:
     labs, output = small_course(tmp_path / "labs"), tmp_path / "check.json"
     gpu_check(*on_cpu(labs, output, "--minutes", "0.001"))
     assert {item["status"] for item in items(output).values()} == {"skipped"}
     assert "no time left" in items(output)["01_right"]["why"]
 
 
-def test_an_output_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     labs = small_course(tmp_path / "labs")
     ran = gpu_check(*on_cpu(labs, tmp_path / "file" / "check.json"))

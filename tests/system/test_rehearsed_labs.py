@@ -1,4 +1,4 @@
-"""Every lab runs on rehearsed GPUs, in the two layouts that a GPU node may have."""
+"""Every lab runs on rehearsed GPUs, one that ranks share, or one for each rank."""
 
 import time
 from pathlib import Path
@@ -13,9 +13,9 @@ from parlab_staff.gpu_check.run_lab import LabRun
 from tests import rehearsal
 
 SECONDS = 900.0
-# The rehearsal takes several times as long as the CPU.
+# The rehearsal takes several times as long as a run on the CPU.
 CELL_SECONDS, GRACE_SECONDS = 200.0, 60.0
-# A cell that compiles its kernels for this machine's GPU itself cannot run in a rehearsal.
+# A cell that itself compiles kernels for this machine's GPU cannot run in a rehearsal.
 NO_DRIVER = "libcuda.so"
 LAYOUTS = {"shared": 1, "one_each": STORED_RANKS}
 

@@ -1,7 +1,7 @@
-"""`make` sets `.venv` up when needed, only then, and says in one line what to do when it cannot.
+"""`make` sets up `.venv` only if needed, and says in one line what to do if it cannot.
 
-The story tests run the real Makefile in a small checkout of their own, where only uv and
-setuptools are to be installed.
+These tests run the real Makefile in a small checkout, in which only uv and setuptools are
+installed.
 """
 
 import json
@@ -25,7 +25,7 @@ DEADLINE = 300
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run make as a user would: without the variables of a make that may be running this."""
+    """Run make like a user, without the variables of a make that may run this test."""
     return subprocess.run(
         ["make", *arguments],
         cwd=folder,
@@ -37,9 +37,9 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
-    """Start `make setup`, as a terminal does."""
+    """Start `make setup` like a terminal does."""
     return subprocess.Popen(
-        # What runs these tests in the background may have been made deaf to Ctrl-C, by its shell.
+        # A shell may have blocked Ctrl-C in background processes such as this one.
         ["env", "--default-signal=INT", "make", "setup"],
         cwd=folder,
         env=environment(),
@@ -56,7 +56,7 @@ def environment() -> dict[str, str]:
 
 
 def checkout(folder: Path) -> Path:
-    """A checkout whose lock is what installs the lock, and what builds the package."""
+    """Create a checkout whose lock has only uv, and the tools that build the package."""
     for name in PARTS:
         shutil.copy(ROOT / name, folder)
     modules = ("setup/pip_settings.py", "setup/venv.py", "runtime/paths.py")
@@ -72,7 +72,7 @@ def checkout(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def made_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A checkout that two calls at once have set up, and what each of them printed."""
+    """A checkout that two calls set up at the same time, and the output of each call."""
     folder = checkout(tmp_path_factory.mktemp("course"))
     at_once = [start(folder), start(folder)]
     printed = [call.communicate(timeout=DEADLINE)[0] for call in at_once]
@@ -82,14 +82,14 @@ def made_twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str
 
 @pytest.fixture
 def made(made_twice: tuple[Path, list[str]]) -> Path:
-    """That checkout, its `.venv` as it should be."""
+    """The same checkout, with a complete `.venv`."""
     folder, _ = made_twice
     assert make(folder, "setup").returncode == 0
     return folder
 
 
 def test_the_second_call_does_nothing() -> None:
-    """In this checkout, whose `.venv` runs this test."""
+    """This uses the checkout whose `.venv` runs this test."""
     assert make(ROOT, "setup").returncode == 0
     before = STAMP.stat().st_mtime_ns
     again = make(ROOT, "setup")
@@ -99,7 +99,9 @@ def test_the_second_call_does_nothing() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_of_two_calls_at_once_one_makes_it(made_twice: tuple[Path, list[str]]) -> None:
+def test_of_two_simultaneous_calls_only_one_creates_the_environment(
+    made_twice: tuple[Path, list[str]],
+) -> None:
     folder, texts = made_twice
     assert sum("Creating .venv" in text for text in texts) == 1, texts
     installed = subprocess.run(
@@ -113,7 +115,7 @@ def test_of_two_calls_at_once_one_makes_it(made_twice: tuple[Path, list[str]]) -
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_a_changed_lock_refreshes_it_in_place_once(made: Path) -> None:
+def test_a_changed_lock_updates_the_environment_once(made: Path) -> None:
     left_over = made / ".venv" / "left-over"
     left_over.touch()
     with open(made / "requirements.txt", "a", encoding="utf-8") as lock:
@@ -126,7 +128,7 @@ def test_a_changed_lock_refreshes_it_in_place_once(made: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made: Path) -> None:
+def test_a_broken_environment_is_created_anew_even_after_an_interruption(made: Path) -> None:
     folder = made / ".venv"
     left_over = folder / "left-over"
     left_over.touch()
@@ -136,7 +138,7 @@ def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made:
     wait_until(lambda: not left_over.exists(), DEADLINE, "the broken one is gone")
     wait_until((folder / "bin" / "pip").exists, DEADLINE, "pip is there, and starts")
     left_over.touch()
-    os.killpg(call.pid, signal.SIGINT)  # Ctrl-C reaches all that the terminal started
+    os.killpg(call.pid, signal.SIGINT)  # Ctrl-C reaches all processes of the terminal
     output, _ = call.communicate(timeout=DEADLINE)
     assert call.returncode != 0
     assert "the next make starts it again" in output
@@ -150,7 +152,7 @@ def test_where_it_broke_it_is_made_from_nothing_also_after_an_interruption(made:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-def test_what_cannot_be_installed_is_told(made: Path) -> None:
+def test_a_package_that_cannot_be_installed_is_reported(made: Path) -> None:
     lock = made / "requirements.txt"
     before = lock.read_text()
     lock.write_text(f"{before}./no-such-wheel.whl\n")
@@ -170,7 +172,7 @@ def test_a_python_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
 
 def test_a_python_without_venv_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Debian's python3 does without the package python3-venv."""
+    """Debian's python3 is like this without the package python3-venv."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     with pytest.raises(venv.SetupError, match="apt-get install python3-venv"):
         venv._create("3.11")

@@ -16,9 +16,9 @@ from tests.support.slurm import Slurm, two_nodes
 pytestmark = pytest.mark.needs("slurm")
 
 PARLAB = Path(sys.executable).with_name("parlab")
-# Of this machine alone: two nodes on one machine are not reached over another.
+# Two nodes on one machine are reached only over its loopback.
 PROFILE = ("--nodes=2", "--ranks-per-node=2", "--gpus-per-node=2", "--interface=lo")
-# As of a notebook that runs in a job itself; `srun` refuses the last two beside each other.
+# The variables of a notebook that runs in a job. `srun` refuses the last two together.
 IN_A_JOB = {"SLURM_JOB_ID": "1", "SLURM_MEM_PER_CPU": "1", "SLURM_MEM_PER_NODE": "1"}
 ON_TWO_NODES = "4 ranks on 2 nodes, 2 on each (n1, n2); messages between nodes go over lo (TCP)\n"
 
@@ -47,13 +47,13 @@ def kernel(slurm: Slurm) -> Iterator[Notebook]:
 
 
 def only_settings(profile: Path) -> bool:
-    """Whether nothing of any ranks is left in the profile."""
+    """Return whether no files of ranks are left in the profile."""
     return [file.name for file in profile.iterdir()] == ["ipcluster_config.py"]
 
 
 @pytest.fixture
 def ranks(kernel: Notebook) -> Notebook:
-    """A notebook with four ranks on two nodes; they stay for the next test."""
+    """A notebook with four ranks on two nodes, which the next test uses, too."""
     ran = kernel.run(
         "if cluster._current is None or cluster._current._ranks is None:\n"
         "    cluster.start(4, profile='slurm')"
@@ -64,7 +64,7 @@ def ranks(kernel: Notebook) -> Notebook:
     return kernel
 
 
-def test_it_tells_the_nodes_and_the_network(kernel: Notebook, slurm: Slurm) -> None:
+def test_the_start_reports_the_nodes_and_the_network(kernel: Notebook, slurm: Slurm) -> None:
     ran = kernel.run("cluster.start(4, profile='slurm')")
     assert ran.status == "ok", ran.message
     assert ran.text.endswith(ON_TWO_NODES), ran.text
@@ -115,7 +115,7 @@ def test_ranks_come_back_after_one_was_killed(ranks: Notebook, slurm: Slurm) -> 
 
 
 @pytest.mark.nightly
-def test_a_cancelled_job_is_told_and_not_submitted_again(
+def test_a_canceled_job_is_reported_and_not_submitted_again(
     ranks: Notebook, slurm: Slurm, tmp_path: Path
 ) -> None:
     (job,) = slurm.jobs()
@@ -135,7 +135,7 @@ def test_a_cancelled_job_is_told_and_not_submitted_again(
 
 
 @pytest.mark.nightly
-def test_a_job_that_fails_is_told_with_its_log(kernel: Notebook, profile: Path) -> None:
+def test_a_job_that_fails_is_reported_with_its_log(kernel: Notebook, profile: Path) -> None:
     settings = (profile / "ipcluster_config.py").read_text()
     broken = profile.with_name("profile_broken")
     broken.mkdir()
@@ -148,7 +148,9 @@ def test_a_job_that_fails_is_told_with_its_log(kernel: Notebook, profile: Path) 
 
 
 @pytest.mark.nightly
-def test_a_job_that_slurm_refuses_is_told_in_its_words(kernel: Notebook, slurm: Slurm) -> None:
+def test_a_job_that_slurm_refuses_is_reported_with_slurms_message(
+    kernel: Notebook, slurm: Slurm
+) -> None:
     slurm.run(str(PARLAB), "profile", "slurm", "--name=refused", "--partition=gpu")
     ran = kernel.run("cluster.start(4, profile='refused')")
     assert ran.error == "ClusterError"
@@ -158,7 +160,7 @@ def test_a_job_that_slurm_refuses_is_told_in_its_words(kernel: Notebook, slurm: 
 
 @pytest.fixture
 def full(slurm: Slurm, kernel: Notebook) -> Iterator[str]:
-    """A job of somebody else's on both nodes."""
+    """Another user's job on both nodes."""
     kernel.run("cluster.stop()")
     wait_until(lambda: slurm.idle_nodes() == 2, 30, "the end of other tests' jobs")
     everywhere = ("--parsable", "--nodes=2", "--exclusive", "--output=/dev/null")
@@ -179,7 +181,7 @@ def test_a_job_that_waits_says_so_and_stops(
     kernel.interrupt()
     ran = kernel.wait(starting)
     assert ran.error == "RankInterrupted"
-    assert "it is cancelled" in ran.message
+    assert "It was canceled" in ran.message
     assert slurm.jobs() == [full]
     assert only_settings(profile)
 

@@ -1,6 +1,6 @@
 """Ranks on machines that ssh reaches, through the profile that `parlab profile ssh` writes.
 
-Both are this machine, under two addresses, behind an ssh server of the test's own.
+Both are this machine, with two addresses and an ssh server that the test starts.
 """
 
 import contextlib
@@ -23,8 +23,9 @@ pytestmark = pytest.mark.needs("ssh")
 PARLAB = Path(sys.executable).with_name("parlab")
 # MPI would start ranks on 127.0.0.1 without ssh.
 HOSTS = ("127.0.0.2", "127.0.0.3")
-# MPI does not know that they are one: ranks that wait are to let others run, and shared memory is
-# named by machine and place on it, which two ranks here have in common (seen once: SIGSEGV).
+# MPI does not know that both are one machine. Waiting ranks must let others run. Shared memory is
+# off, because MPI names it by machine and position, which two ranks here share (seen once:
+# SIGSEGV).
 ONE_MACHINE = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "self,tcp"}
 SERVER = """
 Port {port}
@@ -37,7 +38,7 @@ UsePAM no
 PasswordAuthentication no
 PermitRootLogin prohibit-password
 """
-# What sshd as root wants to be there; Debian makes it as the machine starts.
+# sshd needs this folder if it runs as root. Debian creates it when the machine starts.
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
@@ -55,7 +56,7 @@ def made(folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The ssh command that logs in to this machine; nobody else's keys or settings count."""
+    """The ssh command that logs in to this machine, with only the test's keys and settings."""
     folder = tmp_path_factory.mktemp("ssh")
     for key in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-N", "", "-f", folder / key], check=True, timeout=60)
@@ -102,7 +103,7 @@ def kernel(login: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Not
 def test_ranks_start_by_ssh_and_are_freed_from_a_deadlock(kernel: Notebook) -> None:
     ran = kernel.run("cluster.start(4, profile='ssh')")
     assert ran.status == "ok", ran.message
-    # By name the two are one machine, and that is what they are.
+    # Their names are the same, because they are one machine.
     assert ran.text.startswith("4 ranks on 1 node ("), ran.text
     ran = kernel.run(
         "%%px\nimport os\nfrom parlab.rank import comm\nkept = comm.rank\n"
@@ -117,7 +118,7 @@ def test_ranks_start_by_ssh_and_are_freed_from_a_deadlock(kernel: Notebook) -> N
 
 
 @pytest.mark.nightly
-def test_who_may_not_log_in_is_told(kernel: Notebook) -> None:
+def test_a_refused_login_is_reported(kernel: Notebook) -> None:
     ran = kernel.run("cluster.start(4, profile='stranger')")
     assert ran.error == "ClusterError"
     assert "0 of 4 ranks started" in ran.message

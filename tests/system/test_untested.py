@@ -1,4 +1,4 @@
-"""What a machine lacks: `make test` installs it, or leaves its tests out and says so."""
+"""`make test` installs missing packages, or skips their tests and says so."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ import pytest
 from parlab.runtime.paths import ROOT
 
 PACKAGES = ROOT / ".ci" / "packages"
-# What the script itself uses; anything else is there only where a test puts it.
+# The programs that the script itself uses. A test adds all others.
 TOOLS = ("sh", "env", "grep", "tr", "cat")
 EVERYTHING = ("make", "python3", "git", "g++", "chromium", "bwrap", "sbatch", "munge", "ssh")
 UBUNTU = platform.freedesktop_os_release()["ID"] == "ubuntu"
@@ -20,7 +20,7 @@ BROWSER = "chromium-browser" if UBUNTU else "chromium"
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A folder of programs that is a bare Debian's PATH: its apt-get notes what it is asked for."""
+    """A folder of programs for PATH, like on a bare Debian. Its apt-get records its arguments."""
     for name in TOOLS:
         there = subprocess.run(["which", name], capture_output=True, text=True, check=True)
         (tmp_path / name).symlink_to(there.stdout.strip())
@@ -36,7 +36,7 @@ def program(folder: Path, name: str, code: str = "exit 0") -> None:
 
 
 def install(machine: Path) -> tuple[str, list[list[str]]]:
-    """What `.ci/packages` says, and the packages of each `apt-get install`."""
+    """Return the output of `.ci/packages`, and the packages of each `apt-get install`."""
     notes = machine / "notes"
     ran = subprocess.run(
         [PACKAGES],
@@ -52,7 +52,7 @@ def install(machine: Path) -> tuple[str, list[list[str]]]:
     return ran.stdout, [[word for word in words if word[0] != "-"] for words in installs]
 
 
-def test_root_gets_what_is_missing_and_is_told(machine: Path) -> None:
+def test_root_installs_missing_packages_and_says_so(machine: Path) -> None:
     program(machine, "make")
     program(machine, "bwrap")
     printed, installed = install(machine)
@@ -62,7 +62,7 @@ def test_root_gets_what_is_missing_and_is_told(machine: Path) -> None:
     assert f"Installing {' '.join(missing)}\n" in printed
 
 
-def test_where_nothing_is_missing_nothing_happens(machine: Path) -> None:
+def test_nothing_is_installed_if_nothing_is_missing(machine: Path) -> None:
     for name in EVERYTHING:
         program(machine, name)
     assert install(machine) == ("", [])
@@ -85,9 +85,7 @@ def test_a_sudo_without_password_is_used(machine: Path) -> None:
 
 
 @pytest.mark.parametrize("sudo", ["exit 1", None])
-def test_without_root_nothing_is_installed_and_that_is_told(
-    machine: Path, sudo: str | None
-) -> None:
+def test_without_root_nothing_is_installed_and_it_says_so(machine: Path, sudo: str | None) -> None:
     program(machine, "id", "echo 1000")
     if sudo:
         program(machine, "sudo", sudo)
@@ -96,12 +94,12 @@ def test_without_root_nothing_is_installed_and_that_is_told(
     assert printed.startswith("Not installed, since only root may: ") and "chromium" in printed
 
 
-def test_elsewhere_nothing_is_installed(machine: Path) -> None:
+def test_nothing_is_installed_on_other_systems(machine: Path) -> None:
     (machine / "apt-get").unlink()
     assert install(machine) == ("", [])
 
 
-def test_packages_that_cannot_be_had_do_not_stop_the_tests(machine: Path) -> None:
+def test_packages_that_cannot_be_installed_do_not_stop_the_tests(machine: Path) -> None:
     program(machine, "apt-get", "echo no network; exit 100")
     printed, _ = install(machine)
     assert "no network" in printed
@@ -109,7 +107,7 @@ def test_packages_that_cannot_be_had_do_not_stop_the_tests(machine: Path) -> Non
 
 
 def a_browser_test(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a test that needs a browser, and one that does not, where there is none."""
+    """Run a test that needs a browser, and one that does not, on a machine without a browser."""
     tests = ("book/browser/test_start_page.py::test_settings_of_the_course_reach_jupyterlab",)
     tests += ("unit/test_units.py",)
     environment = os.environ | {"PATH": str(folder), "HOME": str(folder)} | variables
@@ -123,7 +121,7 @@ def a_browser_test(folder: Path, **variables: str) -> subprocess.CompletedProces
     )
 
 
-def test_what_was_not_tested_is_said_last_with_what_allows_it(machine: Path) -> None:
+def test_skipped_tests_are_listed_last_with_what_they_need(machine: Path) -> None:
     ran = a_browser_test(machine, CI="")
     assert ran.returncode == 0, ran.stdout
     last = ran.stdout.splitlines()[-1]
@@ -132,7 +130,7 @@ def test_what_was_not_tested_is_said_last_with_what_allows_it(machine: Path) -> 
     assert " passed, 1 skipped" in ran.stdout
 
 
-def test_in_ci_what_was_not_tested_is_a_failure(machine: Path) -> None:
+def test_in_ci_a_skipped_test_is_a_failure(machine: Path) -> None:
     ran = a_browser_test(machine, CI="true")
     assert ran.returncode == 1, ran.stdout
     assert "CI=true, and this was not tested: chromium: not found." in ran.stdout

@@ -1,4 +1,4 @@
-"""Answers that are kept or in a file of one's own, as `parlab try KEY my_file.py` reads it."""
+"""Answers in `tests/answers`, and answers in your own file for `parlab try KEY my_file.py`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from parlab_staff.answers.collected import answer_in
 from parlab_staff.course.lab import Exercise, Lab
 
 
-def test_a_file_has_the_labs_other_functions_and_its_own_before_them(tmp_path: Path) -> None:
+def test_an_answers_file_uses_its_own_functions_before_the_labs(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def encode_half(x):\n    return decode_half(int(x))\n")
     assert answer_in(file, "encode_half").make()(0x3C00) == 1.0

@@ -1,4 +1,4 @@
-"""A source becomes a learner's copy and solutions: what is kept, what is not, the same bytes."""
+"""Deriving a learner's copy and solutions from a source: what is kept, and equal bytes."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_the_solution_keeps_its_code_without_the_markers(lab: Lab) -> None:
     assert exercise.metadata == {"tags": ["exercise", "hide-input"], "exercise": "add"}
 
 
-def test_hidden_checks_and_solution_cells_are_in_the_solutions_alone(lab: Lab) -> None:
+def test_hidden_checks_and_solution_cells_are_only_in_the_solutions(lab: Lab) -> None:
     learner, solution = lab_notebook(lab), solution_notebook(lab)
     only_there = {c.id for c in solution.cells} - {c.id for c in learner.cells}
     assert only_there == {"hidden-check-add", "after-add-solution-1"}
@@ -120,7 +120,7 @@ def test_the_same_source_gives_the_same_bytes(course: TinyCourse, tmp_path: Path
     assert text == to_text(solution_notebook(read_lab(elsewhere.source)))
 
 
-def test_an_exercise_put_in_changes_no_other_cells_id(course: TinyCourse) -> None:
+def test_a_new_exercise_changes_no_other_cells_id(course: TinyCourse) -> None:
     before = [c.id for c in read_lab(course.source).cells]
     course.edit(
         "# %% [markdown]\n# ## 1. Add\n",
@@ -128,7 +128,7 @@ def test_an_exercise_put_in_changes_no_other_cells_id(course: TinyCourse) -> Non
         "    return 1\n    # END SOLUTION\n\n\n# %% [markdown]\n# ## 1. Add\n",
     )
     after = [c.id for c in read_lab(course.source).cells]
-    assert set(before) - set(after) == {"start-markdown-2"}  # now below the first exercise
+    assert set(before) - set(after) == {"start-markdown-2"}  # it is now after the first exercise
     assert set(after) - set(before) == {"exercise-first", "after-first-markdown-1"}
 
 
@@ -141,7 +141,7 @@ def test_a_stub_never_passes_silently(lab: Lab) -> None:
         namespace["add"](1, 1)
 
 
-def test_a_header_of_jupytext_is_no_cell(course: TinyCourse) -> None:
+def test_jupytexts_header_is_not_a_cell(course: TinyCourse) -> None:
     header = "# ---\n# jupyter:\n#   kernelspec:\n#     name: other\n# ---\n\n"
     course.source.write_text(header + SOURCE)
     learner = lab_notebook(read_lab(course.source))
@@ -152,6 +152,6 @@ def test_a_header_of_jupytext_is_no_cell(course: TinyCourse) -> None:
 def test_the_notebook_is_readable_json_with_a_line_for_each_line(course: TinyCourse) -> None:
     course.build("--no-execute")
     text = course.lab.read_text(encoding="utf-8")
-    assert "✓ add" in text  # not as an escape sequence: notebooks are read in reviews
+    assert "✓ add" in text  # not as an escape sequence, because people read notebooks in reviews
     assert isinstance(json.loads(text)["cells"][0]["source"], list)
     assert text.endswith("}\n")

@@ -1,4 +1,4 @@
-"""The labs of this repository: derived from their sources, and without a trace of solutions."""
+"""The labs of this repository are derived from their sources, and contain no solutions."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from parlab_staff.notebooks import main
 
 SOURCES = numbered(ROOT / "solutions", ".py")
 LABS = [pytest.param(path, id=path.stem) for path in SOURCES]
-# Shorter lines ("return x", "else:") stand in any program.
+# Shorter lines ("return x", "else:") occur in any program.
 NONTRIVIAL = 16
 
 
@@ -31,9 +31,9 @@ def nontrivial(line: str) -> bool:
 
 
 def solutions_and_rest(source: str) -> tuple[list[list[str]], list[str]]:
-    """The lines of each solution region, and those that a learner may see.
+    """Return the lines of each solution region, and the lines that a learner may see.
 
-    Read here line by line, by rules of its own: what derives the labs is what this tests.
+    This does not use the code that derives the labs, because it tests that code.
     """
     regions: list[list[str]] = []
     rest: list[str] = []
@@ -57,7 +57,7 @@ def solutions_and_rest(source: str) -> tuple[list[list[str]], list[str]]:
 
 
 def all_text(value: object) -> list[str]:
-    """Every line of every string in a JSON value, keys included."""
+    """Return every line of every string in a JSON value, including keys."""
     if isinstance(value, str):
         return [line.strip() for line in value.splitlines()]
     if isinstance(value, dict):
@@ -72,7 +72,7 @@ def test_no_line_of_a_solution_is_in_the_lab(source: Path) -> None:
     regions, rest = solutions_and_rest(source.read_text(encoding="utf-8"))
     assert regions
     lab = Counter(all_text(json.loads((ROOT / "labs" / f"{source.stem}.ipynb").read_text())))
-    # A line may stand outside the regions too, in code that is given: then so often, not more.
+    # A line may also occur in given code, outside of the regions. Then it occurs only that often.
     given = Counter(rest)
     leaked = {
         line

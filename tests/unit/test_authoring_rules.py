@@ -1,4 +1,4 @@
-"""Every mistake of an author is told with its file and line, all of them at once."""
+"""All mistakes of an author are reported at once, each with its file and line."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ def course(tmp_path: Path) -> TinyCourse:
 
 
 def line_of(text: str, course: TinyCourse, occurrence: int = 1) -> int:
-    """The number of the line that starts with `text` in the course's source."""
+    """Return the number of the line that starts with `text` in the course's source."""
     lines = course.source.read_text().splitlines()
     return [n for n, line in enumerate(lines, 1) if line.startswith(text)][occurrence - 1]
 
 
 def problems(course: TinyCourse, capsys: pytest.CaptureFixture) -> list[str]:
-    """What the command prints; it must fail, write nothing, and give a line for each."""
+    """Return the lines that the command prints. It must fail, and write nothing."""
     capsys.readouterr()
     assert course.build("--no-execute") == 1
     assert not course.lab.exists()
@@ -39,7 +39,8 @@ def test_a_right_source_has_no_problems(course: TinyCourse) -> None:
     assert course.build("--no-execute") == 0
 
 
-# What is written instead of what, where the message points (the start of a line), and a part of it.
+# For each mistake: the replaced and the new text, the start of the reported line, and a part of the
+# message.
 MISTAKES = {
     "two folds without a line between": (
         "# </details>\n",
@@ -135,12 +136,12 @@ MISTAKES = {
     "points as text": (
         CHECK,
         CHECK.replace("=3", '="3"'),
-        (CHECK[:20], "points is a number, 0 or more, not '3'"),
+        (CHECK[:20], "points must be a number of at least 0, not '3'"),
     ),
     "points below 0": (
         HIDDEN,
         HIDDEN.replace("1.5", "-1"),
-        (HIDDEN[:20], "points is a number, 0 or more, not -1"),
+        (HIDDEN[:20], "points must be a number of at least 0, not -1"),
     ),
     "hidden check for nothing": (
         HIDDEN,
@@ -155,7 +156,7 @@ MISTAKES = {
     "points true": (
         HIDDEN,
         HIDDEN.replace("1.5", "true"),
-        (HIDDEN[:20], "points is a number, 0 or more, not True"),
+        (HIDDEN[:20], "points must be a number of at least 0, not True"),
     ),
     "points on an exercise": (
         EXERCISE,
@@ -246,7 +247,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_line(
+def test_a_mistake_is_reported_with_its_line(
     mistake: str, course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     old, new, (start, *occurrence, message) = MISTAKES[mistake]
@@ -307,7 +308,7 @@ def test_a_key_in_two_labs(course: TinyCourse, capsys: pytest.CaptureFixture) ->
     assert problems(course, capsys) == [
         f"solutions/02_more.py:{line}: exercise 'add' is also in 01_adding.py:{line}"
     ]
-    # Asked for the first alone, it is told there.
+    # If only the first lab is selected, the problem is reported there.
     assert course.build("01_adding", "--check") == 1
     printed = capsys.readouterr().out
     assert f"solutions/01_adding.py:{line}: exercise 'add' is also in 02_more.py:{line}" in printed
@@ -338,7 +339,7 @@ def test_checks_may_be_a_package_and_are_not_imported(course: TinyCourse) -> Non
     assert course.build("--no-execute") == 0
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_lines(
+def test_all_mistakes_are_reported_at_once_in_the_order_of_lines(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
     course.edit("points=3", "points=-3")
@@ -351,7 +352,7 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_lines(
     assert lines == sorted(lines)
 
 
-def test_a_source_that_is_no_text(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
+def test_a_source_that_is_not_text(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:
     course.source.write_bytes(b"# %%\nx = '\xff'\n")
     [printed] = problems(course, capsys)
     assert printed.startswith("solutions/01_adding.py:1: not UTF-8 text")
@@ -372,13 +373,13 @@ def test_an_unknown_lab_is_wrong_usage(course: TinyCourse, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("name", ["01_adding", "adding", "01", "labs/01_adding.ipynb"])
-def test_a_lab_is_named_in_the_way_that_is_at_hand(name: str, course: TinyCourse) -> None:
+def test_a_lab_can_be_named_in_several_ways(name: str, course: TinyCourse) -> None:
     assert course.build(name, "--no-execute") == 0
     assert course.lab.exists()
 
 
 def _parts(course: TinyCourse) -> tuple[str, str, str, str]:
-    """The source before the exercise, its cell, its check's cell, and the rest."""
+    """Return the source before the exercise, its cell, its check's cell, and the rest."""
     text = course.source.read_text()
     exercise, check = text.index(EXERCISE), text.index(CHECK)
     rest = text.index(HIDDEN)

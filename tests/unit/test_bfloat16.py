@@ -1,6 +1,6 @@
-"""Each operation on bfloat16 numbers gives what it gives on the same numbers in float32.
+"""Each operation on bfloat16 numbers has the same result as on these numbers in float32.
 
-Without a GPU, Triton's interpreter computes with the bits of bfloat16 numbers in places, which
+Without a GPU, Triton's interpreter sometimes computes with the bits of bfloat16 numbers, which
 `parlab.kernels.interpreter` corrects.
 """
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="a GPU computes with bfl
 
 NUMBERS = torch.tensor([-2.0, 1.0, -0.5, 3.0, 0.75, -1.25, 2.5, 0.125])
 N = len(NUMBERS)
-# Expressions of `x`, which are N numbers, and how many numbers they give; 0 for a scalar.
+# Expressions of `x`, which has N numbers, and the size of their results; 0 for a scalar.
 SCALARS = {
     "tl.sum(x, axis=0)": 0,
     "tl.sum(x, axis=0, dtype=tl.float32)": 0,
@@ -111,7 +111,7 @@ def loaded(file: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_an_operation_is_that_of_float32(expression: str, kernels: ModuleType) -> None:
+def test_an_operation_has_the_result_of_float32(expression: str, kernels: ModuleType) -> None:
     kernel = getattr(kernels, f"kernel_{list(EXPRESSIONS).index(expression)}")
     results = []
     for dtype in (torch.float32, torch.bfloat16):

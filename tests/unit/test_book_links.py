@@ -1,4 +1,4 @@
-"""Links between the book's pages lead to pages and headings: told without a build of minutes."""
+"""Links between the book's pages lead to pages and headings. This needs no build of the book."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The names of a page's headings in links, as MyST makes them."""
+    """Return the names of a page's headings in links, as MyST makes them."""
     titles = re.findall(
         r"^#+ (.+)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE
     )

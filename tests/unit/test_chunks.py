@@ -16,6 +16,6 @@ def test_chunks_are_those_of_array_split(length: int, parts: int) -> None:
         assert chunk(length, index + 2 * parts, parts) == chunk(length, index, parts)
 
 
-def test_no_parts_is_an_error() -> None:
+def test_zero_parts_is_an_error() -> None:
     with pytest.raises(ValueError, match="1 chunk or more, not 0"):
         chunk(5, 0, 0)

@@ -1,4 +1,4 @@
-"""Whom the kernel's line to the ranks' supervisors listens to."""
+"""The kernel's channel to the ranks' supervisors accepts only connections with its token."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ def channel() -> Iterator[Channel]:
 
 
 def connected(channel: Channel, token: str) -> socket.socket:
-    """A connection that says it is the supervisor of rank 0."""
+    """Return a connection that claims to be the supervisor of rank 0."""
     connection = socket.create_connection(("127.0.0.1", int(channel.address.split(",")[0])), 30)
     hello = {"hello": token, "rank": 0, "pid": 1, "host": "here"}
     connection.sendall(json.dumps(hello).encode() + b"\n")
@@ -27,7 +27,7 @@ def connected(channel: Channel, token: str) -> socket.socket:
 
 def test_a_connection_with_the_wrong_token_is_closed_and_no_rank(channel: Channel) -> None:
     with connected(channel, "0" * 32) as connection:
-        # With the right token there would be an exit status, and the line would stay open.
+        # With the right token, this would be an exit status, and the connection would stay open.
         connection.sendall(b'{"exit": 3}\n')
         connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionResetError):  # closed before it read the exit

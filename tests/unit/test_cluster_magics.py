@@ -1,4 +1,4 @@
-"""Options of the magics: what would do nothing on these ranks is refused, and says so."""
+"""Magics refuse options that would have no effect on these ranks, with an explanation."""
 
 import pytest
 from IPython.core.error import UsageError
@@ -9,7 +9,7 @@ from parlab.cluster.magics import RankMagics
 
 @pytest.fixture(scope="module")
 def magics() -> RankMagics:
-    """Without ranks: a bad option is refused before any rank is asked."""
+    """Magics without ranks, because bad options are refused before any rank is needed."""
     return RankMagics(InteractiveShell(history_manager=None), session=None)
 
 
@@ -32,7 +32,7 @@ def test_an_option_that_does_nothing_is_refused(magics: RankMagics, options: str
         magics.cell_px(options, "1")
 
 
-def test_other_magics_of_ipyparallel_say_what_to_use(magics: RankMagics) -> None:
+def test_unsupported_magics_say_what_to_use_instead(magics: RankMagics) -> None:
     with pytest.raises(UsageError, match=r"give each cell its options, as %%px --targets 0,1"):
         magics.pxconfig("--targets 0")
     with pytest.raises(UsageError, match="%pxresult takes no options"):

@@ -1,4 +1,4 @@
-"""The texts that a rank cell ends with, from their parts."""
+"""The texts at the end of a rank cell, and the functions that make them."""
 
 import signal
 
@@ -38,7 +38,7 @@ def test_the_innermost_line_of_the_learner_counts():
     assert where('  File "/lib/engine.py", line 1 in idle\n', cells) is None
 
 
-def test_an_import_is_at_work_unless_it_runs_a_file_of_the_learners():
+def test_an_import_counts_as_computing_unless_it_runs_a_learners_file():
     find = '  File "<frozen importlib._bootstrap>", line 1178 in _find_and_load\n'
     torch = '  File "/v/lib/python3.11/site-packages/torch/nn.py", line 3 in forward\n'
     own_frame = '  File "/home/me/train.py", line 2 in <module>\n'
@@ -57,7 +57,7 @@ def test_magics_below_px_are_sent_first_and_lines_keep_their_numbers():
         assert with_lines_of_notebook(kept) == (kept, kept)
 
 
-def test_exit_statuses_are_put_in_words():
+def test_exit_statuses_are_described_in_words():
     assert exit_text(3) == "exit status 3"
     assert exit_text(-signal.SIGKILL) == "signal 9 (SIGKILL)"
 
@@ -72,7 +72,7 @@ def test_long_output_keeps_its_start_and_end():
     assert cut("short", 0) == "short"
 
 
-def test_a_restart_knows_imports_from_what_is_gone():
+def test_a_restart_distinguishes_imports_from_lost_names():
     names = Names()
     names.add("import numpy as np\nfrom a import b\nx = [i for i in y]\nfor k in x:\n    z = k")
     names.add("def f():\n    inner = 1\nclass C:\n    attribute = 2")
@@ -91,20 +91,20 @@ def test_imports_and_names_below_other_statements_and_magics_are_known():
     assert names.forget_variables() == ["x", "f"]
 
 
-def test_an_import_that_was_cut_off_is_not_made_again():
+def test_an_interrupted_import_is_not_repeated():
     names = Names()
     names.add("import before\nimport hangs\nimport after\nx = 1", cut_off_at=2)
     assert list(names.imports) == ["import before"]
     assert names.forget_variables() == ["x"]
 
 
-def test_nodes_are_told_with_the_ranks_on_each():
+def test_nodes_are_reported_with_their_ranks():
     assert description(["a"] * 4, []) == "4 ranks on 1 node (a)"
     assert description(["a", "b"], ["ib0"]) == (
         "2 ranks on 2 nodes, 1 on each (a, b); messages between nodes go over ib0 (TCP)"
     )
     assert description(["a", "a", "b"], []) == (
-        "3 ranks on 2 nodes: 2 on a, 1 on b; messages between nodes go not over TCP but a fabric"
+        "3 ranks on 2 nodes: 2 on a, 1 on b; messages between nodes go over a fabric instead of TCP"
     )
 
 

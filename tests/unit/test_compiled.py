@@ -1,4 +1,4 @@
-"""Triton compiles for GPUs that are not there, and what it made can be read."""
+"""Triton compiles kernels for GPUs that this machine lacks, and `parlab.compiled` reads them."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 
 from parlab.runtime.paths import ROOT
 
-# In a process of its own: kernels that were decorated where the interpreter is asked for cannot be
-# compiled any more, and other tests ask for it.
+# This runs in its own process: other tests select the interpreter, and kernels that were decorated
+# after that cannot be compiled.
 PROGRAM = """
 import json
 import triton
@@ -78,8 +78,8 @@ def run(program: str, folder: Path, **environment: str) -> dict:
     return json.loads(ran.stdout)
 
 
-def test_loads_are_wide_where_the_size_is_a_multiple_of_16(found: dict[str, dict]) -> None:
-    # 1024 numbers on 128 threads are 8 for each: two loads of four, or eight of one.
+def test_loads_are_wide_if_the_size_is_a_multiple_of_16(found: dict[str, dict]) -> None:
+    # With 1024 numbers, each of 128 threads has 8: two loads of four, or eight of one.
     assert (found["double"]["wide"], found["double"]["narrow"]) == (2, 0)
     assert (found["odd"]["wide"], found["odd"]["narrow"]) == (0, 8)
     assert (found["double"]["stores"], found["odd"]["stores"]) == (2, 8)
@@ -87,7 +87,7 @@ def test_loads_are_wide_where_the_size_is_a_multiple_of_16(found: dict[str, dict
 
 def test_every_instruction_is_counted_once(found: dict[str, dict]) -> None:
     sums = [found["double"]["instructions"].get(f"{how}.f32", 0) for how in ("add", "mul")]
-    assert sum(sums) == 8  # 2x or x + x, as the compiler likes
+    assert sum(sums) == 8  # the compiler chooses 2x or x + x
     assert found["double"]["instructions"]["ret"] == 1
     assert not [name for name in found["double"]["instructions"] if name.startswith(".")]
 
@@ -105,7 +105,7 @@ def test_registers_run_out(found: dict[str, dict]) -> None:
     assert found["short"]["spilled"] == 0
     assert 8 < found["short"]["registers"] < 100
     assert found["long"]["spilled"] > 4 * found["short"]["registers"]  # 512 numbers a thread
-    assert found["short"]["shared"] > 0  # warps tell each other their sums
+    assert found["short"]["shared"] > 0  # warps exchange their sums
     assert found["double"]["shared"] == found["double"]["tensor"] == 0
 
 

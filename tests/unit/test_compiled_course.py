@@ -11,7 +11,7 @@ import pytest
 from parlab.runtime.paths import ROOT
 
 CAPABILITIES = (80, 90, 100)
-# In its own process, which has no GPU either, but must not turn the interpreter on.
+# This runs in its own process, which has no GPU either, but must not select the interpreter.
 PROGRAM = """
 import json
 import runpy
@@ -114,7 +114,7 @@ WIDE = {
     "matmul_kernel": (0, 1),
     "example": (8, 6),
 }
-# With 128 threads a program, 80 registers leave room for 6 programs on a multiprocessor, 128 for 4.
+# If a program has 128 threads, 6 programs with 80 registers fit on a multiprocessor, 4 with 128.
 MOST_REGISTERS = dict.fromkeys(WIDE, 80) | {
     "attention_kernel, bfloat16": 128,
     "attention_kernel, float32": 104,

@@ -1,4 +1,4 @@
-"""The choice among algorithms, and networks of nodes, against schedules that are played out."""
+"""The choice of algorithms, and networks of nodes, compared with simulated schedules."""
 
 import itertools
 import math
@@ -25,8 +25,8 @@ def network(nodes: int, ranks_per_node: int, call: float = 0.0) -> Network:
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
-def test_bruck_all_gather_as_played(n: int) -> None:
-    """In each round a rank passes on all that it has, or what the other still lacks."""
+def test_bruck_all_gather_as_simulated(n: int) -> None:
+    """In each round, a rank sends all chunks that it has, or those that the other still lacks."""
     have, rounds, sent = 1, 0, 0
     while have < n:
         passed = min(have, n - have)
@@ -37,8 +37,8 @@ def test_bruck_all_gather_as_played(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
-def test_bruck_all_to_all_as_played(n: int) -> None:
-    """In round k every chunk moves on by 2^k whose distance left has that binary one."""
+def test_bruck_all_to_all_as_simulated(n: int) -> None:
+    """In round k, each chunk whose remaining distance has the binary digit 2^k moves by 2^k."""
     sent, rounds = 0, 0
     distances = list(range(n))
     for bit in itertools.takewhile(lambda b: b < n, (2**k for k in itertools.count())):
@@ -51,7 +51,7 @@ def test_bruck_all_to_all_as_played(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 64])
-def test_halving_moves_the_rings_bytes_in_fewer_rounds(n: int) -> None:
+def test_halving_sends_as_many_bytes_as_the_ring_in_fewer_rounds(n: int) -> None:
     cost = algorithms.recursive_halving_reduce_scatter(SIZE, n)
     assert cost.bytes == pytest.approx(sum(SIZE / 2**k for k in range(1, n.bit_length())))
     assert cost.rounds == math.log2(n)
@@ -59,8 +59,8 @@ def test_halving_moves_the_rings_bytes_in_fewer_rounds(n: int) -> None:
 
 @pytest.mark.parametrize("collective", ALGORITHMS)
 @pytest.mark.parametrize("n", WORLD_SIZES)
-def test_no_algorithm_moves_less_than_the_least(collective: str, n: int) -> None:
-    """Every rank has to be reached: ⌈log₂ n⌉ rounds; and to get, or give, what is not its own."""
+def test_no_algorithm_is_below_the_lower_bounds(collective: str, n: int) -> None:
+    """Every rank must be reached, in ⌈log₂ n⌉ rounds, and must get or give all but its own part."""
     least = {"all_reduce": 2.0, "barrier": 0.0}.get(collective, 1.0) * (n - 1) / n * SIZE
     for name, algorithm in ALGORITHMS[collective].items():
         cost = algorithm(SIZE, n)
@@ -74,7 +74,7 @@ def test_no_algorithm_moves_less_than_the_least(collective: str, n: int) -> None
 @pytest.mark.parametrize("collective", ALGORITHMS)
 @pytest.mark.parametrize("size", [0, 8, 1e4, 1e6, 1e9])
 @pytest.mark.parametrize("n", WORLD_SIZES)
-def test_best_is_none_of_the_slower_ones(collective: str, size: float, n: int) -> None:
+def test_best_is_the_fastest_candidate(collective: str, size: float, n: int) -> None:
     chosen = best(collective, size, n, LINK)
     assert chosen in candidates(collective, size, n, LINK)
     assert all(chosen.seconds <= c.seconds for c in candidates(collective, size, n, LINK))
@@ -86,13 +86,13 @@ def test_best_is_none_of_the_slower_ones(collective: str, size: float, n: int) -
 def test_the_choice_depends_on_size_and_ranks() -> None:
     assert best("all_reduce", 8, 64, LINK).algorithm == "recursive doubling"
     assert best("all_reduce", 1e9, 64, LINK).algorithm == "halving and doubling"
-    # Of 7 ranks, 3 are left over by halving: the ring has the fewest bytes.
+    # Halving with 7 ranks has 3 extra ranks, so that the ring sends the fewest bytes.
     assert best("all_reduce", 1e9, 7, LINK).algorithm == "ring"
     assert best("broadcast", 8, 64, LINK).algorithm == "binomial tree"
     assert best("broadcast", 1e9, 64, LINK).algorithm == "scatter and Bruck"
 
 
-def test_an_unknown_collective_is_told() -> None:
+def test_an_unknown_collective_is_refused() -> None:
     with pytest.raises(ValueError, match="no collective 'allreduce': choose from all_reduce"):
         best("allreduce", 8, 2, LINK)
 
@@ -113,7 +113,9 @@ def test_numbering_and_links() -> None:
 
 @pytest.mark.parametrize("collective", ALGORITHMS)
 @pytest.mark.parametrize("size", [8, 1e5, 1e8])
-def test_a_group_on_one_node_or_one_a_node_knows_one_link(collective: str, size: float) -> None:
+def test_a_collective_on_one_node_uses_its_links_and_others_the_slow_ones(
+    collective: str, size: float
+) -> None:
     two = network(2, 4, call=5e-6)
     assert two.collective(collective, size, range(4)) == best(collective, size, 4, INSIDE, 5e-6)
     assert two.collective(collective, size, [0, 4]) == best(collective, size, 2, BETWEEN, 5e-6)
@@ -122,7 +124,7 @@ def test_a_group_on_one_node_or_one_a_node_knows_one_link(collective: str, size:
 
 
 @pytest.mark.parametrize("collective", HIERARCHIES)
-def test_hierarchy_never_loses_and_is_named(collective: str) -> None:
+def test_hierarchical_is_never_slower_and_is_named(collective: str) -> None:
     two = network(2, 4)
     for size in (8.0, 1e5, 1e8):
         flat, chosen = best(collective, size, 8, BETWEEN), two.collective(collective, size)
@@ -130,7 +132,7 @@ def test_hierarchy_never_loses_and_is_named(collective: str) -> None:
         assert chosen.algorithm.startswith("hierarchical: ") or chosen == flat
 
 
-def test_large_all_reduce_between_nodes_is_that_of_three_steps() -> None:
+def test_a_large_all_reduce_between_nodes_has_three_steps() -> None:
     chosen = network(2, 4).collective("all_reduce", 1e9)
     rings = collectives.hierarchical_all_reduce(1e9, 2, 4, INSIDE, BETWEEN)
     assert chosen.seconds <= rings
@@ -141,12 +143,12 @@ def test_large_all_reduce_between_nodes_is_that_of_three_steps() -> None:
 
 
 def test_small_all_reduce_crosses_between_nodes_once() -> None:
-    """log₂ 4 rounds inside and log₂ 2 between, as recursive doubling does on such nodes."""
+    """Recursive doubling takes log₂ 4 rounds inside such nodes, and log₂ 2 between them."""
     seconds = network(2, 4).collective("all_reduce", 0).seconds
     assert seconds == pytest.approx(2 * 1e-6 + 1 * 10e-6)
 
 
-def test_a_description_that_makes_no_sense_is_told_in_one_line() -> None:
+def test_an_invalid_network_is_refused_in_one_line() -> None:
     for wrong, expected in [
         ({"nodes": 0}, "nodes is a whole number, 1 or more, not 0"),
         ({"ranks_per_node": 2.5}, "ranks_per_node is a whole number, 1 or more, not 2.5"),
@@ -166,7 +168,7 @@ def test_a_description_that_makes_no_sense_is_told_in_one_line() -> None:
             Link.of(1e-6, bandwidth)
 
 
-def test_a_network_says_what_it_is_and_comes_back_from_json() -> None:
+def test_a_network_survives_json() -> None:
     import json
 
     described = network(2, 4, call=5e-6)

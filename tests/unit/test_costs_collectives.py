@@ -1,4 +1,4 @@
-"""The closed forms against schedules that are played round by round, and published figures."""
+"""The formulas, compared with schedules simulated round by round, and with published numbers."""
 
 import math
 
@@ -13,7 +13,7 @@ LINK = Link(alpha=2e-6, beta=1e-10)
 
 
 def binomial_rounds(n: int) -> int:
-    """Rounds until everybody has the data when all that have it pass it on."""
+    """Return the rounds until all ranks have the data, if all that have it send it on."""
     have, rounds = {0}, 0
     while len(have) < n:
         have |= {rank + len(have) for rank in have if rank + len(have) < n}
@@ -30,7 +30,7 @@ def test_binomial_broadcast_doubles_each_round(n: int) -> None:
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_ring_all_reduce_as_published(n: int) -> None:
-    """2(N−1) messages and 2(N−1)/N · S bytes a rank; time 2(N−1)α + 2(N−1)/N · S·β."""
+    """Each rank sends 2(N−1) messages, 2(N−1)/N · S bytes, in 2(N−1)α + 2(N−1)/N · S·β seconds."""
     cost = collectives.ring_all_reduce(SIZE, n)
     assert cost.rounds == 2 * (n - 1)
     assert cost.bytes == pytest.approx(2 * (n - 1) / n * SIZE)
@@ -40,7 +40,7 @@ def test_ring_all_reduce_as_published(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 64, 1024])
-def test_halving_doubling_moves_the_rings_bytes_in_fewer_rounds(n: int) -> None:
+def test_halving_doubling_sends_as_many_bytes_as_the_ring_in_fewer_rounds(n: int) -> None:
     ring = collectives.ring_all_reduce(SIZE, n)
     halving = collectives.halving_doubling_all_reduce(SIZE, n)
     # Halve n times and add up: size/2 + size/4 + … = (n−1)/n · size.
@@ -54,7 +54,7 @@ def test_a_world_of_one_rank_costs_nothing() -> None:
         assert getattr(collectives, name)(SIZE, 1).seconds(LINK) == 0
 
 
-def test_ranks_left_over_cost_two_rounds_more() -> None:
+def test_extra_ranks_cost_two_more_rounds() -> None:
     eight = collectives.recursive_doubling_all_reduce(SIZE, 8)
     nine = collectives.recursive_doubling_all_reduce(SIZE, 9)
     assert (nine.rounds, nine.bytes) == (eight.rounds + 2, eight.bytes + 2 * SIZE)
@@ -76,7 +76,7 @@ def test_large_data_is_broadcast_faster_in_chunks() -> None:
 
 
 def test_hierarchy_uses_every_network_card() -> None:
-    """With m ranks a node the slow links carry 1/m of the flat ring's bytes."""
+    """With m ranks per node, the slow links carry 1/m of the flat ring's bytes."""
     inside, between = Link(0, 0), Link(0, 1e-9)
     flat = collectives.flat_ring_all_reduce(SIZE, 4, 8, inside, between)
     steps = collectives.hierarchical_all_reduce(SIZE, 4, 8, inside, between)
@@ -100,7 +100,7 @@ def test_bus_bandwidth_of_a_ring_is_the_links(collective: str, n: int) -> None:
     assert bandwidth == pytest.approx(LINK.bandwidth)
 
 
-def test_half_of_the_time_is_latency_at_the_half_size() -> None:
+def test_latency_is_half_of_the_time_at_half_size() -> None:
     seconds = collectives.message(LINK.half_size).seconds(LINK)
     assert seconds == pytest.approx(2 * LINK.alpha)
 

@@ -1,4 +1,4 @@
-"""Bytes and arithmetic of kernels: by hand, and as PyTorch's own operations move them."""
+"""Bytes and arithmetic of kernels, compared with numbers by hand and with PyTorch's operations."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ H200 = costs.Device("H200", 989.5e12, 4.8e12)
 
 
 class Moved(TorchDispatchMode):
-    """Numbers that each operation reads and writes: each tensor once, scalars left out."""
+    """Counts the numbers that each operation reads and writes: each tensor once, no scalars."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def listed(operations, numbers: dict[str, int]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("optimizer", "first"), [("Adam", ()), ("AdamW", (costs.WEIGHT_DECAY,))])
-def test_eager_adam_is_what_torch_does(optimizer: str, first: tuple) -> None:
+def test_eager_adam_moves_as_much_as_torchs(optimizer: str, first: tuple) -> None:
     weight = torch.nn.Parameter(torch.randn(7))
     weight.grad = torch.randn(7)
     step = getattr(torch.optim, optimizer)([weight], foreach=False).step
@@ -51,7 +51,7 @@ def test_eager_adam_is_what_torch_does(optimizer: str, first: tuple) -> None:
     assert moved(step) == right
 
 
-def test_eager_softmax_is_what_torch_does() -> None:
+def test_eager_softmax_moves_as_much_as_torchs() -> None:
     x = torch.randn(3, 5)
 
     def eager() -> Tensor:
@@ -62,7 +62,7 @@ def test_eager_softmax_is_what_torch_does() -> None:
     assert moved(eager) == listed(costs.EAGER_SOFTMAX, sizes)
 
 
-def test_softmax_by_the_formula_of_triton_s_tutorial() -> None:
+def test_softmax_follows_the_formula_of_tritons_tutorial() -> None:
     m, n = 4096, 781
     eager = costs.softmax(costs.EAGER_SOFTMAX, m, n)
     assert eager.read == 4 * (5 * m * n + 2 * m)
@@ -84,7 +84,7 @@ def test_bytes_of_adam() -> None:
 
 def test_intensities_by_hand() -> None:
     assert costs.add(10).intensity == 1 / 12
-    # n multiplications and n additions for each result; three matrices of 2-byte numbers.
+    # Each result takes n multiplications and n additions. The three matrices have 2-byte numbers.
     assert costs.matmul(300, 300, 300).intensity == pytest.approx(300 / 3)
     assert costs.matmul(1, 4096, 4096).intensity == pytest.approx(1, rel=1e-3)
 
@@ -137,7 +137,7 @@ def test_sectors_that_a_warp_touches() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
-def test_stages_hide_loads_until_arithmetic_is_the_limit(stages: int) -> None:
+def test_stages_overlap_loads_until_arithmetic_is_the_limit(stages: int) -> None:
     load, compute = 5.0, 2.0
     loads, computes = costs.staged(100, load, compute, stages)
     assert loads[0] == (0, load)

@@ -1,4 +1,4 @@
-"""Mixed precision's closed forms: the papers' numbers, and the same by rounding in torch."""
+"""The formulas of mixed precision, compared with the papers and with rounding in torch."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from parlab.costs.tensor_parallel import Layer
 from parlab.formats import BF16, E4M3, E5M2, FP16, Format
 
 
-def test_sixteen_bytes_a_parameter_either_way() -> None:
+def test_both_recipes_take_sixteen_bytes_per_parameter() -> None:
     """ZeRO, section 3.1, and float32."""
     totals = {name: recipe.total for name, recipe in costs.RECIPES.items()}
     assert list(totals.values()) == [16, 16, 18, 18, 8]
@@ -21,7 +21,7 @@ def test_sixteen_bytes_a_parameter_either_way() -> None:
 
 @pytest.mark.parametrize("layer", [Layer(1, 2048, 12288, 96), Layer(4, 128, 256, 8)])
 def test_activations_in_16_bits_are_the_papers(layer: Layer) -> None:
-    """sbh(34 + 5as/h), Korthikanti et al., equation 1; in 32 bits masks stay at a byte."""
+    """sbh(34 + 5as/h), Korthikanti et al., equation 1. In 32 bits, masks still take one byte."""
     half, whole = (costs.activation_bytes(layer, size) for size in (2, 4))
     assert half == pytest.approx(tensor_parallel.activation_bytes(layer))
     masks = layer.numbers * 2 + layer.heads * layer.sequence**2 * layer.batch
@@ -35,7 +35,7 @@ def test_shares_are_those_of_rounding(of: Format, dtype: torch.dtype, scale: flo
     x = torch.exp2(torch.rand(20_000, generator=draw, dtype=torch.float64) * 60 - 45)
     counted = Counter((torch.frexp(x).exponent - 1).tolist())
     found = costs.shares(counted, of, scale)
-    # Through float32, which holds all of these, as a backward pass does.
+    # Round from float32, which can represent all of these numbers, like a backward pass.
     rounded = (x * scale).to(torch.float32).to(dtype).double()
     assert found.lost == pytest.approx((rounded == 0).double().mean().item(), abs=1e-4)
     assert found.overflow == pytest.approx(rounded.isinf().double().mean().item(), abs=1e-3)
@@ -75,7 +75,7 @@ def test_the_error_of_one_rounding(of: Format) -> None:
 def test_errors_of_sums_by_hand() -> None:
     c = costs.rounding_error(BF16)
     assert costs.sum_error(BF16, 1) == costs.tree_sum_error(BF16, 1) == c
-    # Two inputs of error 1 each, and the sum's own, which is 2, over the sum, which is 2.
+    # Two inputs with error 1 each, and the sum's rounding error, 2, divided by the sum, 2.
     assert costs.sum_error(BF16, 2) == pytest.approx(c * math.sqrt(2))
     assert costs.tree_sum_error(BF16, 2) == pytest.approx(c * math.sqrt(2))
     # (4 + 2 + 3 + 4) / 4 on a chain, (4 + 2 + 2 + 4) / 4 on a tree.
@@ -84,15 +84,15 @@ def test_errors_of_sums_by_hand() -> None:
     assert costs.sum_error(FP16, 64) * 8 == pytest.approx(costs.sum_error(BF16, 64))
 
 
-def test_how_many_ranks_add_up() -> None:
-    assert costs.most_ranks(FP16, 1.0) == 65519  # 65520 is halfway to infinity, and goes there
+def test_most_ranks() -> None:
+    assert costs.most_ranks(FP16, 1.0) == 65519  # 65520 is halfway to infinity, and is rounded up
     assert costs.most_ranks(FP16, -65504.0) == 1
-    assert costs.most_ranks(E4M3, 1.0) == 464  # halfway too, and goes back to 448
+    assert costs.most_ranks(E4M3, 1.0) == 464  # also halfway, but rounded down to 448
     assert costs.swallowed_from(FP16) == 2048
     assert costs.swallowed_from(BF16) == 256
 
 
-def test_windows_of_a_reduction() -> None:
+def test_reduction_windows() -> None:
     """On 16 ranks, of a format from 1 to 1,024: the six cases of chapter 06."""
     right = {
         (16, True): (16, 1024), (1, True): (1, 64), (4, True): (4, 256),
@@ -102,7 +102,7 @@ def test_windows_of_a_reduction() -> None:
         assert costs.reduction_window(1.0, 1024.0, 16, before, equal=equal) == window
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="power of two here, not 3"):
         costs.shares({0: 1.0}, FP16, 3.0)
     with pytest.raises(ValueError, match="no shares of nothing"):

@@ -1,4 +1,4 @@
-"""Pipeline parallelism's closed forms: what the papers print, and sums worked out by hand."""
+"""The formulas of pipeline parallelism, compared with the papers and with numbers by hand."""
 
 import json
 
@@ -23,10 +23,10 @@ def test_the_bubble_in_its_two_forms() -> None:
         assert costs.micro_batches_for(ranks, 0.25) <= 4 * ranks
 
 
-def test_gpipes_throughput_is_that_of_the_formula_within_its_rounding_and_overheads() -> None:
-    """With many micro-batches; with few the paper's sizes of batches differ, as it says."""
+def test_gpipes_throughput_follows_the_formula_up_to_overheads() -> None:
+    """This compares many micro-batches. With few, the paper uses other batch sizes."""
     for ranks, printed in GPIPE_32.items():
-        gain = costs.gain_over_naive(ranks, 32)  # over one device at a time, as its M = 1
+        gain = costs.gain_over_naive(ranks, 32)  # M = 1 in the paper: one device at a time
         assert printed <= gain < 1.1 * printed
 
 
@@ -39,7 +39,7 @@ def test_the_paper_of_interleaved_stages_and_its_activations() -> None:
 
 
 def test_megatrons_configurations_have_small_bubbles() -> None:
-    """Table 1 with a sample in each micro-batch: what is left of (p − 1)/m."""
+    """The bubbles (p − 1)/m of Table 1, with one sample in each micro-batch."""
     bubbles = {}
     for row in reference_tables.load("megatron_table1").rows:
         ranks = int(row["pipeline_parallel"])
@@ -60,7 +60,7 @@ def test_a_step_is_the_ideal_time_and_the_bubble() -> None:
 def test_the_fewest_micro_batches() -> None:
     assert costs.micro_batches_for(8, 0.1) == 70
     assert costs.bubble(8, 69) > 0.1 >= costs.bubble(8, 70)
-    assert costs.micro_batches_for(8, 0.1, 4) == 24  # of 18, the next multiple of 8
+    assert costs.micro_batches_for(8, 0.1, 4) == 24  # the next multiple of 8 after 18
     assert costs.micro_batches_for(1, 0.1) == 1
 
 
@@ -81,7 +81,7 @@ def test_activations_held() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 1), (2, 1), (4, 1), (4, 3), (2, 2)])
-def test_what_ranks_send_adds_up_to_the_borders(ranks: int, chunks: int) -> None:
+def test_the_ranks_messages_add_up_to_those_of_all_borders(ranks: int, chunks: int) -> None:
     each = [costs.sent_by(rank, ranks, 6, 100.0, chunks) for rank in range(ranks)]
     assert sum(cost.rounds for cost in each) == costs.step_messages(ranks, 6, chunks)
     assert sum(cost.bytes for cost in each) == 100 * costs.step_messages(ranks, 6, chunks)
@@ -94,8 +94,8 @@ def test_a_message_is_an_activation_or_a_part_of_one() -> None:
     assert costs.message_bytes(Layer(1, 2048, 12288), 2, 8) == 2048 * 12288 / 4
 
 
-def test_zero_bubble_is_the_papers_table() -> None:
-    """Qi et al., Table 2, and the text above it: a third, and none, where all three are equal."""
+def test_zero_bubble_follows_the_papers_table() -> None:
+    """Qi et al., Table 2, and the text above it: a third, and none, if all three are equal."""
     rows = costs.zero_bubble(4, 1.0, 1.0, 1.0)
     assert {name: row.bubble for name, row in rows.items()} == {"1F1B": 9, "ZB-H1": 3, "ZB-H2": 0}
     assert {name: row.held for name, row in rows.items()} == {"1F1B": 4, "ZB-H1": 4, "ZB-H2": 7}
@@ -112,7 +112,7 @@ def test_zero_bubble_is_the_papers_table() -> None:
         ((4, 6, 2), "multiples of the 4 ranks, not 6"),
     ],
 )
-def test_what_is_refused(arguments: tuple[int, ...], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         costs.bubble(*arguments)
 
@@ -122,8 +122,8 @@ def test_no_bubble_at_all_is_refused() -> None:
         costs.micro_batches_for(4, 0)
 
 
-def test_recorded_bubbles_are_those_of_the_formula() -> None:
-    """Of all schedules, ranks and micro-batches, the small bubbles too: within 15 %, none less."""
+def test_recorded_bubbles_follow_the_formula() -> None:
+    """All measured bubbles, even small ones, are at most 15 % larger than the formula's."""
     recorded = json.loads((ROOT / "book" / "measurements" / "bubbles.json").read_text())
     ideal = recorded["forward"] + recorded["backward"]
     off = {}

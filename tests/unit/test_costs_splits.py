@@ -1,4 +1,4 @@
-"""All kinds of parallelism in one table: each against another formula or a sum by hand."""
+"""All kinds of parallelism in one table, compared with other formulas or numbers by hand."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_parameters_are_those_of_attention_and_mlp() -> None:
     assert MODEL.parameters == PARAMETERS
 
 
-def test_data_and_zero_send_what_their_chapters_say() -> None:
+def test_data_parallelism_and_zero_send_what_their_chapters_say() -> None:
     data, stage_3 = (splits.step_cost(name, MODEL, 4).bytes for name in ("data", "zero 3"))
     assert data == pytest.approx(data_parallel.bytes_sent(PARAMETERS, 4, 2))
     assert stage_3 == pytest.approx(zero.bytes_sent(PARAMETERS, 4, 3, 2))
@@ -39,7 +39,7 @@ def test_keys_and_values_travel_around_the_ring() -> None:
 
 
 def test_experts_get_each_token_and_send_it_back() -> None:
-    """Of 2 · 100 bytes of tokens, 3/4 go to other ranks, four times."""
+    """Four times, 3/4 of 2 · 100 bytes of tokens are sent to other ranks."""
     assert expert_layer(100.0, 4, 2).bytes == 4 * 150
     assert expert_layer(100.0, 4, 2).rounds == 12
 
@@ -55,7 +55,7 @@ def test_one_rank_sends_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", splits.NAMES)
-def test_the_share_is_seconds_over_seconds(name: str) -> None:
+def test_the_share_divides_seconds_by_seconds(name: str) -> None:
     link = Link.of(alpha=0.0, bandwidth=1.0)
     seconds = splits.step_cost(name, MODEL, 4).bytes
     flop = 3 * 72 * 16 * 8 * 8 * (1 + 16 / 48)

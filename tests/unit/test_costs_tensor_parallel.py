@@ -1,4 +1,4 @@
-"""Tensor parallelism's closed forms: what the papers print, and sums worked out by hand."""
+"""The formulas of tensor parallelism, compared with the papers and with numbers by hand."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_attention_is_80_and_64_bytes_a_number_and_selective_saves_70_and_65_per
 
 
 def test_both_techniques_leave_less_than_a_fifth_for_the_four_models_of_the_paper() -> None:
-    """Its section 6.1: under 20 % of what tensor parallelism keeps, each alone nearly half."""
+    """Section 6.1: less than 20 % of tensor parallelism's activations; each alone about half."""
     for layer in (Layer(4, 2048, 6144, 64), GPT3, MT_NLG, Layer(1, 2048, 25600, 160)):
         plain = costs.activation_bytes(layer, 8)
         both = costs.activation_bytes(layer, 8, sequence_parallel=True, recompute="selective")
@@ -42,7 +42,7 @@ def test_the_table_of_formulas(shared: bool, factor: float) -> None:
     assert costs.activation_bytes(layer, 4, recompute="full") == 2 * sbh
 
 
-def test_the_labs_block_is_the_papers_without_masks_and_scores() -> None:
+def test_the_labs_block_follows_the_paper_without_masks_and_scores() -> None:
     layer = Layer(2, 3, 8, 4)
     block = costs.block_in_numbers(2, 3, 8, 4, element_bytes=2)
     assert block["serial"] == 32 * layer.numbers
@@ -60,7 +60,7 @@ def test_a_layer_sends_four_all_reduces_and_a_sequence_no_more() -> None:
     assert costs.layer_in_numbers(1, 5, 10, 1, 4)["sent"] == 0
 
 
-def test_flop_of_a_layer_are_those_of_its_products() -> None:
+def test_a_layers_flop_are_those_of_its_products() -> None:
     b, s, h = 3, 5, 7
     forward = 24 * b * s * h * h + 4 * b * s * s * h
     assert costs.layer_flop(Layer(b, s, h)) == pytest.approx(3 * forward)
@@ -68,7 +68,7 @@ def test_flop_of_a_layer_are_those_of_its_products() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 4])
-def test_chunks_hide_all_but_the_shorter_of_computing_and_sending(chunks: int) -> None:
+def test_chunks_overlap_computing_and_sending(chunks: int) -> None:
     free, compute, size = Link(0, 1e-9), 8.0, 2e9  # an all-reduce over two ranks takes 2 s
     computing, reducing = costs.chunked(compute, size, 2, free, chunks)
     assert sum(duration for _, duration in computing) == pytest.approx(compute)
@@ -90,7 +90,7 @@ def test_the_hidden_size_that_pays_makes_both_times_equal() -> None:
     assert communication == pytest.approx(compute, rel=1e-3)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="no recomputation 'some'"):
         costs.activation_bytes(GPT3, recompute="some")
     with pytest.raises(ValueError, match="at least one rank"):

@@ -1,4 +1,4 @@
-"""ZeRO's closed forms: the paper's tables, and sums worked out by hand."""
+"""The formulas of ZeRO, compared with the paper's tables and with numbers by hand."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def test_table_1_of_the_paper() -> None:
     for row in reference_tables.load("zero_table1").rows:
         for stage in (1, 2, 3):
             gb = zero.total(row["parameters_billion"], int(row["data_parallel_degree"]), stage)
-            # The paper prints three figures, and drops the rest of those of 100 and more.
+            # The paper prints three digits, and truncates numbers from 100.
             assert row[f"stage{stage}_gb"] == pytest.approx(gb, rel=0.005, abs=0.05), (row, stage)
 
 
@@ -48,7 +48,7 @@ def test_peak_and_offload() -> None:
     assert zero.offload_bytes(800, 4) == (400, 400)
 
 
-def test_prefetch_hides_the_shorter_of_the_two() -> None:
+def test_prefetch_overlaps_gathers_with_layers() -> None:
     assert zero.prefetch_seconds(6, 4, 6, prefetch=False) == 60
     assert zero.prefetch_seconds(6, 4, 6, prefetch=True) == 40
     assert zero.prefetch_seconds(6, 10, 6, prefetch=True) == 66
@@ -61,7 +61,7 @@ def test_tokens_to_hide_makes_gather_and_computation_equal() -> None:
     assert 2 * psi * tokens / flops == pytest.approx(2 * psi * link.beta)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="no stage 4"):
         zero.total(1, 1, 4)
     with pytest.raises(ValueError, match="at least one rank"):

@@ -1,4 +1,4 @@
-"""The data: what is in it, its shapes, and that every load gives the same."""
+"""The data: its contents and shapes, which are the same for every load."""
 
 import hashlib
 import struct
@@ -13,7 +13,7 @@ import torch
 from parlab import mpirun
 from parlab.data import MNIST_MEAN, MNIST_STD, mnist, text
 
-# What the original file train-images-idx3-ubyte starts with: its kind and its three sizes.
+# The header of the original file train-images-idx3-ubyte: its kind and its three sizes.
 IDX_HEADER = struct.pack(">4i", 0x803, 60000, 28, 28)
 MD5_OF_TRAINING_IMAGES = "6bbc9ace898e44ae57da46a324031adb"
 
@@ -42,7 +42,7 @@ def test_mnist_is_normalized_with_the_constants_that_parlab_names() -> None:
     assert (pixels.min().round(), pixels.max().round()) == (0, 255)
 
 
-def test_a_limit_takes_the_first_images_and_reads_no_more() -> None:
+def test_a_limit_reads_only_the_first_images() -> None:
     images, labels = mnist("test")
     some_images, some_labels = mnist("test", limit=7)
     assert np.array_equal(some_images, images[:7])
@@ -70,12 +70,12 @@ def test_torch_takes_both_without_a_copy() -> None:
         (lambda: text("validation", 10**9), "n_bytes=1,000,000,000: .* has .* bytes"),
     ],
 )
-def test_what_cannot_be_given_is_a_clear_error(call, words: str) -> None:
+def test_invalid_requests_are_clear_errors(call, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call()
 
 
-def test_a_python_without_its_sources_is_told_apart(tmp_path, monkeypatch) -> None:
+def test_a_python_without_its_sources_is_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(FileNotFoundError, match="use a Python that has its sources"):
         text("train")
@@ -91,7 +91,7 @@ def test_text_is_python_and_enough_of_it_to_train_on() -> None:
 
 
 def test_the_two_splits_of_the_text_share_no_file() -> None:
-    # Modules of the library that can be told by a line which stands nowhere else.
+    # Modules of the library that are recognized by a unique line.
     train, validation = text("train").tobytes(), text("validation").tobytes()
     for line in (
         b"class JSONDecoder(",
@@ -102,7 +102,7 @@ def test_the_two_splits_of_the_text_share_no_file() -> None:
         assert train.count(b"\n" + line) + validation.count(b"\n" + line) == 1, line
 
 
-def test_fewer_bytes_are_the_beginning_of_more() -> None:
+def test_a_limited_text_is_the_start_of_the_whole() -> None:
     assert np.array_equal(text("train", 12_345), text("train")[:12_345])
 
 

@@ -1,4 +1,4 @@
-"""What `parlab doctor` finds around the course, each on a machine or in a process that has it."""
+"""`parlab doctor` finds problems of folders, networks, and settings, which these tests create."""
 
 import json
 import os
@@ -11,14 +11,15 @@ import pytest
 from parlab.setup.doctor import surroundings
 
 PARLAB = Path(sys.executable).with_name("parlab")
-# A machine of its own: with its own network, whose interfaces are down, names, and mounts.
+# Namespaces that act as another machine, with its own names, mounts, and interfaces, which are
+# down.
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net", "--uts", "--mount", "sh", "-ec"]
 may_unshare = subprocess.run([*UNSHARE, "true"], capture_output=True).returncode == 0
 isolated = pytest.mark.skipif(not may_unshare, reason="this process may not make namespaces")
 
 
 def on_own_machine(first: str, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where `first`, a shell command, has changed the machine."""
+    """Run a command on such a machine, after `first`, a shell command, has changed it."""
     return subprocess.run(
         [*UNSHARE, f'{first}\nexec "$@"', "sh", *command],
         env=os.environ | variables,
@@ -43,8 +44,8 @@ def finding(name: str, first: str = "true", **variables: str) -> dict[str, str]:
 
 
 @isolated
-def test_a_full_home_is_named_with_a_way_out(tmp_path: Path) -> None:
-    """By the doctor, and before JupyterLab ends in a traceback."""
+def test_a_full_home_is_reported_with_a_remedy(tmp_path: Path) -> None:
+    """The doctor reports it, and so does `parlab lab`, before JupyterLab fails with a traceback."""
     full = f"mount -t tmpfs -o size=16k none {tmp_path}"
     found = finding("home", full, HOME=str(tmp_path))
     assert found["status"] == "fail"

@@ -1,4 +1,4 @@
-"""Inputs of checks: the same shapes once more, with other values."""
+"""Random inputs of checks: drawing the same shapes again, with other values."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ def values(draw: Random) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_draws_as_python_does(seed: int) -> None:
+def test_it_draws_the_same_as_python(seed: int) -> None:
     draw, python = Draw(seed), Random(seed)
     assert shapes(draw) + values(draw) == shapes(python) + values(python)
 

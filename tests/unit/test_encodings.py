@@ -1,4 +1,4 @@
-"""Text is UTF-8 in files, in the output of programs, and in names, whatever the locale is."""
+"""Text is UTF-8 in files, in the output of programs, and in names, in any locale."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ FOLDERS = ("parlab", "parlab_staff", "benchmarks", "examples", "solutions")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TEXT_METHODS = {"read_text", "write_text"}
 PROGRAMS = {"run", "Popen", "check_output"}
-# Python decodes with the locale's encoding here: ASCII, as in a container without UTF-8.
+# With these variables, Python decodes text as ASCII, like in a container without UTF-8.
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
@@ -50,7 +50,7 @@ def test_no_text_depends_on_the_locale(folder: str) -> None:
     assert not found, f'these need encoding="utf-8": {", ".join(found)}'
 
 
-def test_commands_work_where_the_locale_is_ascii(tmp_path: Path) -> None:
+def test_commands_work_in_an_ascii_locale(tmp_path: Path) -> None:
     handout = tmp_path / "Zoë"
     command = [sys.executable, "-m", "parlab.setup.cli", "release", "01_mpi", "--out"]
     ran = subprocess.run([*command, handout], env=os.environ | ASCII, capture_output=True)
@@ -59,8 +59,8 @@ def test_commands_work_where_the_locale_is_ascii(tmp_path: Path) -> None:
     assert "β" in (handout / "labs" / "01_mpi.ipynb").read_text(encoding="utf-8")
 
 
-def test_a_process_is_counted_whatever_bytes_are_in_its_name() -> None:
-    """Linux gives the name as it is: (, ), a line's end, or bytes that are no UTF-8."""
+def test_a_process_is_counted_with_any_bytes_in_its_name() -> None:
+    """Linux reports the unchanged name, which may contain (, ), a newline, or invalid UTF-8."""
     code = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff) (\n'); print(flush=True); input()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""Number formats: as torch has them, all numbers of 8 and 16 bits, and rounding by doing it."""
+"""Number formats, compared with torch: sizes, all numbers of 8 and 16 bits, and rounding."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ by_name = pytest.mark.parametrize("of", DTYPES, ids=lambda of: of.name)
 
 
 def all_numbers(of: Format) -> torch.Tensor:
-    """Every pattern of bits of a format as a number, in float64."""
+    """Return the number for each bit pattern of a format, in float64."""
     integers = torch.arange(2**of.bits, dtype=torch.int32)
     integers = integers.to(torch.uint8) if of.bits == 8 else integers.to(torch.int16)
     return integers.view(DTYPES[of]).double()
@@ -45,7 +45,7 @@ def test_sizes_are_those_of_torch(of: Format) -> None:
 
 @pytest.mark.parametrize("of", SMALL, ids=lambda of: of.name)
 def test_every_number_is_a_spacing_from_the_next(of: Format) -> None:
-    """From zero to the largest, without a gap: and so these are all numbers that there are."""
+    """The numbers from zero to the largest have no gaps, so the format has no others."""
     found = all_numbers(of)
     positive = sorted(set(found[found.isfinite() & (found >= 0)].tolist()))
     assert positive[1] == of.smallest_subnormal
@@ -82,14 +82,14 @@ def test_updates_vanish_below_the_papers_limit_and_not_above() -> None:
         assert lost_updates(dtype, limit / 2) == 1
         assert 0 < lost_updates(dtype, limit / 1.5) < 1
         assert lost_updates(dtype, 1.01 * limit) == 0
-        # At the limit 1 alone stays, and that only upwards: a tie.
+        # At the limit, only 1 does not change, and only for positive updates, which are a tie.
         assert lost_updates(dtype, limit) == of.epsilon / 2
         assert costs.largest_lost_update(of, 1.0) == limit
 
 
 @pytest.mark.parametrize("of", HALVES, ids=lambda of: of.name)
 @pytest.mark.parametrize("ranks", [2, 8, 64, 512])
-def test_the_error_of_a_sum_is_that_of_the_formula(of: Format, ranks: int) -> None:
+def test_the_error_of_a_sum_follows_the_formula(of: Format, ranks: int) -> None:
     draw = torch.Generator().manual_seed(ranks)
     values = torch.randn(ranks, 4096, generator=draw)
     means = [mean_over_ranks(values, DTYPES[of], divide_before=first) for first in (ranks, 1)]
@@ -132,19 +132,19 @@ def test_no_size_is_accurate_enough() -> None:
         )
 
 
-def test_a_sum_of_equal_numbers_ends_where_the_costs_say() -> None:
+def test_a_sum_of_equal_numbers_stops_growing_as_computed() -> None:
     most_ranks_at_1000 = costs.most_ranks(FP16, 1000.0)
     for ranks, finite in ((most_ranks_at_1000, True), (most_ranks_at_1000 + 1, False)):
         exact = torch.tensor(1000.0 * ranks, dtype=torch.float64)
         assert exact.to(torch.float16).isfinite() == finite
 
 
-def test_a_scale_for_each_block_keeps_what_one_for_all_loses() -> None:
+def test_scales_for_blocks_keep_numbers_that_a_single_scale_loses() -> None:
     values = torch.linspace(0.1, 1, 64)
     values[40] = 9e5
     one, two = (scaled(values, torch.float8_e4m3fn, block) for block in (64, 32))
     assert (one[:32] == 0).all()
-    # Half a step of E4M3, of the smaller end of an octave.
+    # Half a step of E4M3, relative to the smallest number of an octave.
     assert torch.allclose(two[:32], values[:32].double(), rtol=2.0**-4, atol=0)
     assert two[40] == pytest.approx(9e5, rel=2.0**-4)
     assert scaled(torch.full((32,), 1.9), torch.float8_e4m3fn, 32)[0] == 1.75  # 486 is cut to 448

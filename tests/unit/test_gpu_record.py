@@ -1,4 +1,4 @@
-"""The page of chapter 07 shows what was measured on a GPU, or says that nothing was."""
+"""The page of chapter 07 shows measurements on a GPU, or says that there are none."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def written(folder: Path, record: dict) -> Path:
     return file
 
 
-def test_no_file_and_no_benchmark_are_no_record(tmp_path: Path) -> None:
+def test_a_missing_file_or_one_without_benchmarks_is_no_record(tmp_path: Path) -> None:
     assert gpu_record(tmp_path / "gpu.json") is None
     assert gpu_record(written(tmp_path, RECORD | {"benchmarks": []})) is None
 

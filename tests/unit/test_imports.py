@@ -1,4 +1,4 @@
-"""Which package may import which, and how large a module may be."""
+"""Rules for the packages: their allowed imports, and the size of modules and functions."""
 
 import ast
 import subprocess
@@ -18,7 +18,7 @@ MODULES = sorted(
 )
 
 
-def test_packages_import_what_they_may() -> None:
+def test_packages_import_only_what_is_allowed() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     ran = subprocess.run([program, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -37,7 +37,7 @@ def test_no_check_imports_the_check_of_another_exercise() -> None:
 
 
 def exercises_by_topic() -> Iterator[tuple[str, str]]:
-    """(topic, exercise) of every exercise."""
+    """Yield (topic, exercise) for every exercise."""
     for lab in labs():
         for key in lab.keys:
             yield lab.topic, key

@@ -1,4 +1,4 @@
-"""Instruments for kernels: launches counted, guards, what is loaded and stored, bfloat16."""
+"""Instruments for kernels: launches, guards, loads and stores, bfloat16."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_launches_are_counted_with_their_programs() -> None:
     assert Launch("matmul", (2, 3), {}).programs == 6
 
 
-def test_traffic_is_what_operations_move_and_no_views() -> None:
+def test_traffic_counts_operations_but_no_views() -> None:
     x = torch.ones(6, 4, device=DEVICE)
     with traffic() as moved:
         x.view(4, 6).t().exp()
@@ -59,7 +59,7 @@ def test_traffic_is_what_operations_move_and_no_views() -> None:
 
 
 @interpreted
-def test_what_is_inside_is_counted_in_bytes_and_elements() -> None:
+def test_accesses_inside_are_counted_in_bytes_and_elements() -> None:
     arena = Arena()
     x, y = arena.place("x", torch.randn(40)), torch.empty(40)
     with recorded(arena) as seen:
@@ -74,7 +74,7 @@ def test_what_is_inside_is_counted_in_bytes_and_elements() -> None:
 @pytest.mark.parametrize(
     ("n", "first", "buffer", "distance"), [(41, 0, "x", 40), (40, -1, "x", -1), (64, 0, "x", 40)]
 )
-def test_a_load_outside_is_found_and_not_done(n, first, buffer, distance) -> None:
+def test_a_load_outside_is_recorded_and_not_carried_out(n, first, buffer, distance) -> None:
     arena = Arena()
     x, y = arena.place("x", torch.randn(40)), arena.place("y", torch.zeros(40))
     with recorded(arena) as seen:
@@ -96,7 +96,7 @@ def sum_of_all(x, out, n, OTHER: tl.constexpr, BLOCK: tl.constexpr):
 
 @interpreted
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
-def test_what_a_mask_leaves_out_is_nan_where_nothing_else_is_said(dtype: torch.dtype) -> None:
+def test_masked_elements_are_nan_without_other(dtype: torch.dtype) -> None:
     x, out = torch.ones(30).to(dtype), torch.zeros(1)
     for other, n, undefined in [(True, 30, False), (False, 32, False), (False, 30, True)]:
         undefined = undefined and dtype.is_floating_point
@@ -116,7 +116,7 @@ def test_gaps_between_rows_are_outside() -> None:
 
 
 @interpreted
-def test_memory_of_tensors_that_no_argument_names_is_inside_and_freed_memory_is_not() -> None:
+def test_memory_of_all_living_tensors_is_inside_and_freed_memory_is_not() -> None:
     arena = Arena()
     hidden, out = torch.randn(8), torch.empty(8)
     table = torch.tensor([hidden.data_ptr()])
@@ -130,7 +130,7 @@ def test_memory_of_tensors_that_no_argument_names_is_inside_and_freed_memory_is_
 
 
 @interpreted
-def test_two_programs_that_store_the_same_element_are_seen() -> None:
+def test_two_programs_that_store_the_same_element_are_recorded() -> None:
     y = torch.empty(8)
     with recorded(Arena()) as seen:
         copy[(3,)](torch.randn(8), y, 8, 0, BLOCK=4)
@@ -143,7 +143,7 @@ def test_two_programs_that_store_the_same_element_are_seen() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
 @pytest.mark.parametrize("strides", [None, (16, 2)])
-def test_a_guard_that_changes_is_told(dtype, strides) -> None:
+def test_a_changed_guard_is_reported(dtype, strides) -> None:
     arena = Arena(DEVICE)
     values = torch.arange(15).view(3, 5).to(dtype)
     x = arena.place("x", values, strides)
@@ -165,7 +165,7 @@ def test_bfloat16_is_rounded_to_the_nearest_and_widened() -> None:
     assert torch.equal(z.cpu(), numbers.bfloat16().float())
 
 
-def test_bfloat16_arithmetic_is_that_of_its_numbers() -> None:
+def test_bfloat16_arithmetic_uses_the_numbers_not_their_bits() -> None:
     x, y = torch.randn(2, 32, device=DEVICE).bfloat16()
     out = torch.empty(1, device=DEVICE)
     total[(1,)](x, y, out, 32, BLOCK=32)
@@ -195,7 +195,7 @@ def test_a_chunk_table_covers_every_tensor() -> None:
 
 
 @interpreted
-def test_a_changed_table_does_not_come_back() -> None:
+def test_a_changed_table_is_not_reused() -> None:
     chunk_table((5,), 4, torch.device("cpu")).zero_()
     assert chunk_table((5,), 4, torch.device("cpu")).tolist() == [[0, 0], [0, 4]]
 
@@ -211,7 +211,7 @@ def test_a_simulated_gpu_works_after_a_launch_returns() -> None:
         assert gpu.clock() - start < 1e-3
         gpu.synchronize()
         times.append(gpu.clock() - start)
-    # The first step takes 10 s. After it, the GPU is twice as slow, and then a bit slower still.
+    # The first step takes 10 s. After that, the GPU is twice as slow, and then slightly slower.
     assert times == pytest.approx([10.0, 2.0, 9 * 2.2], rel=1e-3)
     assert [event.busy for event in gpu.events if event.kind == "step"] == 3 * [True]
     assert [event.busy for event in gpu.events if event.kind == "synchronize"] == 4 * [False]

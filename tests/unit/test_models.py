@@ -1,4 +1,4 @@
-"""The labs' models: sizes in closed form, shapes, and how awkward the awkward one is."""
+"""The labs' models: formulas for their sizes, their shapes, and the awkward model's properties."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from parlab import models
 
 
 @pytest.mark.parametrize("hidden_size", [16, 256])
-def test_mlp_has_the_parameters_it_says(hidden_size: int) -> None:
+def test_mlp_has_the_documented_parameters(hidden_size: int) -> None:
     h = hidden_size
     model = models.mlp(h)
     assert models.parameter_count(model) == 784 * h + h * h + h * 10 + 2 * h + 10
@@ -52,7 +52,7 @@ def test_gpt_starts_near_the_loss_of_a_guess_and_learns() -> None:
     assert losses[-1] < losses[0] / 2
 
 
-def test_gpt_refuses_what_does_not_fit() -> None:
+def test_gpt_refuses_invalid_inputs() -> None:
     with pytest.raises(ValueError, match="raise sequence_length"):
         models.GPT()(torch.zeros(1, 65, dtype=torch.int64))
     with pytest.raises(ValueError, match="3 heads"):

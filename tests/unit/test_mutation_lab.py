@@ -1,4 +1,4 @@
-"""Exercises as their mutants meet them: each hidden check by itself."""
+"""Exercises for their mutants: each hidden check runs by itself."""
 
 import ast
 import builtins
@@ -9,7 +9,7 @@ from parlab_staff.mutants.target import Target, targets
 
 
 def bound(code: str) -> set[str]:
-    """All names that the code binds somewhere."""
+    """Return all names that the code binds."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         match node:
@@ -27,7 +27,7 @@ def bound(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.key)
-def test_a_hidden_check_reads_nothing_that_other_hidden_checks_leave(target: Target) -> None:
+def test_a_hidden_check_needs_nothing_from_other_hidden_checks(target: Target) -> None:
     known = bound("\n".join([target.setup, target.reference, target.hidden]))
     read = {node.id for node in ast.walk(ast.parse(target.hidden)) if isinstance(node, ast.Name)}
     assert read - known - set(dir(builtins)) == set()

@@ -1,4 +1,4 @@
-"""Which mutants a reference has: what may go wrong, each program once, each findable again."""
+"""The mutants of a reference: operators, no duplicates, and identities that stay the same."""
 
 import ast
 
@@ -13,7 +13,7 @@ REGION = "    # BEGIN SOLUTION\n{}\n    # END SOLUTION"
 
 
 def mutants(body: str, signature: str = "f(x, comm)") -> list[Mutant]:
-    """The mutants of a function whose solution are these lines."""
+    """Return the mutants of a function with these lines as its solution."""
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     source = f"%%px\ndef {signature}:\n    given = 1\n{REGION.format(lines)}\n"
     cell = Cell("f", "code", source, {"exercise": "f", "tags": ["exercise"]})
@@ -21,7 +21,7 @@ def mutants(body: str, signature: str = "f(x, comm)") -> list[Mutant]:
 
 
 def changes(body: str, operator: str, signature: str = "f(x, comm)") -> set[str]:
-    """The lines that come with the mutants of one operator."""
+    """Return the added lines of the mutants of one operator."""
     found = [one for one in mutants(body, signature) if one.operator == operator]
     added = [[line[2:] for line in one.change.splitlines() if line[0] == "+"] for one in found]
     return {" | ".join(line.strip() for line in lines) for lines in added}
@@ -69,7 +69,7 @@ SHIFT = "comm.Sendrecv(x, dest=right, recvbuf=received, source=left)"
         ("last_rank_is_root", "comm.Bcast(x, root=0)", "comm.Bcast(x, root=comm.size - 1)"),
     ],
 )  # fmt: skip
-def test_what_an_operator_does(operator: str, body: str, expected: str) -> None:
+def test_operators(operator: str, body: str, expected: str) -> None:
     if operator == "arguments_swapped":
         expected = SHIFT.replace("right", "_").replace("left", "right").replace("_", "left")
     assert expected in changes(body, operator)
@@ -95,7 +95,7 @@ def test_only_the_solution_changes() -> None:
         assert one.code.startswith("def f(x, comm):")
 
 
-def test_no_two_are_one_program_and_none_is_the_reference() -> None:
+def test_mutants_differ_from_each_other_and_from_the_reference() -> None:
     # `x + 0` and `x - 0` differ; `return None` and no return at all do not.
     found = mutants("return x + 1")
     assert len({one.code for one in found}) == len(found)
@@ -103,7 +103,7 @@ def test_no_two_are_one_program_and_none_is_the_reference() -> None:
     assert not mutants("pass")
 
 
-def test_what_fails_at_once_is_no_mutant() -> None:
+def test_changes_that_fail_at_once_are_no_mutants() -> None:
     dropped = changes("y = x + 1\nreturn y", "statement_dropped")
     assert dropped == {""}  # `return y`, and not the line that makes y
     assert not changes("y = x + 1\nreturn y", "statements_swapped")
@@ -115,8 +115,8 @@ def test_the_same_change_at_two_places_is_two_mutants() -> None:
     assert len({one.identity for one in found}) == 2
 
 
-def test_what_others_hang_on_syntax_trees_is_left_alone() -> None:
-    """As IPython does with every cell that raises, on nodes that all trees share."""
+def test_attributes_added_to_syntax_trees_are_not_copied() -> None:
+    """IPython adds attributes to nodes that all trees share, for every cell that raises."""
 
     class Uncopied:
         def __deepcopy__(self, memo: dict) -> None:

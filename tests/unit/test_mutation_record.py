@@ -13,7 +13,7 @@ from parlab_staff.mutants import record, table
 from parlab_staff.mutants.record import Reason, Score, Survivor
 
 KEYS = [key for lab in labs() for key in lab.keys]
-# Exercises whose mutants nobody has tried yet. The book shows them as "not measured".
+# Exercises whose mutants have not been tried yet. The book shows them as "not measured".
 NOT_MEASURED = {"online_softmax", "attention", "layer_norm"}
 SURVIVOR = Survivor("constant", ["- a", "+ b"], 1, "check")
 
@@ -34,7 +34,7 @@ def test_every_reason_is_of_an_exercise_and_explains() -> None:
         assert bool(reason.change) != bool(reason.accepted_by), reason
 
 
-# What the record is made of
+# Parts of the record
 
 
 def score(**changed) -> Score:

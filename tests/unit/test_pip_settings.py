@@ -1,6 +1,6 @@
-"""What a user tells pip about places of packages holds for uv too: both choose the same version.
+"""uv uses the user's settings of pip for package indexes, so that both choose the same version.
 
-No registry is asked: the places are folders and a server of this test, and the package is made up.
+No registry is asked: this test creates the package, folders, and a server for it.
 """
 
 import functools
@@ -24,7 +24,7 @@ PIP = [sys.executable, "-m", "pip"]
 
 
 def wheel(version: str, folder: Path) -> None:
-    """A wheel of the package `thing`, which holds nothing."""
+    """Create a wheel of the package `thing`, which is empty."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"thing-{version}.dist-info"
     with zipfile.ZipFile(folder / f"thing-{version}-py3-none-any.whl", "w") as archive:
@@ -39,7 +39,7 @@ def wheel(version: str, folder: Path) -> None:
 
 
 def index(folder: Path, version: str) -> None:
-    """A package index, as a folder that can be served."""
+    """Create a package index in a folder."""
     pages = folder / "thing"
     wheel(version, pages)
     links = "".join(f'<a href="{file.name}">{file.name}</a>' for file in pages.glob("*.whl"))
@@ -48,7 +48,7 @@ def index(folder: Path, version: str) -> None:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Two indexes and a folder of wheels: one build in each, as torch has them for CPU and CUDA."""
+    """Two indexes and a folder of wheels with one build each, like torch's for CPU and CUDA."""
     root = tmp_path_factory.mktemp("places")
     index(root / "usual", "1.0")
     index(root / "other", "1.0+cpu")
@@ -64,7 +64,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 def chosen(command: list[str], environment: dict[str, str]) -> str:
-    """Which `thing` a dry run of this command would install."""
+    """Return the version of `thing` that a dry run of this command would install."""
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
     found = re.search(r"(?:Would install |\+ )thing[-=]+(1\.[\w.+]+)", ran.stdout + ran.stderr)
@@ -109,7 +109,7 @@ def test_uv_chooses_what_pip_chooses(
     assert chosen([*by_uv, *options, wanted], environment | more) == expected
 
 
-def test_what_is_no_place_of_packages_is_handed_on_too() -> None:
+def test_other_settings_are_passed_on_too() -> None:
     options, variables = pip_settings.for_uv(
         {"cert": "/ca.pem", "proxy": "http://proxy:8080", "timeout": "60", "trusted-host": "a b"}
     )

@@ -1,4 +1,4 @@
-"""Schedules: their times against those worked out by hand, and those that nobody can follow."""
+"""Schedules: their times, compared with numbers by hand, and schedules that cannot run."""
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_a_rank_outside_the_cycle_is_not_in_it() -> None:
         (lambda s: [own.clear() for own in s], "no action"),
     ],
 )
-def test_what_is_not_complete(change, told: str) -> None:  # type: ignore[no-untyped-def]
+def test_incomplete_schedules(change, told: str) -> None:  # type: ignore[no-untyped-def]
     schedule = all_forward_first(2, 2)
     change(schedule)
     with pytest.raises(Incomplete, match=told):

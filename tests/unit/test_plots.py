@@ -1,4 +1,4 @@
-"""The figures' look: legible on both backgrounds, told apart without colour, free of scripts."""
+"""The figures' look: readable on both backgrounds and without color, and without scripts."""
 
 import json
 from itertools import combinations
@@ -13,7 +13,7 @@ WHITE, DARK = "#ffffff", "#121212"
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance as WCAG 2 defines it."""
+    """Return the relative luminance, as WCAG 2 defines it."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -25,10 +25,10 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("background", [WHITE, DARK])
-def test_every_colour_stands_out_in_both_themes(background: str) -> None:
+def test_every_color_has_enough_contrast_in_both_themes(background: str) -> None:
     colours = [drawn.colour for drawn in (*plots.ROLES.values(), *plots.SERIES)]
     for colour in [*colours, *plots.ramp(9)]:
-        # 3:1 is what WCAG asks of graphical objects.
+        # WCAG requires 3:1 for graphical objects.
         assert contrast(colour, background) >= 3, (colour, background)
 
 
@@ -40,7 +40,7 @@ def test_every_colour_stands_out_in_both_themes(background: str) -> None:
         ("reference", "library", "model"),
     ],
 )
-def test_roles_that_meet_in_a_figure_differ_without_colour(together: tuple[str, ...]) -> None:
+def test_roles_in_the_same_figure_differ_without_color(together: tuple[str, ...]) -> None:
     for one, other in combinations([plots.ROLES[name] for name in together], 2):
         assert one.dash != other.dash
         assert one.symbol != other.symbol
@@ -56,12 +56,12 @@ def test_a_figure_stores_its_data_and_no_script() -> None:
     assert len(json.dumps(shown)) < 10_000
 
 
-def test_a_title_has_room_above_a_legend_of_several_rows() -> None:
+def test_a_title_has_space_above_a_legend_of_several_rows() -> None:
     def shown(names: list[str]) -> dict:
         figure = plots.figure("Ranks wait", x="ranks", y="time (s)")
         for name in names:
             figure.add_scatter(x=[1, 2], y=[1, 2], name=name)
-        bundle(figure)  # showing it twice takes no more room
+        bundle(figure)  # showing it twice does not make it higher
         return bundle(figure)[MIME]["layout"]
 
     low = shown(["ours", "theirs"])
@@ -70,7 +70,7 @@ def test_a_title_has_room_above_a_legend_of_several_rows() -> None:
     # The plot itself keeps its height.
     more = high["height"] - low["height"]
     assert more == high["margin"]["t"] - plots.interactive.HEADROOM > 0
-    # From the top of the figure: Plotly's own place for a title is the middle of the margin.
+    # Relative to the figure's top, because Plotly centers a title in the margin by default.
     assert (high["title"]["y"], high["title"]["yref"]) == (1, "container")
 
 
@@ -95,7 +95,7 @@ def test_a_long_title_is_wrapped_for_jupyterlab() -> None:
     assert max(len(line) for line in title.split("<br>")) <= 72
 
 
-def test_an_unknown_role_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_role_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="communication"):
         plots.style("comunication")
 
@@ -108,7 +108,7 @@ def test_pictures_are_transparent_and_labelled() -> None:
     assert axes.patches[0].get_hatch() == plots.ROLES["idle"].hatch
 
 
-def test_steps_are_marked_with_whole_numbers_and_names_stay() -> None:
+def test_axes_of_steps_have_whole_numbers_and_keep_names() -> None:
     drawn, (left, right) = plots.subplots("Twenty steps", 1, 2)
     left.plot(range(20), range(20))
     right.bar(["ours", "theirs"], [1, 2])
@@ -127,7 +127,7 @@ def test_logarithmic_axes_are_marked_in_powers_of_two() -> None:
     assert plots.figure("title", xaxis=axis).layout.xaxis.dtick is None
 
 
-def test_curves_that_are_one_are_all_seen() -> None:
+def test_equal_curves_are_all_visible() -> None:
     runs = {"one rank": [2.0, 1.0], "two ranks": [2.0, 1.0], "three ranks": [2.0, 1.0]}
     _, axes = plots.same_curves("One curve", {"SGD": runs, "Adam": runs, "other": runs})
     assert axes.shape == (2, 2)
@@ -141,7 +141,7 @@ def test_curves_that_are_one_are_all_seen() -> None:
     assert [text.get_text() for text in axes[0, 0].get_legend().get_texts()] == list(runs)
 
 
-def test_memory_bars_stand_on_each_other() -> None:
+def test_memory_bars_are_stacked() -> None:
     ways = {
         "plain": {"parameters": 2e6, "gradients": 1e6},
         "sharded": {"parameters": 1e6, "gradients": 0},
@@ -166,7 +166,7 @@ def test_ratio_bars_are_in_order_from_the_top() -> None:
         assert ours.get_y() > library.get_y()
 
 
-def test_ratio_bars_of_libraries_look_as_libraries() -> None:
+def test_ratio_bars_of_libraries_have_the_librarys_look() -> None:
     _, axes = plots.ratio_bars("Ours", {"small": {"ours": 0.5, "DDP": 1.0}}, libraries=["DDP"])
     ours, library = (bars[0] for bars in axes[0].containers)
     assert ours.get_facecolor() == to_rgba(plots.hatched("reference")["facecolor"])

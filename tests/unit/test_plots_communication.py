@@ -1,4 +1,4 @@
-"""Pictures of messages: drawn in colours that both themes show, and left to the cell to display."""
+"""Pictures of messages have colors for both themes, and only their cells display them."""
 
 import matplotlib.pyplot as plt
 import pytest
@@ -24,7 +24,7 @@ PICTURES = {
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_pictures_show_on_light_and_dark(name: str) -> None:
+def test_pictures_are_readable_in_both_themes(name: str) -> None:
     before = plt.get_fignums()
     figure = PICTURES[name]()
     assert isinstance(figure, Figure)
@@ -32,12 +32,12 @@ def test_pictures_show_on_light_and_dark(name: str) -> None:
     shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     axes_off = [text for text in shown if text.axes is None or text in _own_texts(text)]
     colours = {to_hex(text.get_color()) for text in axes_off}
-    # White stands on coloured cells only.
+    # White is used only on colored cells.
     assert colours <= {NEUTRAL, "#ffffff"}
 
 
 def _own_texts(text: Text) -> list[Text]:
-    """Texts of the picture; ticks of axes that are off are not drawn."""
+    """Return the texts of the picture, without ticks of hidden axes."""
     return [*text.axes.texts, text.axes.title]
 
 

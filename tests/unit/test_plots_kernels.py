@@ -1,4 +1,4 @@
-"""The figures of chapter 07: what they show is what the formulas count."""
+"""The figures of chapter 07 show the numbers of the formulas."""
 
 from itertools import product
 from typing import Any
@@ -24,7 +24,7 @@ def hatches(figure: Any) -> list[str]:
     return [patch.get_hatch() or "" for patch in figure.axes[0].patches]
 
 
-def test_a_grid_masks_what_is_beyond_the_end() -> None:
+def test_a_grid_masks_numbers_beyond_the_end() -> None:
     figure = pictures.grid("Grid", 30, 8)
     assert len(hatches(figure)) == 32
     assert sum(map(bool, hatches(figure))) == 2
@@ -33,7 +33,7 @@ def test_a_grid_masks_what_is_beyond_the_end() -> None:
     assert "29" in texts and "30" not in texts
 
 
-def test_a_load_shows_its_sectors_and_what_was_asked_for() -> None:
+def test_a_load_shows_its_sectors_and_the_requested_numbers() -> None:
     loads = {"neighbors": (1, 0), "late": (1, 4), "every 8th": (8, 0)}
     [axes] = pictures.warp_loads("Loads", loads).axes
     for row, (stride, start) in enumerate(loads.values()):
@@ -45,7 +45,7 @@ def test_a_load_shows_its_sectors_and_what_was_asked_for() -> None:
     assert [t.get_text() for t in axes.texts] == ["4, 100%", "5, 80%", "32, 12.5%"]
 
 
-def test_orders_fill_the_bands_that_their_tiles_need() -> None:
+def test_orders_show_the_bands_that_their_tiles_need() -> None:
     taken = {"rows": costs.row_major(4, 4), "groups": costs.grouped(4, 4, 2)}
     figure = pictures.orders("Orders", 4, 4, taken)
     for axes, (name, tiles) in zip(figure.axes, taken.items(), strict=True):
@@ -90,7 +90,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
@@ -114,7 +114,7 @@ def test_each_choice_shows_its_kernels_under_its_roof(figure: Any) -> None:
             assert trace.y[0] == devices[under].attainable(moved.intensity)
 
 
-def test_measured_kernels_stand_where_they_were_measured() -> None:
+def test_measured_kernels_are_at_their_measured_rates() -> None:
     roof = costs.Device("CPU", 1e11, 1e10)
     found = {"x + y": (costs.add(1000), 2e-6)}
     made = pictures.measured_roofline("Measured", roof, found, (-2, 3), (8, 12))

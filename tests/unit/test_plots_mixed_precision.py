@@ -1,4 +1,4 @@
-"""The figures of chapter 06: what they show is what the formats are."""
+"""The figures of chapter 06 show the formats correctly."""
 
 import math
 from itertools import product
@@ -41,7 +41,7 @@ def test_bars_reach_from_the_smallest_number_to_the_largest() -> None:
 def test_a_mark_for_each_number() -> None:
     assert pictures.numbers(E5M2, 2.0)[-5:] == [1.0, 1.25, 1.5, 1.75, 2.0]
     assert pictures.numbers(E5M2, 1.9)[-1] == 1.75
-    # 8 subnormal numbers, with 0; then 8 in each octave from 2^-6 up to 1, and 1 itself.
+    # 8 subnormal numbers including 0, then 8 in each octave from 2^-6 up to 1, and 1 itself.
     assert len(pictures.numbers(E4M3, 1.0)) == 8 + 6 * 8 + 1
     [axes] = pictures.number_lines("Numbers", [E4M3, E5M2], 2.0).axes
     for collection, of in zip(axes.collections, (E4M3, E5M2), strict=True):
@@ -78,7 +78,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):

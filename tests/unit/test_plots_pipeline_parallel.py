@@ -1,4 +1,4 @@
-"""The figures of chapter 05: what they show is what the schedules do."""
+"""The figures of chapter 05 show the schedules correctly."""
 
 from itertools import product
 from typing import Any
@@ -20,11 +20,11 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
-            if value is not None:  # null: this trace has no such property
+            if value is not None:  # null means that this trace has no such property
                 figure.data[index][name] = value
 
 
@@ -34,7 +34,7 @@ def on_the_plot(trace: Any) -> bool:
 
 
 def seen(figure: Any) -> tuple[list[Any], list[str], list[float]]:
-    """What a reader sees: the schedules, the lines of text from top to bottom, the dotted line."""
+    """Return the visible parts: schedules, lines of text from top to bottom, and dotted lines."""
     shown = [trace for trace in figure.data[4:] if on_the_plot(trace)]
     maps = sorted((t for t in shown if t.type == "heatmap"), key=lambda t: t.y0)
     others = [t for t in shown if t.type == "scatter"]
@@ -43,7 +43,7 @@ def seen(figure: Any) -> tuple[list[Any], list[str], list[float]]:
     return maps, [t.text[0] for t in texts], ideal
 
 
-def test_each_choice_shows_its_schedules_whatever_came_before(figure: Any) -> None:
+def test_each_choice_shows_its_schedules_after_any_other(figure: Any) -> None:
     for i, j, k in [*product((0, 1), (0, 1, 2), (0, 1)), (0, 0, 0), (1, 2, 1)]:
         for slider, position in ((2, k), (0, i), (1, j)):
             move(figure, slider, position)
@@ -68,7 +68,7 @@ def test_each_choice_shows_its_schedules_whatever_came_before(figure: Any) -> No
             assert drawn.x0 == pytest.approx(drawn.dx / 2)  # it begins at the left border
 
 
-def test_it_begins_where_it_is_told_to(figure: Any) -> None:
+def test_the_explorer_begins_at_the_active_positions(figure: Any) -> None:
     before = seen(figure)[1]
     for slider, position in enumerate((1, 2, 1)):
         move(figure, slider, position)
@@ -78,14 +78,14 @@ def test_it_begins_where_it_is_told_to(figure: Any) -> None:
     ]  # fmt: skip
 
 
-def test_a_cell_is_a_unit_of_time_and_a_number_the_beginning_of_a_pass(figure: Any) -> None:
+def test_cells_are_units_of_time_and_numbers_mark_starts_of_passes(figure: Any) -> None:
     gpipe = seen(figure)[0][0]
     last = list(gpipe.z[3])
     assert last == [0] * 3 + [1, 2] * 4 + [3, 3, 4, 4] * 4 + [0] * 6
     assert [number for number in gpipe.text[3] if number] == [str(i % 8) for i in range(16)]
 
 
-def test_a_picture_has_each_pass_where_it_is_in_time() -> None:
+def test_a_picture_shows_each_pass_at_its_time() -> None:
     spans = {
         "a": simulate(schedule("interleaved", 2, 4, 2), 0.5, 1.0),
         "b": zero_bubble("ZB-H1", 3, 4),

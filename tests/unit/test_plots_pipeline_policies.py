@@ -1,4 +1,4 @@
-"""Schedules that ranks find by their rules are those of the papers: idle time, activations held."""
+"""The ranks' rules give the schedules of the papers, with their idle times and activations."""
 
 import pytest
 
@@ -10,7 +10,7 @@ SHAPES = [(ranks, m) for ranks in (1, 2, 3, 4, 8) for m in (1, 2, 3, 7, 8, 16)]
 
 
 @pytest.mark.parametrize(("ranks", "m"), SHAPES)
-def test_gpipe_and_1f1b_idle_alike_and_hold_m_and_p_less_the_rank(ranks: int, m: int) -> None:
+def test_gpipe_and_1f1b_have_equal_bubbles_and_hold_m_and_p_minus_rank(ranks: int, m: int) -> None:
     for policy in ("gpipe", "1f1b"):
         spans = simulate(policies.schedule(policy, ranks, m))
         assert bubble(spans) == pytest.approx(costs.bubble(ranks, m))
@@ -21,7 +21,7 @@ def test_gpipe_and_1f1b_idle_alike_and_hold_m_and_p_less_the_rank(ranks: int, m:
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 4])
 @pytest.mark.parametrize(("ranks", "turns"), [(1, 2), (2, 1), (2, 4), (3, 2), (4, 1), (4, 4)])
-def test_interleaved_stages_idle_a_vth_and_hold_what_the_formula_says(
+def test_interleaved_stages_divide_the_bubble_and_hold_as_the_formula_says(
     ranks: int, turns: int, chunks: int
 ) -> None:
     m = ranks * turns
@@ -32,7 +32,7 @@ def test_interleaved_stages_idle_a_vth_and_hold_what_the_formula_says(
     assert live(spans) == held
 
 
-def test_the_order_is_that_of_the_papers_picture() -> None:
+def test_the_order_equals_that_of_the_papers_figure() -> None:
     """Narayanan et al., figure 4, upper half: rank 2 of 4, from its first to its last action."""
     assert texts(policies.schedule("1f1b", 4, 8)[2], 4) == (
         "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7"
@@ -41,9 +41,7 @@ def test_the_order_is_that_of_the_papers_picture() -> None:
 
 @pytest.mark.parametrize(("ranks", "m"), [(1, 1), (2, 4), (3, 7), (4, 8), (8, 24)])
 @pytest.mark.parametrize("policy", policies.ZERO_BUBBLE)
-def test_backward_passes_in_two_parts_idle_and_hold_what_the_papers_table_says(
-    policy: str, ranks: int, m: int
-) -> None:
+def test_zero_bubble_schedules_follow_the_papers_table(policy: str, ranks: int, m: int) -> None:
     spans = policies.zero_bubble(policy, ranks, m)
     row = costs.zero_bubble(ranks, 1, 1, 1)[policy]
     assert max(policies.idle(spans)) == row.bubble
@@ -53,7 +51,7 @@ def test_backward_passes_in_two_parts_idle_and_hold_what_the_papers_table_says(
 
 
 def most_held(spans: list[Span]) -> int:
-    """Micro-batches of a rank from their forward pass until the gradients of the weights."""
+    """Return the peak of a rank's micro-batches, from forward passes to weight gradients."""
     held, largest = 0, 0
     for span in spans:
         held += {"forward": 1, "backward": 0, "weights": -1}[span.action.kind]
@@ -62,7 +60,7 @@ def most_held(spans: list[Span]) -> int:
 
 
 @pytest.mark.parametrize(("ranks", "m"), [(2, 3), (3, 5), (4, 7), (8, 15)])
-def test_zb_h2_needs_so_many_micro_batches_and_ends_when_zb_h1_does(ranks: int, m: int) -> None:
+def test_zb_h2_has_no_idle_time_with_enough_micro_batches(ranks: int, m: int) -> None:
     first, second = (policies.zero_bubble(policy, ranks, m) for policy in policies.ZERO_BUBBLE)
     assert max(span.end for span in first) == max(span.end for span in second)
     assert max(policies.idle(second)) == 0
@@ -70,7 +68,7 @@ def test_zb_h2_needs_so_many_micro_batches_and_ends_when_zb_h1_does(ranks: int, 
 
 
 @pytest.mark.parametrize("policy", policies.ZERO_BUBBLE)
-def test_no_part_of_a_backward_pass_comes_before_what_it_needs(policy: str) -> None:
+def test_each_part_of_a_backward_pass_runs_after_what_it_needs(policy: str) -> None:
     spans = policies.zero_bubble(policy, 3, 7)
     ends = {tuple(span.action): span.end for span in spans}
     for span in spans:
@@ -83,7 +81,7 @@ def test_no_part_of_a_backward_pass_comes_before_what_it_needs(policy: str) -> N
         assert all(ends[one] <= span.start for one in before if 0 <= one[1] < 3)
 
 
-def test_a_zero_bubble_policy_that_is_none_is_refused() -> None:
+def test_an_unknown_zero_bubble_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="no policy '1f1b': use one of ZB-H1, ZB-H2"):
         policies.zero_bubble("1f1b", 2, 2)
 
@@ -96,6 +94,6 @@ def test_a_zero_bubble_policy_that_is_none_is_refused() -> None:
         (("1f1b", 4, 4, 2), "1f1b has one stage on a rank, not 2"),
     ],
 )
-def test_what_is_refused(arguments: tuple, message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policies.schedule(*arguments)

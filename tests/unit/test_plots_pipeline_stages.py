@@ -5,7 +5,7 @@ from matplotlib.patches import Rectangle
 from parlab.plots import pipeline_stages
 
 
-def test_held_draws_measurements_and_formulas() -> None:
+def test_held_draws_measured_and_computed_numbers() -> None:
     measured = {"GPipe": {4: 4.1, 8: 8.2}, "1F1B": {4: 3.1, 8: 3.2}}
     formula = {"GPipe": {4: 4.0, 8: 8.0}, "1F1B": {4: 3.0, 8: 3.0}}
     [axes] = pipeline_stages.held("Held", measured, formula).axes

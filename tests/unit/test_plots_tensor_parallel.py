@@ -1,4 +1,4 @@
-"""The figures of chapter 04: what they show is what the formulas say."""
+"""The figures of chapter 04 show the numbers of the formulas."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def test_each_choice_shows_its_bytes() -> None:
     figure = activation_explorer("Bytes", MODELS, RANKS, (1, 0))
     shown = [bar for bar in figure.data if bar.visible and bar.opacity]
     assert len(figure.data) == len(list(product(MODELS, RANKS)))
-    assert figure.layout.barmode == "overlay"  # a stack would lift them, also on what is not shown
+    assert figure.layout.barmode == "overlay"  # hidden bars would lift stacked ones
     [bar] = shown
     assert list(bar.x) == [name for name, _, _ in SCHEMES]
     assert bar.y == pytest.approx(

@@ -1,4 +1,4 @@
-"""The figure of bytes on a device: three controls, each leaving alone what the others set."""
+"""The figure of bytes on a device, with three independent controls."""
 
 from itertools import product
 from typing import Any
@@ -18,7 +18,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
@@ -26,13 +26,13 @@ def move(figure: Any, slider: int, position: int) -> None:
 
 
 def seen(figure: Any) -> list[list[float]]:
-    """The heights of the bars that a reader sees; of the others, none is under the pointer."""
+    """Return the heights of the visible bars. No other bar reacts to the pointer."""
     bars = [bar for bar in figure.data if bar.y != (None,)]
     assert all((bar.hoverinfo == "all") == bool(bar.opacity) for bar in bars)
     return [list(bar.y) for bar in bars if bar.visible and bar.opacity and bar.offset < 1]
 
 
-def test_each_choice_shows_its_bars_whatever_came_before(figure: Any) -> None:
+def test_each_choice_shows_its_bars_after_any_other(figure: Any) -> None:
     for i, j, k in [*product((0, 1), repeat=3), (0, 0, 0)]:
         for slider, position in ((2, k), (0, i), (1, j)):
             move(figure, slider, position)
@@ -41,11 +41,11 @@ def test_each_choice_shows_its_bars_whatever_came_before(figure: Any) -> None:
         assert seen(figure) == [[of[kind] / 1e9 for of in held] for kind in KINDS]
 
 
-def test_it_begins_with_the_first_of_each(figure: Any) -> None:
+def test_the_explorer_begins_with_the_first_choices(figure: Any) -> None:
     assert seen(figure) == [[2.0] * 4, [2.0] * 4, [12.0] * 4]
 
 
-def test_what_ranks_hold_fills_one_copy_together() -> None:
+def test_the_ranks_shards_fill_one_copy_together() -> None:
     axes = who_holds_what("Shards", zero.MIXED_ADAM, ranks=3).axes[0]
     filled = [patch for patch in axes.patches if patch.get_fill()]
     for row, copies in enumerate([(3, 3, 3), (3, 3, 1), (3, 1, 1), (1, 1, 1)]):

@@ -9,14 +9,14 @@ from parlab.plots.zero_steps import hybrid_groups, offload_steps, shard_layouts,
 
 
 def bars(figure: Figure, role: str, panel: int = 0) -> list[tuple[float, float, float]]:
-    """Row, start and end of the rectangles in a role's color, by row and start."""
+    """Return row, start, and end of the rectangles in a role's color, by row and start."""
     colour = to_rgba(style(role).colour)[:3]
     found = [p for p in figure.axes[panel].patches if p.get_facecolor()[:3] == colour]
     rows = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in found]
     return sorted((round(row, 6), x, x + width) for row, x, width in rows)
 
 
-def test_each_rank_owns_as_much_of_one_buffer_as_of_all_layers_buffers() -> None:
+def test_each_rank_owns_equally_much_in_both_layouts() -> None:
     figure = shard_layouts("Shards", {"A": 4, "B": 8, "C": 6}, ranks=4)
     for rank in range(4):
         colour = to_rgba(series(rank, "").colour)
@@ -50,7 +50,7 @@ def test_at_most_two_blocks_are_whole_at_the_same_time() -> None:
         assert sum(start <= moment < end for start, end in spans) <= 2
 
 
-def test_the_delayed_update_hides_what_follows_the_backward_pass() -> None:
+def test_the_delayed_update_overlaps_with_the_next_step() -> None:
     figure = offload_steps("Offload", forward=1.0, gradients=1.5, adam=1.5, parameters=1.0)
     waits, delayed = (bars(figure, "compute", panel) for panel in (0, 1))
     assert [start for _, start, _ in waits] == pytest.approx([0, 1, 5.5, 6.5, 11, 12])
@@ -67,5 +67,5 @@ def test_every_node_holds_every_shard() -> None:
     axes = hybrid_groups("Hybrid", nodes=3, ranks=2).axes[0]
     shards = [text.get_text() for text in axes.texts if text.get_text().startswith("shard")]
     assert shards == ["shard 0", "shard 1"] * 3
-    # One arrow in each node; two between each node and the next.
+    # One arrow in each node, and two between each node and the next.
     assert sum(text.get_text() == "" for text in axes.texts) == 3 + 2 * 2

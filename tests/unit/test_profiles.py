@@ -1,4 +1,4 @@
-"""What `parlab profile` writes, and what it refuses; that ranks start so: test_slurm, test_ssh."""
+"""`parlab profile` writes profiles. (test_slurm and test_ssh start ranks with them.)"""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def settings(file: Path) -> Any:
     return PyFileConfigLoader(file.name, str(file.parent)).load_config()
 
 
-def test_options_stand_in_the_batch_script(home: Path) -> None:
+def test_options_are_in_the_batch_script(home: Path) -> None:
     file = write_slurm(
         "gpus", partition="gpu", account="course", time="1-12", nodes=2, ranks_per_node=4,
         cpus_per_rank=6, gpus_per_node=4, interface="ib0", sbatch=["--constraint=a100&{80}"],
@@ -42,7 +42,7 @@ def test_options_stand_in_the_batch_script(home: Path) -> None:
         "#SBATCH --ntasks-per-node=4",
         "#SBATCH --cpus-per-task=6",
         "#SBATCH --gpus-per-node=4",
-        "#SBATCH --constraint=a100&{{80}}",  # ipyparallel fills in what stands in single braces
+        "#SBATCH --constraint=a100&{{80}}",  # ipyparallel replaces text in single braces
     }
     assert script[-1] == "exec {mpiexec} -n {n} {program_and_args}"
     assert launcher.environment["OMPI_MCA_btl_tcp_if_include"] == "ib0"
@@ -72,7 +72,7 @@ def test_a_profile_is_overwritten_only_when_asked() -> None:
         ({"sbatch": ['--comment="""']}, "one line"),
     ],
 )
-def test_what_cannot_be_right_is_refused_and_nothing_written(
+def test_invalid_options_are_refused_and_nothing_is_written(
     given: dict[str, Any], expected: str, home: Path
 ) -> None:
     with pytest.raises(ValueError) as refused:
@@ -81,7 +81,7 @@ def test_what_cannot_be_right_is_refused_and_nothing_written(
     assert list(home.iterdir()) == []
 
 
-def test_hosts_stand_in_the_profile_as_they_were_given() -> None:
+def test_hosts_are_in_the_profile_as_given() -> None:
     hosts = ["gpu01:4", "10.0.0.2:2"]
     file = write_ssh("ssh", hosts, ssh_command="ssh -p '2222'")
     assert settings(file).SshRanks.hosts == hosts
@@ -95,6 +95,6 @@ def test_a_host_without_its_ranks_is_refused(host: str) -> None:
         write_ssh("ssh", ["gpu02:1", host])
 
 
-def test_a_host_that_is_there_twice_is_refused() -> None:
+def test_a_repeated_host_is_refused() -> None:
     with pytest.raises(ValueError, match="gpu01 is there twice"):
         write_ssh("ssh", ["gpu01:1", "gpu01:2"])

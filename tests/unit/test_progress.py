@@ -1,4 +1,4 @@
-"""What a learner has done is kept beside the labs, and told where it belongs."""
+"""A learner's progress is stored next to the labs, and shown on the start page."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def write_lab(folder: Path, name: str, title: str, **headings: str) -> None:
 
 @pytest.fixture
 def labs(tmp_path: Path) -> Path:
-    """A folder of two labs, as learners have it."""
+    """A learner's folder with two labs."""
     (tmp_path / "START.md").touch()
     write_lab(tmp_path, "01_walk", "Lab 01: Walking", stand="Standing", step="One step")
     write_lab(tmp_path, "02_run", "Lab 02: Running", run="Running")
@@ -37,7 +37,7 @@ def test_a_pass_is_kept_and_counted_in_its_own_lab(labs: Path) -> None:
     assert progress.record("step", labs) == "1 of 2 done in lab 01_walk"
     assert progress.record("step", labs) == "1 of 2 done in lab 01_walk"
     assert progress.record("stand", labs) == "2 of 2 done in lab 01_walk"
-    walk, run = progress.labs(labs)  # read from the disk alone, as after a restart
+    walk, run = progress.labs(labs)  # read only from the disk, like after a restart
     assert (walk.done, run.done) == ({"step", "stand"}, frozenset())
     assert (walk.title, run.title) == ("01 Walking", "02 Running")
 
@@ -50,7 +50,7 @@ def test_the_table_names_all_exercises_and_marks_those_done(labs: Path) -> None:
     ]
 
 
-def test_a_lab_is_known_by_the_name_that_jupyterlab_tells(
+def test_a_lab_is_known_by_its_name_in_jupyterlab(
     labs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
@@ -59,7 +59,7 @@ def test_a_lab_is_known_by_the_name_that_jupyterlab_tells(
     assert progress.line(labs) == "0 of 1 done: ○ Running"
 
 
-def test_nothing_is_kept_where_there_is_nothing_to_keep(labs: Path, tmp_path: Path) -> None:
+def test_no_progress_is_stored_for_unknown_exercises_or_folders(labs: Path, tmp_path: Path) -> None:
     assert progress.record("../escape", labs) is None
     assert progress.record("unknown", labs) is None
     (labs / "START.md").unlink()
@@ -67,7 +67,7 @@ def test_nothing_is_kept_where_there_is_nothing_to_keep(labs: Path, tmp_path: Pa
     assert not (labs / ".progress").exists()
 
 
-def test_what_cannot_be_read_or_written_does_not_fail_a_check(labs: Path) -> None:
+def test_unreadable_or_unwritable_progress_does_not_fail_a_check(labs: Path) -> None:
     (labs / "03_torn.ipynb").write_text('{"cells": [')
     write_lab(labs, "01_walk-Copy1", "Lab 01: Walking", step="One step")
     assert [lab.path.stem for lab in progress.labs(labs)] == ["01_walk", "02_run"]
@@ -85,7 +85,7 @@ def test_two_processes_lose_nothing(labs: Path) -> None:
     assert progress.labs(labs)[0].done == {"step", "stand"}
 
 
-def test_what_passes_with_the_reference_is_not_done(
+def test_a_pass_with_the_reference_does_not_count_as_done(
     labs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(reference._put, "step", {})
@@ -98,7 +98,7 @@ def test_the_start_page_takes_the_table_once(labs: Path) -> None:
     progress.record("run", labs)
     shown = with_progress(page, labs)
     assert "| 1 of 1 | ✓ Running |" in shown
-    assert with_progress(shown, labs) == shown  # also where someone saved it as it was shown
+    assert with_progress(shown, labs) == shown  # even if someone saved the shown page
 
 
 def test_every_exercise_of_the_course_is_known() -> None:

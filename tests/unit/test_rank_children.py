@@ -1,9 +1,9 @@
-"""Children that a rank forks end at a signal, and with their cell."""
+"""Children that a rank forks end at a signal, and when their cell ends."""
 
 import subprocess
 import sys
 
-# A process that handles signals as a rank does: ipyparallel's handler ends nothing but its loop.
+# A process that handles signals like a rank: ipyparallel's handler ends only its loop.
 LIKE_A_RANK = """
 import multiprocessing, os, signal, sys, time
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def printed(code: str) -> str:
 
 
 def test_no_child_survives_terminate() -> None:
-    """Also if the signal comes while the child is just being forked."""
+    """This holds even if the signal arrives during the fork."""
     assert printed(TERMINATE) == "set()\n", "the rank blocks no signal afterwards"
 
 

@@ -1,4 +1,4 @@
-"""The published tables hold what the formulas of their papers give."""
+"""The published tables agree with the formulas of their papers."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_zero_table_1_follows_from_bytes_per_parameter() -> None:
             "stage3_gb": 16 / n * billions,
         }
         for column, gb in expected.items():
-            # The paper prints three figures, and drops the rest of those of 100 and more.
+            # The paper prints three digits, and truncates numbers from 100.
             assert row[column] == pytest.approx(gb, rel=0.005, abs=0.05), (row, column)
 
 
@@ -35,6 +35,6 @@ def test_megatron_table_1_parameters_follow_from_the_shape() -> None:
         assert row["parameters_billion"] == pytest.approx(billions, rel=0.01, abs=0.05), row
 
 
-def test_an_unknown_table_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_table_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="zero_table1"):
         reference_tables.load("zero_table2")

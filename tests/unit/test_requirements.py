@@ -1,4 +1,4 @@
-"""The versions: one lock, that a machine with GPUs and one without can both install."""
+"""The versions: one lock, which machines with and without GPUs can install."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from parlab.runtime.paths import ROOT
 
 BIN = Path(sys.executable).parent
 LOCK = ROOT / "requirements.txt"
-# Debian 12 has 3.11.2: a package may ask for more than 3.11.0.
+# Debian 12 has 3.11.2, and a package may require more than 3.11.0.
 PYTHONS = ["3.11.2", "3.12", "3.13", "3.14"]
 NO_ANSWER = ("error sending request", "dns error", "timed out", "Failed to fetch")
 
 
 def requirements(path: Path) -> dict[str, Requirement]:
-    """A requirements file by name, without comments."""
+    """Return the requirements in a file by name, without comments."""
     lines = (line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     found = [Requirement(line) for line in lines if line]
     assert len({r.name for r in found}) == len(found), f"{path.name} names a package twice"
@@ -29,7 +29,7 @@ def requirements(path: Path) -> dict[str, Requirement]:
 
 
 def resolved_for_a_gpu(lock: Path, python: str) -> subprocess.CompletedProcess[str]:
-    """What a Linux machine with GPUs would install: uv does not see pip's local CPU wheels."""
+    """Resolve for a Linux machine with GPUs, where uv does not use pip's local CPU wheels."""
     return asking_the_registry(
         *(str(BIN / "uv"), "pip", "compile", "--no-config", "--no-header", "--no-annotate"),
         *("--python-version", python, "--python-platform", "x86_64-manylinux_2_28"),
@@ -51,13 +51,13 @@ def asking_the_registry(*command: str, folder: Path = ROOT) -> subprocess.Comple
 
 
 def configured_index() -> str:
-    """pip's own index, where something else than the usual one is set; else ""."""
+    """Return the index in pip's settings; "" if they have only the usual one."""
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     ran = subprocess.run(command, capture_output=True, text=True)
     return os.environ.get("PIP_INDEX_URL") or ran.stdout.strip()
 
 
-def test_the_lock_is_exact_and_holds_what_both_kinds_of_machine_share() -> None:
+def test_the_lock_is_exact_and_fits_both_kinds_of_machine() -> None:
     lock = requirements(LOCK)
     for name, requirement in lock.items():
         assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), f"{name} is not exact"
@@ -70,7 +70,7 @@ def test_the_lock_is_exact_and_holds_what_both_kinds_of_machine_share() -> None:
 def test_the_lock_is_what_make_lock_writes(tmp_path: Path) -> None:
     for name in ("Makefile", "common.mk", "requirements.in", "requirements.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    # -o: without its own .venv
+    # -o: do not create its own .venv
     ran = asking_the_registry("make", "-o", "setup", "lock", f"BIN={BIN}", folder=tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert (tmp_path / "requirements.txt").read_text() == LOCK.read_text(), "run `make lock`"
@@ -95,7 +95,7 @@ def test_a_triton_that_the_cuda_build_refuses_is_noticed(tmp_path: Path) -> None
     assert "triton" in ran.stderr
 
 
-def test_what_is_installed_is_what_fits_together() -> None:
+def test_the_installed_packages_are_compatible() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pip", "check"], capture_output=True, text=True, timeout=120
     )
@@ -103,7 +103,7 @@ def test_what_is_installed_is_what_fits_together() -> None:
 
 
 def test_conda_and_binder_get_the_same_versions() -> None:
-    """environment.yml has no versions of its own that could drift: it installs the lock."""
+    """environment.yml installs the lock, and has no versions of its own that could differ."""
     dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     (pip,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
     assert pip == ["-r requirements.txt", "-e ."]

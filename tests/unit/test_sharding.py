@@ -1,4 +1,4 @@
-"""Which layer a parameter belongs to."""
+"""Finding the layer to which a parameter belongs."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from parlab import models
 from parlab.sharding import flat_buffers, own_parameters
 
 
-def test_a_model_has_what_its_blocks_have_not() -> None:
+def test_the_models_own_unit_has_the_parameters_outside_of_blocks() -> None:
     gpt = models.GPT()
     (model, rest), *blocks = own_parameters([gpt, *gpt.blocks])
     assert model is gpt and [layer for layer, _ in blocks] == list(gpt.blocks)
@@ -26,7 +26,7 @@ def test_layers_without_trainable_parameters_are_left_out() -> None:
     assert [(layer, len(parameters)) for layer, parameters in own] == [(mlp[1], 2), (mlp[5], 1)]
 
 
-def test_a_weight_that_two_layers_share_needs_one_around_both() -> None:
+def test_a_shared_weight_needs_a_layer_around_both() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
     with pytest.raises(ValueError, match="weight of Linear belongs to another layer too"):

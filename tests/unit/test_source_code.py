@@ -1,4 +1,4 @@
-"""Which names a cell binds and reads."""
+"""Finding the names that a cell binds and reads."""
 
 from parlab.runtime.source_code import bound_names, read_names
 

@@ -1,4 +1,4 @@
-"""The page on which JupyterLab opens lists the labs that there are, as they say themselves."""
+"""JupyterLab's start page lists all labs, with the same facts as the labs themselves."""
 
 import re
 from pathlib import Path
@@ -14,12 +14,12 @@ LINK = re.compile(r"\[(.+?)\]\(.+?\)")
 
 
 def rows() -> dict[str, tuple[str, str, str]]:
-    """Each lab's file: its name, time and needs on the start page."""
+    """Return each lab's name, time, and requirements on the start page, by its file."""
     page = (ROOT / "labs" / "START.md").read_text()
     return {file: (name, time, needs) for name, file, _, time, needs in ROW.findall(page)}
 
 
-def test_the_page_lists_all_labs_in_their_order_and_no_other() -> None:
+def test_the_page_lists_exactly_all_labs_in_order() -> None:
     assert list(rows()) == [lab.name for lab in LABS] != []
 
 

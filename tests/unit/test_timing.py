@@ -1,4 +1,4 @@
-"""Times of functions that take turns, on a clock that the test moves."""
+"""Times of functions that take turns, with a clock that the test controls."""
 
 from collections.abc import Callable, Iterator
 

@@ -27,7 +27,7 @@ def test_targets_of_text_are_the_tokens_that_follow() -> None:
         assert torch.equal(tokens[:, 1:], targets[:, :-1])
 
 
-def test_losses_are_those_before_each_step() -> None:
+def test_losses_are_computed_before_each_step() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 1.0)
     batch = torch.ones(1, 1), torch.zeros(1, 1)

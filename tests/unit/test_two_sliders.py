@@ -1,4 +1,4 @@
-"""Two sliders, each leaving alone what the other one set."""
+"""Two sliders that work independently of each other."""
 
 from itertools import product
 from typing import Any
@@ -24,7 +24,7 @@ def figure() -> Any:
 
 
 def move(figure: Any, slider: int, position: int) -> None:
-    """What Plotly does when a reader moves a slider to a position."""
+    """Do what Plotly does when a reader moves a slider to a position."""
     [changes, indices] = figure.layout.sliders[slider].steps[position].args
     for name, values in changes.items():
         for index, value in zip(indices, values, strict=True):
@@ -32,7 +32,7 @@ def move(figure: Any, slider: int, position: int) -> None:
 
 
 def seen(figure: Any) -> list[str]:
-    """The traces that a reader sees; they alone are in the legend and under the pointer."""
+    """Return the visible traces. Only these are in the legend and react to the pointer."""
     shown = []
     for trace in figure.data:
         drawn = trace.visible is not False and trace.opacity != 0
@@ -43,11 +43,11 @@ def seen(figure: Any) -> list[str]:
     return shown
 
 
-def test_it_begins_at_the_active_positions(figure: Any) -> None:
+def test_the_sliders_begin_at_the_active_positions(figure: Any) -> None:
     assert seen(figure) == ["always", "b3"]
 
 
-def test_each_pair_of_positions_shows_its_traces_whatever_came_before(figure: Any) -> None:
+def test_each_pair_of_positions_shows_its_traces_after_any_other(figure: Any) -> None:
     for (i, letter), (j, digit) in product(enumerate(FIRST), enumerate(SECOND)):
         move(figure, 0, i)
         move(figure, 1, j)

@@ -1,1 +1,1 @@
-"""What every check is built from: trials on ranks, requirements, and named mistakes."""
+"""The parts that every check uses: trials on ranks, requirements, and named mistakes."""

@@ -1,4 +1,4 @@
-"""While a check runs, the default process group of torch.distributed refuses all operations."""
+"""Blocks the default process group of torch.distributed while a check runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from parlab.checks.base.refused_calls import REFUSED
 
 
 class _Refusing(dist.ProcessGroup):
-    """The default group's rank and size, and no operation."""
+    """A group with the default group's rank and size, whose operations all raise an error."""
 
 
 def _refuse(self: _Refusing, *arguments: Any) -> None:
@@ -25,7 +25,7 @@ for _name in (*COLLECTIVES, *OLD_NAMES, "send", "recv", "recv_anysource", "monit
 
 @contextmanager
 def default_group_refuses() -> Iterator[None]:
-    """Let operations on torch's default group raise RuntimeError; its rank and size can be read."""
+    """Make operations on torch's default group raise RuntimeError. Its rank and size still work."""
     world = distributed_c10d._world
     default = world.default_pg
     if default is None:

@@ -1,9 +1,10 @@
-"""While a check runs, the lab's own communicators and the default process group refuse.
+"""Blocks the lab's own communicators and the default process group while a check runs.
 
-A learner's function may speak only over what it was given. Where it takes the lab's `comm`
-instead, its messages would meet those of other ranks, of other trials, even of the next cell. So
-the handle inside each of the lab's communicators is MPI's null communicator for that time, on
-which every call raises at once; afterwards they are what they were, and nothing was sent on them.
+A learner's function may communicate only over the communicator or group that it gets as an
+argument. If it used the lab's `comm` instead, its messages could be received by other ranks, in
+other trials, or even in the next cell. During a check, each of the lab's communicators therefore
+contains the handle of MPI's null communicator, on which every call raises an error at once and
+sends nothing. Afterward, the communicators get their own handles back.
 """
 
 import sys
@@ -17,7 +18,10 @@ from parlab.checks.base.collective import private_communicator
 
 @contextmanager
 def lab_communicators_refuse() -> Iterator[None]:
-    """Within, calls on `comm`, COMM_WORLD and torch's default group raise (see `refusal`)."""
+    """Make calls on `comm`, COMM_WORLD, and torch's default group raise errors.
+
+    `refused_calls.refusal` recognizes these errors.
+    """
     from parlab.rank.world import communicators, set_handle
 
     private = private_communicator()

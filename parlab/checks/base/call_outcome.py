@@ -1,4 +1,4 @@
-"""What it means that a learner's function raised, hung, or was a stub, on these ranks and lines."""
+"""Explains how a call of a learner's function ended: an error, a deadlock, or a stub."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,10 @@ _METHOD = re.compile(r"\.(\w+)\(")
 
 
 def unfinished(endings: dict[int, Ended], exercise: str) -> Finding | None:
-    """Whose stub was called, if one was: a function may call one of an earlier exercise."""
+    """Return a finding that names the exercise whose stub was called; None if no stub was called.
+
+    A function may call that of an earlier exercise.
+    """
     stub = next((ended.error for ended in endings.values() if ended.kind == "unfinished"), None)
     if stub is None:
         return None
@@ -27,7 +30,7 @@ def unfinished(endings: dict[int, Ended], exercise: str) -> Finding | None:
 
 
 def ending(endings: dict[int, Ended]) -> Finding | None:
-    """What went wrong in a call, by ranks and lines; None when it returned on all ranks."""
+    """Return what went wrong in a call, with ranks and lines; None if it returned on all ranks."""
     raised = {rank: ended for rank, ended in endings.items() if ended.kind == "raised"}
     if raised:
         return _raised(raised, len(endings))
@@ -47,7 +50,7 @@ def ending(endings: dict[int, Ended]) -> Finding | None:
 def idle_ranks_left(
     endings: dict[int, Ended], work: Sequence[object], mistake: Finding
 ) -> Finding | None:
-    """`mistake`, where those that have gone on are just the ranks without `work[rank]`."""
+    """Return `mistake` if only ranks without `work[rank]` returned while others wait; else None."""
     returned = [rank for rank, ended in endings.items() if ended.kind == "returned"]
     waiting = ending(endings)
     if waiting is None or not returned or any(work[rank] for rank in returned):
@@ -64,7 +67,7 @@ def _raised(raised: dict[int, Ended], took_part: int) -> Finding:
 
 
 def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
-    """What it means that these ranks wait, where that is certain."""
+    """Yield explanations of why these ranks wait, if they are certain."""
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
     if len(stuck) < len(endings):
         yield "What the stuck ranks wait for, no rank that has returned will do any more"

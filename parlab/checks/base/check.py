@@ -1,4 +1,4 @@
-"""One run of an exercise's check, on all ranks together.
+"""Runs an exercise's check, on all ranks together.
 
     @check_of(MISTAKES)
     def ring_shift(check: Check) -> str:
@@ -8,9 +8,9 @@
             trial.require(lambda: equal(got, …), lambda: rounds_at_most(trial, 3))
         return "what was verified, for the learner to read"
 
-A chapter's check is such a list of requirements. `ring_shift(function)` then runs on every rank,
-prints one line where all is well, and raises `CheckFailed` with the same text on every rank where
-it is not. Requirements are functions that return a `Finding`, or None.
+A check is a list of requirements, which are functions that return a `Finding` or None. Every rank
+calls `ring_shift(function)`. If all requirements are met, it prints one line. If not, it raises
+`CheckFailed` with the same text on every rank.
 """
 
 import functools
@@ -30,7 +30,7 @@ from parlab.runtime.rank_names import by_value, ranks_text
 
 
 class Check(Judge):
-    """The check of an exercise at work: it makes the trials."""
+    """One run of an exercise's check, which creates the trials."""
 
     def trials(
         self,
@@ -39,12 +39,12 @@ class Check(Judge):
         reordered: bool = True,
         unbuffered: bool = False,
     ) -> Iterator[Trial]:
-        """A trial on all ranks; on all in reverse order; then on fewer and fewer, down to one.
+        """Yield trials on all ranks, on all in reverse order, and then on fewer, down to one.
 
         Args:
-            smallest: number of ranks below which the exercise makes no sense.
-            reordered: whether ranks of the trial may be numbered differently from the lab's;
-                else a trial on n ranks has the lab's ranks 0 … n − 1.
+            smallest: the smallest number of ranks for which the exercise makes sense.
+            reordered: whether the trial may number ranks differently from the lab. If not, a trial
+                on n ranks has the lab's ranks 0 … n − 1.
             unbuffered: see `Trial`.
         """
         everyone = list(range(self.world_size))
@@ -58,11 +58,12 @@ class Check(Judge):
 
     @contextmanager
     def trial(self, ranks: list[int] | None = None, *, unbuffered: bool = False) -> Iterator[Trial]:
-        """A trial on `ranks` of the lab, in that order (all, by default). Collective over all."""
+        """Provide a trial on `ranks` of the lab (default: all), in that order. Collective."""
         ranks = list(range(self.world_size)) if ranks is None else ranks
         color, order = (0, ranks.index(self.rank)) if self.rank in ranks else (MPI.UNDEFINED, 0)
         made = private_communicator().Split(color, order)
-        # Open MPI 5.0 crashes a rank that is still inside Split when another revokes the result.
+        # Wait for all ranks: Open MPI 5.0 crashes a rank that is still inside Split when another
+        # rank revokes the new communicator.
         gather(None)
         comm = None if made == MPI.COMM_NULL else made
         trial = Trial(self, comm, ranks, unbuffered=unbuffered)
@@ -70,7 +71,7 @@ class Check(Judge):
             yield trial
         finally:
             trial.close()
-        # Not reached when a check fails: freeing waits for all ranks, and one may be elsewhere.
+        # Do not free it if a check fails: `Free` waits for all ranks, and some may not call it.
         if comm is not None:
             comm.Free()
 
@@ -81,15 +82,15 @@ Requirements = Callable[[Check], str]
 def check_of(
     mistakes: Mistakes, *, ranks: int | None = None
 ) -> Callable[[Requirements], Callable[[Callable], None]]:
-    """Make the check of the exercise of that name from its requirements.
+    """Make a check from the decorated function, which has the exercise's name.
 
-    The decorated function gets a `Check`, raises CheckFailed through it, and returns what was
+    This function gets a `Check`, raises CheckFailed through it, and returns in words what it
     verified.
 
     Args:
-        mistakes: those that the check can name, in addition to `COMMON`.
-        ranks: number of ranks on which the check gives each answer the verdict that it gets on more
-            ranks: 1 if ranks have nothing to do with the exercise. None if it needs all of them.
+        mistakes: the mistakes that the check can name, in addition to `COMMON`.
+        ranks: how many ranks the check needs. On more ranks, each answer gets the same verdict. It
+            is 1 if the exercise does not use ranks, and None if the check needs all of them.
     """
 
     def decorate(requirements: Requirements) -> Callable[[Callable], None]:
@@ -112,7 +113,7 @@ def _run(requirements: Requirements, check: Check) -> str:
         try:
             return requirements(check)
         except (CheckFailed, OtherRankBroke):
-            raise  # all ranks are here
+            raise  # all ranks raise it here
         except Exception as error:
             tell_broken(f"{type(error).__name__}: {error}")
             raise

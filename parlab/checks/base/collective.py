@@ -1,8 +1,8 @@
-"""How the ranks of a check agree, over a communicator that no learner's message can disturb.
+"""Lets the ranks of a check agree, over a communicator that no learner's message can disturb.
 
-Ranks must never disagree on how a check goes on, or it would hang itself. So all that they tell
-each other goes through `gather`, and a rank whose own part of the check broke down says so there:
-every rank then stops, at the same place, with the same text.
+The check itself would hang if ranks disagreed on how it continues. They exchange everything through
+`gather`. If one rank's part of the check raises an error, that rank sends the error there, and all
+ranks stop at the same place with the same text.
 """
 
 import itertools
@@ -20,11 +20,11 @@ from parlab.checks.base.pickling import packed
 
 POLL_SECONDS = 0.0002
 
-# So much goes to all ranks at once, which is all of nearly everything that they tell each other.
+# The first message to all ranks has this size. Most values fit into it and need no second one.
 HEAD_BYTES = 4096
 _LENGTH_BYTES = 8
 
-# Interrupted: their memory, which MPI may still write to, is kept.
+# Interrupted requests. They keep their memory alive, because MPI may still write to it.
 _under_way: list[MPI.Request] = []
 
 _private: MPI.Intracomm | None = None
@@ -44,7 +44,7 @@ class _Broken:
 
 
 def private_communicator() -> MPI.Intracomm:
-    """The checks' own communicator over all ranks; made at the first call, which is collective."""
+    """Return the checks' own communicator over all ranks. The first call is collective."""
     global _private
     if _private is None:
         from parlab.rank.world import new_communicator
@@ -54,13 +54,13 @@ def private_communicator() -> MPI.Intracomm:
 
 
 def gather(value: Any) -> list[Any]:
-    """Every rank's `value`, on every rank. Collective.
+    """Return the values of all ranks, on every rank. Collective.
 
-    Ranks that are early sleep while they wait: with more ranks than cores, spinning would slow
-    down the ranks that are still at work.
+    Ranks sleep while they wait for others: with more ranks than cores, spinning would slow down the
+    ranks that still compute.
 
     Raises:
-        OtherRankBroke: on all ranks, when one of them called `tell_broken` instead.
+        OtherRankBroke: on all ranks, if one of them called `tell_broken` instead.
     """
     everyone = [pickle.loads(one) for one in _exchanged(packed(value))]
     broken = {rank: v.text for rank, v in enumerate(everyone) if isinstance(v, _Broken)}
@@ -98,25 +98,25 @@ def _wait(request: MPI.Request) -> None:
 
 
 def tell_broken(text: str) -> None:
-    """Raise OtherRankBroke on every rank: this one's part of the check raised. Collective."""
+    """Raise OtherRankBroke on every rank, because this rank's check raised `text`. Collective."""
     gather(_Broken(text))
 
 
-# The tests of the messages fix it: for some mistakes, which of several true messages comes first
-# depends on what is drawn.
+# Tests of messages set the seed: for some mistakes, several messages are true, and the random
+# inputs decide which one comes first.
 _seeds = random.Random(os.environ.get("PARLAB_CHECK_SEED", secrets.token_hex(8)))
 
 
 def fresh_seed() -> int:
-    """A random seed, the same on all ranks, another at each call. Collective."""
+    """Return a random seed: the same on all ranks, and a new one for each call. Collective."""
     return gather(_seeds.getrandbits(32))[0]
 
 
 def show_values(**values: Any) -> None:
     """Display the values of all ranks as JSON, {name: [of rank 0, of rank 1, …]}. Collective.
 
-    For hidden checks: whoever compares them does so outside the learner's process. Values must be
-    what JSON knows, and the same in every run.
+    Hidden checks use this, and the grader compares the values outside the learner's process. They
+    must be values of JSON, and the same in every run.
     """
     from IPython.display import JSON, display
 

@@ -1,6 +1,6 @@
-"""Compare a function's result with the right one, and report where they first differ.
+"""Compares a function's result with the right one, and reports where they first differ.
 
-Everything goes through "not within the tolerance", so that NaN is never right.
+A value is wrong unless it is within the tolerance. NaN never is, so it is always wrong.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,13 +12,13 @@ from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 
 
 def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0) -> Finding | None:
-    """None where an array or tensor is `right`; else what is wrong with it.
+    """Return None if an array or tensor equals `right`, and otherwise how it differs.
 
     Args:
-        got: what should be like `right`: the same type, shape and dtype.
+        got: must have the type, shape, dtype, and values of `right`.
         right: a NumPy array or a torch tensor.
-        name: what the learner calls it.
-        tolerance: absolute and relative; 0 asks for the same numbers.
+        name: what the learner calls the compared value.
+        tolerance: absolute and relative; 0 requires identical numbers.
     """
     if got is None:
         return COMMON.returns_none() if name == "the result" else _of_type(got, right, name)
@@ -32,7 +32,7 @@ def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0
 
 
 def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Finding | None:
-    """None where `got` is of a type, or of one of several; `right` says in words what is asked."""
+    """Return None if `got` has the type `kind`, or one of several. `right` names it in words."""
     if got is None and name == "the result":
         return COMMON.returns_none()
     if isinstance(got, kind):
@@ -41,7 +41,7 @@ def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Findi
 
 
 def same(got: Any, right: Any, tolerance: float = 0.0) -> bool:
-    """Whether two arrays or tensors of one shape agree; NaN agrees with nothing."""
+    """Return whether two arrays or tensors have equal shapes and values; NaN equals nothing."""
     got, right = as_numpy(got), as_numpy(right)
     return got.shape == right.shape and bool(_within(got, right, tolerance).all())
 
@@ -52,14 +52,16 @@ def instead(
     wrong: Iterable[tuple[Sequence[Any], Finding]],
     alike: Callable[[Any, Any], bool],
 ) -> Finding | None:
-    """The mistake that gives all of `got`; None where they are right, or where none gives them.
+    """Return the first mistake that explains all of `got`.
+
+    Return None if `got` is right, or if no mistake explains all of it.
 
     Args:
-        got: what was found, an entry for each rank, or case.
-        right: what is right there.
-        wrong: what each mistake gives there, with its finding, in the order in which they are
-            tried. A generator computes no more of them than it takes.
-        alike: whether two entries agree.
+        got: the found values, one for each rank or case.
+        right: the right values.
+        wrong: the values that each mistake would give, with its finding, in the order in which they
+            are tried. A generator computes only those that are needed.
+        alike: returns whether two values agree.
     """
 
     def are(values: Sequence[Any]) -> bool:
@@ -87,7 +89,7 @@ def explained(
             inputs explains nothing.
         mistakes: the check's own, whose texts take no values.
         name: what the learner calls the compared value.
-        tolerance: absolute and relative; 0 asks for the same numbers.
+        tolerance: absolute and relative; 0 requires identical numbers.
 
     Returns:
         None if `got` is right. Else the first mistake that computes `got`; if none does, the first
@@ -109,14 +111,14 @@ def first_difference(
     wrong = np.argwhere(differs)
     if not len(wrong):
         return None
-    no_numbers = np.argwhere(differs & ~_finite(got))  # they tell more than a number beside them
+    no_numbers = np.argwhere(differs & ~_finite(got))  # more informative than a wrong number
     index = tuple(int(i) for i in (no_numbers if len(no_numbers) else wrong)[0])
     at = index[0] if len(index) == 1 else index
     one, other = _number(got[index]), _number(right[index])
     if len(no_numbers):
         return COMMON.not_a_number(name=name, index=at, got=one, right=other)
     where = f"{name} at index {at}" if index else name
-    if one == other:  # to six digits
+    if one == other:  # they agree in six digits, so show all digits
         one, other = repr(got[index].item()), repr(right[index].item())
     count = f" ({len(wrong)} of {right.size} differ)" if right.size > 1 else ""
     return observed(f"{where} is {one}, expected {other}{count}")
@@ -125,7 +127,7 @@ def first_difference(
 def equal_states(
     got: Mapping[str, Any], right: Mapping[str, Any], name: str, tolerance: float
 ) -> Finding | None:
-    """As `equal`, for tensors by name; `name` has a place for the tensor's: "gradient of {}"."""
+    """Do what `equal` does, for tensors by name. `name` is a template such as "gradient of {}"."""
     for key, tensor in right.items():
         if (finding := equal(got.get(key), tensor, name.format(key), tolerance)) is not None:
             return finding
@@ -133,21 +135,21 @@ def equal_states(
 
 
 def same_states(got: Mapping[str, Any], right: Mapping[str, Any], tolerance: float) -> bool:
-    """Whether tensors by name agree, all of them."""
+    """Return whether all tensors agree with those of the same name in `right`."""
     return not wrong_names(got, right, tolerance)
 
 
 def wrong_names(
     got: Mapping[str, Any], right: Mapping[str, Any], tolerance: float = 0.0
 ) -> list[str]:
-    """The names under which `got` has nothing, or another tensor than `right`."""
+    """Return the names of tensors that `got` lacks, or that differ from `right`."""
     return [n for n, tensor in right.items() if n not in got or not same(got[n], tensor, tolerance)]
 
 
 def equal_numbers(
     got: Sequence[float], right: Sequence[float], name: str, tolerance: float
 ) -> Finding | None:
-    """As `equal`, for lists of Python numbers; `name` has a place for the index: "loss {}"."""
+    """Do what `equal` does, for lists of numbers. `name` is a template such as "loss {}"."""
     if len(got) != len(right):
         return observed(f"{len(got)} numbers, expected {len(right)}: {name.format('…')}")
     for index, (one, other) in enumerate(zip(got, right, strict=True)):
@@ -157,12 +159,12 @@ def equal_numbers(
 
 
 def close(got: float, right: float, tolerance: float) -> bool:
-    """Whether a number is within a relative tolerance of `right`; NaN never is."""
+    """Return whether a number is within a relative tolerance of `right`; NaN never is."""
     return abs(got - right) <= tolerance * abs(right)
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """An array of the same numbers; a tensor's in float64 where NumPy lacks its dtype."""
+    """Return the numbers as an array; those of a tensor of floating-point numbers in float64."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach"):
@@ -178,7 +180,7 @@ def _within(got: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
-    """Where an array has numbers; integers, booleans and objects are numbers everywhere."""
+    """Return a mask of the finite elements; integers, booleans, and objects are always finite."""
     if array.dtype.kind in "fc":
         return np.isfinite(array)
     return np.ones(array.shape, dtype=bool)

@@ -1,10 +1,10 @@
-"""Whether ranks wait for each other, and none of them will ever go on.
+"""Detects deadlocks: ranks wait for each other, and none of them will ever continue.
 
-A deadline cannot tell a rank that is slow from one that waits for ever, and on a busy machine it
-has to be long. But where each rank has either ended or waits in a call of MPI, nobody is left to
-send what they wait for. So each rank's watchdog lays out, in memory that all share, since when its
-rank waits; and whoever sees that all do knows that they are stuck. Ranks of several machines share
-no memory: there a deadline is all there is.
+A deadline cannot distinguish a slow rank from one that waits forever, and on a busy machine it must
+be long. But if each rank has either ended its call or waits in MPI, no rank is left to send the
+messages that the others wait for. In shared memory, each rank's watchdog therefore publishes since
+when its rank has waited. A watchdog that sees all ranks wait knows that they are stuck. Ranks on
+different machines share no memory, so only the deadline ends their deadlocks.
 """
 
 import contextlib
@@ -20,36 +20,36 @@ from mpi4py import MPI
 from parlab.checks.base.collective import gather, private_communicator
 from parlab.runtime.shared_memory import SharedNumbers
 
-# A message between ranks that both wait in MPI takes microseconds, and a turn of the processor on
-# both sides; a collective takes a turn a round. On a busy machine a rank may wait long for its
-# turn: so many it must have had. Who waits for a message gives its turn away as soon as it has
-# looked for one; who is alone on its processor keeps it: so much of that counts as a turn as well.
+# Ranks count as stuck after they have waited this long and have each had this many turns on a CPU.
+# A message between two waiting ranks takes microseconds and one turn on each side, and a collective
+# takes one turn in each round. But on a busy machine, a rank may wait long for its next turn. A
+# waiting rank yields the CPU after each look for messages, which ends its turn. If no other process
+# wants that CPU, the rank keeps it, so this much CPU time counts as a turn, too.
 WAITS_SECONDS = 1.0
 WAITS_TURNS = 100
 TURN_SECONDS = 2.5e-3
 
 _PARLAB = Path(__file__).resolve().parents[2]
-# Where these call MPI a rank can be waiting, and they do little else.
+# A rank that runs code of these folders is probably waiting in MPI: they do little else.
 _CALLERS = tuple(
     f"{_PARLAB}/{name}" for name in ("ledger/", "runtime/torch_mpi/", "rank/requests.py")
 )
 
-# What is laid out of each rank: the call it is in, since when it waits there, the turns of the
-# processor that it has had, and the latest call that it saw at a standstill.
+# Each rank publishes the number of its call, since when it has waited there, how many turns on a
+# CPU it has had, and the number of the latest call that it found stuck.
 _NUMBER, _SINCE, _TURNS, _STUCK = range(4)
 _FIELDS_PER_RANK = 4
-_ENDED = 0.0  # for `since`: a rank that has ended waits for nobody
+_ENDED = 0.0  # the value of `_SINCE` for a rank whose call has ended
 _AT_WORK = float("inf")
 
 
 class Board:
-    """What the ranks of the lab lay out for each other; making it is collective over `comm`."""
+    """Numbers that the lab's ranks publish in shared memory. Creating it is collective."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        """Raises ValueError where ranks share no memory."""
-        self._shared = SharedNumbers(
-            comm, comm.size * _FIELDS_PER_RANK
-        )  # closes its file in the end
+        """Raises ValueError if the ranks of `comm` share no memory."""
+        # Keep the object: it closes its file when it is deleted.
+        self._shared = SharedNumbers(comm, comm.size * _FIELDS_PER_RANK)
         self.numbers = self._shared.numbers
         self.rank = comm.rank
 
@@ -68,9 +68,9 @@ _calls = 0  # so far
 
 
 def next_call() -> tuple[Board | None, int]:
-    """The lab's board, None where its ranks share no memory; and the call's number. Collective.
+    """Return the lab's board, or None if its ranks share no memory; and the call's number.
 
-    By the time it returns, all ranks are through with what they did before.
+    Collective: when it returns, all ranks have finished what they did before.
     """
     global _board, _calls
     if _calls == 0:
@@ -84,9 +84,9 @@ class Standstill:
     """One call of a function on some of the lab's ranks, which may come to a standstill.
 
     Args:
-        number: of the call, greater than that of any before, and the same on all ranks.
-        ranks: their numbers in the lab.
-        messages: how many messages and collectives this rank has started so far.
+        number: the call's number: the same on all ranks, and greater than that of earlier calls.
+        ranks: the numbers, in the lab, of the ranks that take part.
+        messages: returns how many messages and collectives this rank has started so far.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class Standstill:
     ) -> None:
         self._board, self._number, self._ranks, self._messages = board, number, ranks, messages
         self._place: tuple[int, int, int] | None = None  # where this rank was at the last look
-        self._waits: list[float] = []  # since when each rank waits, where all do
-        self._seen, self._had = 0.0, [0.0]  # when this was seen first, and turns until then
-        self._threads = threading.active_count() + 1  # with the one that looks
+        self._waits: list[float] = []  # since when each rank has waited; empty unless all wait
+        self._seen, self._had = 0.0, [0.0]  # when `_waits` was first seen, and the turns until then
+        self._threads = threading.active_count() + 1  # with the watchdog's
         board.publish(_SINCE, _AT_WORK)
         board.publish(_NUMBER, number)
 
     def look(self, thread: int) -> bool:
-        """Lay out whether `thread` waits, as seen now; whether all ranks are stuck."""
+        """Publish whether `thread` is waiting. Return whether all ranks are stuck."""
         frame = sys._current_frames().get(thread)
         # A thread that the function started may still send.
         waits = _calls_mpi(frame) and threading.active_count() <= self._threads
         place = (id(frame), frame.f_lasti, self._messages()) if frame and waits else None
-        del frame  # before files are read: what it holds, and checks may follow, lives as long
+        del frame  # before reading files: a frame keeps its objects alive, which checks may notice
         if place is None or place != self._place:
             self._board.publish(_SINCE, _AT_WORK)
         elif self._board.own(_SINCE) == _AT_WORK:
@@ -118,7 +118,7 @@ class Standstill:
         return self.stuck
 
     def _none_goes_on(self) -> bool:
-        """Whether all wait, for long, and had their turns."""
+        """Return whether all ranks have waited long enough, with enough turns on a CPU."""
         waits = self._all(_SINCE)
         if self._all(_NUMBER) != [self._number] * len(waits) or _AT_WORK in waits:
             self._waits = []
@@ -136,25 +136,25 @@ class Standstill:
         return [self._board.at(rank, what) for rank in self._ranks]
 
     def ended(self) -> None:
-        """This rank's call is over."""
+        """Publish that this rank's call has ended."""
         self._board.publish(_SINCE, _ENDED)
 
     @property
     def stuck(self) -> bool:
-        """Whether some rank has seen that all are."""
+        """Whether some rank found that all ranks are stuck."""
         return self._number in self._all(_STUCK)
 
 
 def _turns(thread: int) -> float:
-    """How many turns of the processor a thread of this process has had."""
+    """Return how many turns on a CPU a thread of this process has had."""
     seconds = time.clock_gettime(time.pthread_getcpuclockid(thread))
     return seconds / TURN_SECONDS + _switches(thread)
 
 
 def _switches(thread: int) -> int:
-    """How often it had to leave the processor though it could go on; 0 where nobody counts that.
+    """Return the number of involuntary context switches of a thread; 0 if the system has no count.
 
-    Such as whoever looks for a message in vain, and yields. One that sleeps leaves of its own will.
+    Linux counts a thread that finds no message and yields. It does not count one that sleeps.
     """
     number = next((t.native_id for t in threading.enumerate() if t.ident == thread), None)
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a learner's function says of itself, without being called."""
+"""Finds the globals that a learner's function uses, without calling it."""
 
 import dis
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def global_names(function: Callable[..., Any]) -> set[str]:
-    """Names of the globals that the function's own code reads, or a class's methods do."""
+    """Return the names of the globals that a function reads, or the methods of a class."""
     members = vars(function).values() if isinstance(function, type) else [function]
     codes: list[CodeType] = [m.__code__ for m in members if hasattr(m, "__code__")]
     names = set()
@@ -16,5 +16,5 @@ def global_names(function: Callable[..., Any]) -> set[str]:
             if instruction.opname == "LOAD_GLOBAL":
                 names.add(instruction.argval)
             elif isinstance(instruction.argval, CodeType):
-                codes.append(instruction.argval)  # a function inside, a comprehension
+                codes.append(instruction.argval)  # an inner function, or a comprehension
     return names

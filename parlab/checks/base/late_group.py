@@ -1,8 +1,8 @@
-"""A process group that works as late as it may, and records its calls.
+"""A process group that does everything as late as allowed, and records its calls.
 
-A real network may be fast or slow. This one is as slow as the rules allow: a collective and a
-receive happen in `wait()`, and a message leaves only when its receiver has called. So a function
-that forgets to wait reads wrong numbers in every run.
+A real network may be fast or slow. This one is as slow as the rules allow: collectives and receives
+happen in `wait()`, and a message is sent only after its receiver has made its call. A function that
+forgets to wait therefore fails in every run, not just occasionally.
 """
 
 import functools
@@ -62,9 +62,10 @@ MESSAGES = (*SENDS, *RECEIVES)
 class Event:
     """Something that happened on this rank.
 
-    kind: "start" and "wait" of an operation of the group, or what a check notes itself. `what`
-    numbers the group's operations from 0, in the order of their starts, or names what was noted.
-    `contiguous` says whether all tensors of an operation are.
+    Attributes:
+        kind: "start" or "wait" for an operation of the group, or the kind of a check's own note.
+        what: the number of the operation, from 0 in the order of their starts; or what was noted.
+        contiguous: whether all tensors of the operation are contiguous.
     """
 
     kind: str
@@ -76,12 +77,12 @@ class Event:
 
 
 def places(events: Sequence[Event], kind: str) -> list[int]:
-    """Where in `events` those of a kind are."""
+    """Return the indices in `events` of all events of a kind."""
     return [place for place, event in enumerate(events) if event.kind == kind]
 
 
 class LateWork(dist.Work):
-    """The handle of an operation that happens when it is waited for."""
+    """The handle of an operation that is carried out by `wait()`."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class LateWork(dist.Work):
         return self._work.result()
 
     def get_future(self) -> torch.futures.Future:
-        """A future that is done: nobody could complete it later."""
+        """Wait, and return a completed future: no thread could complete it later."""
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(self.result())
         return future
@@ -142,9 +143,9 @@ class LateWork(dist.Work):
 
 
 class RecordingGroup(MPIGroup):
-    """torch.distributed on the ranks of `comm`, late; `events` and `ledger` have what was asked.
+    """A late process group over the ranks of `comm`, which records calls in `events` and `ledger`.
 
-    `ranks` are the members' numbers in the lab, for `dist.get_rank(group)` and its like.
+    `ranks` are the members' numbers in the lab, which `dist.get_rank(group)` and others need.
     """
 
     def __init__(self, comm: MPI.Intracomm, ranks: list[int], ledger: Ledger) -> None:
@@ -158,17 +159,17 @@ class RecordingGroup(MPIGroup):
         world.pg_names[self] = f"check-{id(self)}"
 
     def close(self) -> None:
-        """Let torch.distributed forget this group."""
+        """Remove this group from the tables of torch.distributed."""
         world = distributed_c10d._world
         for table in (world.pg_group_ranks, world.pg_map, world.pg_names):
             table.pop(self, None)
 
     def note(self, kind: str, what: Any = None) -> None:
-        """Add an event of the check's own."""
+        """Record an event that is not an operation of the group."""
         self.events.append(Event(kind, what))
 
     def take_events(self) -> list[Event]:
-        """The events since the last call; operations are numbered from 0 again."""
+        """Return the events since the last call, and number operations from 0 again."""
         taken, self.events, self._started = self.events, [], 0
         return taken
 
@@ -179,9 +180,9 @@ class RecordingGroup(MPIGroup):
         do: Callable[[], dist.Work],
         arrived: Callable[[], bool] = lambda: True,
     ) -> LateWork:
-        """Enter an operation; `do` carries it out when it is waited for.
+        """Record the start of an operation, which `do` carries out when the caller waits for it.
 
-        `arrived` says whether a message is at its end, for those who ask instead of waiting.
+        `arrived` returns whether a message has arrived, for callers that test instead of waiting.
         """
         call = group_call(self, name, arguments, None, time.perf_counter(), None)
         tensors = list(_tensors(arguments))
@@ -198,9 +199,9 @@ class RecordingGroup(MPIGroup):
         return work
 
     def complete(self, work: LateWork) -> None:
-        """Carry out `work`: a collective after those started before it, as on all ranks.
+        """Carry out `work`. For a collective, first carry out all collectives started before it.
 
-        A message goes alone: what was sent before it may be under way still.
+        All ranks then run collectives in the same order. A message does not wait for others.
         """
         if work.op in MESSAGES:
             if not work.done:
@@ -213,17 +214,17 @@ class RecordingGroup(MPIGroup):
             first.carry_out()
 
     def _keep(self, transfer: PointToPointWork) -> PointToPointWork:
-        return transfer  # `_pending` keeps it until it is waited for, and nothing keeps it longer
+        return transfer  # `_pending` keeps it until the wait, and nothing else should
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> LateWork:
-        # It leaves at once, unbuffered: only its end is late.
+        # Start the send now, unbuffered. Only its completion is late.
         tensor = _require_contiguous("send", tensors)
         sent = tensor.detach().clone()
         work = MPIGroup.send.__wrapped__(self, tensors, dst, tag)
 
         def leave() -> dist.Work:
             changed = not _same_bytes(tensor, sent)
-            work.wait()  # first: MPI reads the memory until then
+            work.wait()  # before raising: MPI reads the memory until then
             if changed:
                 raise RuntimeError(f"send: {CHANGED_BEFORE_WAIT}")
             return work
@@ -247,7 +248,7 @@ class RecordingGroup(MPIGroup):
 
 
 def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Return the one tensor. Gloo and NCCL need a contiguous one; MPI would take any."""
+    """Return the only tensor. Raise RuntimeError unless it is contiguous: Gloo and NCCL need it."""
     (tensor,) = tensors
     if not tensor.is_contiguous():
         raise RuntimeError(f"{op}: {NOT_CONTIGUOUS}, with strides {tensor.stride()}")
@@ -255,7 +256,7 @@ def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two contiguous tensors have the same bits: NaN is itself."""
+    """Return whether two contiguous tensors have the same bits, so that NaN can equal NaN."""
     flat = (t.detach().resolve_conj().resolve_neg().view(-1) for t in (one, other))
     return torch.equal(*(t.view(torch.uint8) for t in flat))
 
@@ -269,9 +270,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _lacks(tensor: torch.Tensor) -> str:
-    """What the tensor's storage lacks of its numbers' bytes, in words; "" where all are there.
+    """Return in words that a tensor's storage is too small for its numbers; "" if it is not.
 
-    MPI would read or write beyond it, which ends the process.
+    MPI would read or write beyond the storage, which can crash the process.
     """
     if not tensor.numel() or tensor.layout != torch.strided:
         return ""
@@ -286,7 +287,7 @@ def _late(name: str) -> Callable[..., LateWork]:
 
     @functools.wraps(inner)
     def operation(self: RecordingGroup, *arguments: Any, **named: Any) -> LateWork:
-        # torch names the options of some; they come last.
+        # For some operations, torch passes the options by keyword. They are the last argument.
         arguments = (*arguments, *named.values())
         return self.start(name, arguments, lambda: inner(self, *arguments))
 

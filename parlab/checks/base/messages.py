@@ -1,6 +1,6 @@
 """Requirements on messages: who sends what to whom, how, and in how many rounds.
 
-Each is told from a trial's `calls`, which every rank knows, and returns a `Finding` or None.
+Each function examines a trial's `calls`, which every rank knows, and returns a `Finding` or None.
 """
 
 from parlab.checks.base.mistakes import COMMON, Finding
@@ -12,7 +12,7 @@ from parlab.ledger.calls import RECEIVES, SENDS
 
 
 def only_messages(trial: Trial) -> Finding | None:
-    """No library collective: the exercise is to build one from messages."""
+    """Require that no library collective is called: the exercise is to build one from messages."""
     for calls in trial.calls:
         for call in calls:
             if call.op == "barrier":
@@ -23,7 +23,7 @@ def only_messages(trial: Trial) -> Finding | None:
 
 
 def no_pickles(trial: Trial) -> Finding | None:
-    """No Python objects: every byte of theirs is copied and wrapped."""
+    """Require that no Python objects are sent: pickling them copies every byte."""
     for rank, calls in enumerate(trial.calls):
         for call in calls:
             name = written(call)
@@ -33,17 +33,17 @@ def no_pickles(trial: Trial) -> Finding | None:
 
 
 def something_sent(trial: Trial) -> Finding | None:
-    """Where there are several ranks, some call on what the function was given."""
+    """Require a call on the communicator that the function got, if there are several ranks."""
     if trial.size > 1 and not any(trial.calls):
         return COMMON.nothing_sent()
     return None
 
 
 def rounds_of(trial: Trial) -> int | None:
-    """Rounds that the trial's messages take on a plain network (see `base.rounds`)."""
+    """Return how many rounds the trial's messages take on an ideal network (see `base.rounds`)."""
     return rounds([[step(call) for call in calls] for calls in trial.calls])
 
 
 def step(call: Call) -> Step:
-    """One call, for `rounds`."""
+    """Return a call in the form that `rounds` takes."""
     return Step(call.to, call.source, blocking=call.op in ("send", "recv", "sendrecv"))

@@ -1,4 +1,4 @@
-"""Named mistakes: what a check has found, under a key that never changes.
+"""Named mistakes: what a check can find, each under a key that never changes.
 
     MISTAKES = Mistakes(
         sum_for_mean="the gradients are summed, not averaged: the step is {times} times too long",
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, in words; `mistake` is its key, None where only the evidence is known."""
+    """What is wrong, in words. `mistake` is its key, or None if only the evidence is known."""
 
     text: str
     mistake: str | None = None
 
 
 def observed(text: str) -> Finding:
-    """What was seen, where it is not certain which mistake leads to it."""
+    """Return a finding with only the evidence, for wrong results whose mistake is not certain."""
     return Finding(text)
 
 
 class Mistakes:
-    """The mistakes that one check can name: `mistakes.key(**values)` is the finding."""
+    """The mistakes that one check can name: `mistakes.key(**values)` returns the finding."""
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts
@@ -41,7 +41,7 @@ class Mistakes:
         return lambda **values: Finding(text.format(**values), key)
 
 
-# What any exercise's function may do. A chapter's own are in the modules of its checks.
+# The mistakes that are possible in any exercise. The modules of checks define the others.
 COMMON = Mistakes(
     raises="{error}",
     does_not_end="does not end; stopped while waiting",

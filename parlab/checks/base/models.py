@@ -1,4 +1,4 @@
-"""Data for the models that checks train, what these compute, and their tensors by name."""
+"""Data for the models that checks train, their losses and gradients, and their tensors by name."""
 
 from collections.abc import Sequence
 from random import Random
@@ -10,13 +10,13 @@ from torch import Tensor, nn
 State = dict[str, Tensor]
 Shard = tuple[Tensor, Tensor]  # inputs and targets
 
-# Checks compute in float64, where the order of a sum changes the sixteenth digit: what differs in
-# the ninth is wrong, and not rounding.
+# Checks compute in float64. There, the order of a sum changes only the sixteenth digit, so a
+# difference in the ninth digit is an error, not rounding.
 TOLERANCE = 1e-9
 
 
 def tokens(draw: Random, model: nn.Module, samples: int) -> Shard:
-    """Random inputs and targets, both (samples,) int64, for a `model` with a layer `embed`."""
+    """Draw inputs and targets, both (samples,) int64, for a `model` with a layer `embed`."""
     generator = torch.Generator().manual_seed(draw.getrandbits(32))
     shape, vocab_size = (2, samples), model.embed.num_embeddings
     inputs, targets = torch.randint(vocab_size, shape, generator=generator)
@@ -24,18 +24,24 @@ def tokens(draw: Random, model: nn.Module, samples: int) -> Shard:
 
 
 def uneven_shards(draw: Random, ranks: int) -> list[list[int]]:
-    """Two ways to share samples: another number on each rank; and none on the last of several."""
+    """Return two lists of sample counts by rank: all different; and with 0 on the last rank.
+
+    With one rank, return only the first list.
+    """
     samples = draw.sample(range(1, 2 * ranks + 2), ranks)
     return [samples] if ranks == 1 else [samples, [*samples[:-1], 0]]
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that require a gradient, a tied one under its first name."""
+    """Return the parameters that require a gradient by name, a tied one under its first name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> State:
-    """Gradients of the mean loss by name; zeros where there is none. `.grad` stays as it is."""
+    """Return the gradients of the mean loss by name; zeros for parameters without one.
+
+    The parameters' `.grad` does not change.
+    """
     parameters = trainable(model)
     if not len(inputs):
         return {name: torch.zeros_like(p) for name, p in parameters.items()}
@@ -48,13 +54,13 @@ def gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> State:
 
 
 def loss_sum(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """The sum, not the mean, of the samples' losses."""
+    """Return the sum, not the mean, of the samples' losses."""
     with torch.no_grad():
         return F.cross_entropy(model(inputs), targets, reduction="sum").item()
 
 
 def add(states: Sequence[State], weights: Sequence[float]) -> State:
-    """The weighted sum of several states."""
+    """Return the weighted sum of several states."""
     return {
         name: sum(w * state[name] for w, state in zip(weights, states, strict=True))
         for name in states[0]
@@ -62,6 +68,6 @@ def add(states: Sequence[State], weights: Sequence[float]) -> State:
 
 
 def state_of(model: nn.Module) -> State:
-    """Copies of parameters and buffers by name, a tied one under its first name."""
+    """Return copies of parameters and buffers by name, a tied one under its first name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}

@@ -1,4 +1,4 @@
-"""What stands in memory that nobody has written: NaN in a trial, so that it is seen each time."""
+"""Fills new memory with NaN in a trial, so that reading it before writing always fails."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,10 @@ import torch
 
 @contextmanager
 def filled_with_nan() -> Iterator[None]:
-    """Memory of `torch.empty` holds NaN (integers: their largest number).
+    """Make `torch.empty` return NaN, or the largest number for integers.
 
-    Else it holds by chance zeros, which hide what is forgotten, or other numbers at each run.
+    Otherwise, its memory may contain zeros, which hide forgotten writes, or different numbers in
+    each run.
     """
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -1,4 +1,4 @@
-"""Requirements on numbers that a learner predicts, and a check then measures."""
+"""Requirements on numbers that a learner predicts and a check measures."""
 
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -7,12 +7,12 @@ from typing import Any
 from parlab.checks.base.compare import close, has_type
 from parlab.checks.base.mistakes import Finding, observed
 
-Wrong = tuple[str, float, Finding]  # a name, the number that a misconception gives, and which
+Wrong = tuple[str, float, Finding]  # a name, the number from a misconception, and its finding
 TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
 
 
 def form(predicted: Any, measured: Mapping[str, float]) -> Finding | None:
-    """Whether there is a number under each name that was asked for."""
+    """Return None if `predicted` has a number for each name in `measured`; else what is wrong."""
     if found := has_type(predicted, Mapping, "a dict of numbers by name"):
         return found
     for name in measured:
@@ -24,7 +24,7 @@ def form(predicted: Any, measured: Mapping[str, float]) -> Finding | None:
 
 
 def is_number(predicted: float, measured: float) -> bool:
-    """Whether a prediction is what was measured, within the tolerance; NaN never is."""
+    """Return whether a prediction equals the measurement within the tolerance; NaN never does."""
     return predicted == measured or close(predicted, measured, TOLERANCE)
 
 
@@ -33,7 +33,7 @@ def misconception(
     measured: Mapping[str, float],
     wrong: Iterable[Wrong],
 ) -> Finding | None:
-    """The first of them that a wrong number shows."""
+    """Return the finding of the first misconception that explains a wrong number, or None."""
     for name, value, finding in wrong:
         if name not in measured or is_number(predicted[name], measured[name]):
             continue
@@ -45,7 +45,10 @@ def misconception(
 def first_wrong(
     predicted: Mapping[str, float], measured: Mapping[str, float], what: str = "what was measured"
 ) -> Finding | None:
-    """The first prediction that is not `what` is right: how far it is off, not the answer."""
+    """Return how far the first wrong prediction is off, without the right number; None if none is.
+
+    `what` names the right number in the message.
+    """
     for name, right in measured.items():
         got = predicted[name]
         if not is_number(got, right):

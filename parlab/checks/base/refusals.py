@@ -22,7 +22,7 @@ def require_refusal(
 
     Args:
         accepted: the finding if it raises nothing.
-        what: what must be refused, if the trial's situation does not say it.
+        what: what must be refused, unless the trial's situation already names it.
         seconds, explain: see `Trial.run_function`.
 
     Returns:

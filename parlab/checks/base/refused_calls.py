@@ -1,4 +1,4 @@
-"""How an error tells that a check's communicator or group has refused (see `guard`, `groups`)."""
+"""The errors of blocked communicators and of `late_group`, and the findings that explain them."""
 
 from parlab.checks.base.mistakes import COMMON, Finding
 
@@ -12,7 +12,7 @@ _NO_DEFAULT_GROUP = "Default process group has not been initialized"
 
 
 def refusal(error: str) -> Finding | None:
-    """The finding, where a function raised `error` since what it asked for was refused."""
+    """Return the finding for an `error` that a check's communicator or group raised; else None."""
     if _NULL_COMMUNICATOR in error:
         return COMMON.lab_communicator()
     if REFUSED in error or _NO_DEFAULT_GROUP in error:

@@ -1,8 +1,8 @@
-"""In how many rounds could these messages be sent? Replays recorded messages on a plain machine.
+"""Counts the rounds that recorded messages need, by replaying them on an ideal machine.
 
-The machine: a message takes one round, starts when both its ends have come, and a rank sends at
-most one message and receives at most one in a round. Two algorithms with the same messages can
-differ in nothing but this number, and on a network it is what one waits for.
+There, a message takes one round and starts when both its sender and its receiver are ready. In each
+round, a rank sends at most one message and receives at most one. Two algorithms that send the same
+messages can still need different numbers of rounds, and rounds determine the time on a network.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ class Step:
 
 @dataclass
 class _Half:
-    """One end of a message: the call at `time`, on `rank`."""
+    """One end of a message: the send or the receive, called at `time` on `rank`."""
 
     rank: int
     time: int
@@ -41,9 +41,10 @@ class _Rank:
 
 
 def rounds(programs: Sequence[Sequence[Step]]) -> int | None:
-    """Rounds until the last message has passed; `programs[r]` are the calls of rank r, in order.
+    """Return the number of rounds until the last message has arrived.
 
-    None when they never end: some message lacks its other end.
+    `programs[r]` are the calls of rank r, in order. Return None if the replay never ends, because
+    some send has no receive or some receive has no send.
     """
     ranks = [_Rank(list(program)) for program in programs]
     sends: dict[tuple[int, int], list[_Half]] = defaultdict(list)
@@ -80,7 +81,7 @@ def _advance(
     sends: dict[tuple[int, int], list[_Half]],
     receives: dict[tuple[int, int], list[_Half]],
 ) -> None:
-    """Let a rank make its calls up to the next one that blocks."""
+    """Replay a rank's calls up to the next one that blocks."""
     while True:
         ends = [half.end for half in rank.waits_for]
         if None in ends:

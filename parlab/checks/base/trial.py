@@ -21,13 +21,13 @@ from parlab.ledger.watched import WatchedComm
 if TYPE_CHECKING:
     from parlab.checks.base.late_group import RecordingGroup
 
-# Messages of checks are small, and a correct function needs milliseconds: one that has not ended
-# after this many seconds never ends, or waits for what will not come. Who tries hundreds of
-# functions that hang, and knows how long the right one takes, sets it lower.
+# Checks send small messages, and a correct function needs milliseconds. A function that has not
+# returned after this time is stuck. Mutation runs use a shorter time, because they know how long
+# the reference takes.
 STUCK_SECONDS = 5.0
 
-# Names that rank cells have anyway, and that are wrong inside a function that takes `comm`, or a
-# group.
+# Globals of rank cells that a function must not use if it takes `comm` or a group, and what to use
+# instead.
 _LAB_NAMES = {"rank": "comm.rank", "world_size": "comm.size", "comm": "its argument `comm`"}
 _GROUP_NAMES = {"rank": "group.rank()", "world_size": "group.size()", "comm": "its group"}
 
@@ -43,16 +43,16 @@ class Trial:
         size: number of ranks in this trial.
         rank: this rank's number in it; −1 on a rank of the lab that takes no part.
         ranks: their numbers in the lab, in the trial's order.
-        comm: what the function gets as its communicator; calls on it are in `calls`.
-        group: what it gets as its process group, where it takes one.
-        calls: those of the last `run`, by rank of the trial, on every rank of the lab alike.
-        situation: told with every finding; requirements may add to it.
+        comm: the communicator for the function; calls on it are in `calls`.
+        group: the process group for the function, if it takes one.
+        calls: the calls of the last `run`, by rank of the trial, on every rank of the lab.
+        situation: a description that every finding shows; requirements may add to it.
     """
 
     def __init__(
         self, check: Judge, comm: MPI.Intracomm | None, ranks: list[int], *, unbuffered: bool
     ) -> None:
-        """With `unbuffered`, `comm` sends no message before its receiver has come."""
+        """With `unbuffered`, `comm` sends no message before the receiver has made its call."""
         self.check, self.ranks, self.size = check, ranks, len(ranks)
         self._comm = comm
         self.rank = comm.rank if comm is not None else -1
@@ -77,28 +77,29 @@ class Trial:
     def group(self) -> "RecordingGroup | None":
         """A torch process group over the trial's ranks; its events are in `group.events`."""
         if self._group is None and self._comm is not None:
-            from parlab.checks.base.late_group import RecordingGroup  # torch: lab 01 does without
+            # Imported here because it needs torch, which lab 01 does not use.
+            from parlab.checks.base.late_group import RecordingGroup
 
             self.check.takes_group = True
             self._group = RecordingGroup(self._comm, self.ranks, self.ledger)
         return self._group
 
     def close(self) -> None:
-        """Let go of the group; the communicator belongs to whoever made the trial."""
+        """Close the group. The communicator is freed by the caller that created the trial."""
         if self._group is not None:
             self._group.close()
 
     def add(self, *situation: str) -> None:
-        """Say more of the situation, for findings from here on: `trial.add(f"root {root}")`."""
+        """Add to the situation that later findings show: `trial.add(f"root {root}")`."""
         self.situation = ", ".join([self.situation, *situation])
 
     def cases(self, cases: Mapping[str, T], *, again: bool = True) -> Iterator[tuple[str, T]]:
-        """Yield each case with its name, which findings show while the case is tried.
+        """Yield each case with its name: `for name, shape in trial.cases(SHAPES):`.
 
-        The situation is as before when the loop ends: `for name, shape in trial.cases(SHAPES):`.
+        Findings show the name while the loop tries the case.
 
-        The check's very first case comes twice, and `draw` draws the same shapes with other values
-        then: a function that remembers its last result gives that one again.
+        The check's very first case is repeated. The second time, `draw` draws other values in the
+        same shapes, so that a function fails if it returns a remembered result.
 
         Args:
             again: False if cases build on each other, like the steps of a training.
@@ -122,7 +123,7 @@ class Trial:
         seconds: float | None = None,
         explain: Explain | None = None,
     ) -> Any:
-        """The result of the learner's function; the check fails where it raises or hangs."""
+        """Return the result of the learner's function. The check fails if it raises or hangs."""
         return self.run_function(self.check.function, *arguments, seconds=seconds, explain=explain)
 
     def run_function(
@@ -132,16 +133,16 @@ class Trial:
         seconds: float | None = None,
         explain: Explain | None = None,
     ) -> Any:
-        """`function(*arguments)` on the trial's ranks; None elsewhere. Collective over the lab.
+        """Return `function(*arguments)` on the trial's ranks, and None on others.
 
-        Where it raises on some rank, or has not returned after `seconds` (STUCK_SECONDS, unless
-        given), the communicator is revoked, which frees the ranks that wait in it, and the check
-        fails by naming ranks (by their numbers in the trial) and lines. `explain` may know a
-        mistake from how the ranks ended, and returns it, or None.
+        Collective over the lab. If the function raises an error on some rank, or has not returned
+        after `seconds` (default STUCK_SECONDS), the communicator is revoked, which frees the ranks
+        that wait in it. The check then fails and names the ranks, by their numbers in the trial,
+        and their lines. `explain` gets how the call ended on each rank, and may return the mistake.
         """
         seconds = STUCK_SECONDS if seconds is None else seconds
-        # A function that fails at once revokes the communicator: by then all ranks are through with
-        # whatever the check itself sends on it.
+        # Wait for all ranks first: if the function fails at once, it revokes the communicator, and
+        # another rank may still be receiving the check's own messages on it.
         board, number = next_call()
         self.ledger.clear()
 
@@ -149,13 +150,13 @@ class Trial:
             try:
                 return function(*arguments)
             finally:
-                self.ledger.settle()  # now: what the check does next takes time
+                self.ledger.settle()  # before the check's own work takes time
 
         ended = None
         if self.comm is not None:
             standstill = board and Standstill(board, number, self.ranks, self._messages)
             ended = run_watched(called, (), self.comm, seconds, self._messages, standstill)
-        # An array in the result may be large, and is this rank's alone.
+        # Leave out the result: it may contain large arrays, and only this rank needs it.
         everyone = self.gather(ended and (ended.without_value(), self.ledger.calls))
         endings = agreed({rank: entry[0] for rank, entry in enumerate(everyone)})
         if (stub := unfinished(endings, self.check.key)) is not None:
@@ -172,15 +173,15 @@ class Trial:
         return self.ledger.made
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of each rank of the trial, in its order, on every rank of the lab."""
+        """Return the values of the trial's ranks, in its order, on every rank of the lab."""
         everyone = gather(value)
         return [everyone[rank] for rank in self.ranks]
 
     def require(self, *requirements: Requirement) -> None:
-        """Try the requirements on each rank of the trial; fail with the first that is not met.
+        """Try the requirements on each rank of the trial. Fail with the first one that is not met.
 
-        An earlier requirement comes first, on whichever rank it is not met: what one rank sees
-        may follow from another's mistake. Collective over all ranks of the lab.
+        If ranks fail different requirements, the earliest one in the list counts, because a later
+        failure may be a consequence of it. Collective over all ranks of the lab.
         """
         first: tuple[int, Finding] | None = None
         if self.takes_part:
@@ -196,11 +197,11 @@ class Trial:
         self.check.agree(own and self._with_situation(own), (self.rank, self.size))
 
     def fail(self, finding: Finding) -> None:
-        """Fail for what all ranks know, as from `calls`."""
+        """Fail with a finding that all ranks have, such as one from `calls`."""
         self.check.fail(self._with_situation(finding))
 
     def _with_situation(self, finding: Finding) -> Finding:
-        """The finding with its situation and with what else may have caused it."""
+        """Return the finding with the situation and a hint at another possible cause."""
         text, separator, more = finding.text.partition("\n")
         return replace(finding, text=f"{text} ({self.situation}){separator}{more}{self._hint()}")
 
@@ -222,18 +223,16 @@ class Trial:
                     return COMMON.no_wait(rank=rank, name=written(call))
         return None
 
-    # What the calls were
-
     def sends(self, rank: int) -> list[Call]:
-        """The calls by which `rank` sent a message, in order."""
+        """Return the calls by which `rank` sent messages, in order."""
         return [call for call in self.calls[rank] if call.op in SENDS]
 
     def receives(self, rank: int) -> list[Call]:
-        """The calls by which `rank` received a message, in order."""
+        """Return the calls by which `rank` received messages, in order."""
         return [call for call in self.calls[rank] if call.op in RECEIVES]
 
     def bytes_sent(self, rank: int) -> int:
-        """Bytes that `rank` handed in, in messages and collectives."""
+        """Return how many bytes `rank` passed to messages and collectives."""
         return sum(call.bytes_sent for call in self.calls[rank])
 
 

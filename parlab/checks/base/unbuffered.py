@@ -1,13 +1,13 @@
-"""A communicator on which no message is sent before its receiver has come.
+"""A communicator that sends no message before its receiver has made its call.
 
-A message whose receiver has not come may be buffered, or not: MPI leaves that open, and decides by
-size. A program is right when it works without.
+MPI may or may not buffer a message until then, and usually decides by its size. A correct program
+does not depend on buffering.
 """
 
 from parlab.ledger import Call
 from parlab.ledger.watched import WatchedComm
 
-# By the name that a learner calls: what is called instead.
+# The method that is called instead, by the name that the learner calls.
 UNBUFFERED = {
     "Send": "Ssend",
     "send": "ssend",
@@ -19,7 +19,7 @@ _WRITTEN = {unbuffered: name for name, unbuffered in UNBUFFERED.items()}
 
 
 class UnbufferedComm(WatchedComm):
-    """A watched communicator with synchronous sends, and so are those made from it."""
+    """A watched communicator with synchronous sends. Communicators made from it have them, too."""
 
 
 for _name, _other in UNBUFFERED.items():
@@ -27,5 +27,5 @@ for _name, _other in UNBUFFERED.items():
 
 
 def written(call: Call) -> str:
-    """The name that the learner called, which a synchronous send may have replaced."""
+    """Return the method's name in the learner's code, which may call a synchronous send here."""
     return _WRITTEN.get(call.api, call.api)

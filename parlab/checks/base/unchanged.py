@@ -1,4 +1,4 @@
-"""What a function must leave as it was: its arguments, and the global random generators."""
+"""Finds changes that a function must not make: to its arguments, or to global generators."""
 
 import random
 import sys
@@ -13,7 +13,7 @@ from parlab.checks.base.mistakes import COMMON, Finding
 
 
 def unchanged(name: str, now: Any, before: Any) -> Finding | None:
-    """Whether an argument is as it was: numbers, an array, a tensor, or a list of such."""
+    """Return None if an argument (numbers, array, tensor, or a list of these) did not change."""
     return None if _alike(now, before) else COMMON.argument_changed(name=name)
 
 
@@ -24,14 +24,14 @@ def _alike(now: Any, before: Any) -> bool:
 
 
 class Generators:
-    """The state of every library's global random generator, before a call and after it."""
+    """The states of all libraries' global random generators before and after a call."""
 
     def __init__(self) -> None:
         self._before = _states()
         self._after = self._before
 
     def moved(self) -> Finding | None:
-        """The first library whose global generator was drawn from, or seeded."""
+        """Return a finding for the first library whose generator was used or seeded, or None."""
         for library, state in self._before.items():
             if self._after[library] != state:
                 return COMMON.global_generator(library=library)
@@ -40,7 +40,7 @@ class Generators:
 
 @contextmanager
 def generators() -> Iterator[Generators]:
-    """Watch the global generators while the block runs; afterwards they are as before."""
+    """Watch the global generators while the block runs, and then restore their states."""
     states = random.getstate(), np.random.get_state()
     torch_state = _torch().get_rng_state() if _torch() else None
     _advance()
@@ -56,7 +56,7 @@ def generators() -> Iterator[Generators]:
 
 
 def _advance() -> None:
-    """Away from the start of a common seed: who seeds with that again would leave no trace."""
+    """Advance the global generators, so that seeding them again with the same value is noticed."""
     random.random()
     np.random.random()
     if _torch():
@@ -68,7 +68,7 @@ def _torch() -> Any:
 
 
 def _states() -> dict[str, Any]:
-    # By their bytes: arrays and tensors have no plain equality.
+    # As bytes, because `==` on arrays and tensors returns no bool.
     kind, keys, *rest = np.random.get_state()
     found: dict[str, Any] = {"Python": random.getstate(), "NumPy": (kind, keys.tobytes(), *rest)}
     if _torch():

@@ -1,4 +1,4 @@
-"""How a check comes to one verdict for all ranks, and says it."""
+"""Combines the findings of all ranks into one verdict, and raises it as an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from parlab.runtime.rank_names import by_value, ranks_text
 
 
 class CheckFailed(AssertionError):
-    """An exercise is not right; the message says what to look at, the same on every rank."""
+    """An exercise is wrong. The message is the same on every rank and says what to look at."""
 
     def __init__(self, exercise: str, finding: Finding) -> None:
         name = f" [{finding.mistake}]" if finding.mistake else ""
@@ -18,16 +18,18 @@ class CheckFailed(AssertionError):
         self.exercise, self.finding = exercise, finding
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: the check's own frames would only bury the message.
+        # IPython calls this. The frames of the check would only hide the message.
         return str(self).splitlines()
 
 
 class Judge:
-    """Judges `function`, which a learner wrote for exercise `key`, on all ranks together.
+    """Judges the `function` that a learner wrote for exercise `key`, on all ranks together.
 
-    `draw` is a random generator in the same state on all ranks, `world_size` the lab's;
-    `takes_group` says whether a trial on this rank has made a process group for it, and
-    `repeats_a_case` whether the first case of a trial will be tried twice.
+    Attributes:
+        rank, world_size: of the lab.
+        draw: a random generator, in the same state on all ranks.
+        takes_group: whether a trial on this rank has made a process group for the function.
+        repeats_a_case: whether the next case of a trial will be tried twice.
     """
 
     def __init__(self, key: str, function: Callable[..., Any]) -> None:
@@ -39,16 +41,16 @@ class Judge:
         self.repeats_a_case = True  # once
 
     def fail(self, finding: Finding) -> None:
-        """Raise CheckFailed; every rank must call this, with the same finding."""
+        """Raise CheckFailed. Every rank must call this with the same finding."""
         raise CheckFailed(self.key, finding)
 
     def agree(self, finding: Finding | None, place: tuple[int, int] | None = None) -> None:
-        """Go on where no rank has a finding, else raise CheckFailed with the first. Collective.
+        """Raise CheckFailed with the first rank's finding, if any rank has one. Collective.
 
         Args:
             finding: what is wrong on this rank, or None.
-            place: this rank's number among those that took part, and how many did; the lab's own
-                where it is None. A finding that all of them share is told without saying whose.
+            place: this rank's number in the trial, and the trial's number of ranks; None for those
+                of the lab. If all ranks of the trial have the same finding, it names no ranks.
         """
         place = place or (self.rank, self.world_size)
         found = [(p, f) for p, f in gather((place, finding)) if f is not None]

@@ -1,9 +1,9 @@
 """Runs a learner's function so that neither an exception nor a deadlock stops the check.
 
 A rank that is blocked in MPI cannot react, but it has released Python's lock. A thread of the same
-process sees the line where it waits, and frees it by revoking the communicator (MPI's fault
-tolerance): at once if no rank goes on (see `deadlock.Standstill`), and otherwise at a deadline. If
-MPI cannot revoke, only the deadline of the cell is left.
+process finds the line where it waits, and frees it by revoking the communicator, which is part of
+MPI's fault tolerance. It does so at once if no rank can continue (see `deadlock.Standstill`), and
+otherwise at a deadline. If this MPI cannot revoke, only the deadline of the cell frees the rank.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from mpi4py import MPI
 from parlab.checks.base.deadlock import Standstill
 from parlab.checks.base.refused_calls import refusal
 
-STEP_SECONDS = 0.1  # between looks at whether ranks stand still
-LOOK_SECONDS = 0.25  # between the last look and the end: all ranks look before one revokes
-PATIENCE = 3  # a call that still sends messages has this many times as long
+STEP_SECONDS = 0.1  # between two searches for a deadlock
+LOOK_SECONDS = 0.25  # between the last look and revoking, so that all ranks look first
+PATIENCE = 3  # the factor for the time limit of a call that still sends messages
 
 _LIBRARIES = (
     str(Path(__file__).resolve().parents[2]),
@@ -39,9 +39,11 @@ _LIBRARIES = (
 class Ended:
     """How a call ended on one rank.
 
-    An `unfinished` call is a stub's. A `stuck` call waited in the communicator until that was
-    revoked. `line` is the innermost line that the learner wrote: where it raised, or where the
-    watchdog last saw it. It is "" if the call returned before the watchdog looked.
+    Attributes:
+        kind: `unfinished` if a stub was called. `stuck` if the call waited in the communicator
+            until that was revoked.
+        line: the innermost line of the learner's code: where the error was raised, or where the
+            watchdog last found the call. "" if the call returned before the watchdog looked.
     """
 
     kind: Literal["returned", "raised", "unfinished", "stuck"]
@@ -50,7 +52,7 @@ class Ended:
     line: str = ""
 
     def without_value(self) -> "Ended":
-        """The same, small enough to send to all ranks."""
+        """Return a copy without the value, which is small enough to send to all ranks."""
         return replace(self, value=None)
 
 
@@ -77,13 +79,13 @@ class _Watch:
         """Stop looking: the call has ended."""
         self.call_ended.set()
         if self.standstill is not None:
-            if self.standstill.stuck:  # a rank may be freed before its own watchdog has seen it
+            if self.standstill.stuck:  # another rank's watchdog may free it before its own looks
                 self.places.append(self.latest_place)
             self.standstill.ended()
 
     def _run(self) -> None:
-        # Twice: a rank may be freed by another's watchdog before the second look, and a call that
-        # is freed may end quietly, so that its rank is somewhere else by then.
+        # Look twice: another rank's watchdog may free this rank before the second look. The call
+        # may then return without an error, and the second look would not find it any more.
         looks, sent = 0, 0
         latest, next_look = self.begun + (PATIENCE - 0.5) * self.seconds, self.begun
         while looks < 2:
@@ -101,7 +103,7 @@ class _Watch:
             _revoke(self.comm)
 
     def _stands_still_until(self, moment: float) -> bool:
-        """Wait until then, and return whether the call came to a standstill before."""
+        """Wait until `moment`. Return early, with True, if the ranks of the call are deadlocked."""
         while not self.call_ended.wait(min(STEP_SECONDS, max(moment - time.monotonic(), 0.0))):
             self.latest_place = _place_of_thread(self.caller)
             if self.standstill is not None and self.standstill.look(self.caller):
@@ -119,10 +121,10 @@ def run_watched(
     messages: Callable[[], int] = lambda: 0,
     standstill: Standstill | None = None,
 ) -> Ended:
-    """Call `function(*arguments)`; revoke `comm` when it raises or takes more than `seconds`.
+    """Call `function(*arguments)`. Revoke `comm` if it raises or takes more than `seconds`.
 
-    A call whose number of `messages` grows is slow, as on a busy machine, and not stuck: it has
-    `PATIENCE` times as long. A call that has come to a `standstill` is revoked at once.
+    A call whose number of `messages` grows is slow but not stuck, as on a busy machine. Its time
+    limit is `PATIENCE` times as long. If `standstill` finds a deadlock, `comm` is revoked at once.
     """
     watch = _Watch(comm, seconds, messages, standstill)
     try:
@@ -135,7 +137,7 @@ def run_watched(
         watch.end()
     places = watch.places
     if places and is_revoked(comm):
-        ended = Ended("stuck")  # whatever came of it then
+        ended = Ended("stuck")  # even if it returned after it was freed
     if places and ended.kind in ("returned", "stuck"):
         ended = replace(ended, line=places[-1])
     if ended.kind != "returned":
@@ -144,11 +146,11 @@ def run_watched(
 
 
 def agreed(endings: dict[int, Ended]) -> dict[int, Ended]:
-    """How the call ended on each rank, as all ranks together see it.
+    """Return how the call ended on each rank, corrected by what the other ranks saw.
 
-    A call that is freed may return as if all were well (a send, where its receiver was freed
-    first), and even before its rank hears that the communicator is revoked. So where some rank was
-    stuck, so was each that was still at work when the watchdogs looked.
+    A freed call may return without an error, such as a send whose receiver was freed first. This
+    can happen even before its rank notices that the communicator is revoked. If any rank was stuck,
+    each rank that still ran the function when the watchdogs looked therefore counts as stuck.
     """
     if not any(ended.kind == "stuck" for ended in endings.values()):
         return endings
@@ -162,7 +164,7 @@ def _of_error(error: Exception, comm: MPI.Intracomm) -> Ended:
     line = _place_of_traceback(error.__traceback__)
     if not isinstance(error, MPI.Exception):
         return Ended("raised", error=f"{type(error).__name__}: {error}", line=line)
-    # A collective that is under way as another rank revokes may fail by any error.
+    # If another rank revokes the communicator during a collective, it may raise any error.
     freed = is_revoked(comm) and refusal(str(error)) is None
     if freed or error.Get_error_class() == MPI.ERR_REVOKED:
         return Ended("stuck", line=line)
@@ -170,7 +172,7 @@ def _of_error(error: Exception, comm: MPI.Intracomm) -> Ended:
 
 
 def is_revoked(comm: MPI.Intracomm) -> bool:
-    """Whether `comm` was revoked. What a rank does after that shows nothing about the function."""
+    """Return whether `comm` was revoked. After that, errors do not count against the function."""
     with contextlib.suppress(MPI.Exception, NotImplementedError):
         return comm.Is_revoked()
     return False
@@ -183,7 +185,7 @@ def _revoke(comm: MPI.Intracomm) -> None:
 
 
 def _is_learners(file: str) -> bool:
-    # Frames of compiled modules carry relative names: "mpi4py/MPI.src/Comm.pyx".
+    # Frames of compiled modules have relative file names, such as "mpi4py/MPI.src/Comm.pyx".
     return Path(file).is_absolute() and not file.startswith(_LIBRARIES)
 
 
@@ -200,7 +202,7 @@ def _place_of_thread(thread: int) -> str:
     if frame is None:
         return ""
     at = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-    del frame  # before a file is read: what a frame holds, and checks may follow, lives as long
+    del frame  # before reading a file: a frame keeps its objects alive, which checks may notice
     return _place(*at)
 
 

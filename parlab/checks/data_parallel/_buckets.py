@@ -1,4 +1,4 @@
-"""Buckets of parameters, by name: what is in them, and whether they are filled as asked."""
+"""Buckets of parameters, by name: their contents, and whether they are filled correctly."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Awkward models for the checks of this lab, and what a function may not do to them."""
+"""Awkward models for the checks of this lab, and changes to them that a function must not make."""
 
 from random import Random
 from typing import Any

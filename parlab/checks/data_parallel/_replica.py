@@ -1,4 +1,4 @@
-"""What `accumulate` and hidden checks run an answer on: a plain wrapper, and a group."""
+"""A plain wrapper and a group, on which `accumulate` and hidden checks run an answer."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -61,7 +61,7 @@ Loss = Callable[[nn.Module], Tensor]
 
 @dataclass
 class Step:
-    """What happened in one training step on this rank, and what is there after it."""
+    """The events of one training step on this rank, and the state after it."""
 
     events: list[Event]
     gradients: State
@@ -107,7 +107,7 @@ def bucketed_data_parallel(check: Check) -> str:
 
 
 def _three_steps(trial: Trial) -> None:
-    """In the second step a rank may have no samples; the third has two backward passes."""
+    """Check three steps: a rank may have no samples in the second, and the third has two passes."""
     model = awkward_model(trial.draw, trial.rank)
     start, sizes = trial.gather(copy.deepcopy(model))[0], trainable_bytes(model)
     limit, uneven = max(sizes.values()), models.uneven_shards(trial.draw, trial.size)
@@ -182,7 +182,7 @@ def in_buffers(step: Step, right: State) -> Finding | None:
 
 
 def second(finding: Finding | None) -> Finding | None:
-    """Return what is wrong with a second step that is like the first, which was right."""
+    """Return what is wrong with a second step, if the equal first one was right."""
     return finding and MISTAKES.no_restart(what=finding.text)
 
 

@@ -35,7 +35,7 @@ def predict_messages(check: Check) -> str:
 
 
 def compare(trial: Trial, ranks: int, measured: dict[str, float]) -> None:
-    """Require the right numbers for so many ranks, of which only the ring's depends on them."""
+    """Require the right numbers for this many ranks. Only the ring's depends on them."""
     right, what = dict(measured), "what was measured"
     if ranks != trial.size:
         what = "the right number"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,15 +29,16 @@ def seeded(draw: Random) -> torch.Generator:
 
 
 class Scaled(nn.Module):
-    """A transformer block with a buffer."""
+    """A transformer block with two buffers; of one, which is no part of the state, a view."""
 
     def __init__(self) -> None:
         super().__init__()
         self.block = models.Block(models.GPTConfig(sequence_length=32, hidden_size=32))
         self.register_buffer("scale", torch.rand(32, 32) + 0.5)
+        self.register_buffer("mask", torch.rand(32, 64) + 0.5, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.block(x * self.scale)
+        return self.block(x * self.scale) * self.mask[:, 32:]
 
 
 def block(generator: torch.Generator) -> Case:
@@ -66,6 +67,7 @@ def views(generator: torch.Generator) -> Case:
 
 
 def chain(generator: torch.Generator, layers: int) -> Case:
+    """Layers, and a small softmax, which saves its own output, at the end."""
     module = nn.Sequential(*(nn.Linear(32, 32) for _ in range(layers)))
     x = torch.randn(64, 32, generator=generator, requires_grad=True)
 
@@ -73,6 +75,27 @@ def chain(generator: torch.Generator, layers: int) -> Case:
         y = x
         for layer in module:
             y = F.gelu(layer(y)) * y
-        return y.mean().exp()  # keeps its output: a hook that keeps it, too, makes a cycle
+        return y.sum() + y.tanh()[:8, :8].softmax(-1).square().sum()
 
     return Case(module, x, loss)
+
+
+class Looks(torch.autograd.Function):
+    """Saves its argument, and remembers how it comes back."""
+
+    found: ClassVar[list[tuple[Any, ...]]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        Looks.found.append((tuple(x.shape), x.stride(), x.dtype))
+        return gradient.expand(x.shape)
+
+
+def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
+    return [[g for g in some if g is not None] for some in gradients]

@@ -106,7 +106,7 @@ class Step:
 @check_of(MISTAKES, ranks=1)
 def adafactor_step(check: Check) -> str:
     """Compare five steps with the paper's, in turn with another parameter, and count the states."""
-    with check.trial() as trial:
+    with check.trial() as trial, filled_with_nan():
         for _, case in trial.cases(CASES):
             start, gradients = drawn(trial.draw, case)
             before = trial.situation
@@ -139,7 +139,7 @@ def taken(function: Callable, start: Tensor, gradients: list[Tensor], case: Case
     state: dict[str, Any] = {}
     other_state: dict[str, Any] = {}
     steps = []
-    with torch.no_grad(), filled_with_nan():
+    with torch.no_grad():
         for gradient in gradients:
             given, before, place = gradient.clone(), parameter.clone(), parameter.data_ptr()
             returned = function(parameter, given, state, **case.settings)

@@ -102,7 +102,7 @@ class Step:
 @check_of(MISTAKES, ranks=1)
 def chunked_cross_entropy(check: Check) -> str:
     """Check loss and gradients for all kinds of chunks and targets, and then the peak memory."""
-    with check.trial() as trial:
+    with check.trial() as trial, filled_with_nan():
         for _, case in trial.cases(CASES):
             batch = drawn(trial.draw, case)
             step = trial.run_function(lambda: taken(check.function, batch, case))
@@ -153,7 +153,7 @@ def taken(function: Callable, batch: Batch, case: Case) -> Step:
     """Call the function, and go backward twice."""
     leaves, targets = batch.leaves(case), batch.targets.clone()
     before = [leaf.detach().clone() for leaf in leaves]
-    with SeesLibrary() as watch, filled_with_nan():
+    with SeesLibrary() as watch:
         loss = function(*inputs(leaves, batch), targets, case.chunk)
     changed = unchanged("`targets`", targets, batch.targets)
     for leaf, old in zip(leaves, before, strict=True):

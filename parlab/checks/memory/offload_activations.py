@@ -14,8 +14,8 @@ from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.memory._recording_store import RecordingStore, Saves
-from parlab.checks.memory._saving_cases import Case, block, chain, seeded, views
-from parlab.memory import LiveStorages
+from parlab.checks.memory._saving_cases import Case, Looks, block, chain, present, seeded, views
+from parlab.memory import LiveStorages, tensor_bytes
 
 MISTAKES = Mistakes(
     parameters_written=(
@@ -62,6 +62,8 @@ def offload_activations(check: Check) -> str:
     with check.trial() as trial:
         for _, make in trial.cases(CASES):
             require_step(trial, make(seeded(trial.draw)))
+        for _, columns in trial.cases({"a view with strides of its own": 48}, again=False):
+            require_strides(trial, columns)
         for _, layers in trial.cases({"a retained graph": 3}, again=False):
             require_second_backward(trial, chain(seeded(trial.draw), layers))
         for _, size in trial.cases({"two views of one storage": 2}, again=False):
@@ -105,10 +107,6 @@ def require_step(trial: Trial, case: Case) -> None:
         lambda: MISTAKES.still_in_memory(got=live - allowed) if live > allowed + 256 else None,
         lambda: freed(left, "after the backward pass"),
     )
-
-
-def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
-    return [[g for g in some if g is not None] for some in gradients]
 
 
 def stays(store: RecordingStore, case: Case) -> Finding | None:
@@ -160,20 +158,52 @@ def require_second_backward(trial: Trial, case: Case) -> None:
     right = torch.autograd.grad(case.loss(), case.leaves)
     store = RecordingStore()
 
-    def twice(context: Any) -> tuple[list[list[Tensor]], int]:
-        with context(case.module, store, SMALLEST):
+    def twice(context: Any) -> tuple[list[list[Tensor]], int, int]:
+        with LiveStorages() as watch, context(case.module, store, SMALLEST):
             loss = case.loss()
-            gradients = [
-                list(torch.autograd.grad(loss, case.leaves, retain_graph=True)) for _ in range(2)
-            ]
+            before, gradients = watch.live, []
+            for _ in range(2):
+                gradients.append(list(torch.autograd.grad(loss, case.leaves, retain_graph=True)))
+            grown = watch.live - before - sum(map(tensor_bytes, gradients))
             del loss
             gc.collect()
-            return gradients, store.left
+            return gradients, grown, store.left
 
-    got, left = ran(trial, twice)
+    got, grown, left = ran(trial, twice)
     trial.require(
         *(partial(same_gradients, gradients, right) for gradients in got),
+        lambda: not_collected(grown),
         lambda: freed(left, "when the graph is freed"),
+    )
+
+
+def not_collected(grown: int) -> Finding | None:
+    if grown <= SMALLEST:
+        return None
+    return observed(
+        f"after the backward pass, {grown} bytes that were read from the store are still in memory"
+    )
+
+
+def require_strides(trial: Trial, columns: int) -> None:
+    """Require that a view comes back with its shape, its strides, and its dtype."""
+    x = torch.randn(64, columns, generator=seeded(trial.draw), requires_grad=True)
+
+    def look(context: Any) -> list[tuple[Any, ...]]:
+        Looks.found.clear()
+        with context(nn.Identity(), RecordingStore(), SMALLEST):
+            loss = Looks.apply((x * 2.0).t()[1::2])
+        loss.backward()
+        return list(Looks.found)
+
+    got = ran(trial, look)
+    right = ((columns // 2, 64), (2, columns), torch.float32)
+    trial.require(
+        lambda: (
+            None
+            if got == [right]
+            else observed(f"a view comes back with shape, strides, and dtype {got}, not {right}")
+        )
     )
 
 

@@ -55,6 +55,12 @@ MISTAKES = Mistakes(
     ),
 )
 SMALL = {"eight segments": 8, "four segments": 4, "one segment": 1}
+CHEAP, DEAR, LAST = Segment(1, 11, 12, 10), Segment(1, 11, 12, 100), Segment(1, 4, 15, 30)
+EXACT = {  # a chain, and a budget that one plan meets exactly
+    "segments that differ in FLOPs alone": ([CHEAP, DEAR, LAST], 27),
+    "the same segments in another order": ([DEAR, CHEAP, LAST], 27),
+    "a peak at a segment that is recomputed": ([Segment(2, 8, 20, 5), LAST], 20),
+}
 KINDS = {"40 segments of four kinds": (14, 13, 12)}  # segments of each kind, and a last one
 
 
@@ -66,6 +72,8 @@ def plan_recomputation(check: Check) -> str:
             chain = drawn(trial.draw, size)
             require_best(trial, chain, budgets(chain, trial.draw))
             require_smallest(trial, chain)
+        for _, (chain, budget) in trial.cases(EXACT):
+            require_best(trial, chain, [budget])
         for _, counts in trial.cases(KINDS, again=False):
             require_best_of_kinds(trial, counts)
         for _, layers in trial.cases({"a GPT of two layers": 2}, again=False):

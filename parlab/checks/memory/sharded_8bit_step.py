@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,8 +108,10 @@ def _train(trial: Trial, block_size: int, detached: bool) -> None:
         local = [serial.gradient(one, total) for one in samples]
         own = samples[max(trial.rank, 0)]
         limit = saved_bytes(checkpointed(twin), own, total)[1]
+        if dirty := step == 2:
+            kept = [sum(local), *(old + sum(local) for old in kept)]
         taken = trial.run_function(
-            lambda: stepped(live, optimizer, model, own, total, dirty=step == 2), seconds=SECONDS
+            partial(stepped, live, optimizer, model, own, total, dirty), seconds=SECONDS
         )
         padded = -(-len(start) // (trial.size * block_size)) * trial.size * block_size
         right = Right(serial, sum(local), own_parts(local, padded), kept, padded)

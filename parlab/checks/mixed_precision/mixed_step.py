@@ -144,7 +144,7 @@ def mean_of(own: list[Gradients]) -> Gradients:
 
 
 def wrong(own: list[Gradients], max_norm: float, scale: float) -> Iterator[tuple[str, Gradients]]:
-    """Yield what each mistake steps along."""
+    """Yield the gradients that each mistake uses."""
     scaled = [each(lambda g: g * scale, one) for one in own]
     clipped_scaled = clipped(mean_of(scaled), max_norm)
     yield "clipped_while_scaled", each(lambda g: g / scale, clipped_scaled)

@@ -126,7 +126,7 @@ def settings(weights: RecordingWeights) -> Finding | None:
 
 
 def wrong(scaled: Gradients, plain: Gradients, max_norm: float) -> Iterator[tuple[str, Gradients]]:
-    """Yield what each mistake steps along."""
+    """Yield the gradients that each mistake uses."""
     right = each(lambda g: g.float() / SCALE, scaled)
     clipped_scaled = clipped(each(Tensor.float, scaled), max_norm)
     yield "clipped_while_scaled", each(lambda g: g / SCALE, clipped_scaled)

@@ -1,4 +1,4 @@
-"""Exercise `sharded_master_weights`: one rank that has everybody's gradients is the reference."""
+"""Exercise `sharded_master_weights`: one rank with all ranks' gradients is the reference."""
 
 import math
 from dataclasses import dataclass

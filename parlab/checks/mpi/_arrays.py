@@ -1,4 +1,4 @@
-"""Arrays that the exercises of lab 01 get, and the requirement that the result is in them."""
+"""Arrays for the exercises of lab 01, and the requirement that they contain the result."""
 
 from random import Random
 from typing import Any

@@ -89,7 +89,7 @@ def one_chunk_each(
 def enough_sent(trial: Trial, sizes: list[int]) -> Finding | None:
     """Require the bytes that a sum on all ranks takes at least, whatever the algorithm.
 
-    What goes another way than over the communicator is not seen, and so is not enough.
+    Bytes that do not travel over the communicator are not counted.
     """
     got = sum(trial.bytes_sent(rank) for rank in range(trial.size))
     least = 2 * (trial.size - 1) * sum(sizes)

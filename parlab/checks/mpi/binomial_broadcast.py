@@ -86,7 +86,7 @@ def broadcast(trial: Trial, root: int, shape: tuple[int, ...], dtype: Any) -> No
 
 
 def two_broadcasts(trial: Trial, root: int) -> None:
-    """Some ranks begin the second broadcast while others are in the first."""
+    """Check two broadcasts, where some ranks begin the second while others are in the first."""
     arrays = random_numbers(trial.draw, trial.size, 7, np.float64)
     first, second = (arrays[trial.rank].copy() for _ in range(2))
 

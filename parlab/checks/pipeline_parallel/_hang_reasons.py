@@ -113,9 +113,9 @@ def _blocking_send(
 def waited_in(calls: Sequence[Call]) -> Call | None:
     """Return the call in which a rank was stuck: of those that took long, the last one.
 
-    It need not be the last call of all. A send is freed as soon as its receiver is, and may end
-    without an error, and then the rank makes its next call. It need not be the longest call either:
-    a message that was started earlier, and that nobody waits for, takes as long.
+    It need not be the rank's last call: a send is freed as soon as its receiver is, and may end
+    without an error, after which the rank makes its next call. It need not be the longest call
+    either: a message that was started earlier, and for which no rank waits, takes as long.
     """
     now = time.perf_counter()
     seconds = [(call.end or now) - call.start for call in calls]

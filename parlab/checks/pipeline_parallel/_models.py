@@ -27,7 +27,7 @@ def in_one_row(gradients: Sequence[Tensor]) -> Tensor:
 
 
 class Case:
-    """What a learner's function gets in one trial, and what it must compute.
+    """The input of a learner's function in one trial, and the right results.
 
     With `tokens`, the inputs are integers, all different. The stages in `frozen` do not require
     gradients, nor does one parameter of the next stage. `training` is the mode of all stages.

@@ -53,7 +53,7 @@ PIPELINE_MISTAKES = Mistakes(
 
 
 def require(case: Case, steps: Sequence[StepRecord]) -> None:
-    """Require all of this of each step, and of the messages of all steps together."""
+    """Try all requirements on each step, and those on messages on all steps together."""
 
     def each(requirement: Callable[[Case, StepRecord], Finding | None]) -> Requirement:
         return lambda: next((found for step in steps if (found := requirement(case, step))), None)
@@ -108,7 +108,7 @@ def in_order(case: Case, step: StepRecord) -> Finding | None:
     unknown = [action.stage for action in step.actions if action.micro_batch < 0]
     if unknown:
         return other_input(min(unknown))
-    unseen = {0} & set(case.frozen or ())  # nothing goes back through it
+    unseen = {0} & set(case.frozen or ())  # it has no backward pass
     own = [
         action
         for action in case.schedule[case.trial.rank]

@@ -62,7 +62,7 @@ def is_schedule(schedule: Any) -> Finding | None:
 
 
 def complete(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> Finding | None:
-    """Require every action once, for so many ranks, stages on each rank, and micro-batches."""
+    """Require every action once, for these numbers of ranks, stages, and micro-batches."""
     if len(schedule) != ranks:
         return observed(f"the schedule is for {len(schedule)} ranks, expected {ranks}")
     for rank, own in enumerate(schedule):

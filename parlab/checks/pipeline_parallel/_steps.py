@@ -37,15 +37,15 @@ InFlight = tuple[tuple[int, int], ...]  # stages, and how many of their micro-ba
 
 @dataclass
 class StepRecord:
-    """What one step did on this rank.
+    """The record of one step on this rank.
 
     Attributes:
         gradients: of the parameters that are not frozen.
-        actions: passes in order; micro-batch −1 if the stage's input was none of the batch.
-        alive: before each action what is in flight, and the bytes of the step's tensors, without
-            gradients and messages.
-        kept: those bytes after the step, with messages, when the caller has dropped the batch.
-        side_effect: a change of what belongs to the caller.
+        actions: passes in order; micro-batch −1 if the stage's input is not from the batch.
+        alive: before each action, the micro-batches in flight, and the bytes of the step's tensors,
+            without gradients and messages.
+        kept: these bytes after the step, with messages, when the caller has dropped the batch.
+        side_effect: a change of the caller's objects.
     """
 
     loss: Any
@@ -57,10 +57,10 @@ class StepRecord:
 
 
 def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[StepRecord]:
-    """Give `start` a share, and the step that it returns a batch, `steps` times.
+    """Call `start` with a share, and call the step that it returns with a batch, `steps` times.
 
     Collective over the lab. Ranks without the first stage get useless inputs, and ranks without the
-    last stage useless targets.
+    last stage get useless targets.
     """
     recorder = Recorder(case)
 
@@ -77,7 +77,7 @@ def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[Step
 
 @functools.cache
 def _import_all() -> None:
-    """Import now what torch imports at first use, which takes long on a busy machine."""
+    """Import the modules that torch imports at first use, which takes long on a busy machine."""
     weight = torch.zeros(1, requires_grad=True)
     with StepStorages():
         weight.mul(1).backward(torch.zeros(1))
@@ -85,14 +85,14 @@ def _import_all() -> None:
 
 
 class StepStorages(memory.LiveStorages):
-    """Follows the memory of a step's tensors, but not of single numbers; messages apart."""
+    """Follows the memory of a step's tensors, except for single numbers. Counts messages apart."""
 
     def __init__(self) -> None:
         super().__init__()
         self.messages: dict[int, int] = {}  # bytes by storage
 
     def sends(self, tensor: Tensor) -> None:
-        """Stop counting a tensor in `live`: it is on its way to another rank."""
+        """Stop counting a tensor in `live`, because it is a message to another rank."""
         key = tensor.untyped_storage()._cdata
         if key in self._sizes and key not in self.messages:
             self.messages[key] = self._sizes[key]
@@ -117,7 +117,7 @@ class Recorder:
         self.calls_before = 0
 
     def attach(self, share: Share) -> None:
-        """Put stages into `share` that record their passes."""
+        """Replace the stages of `share` with ones that record their passes."""
         self.parameters = share.parameters()
         self.trainable = [p.requires_grad for p in self.parameters]
         self.before = [p.detach().clone() for p in self.parameters]
@@ -168,7 +168,7 @@ class Recorder:
 
     @contextmanager
     def _messages_apart(self) -> Iterator[None]:
-        """Count neither what is sent nor the memory that the group itself needs."""
+        """Do not count sent tensors, nor the memory that the group itself needs."""
         group = self.case.trial.group
         send, receive = group.send, group.recv
 

@@ -56,14 +56,14 @@ MISTAKES = Mistakes(
 
 @dataclass
 class Round:
-    """What one round of sending and receiving did on this rank.
+    """The record of one round of sending and receiving on this rank.
 
     Attributes:
-        received: by action.
-        received_by_other: what another mailbox received for the same actions.
-        requires_grad: whether something that was received requires a gradient, or has a graph.
-        graphs: number of tensors whose graph was alive before `finish`.
-        changed: whether a tensor that was sent has changed.
+        received: the received tensors, by action.
+        received_by_other: the tensors that another mailbox received for the same actions.
+        requires_grad: whether a received tensor requires a gradient, or has a graph.
+        graphs: the number of tensors whose graph was alive before `finish`.
+        changed: whether a sent tensor has changed.
         kept: bytes of tensors after `finish`.
     """
 
@@ -127,7 +127,7 @@ def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -
 
 @functools.cache
 def _import_all() -> None:
-    """Import now what torch imports at first use, which takes long on a busy machine."""
+    """Import the modules that torch imports at first use, which takes long on a busy machine."""
     with LiveStorages():
         _Mark.apply(torch.zeros(1, requires_grad=True), _Token()).detach()
 

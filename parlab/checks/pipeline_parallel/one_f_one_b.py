@@ -42,7 +42,7 @@ def one_f_one_b(check: Check) -> str:
 
 
 def known(schedule: Schedule, p: int, m: int) -> Finding | None:
-    """Name the mistake that holds so many micro-batches on each rank."""
+    """Name the mistake that explains the micro-batches held on each rank."""
     variants = {
         "gpipe_again": [m] * p,
         "one_too_many": [min(p - r + 1, m) for r in range(p)],

@@ -50,7 +50,7 @@ def made(trial: Trial, sizes: models.GPTConfig) -> Callable[[], nn.Module]:
 
 
 def shares(sizes: models.GPTConfig) -> dict[str, layers.Share]:
-    """Return who has which part of the parameters and scores."""
+    """Return the ranks' shares of the parameters and scores."""
     rows, columns = layers.Share(0), layers.Share(1)
     head_size, keys = sizes.hidden_size // sizes.heads, sizes.key_value_heads or sizes.heads
     fused = layers.Share(0, (sizes.hidden_size, keys * head_size, keys * head_size))

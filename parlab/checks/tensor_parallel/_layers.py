@@ -55,7 +55,7 @@ def texts(*keys: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a tensor that a rank has: along `dim` (None: all of it), of each section."""
+    """A rank's part of a tensor: along `dim` of each section, or all of it if `dim` is None."""
 
     dim: int | None = None
     sections: tuple[int, ...] = ()
@@ -85,23 +85,23 @@ WHOLE = Share()
 
 @dataclass
 class Case:
-    """A serial layer, and what each rank should have of it.
+    """A serial layer, and the right share of it for each rank.
 
     Attributes:
-        mistakes: the exercise's own. Of `MISTAKES`, those are named that are among them.
-        make: makes the serial layer, the same at each call.
+        mistakes: the mistakes of the exercise. Of `MISTAKES`, only those among them are named.
+        make: makes the serial layer, the same for each call.
         cut: makes this rank's layer from the serial layer, with the learner's function.
         x: the input of the serial layer.
         shares: this rank's part of the parameters, of "x", and of OUTPUT, if not all of it.
-        forward, backward: all-reduces in each pass. None: the check looks at the calls itself.
+        forward, backward: all-reduces in each pass. None if the check itself examines the calls.
         message: bytes of one all-reduce, if not those of the output (forward) and of x (backward).
-        wrong: what mistakes compute, from the serial values, the gradient of the output, this
-            rank, and the number of ranks.
+        wrong: the values that mistakes compute, from the serial values, the gradient of the output,
+            this rank, and the number of ranks.
         partial: the mistake if the ranks' gradients of a whole tensor add up to the right one.
-        in_place: the layer itself must be changed and returned.
-        takes_apart: the serial layer may be used up.
-        form: looks at the layer after the cut.
-        finish: call `finish()` of the layer after the backward pass.
+        in_place: whether the layer itself must be changed and returned.
+        takes_apart: whether the serial layer may be destroyed.
+        form: examines the layer after the cut.
+        finish: whether to call `finish()` of the layer after the backward pass.
     """
 
     mistakes: Mistakes
@@ -132,7 +132,7 @@ def compare(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Run]:
     """Require that the learner's layer is this rank's share of the serial layer.
 
     Returns:
-        What the serial layer computes, and what the learner's layer does on this rank.
+        The values of the serial layer, and the run of the learner's layer on this rank.
     """
     right, gradient = _serial(trial, case)
     module, found = trial.run_function(_cut, case, seconds=SECONDS) or (None, None)

@@ -65,7 +65,7 @@ def vocabulary_cross_entropy(check: Check) -> str:
 
 def _case(trial: Trial, scale: float, shape: tuple[int, ...], lowered: str) -> None:
     n, r, pick = trial.size, trial.rank, trial.draw.randrange
-    part = 2 * pick(16, 21)  # so many scores that they are known by their bytes
+    part = 2 * pick(16, 21)  # so many scores that their bytes identify them
     whole = (random(trial.draw, *shape, n * part) * scale).clamp(-1000, 1000)
     if lowered == "rank":
         whole.unflatten(-1, (n, part))[..., pick(n), :] -= 900

@@ -1,4 +1,4 @@
-"""Checks of lab 07, Triton kernels: one module an exercise."""
+"""Checks of lab 07, Triton kernels: one module for each exercise."""
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.triton.adam_group import adam_group

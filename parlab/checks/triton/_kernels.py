@@ -44,12 +44,12 @@ MASKED = Mistakes(
 
 @dataclass
 class KernelCall:
-    """What one call did on this rank.
+    """The record of one call on this rank.
 
     Attributes:
         arena: the guarded buffers of the arguments; `before` is their memory before the call.
-        result: what the function returned.
-        launches, accesses: what its kernels did.
+        result: the function's result.
+        launches, accesses: the launches and memory accesses of its kernels.
     """
 
     arena: Arena

@@ -32,8 +32,8 @@ MISTAKES = Mistakes(
         "rows may be `x.stride(0)` apart"
     ),
 )
-# Below any number that somebody takes for −∞. Float32 has gaps of 2⁻⁵ there, so that an exponent
-# such as x − (maximum + log of the sum) is rounded to them.
+# Below any number that a function may use as −∞. Float32 has gaps of 2⁻⁵ there, to which an
+# exponent such as x − (maximum + log of the sum) is rounded.
 FAR, FAR_TOLERANCE = -300_000, 2 * 2.0**-5
 LOWEST = -3e38  # close to the lowest float32
 

@@ -102,7 +102,7 @@ class Step:
         return None
 
     def sends_at_most(self, times: int) -> Finding | None:
-        """Allow so many times the parameters' bytes, times (N−1)/N as on a ring."""
+        """Allow `times` the parameters' bytes, times (N−1)/N as on a ring."""
         others = self.trial.size - 1
         got = self.record.ring_bytes / (self.shard_bytes * others) if others else 0.0
         if got <= SLACK * times:

@@ -88,7 +88,7 @@ def watch_parameters(model: nn.Module, stage: Any) -> dict[str, int]:
 def whole_at_most(
     step: Step, mistake: Callable[..., Finding], limits: Mapping[str, int]
 ) -> list[Requirement]:
-    """Require at most so many bytes of parameters, besides the shards, at each of these times."""
+    """Require at most these bytes of parameters, in addition to shards, at each of these times."""
     times = {
         "forward": "in the forward pass",
         "backward": "in the backward pass",

@@ -1,7 +1,7 @@
-"""The engine of one rank: started, looked into, freed when it is stuck, made usable again.
+"""The engine of one rank: starts it, reports its stack, frees it if it is stuck, and restores it.
 
-`supervisor` is the rank's parent process; all else runs inside the rank. Learners import nothing
-from here: what they use is in `parlab.rank`.
+`supervisor` runs in the rank's parent process, and all other modules run inside the rank. Learners
+import only from `parlab.rank`.
 """
 
-DAMAGE = "parlab_damage"  # under this name a rank publishes what a cell broke: `damage`
+DAMAGE = "parlab_damage"  # the name under which `broken_state` publishes what a cell broke

@@ -1,4 +1,4 @@
-"""`python -m parlab.rank.engine`: the engine of one rank, as its supervisor starts it."""
+"""`python -m parlab.rank.engine` runs the engine of one rank. Its supervisor starts it."""
 
 from parlab.rank.engine.starting import main
 

@@ -1,4 +1,4 @@
-"""What a cell broke that the labs need: told to the kernel when the cell has ended."""
+"""Reports to the kernel, after each cell, whether the cell broke something that the labs need."""
 
 import sys
 from typing import Any
@@ -12,18 +12,20 @@ from parlab.rank.engine.cell_magics import after_cell
 
 
 def install(shell: Any) -> None:
-    """After each cell of `shell`, publish what it broke, as `DAMAGE`; nothing where all is well."""
+    """After each cell of `shell`, publish what it broke as `DAMAGE`, if it broke anything."""
     after_cell(shell, lambda: _report(shell))
 
 
 def _report(shell: Any) -> None:
-    if found := _found(shell):
-        publish_data({DAMAGE: found})
+    if damage := _damage(shell):
+        publish_data({DAMAGE: damage})
 
 
-def _found(shell: Any) -> str:
-    """What is gone: the process soon ("exit"), MPI itself ("mpi"), a communicator of parlab's
-    ("comm"), torch's groups ("torch").
+def _damage(shell: Any) -> str:
+    """Return what the cell broke, or "".
+
+    "exit": the process will end. "mpi": MPI was finalized. "comm": a communicator of parlab was
+    freed or revoked. "torch": torch's process groups were destroyed.
     """
     if shell.exit_now:
         return "exit"

@@ -1,7 +1,7 @@
-"""Cells that begin with `%%time`, `%%timeit` or `%%capture`: their errors have the learner's lines.
+"""Makes errors in `%%time`, `%%timeit`, and `%%capture` cells show the learner's lines.
 
-IPython compiles the body of the first two under a name that all such cells share, and of the last
-keeps errors to itself.
+IPython compiles all cells with the first two magics under the same file name, and does not raise
+errors of cells with the last one.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ COMPILED_AS = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 
 
 def after_cell(shell: Any, call: Callable[..., None]) -> None:
-    """Call this when a cell of `shell` has ended; not when the body of such a magic has."""
+    """Call `call` when a cell of `shell` has ended, but not when only a magic's body has ended."""
     shell.events.register("post_run_cell", lambda *_: None if _bodies else call())
 
 
 def install(shell: Any) -> None:
-    """Compile such bodies in `shell` under the names that cells have, and raise their errors."""
+    """Compile the bodies of these magics under the file names of cells, and raise their errors."""
     run_magic, run_cell = shell.run_cell_magic, shell.run_cell
     results: list[Any] = []
 
@@ -56,7 +56,7 @@ def install(shell: Any) -> None:
 
 
 def _without_function(code: CodeType) -> CodeType:
-    """Let the function into which `%%timeit` puts the body be named as the body of a cell is."""
+    """Rename the function in which `%%timeit` wraps the body to "<module>", as in other cells."""
     inside = (
         one.replace(co_name="<module>") if isinstance(one, CodeType) else one
         for one in code.co_consts

@@ -1,7 +1,7 @@
-"""What processes that a cell forks must not inherit from this rank.
+"""Resets signal handlers and more in processes that a cell forks.
 
-`multiprocessing` and workers of torch's data loaders start as copies of the rank's process. With
-its handler of SIGTERM, they would answer `terminate()` by stopping the rank's event loop, and live.
+`multiprocessing` and workers of torch's data loaders start as copies of the rank's process. If they
+kept its SIGTERM handler, `terminate()` would stop an event loop and not the child.
 """
 
 import faulthandler
@@ -14,14 +14,14 @@ from parlab.rank.engine.interrupts import is_ours
 
 
 def install(shell: Any) -> None:
-    """Give children of this process Python's own signal handlers, and end them with their cell."""
+    """Give children of this process Python's signal handlers, and end them with their cell."""
     engine = os.getpid()
     stop = signal.getsignal(signal.SIGTERM)  # ipyparallel's; a cell may set another one later
 
     before = threading.local()  # the signals that the forking thread blocks
 
     def block() -> None:
-        # A signal that comes in the child before `reset` would be lost: it waits.
+        # A signal that reaches the child before `reset` would be lost, so delay it.
         before.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 
     def unblock() -> None:
@@ -33,13 +33,13 @@ def install(shell: Any) -> None:
         if is_ours(signal.getsignal(signal.SIGINT)):
             signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.set_wakeup_fd(-1)
-        # The supervisor would take a child's stack for the rank's.
+        # Otherwise, the supervisor would receive a child's stack as the rank's.
         faulthandler.unregister(signal.SIGUSR1)
         faulthandler.enable(file=2)
         unblock()
 
     def end_child(result: Any) -> None:
-        """End a child of `os.fork` that came to its cell's end, or it would run the next cell."""
+        """End a child of `os.fork` at the end of its cell. Otherwise, it would run later cells."""
         if os.getpid() != engine:
             os._exit(0 if result.success else 1)
 

@@ -1,7 +1,8 @@
-"""Frees this rank when it is stuck, or says where it is, from a thread beside the one that is.
+"""A thread that frees this rank's main thread when it is stuck, or reports where it is.
 
-A rank blocked in MPI is in C, deaf to interrupts, but it let go of Python's lock: another
-thread can revoke the communicator, and the blocked call fails at once, on every rank.
+A call that is blocked in MPI runs C code, which an interrupt cannot end. But it has released
+Python's lock, so another thread can revoke the communicator. Then the blocked call fails at once,
+on every rank.
 """
 
 import contextlib
@@ -18,23 +19,25 @@ from parlab.rank.engine import stacks
 from parlab.rank.engine.interrupts import interrupt, interrupt_taken
 from parlab.rank.engine.tracebacks import is_cell
 
-WAKERS = 6  # as often as the kernel asks for a revocation, at least
-# How far into lists, dicts and objects a communicator is looked for, and among how many of their
-# parts: a variable may hold a data set.
+WAKERS = 6  # at least the number of revocations that the kernel may request
+# The search for communicators looks this deep into lists, dicts, and objects, and at this many
+# parts of each, because a variable may hold a data set.
 DEPTH, WIDTH = 2, 100
 
-# Communicators of this rank alone, to be revoked one at a time: see `_wake`.
+# Communicators of this rank alone. `_wake` revokes one at a time.
 _wakers: list[MPI.Comm] = []
-# How often this rank was freed and made usable again. A request from before the last time comes too
-# late: on a busy machine the next cell may be running already.
+# How often this rank was freed and restored. Requests with a smaller number are too late: on a busy
+# machine, the next cell may already be running.
 _generation = 0
 _lock = threading.Lock()
 
 
 def start(requests: int, output: int) -> None:
-    """Answer the requests that come through this file descriptor, a line each: what, generation.
+    """Start a thread that answers requests.
 
-    Stacks are written into `told`.
+    Args:
+        requests: file descriptor from which it reads lines, each with a request and a generation.
+        output: file descriptor to which it writes stacks.
     """
     arguments = (requests, output)
     threading.Thread(target=_serve, args=arguments, name="parlab-freeing", daemon=True).start()
@@ -53,13 +56,13 @@ def _serve(requests: int, output: int) -> None:
             if what == "stacks":
                 stacks.write(output)
                 continue
-            with _lock, contextlib.suppress(Exception):  # a rank that is not freed is restarted
+            with _lock, contextlib.suppress(Exception):  # the kernel replaces a rank that is stuck
                 if int(generation) == _generation:
                     answers[what]()
 
 
-def begin(generation: int) -> None:
-    """From here on, requests of earlier generations are not answered."""
+def set_generation(generation: int) -> None:
+    """Ignore requests of earlier generations from now on."""
     global _generation
     with _lock:
         _generation = generation
@@ -77,7 +80,7 @@ def revoke() -> None:
     others = emulated.revocable() if emulated else []
     ours = [MPI.COMM_SELF, *world.communicators()]
     for comm in [*ours, *others, *_communicators_in_use(frame)]:
-        # MPI's own pristine communicators are never among them: nothing hands them out.
+        # These never include MPI's original communicators, because parlab does not expose them.
         if comm != MPI.COMM_NULL and not world.is_freed(comm) and not comm.Is_revoked():
             comm.Revoke()
     _wake()
@@ -85,30 +88,31 @@ def revoke() -> None:
 
 
 def _progress() -> None:
-    """Let MPI look after what has come in. A rank that is in no call of MPI does not, and a small
-    send of another rank may wait in vain for this one to take it, also once it is revoked.
+    """Let MPI process incoming messages.
 
-    Few calls: in a rank that computes in Python, each waits some 5 ms to get Python's lock back.
+    MPI does this only during calls. Without it, a small send on another rank may wait forever for
+    this rank, even after the communicator is revoked. There are only a few calls, because each can
+    wait 5 ms for Python's lock if the main thread computes.
     """
     for _ in range(5):
         world.pristine_self.Iprobe()
 
 
 def _wake() -> None:
-    """Wake the calls of this rank that wait in MPI, so that each looks at its communicator.
+    """Wake this rank's calls that wait in MPI, so that each checks its communicator again.
 
-    Seen on Open MPI 5.0.11: about one revocation in twenty did not reach a call on a communicator
-    of the lab's own, and the ranks had to be started again. Likely because any revocation wakes all
-    calls that wait, those that are not concerned wait on, and one that is just going back to wait
-    does not hear that its own is revoked next. Revoking one more, which nobody uses, wakes it: then
-    it was seen no more, in 250 deadlocks.
+    On Open MPI 5.0.11, about one in twenty revocations of a lab's own communicator did not end a
+    waiting call, so the ranks had to be replaced. The likely cause is that each revocation wakes
+    all waiting calls, and calls on other communicators then wait again. A call that is about to
+    wait again can miss the revocation of its own communicator. Revoking one more communicator,
+    which nobody uses, wakes it once more. With this, the failure did not occur in 250 deadlocks.
     """
     if _wakers:
         _wakers.pop().Revoke()
 
 
 def prepare() -> None:
-    """Make what the next freeing needs. Called by the main thread, outside of any MPI call."""
+    """Make the communicators for `_wake`. The main thread calls this, outside of any MPI call."""
     _wakers.extend(world.pristine_self.Dup() for _ in range(WAKERS - len(_wakers)))
 
 
@@ -118,14 +122,15 @@ def _communicators_in_use(frame: FrameType | None) -> Iterator[MPI.Comm]:
             for variables in (frame.f_locals, frame.f_globals):
                 yield from (comm for _, comm in communicators_of(variables))
         else:
-            # A library's frame: what it holds deeper may be its own, and outlive this cell.
+            # In a library's frame, search less: deeper objects may belong to the library and must
+            # still work after this cell.
             for value in list(frame.f_locals.values()):
                 yield from _communicators_in(value, set(), depth=1, attributes=("comm",))
         frame = frame.f_back
 
 
 def communicators_of(namespace: dict[str, object]) -> Iterator[tuple[str, MPI.Comm]]:
-    """The communicators among these variables, also in containers and attributes, by name."""
+    """Yield (name, communicator) for these variables, including containers and attributes."""
     for name, value in list(namespace.items()):
         yield from ((name, comm) for comm in _communicators_in(value, set()))
 
@@ -133,7 +138,8 @@ def communicators_of(namespace: dict[str, object]) -> Iterator[tuple[str, MPI.Co
 def _communicators_in(
     value: object, visited: set[int], depth: int = DEPTH, attributes: tuple[str, ...] | None = None
 ) -> Iterator[MPI.Comm]:
-    # By type, and past what a class may define: a look must not run code of the objects looked at.
+    # Use the type, and none of the methods that a class may override, so that the search does not
+    # run the learner's code.
     kind = type(value)
     if issubclass(kind, MPI.Comm):
         yield value
@@ -146,9 +152,9 @@ def _communicators_in(
 
 
 def _parts(value: object, attributes: tuple[str, ...] | None) -> list[object]:
-    """What a container or an object holds, or these of its attributes."""
+    """Return the first parts of a container or an object, or only these of its attributes."""
     kind = type(value)
-    with contextlib.suppress(Exception):  # changed by the rank meanwhile, or without attributes
+    with contextlib.suppress(Exception):  # the main thread changed it, or it has no attributes
         if attributes is None and issubclass(kind, dict):
             return list(islice(dict.values(value), WIDTH))
         if attributes is None and issubclass(kind, (list, tuple, set)):

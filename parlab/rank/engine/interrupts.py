@@ -1,7 +1,8 @@
-"""Interrupts of a rank's cell, and which of them cut an import off.
+"""Interrupts a rank's cell, and records whether this interrupted an import.
 
-Python forgets a module whose import was cut off, but not what its submodules and its C++ have done
-by then: imported again, torch fails, or ends the process. A rank that was stopped there says so.
+Python forgets a module whose import was interrupted, but its submodules and its C++ code keep their
+state. If torch is then imported again, the import fails or ends the process. The kernel replaces
+ranks that report an interrupted import.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ _cut_off: dict[str, None] = {}  # modules whose import an interrupt ended
 
 
 def install(kernel: Any) -> None:
-    """Let interrupts of the cells that `kernel` (ipykernel's) runs come through here."""
+    """Handle interrupts of the cells that `kernel` (ipykernel's) runs."""
 
     def pre_handler_hook() -> None:
         kernel.saved_sigint_handler = signal.signal(signal.SIGINT, _interrupt)
@@ -27,23 +28,23 @@ def install(kernel: Any) -> None:
 
 
 def is_ours(handler: object) -> bool:
-    """Return whether this is the handler of cells' interrupts."""
+    """Return True if this is the handler that `install` sets."""
     return handler is _interrupt
 
 
 def cut_off() -> list[str]:
-    """The modules whose import was ended by an interrupt, in this process."""
+    """Return the modules whose import was interrupted in this process."""
     return list(_cut_off)
 
 
 def interrupt() -> None:
-    """Interrupt the cell, as Ctrl-C does; from another thread."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # which would end the process
+    """Interrupt the cell as Ctrl-C does. Called from another thread."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # SIG_DFL would end the process
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def interrupt_taken() -> None:
-    """Interrupt a cell that took Ctrl-C's signal for itself, between two steps of its Python."""
+    """Interrupt a cell that replaced the SIGINT handler, by raising an error in its thread."""
     main = threading.main_thread().ident or 0
     taken = signal.getsignal(signal.SIGINT) is not _interrupt
     if taken and _in_cell(sys._current_frames().get(main)):
@@ -53,7 +54,7 @@ def interrupt_taken() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if not _in_cell(frame):
-        return  # it came too late: the cell has ended, or is about to say how
+        return  # too late: the cell has ended
     if module := importing(frame):
         _cut_off[module] = None
     raise KeyboardInterrupt
@@ -68,9 +69,9 @@ def _in_cell(frame: FrameType | None) -> bool:
 
 
 def importing(frame: FrameType | None) -> str | None:
-    """The module that a cell is importing at `frame`: the outermost, as the cell names it.
+    """Return the outermost module that a cell is importing at `frame`, or None.
 
-    None inside a file of the learner's that is being imported: Python can import that again.
+    Return None inside a learner's own file, which Python can import again.
     """
     module = None
     while frame is not None:

@@ -1,7 +1,7 @@
-"""Finds messages that a cell sent and no rank received: the next cell must not receive them.
+"""Finds messages that a cell sent and no rank received. The next cell must not receive them.
 
-MPI's probes do not see the messages of collective calls, so this asks Open MPI's own counters
-(MPI_T performance variables), which mpi4py does not offer.
+MPI's probes do not find messages of collective calls. This module therefore reads Open MPI's
+counters (MPI_T performance variables), which mpi4py does not provide.
 """
 
 import ctypes
@@ -15,14 +15,14 @@ from parlab.rank import world
 
 UNRECEIVED = b"pml_ob1_unexpected_msgq_length"
 VARIABLE_CLASS = 2  # MPI_T_PVAR_CLASS_SIZE, as Open MPI registers it
-POLLS = 5  # MPI takes in what has arrived when it is called
+POLLS = 5  # MPI processes incoming messages only during calls
 
 
 def find() -> list[tuple[int, int] | None]:
-    """Return source and tag of a waiting message for each communicator of parlab that has some.
+    """Return the source and tag of one waiting message for each communicator that has some.
 
-    None instead of them is a message of a collective call. On an emulated network, a message may
-    take longer than its cell.
+    For a message of a collective call, the entry is None. Communicators of emulated networks are
+    not searched, because their messages may take longer than the cell.
     """
     for _ in range(POLLS):
         world.pristine_self.Iprobe()
@@ -49,7 +49,7 @@ def _count() -> Callable[[MPI.Intracomm], int]:
         and library.MPI_T_pvar_session_create(ctypes.byref(session)) == 0
         and library.MPI_T_pvar_get_index(UNRECEIVED, VARIABLE_CLASS, ctypes.byref(index)) == 0
     )
-    if not started:  # another MPI, or messages that go over a fabric of their own
+    if not started:  # another MPI, or Open MPI uses a fabric that has no such counter
         return lambda comm: int(comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG))
 
     def count(comm: MPI.Intracomm) -> int:
@@ -67,7 +67,7 @@ def _count() -> Callable[[MPI.Intracomm], int]:
 
 
 def _library() -> ctypes.CDLL | None:
-    """The MPI library that mpi4py has loaded; None if it is not Open MPI, or cannot be found."""
+    """Return the MPI library that mpi4py uses, or None if it is not Open MPI or not found."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as maps:
             paths = {line.split()[-1] for line in maps if "/libmpi.so" in line}

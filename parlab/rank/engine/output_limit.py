@@ -1,7 +1,7 @@
-"""Keeps a cell that prints or shows without end from being heard long after it was ended.
+"""Limits the output of a cell.
 
-All that a rank sends is read by the notebook's kernel, which is slower than ranks that print. What
-waits there would be read first, before what later cells print.
+The notebook's kernel reads output more slowly than ranks can print it. Without a limit, the output
+of a cell that prints in an endless loop would delay the output of later cells.
 """
 
 import sys
@@ -13,29 +13,29 @@ from ipykernel.iostream import OutStream
 from parlab.rank.engine.cell_magics import after_cell
 from parlab.runtime.rank_names import LEFT_OUT
 
-MOST_FLUSHES = 100  # in a second; what is written goes out every 0.2 s without any
-# Of a cell: characters on each stream, of which the last are kept as well; and displays, since a
-# browser that is sent thousands of pictures stops answering.
-MOST_CHARACTERS, LAST_CHARACTERS = 12_000_000, 10_000
-MOST_DISPLAYS = 100
+MAX_FLUSHES = 100  # per second; without a flush, output is sent every 0.2 s
+# Limits for a cell: the number of first and of last characters that are kept on each stream, and
+# the number of displays. A browser that receives thousands of pictures stops responding.
+MAX_CHARACTERS, LAST_CHARACTERS = 12_000_000, 10_000
+MAX_DISPLAYS = 100
 
 
 class Printing:
-    """What a cell prints on one stream: its first characters and its last; others are counted.
+    """Sends the first and last characters that a cell prints on a stream, and counts the others.
 
-    The first flushes of a second send at once; what the others had to send goes soon.
+    The first flushes of each second send output at once. Output of later flushes is delayed.
     """
 
     def __init__(self, name: str) -> None:
         self._name, self._stream = name, getattr(sys, name)
         self._write, self._flush = self._stream.write, self._stream.flush
         self._stream.write, self._stream.flush = self.write, self.flush
-        self._stream.close = self.flush  # closed, no cell could end any more
-        self._begin()
+        self._stream.close = self.flush  # if it were really closed, no cell could end any more
+        self._reset()
 
-    def _begin(self) -> None:
-        self._since, self._flushes, self._room = time.monotonic(), 0, MOST_CHARACTERS
-        self._last = ""  # of what there was no room for
+    def _reset(self) -> None:
+        self._since, self._flushes, self._room = time.monotonic(), 0, MAX_CHARACTERS
+        self._last = ""  # the last characters beyond the limit
 
     def write(self, text: str) -> int:
         if self._room > 0:
@@ -49,28 +49,28 @@ class Printing:
         if time.monotonic() > self._since + 1:
             self._since, self._flushes = time.monotonic(), 0
         self._flushes += 1
-        if self._flushes <= MOST_FLUSHES:
+        if self._flushes <= MAX_FLUSHES:
             self._flush()
 
     def end_cell(self) -> None:
-        """Tell of what was left out; ipykernel sends all that waits before the cell has ended.
+        """Write how many characters were left out, and the last ones. ipykernel then sends all.
 
-        A cell that put another stream in this one's place, and left it there, hid all that later
-        cells print, or kept them from ending.
+        If the cell replaced this stream, put it back. Otherwise, the output of later cells would be
+        hidden, or they could not end.
         """
         if getattr(sys, self._name) is not self._stream:
             setattr(sys, self._name, self._stream)
-            self._write(f"(sys.{self._name} is what it was before this cell)\n")
+            self._write(f"(sys.{self._name} was restored after this cell)\n")
         if (left_out := -self._room - len(self._last)) > 0:
             self._write(f"\n… {left_out:,}{LEFT_OUT} …\n")
         self._write(self._last)
-        self._begin()
+        self._reset()
 
 
 class Displays:
-    """What a cell shows beside its text: the first; the others are counted.
+    """Sends the first displays of a cell, and counts the others.
 
-    What clears or replaces something is not sent: a rank cell shows all, in its order.
+    Requests to clear or replace displays are not sent: a rank cell shows everything in order.
     """
 
     def __init__(self, publisher: Any) -> None:
@@ -81,20 +81,20 @@ class Displays:
         if options.get("update"):
             return
         self._count += 1
-        if self._count <= MOST_DISPLAYS:
+        if self._count <= MAX_DISPLAYS:
             self._publish(data, metadata, **options)
 
     def clear_output(self, wait: bool = False) -> None:
         pass
 
     def end_cell(self) -> None:
-        if (more := self._count - MOST_DISPLAYS) > 0:
+        if (more := self._count - MAX_DISPLAYS) > 0:
             self._publish({"text/plain": f"… {more:,} more displays of this cell left out …"})
         self._count = 0
 
 
 def install(shell: Any) -> None:
-    """Bound what each cell of `shell` sends."""
+    """Limit what each cell of `shell` sends."""
     streams = [name for name in ("stdout", "stderr") if isinstance(getattr(sys, name), OutStream)]
-    for bound in (*map(Printing, streams), Displays(shell.display_pub)):
-        after_cell(shell, bound.end_cell)
+    for limited in (*map(Printing, streams), Displays(shell.display_pub)):
+        after_cell(shell, limited.end_cell)

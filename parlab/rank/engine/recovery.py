@@ -1,4 +1,4 @@
-"""Makes the ranks usable again after they were freed: run on all of them by the kernel."""
+"""Makes the ranks usable again after they were freed. The kernel calls this on all ranks."""
 
 import sys
 
@@ -7,7 +7,7 @@ from mpi4py import MPI
 from parlab.rank import world
 from parlab.rank.engine import freeing
 
-_reported: list[MPI.Comm] = []  # communicators that ended, and of which the learner knows
+_reported: list[MPI.Comm] = []  # revoked communicators that were already reported to the learner
 
 
 def recover(
@@ -15,13 +15,17 @@ def recover(
 ) -> dict[str, object]:
     """Renew communicators and process groups. Collective over all ranks.
 
-    `generation` is the number that requests to free this rank carry from here on. With
-    `messages_only`, nothing was revoked: groups on an emulated network stay as they are.
-    Returns `lost`: names in `namespace` whose communicator was revoked since the last time (made by
-    the lab from `comm`, so only the lab knows how to make it again), and `torch`: whether
-    torch.distributed was started anew.
+    Args:
+        namespace: the variables of the cells.
+        generation: the number that requests to free this rank will have from now on.
+        messages_only: True if nothing was revoked. Groups on an emulated network are then kept.
+
+    Returns:
+        `lost`, names in `namespace` with communicators that were revoked since the last call. The
+        lab made them from `comm`, so only the lab can make them again. And `torch`, True if
+        torch.distributed was restarted.
     """
-    freeing.begin(generation)
+    freeing.set_generation(generation)
     emulated = sys.modules.get("parlab.network.registry")
     if messages_only:
         world.renew(kept=emulated.communicators() if emulated else ())
@@ -31,7 +35,7 @@ def recover(
         world.renew()
     freeing.prepare()
     groups = sys.modules.get("parlab.rank.torch_groups")
-    # Ranks agree before they decide: one may have been stopped before it came to import them.
+    # Ranks must agree, because one may have been stopped before it imported these modules.
     if not messages_only and world.comm.allreduce(int(emulated is not None), op=MPI.MIN):
         emulated.renew()
     everywhere = world.comm.allreduce(int(groups is not None), op=MPI.MIN)

@@ -1,10 +1,10 @@
-"""A rank has nobody to ask: the notebook answers only its own kernel."""
+"""Makes `input` raise an error on ranks. Only the notebook's own kernel can ask the user."""
 
 from typing import Any
 
 
 def install(kernel: Any) -> None:
-    """Let `input` and `getpass` in the cells that `kernel` runs raise an error that says so."""
+    """Make `input` and `getpass` raise an error in the cells that `kernel` runs."""
 
     def refuse(*_: object, **__: object) -> str:
         raise RuntimeError("A rank cannot ask for input. Write the value into the cell.")

@@ -1,22 +1,23 @@
-"""Where the main thread is, told from a thread beside it.
+"""Writes the main thread's stack, from another thread.
 
-faulthandler's signal tells it too, whatever the thread does: but it reads frames that the thread
-may be changing, and where a program calls Python from C all the time (as `print` does in a
-notebook) it ends the process, once in some hundred times. With Python's lock held nothing changes.
+faulthandler could do this at any time, when it receives a signal. But it reads frames that the
+thread may be changing. In a program that often calls Python from C, as `print` does in a notebook,
+this ended the process about once in a hundred times. This module holds Python's lock, so frames do
+not change.
 """
 
 import os
 import sys
 import threading
 
-MOST_FRAMES = 1_000
+MAX_FRAMES = 1_000
 
 
 def write(descriptor: int) -> None:
-    """Write the main thread's stack as faulthandler would, its innermost frame first."""
+    """Write the main thread's stack in faulthandler's format, with the innermost frame first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     lines = ["Stack (most recent call first):"]
-    while frame is not None and len(lines) <= MOST_FRAMES:
+    while frame is not None and len(lines) <= MAX_FRAMES:
         code = frame.f_code
         lines.append(f'  File "{code.co_filename}", line {frame.f_lineno or 0} in {code.co_name}')
         frame = frame.f_back

@@ -1,8 +1,10 @@
-"""Starts the engine of one rank: ipyparallel's, with additions.
+"""Starts the engine of one rank: ipyparallel's engine, with these additions.
 
-Its stack can be read from outside at any time (`stacks`; faulthandler, on SIGUSR1), it can be freed
-from outside (`freeing`), its errors show the learner's lines, not the library's (`tracebacks`), its
-number is its MPI rank, and it may start before the controller has.
+- Its stack can be read from outside at any time (`stacks`, or faulthandler on SIGUSR1).
+- It can be freed from outside (`freeing`).
+- Its errors show the learner's lines and not the library's (`tracebacks`).
+- Its number is its MPI rank.
+- It can start before the controller.
 """
 
 import contextlib
@@ -19,28 +21,28 @@ from pathlib import Path
 def prepare() -> None:
     stacks = int(os.environ.pop("PARLAB_STACKS_FD"))
     requests = int(os.environ.pop("PARLAB_REQUESTS_FD"))
-    # MPI first: it installs signal handlers of its own, and faulthandler's must come before them.
+    # Import MPI first, because it installs signal handlers, and faulthandler's must replace them.
     from parlab.rank.engine import freeing
 
-    # The signal goes to the main thread, the one that runs cells: only its stack is wanted.
+    # Cells run in the main thread, so only its stack is needed. It also receives the signal.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
     faulthandler.enable(file=stacks, all_threads=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see Processes of the cluster
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `sigint_blocked`
     freeing.prepare()
     freeing.start(requests, stacks)
 
 
 def connection(file: Path) -> str:
-    """What the controller writes into `file`, once it is all there.
+    """Wait until the controller has written `file`, and return its text.
 
-    There is no deadline: a kernel whose controller does not come ends this rank.
+    There is no deadline, because the kernel ends this rank if its controller does not start.
     """
     while True:
         try:
             text = file.read_text(encoding="utf-8")
             json.loads(text)
             return text
-        except (FileNotFoundError, ValueError):  # not there, or not all of it
+        except (FileNotFoundError, ValueError):  # not written yet, or only in part
             time.sleep(0.01)
 
 
@@ -53,7 +55,7 @@ def main() -> None:
     if file := os.environ.pop("PARLAB_CONNECTION_FILE", ""):
         os.environ["IPP_CONNECTION_INFO"] = connection(Path(file))
     try:
-        # Engines that ask for no number get one as they register, in any order.
+        # Without this option, engines would be numbered in the order in which they register.
         IPEngine.launch_instance([*sys.argv[1:], f"--IPEngine.id={world.comm.rank}"])
         _end(0)
     except SystemExit as end:
@@ -64,10 +66,10 @@ def main() -> None:
 
 
 def _end(status: int) -> None:
-    """End this process: after `quit()` in a cell, or SIGTERM.
+    """End this process, after `quit()` in a cell or SIGTERM, without finalizing MPI.
 
-    MPI's own end waits for all ranks, and they know nothing of it. The supervisor tells the kernel
-    of this one's end, and what it means for the others.
+    MPI_Finalize would wait for the other ranks, which continue to run. The supervisor reports the
+    end to the kernel, which decides what happens to the other ranks.
     """
     for file in (sys.__stdout__, sys.__stderr__):
         with contextlib.suppress(Exception):

@@ -1,14 +1,14 @@
-"""The parent of one rank: reports how it ends, ends it with the notebook, shows where it is.
+"""The parent process of one rank: reports where the rank is and how it ends.
 
-MPI starts this script once for each rank, and it starts the engine as its child. It stays
-outside the rank on purpose. A rank that is stuck in C, or that died, cannot answer for itself;
-its parent knows its exit status, can signal it on any node, and sees the notebook's kernel go
-(the connection closes, however the kernel ended) and takes the rank with it.
+MPI starts this script once for each rank, and the script starts the engine as its child. It is a
+separate process because a rank that is stuck in C, or that died, cannot answer requests. The parent
+knows the rank's exit status and can signal the rank on any node. When the notebook's kernel ends,
+for any reason, the connection to it closes, and the parent ends the rank.
 
-It runs without site-packages and imports nothing of parlab, to start in some 20 ms.
+It runs without site-packages and imports nothing of parlab, so that it starts in about 20 ms.
 
-To the kernel it speaks lines of JSON: `hello`, `stacks`, `processor_seconds`, `exit`. From it come
-`{"do": "stacks" | "processor_seconds" | "free", …}`; a closed connection is the order to end.
+Messages are lines of JSON. It sends `hello`, `stacks`, `processor_seconds`, and `exit` to the
+kernel. It receives `{"do": "stacks" | "processor_seconds" | "free", …}`.
 """
 
 import array
@@ -26,27 +26,28 @@ import termios
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
-# A rank says itself where it is, unless it is in C and holds Python's lock: then faulthandler does.
+# If a rank has not written its stack after this time, it runs C code and holds Python's lock. Then
+# a signal makes faulthandler write the stack.
 STACK_SECONDS = 0.4
-STOPPED = "Stopped by a signal.\n"  # in the place of the stack of a rank that does not run
-END_SECONDS, PAUSE_SECONDS = 30.0, 0.01  # in which a rank ends, and all that it started
+STOPPED = "Stopped by a signal.\n"  # sent instead of a stack if the process is stopped
+END_SECONDS, PAUSE_SECONDS = 30.0, 0.01  # limit for ending the rank and all that it started
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
-def my_rank() -> int:
-    """This process's MPI rank, before MPI is initialized (0 where no launcher set one)."""
+def rank_from_environment() -> int:
+    """Return this process's MPI rank before MPI is initialized, or 0 if no launcher set one."""
     return int(next((os.environ[v] for v in RANK_VARIABLES if v in os.environ), "0"))
 
 
-def my_node() -> str:
-    """This machine's name as MPI's launcher knows it, which is also what Slurm calls it."""
+def node_name() -> str:
+    """Return the name that MPI's launcher, and also Slurm, uses for this machine."""
     return os.environ.get("PMIX_HOSTNAME") or socket.gethostname()
 
 
 def processor_use(pid: int) -> tuple[float, str]:
-    """Processor time that this process has used, and the state of its main thread.
+    """Return the CPU time (s) that a process has used, and the state of its main thread.
 
-    `R` wants the processor, `T` was stopped by a signal; 0 and nothing if the system does not tell.
+    State `R` wants the CPU, and `T` was stopped by a signal. Return 0 and "" if they are unknown.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -57,7 +58,7 @@ def processor_use(pid: int) -> tuple[float, str]:
 
 
 def catches_interrupts(pid: int) -> bool:
-    """Whether a handler of this process takes SIGINT, so that the signal does not end it."""
+    """Return True if the process has a handler for SIGINT, so that the signal does not end it."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
         for line in file:
             if line.startswith("SigCgt:"):
@@ -66,15 +67,15 @@ def catches_interrupts(pid: int) -> bool:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what the rank's children leave behind, so that it is found (Linux)."""
+    """Become the parent of orphaned descendants, so that they can be found (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process, their children, and so on.
+    """Return the children of a process, their children, and so on.
 
-    Also what is below one that has ended: its children are another's only once its last thread has.
+    This includes the descendants of a child that has ended but still has running threads.
     """
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
@@ -97,19 +98,19 @@ class Supervisor:
     def __init__(self, kernel: socket.socket, token: str, engine: list[str]) -> None:
         self.kernel = kernel
         self.buffer = b""
-        self.signal_at: float | None = None  # for its stack, where the rank has not told it before
+        self.signal_at: float | None = None  # when to request the stack by a signal
         self.selector = selectors.DefaultSelector()
 
         # SIGCHLD wakes the loop through this pair, so that an exit is noticed at once.
         woken, wake = socket.socketpair()
         woken.setblocking(False)
         wake.setblocking(False)
-        self.woken, self.wake = woken, wake  # kept: a closed end would wake the loop for ever
+        self.woken, self.wake = woken, wake  # kept: a closed end would wake the loop forever
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-        # The engine's faulthandler writes its stack into one pipe; the other carries requests
-        # to the engine's freeing thread.
+        # The engine writes its stack into one pipe. The other pipe carries requests to the engine's
+        # freeing thread.
         self.stacks, stacks_end = os.pipe()
         requests_end, self.requests = os.pipe()
         os.set_blocking(self.stacks, False)
@@ -122,11 +123,12 @@ class Supervisor:
         self.engine = subprocess.Popen(engine, env=environment, pass_fds=(stacks_end, requests_end))
         os.close(stacks_end)
         os.close(requests_end)
-        # A signal to the whole process group is for the engine; its parent reports what it did.
+        # A signal to the process group is meant for the engine. This process must stay to report
+        # the result.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.engine.terminate())
 
-        self.send(hello=token, rank=my_rank(), pid=self.engine.pid, host=my_node())
+        self.send(hello=token, rank=rank_from_environment(), pid=self.engine.pid, host=node_name())
         self.selector.register(kernel, selectors.EVENT_READ, self.on_kernel)
         self.selector.register(woken, selectors.EVENT_READ, self.on_child)
         self.selector.register(self.stacks, selectors.EVENT_READ, self.on_stacks)
@@ -148,10 +150,11 @@ class Supervisor:
                     self.engine.send_signal(signal.SIGUSR1)
 
     def end(self) -> None:
-        """The kernel is gone, or wants no more of this rank: end it, whatever it is doing.
+        """End the rank and all its descendants, then this process.
 
-        And what it started, and what that started, also in sessions of its own: all of them become
-        this process's children as their parents end, so that no child is left means that none is.
+        Called when the kernel has ended or closed the connection. Descendants whose parents end
+        become children of this process, even if they have sessions of their own. So when no child
+        is left, all have ended.
         """
         end = time.monotonic() + END_SECONDS
         with contextlib.suppress(ChildProcessError):
@@ -184,7 +187,7 @@ class Supervisor:
                     self.send(stacks=STOPPED)
                     return
                 os.write(self.requests, b"stacks 0\n")
-                if self.signal_at is None:  # asked again, it is no later
+                if self.signal_at is None:  # a second request must not delay the signal
                     self.signal_at = time.monotonic() + STACK_SECONDS
             case "free":
                 if request["how"] == "interrupt":
@@ -195,10 +198,10 @@ class Supervisor:
                 self.send(processor_seconds=seconds, state=state)
 
     def before_interrupt(self) -> None:
-        """Let a stopped rank run again, and signal one whose freeing thread does not get to run.
+        """Continue a stopped rank, and signal a rank whose freeing thread cannot run.
 
-        That is the case in C code that holds Python's lock. Some of it, such as the search for a
-        regular expression, still looks for signals.
+        It cannot run while C code holds Python's lock. Some C code, such as a search with a regular
+        expression, checks for signals.
         """
         if processor_use(self.engine.pid)[1] == "T":
             self.engine.send_signal(signal.SIGCONT)
@@ -212,13 +215,13 @@ class Supervisor:
         if self.engine.returncode is None and self.engine.poll() is not None:
             self.on_stacks()
             self.send(exit=self.engine.returncode)
-            # Stay: an exit status other than 0 would make mpiexec end the other ranks as well,
-            # before the kernel has asked them where they are.
+            # Do not exit. An exit status other than 0 would make mpiexec end the other ranks,
+            # before the kernel has requested their stacks.
         if self.engine.returncode is None:
             self.reap_orphans()
 
     def reap_orphans(self) -> None:
-        """Take note of the end of adopted processes; the engine's own is for `poll`."""
+        """Reap adopted processes that have ended, but leave the engine to `poll`."""
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if ended.si_pid == self.engine.pid:
@@ -226,7 +229,7 @@ class Supervisor:
                 os.waitpid(ended.si_pid, 0)
 
     def on_stacks(self) -> None:
-        """Pass on what faulthandler wrote; the pipe ends with the engine."""
+        """Send the stacks that the engine has written. The pipe closes when the engine ends."""
         try:
             while text := os.read(self.stacks, 1 << 16):
                 self.signal_at = None
@@ -238,14 +241,14 @@ class Supervisor:
 
 
 def connect(port: int, hosts: list[str]) -> socket.socket:
-    """A connection to the first of the kernel's host names that answers."""
+    """Return a connection to the first of the kernel's host names that answers."""
     errors = []
     for host in hosts:
         try:
             return socket.create_connection((host, port), timeout=10)
         except OSError as error:
             errors.append(f"{host}: {error}")
-    sys.exit(f"no way from {socket.gethostname()} to the notebook's kernel: {'; '.join(errors)}")
+    sys.exit(f"{socket.gethostname()} cannot connect to the notebook's kernel: {'; '.join(errors)}")
 
 
 def main() -> None:
@@ -253,7 +256,7 @@ def main() -> None:
     kernel = connect(int(port), hosts)
     kernel.settimeout(None)
     kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Sent to other nodes as well: a node that vanishes must be noticed in the end.
+    # The kernel may be on another node, and its failure must be noticed eventually.
     kernel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     Supervisor(kernel, token, sys.argv[1:]).run()
 

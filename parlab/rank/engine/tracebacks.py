@@ -1,4 +1,4 @@
-"""Errors of a rank cell, told by the lines that the learner wrote."""
+"""Shows errors of a rank cell with the lines that the learner wrote."""
 
 import linecache
 import warnings
@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Any
 
 HANDLED = "  while handling "
-MOST_CHARACTERS = 200  # of the error that was handled
-SHOWN_FRAMES = 8  # a recursion without end has a thousand
-# Errors of which IPython shows a text of its own, without the learner's line.
-TOLD_OTHERWISE = (SystemExit, BaseExceptionGroup)
+MAX_CHARACTERS = 200  # of the message of the error that was being handled
+SHOWN_FRAMES = 8  # an endless recursion has a thousand
+# Errors for which IPython shows its own text, without the learner's line.
+FORMATTED_BY_IPYTHON = (SystemExit, BaseExceptionGroup)
 AWAIT = (
     "SyntaxError: `await` does not work at the top of a rank cell. Put it into `async def main()` "
     "and run this: "
@@ -19,10 +19,10 @@ AWAIT = (
 
 
 def install(shell: Any) -> None:
-    """Show errors of cells in `shell` by `frames`.
+    """Show errors of cells in `shell` with the lines that `frames` returns.
 
-    That is clearer than IPython's own text, and much quicker: IPython parses each file in the
-    traceback, which for torch takes seconds.
+    This is clearer than IPython's text, and much faster: IPython parses each file in the traceback,
+    which takes seconds for torch.
     """
     shell.InteractiveTB.structured_traceback = _structured_traceback
     shell.SyntaxTB.structured_traceback = _structured_traceback
@@ -30,13 +30,13 @@ def install(shell: Any) -> None:
 
     def showtraceback(exc_tuple: Any = None, *args: Any, **options: Any) -> None:
         kind, error, tb = shell._get_exc_info(exc_tuple)
-        if isinstance(error, TOLD_OTHERWISE):
+        if isinstance(error, FORMATTED_BY_IPYTHON):
             shell._showtraceback(kind, error, _structured_traceback(kind, error, tb))
         else:
             usual(exc_tuple, *args, **options)
 
     shell.showtraceback = showtraceback
-    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # shown after SystemExit, untruly
+    warnings.filterwarnings("ignore", "To exit: use 'exit'")  # wrong advice after SystemExit
 
 
 def _structured_traceback(
@@ -51,25 +51,28 @@ def _structured_traceback(
 
 
 def _handled(error: BaseException) -> list[str]:
-    """The error in whose handling this one was raised, as by `__exit__` of a `with` block."""
+    """Return a note on the error that was being handled when this one was raised.
+
+    This happens, for example, in `__exit__` of a `with` block. Return no lines if there is none.
+    """
     first = error.__context__
     if first is None or error.__suppress_context__ or isinstance(first, KeyboardInterrupt):
         return []
     place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
-    message = _message(first).partition("\n")[0][:MOST_CHARACTERS]
+    message = _message(first).partition("\n")[0][:MAX_CHARACTERS]
     return [f"{HANDLED}{message}" + (f" ({place})" if place else "")]
 
 
 def _message(error: BaseException) -> str:
-    """The kind and the text of an error, as the reply to the cell has them."""
+    """Return the type and the text of an error in the form that the reply to the cell has."""
     try:
         return f"{type(error).__name__}: {error}".rstrip(": ")
-    except Exception:  # of the learner's own `__str__`
+    except Exception:  # raised by the learner's own `__str__`
         return type(error).__name__
 
 
 def syntax_error(error: SyntaxError) -> list[str]:
-    """The message, the line, and a mark below the place."""
+    """Return the message, the line, and a mark below the position of the error."""
     lines = [f"{type(error).__name__}: {error.msg}"]
     if "'await' outside" in str(error.msg):
         lines[0] = AWAIT
@@ -82,13 +85,13 @@ def syntax_error(error: SyntaxError) -> list[str]:
 
 
 def is_cell(file: str) -> bool:
-    """Whether code of this file was typed in a cell."""
+    """Return True if this is the file name of a cell."""
     # IPython keeps the source of a cell under a temporary folder named for the process.
     return PurePath(file).parent.name.startswith("ipykernel_")
 
 
 def frames(tb: TracebackType | None) -> list[str]:
-    """The learner's lines, innermost first; then where in a library the error was raised."""
+    """Return the learner's lines, innermost first, then the library line that raised the error."""
     lines, raised_in = [], None
     while tb is not None:
         code = tb.tb_frame.f_code

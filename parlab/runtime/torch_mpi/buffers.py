@@ -1,4 +1,4 @@
-"""torch tensors as MPI messages: memory, element types, and what MPI adds them up as."""
+"""Converts torch tensors to MPI buffers, and ReduceOps to MPI's operations and types."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-# MPI counts elements with an int. Longer tensors are sent in pieces, or refused.
+# MPI counts elements with an int. Longer tensors are sent in pieces or refused.
 MAX_COUNT = 2**31 - 1
 
-# An operation that only moves data needs the size of an element, and not its meaning: so bfloat16
-# and bool, which MPI does not have, travel as they are.
+# An operation that only moves data needs only the size of an element. So it can also send bfloat16
+# and bool, which MPI does not have.
 _MOVED_AS = {1: MPI.BYTE, 2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _REDUCED_AS = {
     torch.float32: MPI.FLOAT,
@@ -42,7 +42,7 @@ _OPS = {
     _Op.BOR: MPI.BOR,
     _Op.BXOR: MPI.BXOR,
 }
-# A bool is a byte of 0 or 1, and stays one: sum is "or", product is "and".
+# A bool is a byte of 0 or 1, and the result must be one too. So the sum is "or", the product "and".
 _BOOL_OPS = {
     _Op.SUM: MPI.MAX,
     _Op.PRODUCT: MPI.MIN,
@@ -57,16 +57,16 @@ _ORDERED = (_Op.MIN, _Op.MAX)
 
 
 class Reduction(NamedTuple):
-    """How MPI carries out one `ReduceOp` on tensors of one dtype."""
+    """How MPI computes a `ReduceOp` on tensors of one dtype."""
 
     kind: Any  # the ReduceOp's RedOpType
     op: MPI.Op
-    dtype: torch.dtype  # what is added; another one than the tensor's for bool and 16-bit floats
-    factor: float | torch.Tensor | None  # PREMUL_SUM: each rank's tensor times this, first
+    dtype: torch.dtype  # of MPI's operands; not the tensor's dtype for bool and 16-bit floats
+    factor: float | torch.Tensor | None  # PREMUL_SUM: multiply each rank's tensor by this first
 
 
 def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> Reduction:
-    """The reduction for a `ReduceOp` on tensors of `dtype`; ValueError where there is none."""
+    """Return the reduction for a `ReduceOp` on tensors of `dtype`. Raises ValueError if none."""
     kind, mpi_op, reduced_dtype = _reduction(op.op, dtype)
     factor = op.__getstate__()[1] if kind == _Op.PREMUL_SUM else None
     return Reduction(kind, mpi_op, reduced_dtype, factor)
@@ -89,10 +89,11 @@ def _reduction(kind: Any, dtype: torch.dtype) -> tuple[Any, MPI.Op, torch.dtype]
     return kind, _OPS[kind], reduced_dtype
 
 
-def before(tensor: torch.Tensor, how: Reduction, in_place: bool) -> torch.Tensor:
-    """What MPI reduces: contiguous, of `how.dtype`, multiplied by the factor.
+def prepare_reduction(tensor: torch.Tensor, how: Reduction, in_place: bool) -> torch.Tensor:
+    """Return MPI's operand: contiguous, of `how.dtype`, and multiplied by the factor.
 
-    It is `tensor`'s own memory where nothing has to change, or where that is allowed.
+    It shares the memory of `tensor` if no value changes, or if `in_place` is True and the dtype and
+    the layout can stay the same.
     """
     ready = dense(tensor)
     if how.dtype is not ready.dtype:
@@ -103,8 +104,8 @@ def before(tensor: torch.Tensor, how: Reduction, in_place: bool) -> torch.Tensor
     return ready
 
 
-def after(reduced: torch.Tensor, how: Reduction, size: int) -> torch.Tensor:
-    """Finish the operation on what MPI reduced over `size` ranks, in place."""
+def finish_reduction(reduced: torch.Tensor, how: Reduction, size: int) -> torch.Tensor:
+    """Finish the operation on MPI's result over `size` ranks, in place, and return it."""
     if how.kind == _Op.AVG:
         integer = not (reduced.dtype.is_floating_point or reduced.dtype.is_complex)
         reduced.div_(size, rounding_mode="trunc" if integer else None)
@@ -112,9 +113,9 @@ def after(reduced: torch.Tensor, how: Reduction, size: int) -> torch.Tensor:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` itself where MPI can read its memory as it lies, else a contiguous copy.
+    """Return `tensor` itself if MPI can read its memory, otherwise a contiguous copy.
 
-    Raises ValueError for tensors that are not on the CPU, or sparse.
+    Raises ValueError if the tensor is sparse or not on the CPU.
     """
     if not tensor.is_cpu:
         raise ValueError(
@@ -131,7 +132,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy_back(result: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Bring `result` into `tensor`, unless it is the same memory."""
+    """Copy `result` into `tensor`, unless they share memory."""
     if result.data_ptr() != tensor.data_ptr():
         if tensor.dtype is torch.bool:
             result = result.view(torch.bool)
@@ -139,26 +140,27 @@ def copy_back(result: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def message(tensor: torch.Tensor) -> list[Any]:
-    """A contiguous tensor as mpi4py's [memory, count, type], to be moved."""
+    """Return mpi4py's [memory, count, type] for sending or receiving a contiguous tensor."""
     return [_memory(tensor), _count(tensor), _MOVED_AS[tensor.element_size()]]
 
 
 def blocks(tensor: torch.Tensor, counts: int | Sequence[int]) -> list[Any]:
-    """A contiguous tensor as one block for each rank, to be moved.
+    """Return mpi4py's [memory, counts, type] for a contiguous tensor with a block for each rank.
 
-    `counts`: elements of each rank's block, as a list where mpi4py's call ends in v.
+    `counts` is the number of elements of each block. It is a list if the name of mpi4py's call ends
+    in v.
     """
     _count(tensor)
     return [_memory(tensor), counts, _MOVED_AS[tensor.element_size()]]
 
 
 def operand(tensor: torch.Tensor) -> list[Any]:
-    """A contiguous tensor as mpi4py's [memory, count, type], to be reduced."""
+    """Return mpi4py's [memory, count, type] for reducing a contiguous tensor."""
     return [_memory(tensor), _count(tensor), _REDUCED_AS[tensor.dtype]]
 
 
 def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """A contiguous tensor in pieces that MPI can count; almost always one."""
+    """Split a contiguous tensor into pieces that MPI can count. There is almost always only one."""
     if tensor.numel() <= MAX_COUNT:
         yield tensor
     else:
@@ -177,26 +179,32 @@ def _count(tensor: torch.Tensor) -> int:
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements of all `tensors` in one: a view where they lie so already, else a copy."""
-    view = _one_after_the_other(tensors)
+    """Return the elements of all `tensors` in one tensor. It is a view if they are contiguous."""
+    view = _contiguous_view(tensors)
     return torch.cat([dense(t).view(-1) for t in tensors]) if view is None else view
 
 
 def room_for(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Where to receive what `unflatten` then brings into `tensors`; their own memory if it can."""
-    view = _one_after_the_other(tensors)
+    """Return a buffer for receiving `tensors`. It is their own memory if they are contiguous.
+
+    Afterward, `unflatten` copies the buffer into `tensors`.
+    """
+    view = _contiguous_view(tensors)
     total = sum(t.numel() for t in tensors)
     return torch.empty(total, dtype=tensors[0].dtype) if view is None else view
 
 
 def unflatten(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Copy `buffer`, laid out as by `flat`, into `tensors`, unless it is their memory."""
+    """Copy `buffer`, in the layout of `flat`, into `tensors`, unless it is their memory."""
     for part, tensor in zip(buffer.split([t.numel() for t in tensors]), tensors, strict=True):
         copy_back(part, tensor)
 
 
-def _one_after_the_other(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """A flat view of `tensors` where they fill one stretch of memory, as the chunks of a buffer."""
+def _contiguous_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Return a flat view of `tensors` if they are contiguous in memory, otherwise None.
+
+    The chunks of a buffer are an example.
+    """
     first = dense(tensors[0])
     storage, end = first.untyped_storage().data_ptr(), tensors[0].data_ptr()
     for tensor in tensors:

@@ -1,6 +1,6 @@
-"""The collectives of the mpi4py group: each takes the communicator and whole tensors.
+"""The collectives of the mpi4py group. Each takes the communicator and whole tensors.
 
-Shapes are checked here, on this rank: MPI itself would write past the end, or wait for ever.
+They check the shapes on this rank. MPI itself would write past the end of a buffer, or deadlock.
 """
 
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from parlab.runtime.torch_mpi.buffers import (
-    after,
-    before,
     blocks,
     copy_back,
     dense,
+    finish_reduction,
     flat,
     message,
     operand,
     pieces,
+    prepare_reduction,
     reduction,
     room_for,
     unflatten,
@@ -29,32 +29,32 @@ Tensors = list[torch.Tensor]
 
 
 def all_reduce(comm: MPI.Intracomm, tensor: torch.Tensor, op: dist.ReduceOp) -> None:
-    """Reduce `tensor` over the ranks, in place on all."""
+    """Reduce `tensor` over the ranks, in place on all ranks."""
     how = reduction(op, tensor.dtype)
-    working = before(tensor, how, in_place=True)
+    working = prepare_reduction(tensor, how, in_place=True)
     for piece in pieces(working):
         comm.Allreduce(MPI.IN_PLACE, operand(piece), how.op)
-    copy_back(after(working, how, comm.size), tensor)
+    copy_back(finish_reduction(working, how, comm.size), tensor)
 
 
 def reduce(comm: MPI.Intracomm, tensor: torch.Tensor, op: dist.ReduceOp, root: int) -> None:
-    """Reduce `tensor` over the ranks, in place on the root; the others' stay as they are."""
+    """Reduce `tensor` over the ranks, in place on the root. Other ranks' tensors do not change."""
     how = reduction(op, tensor.dtype)
     is_root = comm.rank == root
-    working = before(tensor, how, in_place=is_root)
+    working = prepare_reduction(tensor, how, in_place=is_root)
     for piece in pieces(working):
         if is_root:
             comm.Reduce(MPI.IN_PLACE, operand(piece), how.op, root)
         else:
             comm.Reduce(operand(piece), None, how.op, root)
     if is_root:
-        copy_back(after(working, how, comm.size), tensor)
+        copy_back(finish_reduction(working, how, comm.size), tensor)
 
 
 def reduce_scatter(
     comm: MPI.Intracomm, output: torch.Tensor, inputs: Tensors, op: dist.ReduceOp
 ) -> None:
-    """Reduce each of `inputs`, one a rank; `output` gets this rank's."""
+    """Reduce each of `inputs`, one for each rank. `output` receives this rank's result."""
     check_one_each(comm, inputs, "input_list")
     counts = [t.numel() for t in inputs]
     if counts[comm.rank] != output.numel():
@@ -68,7 +68,7 @@ def reduce_scatter(
 def reduce_scatter_single(
     comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor, op: dist.ReduceOp
 ) -> None:
-    """Reduce `tensor`, as many equal parts as ranks; `output` gets this rank's."""
+    """Reduce `tensor`, which has equal parts, one for each rank. `output` gets this rank's part."""
     _check_whole(comm, tensor, output, "input", "output")
     _reduce_scatter(comm, output, tensor, [output.numel()] * comm.size, op)
 
@@ -81,16 +81,16 @@ def _reduce_scatter(
     op: dist.ReduceOp,
 ) -> None:
     how = reduction(op, tensor.dtype)
-    whole = before(tensor, how, in_place=False)
+    whole = prepare_reduction(tensor, how, in_place=False)
     apart = output.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
     fits = output.dtype is how.dtype and output.is_contiguous() and apart
     part = dense(output) if fits else torch.empty(output.numel(), dtype=how.dtype)
     comm.Reduce_scatter(operand(whole), operand(part), counts, how.op)
-    copy_back(after(part, how, comm.size), output)
+    copy_back(finish_reduction(part, how, comm.size), output)
 
 
 def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> None:
-    """Copy the root's `tensor` into that of all ranks."""
+    """Copy the root's `tensor` into the `tensor` of all ranks."""
     working = dense(tensor)
     for piece in pieces(working):
         comm.Bcast(message(piece), root)
@@ -99,7 +99,10 @@ def broadcast(comm: MPI.Intracomm, tensor: torch.Tensor, root: int) -> None:
 
 
 def gather(comm: MPI.Intracomm, outputs: Tensors | None, tensor: torch.Tensor, root: int) -> None:
-    """Bring every rank's `tensor` into `outputs`: one a rank on the root, None on the others."""
+    """Copy every rank's `tensor` into the root's `outputs`, one for each rank.
+
+    On other ranks, `outputs` is None.
+    """
     sent = dense(tensor)
     if outputs is None:
         comm.Gatherv(message(sent), None, root)
@@ -110,7 +113,10 @@ def gather(comm: MPI.Intracomm, outputs: Tensors | None, tensor: torch.Tensor, r
 
 
 def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, root: int) -> None:
-    """Bring `inputs`, one a rank on the root and None on the others, into every rank's `tensor`."""
+    """Copy the root's `inputs`, one for each rank, into every rank's `tensor`.
+
+    On other ranks, `inputs` is None.
+    """
     part = dense(tensor)
     if inputs is None:
         comm.Scatterv(None, message(part), root)
@@ -122,7 +128,7 @@ def scatter(comm: MPI.Intracomm, tensor: torch.Tensor, inputs: Tensors | None, r
 
 
 def all_gather(comm: MPI.Intracomm, outputs: Tensors, tensor: torch.Tensor) -> None:
-    """Bring every rank's `tensor` into `outputs`, one a rank, of any sizes."""
+    """Copy every rank's `tensor` into `outputs`, one for each rank. Sizes may differ."""
     whole, counts = _room_for(comm, outputs, "tensor_list")
     sent = dense(tensor)
     comm.Allgatherv(message(sent), blocks(whole, counts))
@@ -130,10 +136,13 @@ def all_gather(comm: MPI.Intracomm, outputs: Tensors, tensor: torch.Tensor) -> N
 
 
 def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Bring every rank's `tensor` into `output`, one after the other; it may lie there already."""
+    """Copy every rank's `tensor` into `output`, in the order of ranks.
+
+    `tensor` may be this rank's part of `output`.
+    """
     _check_whole(comm, output, tensor, "output", "input")
     whole, sent = dense(output), dense(tensor)
-    # MPI forbids memory that is sent and received at once, except so; NCCL takes it as it is.
+    # MPI requires IN_PLACE if a rank sends its part of `output`. NCCL allows it without that.
     own = whole.data_ptr() + comm.rank * sent.nbytes
     given = MPI.IN_PLACE if sent.numel() and sent.data_ptr() == own else message(sent)
     comm.Allgather(given, blocks(whole, sent.numel()))
@@ -141,7 +150,7 @@ def all_gather_single(comm: MPI.Intracomm, output: torch.Tensor, tensor: torch.T
 
 
 def all_to_all(comm: MPI.Intracomm, outputs: Tensors, inputs: Tensors) -> None:
-    """Send `inputs[r]` to rank r, and receive `outputs[r]` from it; of any sizes."""
+    """Send `inputs[r]` to each rank r, and receive `outputs[r]` from it. Sizes may differ."""
     check_one_each(comm, inputs, "input_tensor_list")
     received, counts = _room_for(comm, outputs, "output_tensor_list")
     sent = flat(inputs)
@@ -158,7 +167,7 @@ def all_to_all_single(
 ) -> None:
     """Send parts of `tensor` to all ranks, and receive parts of `output` from them.
 
-    Splits count rows for each rank; an empty list stands for equal parts.
+    The splits are numbers of rows for each rank. An empty list means equal parts.
     """
     sent, received = dense(tensor), dense(output)
     comm.Alltoallv(
@@ -169,7 +178,7 @@ def all_to_all_single(
 
 
 def check_one_each(comm: MPI.Intracomm, items: Sequence[Any], name: str) -> None:
-    """Raise ValueError unless there are as many `items` as ranks."""
+    """Raise ValueError unless `items` has one item for each rank."""
     if len(items) != comm.size:
         raise ValueError(f"{name} needs one tensor a rank ({comm.size}), not {len(items)}")
 
@@ -192,7 +201,7 @@ def _room_for(comm: MPI.Intracomm, tensors: Tensors, name: str) -> tuple[torch.T
 
 
 def _counts(comm: MPI.Intracomm, tensor: torch.Tensor, splits: list[int], name: str) -> list[int]:
-    """Elements for each rank, from rows for each rank."""
+    """Convert the number of rows for each rank to the number of elements."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits:
         if rows % comm.size:

@@ -5,22 +5,22 @@
     dist.all_reduce(tensor, group=group)
     DistributedDataParallel(model, process_group=group)
 
-On the CPUs of one machine it is many times faster than Gloo, and ranks that are stuck in it can
-be freed (`group.comm.Revoke()`), which Gloo's cannot. CUDA tensors travel through the host's memory
-(see `staging`), so ranks may share a GPU, tags count, and messages arrive in any order, none of
-which NCCL offers. What differs from Gloo:
+On the CPUs of one machine, it is many times faster than Gloo. Ranks that are stuck in it can be
+freed (`group.comm.Revoke()`), which is impossible with Gloo. CUDA tensors are copied through the
+host's memory (see `staging`). Therefore, unlike with NCCL, ranks can share a GPU, messages have
+tags, and they can arrive in any order. Differences from Gloo:
 
-- A collective is complete when its call returns, also with `async_op=True`: the returned Work is
-  done, nothing overlaps, and no rank goes on before the others have come. `isend`, `irecv` and
-  `batch_isend_irecv` do not block.
-- float16 and bfloat16 are reduced in float32 and rounded once: twice the bytes, a better sum.
+- A collective is complete when its call returns, even with `async_op=True`. Nothing overlaps, and
+  ranks wait for each other in the call. `isend`, `irecv`, and `batch_isend_irecv` do not block.
+- float16 and bfloat16 are reduced in float32 and rounded once. This sends twice the bytes, and the
+  sum is more accurate.
 - bool is reduced logically: SUM and MAX are "or", PRODUCT and MIN are "and".
-- Tensors need not be contiguous; those that are not are copied. Lists of tensors travel as one
-  message, and without a copy where they are the chunks of one buffer.
-- There is no time-out but that of `work.wait(timeout)`, for sends and receives.
+- Tensors that are not contiguous are allowed, and are copied. A list of tensors is sent as one
+  message, without a copy if its tensors are the chunks of one buffer.
+- The only timeout is that of `work.wait(timeout)`, for sends and receives.
 
-FSDP2, DTensor and pipelining run on it too, where they are told to
-(`DeviceMesh.from_group(group, "cpu")`, `PipelineStage(…, group=group)`).
+FSDP2, DTensor, and pipelining can use it as well (`DeviceMesh.from_group(group, "cpu")`,
+`PipelineStage(…, group=group)`).
 """
 
 from typing import Any
@@ -42,10 +42,10 @@ BACKEND = "mpi4py"
 
 
 class MPIGroup(NamedGroup):
-    """A process group over `comm`, an mpi4py communicator; its rank and size are `comm`'s.
+    """A process group over `comm`, an mpi4py communicator, with its rank and size.
 
-    The group reads `comm` at each call: where its handle is renewed in place, the group goes on
-    with the new one. The methods are those that torch.distributed calls; use its functions.
+    Each call reads the handle of `comm`. After the handle is renewed in place, the group uses the
+    new one. torch.distributed calls these methods. Use its functions instead.
     """
 
     backend_name = BACKEND
@@ -53,14 +53,14 @@ class MPIGroup(NamedGroup):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm.rank, comm.size)
         self.comm = comm
-        self._under_way: list[PointToPointWork] = []
+        self._incomplete: list[PointToPointWork] = []
 
     def abort(self) -> None:
-        """Make every call on this group fail, on every rank, for good."""
+        """Make all current and later calls on this group fail, on every rank."""
         self.comm.Revoke()
 
     def shutdown(self) -> None:
-        """Nothing to do: the communicator belongs to whoever made the group."""
+        """Do nothing, because the communicator belongs to the code that made the group."""
 
     @observed
     @through_host(receives=[0], sends=[0])
@@ -204,7 +204,7 @@ class MPIGroup(NamedGroup):
         (tensor,) = tensors
         working = dense(tensor)
         requests = [self._start_send(message(piece), dst, tag) for piece in pieces(working)]
-        work = PointToPointWork(self.comm, requests, working, tensor, ended=self._let_go)
+        work = PointToPointWork(self.comm, requests, working, tensor, ended=self._release)
         return self._keep(work)
 
     def _start_send(self, memory: list[Any], dst: int, tag: int) -> MPI.Request:
@@ -217,24 +217,24 @@ class MPIGroup(NamedGroup):
         working = dense(tensor)
         requests = [self.comm.Irecv(message(piece), src, tag) for piece in pieces(working)]
         arrived = lambda: copy_back(working, tensor)  # noqa: E731
-        work = PointToPointWork(self.comm, requests, working, tensor, arrived, self._let_go)
+        work = PointToPointWork(self.comm, requests, working, tensor, arrived, self._release)
         return self._keep(work)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
 
     def _keep(self, transfer: PointToPointWork) -> PointToPointWork:
-        # A Work that its caller drops must not free memory that MPI still reads or writes.
-        for dropped in list(self._under_way):
-            dropped.has_ended()  # which lets it go
-        self._under_way.append(transfer)
+        # If the caller drops a Work, its memory must stay until MPI no longer uses it.
+        for earlier in list(self._incomplete):
+            earlier.has_ended()  # calls `_release` if it has
+        self._incomplete.append(transfer)
         return transfer
 
-    def _let_go(self, transfer: PointToPointWork) -> None:
-        if transfer in self._under_way:
-            self._under_way.remove(transfer)
+    def _release(self, transfer: PointToPointWork) -> None:
+        if transfer in self._incomplete:
+            self._incomplete.remove(transfer)
 
-    # The names by which torch.distributed called these before 2.13, still used by libraries.
+    # torch.distributed used these names before 2.13, and libraries still use them.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -242,42 +242,42 @@ class MPIGroup(NamedGroup):
     alltoall_base = all_to_all_single
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Nothing to prepare: each operation of a batch is carried out as it comes."""
+        """Do nothing, because each operation of a batch runs when it is called."""
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return CompletedWork([])
 
 
-_handed_out: list[MPIGroup] = []  # at most one: what the next group over all ranks will be
+_existing: list[MPIGroup] = []  # at most one group, which the next group of all ranks will be
 _world: MPI.Intracomm = MPI.COMM_WORLD
 
 
 def register(existing: MPIGroup | None = None) -> None:
-    """Make torch.distributed know `backend="mpi4py"`.
+    """Register `backend="mpi4py"` with torch.distributed.
 
     Args:
-        existing: becomes the next group that is made over all its ranks, instead of a new object.
-            After `destroy_process_group` and a new `init_process_group`, whoever holds it can so
-            go on with it. Groups over some of the ranks are made from its communicator.
-            Without it, groups are made from `MPI.COMM_WORLD`.
+        existing: when torch.distributed makes the next group of all ranks, it gets this object
+            instead of a new one. Objects that hold it can therefore still use it after
+            `destroy_process_group` and `init_process_group`. Groups of some ranks are made from its
+            communicator. By default, groups are made from `MPI.COMM_WORLD`.
 
-    Ranks of torch.distributed must be those of that communicator, in the same order.
+    The ranks of torch.distributed must be those of the communicator, in the same order.
     """
     global _world
-    _handed_out[:] = [existing] if existing is not None else []
+    _existing[:] = [existing] if existing is not None else []
     _world = existing.comm if existing is not None else MPI.COMM_WORLD
     dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _make_group(options: Any, backend_options: Any) -> MPIGroup:
-    """Called by torch.distributed on the ranks of the new group, and on no others."""
+    """Make a group. torch.distributed calls this only on the ranks of the new group."""
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     if ranks[options.group_rank] != _world.rank:
         raise ValueError(
             f"rank {ranks[options.group_rank]} of torch.distributed is rank {_world.rank} of MPI: "
             "pass comm.rank and comm.size to init_process_group"
         )
-    if _handed_out and ranks == list(range(_world.size)):
-        return _handed_out.pop()
+    if _existing and ranks == list(range(_world.size)):
+        return _existing.pop()
     members = _world.group.Incl(ranks)
     return MPIGroup(_world.Create_group(members))

@@ -1,10 +1,10 @@
-"""A process group in Python keeps the name and the description that C++ gives it."""
+"""A base class for process groups in Python that stores the name and description set by C++."""
 
 import torch.distributed as dist
 
 
 class NamedGroup(dist.ProcessGroup):
-    """The methods that C++ calls on a group that has no backend in C++."""
+    """Defines the methods that C++ calls on a group without a backend in C++."""
 
     backend_name = ""
 

@@ -1,4 +1,4 @@
-"""Lets instruments see the calls on a process group that torch's dispatcher does not see."""
+"""Reports calls on a process group that do not pass through torch's dispatcher."""
 
 import functools
 import time
@@ -9,14 +9,14 @@ P = ParamSpec("P")
 G = TypeVar("G")
 R = TypeVar("R")
 
-# Called after each observed method: group, method's name, its arguments, result, start and end
-# (seconds, time.perf_counter).
+# Called after each observed method, with the group, the method's name, its arguments, the result,
+# and the start and end (seconds, time.perf_counter).
 Observer = Callable[[Any, str, tuple[Any, ...], Any, float, float], None]
 observers: list[Observer] = []
 
 
 def observed(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Tell the `observers` of each call of `method`; costs next to nothing while there are none."""
+    """Report each call of `method` to the `observers`. Without any, this takes almost no time."""
 
     @functools.wraps(method)
     def call(self: G, *args: P.args, **kwargs: P.kwargs) -> R:

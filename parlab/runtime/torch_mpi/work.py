@@ -1,4 +1,4 @@
-"""What an operation of the mpi4py group returns: `wait`, `is_completed`, `get_future`."""
+"""The Work objects that operations of the mpi4py group return."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class CompletedWork(dist.Work):
         self._tensors = tensors
 
     def deliver(self, staging: Staging) -> None:
-        """Bring the data, which is on the host, to the caller's tensors on the GPU."""
+        """Copy the data from the host to the caller's tensors on the GPU."""
         staging.copy_back()
         self._tensors = [staging.original(tensor) for tensor in self._tensors]
 
@@ -46,19 +46,19 @@ class CompletedWork(dist.Work):
         return self._tensors
 
     def get_future(self) -> torch.futures.Future:
-        """A future that is done, with the list of tensors as its value."""
+        """Return a future that is done. Its value is the list of tensors."""
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(self._tensors)
         return future
 
 
 class PointToPointWork(dist.Work):
-    """Messages under way: what `isend` and `irecv` return.
+    """A send or receive that may not be complete. `isend` and `irecv` return it.
 
     Args:
-        comm: the communicator that the messages run on.
-        requests: MPI's requests, one for each piece.
-        memory: what MPI reads or writes. It is kept until the end.
+        comm: the communicator of the messages.
+        requests: MPI's requests, one for each piece of the tensor.
+        memory: the tensor that MPI reads or writes, which must be kept until the end.
         tensor: the caller's tensor, which `result` returns.
         on_arrival: called once when the messages are complete.
         ended: called with this object when MPI no longer uses the memory.
@@ -84,7 +84,7 @@ class PointToPointWork(dist.Work):
         self._error: MPI.Exception | None = None
 
     def deliver(self, staging: Staging) -> None:
-        """Bring the data to the caller's tensor on the GPU when it has arrived on the host."""
+        """Copy the data to the caller's tensor on the GPU when it has arrived on the host."""
         arrived = self._on_arrival
 
         def finish() -> None:
@@ -97,14 +97,15 @@ class PointToPointWork(dist.Work):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Block until the memory may be used again.
 
-        Raises RuntimeError after `timeout` (none by default), MPI.Exception when MPI does.
+        Raises RuntimeError after `timeout` (by default, there is none), and errors of MPI as
+        MPI.Exception.
         """
         if self._error is not None:
             raise self._error
         if timeout > NO_TIMEOUT:
             self._wait_until(time.monotonic() + timeout.total_seconds(), timeout)
         while self._requests:
-            # Blocked in MPI and not in Python, so that revoking the communicator ends it.
+            # Block in MPI, not in Python, so that revoking the communicator ends the wait.
             self._attempt(self._requests[0].Wait)
             self._requests.pop(0)
         self._arrived()
@@ -130,25 +131,25 @@ class PointToPointWork(dist.Work):
         except MPI.Exception as error:
             self._requests.clear()
             self._error = error
-            self._let_go()
+            self._release()
             raise
 
     def _arrived(self) -> None:
         if self._on_arrival is not None:
             finish, self._on_arrival = self._on_arrival, None
             finish()
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._ended is not None:
             ended, self._ended = self._ended, None
             ended(self)
 
     def has_ended(self) -> bool:
-        """Whether MPI has done with the memory, well or not."""
+        """Return True if MPI no longer uses the memory, even if a message failed."""
         try:
             return self.is_completed()
-        except MPI.Exception:  # the one who waits gets it
+        except MPI.Exception:  # `wait` raises it again
             return True
 
     def is_success(self) -> bool:
@@ -165,7 +166,10 @@ class PointToPointWork(dist.Work):
         return [self._tensor]
 
     def get_future(self) -> torch.futures.Future:
-        """Waits for the transfer: MPI has no thread that could complete a future later."""
+        """Wait for the messages, and return a future that is done.
+
+        It cannot be completed later, because MPI has no thread for that.
+        """
         future: torch.futures.Future = torch.futures.Future()
         try:
             future.set_result(self.result())
@@ -174,8 +178,8 @@ class PointToPointWork(dist.Work):
         return future
 
     def source_rank(self) -> int:
-        """The rank, in the group, that the tensor came from. For receives, after `wait`."""
+        """Return the rank in the group that sent the tensor. For receives, after `wait`."""
         return self._status.Get_source()
 
-    def _source_rank(self) -> Any:  # torch.distributed.recv asks for it by this name
+    def _source_rank(self) -> Any:  # torch.distributed.recv calls it by this name
         return self.source_rank()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from parlab.setup.doctor import machine, mpi, programs, software, surroundings
 from parlab.setup.doctor.finding import Finding, Status
 
-# In the order in which a reader wants to know, which is also that of cause and effect.
+# In the order of importance for a reader, with causes before their effects.
 EXAMINATIONS: dict[str, Callable[[], Finding]] = {
     "python": software.python,
     "packages": software.packages,
@@ -36,7 +36,7 @@ EXAMINATIONS: dict[str, Callable[[], Finding]] = {
 
 
 def examine(name: str) -> Finding:
-    """Look at one thing; an examination that itself fails is a finding too."""
+    """Run one examination. If it raises an error, return that as a finding."""
     try:
         return EXAMINATIONS[name]()
     except Exception as error:
@@ -46,7 +46,7 @@ def examine(name: str) -> Finding:
 
 
 def main(as_json: bool = False) -> int:
-    """Examine everything and print it; 0 when the labs can run, else 1."""
+    """Examine everything, and print the findings. Return 0 if the labs can run, else 1."""
     if not as_json:
         print("What this machine has, and what it means for the labs\n", flush=True)
     found: dict[str, Finding] = {}

@@ -1,14 +1,14 @@
-"""What an examination found."""
+"""The result of an examination."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-# "note": something is missing or unusual, and the labs run; "fail": they do not.
+# "note": something is missing or unusual, but the labs run. "fail": the labs do not run.
 Status = Literal["ok", "note", "fail"]
 
 
 @dataclass(frozen=True)
 class Finding:
     status: Status
-    found: str  # what is there
-    meaning: str  # what follows for the labs; where something is missing, what to do
+    found: str  # the state of the machine
+    meaning: str  # the consequence for the labs, and what to do if something is missing

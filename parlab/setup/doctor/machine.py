@@ -1,4 +1,4 @@
-"""What the machine itself has: cores, memory, GPUs."""
+"""Examines the machine: cores, memory, GPUs."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ def memory() -> Finding:
 
 
 def _container_limit() -> int | None:
-    """Bytes that this control group may use; None where there is no limit."""
+    """Return the bytes that this control group may use; None if there is no limit."""
     try:
         return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no control groups, or "max"
@@ -93,7 +93,7 @@ def gpus() -> Finding:
 
 
 def _nvidia_smi() -> str:
-    """The machine's GPUs as their driver lists them, or ""."""
+    """Return the list of GPUs that the driver prints, or ""."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""Whether MPI works here: two real ranks are started, and one is freed from a call that waits."""
+"""Examines MPI: starts two real ranks, and frees one of them from a call that waits."""
 
 import json
 import os
@@ -33,7 +33,7 @@ if world.rank == 0:
 
 
 def ranks() -> Finding:
-    """Start two ranks, add a number over them, and revoke a communicator that one waits on."""
+    """Start two ranks, sum a number over them, and revoke a communicator on which one waits."""
     start = time.monotonic()
     code, out, err = _run_probe()
     seconds = time.monotonic() - start
@@ -67,7 +67,7 @@ def ranks() -> Finding:
 
 
 def _whose() -> str:
-    """Return whose MPI was tried, which is all that is known of why it does not start."""
+    """Return which MPI was tried, because nothing else is known about why it does not start."""
     used = Path(mpirun.mpiexec())
     if used.parent == Path(sys.executable).parent:
         return "This is the course's own MPI. What failed above may be the reason."
@@ -75,7 +75,7 @@ def _whose() -> str:
 
 
 def _run_probe() -> tuple[int | None, str, str]:
-    """Exit code (None at the deadline), stdout, stderr of the probe on two ranks."""
+    """Run the probe on two ranks. Return its exit code (None at the deadline), stdout, stderr."""
     process = subprocess.Popen(
         mpirun.command(2, sys.executable, "-c", _PROBE),
         env=os.environ | mpirun.environment(2),
@@ -89,11 +89,11 @@ def _run_probe() -> tuple[int | None, str, str]:
         out, err = process.communicate(timeout=DEADLINE)
         return process.returncode, out, err
     except subprocess.TimeoutExpired:
-        process.terminate()  # and with it the ranks; killed, mpiexec would leave them behind
+        process.terminate()  # mpiexec then ends its ranks, which it could not do if killed
         out, err = process.communicate()
         return None, out, err
 
 
 def _first_words(text: str) -> str:
-    """The first line with words: Open MPI puts what happened there, between rules of dashes."""
+    """Return the first line with words, where Open MPI says what happened, after a rule."""
     return next((line.strip() for line in text.splitlines() if any(map(str.isalpha, line))), "")

@@ -1,4 +1,4 @@
-"""Programs that pip does not install: a browser, bubblewrap, Slurm, ssh."""
+"""Examines programs that pip does not install: a browser, bubblewrap, Slurm, ssh."""
 
 import glob
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from parlab.setup.doctor.finding import Finding
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-# On macOS, and Playwright's own download.
+# The paths on macOS, and of Playwright's download.
 CHROMIUM_PATHS = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
     "/Applications/Chromium.app/Contents/MacOS/Chromium",
@@ -19,19 +19,19 @@ SANDBOX = (
     "Graders can run submissions apart from the machine. Their memory is looked at several times a "
     "second; control groups are not used."
 )
-# What a Slurm consists of, with which tests start one: Debian's munge and slurm-wlm.
+# The services of Slurm, which tests start: Debian's munge and slurm-wlm.
 SLURM_DAEMONS = ("munged", "slurmctld", "slurmd")
-# How a package is installed, where the first of these programs is.
+# The command that installs a package, by the package manager's program.
 PACKAGE_MANAGERS = {
     "apt-get": "apt-get install", "dnf": "dnf install", "zypper": "zypper install",
     "pacman": "pacman -S", "apk": "apk add", "brew": "brew install",
 }  # fmt: skip
-SECONDS = 60  # one that has not started by then does not; on a busy machine a browser takes long
+SECONDS = 60  # the time limit of a program; on a busy machine, a browser needs long to start
 SYSCTL = Path("/proc/sys")
 
 
 def install_command(package: str) -> str:
-    """What a user types to install a system package; without a known manager, in words."""
+    """Return the command to install a system package, or words if the manager is unknown."""
     manager = next((name for name in PACKAGE_MANAGERS if shutil.which(name)), None)
     if manager is None:
         return f"install {package}"
@@ -40,10 +40,10 @@ def install_command(package: str) -> str:
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium or Chrome that starts, which the browser tests drive."""
+    """Return the path of a Chromium or Chrome that starts, for the browser tests; None if none."""
     elsewhere = [path for place in CHROMIUM_PATHS for path in glob.glob(os.path.expanduser(place))]
     for path in filter(None, map(shutil.which, [*CHROMIUM_NAMES, *elsewhere])):
-        # Ubuntu's, without its snap, is a script that only complains.
+        # Without the snap, Ubuntu's chromium is a script that only prints an error.
         if _ran([path, "--version"]).returncode == 0:
             return path
     return None
@@ -61,7 +61,7 @@ def chromium() -> Finding:
 
 
 def find_daemon(name: str) -> str | None:
-    """Path of a system's service; users often do not have its folder in PATH."""
+    """Return the path of a service, whose folder is often not in a user's PATH."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
@@ -95,7 +95,7 @@ def bubblewrap() -> Finding:
     if program is None:
         command = install_command("bubblewrap")
         return Finding("note", "not found", f"Graders need it, but the labs do not: {command}.")
-    # What the grader's sandbox is made of; --disable-userns came with bubblewrap 0.8.
+    # The options of the grader's sandbox. bubblewrap has --disable-userns since version 0.8.
     alone = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     alone += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp", "true"]
     ran = _ran(alone)
@@ -110,7 +110,7 @@ def bubblewrap() -> Finding:
 
 
 def what_forbids_sandboxes(message: str) -> str:
-    """Why bubblewrap does not start here, as far as the system tells, and what to do."""
+    """Return why bubblewrap does not start here, if the system says so, and what to do."""
     kernel = SYSCTL / "kernel"
     if "nknown option" in message:
         return "It is too old: 0.8 or newer is needed."
@@ -135,7 +135,7 @@ def _setting(path: Path) -> str:
 
 
 def _ran(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; one that cannot start, or gives no answer, has failed."""
+    """Run a program to its end. If it cannot start or takes too long, return a failure."""
     try:
         return subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS

@@ -1,4 +1,4 @@
-"""What pip installed: versions against requirements.txt, torch's backends, JupyterLab."""
+"""Examines installed packages: versions in requirements.txt, torch's backends, JupyterLab."""
 
 import importlib.metadata
 import importlib.util
@@ -14,7 +14,7 @@ from parlab.runtime.paths import ROOT
 from parlab.setup.doctor.finding import Finding
 from parlab.setup.venv import VENV
 
-SHOWN = 5  # names; more of them say no more
+SHOWN = 5  # the largest number of names in a finding
 
 
 def python() -> Finding:
@@ -63,7 +63,7 @@ def packages() -> Finding:
 
 
 def locked(text: str) -> list[Requirement]:
-    """The requirements of a requirements.txt that apply to this Python and system."""
+    """Return the requirements of a requirements.txt that apply to this Python and system."""
     lines = (line.split("#")[0].strip() for line in text.splitlines())
     requirements = [Requirement(line) for line in lines if line]
     return [r for r in requirements if r.marker is None or r.marker.evaluate()]

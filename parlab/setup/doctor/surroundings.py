@@ -1,4 +1,4 @@
-"""What surrounds the course: folders, network names, the locale, the environment, line endings."""
+"""Examines folders, network names, the locale, the environment, and line endings."""
 
 import locale
 import os
@@ -18,7 +18,7 @@ from parlab.setup.jupyterlab.folders import problem
 GIB = 2**30
 ENOUGH_DISK = 1  # GiB, for notebooks, the book, and temporary files
 NAME_SECONDS = 5
-# Programs stop at the line endings of Windows in these.
+# Files in which programs do not accept the line endings of Windows.
 UNIX_FILES = ("Makefile", "common.mk", ".ci/packages", ".ci/run", "requirements.txt")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 

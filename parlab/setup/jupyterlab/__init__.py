@@ -1,7 +1,7 @@
-"""JupyterLab as the course wants it.
+"""The course's settings for JupyterLab.
 
-overrides.json holds its settings, custom/ the style of what it shows, contents.py puts what is done
-into the start page.
+overrides.json has its settings, custom/ its styles, and contents.py adds the learner's progress to
+the start page.
 """
 
 import os
@@ -15,10 +15,10 @@ START_PAGE = f"labs/{progress.START_PAGE}"
 
 
 def command(root: Path, *options: str) -> list[str]:
-    """The command line that serves the folder `root`; it opens on the list of labs there.
+    """Return the command that serves the folder `root`, and opens the list of labs.
 
-    Text opens rendered and no pop-up asks for news: see overrides.json, which are defaults that a
-    user's own settings replace. `options` are JupyterLab's.
+    overrides.json has defaults, which a user's own settings replace: text opens rendered, and no
+    pop-up asks about news. `options` are JupyterLab's.
     """
     return [
         *(sys.executable, "-m", "jupyterlab"),
@@ -28,7 +28,7 @@ def command(root: Path, *options: str) -> list[str]:
         "--ServerApp.contents_manager_class=parlab.setup.jupyterlab.contents.Labs",
         "--LabApp.custom_css=True",
         f"--ServerApp.tornado_settings=static_custom_path={SETTINGS / 'custom'}",
-        # JupyterLab refuses root unless told; many containers have no other user.
+        # JupyterLab refuses root without this option, but many containers have no other user.
         *(["--allow-root"] if os.geteuid() == 0 else []),
         *options,
     ]

@@ -1,4 +1,4 @@
-"""The course's files as JupyterLab gets them: the start page tells what is done already."""
+"""Serves the course's files to JupyterLab, and adds the learner's progress to the start page."""
 
 import re
 from pathlib import Path
@@ -16,12 +16,12 @@ _SECTION = """
 When a check passes, it is recorded here. Open this page again to update it.
 
 """
-# Where the page takes that. What stands between the two is replaced each time it is read.
+# The place for the progress. The text between the marks is replaced each time the page is read.
 _PLACE = re.compile(r"(<!-- progress -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Labs(AsyncLargeFileManager):
-    """Files of a folder, as they are; but a start page has the learner's progress put in."""
+    """Serves the unchanged files of a folder, but adds the learner's progress to start pages."""
 
     async def get(self, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         model = await super().get(path, *args, **kwargs)
@@ -32,6 +32,6 @@ class Labs(AsyncLargeFileManager):
 
 
 def with_progress(page: str, folder: Path) -> str:
-    """The start page's text with the table of what is done in `folder` in its place."""
+    """Return the start page's text with the table of progress in `folder`."""
     section = _SECTION.format(table=progress.table(folder))
     return _PLACE.sub(lambda place: place[1] + section + place[2], page)

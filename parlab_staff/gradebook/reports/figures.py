@@ -1,4 +1,4 @@
-"""The numbers of the summary page. Means leave out what could not be graded."""
+"""The numbers of the summary page. Means leave out exercises that could not be graded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class ExerciseRow:
     """A class's results in one exercise: numbers of students by points.
 
     Attributes:
-        share: mean share of its points, 0 to 1; None where nobody's could be graded.
+        share: mean share of its points, 0 to 1; None if no student's could be graded.
     """
 
     key: str
@@ -28,7 +28,7 @@ class ExerciseRow:
 
 
 def exercise_rows(entries: Sequence[Entry], keys: list[str]) -> list[ExerciseRow]:
-    """Return a row for each exercise, lowest share first, over all who handed something in."""
+    """Return a row for each exercise, lowest share first, over all students who submitted."""
     handed_in = [e for entry in entries if entry.handed_in for e in entry.exercises]
     rows = [_row(key, [e for e in handed_in if e.key == key]) for key in keys]
     return sorted(rows, key=lambda row: (row.share is None, row.share))
@@ -51,7 +51,7 @@ def _row(key: str, exercises: list[ExerciseResult]) -> ExerciseRow:
 
 @dataclass(frozen=True)
 class Seconds:
-    """How long the submissions ran, each when it was graded; several may run at a time."""
+    """How long the submissions ran. Several may have run at the same time."""
 
     count: int
     sum: float
@@ -67,10 +67,10 @@ def seconds(entries: Sequence[Entry]) -> Seconds | None:
 
 @dataclass(frozen=True)
 class Totals:
-    """The totals of those who handed in and could be graded, in points after lateness.
+    """The totals of all graded submissions, in points after lateness.
 
     Attributes:
-        bins: how many have below 10 % of the points, below 20 %, …, up to all of them.
+        bins: how many have below 10 % of the points, 10 to 20 %, …, up to all of them.
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""The templates of the pages, in which a student's text always stays text."""
+"""The templates of the pages. They escape students' text, so that it is never HTML."""
 
 from functools import cache
 from typing import Any

@@ -49,7 +49,7 @@ def misconceptions(entries: tuple[Entry, ...]) -> list[Misconception]:
 def normalized(exercise: ExerciseResult) -> str:
     """Return the first line of an exercise's message, without ranks and inputs; "" if none."""
     _, line = _mistake_and_line(exercise)
-    text = line.removesuffix(" These ranks had not finished:")  # a list follows there
+    text = line.removesuffix(" These ranks had not finished:")  # before a list of ranks
     return _INPUT.sub("", _NUMBER.sub("#", text))
 
 

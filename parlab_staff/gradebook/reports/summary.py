@@ -7,7 +7,7 @@ from parlab_staff.gradebook.reports.misconceptions import misconceptions
 from parlab_staff.gradebook.reports.words import number
 from parlab_staff.grading.results import GradeStatus
 
-# Submissions of which nothing ran: their message says why.
+# Statuses whose submissions did not run. Their messages say why.
 _NOT_RUN = (GradeStatus.ERROR, GradeStatus.TIMEOUT, GradeStatus.DIED, GradeStatus.NOT_REACHED)
 
 

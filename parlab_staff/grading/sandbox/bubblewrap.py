@@ -1,4 +1,4 @@
-"""The command that starts a kernel apart from the machine, with bubblewrap.
+"""The command that starts a kernel in a sandbox of bubblewrap.
 
 A process inside can use the system's programs, this Python, parlab (not its grader), and its own
 folders in memory. It has no access to the network, the home folder, solutions, other submissions,
@@ -18,7 +18,7 @@ MIB = 2**20
 WRITABLE = {"/tmp": 512 * MIB, "/dev/shm": 1024 * MIB, "/home/learner": 512 * MIB}
 HOME = "/home/learner"
 SYSTEM = ("/usr",)
-# Folders on some distributions, and links into /usr on others.
+# These are folders on some distributions, and links into /usr on others.
 ROOTS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32")
 FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/localtime", "/etc/fonts")
 # If the grader runs as root, writing here would change the machine, not the sandbox.
@@ -28,7 +28,7 @@ IDS = "1000"
 
 
 class NoSandbox(ValueError):
-    """This machine cannot make a sandbox; the text says what to do."""
+    """This machine cannot create a sandbox. The text says what to do."""
 
 
 def choose(wanted: str) -> str:
@@ -72,7 +72,7 @@ def command(folder: Path, program: list[str]) -> list[str]:
         if not path.is_relative_to("/usr"):
             options += ["--ro-bind", str(path), str(path)]
     options += ["--bind", str(folder), str(folder)]
-    # Last, so that what was mounted below them stays writable.
+    # Last, so that the folders mounted below them stay writable.
     options += ["--remount-ro", "/dev", "--remount-ro", "/"]
     for name, value in environment(Path(HOME)).items():
         options += ["--setenv", name, value]
@@ -85,7 +85,7 @@ def environment(home: Path) -> dict[str, str]:
     return kept | {
         "HOME": str(home),
         "USER": "learner",
-        "LOGNAME": "learner",  # no user database has 1000
+        "LOGNAME": "learner",  # the sandbox has no user database that names user 1000
         "LANG": "C.UTF-8",
         "PATH": os.pathsep.join([str(Path(sys.prefix) / "bin"), "/usr/bin", "/bin"]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -100,7 +100,7 @@ def _root(path: str) -> list[str]:
 
 
 def _devices() -> list[str]:
-    """Return options for the GPUs, by Linux's names for them."""
+    """Return options for the devices of GPUs, which Linux has under these names."""
     found = [str(path) for pattern in GPUS for path in sorted(Path("/dev").glob(pattern))]
     if found and os.path.isdir("/sys"):
         return [o for path in found for o in ("--dev-bind", path, path)] + [

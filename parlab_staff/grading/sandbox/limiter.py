@@ -1,17 +1,17 @@
-"""The parent of one sandbox: ends it when it uses too much, or when the grader ends.
+"""The parent process of one sandbox, which ends it if it uses too much, or if the grader ends.
 
     python limiter.py ENDED FOLDER PARENT FILTER MEMORY PROCESSES DISK COMMAND…
 
-It runs COMMAND, which is bubblewrap's, with the system calls in the file FILTER. It kills all its
-processes when they use more than MEMORY bytes, when they and their threads are more than PROCESSES,
-or when they have written more than DISK bytes into FOLDER. It writes to the file ENDED, as JSON,
-which limit that was ("" for none), and what was last written to stderr.
+It runs COMMAND, which calls bubblewrap, with the filter of system calls in the file FILTER. It
+kills all processes of the sandbox if they use more than MEMORY bytes, if there are more than
+PROCESSES processes and threads, or if they have written more than DISK bytes into FOLDER. It writes
+to the file ENDED, as JSON, which limit was exceeded ("" for none), and the last output on stderr.
 
-It runs outside of the sandbox, which cannot reach it, and imports only the standard library, so
-that it starts in some 20 ms. It ends when process PARENT ends.
+It runs outside of the sandbox, which cannot access it, and imports only the standard library, so
+that it starts in about 20 ms. It ends when process PARENT ends.
 
-Control groups would do the same, but in a container, or for an ordinary user, the grader usually
-may not make any. So memory that belongs to no process is counted where it can be: in files
+Control groups could do this, but a grader in a container, or of an ordinary user, usually may not
+create them. Memory that belongs to no process must therefore be counted separately: in files
 without a name, and in sockets.
 """
 
@@ -35,26 +35,27 @@ OPEN_FILES = 1024  # of one process
 PR_SET_PDEATHSIG = 1
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 KEYCTL_JOIN_SESSION_KEYRING = 1
-KILL_FIRST = "1000"  # when the machine has no memory left
+KILL_FIRST = "1000"  # the score of processes that Linux kills first when memory runs out
 OUTPUT_BYTES = 4000
-# What can wait in a socket, in buffers of the usual size: one that is full, and a message more. One
-# for datagrams takes eleven of such a size, each of another that may be closed again.
+# The most data that can wait in a socket, in buffers of the usual size: a full buffer and one more
+# message. A socket for datagrams takes eleven messages of that size, each from a different socket,
+# which may already be closed.
 BUFFER, IN_A_SOCKET, DATAGRAMS = 212_992, 2, 11
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask for SIGKILL when process `parent` ends, however it ends."""
+    """Ask Linux to kill this process when process `parent` ends in any way."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def with_low_priority() -> None:
-    """Set limits in the child, before the sandbox: low priority, and a keyring of its own."""
+    """Set limits, a low priority, and a new keyring in the child, before the sandbox starts."""
     os.nice(5)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    # Each poll examines all open files.
+    # Limit open files, because each poll examines all of them.
     resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
     # The keyring of the session has the grader's keys, so this process gets its own.
     if number := KEYCTL.get(os.uname().machine):
@@ -70,7 +71,7 @@ def family(pid: int) -> list[int]:
                 contextlib.suppress(OSError, ValueError),
                 open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file,
             ):
-                # pid (name) state parent …; a name may hold anything.
+                # The line is: pid (name) state parent …. The name may contain any character.
                 parent = int(file.read().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
     found = [pid]
@@ -80,7 +81,10 @@ def family(pid: int) -> list[int]:
 
 
 def kill_first_without_memory(pids: list[int]) -> None:
-    """Let the system end these first when memory runs out, even if a process undid that."""
+    """Make Linux kill these processes first when memory runs out.
+
+    Set it again at each call, because processes can change it for themselves.
+    """
     for pid in pids:
         path = f"/proc/{pid}/oom_score_adj"
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
@@ -90,9 +94,9 @@ def kill_first_without_memory(pids: list[int]) -> None:
 
 
 def memory_and_threads(pids: list[int]) -> tuple[int, int]:
-    """Return the bytes that these use, without files shared with the machine; and their threads.
+    """Return how many bytes these processes use, and how many threads they have.
 
-    Memory that several of them share counts for each.
+    Files shared with the machine do not count. Memory that several processes share counts for each.
     """
     held = threads = 0
     for pid in pids:
@@ -109,9 +113,10 @@ def memory_and_threads(pids: list[int]) -> tuple[int, int]:
 
 
 def disk(folder: str) -> float:
-    """Return the bytes in the files below `folder`; names count too, so that empty files add up.
+    """Return the bytes in the files below `folder`. Each name counts, too, even of an empty file.
 
-    The result is infinite if something is hidden: a path that is too long, or no permission.
+    Return infinity if something cannot be read, because its path is too long or permission is
+    missing.
     """
     total = 0
     waiting = [folder]
@@ -124,13 +129,13 @@ def disk(folder: str) -> float:
                 if stat.S_ISDIR(found.st_mode):
                     waiting.append(f"{path}/{name}")
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # removed just now
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # these mean it was just removed
                 return math.inf
     return total
 
 
 def unnamed(pids: list[int]) -> dict[int, int]:
-    """Return the bytes, by device, in files that are open and have no name (any more)."""
+    """Return the bytes, by device, in open files without a name, such as deleted ones."""
     found: dict[tuple[int, int], int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -146,17 +151,18 @@ def unnamed(pids: list[int]) -> dict[int, int]:
 
 
 def in_sockets(pid: int) -> int:
-    """Return the bytes that wait, or can wait, in the sockets of process `pid`'s network.
+    """Return the bytes that wait, or could wait, in the sockets of process `pid`'s network.
 
-    Linux reports what waits in TCP and UDP sockets. Other sockets, also those that no process has
-    open because they are being sent through another, count as all that they can contain.
+    Linux reports the waiting bytes of TCP and UDP sockets. For other sockets, count as much as they
+    can contain. This includes sockets that no process has open, because they are being sent through
+    another socket.
     """
     usual, waiting = BUFFER, 0
     with (
         contextlib.suppress(OSError),
         open("/proc/sys/net/core/wmem_default", encoding="utf-8", errors="replace") as file,
     ):
-        usual = int(file.read())  # more is not to be had: see syscalls
+        usual = int(file.read())  # the filter in `syscalls` prevents larger buffers
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open(f"/proc/{pid}/net/sockstat", encoding="utf-8", errors="replace") as file:
             waiting += IN_A_SOCKET * usual * int(file.readline().split()[2])
@@ -172,7 +178,7 @@ def in_sockets(pid: int) -> int:
 
 
 def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
-    """Return what the sandbox uses too much of, in words; "" if nothing."""
+    """Return which limit the sandbox exceeds, in words; "" if none."""
     max_memory, max_processes, max_disk = limits
     pids = family(child)
     kill_first_without_memory(pids)
@@ -181,12 +187,12 @@ def excess(child: int, folder: str, limits: tuple[int, int, int]) -> str:
         return f"it started more than {max_processes} processes and threads"
     held = unnamed(pids)
     on_disk = held.pop(os.stat(folder).st_dev, 0)
-    for inside in pids[1:2]:  # the first is bubblewrap itself, outside
+    for inside in pids[1:2]:  # the first process is bubblewrap itself, outside of the sandbox
         held_memory += in_sockets(inside)
     if held_memory + sum(held.values()) > max_memory:
         return f"it held more than {max_memory / 2**30:.1f} GiB of memory"
     if disk(folder) + on_disk > max_disk:
-        return f"it wrote more than {max_disk / 2**20:.0f} MiB beside the kernel's sockets"
+        return f"it wrote more than {max_disk / 2**20:.0f} MiB next to the kernel's sockets"
     return ""
 
 
@@ -198,7 +204,7 @@ def filtered(calls: BinaryIO) -> list[str]:
 def start(command: list[str], calls: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        env={},  # the first process in the sandbox would show the grader's to all others
+        env={},  # all processes in the sandbox can read the environment of its first process
         preexec_fn=with_low_priority,
         pass_fds=(calls,),
         stdin=subprocess.DEVNULL,

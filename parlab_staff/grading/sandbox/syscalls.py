@@ -11,8 +11,8 @@ import errno
 import platform
 import struct
 
-# By machine: the kernel's code for it; its numbers of socket(), socketpair(), and setsockopt(); and
-# the refused calls.
+# For each machine: the kernel's code for it; the numbers of socket(), socketpair(), and
+# setsockopt(); and the refused calls.
 _ARCHITECTURES = {
     "x86_64": (0xC000003E, (41, 53, 54), {
         "add_key": 248, "request_key": 249, "keyctl": 250, "userfaultfd": 323, "bpf": 321,
@@ -37,15 +37,15 @@ _EVERYWHERE = {
     "pidfd_getfd": 438, "memfd_secret": 447,
 }  # fmt: skip
 _FAMILIES = (1, 2, 10, 16)  # Unix, IPv4, IPv6, netlink: AF_UNIX …
-_PROTOCOLS = (0, 6, 17)  # the family's own, TCP, UDP
-_SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same by force
+_PROTOCOLS = (0, 6, 17)  # the family's default, TCP, UDP
+_SOL_SOCKET, _BUFFERS = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and their FORCE variants
 _X32 = 0x40000000  # x86_64 has a second set of numbers from here on
 
-# Instructions of the kernel's filters (linux/bpf_common.h), and answers (linux/seccomp.h).
+# Instructions of the kernel's filters (linux/bpf_common.h), and their results (linux/seccomp.h).
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
-_IGNORE = _FAIL | 0  # does nothing, and reports success
-# Places in what the filter reads.
+_IGNORE = _FAIL | 0  # do nothing, and report success
+# Offsets in the data that the filter reads.
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 
 
@@ -81,6 +81,6 @@ def seccomp_filter(machine: str = platform.machine()) -> bytes:
 
 
 def _unless(values: tuple[int, ...], answer: int) -> list[tuple[int, int, int, int]]:
-    """Return tests that go on if the loaded value is one of `values`, and else give `answer`."""
+    """Return instructions that continue if the loaded value is in `values`, or return `answer`."""
     tests = [(_IF_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [*tests, (_RETURN, 0, 0, answer)]

@@ -1,12 +1,12 @@
-"""What may go wrong in an exercise, each kind as a small change of the reference's syntax tree.
+"""Operators that make typical mistakes: small changes of the reference's syntax tree.
 
-An operator gets a node (or a place in a block of statements) and yields what may stand there
-instead. It does not know whether the result runs, or differs: `mutants` throws away what does not
-compile, what cannot run, and what is the same program.
+An operator gets a node, or a position in a block of statements, and yields replacements. It does
+not check them: `generate` drops replacements that do not compile, cannot run, or do not change the
+program.
 
-values         numbers, comparisons, conditions, arithmetic, one name for another
+values         numbers, comparisons, conditions, arithmetic, names
 calls          arguments, wrappers, views and copies, dtypes, slices
-flow           statements left out, twice, in another order or block; loops that miss a round
+flow           dropped, repeated, and moved statements; loops without a round
 communication  peers, roots, communicators, operations, waiting
 """
 

@@ -1,22 +1,22 @@
-"""Arguments, wrappers, views and copies, dtypes, slices."""
+"""Changes arguments, wrappers, views and copies, dtypes, and slices."""
 
 import ast
 from collections.abc import Iterator
 
 from parlab_staff.mutants.operators.kind import Context, NodeOperator, attribute_call, parsed
 
-# What is left out leaves another object of nearly the same meaning.
+# Without one of these functions or methods, an expression still has nearly the same meaning.
 WRAPPERS = {"reversed", "sorted", "list", "tuple", "float", "int", "len", "sum", "abs", "enumerate"}
 METHODS = {
     *("item", "detach", "clone", "copy", "contiguous", "flatten", "ravel", "squeeze", "tolist"),
     *("reshape", "view", "view_as", "to", "float", "double", "backward", "data"),
 }
-# `np.empty_like(x)` has the dtype of x, `np.empty(x.shape)` has the library's own.
+# `np.empty_like(x)` has the dtype of x, but `np.empty(x.shape)` has the library's default.
 LIKE = {"empty_like": "empty", "zeros_like": "zeros", "ones_like": "ones"}
 
 
 def argument_dropped(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """One argument of several left out, so that its default is taken."""
+    """Drop one of several arguments, so that its default is used."""
     if not isinstance(node, ast.Call) or len(node.args) + len(node.keywords) < 2:
         return
     for number in range(len(node.args)):
@@ -26,7 +26,7 @@ def argument_dropped(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def arguments_swapped(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Two arguments in each other's place; source and destination, too."""
+    """Swap two neighboring arguments, or the source and the destination."""
     if not isinstance(node, ast.Call):
         return
     for n in range(len(node.args) - 1):
@@ -39,7 +39,7 @@ def arguments_swapped(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def unwrapped(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """What `reversed`, `.copy()`, `.detach()`, `.item()` and the like were called on."""
+    """Drop a call such as `reversed`, `.copy()`, `.detach()`, or `.item()`; keep its argument."""
     if not isinstance(node, ast.Call):
         return
     if isinstance(node.func, ast.Name) and node.func.id in WRAPPERS and node.args:
@@ -49,7 +49,7 @@ def unwrapped(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def copied(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A copy where a view is wanted: what is written into it goes nowhere."""
+    """Use a copy instead of a view, so that writes into it are lost."""
     if attribute_call(node) in ("reshape", "view", "view_as", "detach", "split"):
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         owner = ast.Call(ast.Attribute(node.func.value, context.copy, ast.Load()), [], [])
@@ -59,7 +59,7 @@ def copied(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def dtype(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """An array of the library's own dtype, or device, where another's is wanted."""
+    """Create an array with the library's default dtype or device instead of another array's."""
     name = attribute_call(node)
     if name in LIKE:
         assert isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -71,7 +71,7 @@ def dtype(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def sliced(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A slice without its start, end or step; all of the array for a part of it."""
+    """Drop the start, end, or step of a slice; or use the whole array instead of a part."""
     if isinstance(node, ast.Slice):
         for name in ("lower", "upper", "step"):
             if getattr(node, name) is not None:
@@ -82,7 +82,7 @@ def sliced(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def mean_or_sum(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A loss that is summed over the samples where their mean is wanted."""
+    """Sum the loss over the samples instead of taking the mean."""
     if attribute_call(node) == "cross_entropy":
         assert isinstance(node, ast.Call)
         total = ast.keyword("reduction", ast.Constant("sum"))
@@ -90,9 +90,9 @@ def mean_or_sum(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def global_generator(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """The library's global random generator for one of the function's own."""
+    """Use the library's global random generator instead of a new one."""
     if attribute_call(node) == "Generator":
-        yield ast.Name("torch", ast.Load())  # torch.manual_seed returns it
+        yield ast.Name("torch", ast.Load())  # torch.manual_seed returns the global generator
 
 
 def _call(node: ast.Call, **changed) -> ast.Call:

@@ -1,4 +1,4 @@
-"""Peers, roots, communicators, operations, waiting: what goes wrong between ranks."""
+"""Changes communication: peers, roots, communicators, operations, and waiting."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ REDUCTIONS = {"Allreduce": "MPI", "allreduce": "MPI", "all_reduce": "dist.Reduce
 
 
 def other_communicator(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """All ranks of the lab, or this one alone, for the communicator that was given."""
+    """Use the communicator of all ranks, or of this rank alone, instead of the given one."""
     if _is_comm(node):
         yield parsed("MPI.COMM_WORLD")
     elif isinstance(node, ast.Call):
@@ -31,21 +31,21 @@ def other_communicator(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def pickled(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Python objects, in small letters, for the array's own memory."""
+    """Send Python objects, with a method in lower case, instead of the array's memory."""
     name = attribute_call(node)
     if name in BUFFERS:
         yield _renamed(node, name.lower())
 
 
 def not_waited(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A request that nobody waits for."""
+    """Start a message without waiting for it."""
     name = attribute_call(node)
     if name in NOT_WAITED:
         yield _renamed(node, NOT_WAITED[name])
 
 
 def send_for_receive(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """`Recv` for `Send` with the same peer, and the other way round."""
+    """Replace `Send` with `Recv` from the same peer, or the reverse."""
     name = attribute_call(node)
     if name not in ("Send", "Recv"):
         return
@@ -57,7 +57,7 @@ def send_for_receive(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def one_after_the_other(node: ast.AST, context: Context) -> Iterator[Statements]:
-    """A send and a receive for one call that does both."""
+    """Replace a call that sends and receives with a send and a receive, in both orders."""
     if not isinstance(node, ast.Expr) or attribute_call(node.value) != "Sendrecv":
         return
     assert isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
@@ -71,7 +71,7 @@ def one_after_the_other(node: ast.AST, context: Context) -> Iterator[Statements]
 
 
 def other_reduction(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """The largest for the sum."""
+    """Compute the maximum instead of the sum."""
     name = attribute_call(node)
     if name in REDUCTIONS:
         assert isinstance(node, ast.Call)
@@ -81,7 +81,7 @@ def other_reduction(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def mean_for_sum(node: ast.AST, context: Context) -> Iterator[ast.AST | Statements]:
-    """A sum over ranks divided by their number."""
+    """Divide a sum over ranks by the number of ranks."""
     if attribute_call(node) == "allreduce":
         assert isinstance(node, ast.Call)
         yield ast.BinOp(node, ast.Div(), parsed("comm.size"))
@@ -95,7 +95,7 @@ def mean_for_sum(node: ast.AST, context: Context) -> Iterator[ast.AST | Statemen
 
 
 def other_collective(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A broadcast for a sum, a sum for a broadcast, nothing for either."""
+    """Replace a sum with a broadcast, a broadcast with a sum, or either with nothing."""
     name = attribute_call(node)
     if name not in ("Allreduce", "allreduce", "Bcast", "bcast", "all_reduce"):
         return
@@ -112,7 +112,7 @@ def other_collective(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def last_rank_is_root(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """The last rank, or every rank itself, for the root."""
+    """Use the last rank, or each rank itself, as the root."""
     if isinstance(node, ast.keyword) and node.arg == "root":
         yield ast.keyword("root", parsed("comm.size - 1"))
         yield ast.keyword("root", parsed("comm.rank"))

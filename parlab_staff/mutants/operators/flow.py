@@ -1,4 +1,4 @@
-"""Statements left out, done twice, in another order or block; loops that miss a round."""
+"""Drops, repeats, reorders, and moves statements, and shortens loops."""
 
 import ast
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ Loop = ast.For | ast.While
 
 
 def statement_dropped(block: Statements, n: int, context: Context) -> Iterator[Statements]:
-    """A line, or a whole block, that is forgotten."""
+    """Drop a line or a whole block."""
     yield [*block[:n], *block[n + 1 :]] or [ast.Pass()]
 
 
 def statements_swapped(block: Statements, n: int, context: Context) -> Iterator[Statements]:
-    """Two neighbors in the wrong order."""
+    """Swap two neighboring statements."""
     if n + 1 < len(block):
         yield [*block[:n], block[n + 1], block[n], *block[n + 2 :]]
 
 
 def statement_twice(block: Statements, n: int, context: Context) -> Iterator[Statements]:
-    """A call, or a sum, that is done once too often."""
+    """Repeat a call or an augmented assignment."""
     if isinstance(block[n], ast.AugAssign) or _is_call(block[n]):
         yield [*block[:n], block[n], *block[n:]]
 
 
 def moved_out(block: Statements, n: int, context: Context) -> Iterator[Statements]:
-    """The last line of a block behind it; the first line of a loop before it."""
+    """Move the last line of a block after it, or the first line of a loop before it."""
     inner = getattr(block[n], "body", [])
     if len(inner) < 2 or not isinstance(block[n], Loop | ast.If | ast.With):
         return
@@ -43,7 +43,7 @@ def moved_out(block: Statements, n: int, context: Context) -> Iterator[Statement
 
 
 def moved_in(block: Statements, n: int, context: Context) -> Iterator[Statements]:
-    """The line behind a block as its last one; the line before a loop as its first one."""
+    """Move the line after a block to its end, or the line before a loop to its start."""
     if isinstance(block[n], Loop | ast.If | ast.With) and n + 1 < len(block):
         body = [*block[n].body, block[n + 1]]
         yield [*block[:n], _with_body(block[n], body), *block[n + 2 :]]
@@ -53,14 +53,14 @@ def moved_in(block: Statements, n: int, context: Context) -> Iterator[Statements
 
 
 def one_rank_only(block: Statements, n: int, context: Context) -> Iterator[Statements]:
-    """What all ranks have to do, done by rank 0 alone."""
+    """Let only rank 0 run a line that all ranks should run."""
     if "comm" in context.arguments and isinstance(block[n], ast.Expr | ast.AugAssign):
         alone = ast.If(parsed("comm.rank == 0"), [block[n]], [])
         yield [*block[:n], alone, *block[n + 1 :]]
 
 
 def loop_short(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A loop without its first or its last round, or in reverse."""
+    """Skip the first or the last round of a loop, or reverse it."""
     if not isinstance(node, ast.For | ast.comprehension):
         return
     rounds = ast.Call(ast.Name("list", ast.Load()), [node.iter], [])
@@ -70,7 +70,7 @@ def loop_short(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def jump(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """`break` for `continue`, and the other way round."""
+    """Replace `continue` with `break`, or the reverse."""
     if isinstance(node, ast.Continue):
         yield ast.Break()
     elif isinstance(node, ast.Break):
@@ -78,13 +78,13 @@ def jump(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def without_context(node: ast.AST, context: Context) -> Iterator[Statements]:
-    """The lines below a `with`, without it."""
+    """Run the lines of a `with` block without it."""
     if isinstance(node, ast.With):
         yield node.body
 
 
 def returned(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """None for the result; two results in the wrong order."""
+    """Return None, or several results in reverse order."""
     if not isinstance(node, ast.Return) or node.value is None:
         return
     yield ast.Return(ast.Constant(None))
@@ -93,7 +93,7 @@ def returned(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def in_place(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A new object under an old name, where the old object is to be changed; another sign."""
+    """Bind a name to a new object instead of changing the old one, or use another operation."""
     if isinstance(node, ast.AugAssign):
         if other := ARITHMETIC.get(type(node.op)):
             yield ast.AugAssign(node.target, other(), node.value)
@@ -109,7 +109,7 @@ def in_place(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def _is_number(node: ast.AugAssign, context: Context) -> bool:
-    """Whether it changes a number, which has no place of its own."""
+    """Return whether this changes a number, for which both ways have the same effect."""
     known = isinstance(node.target, ast.Name) and node.target.id in context.numbers
     return known or isinstance(node.value, ast.Constant)
 

@@ -1,4 +1,4 @@
-"""The type of operators, and what they know of the function around a node."""
+"""The types of operators, and the information about a function that they use."""
 
 import ast
 from collections.abc import Callable, Iterator

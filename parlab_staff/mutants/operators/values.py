@@ -1,4 +1,4 @@
-"""Numbers, comparisons, conditions, arithmetic, and one name for another."""
+"""Changes numbers, comparisons, conditions, arithmetic, and names."""
 
 import ast
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv,
     ast.Pow: ast.Mult,
 }
-# Names and attributes that are easily taken for each other.
+# Names and attributes that are easily confused.
 LOOK_ALIKE = {
     "rank": ("size",),
     "size": ("rank",),
@@ -50,7 +50,7 @@ LOOK_ALIKE = {
 
 
 def constant(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A number one larger or smaller; True for False."""
+    """Add 1 to a number or subtract 1, or replace True with False."""
     if not isinstance(node, ast.Constant):
         return
     if isinstance(node.value, bool):
@@ -63,14 +63,14 @@ def constant(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def comparison(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """≤ for <, and the like."""
+    """Replace a comparison, such as < with ≤."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         other = COMPARISONS[type(node.ops[0])]
         yield ast.Compare(node.left, [other()], node.comparators)
 
 
 def condition(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """A condition negated, or without meaning: always true, or always false."""
+    """Negate a condition, or make it always true or always false."""
     if isinstance(node, ast.If | ast.IfExp):
         fields = {name: value for name, value in ast.iter_fields(node) if name != "test"}
         for test in (ast.UnaryOp(ast.Not(), node.test), ast.Constant(True), ast.Constant(False)):
@@ -87,7 +87,7 @@ def condition(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def logic(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """`or` for `and`, a part of a condition left out, `not` left out."""
+    """Replace `and` with `or`, or drop a part of a condition, a `not`, or a minus sign."""
     if isinstance(node, ast.BoolOp):
         yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
         for number in range(len(node.values)):
@@ -98,7 +98,7 @@ def logic(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def arithmetic(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """Another operation on two numbers; one of the two left out."""
+    """Replace an operation on two numbers, or drop one of the numbers."""
     if isinstance(node, ast.BinOp):
         if other := ARITHMETIC.get(type(node.op)):
             yield ast.BinOp(node.left, other(), node.right)
@@ -107,10 +107,10 @@ def arithmetic(node: ast.AST, context: Context) -> Iterator[ast.AST]:
 
 
 def other_name(node: ast.AST, context: Context) -> Iterator[ast.AST]:
-    """`left` for `right`, `size` for `rank`, `min` for `max`: a name for one that is near it."""
+    """Replace a name with one that is easily confused with it, such as `right` with `left`."""
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
         names = context.twins.get(node.id, ())
-        # `size` may be a number of its own here: what is defined in the function is no builtin.
+        # A variable of the function is not a builtin, even if it has the same name.
         known = () if node.id in context.twins else LOOK_ALIKE.get(node.id, ())
         for name in [*names, *(n for n in known if n in ("min", "max", "any", "all"))]:
             yield ast.Name(name, ast.Load())

@@ -35,7 +35,7 @@ for mistake, name, *edits in (
         "all_recomputed_anyway",
         (RAISE, RAISE + "        return [False] * len(segments)\n"),
     ),
-    (None, "less_than_the_budget", (TEST, TEST.replace(">", ">="))),
+    ("raises", "less_than_the_budget", (TEST, TEST.replace(">", ">="))),
     (None, "fewest_bytes", (LAST, "return list(best[min(best)][1])")),
     (None, "most_bytes", (LAST, "return list(best[max(best)][1])")),
     (None, "worst_of_equal_bytes", (BEST, BEST.replace("min", "max"))),

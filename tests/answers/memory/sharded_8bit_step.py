@@ -82,6 +82,15 @@ for mistake, name, *edits in (
     answers.edit(mistake, name, *edits)
 
 
+WRAPPED = (
+    "(lambda run: lambda *x: torch.utils.checkpoint.checkpoint(run, *x, use_reentrant=False))"
+    "(layer.forward)"
+)
+answers.right_edit(
+    "in_a_function", (f"partial(\n                {CHECKPOINT}\n            )", WRAPPED)
+)
+
+
 @answers.wrong("reduced_twice")
 class HooksInTheForwardPass(Reference):
     """Each inner module's forward pass registers hooks that reduce its gradients."""
@@ -121,15 +130,26 @@ class StatesOfFloats(Reference):
 
 @answers.wrong(None)
 class Reentrant(Reference):
-    """With the older checkpoint, a layer whose input needs no gradient gets none."""
+    """The older checkpoint gives no gradient to a layer whose input needs none."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
         plain = [layer.forward for layer in layers]
         super().__init__(model, layers, lr, group, block_size)
         for layer, forward in zip(layers, plain, strict=True):
-            layer.forward = lambda x, forward=forward: torch.utils.checkpoint.checkpoint(
-                forward, x, use_reentrant=True
-            )
+            layer.forward = partial(torch.utils.checkpoint.checkpoint, forward, use_reentrant=True)
+
+
+@answers.wrong("gradient_kept")
+class ZerosAtTheEnd(Reference):
+    """A gradient that another backward pass has left is in the first step after it."""
+
+    def step(self, loss):
+        loss.backward()
+        part = self.gradient.chunk(self.group.size())[self.group.rank()]
+        dist.reduce_scatter_single(part, self.gradient, group=self.group)
+        adam_8bit_step(self.shard, part, self.state, self.lr, block_size=self.block_size)
+        dist.all_gather_single(self.flat, self.shard, group=self.group)
+        self.gradient.zero_()
 
 
 @answers.right
@@ -172,9 +192,9 @@ class ExchangedAndAdded(Reference):
         dist.all_to_all_single(self.flat, every, group=self.group)
 
 
-@answers.wrong("gradient_kept")
-class ZerosAtTheEnd(Reference):
-    """The gradient is zeroed after the step: another backward pass may come before the next."""
+@answers.right
+class HandlesAndSlices(Reference):
+    """Slices by hand, and handles that are waited for."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
         super().__init__(model, layers, lr, group, block_size)
@@ -182,6 +202,7 @@ class ZerosAtTheEnd(Reference):
         self.shard = self.flat[group.rank() * width :][:width]
 
     def step(self, loss):
+        self.gradient.zero_()
         loss.backward()
         width = len(self.shard)
         part = self.gradient[self.group.rank() * width :][:width].clone()
@@ -190,4 +211,3 @@ class ZerosAtTheEnd(Reference):
         adam_8bit_step(self.shard, part, self.state, self.lr, block_size=self.block_size)
         work = dist.all_gather_single(self.flat, self.shard, group=self.group, async_op=True)
         work.wait()
-        self.gradient.zero_()

@@ -1,4 +1,4 @@
-"""A headless Chromium, and what it opens: the built book, and JupyterLab on a copy of the labs."""
+"""A headless Chromium, and servers for it: the built book, and JupyterLab on a copy of the labs."""
 
 import functools
 import http.server
@@ -27,7 +27,7 @@ QUIET = [
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium, without a window. It ends with these tests: it is never quite idle."""
+    """The system's Chromium, without a window. It ends after these tests, because it uses CPU."""
     need("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=QUIET)
@@ -46,7 +46,7 @@ def running_jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 
 @pytest.fixture
 def jupyterlab(running_jupyterlab: LabServer) -> LabServer:
-    """JupyterLab on a copy of `labs/`, the same for all tests; each finds no tab open."""
+    """JupyterLab on a copy of `labs/`, shared by all tests. Each test starts without open tabs."""
     shutil.rmtree(running_jupyterlab.private / "workspaces", ignore_errors=True)
     return running_jupyterlab
 
@@ -58,7 +58,7 @@ class Silent(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="package")
 def served(full_book: Path) -> Iterator[str]:
-    """Address of the full edition on a free port of this machine, ending in a slash."""
+    """The address of the full edition on a free port of this machine, with a slash at the end."""
     handler = functools.partial(Silent, directory=str(full_book))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A JupyterLab of its own for a test: a free port, a temporary folder, nothing left behind."""
+"""A JupyterLab for a test, with a free port and temporary folders, which leaves nothing behind."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.conftest import wait_until
 
 @dataclass(frozen=True)
 class LabServer:
-    """`root` is the folder that it serves, `private` that of its own files."""
+    """A running JupyterLab, which serves the folder `root` and has its own files in `private`."""
 
     root: Path
     private: Path
@@ -26,7 +26,7 @@ class LabServer:
 
 @contextmanager
 def lab_server(folder: Path, private: Path) -> Iterator[LabServer]:
-    """JupyterLab on `folder`, with the course's settings; its own files go to `private`."""
+    """Start JupyterLab on `folder`, with the course's settings and its own files in `private`."""
     places = {
         "JUPYTER_CONFIG_DIR": "config",
         "JUPYTER_RUNTIME_DIR": "runtime",
@@ -51,8 +51,8 @@ def lab_server(folder: Path, private: Path) -> Iterator[LabServer]:
         family = [*process.children(recursive=True), process]
         started.terminate()
         try:
-            # The server itself has then closed its door. Now and then it waits at the end of Python
-            # for a thread of anyio that nobody told to end (one of four, by py-spy).
+            # The server has then closed its port. At exit, Python sometimes waits for a thread of
+            # anyio that was never ended (one of four, according to py-spy).
             wait_until(
                 lambda: (
                     not any(alive(p) for p in family[:-1])
@@ -69,7 +69,7 @@ def lab_server(folder: Path, private: Path) -> Iterator[LabServer]:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a process still runs; one that ended and was not yet collected does not."""
+    """Return whether a process still runs. A zombie does not."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""A notebook in a JupyterLab window: put text into cells, run them, read what they show."""
+"""A notebook in a JupyterLab window: edits cells, runs them, and reads their outputs."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from playwright.sync_api import Locator, Page, expect
 from tests.book.browser.lab_server import LabServer
 
 OPEN_MS = 120_000
-# A lab's rank cell has 60 s; the machine may be busy.
+# A lab's rank cell may take 60 s, and longer on a busy machine.
 RUN_MS = 180_000
 
-# JupyterLab offers its application object to the page; `panel` is the notebook in front.
+# JupyterLab's application object is available on the page. `panel` is the active notebook.
 _PANEL = "const app = window.jupyterapp; const panel = app.shell.currentWidget;"
 _CELL = _PANEL + "const cell = panel.content.widgets.find((c) => c.model.id === id);"
 
@@ -29,7 +29,7 @@ class LabWindow:
         )
 
     def write(self, cell: str, text: str) -> None:
-        """Replace what the cell with this id holds, by keyboard."""
+        """Replace the text of the cell with this id, by keyboard."""
         self._select(cell)
         self.page.keyboard.press("Enter")
         editor = self.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .cm-content")
@@ -43,7 +43,7 @@ class LabWindow:
         )
 
     def run(self, cell: str) -> str:
-        """Run the cell with this id by keyboard; returns the text of its outputs."""
+        """Run the cell with this id by keyboard. Return the text of its outputs."""
         self._select(cell)
         before = self._count(cell)
         self.page.keyboard.press("ControlOrMeta+Enter")
@@ -59,12 +59,12 @@ class LabWindow:
         return "\n".join(self._texts(output) for output in self._outputs(cell))
 
     def rendered(self, cell: str) -> Locator:
-        """The text of the Markdown cell with this id, brought into view."""
+        """Return the text of the Markdown cell with this id, after scrolling to it."""
         self._select(cell)
         return self.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .myst")
 
     def shown(self) -> Locator:
-        """The outputs of the selected cell, as the learner sees them."""
+        """Return the visible outputs of the selected cell."""
         return self.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .jp-OutputArea-output")
 
     def _select(self, cell: str) -> None:

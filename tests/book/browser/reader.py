@@ -1,22 +1,22 @@
-"""A reader's window: opens pages, and notes all that went wrong with them."""
+"""A reader's window, which opens pages and records their problems."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, Route
 
-DEADLINE_MS = 180_000  # of a machine that has other work
+DEADLINE_MS = 180_000  # long enough for a busy machine
 PHONE = {"width": 360, "height": 740}
 DESK = {"width": 1280, "height": 900}
 
 READY = """() => document.readyState === "complete"
     && document.querySelectorAll("figure.plotly-figure:not(.drawn)").length === 0"""
-# Resolves when MathJax has typeset the page; at once on a page without formulas.
+# This resolves when MathJax has typeset the page, or at once if it has no formulas.
 TYPESET = "() => window.MathJax?.startup?.promise"
 
 
 class Reader:
-    """One window. `problems` lists console errors, failed and foreign requests, with their page."""
+    """One window. `problems` lists console errors, and failed or external requests, with pages."""
 
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
@@ -49,7 +49,7 @@ class Reader:
             self._problem(f"console: {message.text}")
 
     def _failed(self, request: Request) -> None:
-        # Leaving a page cancels what it still loads, as an icon.
+        # Leaving a page cancels its unfinished requests, such as one for an icon.
         if request.failure != "net::ERR_ABORTED":
             self._problem(f"failed ({request.failure}): {request.url}")
 
@@ -65,7 +65,7 @@ class Reader:
 def reader(
     browser: Browser, base: str, viewport: dict[str, int] = DESK, theme: str = "light"
 ) -> Iterator[Reader]:
-    """A fresh window of the size of `viewport`, for a reader whose system asks for `theme`."""
+    """Open a new window with the size of `viewport`, for a reader whose system has `theme`."""
     context = browser.new_context(viewport=viewport, color_scheme=theme)
     try:
         yield Reader(context.new_page(), base)

@@ -1,4 +1,4 @@
-"""Every page of the book in a browser: nothing fails, nothing is fetched, everything is drawn."""
+"""Every page of the book in a browser: it has no errors or external requests, and is complete."""
 
 import contextlib
 from pathlib import Path
@@ -17,7 +17,7 @@ CHAPTERS = [f"book/{source.stem}.html" for source in numbered(ROOT / "book", ".m
 
 @pytest.fixture(params=["http", "file"])
 def base(request: pytest.FixtureRequest, full_book: Path) -> str:
-    """Address of the book: served, and as a folder on disk."""
+    """The address of the book: on a server, and as a folder on disk."""
     if request.param == "http":
         return request.getfixturevalue("served")
     return full_book.as_uri() + "/"
@@ -37,7 +37,7 @@ def test_pages_load_complete_and_fit_the_window(
             if path in CHAPTERS:
                 assert page.locator(".math mjx-container").count(), path
                 assert page.locator("figure.plotly-figure.drawn .slider-container").count(), path
-            # A window that is made larger, as a telephone that is turned.
+            # A window may become larger, such as when a phone is rotated.
             for viewport in (PHONE, DESK):
                 page.set_viewport_size(viewport)
                 width = settled_width(page, viewport["width"])
@@ -50,7 +50,7 @@ def test_pages_load_complete_and_fit_the_window(
 
 
 def settled_width(page: Page, wanted: int) -> int:
-    """How wide the page is once it fits, or after 5 s: the theme's side bars take some frames."""
+    """Return the page's width once it fits, or after 5 s: the theme's sidebars take some frames."""
     page.evaluate("() => new Promise(requestAnimationFrame)")
     with contextlib.suppress(TimeoutError):
         page.wait_for_function(
@@ -60,7 +60,7 @@ def settled_width(page: Page, wanted: int) -> int:
 
 
 def assert_drawn(page: Page, path: str) -> None:
-    """Formulas are typeset without error, tables are tables, and each figure has its curves."""
+    """Assert that formulas have no errors, tables are tables, and each figure has its curves."""
     counts = page.evaluate(
         """() => ({
             formulas: document.querySelectorAll(".math").length,
@@ -81,7 +81,7 @@ def assert_drawn(page: Page, path: str) -> None:
 
 
 def colours(page: Page) -> dict[str, str]:
-    """Colours of the first figure's text and first trace, and of the page's text."""
+    """Return the colors of the first figure's text and first trace, and of the page's text."""
     return page.evaluate(
         """() => {
             const figure = document.querySelector("figure.plotly-figure");
@@ -105,7 +105,7 @@ def test_figures_follow_the_theme_and_keep_the_colours_that_mean_something(
         before = colours(page)
         assert before["theme"] == "light"
         button = page.locator("button.theme-switch-button:visible")
-        for _ in range(3):  # it goes through light, dark and the system's choice
+        for _ in range(3):  # the button cycles through light, dark, and the system's choice
             if page.evaluate("document.documentElement.dataset.theme") == "dark":
                 break
             button.click()
@@ -151,7 +151,7 @@ def test_a_slider_changes_the_curves(
         assert window.problems == []
 
 
-def test_a_folded_solution_unfolds_and_its_output_is_there_before(
+def test_a_folded_solution_unfolds_and_its_output_is_always_visible(
     chromium: Browser, served: str
 ) -> None:
     with reader(chromium, served) as window:

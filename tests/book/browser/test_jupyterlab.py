@@ -1,4 +1,4 @@
-"""The labs where learners do them: in JupyterLab, in a browser."""
+"""The labs in JupyterLab in a browser, as learners use them."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from tests.book.browser.lab_server import LabServer
 from tests.book.browser.lab_window import LabWindow
 
 LAB = "02_data_parallel"
-# Its first exercise, a mistake that people make there, and what the check says of it.
+# The lab's first exercise, a common mistake, and the check's message about it.
 EXERCISE = "sharded_sampler"
 RIGHT, WRONG = "batch[rank::world_size]", "batch[::world_size]"
 MESSAGE = "ranks 0 and 1 have the same share"
@@ -25,7 +25,7 @@ def cells(notebook: Path) -> list[dict]:
 
 
 def of(exercise: str, role: str, among: list[dict]) -> dict:
-    """The cell of an exercise that has the role (a tag)."""
+    """Return the cell of an exercise with this role, which is a tag."""
     return next(
         cell
         for cell in among
@@ -38,7 +38,7 @@ def source(cell: dict) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
+def test_a_check_reports_a_mistake_and_then_passes(
     chromium: Browser, jupyterlab: LabServer
 ) -> None:
     lab = cells(jupyterlab.root / "labs" / f"{LAB}.ipynb")
@@ -67,12 +67,12 @@ def test_a_learner_is_told_what_is_wrong_and_then_that_it_is_right(
         expect(window.shown().filter(has_text=f"✓ {EXERCISE}").first).to_be_visible()
         progress = f"1 of {len(lab_of(EXERCISE).keys)} done"
         expect(window.shown().filter(has_text=progress).first).to_be_visible()
-        started = window.run(before[0]["id"])  # as after a restart
+        started = window.run(before[0]["id"])  # like after a restart
         assert f"{progress}: ✓ A sampler that shards, ○" in started
 
 
 def unfold(hint: Locator) -> None:
-    """Click until it is open: as cells come into view, all text is rendered anew, and folded."""
+    """Click until the hint is open: scrolling renders text again, which folds it."""
     for _ in range(10):
         hint.locator("summary").click()
         with contextlib.suppress(AssertionError):
@@ -81,9 +81,7 @@ def unfold(hint: Locator) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_hints_are_folded_until_they_are_asked_for(
-    chromium: Browser, jupyterlab: LabServer
-) -> None:
+def test_hints_are_folded_until_they_are_clicked(chromium: Browser, jupyterlab: LabServer) -> None:
     lab = cells(jupyterlab.root / "labs" / f"{LAB}.ipynb")
     with_hints = [cell for cell in lab if source(cell).count("<details") > 1]
     assert with_hints

@@ -1,4 +1,4 @@
-"""What a learner sees first: JupyterLab on the list of labs, with links that open them."""
+"""The first page that a learner sees: JupyterLab with a list of links to the labs."""
 
 import json
 
@@ -21,7 +21,7 @@ def test_jupyterlab_opens_on_the_list_of_labs_and_its_links_open_them(
         page = context.new_page()
         page.set_default_timeout(OPEN_MS)
         page.goto(f"{jupyterlab.url}?token={jupyterlab.token}")
-        # jupyterlab-myst has rendered it: a table, and no markup.
+        # jupyterlab-myst has rendered a table without markup.
         start = page.locator(".jp-MarkdownViewer")
         expect(start.locator("h1")).to_have_text("The labs", timeout=OPEN_MS)
         expect(start.locator("table").first.locator("a")).to_have_count(len(rows()))
@@ -33,12 +33,12 @@ def test_jupyterlab_opens_on_the_list_of_labs_and_its_links_open_them(
             expect(page.get_by_role("tab", name=file)).to_be_visible(timeout=OPEN_MS)
             title = page.locator(".jp-Notebook:visible h1").first
             expect(title).to_contain_text(name.split(maxsplit=1)[1], timeout=OPEN_MS)
-        # JupyterLab's own question in a corner, whether it may fetch news, comes before that.
+        # By now, JupyterLab would have asked in a corner whether it may fetch news.
         expect(page.locator(".Toastify__toast")).to_have_count(0)
 
 
 @pytest.mark.timeout(600)
-def test_the_page_tells_what_is_done_and_hints_show_that_they_unfold(
+def test_the_page_shows_progress_and_that_hints_unfold(
     chromium: Browser, jupyterlab: LabServer
 ) -> None:
     exercises = read_lab(ROOT / "solutions" / "01_mpi.py").keys
