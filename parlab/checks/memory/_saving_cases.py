@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab import models
+from parlab.checks.base.compare import equal
+from parlab.checks.base.mistakes import Finding
 
 
 class Case(NamedTuple):
@@ -99,3 +101,12 @@ class Looks(torch.autograd.Function):
 
 def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
     return [[g for g in some if g is not None] for some in gradients]
+
+
+def same_gradients(got: list[Tensor | None], right: list[Tensor | None]) -> Finding | None:
+    found = (
+        equal(one, other, f"gradient {i}")
+        for i, (one, other) in enumerate(zip(got, right, strict=True))
+        if other is not None
+    )
+    return next(filter(None, found), None)

@@ -13,8 +13,17 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
-from parlab.checks.memory._recording_store import RecordingStore, Saves
-from parlab.checks.memory._saving_cases import Case, Looks, block, chain, present, seeded, views
+from parlab.checks.memory._recording_store import RecordingStore, Saves, freed
+from parlab.checks.memory._saving_cases import (
+    Case,
+    Looks,
+    block,
+    chain,
+    present,
+    same_gradients,
+    seeded,
+    views,
+)
 from parlab.memory import LiveStorages, tensor_bytes
 
 MISTAKES = Mistakes(
@@ -132,24 +141,6 @@ def written(store: RecordingStore, expected: Saves, correct: bool) -> Finding | 
     return observed(
         f"{got} tensors with {sum(store.sizes)} bytes are written, expected {right} storages with "
         f"{sum(expected.sizes)} bytes"
-    )
-
-
-def same_gradients(got: list[Tensor | None], right: list[Tensor | None]) -> Finding | None:
-    found = (
-        equal(one, other, f"gradient {i}")
-        for i, (one, other) in enumerate(zip(got, right, strict=True))
-        if other is not None
-    )
-    return next(filter(None, found), None)
-
-
-def freed(left: int, when: str) -> Finding | None:
-    if not left:
-        return None
-    return observed(
-        f"{when}, {left} tickets are still in use: only the graph may refer to them (which is "
-        "never freed if `pack` returns a saved tensor itself: use `tensor.detach()`)"
     )
 
 
