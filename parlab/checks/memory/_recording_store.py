@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from parlab.activation_stores import require_flat
+from parlab.checks.base.mistakes import Finding, observed
 
 
 class RecordingStore:
@@ -87,3 +88,12 @@ class Saves:
         """Return the bytes of all but the storages of some tensors."""
         old = {tensor.untyped_storage() for tensor in before}
         return sum(size for (storage, _), size in self._found.items() if storage not in old)
+
+
+def freed(left: int, when: str) -> Finding | None:
+    if not left:
+        return None
+    return observed(
+        f"{when}, {left} tickets are still in use: only the graph may refer to them (which is "
+        "never freed if `pack` returns a saved tensor itself: use `tensor.detach()`)"
+    )

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab import models
+from parlab.checks.base.compare import equal
+from parlab.checks.base.mistakes import Finding
 
 
 class Case(NamedTuple):
@@ -101,13 +103,10 @@ def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
     return [[g for g in some if g is not None] for some in gradients]
 
 
-def with_hooks_cleared(step: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
-    """Return the result of `step`, and how many hooks it left, which are then removed."""
-    hooks = 0
-    try:
-        result = step(*arguments)
-    finally:
-        while torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-            hooks += 1
-    return result, hooks
+def same_gradients(got: list[Tensor | None], right: list[Tensor | None]) -> Finding | None:
+    found = (
+        equal(one, other, f"gradient {i}")
+        for i, (one, other) in enumerate(zip(got, right, strict=True))
+        if other is not None
+    )
+    return next(filter(None, found), None)

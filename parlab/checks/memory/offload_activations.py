@@ -13,16 +13,16 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
-from parlab.checks.memory._recording_store import RecordingStore, Saves
+from parlab.checks.memory._recording_store import RecordingStore, Saves, freed
 from parlab.checks.memory._saving_cases import (
     Case,
     Looks,
     block,
     chain,
     present,
+    same_gradients,
     seeded,
     views,
-    with_hooks_cleared,
 )
 from parlab.memory import LiveStorages, tensor_bytes
 
@@ -62,13 +62,14 @@ MISTAKES = Mistakes(
     ),
 )
 SMALLEST = 4096
+CASES = {"a transformer block": block, "views": views, "three layers": partial(chain, layers=3)}
 
 
 @check_of(MISTAKES, ranks=1)
 def offload_activations(check: Check) -> str:
     """Compare gradients, and look into the store and the memory at each stage of a step."""
     with check.trial() as trial:
-        for _, make in trial.cases({"a transformer block": block, "views": views}):
+        for _, make in trial.cases(CASES):
             require_step(trial, make(seeded(trial.draw)))
         for _, columns in trial.cases({"a view with strides of its own": 48}, again=False):
             require_strides(trial, columns)
@@ -140,24 +141,6 @@ def written(store: RecordingStore, expected: Saves, correct: bool) -> Finding | 
     return observed(
         f"{got} tensors with {sum(store.sizes)} bytes are written, expected {right} storages with "
         f"{sum(expected.sizes)} bytes"
-    )
-
-
-def same_gradients(got: list[Tensor | None], right: list[Tensor | None]) -> Finding | None:
-    found = (
-        equal(one, other, f"gradient {i}")
-        for i, (one, other) in enumerate(zip(got, right, strict=True))
-        if other is not None
-    )
-    return next(filter(None, found), None)
-
-
-def freed(left: int, when: str) -> Finding | None:
-    if not left:
-        return None
-    return observed(
-        f"{when}, {left} tickets are still in use: only the graph may refer to them (which is "
-        "never freed if `pack` returns a saved tensor itself: use `tensor.detach()`)"
     )
 
 
@@ -297,8 +280,17 @@ def require_cleared(trial: Trial, case: Case) -> None:
 
 def ran(trial: Trial, step: Callable[..., Any], *arguments: Any) -> Any:
     """Run a step with the learner's context manager, and require that it leaves no hooks."""
-    result, hooks = trial.run_function(
-        partial(with_hooks_cleared, step, trial.check.function, *arguments)
-    )
+    hooks = 0
+
+    def cleared() -> Any:
+        nonlocal hooks
+        try:
+            return step(trial.check.function, *arguments)
+        finally:
+            while torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
+                torch._C._autograd._pop_saved_tensors_default_hooks()
+                hooks += 1
+
+    result = trial.run_function(cleared)
     trial.require(lambda: MISTAKES.hooks_left() if hooks else None)
     return result
