@@ -1976,6 +1976,9 @@ panels = {
 drawn, axes = plots.ratio_bars("Your loss, over each of PyTorch's", panels, "yours over PyTorch's")
 
 # %% [markdown]
+# In PyTorch, the loss in chunks is a single operation, and `memory.Peak` does not see the buffers inside it. Its real peak is
+# higher than shown.
+#
 # `torch.optim.Adafactor` differs from the paper in two settings. It has a weight decay, which is off here. And it does not add $\epsilon_1$ to the
 # squares. Instead, the mean of $r$ is at least $\epsilon_1$, the root of $V$ is at least $\epsilon_1$, and $\epsilon_1$ is $1.2 \cdot 10^{-7}$ by default, the
 # gap between 1 and the next float32. **Predict**: for which sizes of gradients do your steps agree with PyTorch's?

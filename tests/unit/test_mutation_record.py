@@ -14,7 +14,11 @@ from parlab_staff.mutants.record import Reason, Score, Survivor
 
 KEYS = [key for lab in labs() for key in lab.keys]
 # Exercises whose mutants have not been tried yet. The book shows them as "not measured".
-NOT_MEASURED = {"online_softmax", "attention", "layer_norm"}
+NOT_MEASURED = {
+    *("online_softmax", "attention", "layer_norm"),
+    *("plan_recomputation", "offload_activations", "chunked_cross_entropy"),
+    *("predict_state_bytes", "adafactor_step"),
+}
 SURVIVOR = Survivor("constant", ["- a", "+ b"], 1, "check")
 
 
