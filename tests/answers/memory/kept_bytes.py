@@ -1,6 +1,11 @@
 """Answers to `kept_bytes`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from parlab.memory import tensor_bytes
 from parlab_staff.answers import Answers
@@ -118,3 +123,61 @@ def counts_sizes_down(forward, model):
         result = forward()
     del result
     return sum(kept.values()) - sum(own.values())
+
+
+class _Count:
+    def __init__(self, model: nn.Module) -> None:
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.ignored = frozenset(p.detach().untyped_storage()._cdata for p in model.parameters())
+
+    def pack(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.ignored:
+            self.storages.setdefault(storage._cdata, storage)
+        return (tensor.detach(),)
+
+    @staticmethod
+    def unpack(packed):
+        (tensor,) = packed
+        return tensor
+
+    def total(self) -> int:
+        total = 0
+        while self.storages:
+            total += self.storages.popitem()[1].nbytes()
+        return total
+
+
+@answers.right
+def object_of_hooks(forward: Callable[[], Any], model: nn.Module) -> int:
+    """The hooks are methods of an object, which keeps the storages themselves."""
+    count = _Count(model)
+    with torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack):
+        forward()
+    return count.total()
+
+
+@answers.right
+def pairs_in_set(forward, model):
+    """A set of pairs (place, bytes), without the pairs of the parameters."""
+
+    def pair(tensor):
+        storage = tensor.data.untyped_storage()
+        return storage.data_ptr(), len(storage)
+
+    pairs = set()
+
+    def pack(tensor):
+        pairs.add(pair(tensor))
+        return tensor.data
+
+    def unpack(data):
+        return data.view_as(data)
+
+    hooks = saved_tensors_hooks(pack, unpack)
+    hooks.__enter__()
+    try:
+        forward()
+    finally:
+        hooks.__exit__()
+    return sum(size for _, size in pairs - {pair(p) for p in model.parameters()})

@@ -1,10 +1,14 @@
 """Answers to `offload_activations`."""
 
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from parlab.activation_stores import Store
 from parlab_staff.answers import Answers
 
 answers = Answers("offload_activations")
@@ -206,3 +210,169 @@ answers.edit(  # buffers that are not persistent are no part of the state
     ("(*module.parameters(), *module.buffers())", "module.state_dict(keep_vars=True).values()"),
 )
 answers.right_edit("copy_of_what_is_written", ("store.write(flat)", "store.write(flat.clone())"))
+
+
+@answers.right
+@contextmanager
+def as_strided(module: nn.Module, store: Store, smallest: int = 4096) -> Iterator[None]:
+    """Views are restored with as_strided on the bytes that were read."""
+    own = [weakref.ref(t.untyped_storage()) for t in (*module.parameters(), *module.buffers())]
+    last_ticket = weakref.WeakKeyDictionary()
+    last_read = weakref.WeakKeyDictionary()
+
+    def recall(table, key):
+        return table[key]() if key in table else None
+
+    def as_bytes(storage):
+        return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+    def pack(tensor: Tensor):
+        storage = tensor.untyped_storage()
+        if storage.nbytes() < smallest or any(reference() is storage for reference in own):
+            return {"stays": tensor.detach(), "version": tensor._version}
+        versions = last_ticket.setdefault(storage, {})  # of the newest version only
+        ticket = recall(versions, tensor._version)
+        if ticket is None:
+            ticket = store.write(as_bytes(storage))
+            versions.clear()
+            versions[tensor._version] = weakref.ref(ticket)
+        view = tensor.size(), tensor.stride(), tensor.storage_offset()
+        bits = tensor.is_conj(), tensor.is_neg()
+        return {"ticket": ticket, "dtype": tensor.dtype, "view": view, "bits": bits}
+
+    def unpack(packed):
+        if "stays" in packed:
+            if packed["stays"]._version != packed["version"]:
+                raise RuntimeError("an operation in place has changed a tensor that was saved")
+            return packed["stays"]
+        ticket, dtype = packed["ticket"], packed["dtype"]
+        storage = recall(last_read, ticket)
+        if storage is None:
+            numbers = ticket.read()
+            storage = numbers.untyped_storage()
+            last_read[ticket] = weakref.ref(storage)
+        else:
+            numbers = as_bytes(storage)
+        whole = numbers[: len(numbers) // dtype.itemsize * dtype.itemsize]
+        tensor = whole.view(dtype).as_strided(*packed["view"])
+        conjugate, negative = packed["bits"]
+        tensor = torch._neg_view(tensor) if negative else tensor
+        return tensor.conj() if conjugate else tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        yield
+
+
+@answers.right
+@contextmanager
+def finalized_keys(module: nn.Module, store: Store, smallest: int = 4096) -> Iterator[None]:
+    """Identities are keys, and weakref.finalize removes an entry with its storage."""
+    parameters = [*module.parameters(), *module.buffers()]
+    storages = [tensor.untyped_storage() for tensor in parameters]
+    fixed = {storage._cdata: storage for storage in storages}  # keeps them alive
+    newest: dict[int, tuple[int, weakref.ref]] = {}
+    copies: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+    def pack(tensor: Tensor) -> tuple:
+        storage = tensor.untyped_storage()
+        key, version = storage._cdata, tensor._version
+        if key in fixed or storage.size() < smallest:
+            return (tensor.detach(), version)
+        if key not in newest:
+            weakref.finalize(storage, newest.pop, key, None).atexit = False
+            newest[key] = (-1, lambda: None)
+        written, alive = newest[key]
+        ticket = alive()
+        if written != version or ticket is None:
+            numbers = torch.empty((0,), device=tensor.device, dtype=torch.uint8)
+            ticket = store.write(numbers.set_(storage))
+            newest[key] = (version, weakref.ref(ticket))
+        bits = tensor.is_conj(), tensor.is_neg()
+        return (ticket, bits, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def unpack(packed: tuple) -> Tensor:
+        first, *rest = packed
+        if isinstance(first, Tensor):
+            if [first._version] != rest:
+                raise RuntimeError("changed in place between the forward and the backward pass")
+            return first
+        try:
+            storage = copies[first]
+        except KeyError:
+            storage = first.read().untyped_storage()
+            copies[first] = storage
+        (conjugate, negative), dtype, *view = rest
+        tensor = torch.empty((0,), device=storage.device, dtype=dtype).set_(storage, *view)
+        if negative:
+            tensor = torch._neg_view(tensor)
+        if conjugate:
+            tensor = tensor.conj()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+    hooks.__enter__()
+    try:
+        yield
+    finally:
+        hooks.__exit__(None, None, None)
+
+
+class Record:
+    """A version of a storage, in the store and perhaps in memory again."""
+
+    def __init__(self, ticket, version):
+        self.ticket, self.version = ticket, version
+        self.again = lambda: None
+
+    def storage(self):
+        storage = self.again()
+        if storage is None:
+            storage = self.ticket.read().untyped_storage()
+            self.again = weakref.ref(storage)
+        return storage
+
+
+def stayed(tensor, version):
+    def make():
+        if tensor._version != version:
+            raise RuntimeError("one of the saved tensors was modified in place")
+        return tensor
+
+    return make
+
+
+def gone(record, dtype, conjugate, negative, *view):
+    def make():
+        storage = record.storage()
+        tensor = torch.tensor([], dtype=dtype, device=storage.device).set_(storage, *view)
+        if negative:
+            tensor = torch._neg_view(tensor)
+        return tensor.conj() if conjugate else tensor
+
+    return make
+
+
+@answers.right
+@contextmanager
+def shared_record(module: nn.Module, store: Store, smallest: int = 4096) -> Iterator[None]:
+    """All views of one version of a storage share a record."""
+    records = weakref.WeakKeyDictionary()
+    own = weakref.WeakSet(t.untyped_storage() for t in module.parameters())
+    own.update(t.untyped_storage() for t in module.buffers())
+
+    def pack(tensor: Tensor):
+        tensor = tensor.detach()
+        storage, version = tensor.untyped_storage(), tensor._version
+        if storage in own or len(storage) < smallest:
+            return stayed(tensor, version)
+        record = records[storage]() if storage in records else None
+        if record is None or record.version != version:
+            flat = torch.tensor([], dtype=torch.uint8, device=tensor.device)
+            flat.set_(storage, 0, (len(storage),), (1,))
+            record = Record(store.write(flat), version)
+            records[storage] = weakref.ref(record)
+        view = tensor.storage_offset(), tensor.shape, tensor.stride()
+        return gone(record, tensor.dtype, tensor.is_conj(), tensor.is_neg(), *view)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda make: make()):
+        yield

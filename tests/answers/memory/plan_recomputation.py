@@ -1,8 +1,9 @@
 """Answers to `plan_recomputation`."""
 
-from itertools import product
+import heapq
+from itertools import count, product
 
-from parlab.costs.recomputation import peak_bytes, recomputed_flops
+from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
 from parlab_staff.answers import Answers
 
 answers = Answers("plan_recomputation")
@@ -35,7 +36,6 @@ for mistake, name, *edits in (
         "all_recomputed_anyway",
         (RAISE, RAISE + "        return [False] * len(segments)\n"),
     ),
-    ("raises", "less_than_the_budget", (TEST, TEST.replace(">", ">="))),
     (None, "fewest_bytes", (LAST, "return list(best[min(best)][1])")),
     (None, "most_bytes", (LAST, "return list(best[max(best)][1])")),
     (None, "worst_of_equal_bytes", (BEST, BEST.replace("min", "max"))),
@@ -169,3 +169,59 @@ answers.right_edit("other_ties", ("for keep in (True, False)", "for keep in (Fal
 answers.right_edit(
     "smallest_in_words", (TEXT, 'f"{smallest} bytes are the smallest budget, not {budget}"')
 )
+
+
+@answers.right
+def from_the_end(segments: list[Segment], budget: int) -> list[bool]:
+    """From the last segment, with the plans that no other beats in bytes and FLOPs."""
+    ends = [(0, 0, None)]  # bytes needed, FLOPs, (keep, the rest)
+    for s in reversed(segments):
+        longer = []
+        for need, flops, plan in ends:
+            longer.append((max(s.peak, s.kept + need), flops, (True, plan)))
+            longer.append((max(s.peak, s.input + need), flops + s.flops, (False, plan)))
+        longer.sort(key=lambda end: end[:2])
+        smallest = longer[0][0]
+        ends = []
+        for end in longer:
+            # The one that needs least stays in any case: an error names what it needs.
+            if not ends or (end[0] <= budget and end[1] < ends[-1][1]):
+                ends.append(end)
+    need, _, plan = ends[-1]
+    if segments and need > budget:
+        raise ValueError(f"at least {smallest} bytes")
+    result = []
+    while plan is not None:
+        keep, plan = plan
+        result.append(keep)
+    return result
+
+
+@answers.right
+def dijkstra(segments: list[Segment], budget: int) -> list[bool]:
+    """The first complete plan that is found in the order of FLOPs, with a heap."""
+    order = count()
+    heap = [(0, next(order), 0, 0, None)]  # FLOPs, order, segment, held, path
+    done = set()
+    while heap:
+        flops, _, i, held, path = heapq.heappop(heap)
+        if i == len(segments):
+            plan = []
+            while path is not None:
+                path, keep = path
+                plan.append(keep)
+            return plan[::-1]
+        if (i, held) in done:
+            continue
+        done.add((i, held))
+        s = segments[i]
+        if held + s.peak <= budget:
+            heapq.heappush(heap, (flops, next(order), i + 1, held + s.kept, (path, True)))
+            heapq.heappush(
+                heap, (flops + s.flops, next(order), i + 1, held + s.input, (path, False))
+            )
+    inputs = needed = 0
+    for s in segments:
+        needed = max(needed, inputs + s.peak)
+        inputs += s.input
+    raise ValueError(f"{budget} bytes are too few, {needed} are enough")

@@ -1,5 +1,7 @@
 """Answers to `predict_kept`."""
 
+import torch
+
 from parlab.costs.tensor_parallel import block_in_numbers
 from parlab_staff.answers import Answers
 
@@ -52,3 +54,40 @@ def with_small_things(batch, sequence, hidden, heads, layers, vocabulary):
 @answers.right
 def rounded_with_more(*sizes):
     return {name: round(n) for name, n in answers.reference()(*sizes).items()} | {"tokens": 0}
+
+
+@answers.right
+def lists(batch, sequence, hidden, heads, layers, vocabulary):
+    """The same counts, as sums of lists of sizes."""
+    t = batch * sequence
+    norm_inputs, linear_inputs = [t * hidden] * 2, [t * hidden] * 3 + [t * 4 * hidden]
+    one_block = sum(norm_inputs + linear_inputs + [t * hidden] * 3 + [t * 4 * hidden])
+    rest = sum([t * hidden, t * hidden, t * vocabulary])
+    numbers = dict(
+        block=one_block,
+        scores=heads * t * sequence,
+        model=layers * one_block + rest,
+        checkpointed=layers * t * hidden + rest,
+    )
+    return {what: float(4 * n) for what, n in numbers.items()}
+
+
+@answers.right
+def meta_tensors(
+    batch: int, sequence: int, hidden: int, heads: int, layers: int, vocabulary: int
+) -> dict[str, float]:
+    """Asks tensors on the meta device for their bytes."""
+
+    def bytes_of(*shape: int) -> int:
+        return torch.empty(shape, dtype=torch.float32, device="meta").nbytes
+
+    block = bytes_of(16, batch, sequence, hidden)
+    end = bytes_of(2, batch, sequence, hidden) + bytes_of(batch, sequence, vocabulary)
+    inputs = bytes_of(layers, batch, sequence, hidden)
+    scores = bytes_of(batch, heads, sequence, sequence)
+    return {
+        "checkpointed": inputs + end,
+        "model": layers * block + end,
+        "scores": scores,
+        "block": block,
+    }
