@@ -183,9 +183,10 @@ def read_names(source: str) -> frozenset[str]:
 def free_names(source: str) -> frozenset[str]:
     """Return the names that a cell reads and that another cell may define.
 
-    This excludes parameters and other local variables.
+    This excludes parameters, other local variables, and the errors that `except` names.
     """
     code = "\n".join(map(ast.unparse, statements(source)))
+    handlers = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ExceptHandler))
     module = symtable.symtable(code, "cell", "exec")
     tables = [module]
     found = set()
@@ -197,4 +198,4 @@ def free_names(source: str) -> frozenset[str]:
             for symbol in table.get_symbols()
             if symbol.is_referenced() and (table is module or symbol.is_global())
         }
-    return frozenset(found)
+    return frozenset(found - {handler.name for handler in handlers})
