@@ -14,7 +14,8 @@
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #
-# You can do the parts in any order, and in several sittings. Only Part D needs an earlier one, the 8-bit Adam of Part C.
+# You can do the parts in any order, and in several sittings. Within Part A, exercise 3 needs
+# `checkpoint` of exercise 2. Part D needs the 8-bit Adam of Part C, and the comparison with the library needs all exercises.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -74,14 +75,14 @@ from parlab.sharding import flat_buffers
 # - Q, K, and V (3)
 # - the input of the GELU (4)
 #
-# There is no dropout. Attention is *fused*: it keeps its output, which the list already has as the input of a linear layer,
+# There is no dropout. Attention is *fused*: it keeps its output, which the list already counts as the input of a linear layer,
 # and computes its scores again in the backward pass.
 #
 # **Predict in numbers**: how many bytes are kept in float32? Leave out small things, such as the tokens and the norms' means.
 #
 # - `block`: by one block
-# - `scores`: by one block *in addition*, if attention is not fused. The softmax keeps its output, which has a probability for
-#   each of the $a$ heads and each pair of tokens. The scores before the softmax are not kept
+# - `scores`: by one block *in addition*, if attention is not fused. The softmax keeps its output: for each sample and each
+#   of the $a$ heads, a probability for each pair of tokens, masked ones included. The scores before the softmax are not kept
 # - `model`: by $l$ blocks, the last norm, the output layer, and the loss. The norm and the output layer keep their inputs,
 #   and the cross-entropy keeps one logarithm for each token and each of the $V$ entries of the vocabulary
 # - `checkpointed`: by the same model, if each block keeps only its input. (You will write this in exercise 2.)
@@ -328,7 +329,8 @@ if rank == 0:
 # <details><summary>Hint 2</summary>
 #
 # In `backward`, detach each tensor, with the same `requires_grad` as before. Set the generators, call the function inside
-# `with torch.enable_grad():`, and set the generators again. Then `torch.autograd.backward(outputs, gradients)` computes the
+# `with torch.enable_grad():`, and put back the states that the generators had before. Keep tensors with `ctx.save_for_backward`, which frees
+# them after the backward pass. Then `torch.autograd.backward(outputs, gradients)` computes the
 # gradients of the detached tensors and of all parameters. Leave out
 # the outputs that need no gradient, or have none: after `ctx.set_materialize_grads(False)`, such a gradient is None.
 # </details>
@@ -494,7 +496,7 @@ drawn, axes = memory_over_time(
 )
 
 # %% [markdown]
-# Without checkpoints, the memory grows during the whole forward pass, and the peak is at its end. With checkpoints, each block
+# Without checkpoints, the memory grows during the whole forward pass, and the peak is near its end. With checkpoints, each block
 # adds one tensor. In the backward pass, one block after another is computed again, which gives eight small hills. The line is
 # longer, because this takes more operations.
 
@@ -694,8 +696,9 @@ drawn = memory_plans.plan_frontier(title, profile, found, budget)
 # <details><summary>Hint 2</summary>
 #
 # `torch.empty(0, dtype=torch.uint8, device=…).set_(storage)` is a flat view of a storage, and `.set_(storage, offset, size, stride)`
-# restores any other view. For what stays, return `tensor.detach()`, since a hook that returns the tensor itself can create a cycle
-# that is never freed, and its version. A `weakref.WeakValueDictionary` from tickets to storages that were read shares them.
+# restores any view, except a conjugated or negated one, which the check does not try. For what stays, return the pair of
+# `tensor.detach()` and its version: a hook that returns the tensor itself can create a cycle that is never freed.
+# A `weakref.WeakValueDictionary` from tickets to storages that were read shares them.
 # </details>
 
 
@@ -822,8 +825,8 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # then in float32 the writes can hide behind the computation if $24h/F \ge 64/W$, that is, if $h$ is large enough.
 # [Chapter 08](../book/08_memory.md) has the numbers.
 #
-# `torch.autograd.graph.save_on_cpu` has the same hooks, but it copies each saved tensor on its own: parameters too, and Q, K, and V three
-# times. Plans can combine the three ways: keep a segment, recompute it, or offload its input.
+# `torch.autograd.graph.save_on_cpu` has the same hooks, but it copies each saved tensor on its own: parameters too, and a tensor
+# twice if two operations save it. Plans can combine the three ways: keep a segment, recompute it, or offload its input.
 # </details>
 
 # %% [markdown]
@@ -836,7 +839,7 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 #
 # The output layer gives each token one score for each word of the vocabulary, its *logits*. For $T$ tokens and a
 # vocabulary of $V$ words, these are $TV$ numbers. With 2,048 tokens and 32,000 words, they take 262 MB in float32, and a
-# backward pass needs several tensors of this size. No other tensor of the step may be as large.
+# backward pass needs several tensors of this size. They can be the largest tensors of the step.
 #
 # But nothing needs all logits at the same time. Let $x_i$ be the hidden state of token $i$, a vector of $h$ numbers, and
 # $W$ the output weight, of shape $(V, h)$. The token's logits are $z_i = W x_i$. If $y_i$ is its target, and $n$ tokens
@@ -860,7 +863,7 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # The check also tries:
 #
 # - **Ignored targets:** a target of −100 does not count. The loss is the mean over the targets that count, and the
-#   gradient of an ignored token is zero. All targets of a chunk may be ignored, but never all targets.
+#   gradient of an ignored token is zero. A whole chunk may be ignored, but at least one token of the batch counts.
 # - **Chunk sizes** that do not divide the number of tokens, or that exceed it.
 # - **A scaled loss:** the loss is multiplied by a number before the backward pass.
 # - **Tied weights:** the output weight may also be the embedding, and then it gets gradients from both uses.
@@ -881,7 +884,7 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # <details><summary>Hint 2</summary>
 #
 # Before the loop, make zeros for the gradient of the weight. In the loop, `of_weight.addmm_(g.T, x)` adds a chunk's part.
-# Keep both gradients with `ctx.save_for_backward`. In `backward`, `mul_` scales them in place. Autograd notices if they are
+# Keep both gradients with `ctx.save_for_backward`. In `backward`, `mul_` scales them in place. Autograd raises an error if they are
 # then used a second time. One buffer can hold the logits of each chunk in turn: `torch.mm(x, weight.T, out=buffer[: len(x)])`,
 # and `log_softmax` takes `out=`, too.
 # </details>
@@ -1069,7 +1072,8 @@ if rank == 0:
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# Adam divides the gradient of each number by the root of a *second moment*, a running mean of its squares. This moment has as many
+# Adam keeps a running mean of each number's gradient, its *first moment*, and divides it by the root of a *second moment*, a running
+# mean of the squares. This moment has as many
 # numbers as the model. Adafactor does not keep it for a matrix. It keeps the mean of each row and the mean of each column, and estimates
 # the moment of a number from its row and its column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that
 # is, no momentum.
@@ -1380,7 +1384,7 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # With even levels, 0.001 is nearest to 0, so it is lost. In the dynamic map, the nearest levels are 0.00094 and 0.00128, and 0.001 becomes
-# 0.00094. The error is 6%. From 0.1 to 1, where there are more levels, it is at most 4%. The largest number of a block comes back without
+# 0.00094. The error is 6%. From 0.1 to 1, where there are more levels, it is at most 6%, and about 1% on average. The largest number of a block comes back without
 # an error if it is positive. −1 is not a level, so a negative one comes back as −0.993 times the absmax.
 # </details>
 #
@@ -1471,7 +1475,7 @@ for name, levels in LEVELS.items():
 # - Change `parameter` in place. `gradient` stays as it is.
 #
 # **Predict**: in a block, the gradient of one number is 1 in each step, and that of another is 1/10,000. Which of its moments does the
-# second number lose? After that, its gradient is 0 in one step. What happens to it?
+# second number lose? Then its gradient is 0 in one step. How far does this parameter move?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1480,7 +1484,7 @@ for name, levels in LEVELS.items():
 #
 # <details><summary>Hint 2</summary>
 #
-# `m = dequantize_blocks(*state["m"], signed, block_size)`, with `signed = dynamic_map(True, parameter.device)`. Then the same three lines
+# `m = dequantize_blocks(*state["m"], signed, block_size)`, with `signed = dynamic_map(True, parameter.device)`. Then the three formulas above
 # as for float32, and `state["m"] = quantize_blocks(m, signed, block_size)`.
 # </details>
 
@@ -1549,7 +1553,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Its $m$ is 10⁻⁴ of the block's absmax, and is kept. Its $v$ is 10⁻⁸ of the absmax, below half of the smallest level, 3.25·10⁻⁷, and
+# Its $m$ is 10⁻⁴ of the block's absmax, and is kept. Its $v$ is 10⁻⁸ of the absmax, less than half of the smallest level, which is 3.25·10⁻⁷. So it
 # becomes zero. In a step with gradient 0, only $\epsilon$ is left of the denominator, and the parameter moves by thousands of learning
 # rates. The rows of an embedding have a gradient of 0 if their token is not in the batch. The paper keeps the states of embeddings in 32 bits.
 # </details>
@@ -1652,16 +1656,16 @@ check.show_values(
 # Write `Sharded8bitAdam`. It checkpoints layers, and it trains the model as one rank with all samples would.
 #
 # As in lab 03, all parameters are in one flat buffer, and their gradients are in a second one. Rank r owns the r-th of N equal parts, its
-# shard. Which blocks does a shard have? If a boundary between two shards cut a block, its two parts would have different absmaxes, and
+# shard. If a boundary between two shards cut a block, its two parts would have different absmaxes, and
 # the codes would depend on N. So **every shard consists of whole blocks**: the buffers are padded to a multiple of N · `block_size`. With
 # k blocks in a shard, rank r has the blocks rk to rk + k − 1, and they are the same blocks as on one rank.
 #
 # - In `__init__`, make each forward pass of a module in `layers` checkpointed. Use your `checkpoint` or
 #   `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`. `flat_buffers(parameters, multiple)` makes the buffers: the parameters and
-#   their `.grad` become views of them. Then all ranks get rank 0's parameters, and `self.shard` is this rank's part of `self.flat`.
+#   their `.grad` become views of them. Then the buffer of rank 0 is broadcast to all ranks of the group, and `self.shard` is this rank's part of `self.flat`.
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
 # - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers all shards. The
-#   weights of the mean are in the loss, so the sum is right. Each step starts from a gradient of zero, even if another backward pass has
+#   loss of a rank is already multiplied by its share of the samples, so sum the gradients, and do not average them. Each step starts from a gradient of zero, even if another backward pass has
 #   left some.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass runs each
 #   layer's forward pass a second time. Whatever is attached to that forward pass, such as a hook on an inner module that starts a reduction,
@@ -1838,7 +1842,7 @@ drawn, axes = plots.memory_bars(title, ways)
 #
 # `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
 # a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
-# computed again when `unpack` asks for it. The next cells compare both with yours, on blocks with dropout.
+# computed again when `unpack` first asks for a tensor of its segment. The next cells compare both with yours, on blocks with dropout.
 
 # %%
 # %%px --timeout 100
@@ -2018,8 +2022,9 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
 # <details><summary>What you predicted</summary>
 #
 # The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
-# and its update too large, but clipping hides most of it. Below $1.2 \cdot 10^{-7}$, the limit for the root of $V$ is in effect, and the parameter
-# hardly moves. A mean over many tokens can make gradients that small. With `eps=(1e-16, 1e-3)`, both limits are far away.
+# and its update too large, but clipping hides most of it. From about $6 \cdot 10^{-6}$ on, the root of $V$ is at its limit, which clipping
+# still hides. Below $1.2 \cdot 10^{-7}$, the update is smaller than 1, nothing is clipped, and the parameter hardly moves. A mean over many tokens can make gradients that small. With `eps=(1e-16, 1e-3)`, both limits are far away for
+# gradients down to about 10⁻⁷.
 # </details>
 #
 # The next cell trains the GPT with both, and measures a step:
@@ -2086,3 +2091,8 @@ drawn, axes = plots.same_curves("8-bit states do not change the loss curve", {"G
 
 # %% [markdown]
 # # Going further
+#
+# - Give your planner the segments of a larger GPT, and draw how many FLOPs it recomputes for each budget.
+# - Checkpoint segments of two blocks each. How do the peak and the FLOPs change?
+# - Offload only the inputs of checkpointed blocks. How many bytes does the store then hold?
+# - Quantize $m$ with the levels of $v$, or $v$ with those of $m$. What happens to the loss?

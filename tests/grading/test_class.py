@@ -106,10 +106,10 @@ def graded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
 
 
 def test_submissions_that_could_not_be_graded_are_reported(graded: Graded) -> None:
-    assert graded.returned == 1, graded.said
+    assert graded.returned == 1, graded.output
     for case in graded.cases:
-        named = f"not graded: {case.student}: " in graded.said
-        assert named == (case.status == "grader_error"), graded.said
+        named = f"not graded: {case.student}: " in graded.output
+        assert named == (case.status == "grader_error"), graded.output
 
 
 @pytest.mark.parametrize("case", EACH_CASE)
