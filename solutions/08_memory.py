@@ -10,7 +10,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | count the bytes that a forward pass keeps; write activation checkpointing, and state what it costs; plan recomputation for a memory budget; offload activations; compute a cross-entropy in chunks; write Adafactor and 8-bit Adam; predict the bytes of a rank that combines these methods |
-# | **Time** | 215 minutes |
+# | **Time** | 260 minutes |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #
@@ -289,7 +289,7 @@ if rank == 0:
 # %% [markdown]
 # ## 2. Compute it again
 #
-# *Difficulty 4/5, 30 minutes.*
+# *Difficulty 4/5, 45 minutes.*
 #
 # *Activation checkpointing* trades time for memory. A segment of the model, such as a block, keeps only its inputs. When the
 # backward pass reaches the segment, it runs the segment's forward pass a second time, now with a graph, and runs the backward
@@ -654,7 +654,7 @@ drawn = memory_plans.plan_frontier(title, profile, found, budget)
 # %% [markdown]
 # ## 4. Offload activations
 #
-# *Difficulty 4/5, 30 minutes.*
+# *Difficulty 4/5, 45 minutes.*
 #
 # Instead of recomputing an activation, you can move it out of the device after the forward pass has saved it, and bring it back when
 # the backward pass needs it. That costs no FLOPs, but it uses a slow link. PyTorch calls two functions of yours for each saved
@@ -1293,7 +1293,7 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # %% [markdown]
 # ## 7. Quantize a state in blocks
 #
-# *Difficulty 3/5, 10 minutes.*
+# *Difficulty 3/5, 15 minutes.*
 #
 # Adam keeps two float32 numbers for each parameter, its first moment $m$ and its second moment $v$. That takes 8 bytes, twice as much
 # as the parameter. Dettmers et al. (2021) keep both in 8 bits. An 8-bit code has only 256 values, so a code is a position in a list of
@@ -1651,7 +1651,7 @@ check.show_values(
 # %% [markdown]
 # ## 8b. A step of ZeRO-1 with 8-bit states
 #
-# *Difficulty 3/5, 15 minutes.*
+# *Difficulty 3/5, 25 minutes.*
 #
 # Write `Sharded8bitAdam`. It checkpoints layers, and it trains the model as one rank with all samples would.
 #
