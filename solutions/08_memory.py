@@ -2023,7 +2023,7 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
 #
 # The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
 # and its update too large, but clipping hides most of it. From about $6 \cdot 10^{-6}$ on, the root of $V$ is at its limit, which clipping
-# still hides. Below $1.2 \cdot 10^{-7}$, the update is smaller than 1, nothing is clipped, and the parameter hardly moves. A mean over many tokens can make gradients that small. With `eps=(1e-16, 1e-3)`, both limits are far away for
+# still hides. Below $1.2 \cdot 10^{-7}$, the update is smaller than 1, nothing is clipped, and the parameter hardly moves. With `eps=(1e-16, 1e-3)`, both limits are far away for
 # gradients down to about 10⁻⁷.
 # </details>
 #
