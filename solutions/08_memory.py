@@ -138,11 +138,11 @@ check.show_values(
 # - **Parameters** of `model` are in memory anyway. Do not count them, nor views of them, such as the transposed weight that a
 #   product keeps. A parameter that needs no gradient does not count either.
 # - **Everything else that is kept** counts, whatever its dtype: inputs, targets, masks, and buffers of the model, too.
-# - **The pass stays the same.** If `forward` puts its result somewhere, the result's backward pass computes the same gradients
-#   as without your hooks.
+# - **The pass stays the same.** If `forward` stores its result in a variable, a backward pass from that result gives the same
+#   gradients as without your hooks.
 # - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the place of the original
 #   could be taken by the next tensor.
-# - **Nothing is left** when `kept_bytes` has returned and nobody has the result any more. An operation such as softmax keeps
+# - **Nothing is left** when `kept_bytes` has returned and no variable refers to the result any more. An operation such as softmax keeps
 #   its own output. If `pack` returned that very tensor, the tensor and the graph would refer to each other, and would never be
 #   freed. Return `tensor.detach()`, which is a view.
 #
@@ -306,11 +306,11 @@ if rank == 0:
 #   generator in the same state. After it, put back the state that the generator had before: the rest of the training must draw
 #   the same numbers as without `checkpoint`. Use `training.generator_states()` and `training.set_generator_states(states)`,
 #   which know the generator of a GPU, too.
-# - **Time.** `function` runs once in the forward and once in the backward pass.
+# - **Time.** `function` runs once in the forward and once in the backward pass, unless it is inside another checkpoint.
 #
 # The check also tries:
 #
-# - **Arguments** of any type, by position or by keyword. Tensors, of any dtype, are arguments themselves, not elements of a list.
+# - **Arguments** of any type, by position or by keyword. Tensors of any dtype are passed directly, never in a list or a dict.
 #   Some, or all of them, need no gradient.
 # - **Several outputs** in a tuple. Some may be integers or need no gradient, and the loss may not depend on all of them.
 # - **A checkpoint inside a checkpoint.**
@@ -511,7 +511,7 @@ drawn, axes = memory_over_time(
 #
 # - $a_i$ (`input`): the bytes of its input,
 # - $k_i$ (`kept`): the bytes that its forward pass keeps, the input included, so $k_i \ge a_i$,
-# - $p_i$ (`peak`): the most bytes that its own backward pass holds at once: what it kept or has just recomputed, and gradients,
+# - $p_i$ (`peak`): the peak of its own backward pass: its activations, kept or recomputed, and gradients,
 # - $f_i$ (`flops`): the FLOPs of its forward pass.
 #
 # How much memory does a plan need? The backward pass starts at the last segment. When it is at segment $j$, this segment holds $p_j$
@@ -530,15 +530,15 @@ drawn, axes = memory_over_time(
 # - If several plans recompute equally few FLOPs, return any of them.
 # - If no plan has $M \le$ `budget`, raise a ValueError whose text contains the smallest budget that works, in bytes.
 # - The check tries 40 segments and budgets of gigabytes. That is too much for trying all $2^{40}$ plans, and for a table with an
-#   entry for each byte. But real models have only a few kinds of layers, so few different sums of bytes occur.
+#   entry for each byte. But real models have only a few kinds of layers, so the number of different sums of bytes is small.
 #
 # **Predict**: which segment should a plan never recompute? If all segments are alike, are the first or the last ones recomputed, or
 # does it make no difference?
 #
 # <details><summary>Hint 1</summary>
 #
-# Go through the chain from the first segment to the last. All that matters of a plan for the segments so far is how many bytes they
-# hold, $\sum h_i$, and how many FLOPs it recomputes. If two plans hold equally many bytes, drop the one that recomputes more.
+# Go through the chain from the first segment to the last. For the segments so far, only two numbers of a plan matter: the bytes
+# that they hold, $\sum h_i$, and the FLOPs that it recomputes. If two plans hold equally many bytes, drop the one that recomputes more.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -671,14 +671,14 @@ drawn = memory_plans.plan_frontier(title, profile, found, budget)
 #
 # - **What stays**: tensors that share a storage with a parameter or buffer of `module`, such as a transposed weight, and tensors whose
 #   storage has fewer than `smallest` bytes. Leave them in memory.
-# - **What goes** is written by storages, whole and only once, even if several views of it are saved, as Q, K, and V are. After
+# - **What goes** is written as whole storages, each only once, even if autograd saves several views of it, such as Q, K, and V. After
 #   that, your code must not keep it in memory.
 # - **Coming back**: the backward pass gets tensors of the same shape, strides, and dtype, so all gradients are equal bit for bit. Two
 #   views of one storage that it needs at the same time share memory again, and the storage is read only once for both. If the graph
 #   is retained, the backward pass can run again.
 # - **In place**: a storage may change after it has been saved. The backward pass then uses the old numbers, and if the storage is saved
-#   again, the new ones are written too. A tensor that stays has only its new numbers. For that one, raise a RuntimeError in the
-#   backward pass, as autograd does: **with hooks, PyTorch no longer checks this itself.**
+#   again, the new ones are written too. Of a tensor that stays, you have no old copy. If it has changed in place, raise a RuntimeError
+#   in the backward pass, as autograd does: **with hooks, PyTorch no longer checks this itself.**
 # - **Afterwards**: only the graph keeps tickets. When it is freed, the store is empty. When the context ends, even with an exception,
 #   nothing more is offloaded. The backward pass may run inside or outside of the context.
 #
@@ -842,8 +842,8 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # backward pass needs several tensors of this size. They can be the largest tensors of the step.
 #
 # But nothing needs all logits at the same time. Let $x_i$ be the hidden state of token $i$, a vector of $h$ numbers, and
-# $W$ the output weight, of shape $(V, h)$. The token's logits are $z_i = W x_i$. If $y_i$ is its target, and $n$ tokens
-# count, then the loss and its gradients are
+# $W$ the output weight, of shape $(V, h)$. The token's logits are $z_i = W x_i$. Let $y_i$ be its target, and $n$ the
+# number of tokens whose target is not ignored. Then the loss and its gradients are
 #
 # $$
 # L = \frac{1}{n} \sum_i \left( \log \sum_v e^{z_{iv}} - z_{i y_i} \right), \qquad
@@ -1118,7 +1118,7 @@ check.show_values(
 # *Difficulty 3/5, 20 minutes.*
 #
 # Here are Algorithms 4 and 5 of [Shazeer and Stern](https://arxiv.org/abs/1804.04235), for a parameter $X$ with gradient
-# $G$ in step $t = 1, 2, \dots$ The root mean square of a tensor's numbers is its *RMS*, and squares and roots are taken of each number.
+# $G$ in step $t = 1, 2, \dots$ The root mean square of a tensor's numbers is its *RMS*, and squares and roots are elementwise.
 #
 # 1. The running means forget at a rate that falls. With $\beta_t = 1 - t^{-0.8}$, the mean of row $i$ and that of column $j$ of a matrix are
 #    $r_i \leftarrow \beta_t r_i + (1 - \beta_t) \operatorname{mean}_j (G_{ij}^2 + \epsilon_1)$ and
@@ -1611,7 +1611,7 @@ print(
 # s tokens, with hidden size h. The ranks shard Adam's states as in ZeRO's stage 1, and a shard holds 8-bit states in blocks of 256. Each layer
 # is checkpointed. **Predict in numbers** what a rank holds and sends:
 #
-# - `parameters` and `gradients`: bytes at the end of the backward pass
+# - `parameters` and `gradients`: bytes at the end of the backward pass, before the gradients are reduced
 # - `states`: bytes of both of Adam's states, with the absmax of their blocks
 # - `activations`: bytes that the checkpointed layers keep from the forward pass for the backward pass
 # - `sent`: bytes that the rank sends in a step, on a ring
