@@ -45,7 +45,7 @@ class Replies:
     def ended_early(self) -> None:
         """Record how much the running ranks have shown so far. Called before they are freed.
 
-        A freed rank can reach the end of its cell, although it would not have done so by itself.
+        A rank that was freed can reach the end of its cell. Otherwise, it would still be waiting.
         This happened in about one of forty deadlocks on Open MPI 5.0.11, probably because a send
         succeeds if its receiver is freed first. `outputs` leaves out what such a rank shows after
         this call.

@@ -1,17 +1,11 @@
 """Drawings of what a training step of a lab has in memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
-
-from parlab.costs.recomputation import Segment, all_plans, peak_bytes, recomputed_flops
 from parlab.memory import History
 from parlab.plots.look import NEUTRAL, series
 from parlab.plots.still import artist, subplots
-
-MOST_SEGMENTS = 14  # whose plans can be drawn
 
 
 def memory_over_time(title: str, runs: Mapping[str, History], mark: str) -> tuple[Any, Any]:
@@ -38,61 +32,3 @@ def memory_over_time(title: str, runs: Mapping[str, History], mark: str) -> tupl
     axes.set(xlabel="operations", ylabel="MB of tensors", ylim=(0, None))
     drawn.legend(loc="outside lower center", frameon=False, labelcolor=NEUTRAL)
     return drawn, axes
-
-
-def plan_frontier(
-    title: str,
-    segments: Sequence[Segment],
-    measured: Mapping[str, tuple[int, int]],
-    budget: int,
-) -> Figure:
-    """Draw all plans of recomputation by peak and FLOPs, their frontier, and measured steps.
-
-    Args:
-        title: the picture's message.
-        segments: those of the plans, at most `MOST_SEGMENTS`.
-        measured: peak bytes and recomputed FLOPs of some plans' steps, by name.
-        budget: bytes, drawn as a vertical line.
-
-    Raises:
-        ValueError: there are more segments, and so too many plans.
-    """
-    if len(segments) > MOST_SEGMENTS:
-        raise ValueError(f"{len(segments)} segments have too many plans: at most {MOST_SEGMENTS}")
-    forward = sum(segment.flops for segment in segments)
-    plans = sorted(
-        {(peak_bytes(segments, keep), recomputed_flops(segments, keep))
-         for keep in all_plans(segments)}
-    )  # fmt: skip
-    figure, axes = subplots(title, figsize=(7.5, 4.2))
-    axes.scatter(
-        *_scaled(plans, forward), s=9, color=NEUTRAL, alpha=0.45, linewidth=0, label="all plans"
-    )
-    line = artist("compute", "frontier") | {"marker": ""}
-    axes.plot(*_scaled(frontier(plans), forward), drawstyle="steps-post", **line)
-    for number, (name, point) in enumerate(measured.items()):
-        look = artist(series(number + 1, f"{name}, measured")) | {"linestyle": "none"}
-        axes.plot(*_scaled([point], forward), markersize=9, **look)
-    axes.axvline(budget / 1e6, color=NEUTRAL, linestyle=":", label="budget")
-    axes.set(xlabel="peak of activations (MB)", ylabel="recomputed (forward passes)")
-    axes.set_ylim(bottom=-0.04)
-    axes.legend(frameon=False, labelcolor=NEUTRAL, fontsize="small")
-    plt.close(figure)
-    return figure
-
-
-def frontier(plans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the plans that need fewer FLOPs than every plan with at most their peak.
-
-    Takes and returns (bytes, FLOPs), in ascending order of the bytes.
-    """
-    best: list[tuple[int, int]] = []
-    for peak, flops in sorted(plans):
-        if not best or flops < best[-1][1]:
-            best.append((peak, flops))
-    return best
-
-
-def _scaled(plans: Sequence[tuple[int, int]], forward: int) -> tuple[list[float], list[float]]:
-    """Return megabytes and forward passes."""
-    return [peak / 1e6 for peak, _ in plans], [flops / forward for _, flops in plans]
