@@ -127,7 +127,7 @@ def chunked_cross_entropy(check: Check) -> str:
 
 
 class Largest(TorchDispatchMode):
-    """Remembers how many numbers the largest result of an operation has."""
+    """Remembers how many numbers the largest storage behind a result has."""
 
     numbers = 0
 
@@ -135,7 +135,8 @@ class Largest(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for one in tree_leaves(result):
             if isinstance(one, Tensor):
-                self.numbers = max(self.numbers, one.numel())
+                count = one.untyped_storage().nbytes() // one.element_size()
+                self.numbers = max(self.numbers, count)
         return result
 
 
@@ -265,7 +266,7 @@ def one_chunk(peak: int, forward: int, case: Case) -> Finding | None:
 
 
 def tokens_at_once(numbers: int, case: Case) -> Finding | None:
-    """Allow no tensor that is larger than the logits of a chunk."""
+    """Allow no storage that is larger than the logits of a chunk."""
     if numbers <= case.chunk * case.vocabulary:
         return None
     return observed(
