@@ -47,10 +47,230 @@ from parlab.reference import use_reference
 # # Part A: all-to-all
 
 # %% [markdown]
-# SECTION 1 STARTS (pairwise_all_to_all)
+# ## 1. Pairwise all-to-all
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# Every rank has one row for each rank: rank r's row j goes to rank j. The exchange takes N − 1 steps. In step s, rank r
+# sends to rank r + s and receives from rank r − s, counted around the ring. So in each step, each rank sends one message
+# and receives one, and nobody waits in a queue for a popular receiver:
+#
+# ```text
+#           rank 0   rank 1   rank 2   rank 3
+# step 1    to 1     to 2     to 3     to 0
+# step 2    to 2     to 3     to 0     to 1
+# step 3    to 3     to 0     to 1     to 2
+# ```
+#
+# - **Own row:** a rank copies its own row to the result, without a message.
+# - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
+#   before the last one is complete.
+# - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
+# - Build it from messages, and send the array's own memory, as in lab 01.
+#
+# **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
+# where each rank ends with S bytes as well.
+#
+# <details><summary>Hint 1</summary>
+#
+# `x[j]` is a view of row j, so it can be sent and received as it is. Receive into the rows of a new array.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# For each `step` from 1 to N − 1, compute `to = (comm.rank + step) % comm.size` and
+# `source = (comm.rank - step) % comm.size`, and call `comm.Sendrecv(x[to], dest=to, recvbuf=received[source], source=source)`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="pairwise_all_to_all"
+# %%px
+def pairwise_all_to_all(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
+    """Send row j of `x` to rank j, and return an array whose row i came from rank i.
+
+    `x` has N rows of any shape, the same on all ranks with the same dtype, and is contiguous in C
+    order. Do not change it. The result is a new array of the same shape. A rank sends N − 1
+    messages of one row each (or none for an empty row): to rank r + 1, to rank r + 2, and so on.
+
+    Raises a ValueError that names `x` if it does not have N rows.
+    """
+    # BEGIN SOLUTION
+    rank, size = comm.rank, comm.size
+    if len(x) != size:
+        raise ValueError(f"x has {len(x)} rows, expected one for each of {size} ranks")
+    received = np.empty_like(x)
+    received[rank] = x[rank]
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        comm.Sendrecv(x[to], dest=to, recvbuf=received[source], source=source)
+    return received
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="pairwise_all_to_all" points=2
+# %%px --timeout 20
+check.pairwise_all_to_all(pairwise_all_to_all)
+
+# %% tags=["hidden-check"] exercise="pairwise_all_to_all" points=1
+# %%px --timeout 20
+ledger = Ledger()
+x = np.arange(world_size * 6).reshape(world_size, 2, 3) + 100 * rank
+received = pairwise_all_to_all(x, check.turned(comm, ledger))
+refusals = []
+for rows in (world_size - 1, world_size + 1):
+    try:
+        pairwise_all_to_all(np.zeros((rows, 2)), comm)
+    except ValueError as error:
+        refusals.append("x" in str(error))
+check.show_values(
+    received=received.tolist(),
+    x=x.tolist(),
+    sent=check.sent(ledger),
+    others=check.no_messages(ledger),
+    at_once=check.within_rounds(ledger, world_size - 1),
+    refusals=refusals,
+)
 
 # %% [markdown]
-# SECTION 2 STARTS (uneven_all_to_all)
+# <details><summary>What you predicted</summary>
+#
+# A rank sends every row but its own: (N − 1)/N · S bytes. This is what a rank sends in the all-gather, too, but there
+# it passes on what others sent. Here, every byte travels only once, directly to the rank that needs it.
+# </details>
+#
+# In the next cell, the entry for rank j on rank r is `rj`. Before you run it, **predict** the row that rank 1 prints.
+
+# %%
+# %%px --timeout 20
+ledger = Ledger()
+labels = 10 * rank + np.arange(world_size)
+print(f"{labels} became {pairwise_all_to_all(labels, comm)}")
+pairwise_all_to_all(np.zeros((world_size, 1000)), ledger.watch(comm))
+sent = [f"{call.bytes_sent:,} bytes to rank {call.to}" for call in ledger.calls]
+print("; ".join(sent))
+
+# %% [markdown]
+# If you write the ranks' arrays below one another, you see a matrix before, and its transpose after. So an all-to-all
+# is the transpose of a matrix whose rows are on different ranks, and a second one restores the first order.
+#
+# ## 2. Parts of different sizes
+#
+# *Difficulty 3/5, 12 minutes.*
+#
+# Tokens choose their experts, so a rank rarely has equally many tokens for each rank. Now the rows of `x` are sorted
+# by destination: the first `counts[0]` rows go to rank 0, the next `counts[1]` rows to rank 1, and so on. A receiver
+# does not know how much will come. So the ranks first exchange their counts, which is an all-to-all of one number each,
+# and then the rows in the same N − 1 steps.
+#
+# - **Empty parts:** counts can be 0. A rank sends no rows to such a rank, not even an empty message, but it always
+#   sends the count.
+# - **Order:** the rows that arrive are sorted by the rank that they came from, and keep its order.
+# - **No padding:** send only the rows that the other rank needs, and its one count, an `int64` as in `counts`.
+# - **Wrong counts:** if `counts` does not have N numbers, or if they do not add up to the number of rows, raise a
+#   `ValueError` that names `counts`, before anything is sent.
+#
+# **Predict**: the experts on rank 0 are popular. Each of 4 ranks sends half of its rows to rank 0 and a sixth
+# to each other rank. How much longer does the exchange take than with equal parts, if the time is
+# proportional to the bytes that pass the slowest rank's link?
+#
+# <details><summary>Hint 1</summary>
+#
+# `np.split(x, np.cumsum(counts)[:-1])` returns the parts as views. Do the same with the array for the rows that
+# arrive, and receive each part in its place.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `MPI.PROC_NULL` is a destination or a source that sends and receives nothing. In `Sendrecv`, use it instead of the
+# rank of an empty part. The sender and the receiver must agree on which parts are empty.
+# </details>
+
+
+# %% tags=["exercise"] exercise="uneven_all_to_all"
+# %%px
+def uneven_all_to_all(
+    x: np.ndarray, counts: np.ndarray, comm: MPI.Intracomm
+) -> tuple[np.ndarray, np.ndarray]:
+    """Send `counts[j]` rows of `x` to each rank j. Return the received rows, and their counts.
+
+    `x` is contiguous in C order and sorted by destination. It has the same dtype on all ranks, and
+    the same shape except for its number of rows, which can be 0. `counts` has N numbers of int64.
+    Do not change either. The results are new arrays: the rows in the order of their source, and
+    N numbers of int64, of which number i counts the rows from rank i. After the counts, a rank
+    sends one message to each rank for which it has rows, while the others send theirs.
+
+    Raises a ValueError that names `counts` if it does not have N numbers whose sum is `len(x)`.
+    """
+    # BEGIN SOLUTION
+    rank, size = comm.rank, comm.size
+    if counts.shape != (size,) or counts.sum() != len(x):
+        raise ValueError(f"counts is {counts}, expected {size} numbers with the sum {len(x)}")
+    received_counts = pairwise_all_to_all(counts, comm)
+    received = np.empty((received_counts.sum(), *x.shape[1:]), x.dtype)
+    parts = np.split(x, np.cumsum(counts)[:-1])
+    places = np.split(received, np.cumsum(received_counts)[:-1])
+    places[rank][...] = parts[rank]
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        comm.Sendrecv(
+            parts[to],
+            dest=to if counts[to] else MPI.PROC_NULL,
+            recvbuf=places[source],
+            source=source if received_counts[source] else MPI.PROC_NULL,
+        )
+    return received, received_counts
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="uneven_all_to_all" points=3
+# %%px --timeout 20
+check.uneven_all_to_all(uneven_all_to_all)
+
+# %% tags=["hidden-check"] exercise="uneven_all_to_all" points=2
+# %%px --timeout 20
+ledger = Ledger()
+turned = check.turned(comm, ledger)
+counts = (np.arange(world_size) * (turned.rank + 2) + 1) % 4
+x = np.arange(2 * counts.sum()).reshape(-1, 2) + 100 * rank
+received, received_counts = uneven_all_to_all(x, counts, turned)
+refusals = []
+for wrong in (counts[:-1], counts + (turned.rank + 1)):
+    try:
+        uneven_all_to_all(x, wrong, comm)
+    except ValueError as error:
+        refusals.append("counts" in str(error))
+check.show_values(
+    received=received.tolist(),
+    counts=received_counts.tolist(),
+    sent=sorted(call.bytes_sent for call in ledger.sends() if call.to is not None),
+    others=check.no_messages(ledger),
+    refusals=refusals,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It takes twice as long. With equal parts of S/4, rank 0 receives 3 · S/4. Now it receives 3 · S/2, while the other ranks
+# receive less than before. The rank with the popular expert makes all others wait, and it also has the most
+# to compute. This is why part C balances the load.
+# </details>
+#
+# A layer of experts sends tokens away, and gets a result back for each one. On the way back, the counts that
+# arrived say how much goes where. In the next cell, each number is a token, and its last digit chooses the rank.
+# Before you run it, **predict** which tokens rank 0 gets.
+
+# %%
+# %%px --timeout 20
+tokens = 100 * (rank + 1) + np.array([3, 0, 1, 0, 2, 0])
+destinations = tokens % 10 % world_size
+order = np.argsort(destinations, kind="stable")
+counts = np.bincount(destinations, minlength=world_size)
+arrived, arrived_counts = uneven_all_to_all(tokens[order], counts, comm)
+print(f"{arrived} arrived: {arrived_counts} from each rank")
+returned, _ = uneven_all_to_all(-arrived, arrived_counts, comm)  # the "expert" changes the sign
+results = np.empty_like(returned)
+results[order] = returned  # back to the order of the tokens
+print(f"results: {results}")
 
 # %% [markdown]
 # # Part B: a layer of experts
