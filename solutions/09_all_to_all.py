@@ -73,13 +73,15 @@ from parlab.reference import use_reference
 #
 # <details><summary>Hint 1</summary>
 #
-# `x[j]` is a view of row j, so it can be sent and received as it is. Receive into the rows of a new array.
+# `x[j : j + 1]` is a view of row j, so it can be sent as it is, and a row of a new array can receive it. (If rows are
+# single numbers, `x[j]` is a copy, which cannot receive anything.)
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
 # For each `step` from 1 to N − 1, compute `to = (comm.rank + step) % comm.size` and
-# `source = (comm.rank - step) % comm.size`, and call `comm.Sendrecv(x[to], dest=to, recvbuf=received[source], source=source)`.
+# `source = (comm.rank - step) % comm.size`. Then call `comm.Sendrecv` with `dest=to`, `source=source`, and
+# `recvbuf=` the place of that row.
 # </details>
 
 
@@ -102,7 +104,8 @@ def pairwise_all_to_all(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
     received[rank] = x[rank]
     for step in range(1, size):
         to, source = (rank + step) % size, (rank - step) % size
-        comm.Sendrecv(x[to], dest=to, recvbuf=received[source], source=source)
+        incoming = received[source : source + 1]
+        comm.Sendrecv(x[to : to + 1], dest=to, recvbuf=incoming, source=source)
     return received
     # END SOLUTION
 

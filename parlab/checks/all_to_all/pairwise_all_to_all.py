@@ -1,5 +1,6 @@
 """Exercise `pairwise_all_to_all`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -65,14 +66,19 @@ def pairwise_all_to_all(check: Check) -> str:
     )
 
 
-def wrong_results(got: Any, right: np.ndarray, trial: Trial) -> dict[str, np.ndarray]:
-    without_own = right.copy()
-    without_own[trial.rank] = got[trial.rank]
-    arrived = right[[(trial.rank - step) % trial.size for step in range(trial.size)]]
-    return {"own_row_missing": without_own, "order_of_arrival": arrived}
+def wrong_results(got: Any, right: np.ndarray, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
+    if got.shape == right.shape:
+        without_own = right.copy()
+        without_own[trial.rank] = got[trial.rank]
+        yield "own_row_missing", without_own
+    steps = range(trial.size)
+    yield "order_of_arrival", right[[(trial.rank - step) % trial.size for step in steps]]
+    yield "order_of_arrival", right[[(trial.rank - step - 1) % trial.size for step in steps]]
 
 
-def new_array(got: np.ndarray, x: np.ndarray, earlier: list[tuple[Any, np.ndarray]]) -> Any:
+def new_array(
+    got: np.ndarray, x: np.ndarray, earlier: list[tuple[Any, np.ndarray]]
+) -> Finding | None:
     if np.shares_memory(got, x):
         return MISTAKES.shares_memory()
     if any(np.shares_memory(got, array) for array, _ in earlier):
