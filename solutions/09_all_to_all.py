@@ -200,7 +200,7 @@ def uneven_all_to_all(
     the same shape except for its number of rows, which can be 0. `counts` has N numbers of int64.
     Do not change either. The results are new arrays: the rows in the order of their source, and
     N numbers of int64, of which number i counts the rows from rank i. After the counts, a rank
-    sends one message to each rank for which it has rows, while the others send theirs.
+    sends one message to each other rank for which it has rows, while the others send theirs.
 
     Raises a ValueError that names `counts` if it does not have N numbers whose sum is `len(x)`.
     """
