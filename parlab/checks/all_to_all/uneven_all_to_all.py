@@ -109,8 +109,8 @@ def rows_and_counts(
             yield "order_of_arrival", np.concatenate([arriving[source] for source in order])
 
     return explained(
-        received, np.concatenate(arriving), arrived(), MISTAKES, "the received rows"
-    ) or explained(received_counts, counts, {"own_counts": sent}, MISTAKES, "the received counts")
+        received, np.concatenate(arriving), arrived(), MISTAKES, "the array of received rows"
+    ) or explained(received_counts, counts, {"own_counts": sent}, MISTAKES, "the array of received counts")
 
 
 def new_arrays(

@@ -37,7 +37,7 @@ answers.edit(
 answers.edit(None, "error_without_a_name", (NOT_N_ROWS, "raise ValueError('wrong size')"))
 answers.edit("shares_memory", "one_rank", (OWN, OWN + "\n    if size == 1:\n        return x"))
 answers.edit("argument_changed", "into_x", (OWN, OWN + "\n    x[rank] = 0"))
-answers.edit(None, "rows_of_float64", ("np.empty_like(x)", "np.empty(x.shape)"))
+answers.edit("wrong_dtype", "rows_of_float64", ("np.empty_like(x)", "np.empty(x.shape)"))
 
 
 @answers.wrong("library")
@@ -86,7 +86,7 @@ def one_sender_at_a_time(x, comm):
     return received
 
 
-@answers.wrong("does_not_end", says="All wait to be received")
+@answers.wrong("does_not_end", says="All wait to send")
 def send_then_receive(x, comm):
     if len(x) != comm.size:
         raise ValueError("x has another number of rows than there are ranks")

@@ -6,6 +6,7 @@ from mpi4py import MPI
 from parlab_staff.answers import Answers
 
 answers = Answers("uneven_all_to_all")
+exchange = answers.reference("pairwise_all_to_all")
 
 OWN = "places[rank][...] = parts[rank]"
 TO = "to if counts[to] else MPI.PROC_NULL"
@@ -42,15 +43,19 @@ answers.edit(
     "shares_memory", "one_rank", (COUNTS, "if size == 1:\n        return x, counts\n    " + COUNTS)
 )
 answers.edit(
-    None, "counts_of_the_own_rank_decide", (SOURCE, "source if counts[source] else MPI.PROC_NULL")
+    "does_not_end",
+    "counts_of_the_own_rank_decide",
+    (SOURCE, "source if counts[source] else MPI.PROC_NULL"),
 )
 answers.edit(None, "own_rows_missing", (OWN, "places[rank][...] = 0"))
 answers.edit(
-    None, "equal_parts", ("np.split(x, np.cumsum(counts)[:-1])", "np.array_split(x, size)")
+    "raises", "equal_parts", ("np.split(x, np.cumsum(counts)[:-1])", "np.array_split(x, size)")
 )
-answers.edit(None, "counts_of_int32", (RESULT, "return received, received_counts.astype(np.int32)"))
-answers.edit(None, "rows_only", (RESULT, "return received"))
-answers.edit(None, "rows_of_float64", ("x.shape[1:]), x.dtype)", "x.shape[1:]))"))
+answers.edit(
+    "wrong_dtype", "counts_of_int32", (RESULT, "return received, received_counts.astype(np.int32)")
+)
+answers.edit("wrong_type", "rows_only", (RESULT, "return received"))
+answers.edit("wrong_dtype", "rows_of_float64", ("x.shape[1:]), x.dtype)", "x.shape[1:]))"))
 answers.edit(
     None,
     "all_counts_to_everybody",
@@ -65,7 +70,7 @@ answers.edit(
 def in_the_order_of_the_steps(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
-    received_counts = pairwise_all_to_all(counts, comm)  # noqa: F821
+    received_counts = exchange(counts, comm)
     parts = np.split(x, np.cumsum(counts)[:-1])
     arrived = [parts[comm.rank]]
     for step in range(1, comm.size):
@@ -82,11 +87,11 @@ def in_the_order_of_the_steps(x, counts, comm):
 def eight_rows_for_each_rank(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
-    received_counts = pairwise_all_to_all(counts, comm)  # noqa: F821
+    received_counts = exchange(counts, comm)
     padded = np.zeros((comm.size, 8, *x.shape[1:]), x.dtype)
     for row, part in zip(padded, np.split(x, np.cumsum(counts)[:-1]), strict=True):
         row[: len(part)] = part
-    arrived = pairwise_all_to_all(padded, comm)  # noqa: F821
+    arrived = exchange(padded, comm)
     rows = [row[:count] for row, count in zip(arrived, received_counts, strict=True)]
     return np.concatenate(rows), received_counts
 
@@ -95,7 +100,7 @@ def eight_rows_for_each_rank(x, counts, comm):
 def one_sender_at_a_time(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
-    received_counts = pairwise_all_to_all(counts, comm)  # noqa: F821
+    received_counts = exchange(counts, comm)
     parts = np.split(x, np.cumsum(counts)[:-1])
     places = [np.empty((count, *x.shape[1:]), x.dtype) for count in received_counts]
     places[comm.rank] = parts[comm.rank]
@@ -114,7 +119,7 @@ def one_sender_at_a_time(x, counts, comm):
 def by_the_library(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
-    received_counts = pairwise_all_to_all(counts, comm)  # noqa: F821
+    received_counts = exchange(counts, comm)
     received = np.empty((received_counts.sum(), *x.shape[1:]), x.dtype)
     row = int(np.prod(x.shape[1:]))
     comm.Alltoallv([x, counts * row], [received, received_counts * row])
@@ -182,7 +187,7 @@ def everything_at_once(x, counts, comm):
 def rows_in_a_list(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
-    received_counts = pairwise_all_to_all(counts, comm)  # noqa: F821
+    received_counts = exchange(counts, comm)
     parts = np.split(x, np.cumsum(counts)[:-1])
     arrived = {comm.rank: parts[comm.rank]}
     for step in range(1, comm.size):
@@ -199,7 +204,7 @@ def rows_in_a_list(x, counts, comm):
 def vectors_of_bytes(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
-    received_counts, row = pairwise_all_to_all(counts, comm), x.itemsize  # noqa: F821
+    received_counts, row = exchange(counts, comm), x.itemsize
     row *= int(np.prod(x.shape[1:]))
     raw = np.frombuffer(x.tobytes(), np.uint8)
     parts = np.split(raw, np.cumsum(counts * row)[:-1])
@@ -219,7 +224,7 @@ def partners_by_xor_where_possible(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
         raise ValueError("counts do not fit")
     rank, size = comm.rank, comm.size
-    received_counts = pairwise_all_to_all(counts, comm)  # noqa: F821
+    received_counts = exchange(counts, comm)
     parts = np.split(x, np.cumsum(counts)[:-1])
     places = [np.empty((count, *x.shape[1:]), x.dtype) for count in received_counts]
     places[rank] = parts[rank]
