@@ -108,9 +108,9 @@ def rows_and_counts(
             order = [(rank - step - first) % len(arriving) for step in range(len(arriving))]
             yield "order_of_arrival", np.concatenate([arriving[source] for source in order])
 
-    return explained(
-        received, np.concatenate(arriving), arrived(), MISTAKES, "the array of received rows"
-    ) or explained(received_counts, counts, {"own_counts": sent}, MISTAKES, "the array of received counts")
+    found = explained(received, np.concatenate(arriving), arrived(), MISTAKES, "the array of rows")
+    variants = {"own_counts": sent}
+    return found or explained(received_counts, counts, variants, MISTAKES, "the array of counts")
 
 
 def new_arrays(
