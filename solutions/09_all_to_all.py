@@ -318,10 +318,90 @@ print(f"results: {results}")
 # # Against the library
 
 # %% [markdown]
-# LIBRARY 1 STARTS (pairwise all-to-all against Gloo or NCCL, and against `MPI.Alltoall`)
+# ## All-to-all
+#
+# These three do the same work: your pairwise exchange, MPI's `comm.Alltoall`, and `dist.all_to_all_single` on the
+# default group, which uses Gloo on the CPU and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL, so this group
+# uses MPI, too.) The third is the one that libraries call to send tokens to experts. First, compare their results.
+
+
+# %%
+# %%px --timeout 60
+def mpi_all_to_all(x, comm):
+    received = np.empty_like(x)
+    comm.Alltoall(x, received)
+    return received
+
+
+def torch_all_to_all(x, _):
+    tensor = torch.from_numpy(x).to(device)
+    received = torch.empty_like(tensor)
+    dist.all_to_all_single(received, tensor)
+    return received.cpu().numpy()
+
+
+exchanged = np.random.default_rng(rank).random((world_size, 1000), dtype=np.float32)
+right = pairwise_all_to_all(exchanged, comm)
+for name, all_to_all in {"MPI": mpi_all_to_all, "torch": torch_all_to_all}.items():
+    same = np.array_equal(all_to_all(exchanged, comm), right)
+    print(f"{name}: {'the same rows' if same else 'OTHER ROWS'}")
+
+# %% [markdown]
+# **Predict**: which one is fastest for 1 kB, and which for 16 MB? (These are the bytes on each rank.)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+from parlab import timing
+
+exchange_ratios = {}
+for title, size in {"1 kB": 1024, "16 MB": 16 * 2**20}.items():
+    x = np.zeros((world_size, size // 4 // world_size), dtype=np.float32)
+    tensor, into = (torch.zeros(x.shape, device=device) for _ in range(2))
+    ways = {
+        "your exchange": lambda x=x: pairwise_all_to_all(x, comm),
+        "comm.Alltoall": lambda x=x: mpi_all_to_all(x, comm),
+        "torch": lambda into=into, tensor=tensor: dist.all_to_all_single(into, tensor),
+    }
+    seconds = timing.median_seconds(ways, comm, rounds=20 if size < 10**6 else 8)
+    library = seconds.pop("torch")
+    exchange_ratios[title] = {name: own / library for name, own in seconds.items()}
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 60
+from parlab import plots
+
+drawn, axes = plots.ratio_bars(
+    "An all-to-all, over that of the library",
+    exchange_ratios,
+    f"time over that of torch on {dist.get_backend()}",
+    ("comm.Alltoall",),
+)
+for title, ratios in exchange_ratios.items():
+    print(f"{title}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+
+# %% [markdown]
+# What to look for:
+#
+# - **Small data.** Your exchange pays for N − 1 messages, one after the other, and for a few lines of Python in each
+#   step. With many ranks, MPI uses an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which bytes travel several times.
+# - **Large data.** All of them send the same bytes, and every byte is sent once, so there is little to gain. Between
+#   processes of one machine, MPI copies memory, and Gloo uses TCP.
+# - **On a cluster**, an all-to-all is the collective that uses the network most: half of all bytes cross from one half of the
+#   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
 # %% [markdown]
 # LIBRARY 2 STARTS (ring attention on the emulated network against its bound, and against Ulysses)
 
 # %% [markdown]
 # # Going further
+#
+# - Start seven ranks with `cluster.start(7)` (this also works on two cores), and run the check cells of part A again.
+# - Write a *hierarchical* all-to-all. The ranks of a node first exchange rows among themselves, so that each rank holds the rows for one
+#   rank of every other node. Then one message goes to each node. How many messages does a rank send now, and how many times does a byte
+#   travel? The [chapter](../book/09_all_to_all.md) computes when this pays off.
+# - `ExpertParallelMLP` sends full buffers of capacity C, even if most slots are empty. Use `uneven_all_to_all`'s idea instead:
+#   exchange counts, and then only the tokens that exist. (`dist.all_to_all_single` takes `input_split_sizes` and `output_split_sizes`.)
+#   Then no token needs to be dropped.
+# - While the tokens are on their way, the ranks have nothing to do. Split the tokens into two halves, and let the experts work on the first half
+#   while the second one travels.
+# - Ulysses and the ring can be combined: Ulysses inside a node, and a ring between nodes. Write it on 2 × 2 ranks, with two groups.
