@@ -8,8 +8,8 @@ Needs torch, and the course for its model and data.
 
 It uses GPUs and NCCL if each rank can have a GPU, and otherwise CPUs and Gloo. All ranks share each
 sequence, in a zigzag layout, and the experts of each layer. Keys and values travel around a ring.
-Tokens travel to their experts in an all-to-all with uneven parts, so none is dropped. `--balance` is
-the factor of the load-balancing loss. (To overlap the ring with the computation on GPUs, see
+Tokens travel to their experts in an all-to-all with uneven parts, so none is dropped. `--balance`
+is the factor of the load-balancing loss. (To overlap the ring with the computation on GPUs, see
 torch.distributed.tensor.experimental.context_parallel.)
 """
 
