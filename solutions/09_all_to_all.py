@@ -253,8 +253,6 @@ for factor in (1.0, 1.25, 1.5, 2.0):
 def balance_loss(probabilities_TE: Tensor, experts_Tk: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The load-balancing loss over the tokens of all ranks of `group`: 1 if the load is even.
 
-    It has shape () and the dtype of the probabilities, and is the same on all ranks.
-
     Args:
         probabilities_TE: the softmax of the router's scores of this rank's tokens. Its gradient is
             `group.size()` times the derivative of the loss.
