@@ -40,8 +40,8 @@ MISTAKES = Mistakes(
     chosen_again="f has the most probable experts: count those in `experts_Tk`",
     probabilities_counted="f is the mean probability, like P: count the choices in `experts_Tk`",
     tokens_sent=(
-        "it sends {got} bytes for {tokens} tokens and {experts} experts. Send sums for each expert, "
-        "not a number for each token"
+        "it sends {got} bytes for {tokens} tokens and {experts} experts. Send sums for each "
+        "expert, not a number for each token"
     ),
     no_gradient="the loss has no gradient: an all-reduce is invisible to autograd",
     not_times_ranks=(
