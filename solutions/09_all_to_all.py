@@ -262,7 +262,7 @@ def balance_loss(probabilities_TE: Tensor, experts_Tk: Tensor, group: dist.Proce
     tokens, n_experts = probabilities_TE.shape
     own = probabilities_TE.sum(0)
     choices = torch.bincount(experts_Tk.flatten(), minlength=n_experts)
-    total = torch.cat([own.detach(), choices.to(own.dtype), own.new_tensor([tokens])])
+    total = torch.cat([own.detach(), choices, own.new_tensor([tokens])])
     dist.all_reduce(total, group=group)
     sums, choices, tokens = total.split([n_experts, n_experts, 1])
     sums = sums + group.size() * (own - own.detach())
