@@ -19,16 +19,19 @@ MISTAKES = Mistakes(
     ),
     one_choice="{name}: this sends each token to one expert, but each token goes to k experts",
     rounded_down="capacity: this is rounded down. Round up, so that there is room for every choice",
-    elements="{name}: this counts numbers. A float32 number takes 4 bytes",
-    own_part="{name}: a rank keeps what it has for its own experts. It sends (N − 1)/N of the slots",
+    elements="exchange: this counts numbers. A float32 number takes 4 bytes",
+    own_part="{name}: a rank keeps the slots of its own experts. It sends (N − 1)/N of all slots",
     only_needed=(
         "{name}: this counts only slots with tokens. The tensor of all slots is sent, with the "
         "empty ones"
     ),
-    one_exchange="{name}: this is one all-to-all. Tokens travel to the experts, and results back",
-    forward_only=(
-        "{name}: this is the forward pass only. The gradients travel in the backward pass, with "
-        "two more all-to-alls"
+    one_exchange=(
+        "layer: this is one all-to-all. There are four: to the experts and back, and the same for "
+        "the gradients"
+    ),
+    two_exchanges=(
+        "{name}: this is two all-to-alls. There are four: to the experts and back, and the same "
+        "for the gradients"
     ),
     with_capacity="needed: this includes empty slots. Count only the k choices of each token",
 )
@@ -39,11 +42,13 @@ def predict_expert_bytes(check: Check) -> str:
     """Compare with an all-to-all that the ledger counts, and with larger sizes."""
     with check.trial() as trial:
         pick = trial.draw.randrange
+        # With 6 ranks and these k and f, no two mistakes have the same number.
         for ranks in (6, trial.size, 1, 5):
-            experts, k = ranks * pick(2, 5), pick(2, 4)
-            # Choose sizes for which experts · capacity is larger than the number of choices.
-            tokens = experts * pick(5, 30) + pick(1, experts)
-            sizes = (tokens, pick(10, 200), experts, min(k, experts), pick(5, 9) / 4, ranks)
+            experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
+            tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
+            if ranks == 1:  # all experts have just enough slots
+                tokens, k, factor = tokens - 1, 2, 1.0
+            sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
             _compare(trial, sizes)
     return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"
 
@@ -98,8 +103,9 @@ def _wrong(
         yield "capacity", of_all, MISTAKES.capacity_of_all_ranks()
     yield "capacity", math.ceil(full / k), MISTAKES.one_choice(name="capacity")
     yield "capacity", int(full), MISTAKES.rounded_down()
+    yield "exchange", right["exchange"] / 4, MISTAKES.elements()
+    yield "layer", right["exchange"], MISTAKES.one_exchange()
     for name in ("exchange", "layer", "needed"):
-        yield name, right[name] / 4, MISTAKES.elements(name=name)
         if ranks > 1:
             yield name, right[name] * ranks / (ranks - 1), MISTAKES.own_part(name=name)
     yield "exchange", right["needed"] / 4, MISTAKES.only_needed(name="exchange")
@@ -107,4 +113,4 @@ def _wrong(
     yield "needed", right["layer"], MISTAKES.with_capacity()
     yield "needed", right["needed"] / k, MISTAKES.one_choice(name="needed")
     for name in ("layer", "needed"):
-        yield name, right[name] / 2, MISTAKES.forward_only(name=name)
+        yield name, right[name] / 2, MISTAKES.two_exchanges(name=name)
