@@ -350,8 +350,8 @@ if rank == 0:
 #   Subtract the larger of the two before you compute exponentials.
 # - **No visible key:** with a causal mask, a query may see no key of a block. Then $\ell_i$ is −∞ and $o_i$ is 0, and the
 #   result is that of the other block. If both are −∞, the result is 0 and −∞.
-# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0, so its
-#   gradients are 0, and never NaN.
+# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both log-sums
+#   are −∞, the gradients may be any finite numbers, but not NaN.
 # - **Arguments** do not change.
 #
 # **Predict**: somebody computes $o = (o_1 + o_2)/2$. For which queries is it right?
@@ -410,7 +410,10 @@ def merged_values(*lses):
         blocks += [out.requires_grad_(), lse.requires_grad_()]
     out, lse = merge(*blocks)
     (out.square().sum() + lse.clamp(min=-3000).square().sum() / 1000).backward()
-    tensors = out, lse, *(x.grad for x in blocks)
+    visible = lse.isfinite().unsqueeze(-1)  # without any key, all finite gradients are right
+    gradients = [x.grad.view(len(lse), -1) for x in blocks]
+    finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
+    tensors = out, lse, *finite
     return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
 
 

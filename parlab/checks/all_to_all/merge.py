@@ -1,7 +1,6 @@
 """Exercise `merge`."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,29 +15,45 @@ from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
     no_maximum=(
-        "the exponentials of large log-sums are infinite, and those of small ones are 0. First "
-        "subtract the larger log-sum of each query from both"
+        "the output is not finite: the exponentials of large log-sums are infinite, and those of "
+        "small ones are 0. First subtract the larger log-sum of each query from both"
     ),
     one_maximum=(
-        "for queries with smaller log-sums than others, both exponentials are 0. Subtract the "
-        "larger log-sum of each query, not the largest one of all queries"
+        "the output is not finite: for queries with smaller log-sums than others, both "
+        "exponentials are 0. Subtract the larger log-sum of each query, not the largest one of all "
+        "queries"
     ),
     no_key=(
-        "NaN for a query that sees no key of {which}. A log-sum of −inf is a weight of 0, but "
-        "−inf − (−inf) is NaN"
+        "{name} is NaN for a query that sees no key of {which}. A log-sum of −inf means a weight "
+        "of 0, but −inf − (−inf) and 0/0 are NaN"
     ),
     no_key_gradient=(
-        "NaN for a query that sees no key of {which}. In the backward pass, log 0 and "
-        "−inf − (−inf) give NaN, even if `torch.where` discards their results. Replace the numbers "
+        "{name} is NaN for a query that sees no key of {which}. In the backward pass, log 0, 0/0, "
+        "and −inf − (−inf) give NaN, even if a mask discards their results. Replace the numbers "
         "before the operation"
     ),
-    mean="the mean of both outputs. The weight of a block is its part of the sum of exponentials",
-    added="the sum of both outputs. Each is normalized on its own, so multiply it by its weight",
-    log_weights="the weights are the log-sums. Use the exponentials of the log-sums",
-    swapped="each output has the weight of the other block",
-    lse_added="the sum of both log-sums. Add their exponentials, and take the logarithm",
-    lse_maximum="the larger one of both log-sums. Add their exponentials, and take the logarithm",
-    weights_detached="no gradient comes from the output: the weights depend on the log-sums, too",
+    mean=(
+        "the output is the mean of both outputs. The weight of a block is its part of the sum of "
+        "exponentials"
+    ),
+    added=(
+        "the output is the sum of both outputs. Each of them is normalized on its own, so multiply "
+        "it by its weight"
+    ),
+    log_weights=(
+        "the outputs are weighted with the log-sums. Weight them with the exponentials of the "
+        "log-sums"
+    ),
+    swapped="each output is multiplied by the weight of the other block",
+    lse_added=(
+        "the log-sum is the sum of both log-sums. Add their exponentials, and take the logarithm"
+    ),
+    lse_maximum=(
+        "the log-sum is the larger one of both. Add their exponentials, and take the logarithm"
+    ),
+    weights_detached=(
+        "a log-sum gets no gradient from the output, but the weights depend on the log-sums"
+    ),
 )
 ARGUMENTS = ("out_1", "lse_1", "out_2", "lse_2")
 # Shape of the outputs, dtype, and the log-sums: their centers, one for each query in turn, and
@@ -53,7 +68,7 @@ CASES = {
     "log-sums around 1000, 0, and −1000": ((2, 6, 2), torch.float64, (1000.0, 0.0, -1000.0), 2.0),
     "log-sums that are far apart": ((4, 6, 2), torch.float64, (0.0,), 900.0),
 }
-WITHOUT_KEYS = {"the first block": (0,), "the second block": (1,), "both blocks": (0, 1)}
+WITHOUT_KEYS = {"the first block": (0,), "the second block": (1,), "either block": (0, 1)}
 
 
 @check_of(MISTAKES, ranks=1)
@@ -104,8 +119,8 @@ def _case(trial: Trial, given: list[Tensor], which: str) -> None:
     def value(name: str, one: Any, expected: Tensor, wrong: Any) -> Finding | None:
         found = explained(one, expected, list(wrong), MISTAKES, name, tolerance)
         if found and which and isinstance(one, Tensor) and one.isnan().any():
-            found = MISTAKES.no_key(which=which)
-        return _named(found, name)
+            return MISTAKES.no_key(name=name, which=which)
+        return found
 
     trial.require(
         lambda: next(
@@ -127,10 +142,13 @@ def _case(trial: Trial, given: list[Tensor], which: str) -> None:
         if one is None:
             return observed(f"{name} is None: no result depends on this argument for autograd")
         if which and one.isnan().any():
-            return _named(MISTAKES.no_key_gradient(which=which), name)
-        wrong = [("weights_detached", detached[number])] if number % 2 else []
-        found = explained(one, right_gradients[number], wrong, MISTAKES, name, tolerance)
-        return _named(found, name)
+            return MISTAKES.no_key_gradient(name=name, which=which)
+        # Without any key, the output is 0 for all weights, so gradients may be any finite numbers.
+        visible = right[1].isfinite() if number % 2 else right[1].isfinite().unsqueeze(-1)
+        one, expected, wrong = (
+            x * visible for x in (one, right_gradients[number], detached[number])
+        )
+        return explained(one, expected, [("weights_detached", wrong)], MISTAKES, name, tolerance)
 
     trial.require(*(lambda number=number: gradient(number) for number in range(4)))
 
@@ -142,12 +160,6 @@ def _gradients(function: Any, given: list[Tensor], pulls: list[Tensor]) -> list[
     if loss:
         torch.autograd.backward(*zip(*loss, strict=True))
     return [x.grad for x in leaves]
-
-
-def _named(found: Finding | None, name: str) -> Finding | None:
-    """Put the name of the value before the text of a mistake."""
-    own = found and found.mistake in MISTAKES.texts
-    return replace(found, text=f"{name}: {found.text}") if own else found
 
 
 def _pair(got: Any) -> Finding | None:
@@ -165,7 +177,7 @@ def _overflow(got: Any, right: tuple[Tensor, Tensor], given: list[Tensor]) -> Fi
     for key, shift in (("no_maximum", 0.0), ("one_maximum", lses.max())):
         total = (lses - shift).exp().sum(0)
         if torch.equal(finite, total.isfinite() & (total > 0)):
-            return _named(getattr(MISTAKES, key)(), "the output is not finite")
+            return getattr(MISTAKES, key)()
     return None
 
 

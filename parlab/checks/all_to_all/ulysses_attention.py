@@ -20,10 +20,10 @@ from parlab.ledger import Call
 from parlab.ledger.ledger import ring_bytes_sent
 
 MISTAKES = Mistakes(
-    own_tokens_only="this is the attention to the tokens of this rank alone",
+    own_tokens_only="the output is the attention to the tokens of this rank alone",
     batch_mixed=(
-        "the samples of the batch are mixed: after the all-to-all, the ranks come before the batch. "
-        "Move them next to the tokens before you flatten both into one dimension"
+        "the samples of the batch are mixed: after the all-to-all, the ranks come before the "
+        "batch. Move them next to the tokens before you flatten both into one dimension"
     ),
     heads_mixed=(
         "the heads are in the wrong order: the heads of a rank belong together. Move the ranks in "
@@ -44,11 +44,12 @@ MISTAKES = Mistakes(
         "of 1/N of the heads to each rank, and the output of its tokens"
     ),
     separate=(
-        "the {which} pass has {got} all-to-alls, and two are enough. Send q, k, and v in one, since "
-        "each costs a start-up time"
+        "the {which} pass has {got} all-to-alls, and two are enough. Send q, k, and v in one, "
+        "since each costs a start-up time"
     ),
     not_refused=(
-        "it accepts {heads} heads on {ranks} ranks: raise a ValueError that names the number of heads"
+        "it accepts {heads} heads on {ranks} ranks: raise a ValueError that names the number of "
+        "heads"
     ),
 )
 SECONDS = 10.0  # a busy machine takes long to bring ranks together
@@ -127,12 +128,9 @@ def _case(trial: Trial, shape: tuple[int, ...], causal: bool, layout: str) -> No
         lambda: _enough_sent_back(run, to_others),
         gradients,
         lambda: _contiguous(run),
-        *(lambda which=which: _sends_more(run, which, to_others, n) for which in run_passes()),
+        lambda: _sends_more(run, "forward", to_others, n),
+        lambda: _sends_more(run, "backward", to_others, n),
     )
-
-
-def run_passes() -> tuple[str, str]:
-    return "forward", "backward"
 
 
 def _placed(x: Tensor, layout: str) -> Tensor:
