@@ -10,9 +10,11 @@ from parlab.checks.all_to_all.merge import merge
 from parlab.checks.all_to_all.pairwise_all_to_all import pairwise_all_to_all
 from parlab.checks.all_to_all.predict_context_bytes import predict_context_bytes
 from parlab.checks.all_to_all.predict_expert_bytes import predict_expert_bytes
+from parlab.checks.all_to_all.ring_attention import ring_attention
 from parlab.checks.all_to_all.route import route
 from parlab.checks.all_to_all.ulysses_attention import ulysses_attention
 from parlab.checks.all_to_all.uneven_all_to_all import uneven_all_to_all
+from parlab.checks.all_to_all.zigzag_positions import zigzag_positions
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent, turned, within_rounds
 
@@ -28,6 +30,7 @@ __all__ = [
     "pairwise_all_to_all",
     "predict_context_bytes",
     "predict_expert_bytes",
+    "ring_attention",
     "route",
     "sent",
     "show_values",
@@ -35,4 +38,5 @@ __all__ = [
     "ulysses_attention",
     "uneven_all_to_all",
     "within_rounds",
+    "zigzag_positions",
 ]
