@@ -36,8 +36,10 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
+from parlab import models, training
 from parlab.checks import all_to_all as check
 from parlab.ledger import Ledger
+from parlab.plots import experts as experts_plots
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -141,7 +143,7 @@ check.route(route)
 # %%px --timeout 20
 def routed(tokens, n_experts, k, capacity):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    scores = ((numbers * 37 + 11 * rank) % 101 / 25).requires_grad_()
+    scores = (2 * torch.sin(5.3 * numbers + rank)).requires_grad_()
     experts, gates, slots = route(scores, k, capacity)
     (gates * torch.arange(1, k + 1, device=device)).sum().backward()
     floats = [[round(x, 4) for x in t.flatten().tolist()] for t in (gates, scores.grad)]
@@ -178,12 +180,13 @@ check.show_values(
 # %%
 # %%px
 torch.manual_seed(rank)
-random_scores_TE = torch.randn(512, 8).to(device)
-for factor in (1.0, 1.25, 1.5, 2.0):
-    for_each_expert = int(factor * 512 * 2 / 8)
-    dropped = (route(random_scores_TE, 2, for_each_expert)[2] < 0).double().mean().item()
-    if rank == 0:
-        print(f"capacity factor {factor:4}: {for_each_expert:3} slots, {dropped:.1%} dropped")
+for tokens in (64, 1024):
+    random_scores_TE = torch.randn(tokens, 8).to(device)
+    for factor in (1.0, 1.25, 1.5, 2.0):
+        slots_Tk = route(random_scores_TE, 2, int(factor * tokens * 2 / 8))[2]
+        dropped = (slots_Tk < 0).double().mean().item()
+        if rank == 0:
+            print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
 
 # %% [markdown]
 # ## 4. Dispatch
@@ -819,7 +822,7 @@ check.balance_loss(balance_loss)
 # %%px --timeout 20
 def balanced(tokens, n_experts, k):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    probabilities = (((numbers + 5 * rank) * 37) % 101 / 25).softmax(-1).requires_grad_()
+    probabilities = (2 * torch.sin(5.3 * numbers + rank)).softmax(-1).requires_grad_()
     experts = probabilities.detach().topk(k).indices
     loss = balance_loss(probabilities, experts, group)
     (3 * loss).backward()
@@ -836,6 +839,87 @@ check.show_values(
 # The load is even, so the loss is 1. From its own tokens, each rank would compute $N$, the largest loss that is possible. Such a loss
 # forces every rank to use all experts equally, although only the load over all ranks matters.
 # </details>
+#
+# Now train the small GPT on text. In each block, your layer with eight experts takes the place of the MLP. Each token goes to one
+# expert ($k = 1$), and an expert has twice as many slots as it needs if the load is even. Each rank has a part of each batch.
+#
+# **Predict**: without the balance loss, how many of the eight experts get more than 1% of the tokens at the end?
+
+# %%
+# %%px --timeout 60
+gpt_config = models.GPTConfig(sequence_length=32, hidden_size=32)
+n_experts = 8 // world_size * world_size
+text = [
+    (tokens[rank::world_size], targets[rank::world_size])
+    for tokens, targets in training.text_batches(120, 16, gpt_config.sequence_length, device)
+]
+
+
+class BlockOfExperts(ExpertParallelMLP):
+    """The layer for the (batch, seq, hidden) of a block."""
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return super().forward(x_BSH.flatten(0, 1)).view_as(x_BSH)
+
+
+# %%
+# %%px
+def expert(h):
+    return nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, h)).to(device)
+
+
+def gpt_with_experts():
+    """The GPT, with the learner's layer of experts in each block."""
+    torch.manual_seed(0)
+    model, h = models.GPT(gpt_config).to(device), gpt_config.hidden_size
+    capacity = math.ceil(2.0 * text[0][0].numel() / n_experts)
+    for block in model.blocks:
+        router = nn.Linear(h, n_experts, bias=False).to(device)
+        experts = [expert(h) for _ in range(n_experts)]
+        block.mlp = BlockOfExperts(router, experts, 1, capacity, group)
+    return model
+
+
+# %% [markdown]
+# Only this rank has its own experts, so their replicas are this rank alone. All other parameters are shared.
+
+
+# %%
+# %%px
+def train_experts(factor, alone):
+    """Train with `factor` times the balance loss; return losses and the last layer's load."""
+    model, losses, counts = gpt_with_experts(), [], []
+    own = [p for block in model.blocks for p in block.mlp.experts.parameters()]
+    shared = [p for name, p in model.named_parameters() if ".experts." not in name]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for tokens, targets in text:
+        optimizer.zero_grad()
+        loss = training.token_loss(model(tokens), targets)
+        balance = sum(balance_loss(*block.mlp.last, group) for block in model.blocks)
+        (loss + factor * balance).backward()
+        average_gradients(shared, own, group, alone)
+        optimizer.step()
+        losses.append(loss.detach())
+        counts.append(F.one_hot(model.blocks[-1].mlp.last[1], n_experts).sum((0, 1)))
+    losses, counts = torch.stack(losses), torch.stack(counts).float()
+    for total in (losses, counts):
+        dist.all_reduce(total, group=group)
+    return losses / world_size, counts / counts.sum(-1, keepdim=True)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+alone = dist.new_group([rank], use_local_synchronization=True)
+trained = {f"{factor} × the loss": train_experts(factor, alone) for factor in (0, 0.05)}
+dist.destroy_process_group(alone)
+if rank == 0:
+    for name, (losses, loads) in trained.items():
+        used = (loads[-20:].mean(0) > 0.01).sum()
+        print(f"{name}: {used} experts get more than 1%", end=", ")
+        print(f"the busiest one gets {loads[-20:].mean(0).max():.0%}", end="; ")
+        print(f"the loss of the text is {losses[-20:].mean():.2f}")
+    loads = {name: load.tolist() for name, (_, load) in trained.items()}
+    experts_plots.expert_load("With the balance loss, all experts share the work", loads)
 
 # %% [markdown]
 # # Part D: a sequence that is split among ranks
