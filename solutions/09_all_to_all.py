@@ -169,8 +169,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do. A transformer adds the
-# output of the layer to its input, so these tokens pass the layer unchanged.
+# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do.
 # </details>
 #
 # How large should the capacity be? With $T$ tokens, $C = T k / E$ would be enough if the load were even. The *capacity factor*

@@ -74,14 +74,6 @@ for mistake, name, *edits in (
         "shape_1",
         (RETURN, RETURN.replace("return ", "return (").replace("@", "@") + ").view(1)"),
     ),
-    ("wrong_dtype", "float64", (RETURN, RETURN.replace("return ", "return (") + ").double()")),
-    ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
-    ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
-    (
-        None,
-        "mean_of_the_largest",
-        (RETURN, "return n_experts * (choices / choices.sum()).max() * (sums / tokens).max()"),
-    ),
     (
         None,
         "variance",
@@ -239,3 +231,6 @@ def hook(probabilities_TE, experts_Tk, group):
     f, t = total[n_experts:-1] / (total[-1] * k), total[-1]
     p = (total[:n_experts] - own.detach() + own) / t
     return (p * f).sum() * n_experts
+
+
+answers.right_edit("float64", (RETURN, RETURN.replace("return ", "return (") + ").double()"))
