@@ -69,10 +69,13 @@ for mistake, name, *edits in (
         (CHOICES, CHOICES + "\n    choices = choices + own - own.detach()"),
         (RETURN, RETURN.replace("choices /", "(choices + own - own.detach()) /")),
     ),
+    ("wrong_shape", "shape_1", (RETURN, RETURN.replace("return ", "return (") + ").view(1)")),
+    ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
+    ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
     (
-        "wrong_shape",
-        "shape_1",
-        (RETURN, RETURN.replace("return ", "return (").replace("@", "@") + ").view(1)"),
+        None,
+        "mean_of_the_largest",
+        (RETURN, "return n_experts * (choices / choices.sum()).max() * (sums / tokens).max()"),
     ),
     (
         None,
