@@ -36,9 +36,11 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
+from parlab import models, training
 from parlab.block_attention import attend, attend_backward
 from parlab.checks import all_to_all as check
 from parlab.ledger import Ledger
+from parlab.plots.experts import expert_load
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -365,7 +367,7 @@ check.route(route)
 # %%px --timeout 20
 def routed(tokens, n_experts, k, capacity):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    scores = ((numbers * 37 + 11 * rank) % 101 / 25).requires_grad_()
+    scores = (2 * torch.sin(5.3 * numbers + rank)).requires_grad_()
     experts, gates, slots = route(scores, k, capacity)
     (gates * torch.arange(1, k + 1, device=device)).sum().backward()
     floats = [[round(x, 4) for x in t.flatten().tolist()] for t in (gates, scores.grad)]
@@ -391,8 +393,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do. A transformer adds the
-# output of the layer to its input, so these tokens pass the layer unchanged.
+# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do.
 # </details>
 #
 # How large should the capacity be? With $T$ tokens, $C = T k / E$ would be enough if the load were even. The *capacity factor*
@@ -402,12 +403,13 @@ check.show_values(
 # %%
 # %%px
 torch.manual_seed(rank)
-random_scores_TE = torch.randn(512, 8).to(device)
-for factor in (1.0, 1.25, 1.5, 2.0):
-    for_each_expert = int(factor * 512 * 2 / 8)
-    dropped = (route(random_scores_TE, 2, for_each_expert)[2] < 0).double().mean().item()
-    if rank == 0:
-        print(f"capacity factor {factor:4}: {for_each_expert:3} slots, {dropped:.1%} dropped")
+for tokens in (64, 1024):
+    random_scores_TE = torch.randn(tokens, 8).to(device)
+    for factor in (1.0, 1.25, 1.5, 2.0):
+        slots_Tk = route(random_scores_TE, 2, int(factor * tokens * 2 / 8))[2]
+        dropped = (slots_Tk < 0).double().mean().item()
+        if rank == 0:
+            print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
 
 # %% [markdown]
 # ## 4. Dispatch
@@ -1043,7 +1045,7 @@ check.balance_loss(balance_loss)
 # %%px --timeout 20
 def balanced(tokens, n_experts, k):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    probabilities = (((numbers + 5 * rank) * 37) % 101 / 25).softmax(-1).requires_grad_()
+    probabilities = (2 * torch.sin(5.3 * numbers + rank)).softmax(-1).requires_grad_()
     experts = probabilities.detach().topk(k).indices
     loss = balance_loss(probabilities, experts, group)
     (3 * loss).backward()
@@ -1060,6 +1062,103 @@ check.show_values(
 # The load is even, so the loss is 1. From its own tokens, each rank would compute $N$, the largest loss that is possible. Such a loss
 # forces every rank to use all experts equally, although only the load over all ranks matters.
 # </details>
+#
+# Now train a small GPT of one block on text. Your layer with eight experts takes the place of the MLP. Each token goes to one expert
+# ($k = 1$), and an expert has twice as many slots as it needs if the load is even. Each rank trains on its part of each batch.
+#
+# **Predict**: without the balance loss, how many of the eight experts get at least 2% of the tokens at the end?
+
+# %%
+# %%px --timeout 60
+gpt_config = models.GPTConfig(sequence_length=32, hidden_size=32, layers=1)
+n_experts = 8 // world_size * world_size
+own_text = [
+    (tokens[rank::world_size], targets[rank::world_size])
+    for tokens, targets in training.text_batches(140, 16, gpt_config.sequence_length, device)
+]
+slots = math.ceil(2.0 * own_text[0][0].numel() / n_experts)
+
+
+class BlockOfExperts(ExpertParallelMLP):
+    """Your layer, for the (batch, seq, hidden) of a block."""
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return super().forward(x_BSH.flatten(0, 1)).view_as(x_BSH)
+
+
+# %%
+# %%px
+def expert(h):
+    return nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, h)).to(device)
+
+
+def gpt_with_experts():
+    """The GPT, the same on all ranks, except for each rank's own experts."""
+    torch.manual_seed(0)
+    model, h = models.GPT(gpt_config).to(device), gpt_config.hidden_size
+    nn.init.normal_(model.tokens.weight, std=0.3)  # so that the router can distinguish tokens
+    router = nn.Linear(h, n_experts, bias=False).to(device)
+    experts = [expert(h) for _ in range(n_experts)]
+    model.blocks[0].mlp = BlockOfExperts(router, experts, 1, slots, group)
+    return model
+
+
+# %% [markdown]
+# Only this rank has its own experts, so their `replicas` are this rank alone. All other parameters are shared.
+
+
+# %%
+# %%px
+def train_experts(factor, replicas):
+    """Train with `factor` times the balance loss; return losses, and each expert's share."""
+    model, losses, counts = gpt_with_experts(), [], []
+    layer = model.blocks[0].mlp
+    own = list(layer.experts.parameters())
+    shared = [p for name, p in model.named_parameters() if ".experts." not in name]
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for tokens, targets in own_text:
+        optimizer.zero_grad()
+        loss = training.token_loss(model(tokens), targets)
+        (loss + factor * balance_loss(*layer.last, group)).backward()
+        average_gradients(shared, own, group, replicas)
+        optimizer.step()
+        losses.append(loss.detach())
+        counts.append(layer.last[1].flatten().bincount(minlength=n_experts).float())
+    results = torch.stack(losses) / world_size, torch.stack(counts)
+    for total in results:
+        dist.all_reduce(total, group=group)
+    return results[0], results[1] / results[1].sum(-1, keepdim=True)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+this_rank = dist.new_group([rank], use_local_synchronization=True)
+runs = {
+    "without the balance loss": train_experts(0, this_rank),
+    "with 0.1 × the balance loss": train_experts(0.1, this_rank),
+}
+dist.destroy_process_group(this_rank)
+if rank == 0:
+    for name, (losses, shares) in runs.items():
+        busy = (shares[-20:].mean(0) >= 0.02).sum()
+        largest = shares[-20:].amax(1).mean()
+        print(f"{name}: {busy} experts get at least 2%, the busiest one {largest:.0%}", end="; ")
+        print(f"loss of the text {losses[-20:].mean():.2f}")
+    expert_load(
+        "The balance loss makes all experts work",
+        {name: shares.tolist() for name, (_, shares) in runs.items()},
+    )
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Often two or three, and sometimes a single one. Their queues are full, so that a large part of the tokens is dropped, while the other experts learn nothing.
+# With the balance loss, all eight have work after some 50 steps, and almost no token is dropped. The Switch Transformer's factor is 0.01, in a training of
+# many more steps. A large factor would make the load even more quickly, but disturb the model's own loss.
+# </details>
+#
+# A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
+# lowers the biases of busy experts and raises those of the others. [Chapter 09](../book/09_all_to_all.md) compares both.
 
 # %% [markdown]
 # # Part D: a sequence that is split among ranks
