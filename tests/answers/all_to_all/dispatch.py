@@ -18,13 +18,17 @@ answers.edit("one_choice", "first_choices_only", ("slots_Tk >= 0", "slots_Tk[:, 
 answers.edit("cut_off", "without_graph", (WRITE, WRITE.replace("= x_TH[", "= x_TH.detach()[")))
 answers.edit("cut_off", "into_the_data", ("slots_ECH[experts", "slots_ECH.data[experts"))
 answers.edit(None, "not_zero", (ZEROS, ZEROS.replace("new_zeros", "new_ones")))
-answers.edit(None, "in_float64", (ZEROS, f"{ZEROS}.double()"), (WRITE, f"{WRITE}.double()"))
+answers.edit(
+    "wrong_dtype", "in_float64", (ZEROS, f"{ZEROS}.double()"), (WRITE, f"{WRITE}.double()")
+)
 answers.edit(
     None,
     "scaled",
     ("= x_TH[tokens]", "= x_TH[tokens] / experts_Tk.shape[1]"),
 )
-answers.edit(None, "one_slot_more", ("n_experts, capacity, x_TH", "n_experts, capacity + 1, x_TH"))
+answers.edit(
+    "wrong_shape", "one_slot_more", ("n_experts, capacity, x_TH", "n_experts, capacity + 1, x_TH")
+)
 answers.edit("argument_changed", "slots_changed", (KEPT, KEPT + "    slots_Tk.clamp_(min=0)\n"))
 
 

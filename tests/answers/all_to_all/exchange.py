@@ -8,7 +8,9 @@ from parlab_staff.answers import Answers
 answers = Answers("exchange")
 
 OUTPUT = "        output = torch.empty_like(x, memory_format=torch.contiguous_format)\n"
+OF_ANY_ORDER = "        output = torch.empty_like(x)\n"
 SEND = "        dist.all_to_all_single(output, x.contiguous(), group=group)\n"
+COPY = "        output.copy_(x)\n"
 BACK = "        return Exchange.apply(gradient, ctx.group), None\n"
 REFUSE = "    if len(x) != group.size():\n"
 ALONE = "    if group.size() == 1 == len(x):\n        return x.clone()\n"
@@ -20,8 +22,9 @@ INSIDE = """\
 
 answers.edit("no_backward", "library_only", ("    return Exchange.apply(x, group)\n", INSIDE))
 answers.edit("gradient_not_sent", "gradient_as_it_is", (BACK, "        return gradient, None\n"))
-answers.edit("not_exchanged", "nothing_sent_forward", (SEND, "        output.copy_(x)\n"
-    "        dist.barrier(group=group)\n"))  # fmt: skip
+answers.edit(
+    "not_exchanged", "only_a_barrier", (SEND, COPY + "        dist.barrier(group=group)\n")
+)
 answers.edit("default_group", "default_group", (SEND, SEND.replace(", group=group", "")))
 answers.edit("not_refused", "not_refused", (REFUSE, "    if len(x) % group.size():\n"))
 answers.edit(
@@ -31,11 +34,9 @@ answers.edit(
 )
 answers.edit(None, "an_assertion", ("raise ValueError", "raise AssertionError"))
 answers.edit(
-    "memory_order", "as_it_lies", (OUTPUT, OUTPUT.replace(", memory_format=torch.contiguous_format", "")),
-    (SEND, SEND.replace(".contiguous()", "")),
-)  # fmt: skip
-answers.edit("memory_order", "output_as_it_lies",
-    (OUTPUT, OUTPUT.replace(", memory_format=torch.contiguous_format", "")))  # fmt: skip
+    "memory_order", "as_it_lies", (OUTPUT, OF_ANY_ORDER), (SEND, SEND.replace(".contiguous()", ""))
+)
+answers.edit("memory_order", "output_as_it_lies", (OUTPUT, OF_ANY_ORDER))
 answers.edit(
     None,
     "one_group_for_all",
@@ -49,7 +50,7 @@ answers.edit(
     (SEND, SEND + "        dist.all_reduce(torch.ones(1), group=group)\n"),
 )
 answers.edit("argument_changed", "in_place", (SEND, SEND + "        x.detach().copy_(output)\n"))
-answers.edit("nothing_sent", "nothing_sent", (SEND, "        output.copy_(x)\n"))
+answers.edit("nothing_sent", "nothing_sent", (SEND, COPY))
 
 
 class Mirror(torch.autograd.Function):
