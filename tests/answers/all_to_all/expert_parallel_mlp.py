@@ -47,7 +47,11 @@ answers.edit(
     "slots_for_all_ranks",
     (ROUTE, "route(scores_TE, self.k, max(self.capacity // ranks, 1))"),
 )
-answers.edit("mixed_up", "not_transposed", (ROWS, "own = arrived.reshape(len(self.experts), -1, x_TH.shape[1])"))  # fmt: skip
+answers.edit(
+    "mixed_up",
+    "not_transposed",
+    (ROWS, "own = arrived.reshape(len(self.experts), -1, x_TH.shape[1])"),
+)
 answers.edit(
     "mixed_up", "not_transposed_back", (RESULTS, "results = results.reshape(arrived.shape)")
 )
@@ -120,8 +124,11 @@ class Gathered(Reference):
         return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
 
 
-answers.right_edit("copies", (f"nn.ModuleList({OWN})", f"nn.ModuleList(copy.deepcopy(list({OWN})))"),
-    (CLASS, "import copy\n\n\n" + CLASS))  # fmt: skip
+answers.right_edit(
+    "copies",
+    (OWN, f"copy.deepcopy(list({OWN}))"),
+    (CLASS, "import copy\n\n\n" + CLASS),
+)
 
 
 @answers.right
