@@ -794,10 +794,8 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The *capacity factor* f says how many slots an expert has: f times as many as it needs if all experts are chosen equally often, rounded
-# up. With f = 1, there is no slot to spare.
-#
-# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and k for each token. **Predict in numbers**:
+# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and each token goes to k of them. With the capacity
+# factor f, an expert has f times as many slots as it needs if all experts are chosen equally often, rounded up. **Predict in numbers**:
 #
 # - `capacity`: the slots of one expert for the tokens of *one* rank
 # - `exchange`: the bytes that a rank sends to other ranks in one all-to-all of your layer
@@ -964,6 +962,52 @@ for one in (pairs, alone):
 # They are N / replicas = 2 times too large. SGD takes steps for the experts that are twice as long. Adam divides by the size of the gradients, so it takes almost the
 # same steps, and the loss curve does not show the error. It shows up as soon as gradients are clipped by their norm.
 # </details>
+#
+# With `average_gradients`, ranks can share experts in any layout. The next cells train the same layer on the same tokens in each of them:
+# from N × 1, where each rank has all experts, to 1 × N.
+
+
+# %%
+# %%px
+def layer_of(sharing):
+    """A layer whose experts are shared by `sharing` ranks in a row; and the group of replicas."""
+    first, place = rank - rank % sharing, rank % sharing
+    groups = [
+        dist.new_group(list(ranks), backend="mpi4py", use_local_synchronization=True)
+        for ranks in (range(first, first + sharing), range(place, world_size, sharing))
+    ]
+    torch.manual_seed(0)
+    linears = [nn.Linear(16, 16).to(device) for _ in range(2 * world_size)]
+    router = nn.Linear(16, 2 * world_size).to(device)
+    return ExpertParallelMLP(router, linears, 2, 64, groups[0]), groups[1]
+
+
+# %%
+# %%px
+def layout_losses(layer, replicas):
+    """The mean losses of 20 steps in which the layer learns to reverse vectors."""
+    torch.manual_seed(1 + rank)
+    tokens_TH = torch.randn(64, 16).to(device)
+    optimizer, losses = torch.optim.SGD(layer.parameters(), lr=1.0), []
+    for _ in range(20):
+        loss = F.mse_loss(layer(tokens_TH), tokens_TH.flip(1))
+        optimizer.zero_grad()
+        loss.backward()
+        parts = (list(part.parameters()) for part in (layer.router, layer.experts))
+        average_gradients(*parts, group, replicas)
+        optimizer.step()
+        losses.append(comm.allreduce(loss.item()) / world_size)
+    return losses
+
+
+# %%
+# %%px --timeout 60
+layouts = [sharing for sharing in range(1, world_size + 1) if world_size % sharing == 0]
+layout_curves = {f"{world_size // s} × {s}": layout_losses(*layer_of(s)) for s in layouts}
+if rank == 0:
+    training.print_same({"layouts": layout_curves}, 1e-4)
+    start, *_, end = layout_curves[f"{world_size} × 1"]
+    print(f"the loss falls from {start:.2f} to {end:.2f}")
 
 # %% [markdown]
 # ## 8. Balance the load
