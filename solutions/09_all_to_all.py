@@ -36,6 +36,7 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
+from parlab.block_attention import attend, attend_backward
 from parlab.checks import all_to_all as check
 from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
@@ -48,10 +49,233 @@ from parlab.reference import use_reference
 # # Part A: all-to-all
 
 # %% [markdown]
-# SECTION 1 STARTS (pairwise_all_to_all)
+# ## 1. Pairwise all-to-all
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# Every rank has one row for each rank: rank r's row j goes to rank j. The exchange takes N − 1 steps. In step s, rank r
+# sends to rank r + s and receives from rank r − s, counted around the ring. So in each step, each rank sends one message
+# and receives one, and nobody waits in a queue for a popular receiver:
+#
+# ```text
+#           rank 0   rank 1   rank 2   rank 3
+# step 1    to 1     to 2     to 3     to 0
+# step 2    to 2     to 3     to 0     to 1
+# step 3    to 3     to 0     to 1     to 2
+# ```
+#
+# - **Own row:** a rank copies its own row to the result, without a message.
+# - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
+#   before the last one is complete.
+# - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
+# - Build it from messages, and send the array's own memory, as in lab 01.
+#
+# **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
+# where each rank ends with S bytes as well.
+#
+# <details><summary>Hint 1</summary>
+#
+# `x[j : j + 1]` is a view of row j, so it can be sent as it is, and a row of a new array can receive it. (If rows are
+# single numbers, `x[j]` is a copy, which cannot receive anything.)
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# For each `step` from 1 to N − 1, compute `to = (comm.rank + step) % comm.size` and
+# `source = (comm.rank - step) % comm.size`. Then call `comm.Sendrecv` with `dest=to`, `source=source`, and
+# `recvbuf=` the place of that row.
+# </details>
+
+
+# %% tags=["exercise"] exercise="pairwise_all_to_all"
+# %%px
+def pairwise_all_to_all(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
+    """Send row j of `x` to rank j, and return an array whose row i came from rank i.
+
+    `x` has N rows of any shape, the same on all ranks with the same dtype, and is contiguous in C
+    order. Do not change it. The result is a new array of the same shape. A rank sends N − 1
+    messages of one row each (or none for an empty row): to rank r + 1, to rank r + 2, and so on.
+
+    Raises a ValueError that names `x` if it does not have N rows.
+    """
+    # BEGIN SOLUTION
+    rank, size = comm.rank, comm.size
+    if len(x) != size:
+        raise ValueError(f"x has {len(x)} rows, expected one for each of {size} ranks")
+    received = np.empty_like(x)
+    received[rank] = x[rank]
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        incoming = received[source : source + 1]
+        comm.Sendrecv(x[to : to + 1], dest=to, recvbuf=incoming, source=source)
+    return received
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="pairwise_all_to_all" points=2
+# %%px --timeout 20
+check.pairwise_all_to_all(pairwise_all_to_all)
+
+# %% tags=["hidden-check"] exercise="pairwise_all_to_all" points=1
+# %%px --timeout 20
+ledger = Ledger()
+x = np.arange(world_size * 6).reshape(world_size, 2, 3) + 100 * rank
+received = pairwise_all_to_all(x, check.turned(comm, ledger))
+refusals = []
+for rows in (world_size - 1, world_size + 1):
+    try:
+        pairwise_all_to_all(np.zeros((rows, 2)), comm)
+    except ValueError as error:
+        refusals.append("x" in str(error))
+check.show_values(
+    received=received.tolist(),
+    x=x.tolist(),
+    sent=check.sent(ledger),
+    others=check.no_messages(ledger),
+    at_once=check.within_rounds(ledger, world_size - 1),
+    refusals=refusals,
+)
 
 # %% [markdown]
-# SECTION 2 STARTS (uneven_all_to_all)
+# <details><summary>What you predicted</summary>
+#
+# A rank sends every row but its own: (N − 1)/N · S bytes. This is what a rank sends in the all-gather, too, but there
+# it passes on what others sent. Here, every byte travels only once, directly to the rank that needs it.
+# </details>
+#
+# In the next cell, the entry for rank j on rank r is `rj`. Before you run it, **predict** the row that rank 1 prints.
+
+# %%
+# %%px --timeout 20
+ledger = Ledger()
+labels = 10 * rank + np.arange(world_size)
+print(f"{labels} became {pairwise_all_to_all(labels, comm)}")
+pairwise_all_to_all(np.zeros((world_size, 1000)), ledger.watch(comm))
+sent = [f"{call.bytes_sent:,} bytes to rank {call.to}" for call in ledger.calls]
+print("; ".join(sent))
+
+# %% [markdown]
+# If you write the ranks' arrays below one another, you see a matrix before, and its transpose after. So an all-to-all
+# is the transpose of a matrix whose rows are on different ranks, and a second one restores the first order.
+#
+# ## 2. Parts of different sizes
+#
+# *Difficulty 3/5, 12 minutes.*
+#
+# Tokens choose their experts, so a rank rarely has equally many tokens for each rank. Now the rows of `x` are sorted
+# by destination: the first `counts[0]` rows go to rank 0, the next `counts[1]` rows to rank 1, and so on. A receiver
+# does not know how much will come. So the ranks first exchange their counts, which is an all-to-all of one number each,
+# and then the rows in the same N − 1 steps.
+#
+# - **Empty parts:** counts can be 0. A rank sends no rows to such a rank, not even an empty message, but it always
+#   sends the count.
+# - **Order:** the rows that arrive are sorted by the rank that they came from, and keep its order.
+# - **No padding:** send only the rows that the other rank needs, and its one count, an `int64` as in `counts`.
+# - **Wrong counts:** if `counts` does not have N numbers, or if they do not add up to the number of rows, raise a
+#   `ValueError` that names `counts`, before anything is sent.
+#
+# **Predict**: the experts on rank 0 are popular. Each of 4 ranks sends half of its rows to rank 0 and a sixth
+# to each other rank. How much longer does the exchange take than with equal parts, if the time is
+# proportional to the bytes that pass the slowest rank's link?
+#
+# <details><summary>Hint 1</summary>
+#
+# `np.split(x, np.cumsum(counts)[:-1])` returns the parts as views. Do the same with the array for the rows that
+# arrive, and receive each part in its place.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `MPI.PROC_NULL` is a destination or a source that sends and receives nothing. In `Sendrecv`, use it instead of the
+# rank of an empty part. The sender and the receiver must agree on which parts are empty.
+# </details>
+
+
+# %% tags=["exercise"] exercise="uneven_all_to_all"
+# %%px
+def uneven_all_to_all(
+    x: np.ndarray, counts: np.ndarray, comm: MPI.Intracomm
+) -> tuple[np.ndarray, np.ndarray]:
+    """Send `counts[j]` rows of `x` to each rank j. Return the received rows, and their counts.
+
+    `x` is contiguous in C order and sorted by destination. It has the same dtype on all ranks, and
+    the same shape except for its number of rows, which can be 0. `counts` has N numbers of int64.
+    Do not change either. The results are new arrays: the rows in the order of their source, and
+    N numbers of int64, of which number i counts the rows from rank i. After the counts, a rank
+    sends one message to each other rank for which it has rows, while the others send theirs.
+
+    Raises a ValueError that names `counts` if it does not have N numbers whose sum is `len(x)`.
+    """
+    # BEGIN SOLUTION
+    rank, size = comm.rank, comm.size
+    if counts.shape != (size,) or counts.sum() != len(x):
+        raise ValueError(f"counts is {counts}, expected {size} numbers with the sum {len(x)}")
+    received_counts = pairwise_all_to_all(counts, comm)
+    received = np.empty((received_counts.sum(), *x.shape[1:]), x.dtype)
+    parts = np.split(x, np.cumsum(counts)[:-1])
+    places = np.split(received, np.cumsum(received_counts)[:-1])
+    places[rank][...] = parts[rank]
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        comm.Sendrecv(
+            parts[to],
+            dest=to if counts[to] else MPI.PROC_NULL,
+            recvbuf=places[source],
+            source=source if received_counts[source] else MPI.PROC_NULL,
+        )
+    return received, received_counts
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="uneven_all_to_all" points=3
+# %%px --timeout 20
+check.uneven_all_to_all(uneven_all_to_all)
+
+# %% tags=["hidden-check"] exercise="uneven_all_to_all" points=2
+# %%px --timeout 20
+ledger = Ledger()
+turned = check.turned(comm, ledger)
+counts = (np.arange(world_size) * (turned.rank + 2) + 1) % 4
+x = np.arange(2 * counts.sum()).reshape(-1, 2) + 100 * rank
+received, received_counts = uneven_all_to_all(x, counts, turned)
+refusals = []
+for wrong in (counts[:-1], counts + (turned.rank + 1)):
+    try:
+        uneven_all_to_all(x, wrong, comm)
+    except ValueError as error:
+        refusals.append("counts" in str(error))
+check.show_values(
+    received=received.tolist(),
+    counts=received_counts.tolist(),
+    sent=sorted(call.bytes_sent for call in ledger.sends() if call.to is not None),
+    others=check.no_messages(ledger),
+    refusals=refusals,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It takes twice as long. With equal parts of S/4, rank 0 receives 3 · S/4. Now it receives 3 · S/2, while the other ranks
+# receive less than before. The rank with the popular expert makes all others wait, and it also has the most
+# to compute. This is why part C balances the load.
+# </details>
+#
+# A layer of experts sends tokens away, and gets a result back for each one. On the way back, the counts that
+# arrived say how much goes where. In the next cell, each number is a token, and its last digit chooses the rank.
+# Before you run it, **predict** which tokens rank 0 gets.
+
+# %%
+# %%px --timeout 20
+tokens = 100 * (rank + 1) + np.array([3, 0, 1, 0, 2, 0])
+destinations = tokens % 10 % world_size
+order = np.argsort(destinations, kind="stable")
+counts = np.bincount(destinations, minlength=world_size)
+arrived, arrived_counts = uneven_all_to_all(tokens[order], counts, comm)
+print(f"{arrived} arrived: {arrived_counts} from each rank")
+returned, _ = uneven_all_to_all(-arrived, arrived_counts, comm)  # the "expert" changes the sign
+results = np.empty_like(returned)
+results[order] = returned  # back to the order of the tokens
+print(f"results: {results}")
 
 # %% [markdown]
 # # Part B: a layer of experts
@@ -793,8 +1017,6 @@ for one in (pairs, alone):
 def balance_loss(probabilities_TE: Tensor, experts_Tk: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The load-balancing loss over the tokens of all ranks of `group`: 1 if the load is even.
 
-    It has shape () and the dtype of the probabilities, and is the same on all ranks.
-
     Args:
         probabilities_TE: the softmax of the router's scores of this rank's tokens. Its gradient is
             `group.size()` times the derivative of the loss.
@@ -804,7 +1026,7 @@ def balance_loss(probabilities_TE: Tensor, experts_Tk: Tensor, group: dist.Proce
     tokens, n_experts = probabilities_TE.shape
     own = probabilities_TE.sum(0)
     choices = torch.bincount(experts_Tk.flatten(), minlength=n_experts)
-    total = torch.cat([own.detach(), choices.to(own.dtype), own.new_tensor([tokens])])
+    total = torch.cat([own.detach(), choices, own.new_tensor([tokens])])
     dist.all_reduce(total, group=group)
     sums, choices, tokens = total.split([n_experts, n_experts, 1])
     sums = sums + group.size() * (own - own.detach())
@@ -1191,19 +1413,367 @@ for order in ((0, 1, 2, 3), (2, 0, 3, 1)):
 print(f"some exponentials of the scores are infinite: {(one_scores.exp() == torch.inf).any()}")
 
 # %% [markdown]
-# SECTION 11 STARTS (ring_attention)
+# ## 11. Ring attention
+#
+# *Difficulty 5/5, 30 minutes.*
+#
+# Each rank has the queries, keys, and values of its own tokens, for all heads. In *ring attention*, the queries stay where
+# they are. Keys and values travel from rank to rank until every rank has seen all of them. In step $s = 0, 1, …, N-1$, rank
+# $r$ has the keys and values of rank $r - s$ (mod N), its *owner*. It computes a partial result from this block, and
+# merges it with what it has.
+#
+# `parlab.block_attention` has the computation of one block. q, k, v, and out are (B, a, S/N, d) here, and `visible`
+# (queries, keys) is True where a query sees a key, or None if all queries see all keys:
+#
+# - `attend(q, k, v, visible)` returns `(out, lse)` of one block, ready for `merge`.
+# - `attend_backward(gradient, out, lse, q, k, v, visible)` returns what a block adds to the gradient of q, and the
+#   gradients of the block's k and v. `gradient` is the gradient of the final output. `out` and `lse` are those of all blocks
+#   together. It computes the probabilities again, as `exp(scores − lse)`, so nobody has to keep them.
+#
+# Write the ring around these two functions. You can use the skeleton below, or something of your own.
+#
+# - **Mask.** `positions` (N, S/N) has the place in the whole sequence of each rank's tokens. A query sees a key if the
+#   key's position is not larger than its own. The positions need not be in order, and no position is there twice. If
+#   `positions` is None, there is no mask. Do not call `attend` or `attend_backward` for a block that is masked completely.
+# - **Forward pass.** Keys and values are one message. Each rank sends N − 1 messages to the next rank and receives N − 1
+#   from the rank before it. A message travels *while* a block is computed: start to send and receive, compute, and then
+#   wait.
+# - **Memory.** For the backward pass, keep q, k, v, the output, and its lse of this rank, but neither scores nor other ranks' keys
+#   and values. At any time, a rank holds at most two blocks of keys and values, in addition to k and v themselves.
+# - **Backward pass.** Keys and values travel again, N − 1 times, while blocks are computed. The gradients of a block
+#   travel after it, and each rank adds its part. They make N trips, and the last one brings them home to the owner. Keys and
+#   values are one message again, and so are their gradients. On one rank, nothing is sent.
+#
+# Edge cases:
+#
+# - q, k, and v may be views that are not contiguous. They do not change. They are float32 or float64.
+# - If `positions` has another shape than (N, S/N), raise a `ValueError` that names `positions`, before anything is sent.
+# - Communicate with `isend` and `irecv` on `group`.
+#
+# **Predict**: there are 4 ranks with 1,000 tokens each, and a causal mask. Rank $r$ has the tokens from 1000·r on. How many blocks
+# does each rank compute in the forward pass? Which rank finishes last?
+#
+# <details><summary>Hint 1</summary>
+#
+# `torch.stack((k, v))` is one contiguous tensor, and `k, v = kv` takes it apart. Write a loop over the steps. In each step, except the
+# last one, start to pass on `kv`. Then compute. Then wait for both handles, and replace `kv` by what has arrived. The first
+# block is the rank's own. It is never masked completely, because each query sees its own key.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# In the backward pass, a step starts like a forward step. After the computation, wait for the gradients that the rank before has started to
+# send in its previous step. They belong to the same owner as this step's keys. Add this rank's part, and start to
+# pass on the sum. After the last step, what arrives is the gradient of this rank's own keys and values.
+# </details>
+
+
+# %% tags=["exercise"] exercise="ring_attention"
+# %%px
+def pass_on(x: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, list[dist.Work]]:
+    """Start to send `x` to the next rank and to receive from the one before; do not wait.
+
+    Returns the tensor that will arrive, and the handles. On one rank, these are `x` and no handles.
+    """
+    # BEGIN SOLUTION
+    rank, ranks = group.rank(), group.size()
+    if ranks == 1:
+        return x, []
+    arriving = torch.empty_like(x)
+    sending = dist.isend(x, group=group, group_dst=(rank + 1) % ranks)
+    receiving = dist.irecv(arriving, group=group, group_src=(rank - 1) % ranks)
+    return arriving, [sending, receiving]
+    # END SOLUTION
+
+
+def visible_keys(positions: Tensor | None, owner: int, rank: int) -> Tensor | None:
+    """Which keys of rank `owner` the queries of `rank` see, (queries, keys); None for all."""
+    # BEGIN SOLUTION
+    return None if positions is None else positions[owner] <= positions[rank][:, None]
+    # END SOLUTION
+
+
+class RingAttention(torch.autograd.Function):
+    """`ring_attention`; `blocks` are the functions `attend` and `attend_backward`."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, positions, group, blocks):
+        # BEGIN SOLUTION
+        rank, ranks, (attend, _) = group.rank(), group.size(), blocks
+        queries, kv = q.transpose(1, 2), torch.stack((k.transpose(1, 2), v.transpose(1, 2)))
+        result = None
+        for step in range(ranks):
+            if step < ranks - 1:
+                arriving, handles = pass_on(kv, group)
+            visible = visible_keys(positions, (rank - step) % ranks, rank)
+            if visible is None or visible.any():
+                part = attend(queries, *kv, visible)
+                result = part if result is None else merge(*result, *part)
+            if step < ranks - 1:
+                for handle in handles:
+                    handle.wait()
+                kv = arriving
+        out, lse = result
+        out = out.transpose(1, 2).contiguous()
+        ctx.save_for_backward(q, k, v, out, lse, positions)
+        ctx.group, ctx.blocks = group, blocks
+        return out
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, gradient):
+        # BEGIN SOLUTION
+        group, (_, attend_backward) = ctx.group, ctx.blocks
+        rank, ranks = group.rank(), group.size()
+        *saved, lse, positions = ctx.saved_tensors
+        q, k, v, out, gradient = (x.transpose(1, 2) for x in (*saved, gradient))
+        of_q, kv = torch.zeros_like(q), torch.stack((k, v))
+        of_kv, of_kv_handles = 0, []
+        for step in range(ranks):
+            if step < ranks - 1:
+                arriving, handles = pass_on(kv, group)
+            visible = visible_keys(positions, (rank - step) % ranks, rank)
+            part = torch.zeros_like(kv)
+            if visible is None or visible.any():
+                of_q_part, *of_kv_part = attend_backward(gradient, out, lse, q, *kv, visible)
+                of_q += of_q_part
+                part = torch.stack(of_kv_part)
+            for handle in of_kv_handles:
+                handle.wait()
+            of_kv, of_kv_handles = pass_on(part + of_kv, group)
+            if step < ranks - 1:
+                for handle in handles:
+                    handle.wait()
+                kv = arriving
+        for handle in of_kv_handles:
+            handle.wait()
+        return *(x.transpose(1, 2) for x in (of_q, *of_kv)), None, None, None
+        # END SOLUTION
+
+
+def ring_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor | None,
+    group: dist.ProcessGroup,
+    attend=attend,
+    attend_backward=attend_backward,
+) -> Tensor:
+    """Attention over the tokens of all ranks, for this rank's queries, (B, S/N, a, d).
+
+    q, k, v (B, S/N, a, d) belong to this rank's tokens, and row r of `positions` (N, S/N) to those
+    of rank r. Blocks are computed by `attend` and `attend_backward`.
+    """
+    # BEGIN SOLUTION
+    right = (group.size(), q.shape[1])
+    if positions is not None and positions.shape != right:
+        raise ValueError(f"positions has shape {tuple(positions.shape)}, expected {right}")
+    return RingAttention.apply(q, k, v, positions, group, (attend, attend_backward))
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="ring_attention" points=4
+# %%px --timeout 30
+check.ring_attention(ring_attention)
+
+
+# %% tags=["hidden-check"] exercise="ring_attention" points=2
+# %%px --timeout 20
+def ring_values(positions, group):
+    """Output and gradients of tokens whose numbers depend on their positions and the rank."""
+    ledger, blocks, shape = Ledger(), [], (2, 3, 1, 2)
+    inputs = [
+        torch.sin(torch.arange(12.0, dtype=torch.float64).view(shape) * (group.rank() + i + 2))
+        for i in range(3)
+    ]
+    q, k, v = (x.to(device).requires_grad_() for x in inputs)
+
+    def watched(*given):
+        blocks.append(given[-1] is not None and int(given[-1].sum()))
+        return attend(*given)
+
+    with ledger:
+        out = ring_attention(q, k, v, positions, group, watched)
+        sent = [ledger.bytes_sent()]
+        (out * (k.detach() + rank)).sum().backward()
+        sent.append(ledger.bytes_sent() - sent[0])
+    block, trips = 2 * k.nbytes, group.size() - 1
+    enough = sent[0] == trips * block and sent[1] <= (2 * trips + 1) * block * (trips > 0)
+    return [x.tolist() for x in (out, q.grad, k.grad, v.grad)], sorted(blocks), enough
+
+
+def ring_refuses(positions):
+    try:
+        ring_values(positions, group)
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
+places = torch.arange(3 * world_size, device=device).flip(0).view(3, world_size).T
+alone = dist.new_group([rank], use_local_synchronization=True)
+check.show_values(
+    refused=[ring_refuses(places[:, 1:]), ring_refuses(places.flatten())],
+    unmasked=ring_values(None, group),
+    rows=ring_values(places.T.reshape(world_size, 3), group),
+    columns=ring_values(places.contiguous(), group),
+    alone=ring_values(torch.tensor([[5, 1, 3]], device=device), alone),
+)
 
 # %% [markdown]
-# SECTION 12 STARTS (zigzag_positions)
+# <details><summary>What you predicted</summary>
+#
+# Rank $r$ computes $r + 1$ blocks, because it sees its own tokens and those of all ranks before it. Rank 3 computes all four and finishes last,
+# while rank 0 has computed its only block and just passes on messages. The next exercise changes that.
+# </details>
+
+# %% [markdown]
+# ## 12. The zigzag layout
+#
+# *Difficulty 2/5, 5 minutes.*
+#
+# With a causal mask, late tokens see more keys than early ones. If each rank has consecutive tokens, rank 0 computes one block and the
+# last rank computes N. All ranks are in one ring, so all of them wait for the last one. The *zigzag* layout gives
+# every rank early tokens *and* late tokens. It cuts the sequence into 2N chunks of equal length, and rank $r$ has chunk $r$,
+# followed by chunk $2N - 1 - r$.
+#
+# Write `zigzag_positions`, which returns the positions of each rank's tokens for `ring_attention`: row $r$ has those of rank $r$,
+# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence`.
+#
+# **Predict**: there are 4 ranks and 8 chunks. A query in chunk 2 sees 2 chunks completely, and half of its own chunk, on average. How many
+# chunks do the queries of each rank see in the zigzag layout, added over its two chunks? How many do they see if rank $r$ has the chunks $2r$ and $2r + 1$?
+#
+# <details><summary>Hint 1</summary>
+#
+# `torch.arange(sequence).view(2 * ranks, -1)` has a row for each chunk.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# The first N rows are the early chunks in the order of the ranks. `.flip(0)` turns the last N rows around. Then concatenate along dimension 1.
+# </details>
+
+
+# %% tags=["exercise"] exercise="zigzag_positions"
+# %%px
+def zigzag_positions(sequence: int, ranks: int) -> Tensor:
+    """The positions (ranks, sequence / ranks) int64 of the tokens of each rank, in zigzag layout."""
+    # BEGIN SOLUTION
+    if sequence % (2 * ranks):
+        raise ValueError(f"sequence {sequence} does not divide into {2 * ranks} chunks")
+    chunks = torch.arange(sequence).view(2 * ranks, -1)
+    return torch.cat((chunks[:ranks], chunks[ranks:].flip(0)), dim=1)
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="zigzag_positions" points=1
+# %%px
+check.zigzag_positions(zigzag_positions)
+
+# %% tags=["hidden-check"] exercise="zigzag_positions" points=1
+# %%px --timeout 20
+check.show_values(
+    four=zigzag_positions(24, 4).tolist(),
+    one=zigzag_positions(2, 1).tolist(),
+    three=zigzag_positions(6, 3).tolist(),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# A query in chunk $c$ sees $c + 1/2$ chunks on average. In the zigzag layout, these are $r + 1/2$ and $2N - 1 - r + 1/2$, so the sum is $2N = 8$ on
+# every rank. With consecutive chunks, it is $4r + 2$, that is, 2, 6, 10, and 14.
+# </details>
 
 # %% [markdown]
 # # Against the library
 
 # %% [markdown]
-# LIBRARY 1 STARTS (pairwise all-to-all against Gloo or NCCL, and against `MPI.Alltoall`)
+# ## All-to-all
+#
+# These three do the same work: your pairwise exchange, MPI's `comm.Alltoall`, and `dist.all_to_all_single` on the
+# default group, which uses Gloo on the CPU and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL, so this group
+# uses MPI, too.) The third is the one that libraries call to send tokens to experts. First, compare their results.
+
+
+# %%
+# %%px --timeout 60
+def mpi_all_to_all(x, comm):
+    received = np.empty_like(x)
+    comm.Alltoall(x, received)
+    return received
+
+
+def torch_all_to_all(x, _):
+    tensor = torch.from_numpy(x).to(device)
+    received = torch.empty_like(tensor)
+    dist.all_to_all_single(received, tensor)
+    return received.cpu().numpy()
+
+
+exchanged = np.random.default_rng(rank).random((world_size, 1000), dtype=np.float32)
+right = pairwise_all_to_all(exchanged, comm)
+for name, all_to_all in {"MPI": mpi_all_to_all, "torch": torch_all_to_all}.items():
+    same = np.array_equal(all_to_all(exchanged, comm), right)
+    print(f"{name}: {'the same rows' if same else 'OTHER ROWS'}")
+
+# %% [markdown]
+# **Predict**: which one is fastest for 1 kB, and which for 16 MB? (These are the bytes on each rank.)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+from parlab import timing
+
+exchange_ratios = {}
+for title, size in {"1 kB": 1024, "16 MB": 16 * 2**20}.items():
+    x = np.zeros((world_size, size // 4 // world_size), dtype=np.float32)
+    tensor, into = (torch.zeros(x.shape, device=device) for _ in range(2))
+    ways = {
+        "your exchange": lambda x=x: pairwise_all_to_all(x, comm),
+        "comm.Alltoall": lambda x=x: mpi_all_to_all(x, comm),
+        "torch": lambda into=into, tensor=tensor: dist.all_to_all_single(into, tensor),
+    }
+    seconds = timing.median_seconds(ways, comm, rounds=20 if size < 10**6 else 8)
+    library = seconds.pop("torch")
+    exchange_ratios[title] = {name: own / library for name, own in seconds.items()}
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0 --timeout 60
+from parlab import plots
+
+drawn, axes = plots.ratio_bars(
+    "An all-to-all, over that of the library",
+    exchange_ratios,
+    f"time over that of torch on {dist.get_backend()}",
+    ("comm.Alltoall",),
+)
+for title, ratios in exchange_ratios.items():
+    print(f"{title}: " + ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
+
+# %% [markdown]
+# What to look for:
+#
+# - **Small data.** Your exchange pays for N − 1 messages, one after the other, and for a few lines of Python in each
+#   step. With many ranks, MPI uses an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which bytes travel several times.
+# - **Large data.** All of them send the same bytes, and every byte is sent once, so there is little to gain. Between
+#   processes of one machine, MPI copies memory, and Gloo uses TCP.
+# - **On a cluster**, an all-to-all is the collective that uses the network most: half of all bytes cross from one half of the
+#   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
 # %% [markdown]
 # LIBRARY 2 STARTS (ring attention on the emulated network against its bound, and against Ulysses)
 
 # %% [markdown]
 # # Going further
+#
+# - Start seven ranks with `cluster.start(7)` (this also works on two cores), and run the check cells of part A again.
+# - Write a *hierarchical* all-to-all. The ranks of a node first exchange rows among themselves, so that each rank holds the rows for one
+#   rank of every other node. Then one message goes to each node. How many messages does a rank send now, and how many times does a byte
+#   travel? The [chapter](../book/09_all_to_all.md) computes when this pays off.
+# - `ExpertParallelMLP` sends full buffers of capacity C, even if most slots are empty. Use `uneven_all_to_all`'s idea instead:
+#   exchange counts, and then only the tokens that exist. (`dist.all_to_all_single` takes `input_split_sizes` and `output_split_sizes`.)
+#   Then no token needs to be dropped.
+# - While the tokens are on their way, the ranks have nothing to do. Split the tokens into two halves, and let the experts work on the first half
+#   while the second one travels.
+# - Ulysses and the ring can be combined: Ulysses inside a node, and a ring between nodes. Write it on 2 × 2 ranks, with two groups.
