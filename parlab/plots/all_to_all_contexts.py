@@ -27,7 +27,9 @@ def memory(title: str, sizes: Mapping[str, Mapping[int, float]], device: float) 
         **TEXT,
     )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="tokens in the sequence", ylabel="memory (GB)")
-    figure.legend(loc="outside lower center", ncols=2, labelcolor=NEUTRAL, fontsize=11)
+    figure.legend(
+        loc="outside lower center", ncols=2, labelcolor=NEUTRAL, fontsize=11, frameon=False
+    )
     plt.close(figure)
     return figure
 
@@ -124,7 +126,7 @@ def masks(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
 
 def _legend(axes: Axes, names: Sequence[str]) -> None:
     handles = [Patch(**hatched(series(rank, name))) for rank, name in enumerate(names)]
-    axes.legend(handles=handles, labelcolor=NEUTRAL, loc="upper right", fontsize=11)
+    axes.legend(handles=handles, labelcolor=NEUTRAL, loc="upper right", fontsize=11, frameon=False)
 
 
 def step_work(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
