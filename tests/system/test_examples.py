@@ -212,6 +212,21 @@ def test_less_memory_learns_the_same_on_two_ranks() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_experts_and_a_split_sequence_learn_the_same_on_one_and_two_ranks() -> None:
+    losses = {}
+    for ranks in (1, 2):
+        printed = torchrun(ranks, "09_all_to_all", "--steps=20")
+        losses[ranks] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks]) == 2, printed  # rank 0 alone prints
+        parts = re.findall(r"(\d+) of (\d+) (experts|tokens)", printed)
+        assert [name for *_, name in parts] == ["experts", "tokens"], printed
+        assert all(int(own) * ranks == int(whole) for own, whole, _ in parts), printed
+    assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses[2] == pytest.approx(losses[1], abs=1e-3)
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * DEADLINE + 60)
 @pytest.mark.parametrize("example", [file.stem for file in numbered(EXAMPLES, ".py")[1:]])
 def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:

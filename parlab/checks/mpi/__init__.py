@@ -5,11 +5,11 @@ its receiver is ready.
 """
 
 from parlab.checks.base.collective import show_values
+from parlab.checks.base.hidden import no_messages, received, sent, turned, within_rounds
 from parlab.checks.mpi._comms import delayed
 from parlab.checks.mpi.binomial_broadcast import binomial_broadcast, broadcast_rounds
 from parlab.checks.mpi.fit_alpha_beta import fit_alpha_beta
 from parlab.checks.mpi.grid_communicators import grid_communicators
-from parlab.checks.mpi.hidden import no_messages, received, sent, turned, within_rounds
 from parlab.checks.mpi.ping_pong import is_median, ping_pong
 from parlab.checks.mpi.predict_broadcast import predict_broadcast
 from parlab.checks.mpi.predict_ring import predict_ring

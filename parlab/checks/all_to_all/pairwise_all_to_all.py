@@ -1,0 +1,115 @@
+"""Exercise `pairwise_all_to_all`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from parlab.checks.all_to_all._rows import EXCHANGE, none_to_itself, random_rows, sent_at_once
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import explained
+from parlab.checks.base.messages import no_pickles, only_messages
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
+
+MISTAKES = Mistakes(
+    **EXCHANGE,
+    own_row_missing="the result has all rows but this rank's own. Copy `x[comm.rank]` into it",
+    order_of_arrival=(
+        "the rows are in the order of their arrival. Row i of the result is the row from rank i"
+    ),
+    other_order=(
+        "message {step} of rank {rank} goes to rank {got}, expected {right}. If ranks use another "
+        "order than r + 1, r + 2, …, several ranks may send to the same one"
+    ),
+    shares_memory="the result is `x` itself, or a view of it. Return a new array",
+    not_refused="it accepts `x` with {rows} rows. Raise a ValueError that names `x`",
+)
+
+# Of a row. "Another vector" would appear in an array that is kept for all results.
+FORMS: dict[str, tuple[type, tuple[int, ...]]] = {
+    "rows of 5 elements": (np.float64, (5,)),
+    "rows that are matrices": (np.int32, (2, 3)),
+    "other rows of 5 elements": (np.float64, (5,)),
+    "rows that are numbers": (np.float32, ()),
+    "rows without elements": (np.complex64, (3, 0)),
+}
+
+
+@check_of(MISTAKES)
+def pairwise_all_to_all(check: Check) -> str:
+    """Check rows, messages, and rounds on any number of ranks, with unbuffered messages."""
+    for trial in check.trials(unbuffered=True):
+        earlier: list[tuple[Any, np.ndarray]] = []
+        for _, (dtype, shape) in trial.cases(FORMS):
+            rows = random_rows(trial.draw, (trial.size, trial.size, *shape), dtype)
+            x = rows[trial.rank].copy()
+            right = rows[:, trial.rank].copy()
+            got = trial.run(x, trial.comm)
+            trial.require(
+                lambda: unchanged("`x`", x, rows[trial.rank]),
+                lambda: only_messages(trial),
+                lambda: no_pickles(trial),
+                lambda: explained(got, right, wrong_results(got, right, trial), MISTAKES),
+                lambda: new_array(got, x, earlier),
+                lambda: none_to_itself(MISTAKES, trial),
+                lambda: one_row_to_each(trial, x[:1].nbytes),
+                lambda: sent_at_once(MISTAKES, trial, trial.size - 1),
+            )
+            earlier.append((got, right))
+        refuses(trial)
+    return (
+        f"row i came from rank i on 1 to {check.world_size} ranks; N−1 messages a rank, each of "
+        "one row, in N−1 rounds; an `x` of another size is refused"
+    )
+
+
+def wrong_results(got: Any, right: np.ndarray, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
+    if got.shape == right.shape:
+        without_own = right.copy()
+        without_own[trial.rank] = got[trial.rank]
+        yield "own_row_missing", without_own
+    steps = range(trial.size)
+    yield "order_of_arrival", right[[(trial.rank - step) % trial.size for step in steps]]
+    yield "order_of_arrival", right[[(trial.rank - step - 1) % trial.size for step in steps]]
+
+
+def new_array(
+    got: np.ndarray, x: np.ndarray, earlier: list[tuple[Any, np.ndarray]]
+) -> Finding | None:
+    if np.shares_memory(got, x):
+        return MISTAKES.shares_memory()
+    if any(np.shares_memory(got, array) for array, _ in earlier):
+        return observed("the result shares memory with that of an earlier call: return a new array")
+    return None
+
+
+def one_row_to_each(trial: Trial, row: int) -> Finding | None:
+    """Require the messages of each rank in the order of the steps. Empty rows may be sent."""
+    for rank in range(trial.size):
+        calls = trial.sends(rank)
+        if not calls and row and trial.size > 1:
+            return COMMON.nothing_sent()
+        if other := {call.bytes_sent for call in calls} - {row}:
+            return observed(f"rank {rank} sends {min(other)} bytes in one message, a row has {row}")
+        for step, call in enumerate(calls, 1):
+            if call.to != (right := (rank + step) % trial.size):
+                return MISTAKES.other_order(step=step, rank=rank, got=call.to, right=right)
+        if row and len(calls) != trial.size - 1:
+            return observed(f"rank {rank} sends {len(calls)} messages, expected {trial.size - 1}")
+    return None
+
+
+def refuses(trial: Trial) -> None:
+    for rows in (trial.size + 1, trial.size - 1, 2 * trial.size):
+        text = require_refusal(
+            trial,
+            lambda: trial.check.function(np.zeros((rows, 2)), trial.comm),
+            MISTAKES.not_refused(rows=rows),
+            what=f"an `x` with {rows} row" + "s" * (rows != 1),
+        )
+        trial.require(
+            lambda: None if "x" in text else observed(f"the error {text!r} does not name `x`")
+        )
