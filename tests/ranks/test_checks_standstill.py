@@ -89,13 +89,13 @@ def busy_processors() -> Iterator[None]:
 
 
 def receive_in_vain(world: World) -> list[str]:
-    return ends(world, all_receive)
+    with busy_processors() if world.rank == 0 else contextlib.nullcontext():
+        return ends(world, all_receive)
 
 
 def test_stuck_ranks_are_freed_as_soon_on_a_busy_machine() -> None:
     """A waiting rank yields the CPU, so its CPU time does not show how long it has been waiting."""
-    with busy_processors():
-        assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
+    assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
 
 
 def one_computes(comm: Any) -> None:
