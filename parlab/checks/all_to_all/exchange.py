@@ -1,0 +1,172 @@
+"""Exercise `exchange`."""
+
+from collections.abc import Callable
+
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from parlab.checks.all_to_all import _experts as experts
+from parlab.checks.all_to_all._experts import OUTPUT, gradient_of
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import same
+from parlab.checks.base.late_group import RecordingGroup
+from parlab.checks.base.messages import something_sent
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.trial import Trial
+from parlab.ledger import Call, Ledger
+
+SECONDS = 10.0  # a busy machine takes long to bring ranks together
+
+MISTAKES = Mistakes(
+    no_backward=(
+        "the result is no part of autograd's graph, so x gets no gradient. Call "
+        "`Exchange.apply(x, group)`, an autograd.Function whose backward pass sends the gradient"
+    ),
+    gradient_not_sent=(
+        "the gradient of x is the gradient of this rank's result. Each row was sent by another "
+        "rank, so its gradient must travel there: exchange it"
+    ),
+    not_exchanged="the result is x: row i must be the row that rank i sent to this rank",
+    memory_order=(
+        "the {which} pass sends or receives a tensor that is not contiguous. Gloo and NCCL refuse "
+        "it. Use `.contiguous()`, and a contiguous output"
+    ),
+    sends_more=("the {which} pass makes the calls {got}, expected one all-to-all of {right} bytes"),
+    not_refused="it accepts x with {rows} rows on {ranks} ranks. Raise a ValueError",
+)
+OF_ANOTHER_GROUP = observed(
+    "after a call for another group, the backward pass uses that group. Store the group in `ctx`, "
+    "which each call has for itself"
+)
+
+
+def _permuted(x: Tensor, _: int) -> Tensor:
+    return x.movedim(0, -1).contiguous().movedim(-1, 0)
+
+
+# How x and the gradient lie in memory, on a rank.
+LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "contiguous": lambda x, rank: x,
+    "permuted": _permuted,
+    "permuted on odd ranks": lambda x, rank: _permuted(x, rank) if rank % 2 else x,
+}
+CASES = {
+    "two dimensions": ((5,), torch.float64, "contiguous"),
+    "float32, four dimensions": ((2, 3, 2), torch.float32, "contiguous"),
+    "one number for each rank": ((), torch.float64, "contiguous"),
+    "not contiguous": ((4, 3), torch.float64, "permuted"),
+    "not contiguous on odd ranks": ((3, 2), torch.float64, "permuted on odd ranks"),
+    "no numbers": ((0, 2), torch.float64, "contiguous"),
+}
+
+
+@check_of(MISTAKES)
+def exchange(check: Check) -> str:
+    """Check values, gradients, and calls; then another group, and a wrong number of rows."""
+    for trial in check.trials():
+        for _, (shape, dtype, layout) in trial.cases(CASES):
+            _case(trial, shape, dtype, LAYOUTS[layout])
+        rows = experts.random(trial.draw, trial.size, trial.size, 2)
+        gradient = trial.run_function(_with_another_group, trial, rows, seconds=SECONDS)
+        right = rows[:, trial.rank]
+        trial.require(lambda got=gradient, r=right: None if same(got, r) else OF_ANOTHER_GROUP)
+        for wrong in {2 * trial.size, trial.size + 1, trial.size - 1}:
+            _refused(trial, wrong)
+    return (
+        "row j goes to rank j, and its gradient comes back, with one all-to-all in each pass, on 1 "
+        f"to {check.world_size} ranks"
+    )
+
+
+def _case(
+    trial: Trial,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    layout: Callable[[Tensor, int], Tensor],
+) -> None:
+    n = trial.size
+    x, gradient = (experts.random(trial.draw, n, n, *shape, dtype=dtype) for _ in range(2))
+    own, own_gradient = (layout(part[trial.rank], trial.rank) for part in (x, gradient))
+    run, calls, contiguous = trial.run_function(
+        _both_passes, trial, own, own_gradient, seconds=SECONDS
+    ) or (None, None, None)
+    right = {OUTPUT: x[:, trial.rank], gradient_of("x"): gradient[:, trial.rank]}
+    wrong = [(OUTPUT, "not_exchanged", own), (gradient_of("x"), "gradient_not_sent", own_gradient)]
+    size = x[0].nbytes
+
+    def as_asked(which: str) -> Finding | None:
+        if n == 1 or [call.op for call in calls[which]] == ["all_to_all"]:
+            if n > 1 and calls[which][0].bytes != size:
+                return MISTAKES.sends_more(which=which, got=_text(calls[which]), right=size)
+            return None if contiguous[which] else MISTAKES.memory_order(which=which)
+        return MISTAKES.sends_more(which=which, got=_text(calls[which]), right=size)
+
+    trial.require(
+        lambda: experts.unchanged(run),
+        lambda: something_sent(trial),
+        lambda: experts.values_are(run.values, {OUTPUT: right[OUTPUT]}, wrong, MISTAKES, 0.0),
+        lambda: None if run.has_graph else MISTAKES.no_backward(),
+        lambda: experts.values_are(run.values, right, wrong, MISTAKES, 0.0),
+        lambda: as_asked("forward"),
+        lambda: as_asked("backward"),
+    )
+
+
+def _text(calls: list[Call]) -> str:
+    return ", ".join(f"{call.op} of {call.bytes} bytes" for call in calls) or "none"
+
+
+def _both_passes(
+    trial: Trial, x: Tensor, gradient: Tensor
+) -> tuple[experts.Run, dict[str, list[Call]], dict[str, bool]]:
+    """Run both passes; return also the calls of each pass, and whether tensors were contiguous."""
+    contiguous: dict[str, bool] = {}
+    trial.group.take_events()
+
+    def forward(x: Tensor) -> Tensor:
+        output = trial.check.function(x, trial.group)
+        calls["forward"] = list(trial.ledger.calls)
+        contiguous["forward"] = _all_contiguous(trial)
+        return output
+
+    calls: dict[str, list[Call]] = {}
+    run = experts.run(forward, {"x": x}, gradient)
+    calls["backward"] = trial.ledger.calls[len(calls["forward"]) :]
+    contiguous["backward"] = _all_contiguous(trial)
+    return run, calls, contiguous
+
+
+def _all_contiguous(trial: Trial) -> bool:
+    return all(event.contiguous for event in trial.group.take_events())
+
+
+def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:
+    """Return the gradient of an exchange after one for a group of this rank alone.
+
+    Rank r's gradient is row r of `rows`.
+    """
+    x = torch.zeros_like(rows[0], requires_grad=True)
+    output = trial.check.function(x, trial.group)
+    alone = RecordingGroup(MPI.COMM_SELF, [0], Ledger())
+    trial.check.function(torch.zeros(1, 3, requires_grad=True), alone)
+    alone.close()
+    output.backward(rows[trial.rank])
+    return x.grad
+
+
+def _refused(trial: Trial, rows: int) -> None:
+    x = torch.ones(rows, 2)
+    accepted = MISTAKES.not_refused(rows=rows, ranks=trial.size)
+    error = require_refusal(
+        trial,
+        lambda: trial.check.function(x, trial.group),
+        accepted,
+        what=f"x with {rows} rows",
+        seconds=SECONDS,
+    )
+    text = (
+        f"for x with {rows} rows, it raises ValueError: {error}. It does not name the {rows} rows"
+    )
+    trial.require(lambda: None if str(rows) in error else observed(text))

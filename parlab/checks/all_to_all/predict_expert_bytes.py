@@ -1,0 +1,116 @@
+"""Exercise `predict_expert_bytes`."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.trial import Trial
+from parlab.costs.collectives import ring_bytes
+
+MISTAKES = Mistakes(
+    capacity_of_all_ranks=(
+        "capacity: this counts the tokens of all ranks. Each expert has its own slots for the "
+        "tokens of each rank"
+    ),
+    one_choice="{name}: this sends each token to one expert, but each token goes to k experts",
+    rounded_down="capacity: this is rounded down. Round up, so that there is room for every choice",
+    elements="exchange: this counts numbers. A float32 number takes 4 bytes",
+    own_part="{name}: a rank keeps the slots of its own experts. It sends (N − 1)/N of all slots",
+    only_needed=(
+        "{name}: this counts only slots with tokens. The tensor of all slots is sent, with the "
+        "empty ones"
+    ),
+    one_exchange=(
+        "layer: this is one all-to-all. There are four: to the experts and back, and the same for "
+        "the gradients"
+    ),
+    two_exchanges=(
+        "{name}: this is two all-to-alls. There are four: to the experts and back, and the same "
+        "for the gradients"
+    ),
+    with_capacity="needed: this includes empty slots. Count only the k choices of each token",
+)
+
+
+@check_of(MISTAKES, ranks=1)
+def predict_expert_bytes(check: Check) -> str:
+    """Compare with an all-to-all that the ledger counts, and with larger sizes."""
+    with check.trial() as trial:
+        pick = trial.draw.randrange
+        # With 6 ranks and these k and f, no two mistakes have the same number.
+        for ranks in (6, trial.size, 1, 5):
+            experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
+            tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
+            if ranks == 1:  # all experts have just enough slots
+                tokens, k, factor = tokens - 1, 2, 1.0
+            sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
+            _compare(trial, sizes)
+    return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"
+
+
+Sizes = tuple[int, int, int, int, float, int]
+
+
+def _compare(trial: Trial, sizes: Sizes) -> None:
+    names = ("T", "H", "E", "k", "f", "N")
+    listed = ", ".join(f"{name} = {size}" for name, size in zip(names, sizes, strict=True))
+    trial.situation = listed
+    right = _right(*sizes)
+    if sizes[-1] == trial.size:
+        right["exchange"] = _measured(trial, sizes, right["capacity"])
+    predicted = trial.run(*sizes)
+    trial.require(
+        lambda: form(predicted, right),
+        lambda: misconception(predicted, right, _wrong(*sizes)),
+        lambda: first_wrong(predicted, right, "the right number"),
+    )
+
+
+def _right(
+    tokens: int, hidden: int, experts: int, k: int, factor: float, ranks: int
+) -> dict[str, float]:
+    capacity = math.ceil(factor * tokens * k / experts)
+    exchange = ring_bytes("all_to_all", 4 * experts * capacity * hidden, ranks)
+    needed = ring_bytes("all_to_all", 4 * tokens * k * hidden, ranks)
+    return {
+        "capacity": capacity,
+        "exchange": exchange,
+        "layer": 4 * exchange,
+        "needed": 4 * needed,
+    }
+
+
+def _measured(trial: Trial, sizes: Sizes, capacity: float) -> float:
+    """Return the bytes that the ledger counts for one all-to-all."""
+    slots = torch.zeros(sizes[2], int(capacity), sizes[1])
+    trial.ledger.clear()
+    dist.all_to_all_single(torch.empty_like(slots), slots, group=trial.group)
+    return trial.ledger.ring_bytes()
+
+
+def _wrong(
+    tokens: int, hidden: int, experts: int, k: int, factor: float, ranks: int
+) -> Iterator[Wrong]:
+    """List what each mistake predicts."""
+    right = _right(tokens, hidden, experts, k, factor, ranks)
+    full = factor * tokens * k / experts
+    for of_all in (math.ceil(ranks * full), ranks * right["capacity"]):
+        yield "capacity", of_all, MISTAKES.capacity_of_all_ranks()
+    yield "capacity", math.ceil(full / k), MISTAKES.one_choice(name="capacity")
+    yield "capacity", int(full), MISTAKES.rounded_down()
+    yield "exchange", right["exchange"] / 4, MISTAKES.elements()
+    yield "layer", right["exchange"], MISTAKES.one_exchange()
+    for name in ("exchange", "layer", "needed"):
+        if ranks > 1:
+            yield name, right[name] * ranks / (ranks - 1), MISTAKES.own_part(name=name)
+    yield "exchange", right["needed"] / 4, MISTAKES.only_needed(name="exchange")
+    yield "layer", right["needed"], MISTAKES.only_needed(name="layer")
+    yield "needed", right["layer"], MISTAKES.with_capacity()
+    yield "needed", right["needed"] / k, MISTAKES.one_choice(name="needed")
+    for name in ("layer", "needed"):
+        yield name, right[name] / 2, MISTAKES.two_exchanges(name=name)

@@ -1,0 +1,75 @@
+"""Exercise `zigzag_positions`."""
+
+import torch
+from torch import Tensor
+
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import explained
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
+
+MISTAKES = Mistakes(
+    consecutive="each rank has consecutive tokens. It gets one early and one late chunk",
+    not_turned_around=(
+        "rank r has chunks r and N + r. The late chunks are in reverse order: rank 0 has the last "
+        "one, 2N - 1"
+    ),
+    chunk_backward=(
+        "the tokens of the late chunks are in reverse order. Only the chunks are, and the tokens "
+        "of each chunk stay in theirs"
+    ),
+    striped="rank r has each N-th token. The zigzag layout gives it two chunks of many tokens",
+    late_first="the late chunk comes first. Rank r has chunk r, and then chunk 2N - 1 - r",
+    not_refused=(
+        "it accepts a sequence of {sequence} tokens on {ranks} ranks, which is not a multiple of "
+        "{chunks} chunks: raise a ValueError"
+    ),
+)
+SIZES = {
+    f"{sequence} tokens on {ranks} rank{'s' * (ranks > 1)}": (sequence, ranks)
+    for sequence, ranks in ((24, 3), (16, 4), (8, 4), (12, 2), (10, 1), (160, 8))
+}
+REFUSED = ((12, 4), (9, 3), (7, 1), (4, 3))
+
+
+@check_of(MISTAKES, ranks=1)
+def zigzag_positions(check: Check) -> str:
+    """Check the layouts of several sequences, and which sequences are refused."""
+    with check.trial() as trial:
+        for _, (sequence, ranks) in trial.cases(SIZES, again=False):
+            got = trial.run(sequence, ranks)
+            trial.require(lambda got=got, s=sequence, n=ranks: _layout(got, s, n))
+    _refusals(check)
+    return "each rank has an early chunk and the late one that belongs to it, on 1 to 8 ranks"
+
+
+def _layout(got: Tensor, sequence: int, ranks: int) -> Finding | None:
+    chunks = torch.arange(sequence).view(2 * ranks, -1)
+    early, late = chunks[:ranks], chunks[ranks:]
+
+    def beside(first: Tensor, second: Tensor) -> Tensor:
+        return torch.cat((first, second), 1)
+
+    wrong = {
+        "consecutive": chunks.view(ranks, -1),
+        "not_turned_around": beside(early, late),
+        "chunk_backward": beside(early, late.flip(0, 1)),
+        "striped": torch.arange(sequence).view(-1, ranks).T,
+        "late_first": beside(late.flip(0), early),
+    }
+    return explained(got, beside(early, late.flip(0)), wrong, MISTAKES)
+
+
+def _refusals(check: Check) -> None:
+    for sequence, ranks in REFUSED:
+        with check.trial() as trial:
+            values = {"sequence": sequence, "ranks": ranks, "chunks": 2 * ranks}
+            error = require_refusal(
+                trial,
+                lambda sequence=sequence, ranks=ranks: check.function(sequence, ranks),
+                MISTAKES.not_refused(**values),
+                what=f"a sequence of {sequence} tokens on {ranks} ranks",
+            )
+            text = f"it raises ValueError: {error}. It does not name `sequence`"
+            named = "sequence" in error or str(sequence) in error
+            trial.require(lambda named=named, text=text: None if named else observed(text))

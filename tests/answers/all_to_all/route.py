@@ -1,0 +1,248 @@
+"""Answers to `route`."""
+
+from collections import Counter
+
+import torch
+import torch.nn.functional as F
+
+from parlab_staff.answers import Answers
+
+answers = Answers("route")
+
+GATES = "gates_Tk, experts_Tk = scores_TE.softmax(-1).topk(k)"
+QUEUE = "queue = experts_Tk.T.flatten()"
+SO_FAR = "so_far = F.one_hot(queue, n_experts).cumsum(0)"
+PLACES = "places = so_far.gather(1, queue.unsqueeze(1)) - 1"
+SLOTS = "slots_Tk = places.view(experts_Tk.T.shape).T"
+RETURN = "return experts_Tk, gates_Tk, slots_Tk.where(slots_Tk < capacity, -1)"
+K_TEST = "if not 1 <= k <= n_experts:"
+CAPACITY_TEST = "if capacity < 1:"
+EVERY_COLUMN = (
+    "so_far = torch.cat([F.one_hot(one, n_experts).cumsum(0) for one in experts_Tk.unbind(1)])"
+)
+
+for mistake, name, *edits in (
+    ("softmax_over_tokens", "softmax_over_tokens", ("softmax(-1)", "softmax(0)")),
+    ("scores_for_gates", "topk_of_scores", (GATES, GATES.replace(".softmax(-1)", ""))),
+    (
+        "renormalized",
+        "softmax_of_the_chosen",
+        (GATES, "gates_Tk, experts_Tk = scores_TE.topk(k)\n    gates_Tk = gates_Tk.softmax(-1)"),
+    ),
+    (
+        "renormalized",
+        "divided_by_their_sum",
+        (RETURN, RETURN.replace("gates_Tk,", "gates_Tk / gates_Tk.sum(-1, keepdim=True),")),
+    ),
+    ("no_gradient", "detached", (RETURN, RETURN.replace("gates_Tk,", "gates_Tk.detach(),"))),
+    ("no_gradient", "without_a_graph", (GATES, "with torch.no_grad():\n        " + GATES)),
+    (
+        "token_by_token",
+        "token_by_token",
+        (QUEUE, "queue = experts_Tk.flatten()"),
+        (SLOTS, "slots_Tk = places.view(experts_Tk.shape)"),
+    ),
+    ("queue_for_each_choice", "queue_for_each_choice", (SO_FAR, EVERY_COLUMN)),
+    ("from_one", "from_one", (PLACES, PLACES.replace(" - 1", ""))),
+    (
+        "from_one",
+        "from_one_and_as_many",
+        (PLACES, PLACES.replace(" - 1", "")),
+        (RETURN, RETURN.replace("< capacity", "<= capacity")),
+    ),
+    (
+        "never_dropped",
+        "never_dropped",
+        (RETURN, RETURN.replace(".where(slots_Tk < capacity, -1)", "")),
+    ),
+    ("one_too_many", "one_too_many", (RETURN, RETURN.replace("<", "<="))),
+    (
+        None,
+        "dropped_ones_share_the_last_slot",
+        (RETURN, RETURN.replace(".where(slots_Tk < capacity, -1)", ".clamp(max=capacity - 1)")),
+    ),
+    (None, "one_queue_for_all", (PLACES, "places = torch.arange(queue.numel())")),
+    (
+        None,
+        "gates_of_dropped_are_0",
+        (RETURN, RETURN.replace("gates_Tk,", "gates_Tk * (slots_Tk < capacity),")),
+    ),
+    (None, "least_probable_first", (GATES, GATES.replace("topk(k)", "topk(k, largest=False)"))),
+    (
+        None,
+        "numerator_only",
+        (
+            GATES,
+            "whole = scores_TE.logsumexp(-1, True).detach()\n"
+            "    gates_Tk, experts_Tk = (scores_TE - whole).exp().topk(k)",
+        ),
+    ),
+    (
+        None,
+        "overflow",
+        (
+            GATES,
+            GATES.replace(
+                "scores_TE.softmax(-1)", "(scores_TE.exp() / scores_TE.exp().sum(-1, True))"
+            ),
+        ),
+    ),
+    ("not_refused", "k_not_refused", (K_TEST, "if k > n_experts:")),
+    ("not_refused", "capacity_not_refused", (CAPACITY_TEST, "if capacity < 0:")),
+    (None, "error_of_topk", (K_TEST, "if k < 1:")),
+    (None, "error_without_the_name", ('f"k is {k}: choose between', 'f"choose between')),
+    ("wrong_dtype", "slots_of_32_bits", (RETURN, RETURN + ".int()")),
+    (
+        "wrong_dtype",
+        "always_float32",
+        (GATES, GATES.replace("softmax(-1)", "softmax(-1, dtype=torch.float32)")),
+    ),
+    (
+        "argument_changed",
+        "softmax_in_place",
+        (
+            GATES,
+            "scores_TE.data.copy_(scores_TE.data.softmax(-1))\n"
+            "    gates_Tk, experts_Tk = scores_TE.topk(k)",
+        ),
+    ),
+    (
+        "lab_communicator",
+        "capacity_over_all_ranks",
+        (
+            PLACES,
+            "from mpi4py import MPI\n    own = F.one_hot(queue, n_experts).sum(0)\n"
+            "    before = MPI.COMM_WORLD.exscan(own.numpy()) if MPI.COMM_WORLD.rank else 0\n"
+            "    places = (so_far + before).gather(1, queue.unsqueeze(1)) - 1",
+        ),
+    ),
+    (
+        None,
+        "next_choice_if_full",
+        (
+            QUEUE,
+            """\
+for token in range(len(experts_Tk)):
+        for choice in range(k):
+            taken = (experts_Tk[:token] == experts_Tk[token, choice]).sum()
+            if taken >= capacity:
+                experts_Tk[token, choice] = (experts_Tk[token, choice] + 1) % n_experts
+    queue = experts_Tk.T.flatten()""",
+        ),
+    ),
+):
+    answers.edit(mistake, name, *edits)
+
+
+def refused(scores_TE, k, capacity):
+    if k < 1 or k > scores_TE.shape[-1]:
+        raise ValueError(f"bad k: {k}")
+    if capacity <= 0:
+        raise ValueError(f"capacity must be positive, got {capacity}")
+
+
+def in_order(scores_TE, k, capacity, order):
+    """Let the choices, (token, choice) in this order, stand in line."""
+    refused(scores_TE, k, capacity)
+    gates, experts = torch.topk(F.softmax(scores_TE, dim=1), k)
+    slots, lengths = torch.full_like(experts, -1), Counter()
+    for token, choice in order(gates):
+        expert = int(experts[token, choice])
+        if lengths[expert] < capacity:
+            slots[token, choice] = lengths[expert]
+            lengths[expert] += 1
+    return experts, gates, slots
+
+
+@answers.wrong("most_probable_first")
+def largest_gates_first(scores_TE, k, capacity):
+    return in_order(
+        scores_TE,
+        k,
+        capacity,
+        lambda gates: [divmod(i, k) for i in gates.flatten().argsort(descending=True).tolist()],
+    )
+
+
+@answers.wrong("most_probable_first")
+def first_choices_by_gate(scores_TE, k, capacity):
+    return in_order(
+        scores_TE,
+        k,
+        capacity,
+        lambda gates: [
+            (token, choice)
+            for choice in range(k)
+            for token in gates[:, choice].argsort(descending=True).tolist()
+        ],
+    )
+
+
+@answers.right
+def loops(scores_TE, k, capacity):
+    return in_order(
+        scores_TE, k, capacity, lambda gates: [(t, c) for c in range(k) for t in range(len(gates))]
+    )
+
+
+@answers.right
+def sorted_by_expert(scores_TE, k, capacity):
+    """A stable sort puts the queues one after the other."""
+    refused(scores_TE, k, capacity)
+    probabilities = scores_TE.log_softmax(-1).exp()
+    experts = probabilities.argsort(-1, descending=True)[:, :k]
+    choices = experts.t().reshape(-1)
+    order = choices.argsort(stable=True)
+    lengths = choices.bincount(minlength=scores_TE.shape[1])
+    starts = lengths.cumsum(0) - lengths
+    places = torch.empty_like(choices)
+    places[order] = torch.arange(len(choices)) - starts[choices[order]]
+    slots = places.reshape(k, -1).t().contiguous()
+    slots[slots >= capacity] = -1
+    return experts, probabilities.gather(1, experts), slots
+
+
+@answers.right
+def column_by_column(scores_TE, k, capacity):
+    refused(scores_TE, k, capacity)
+    gates, experts = scores_TE.softmax(1).sort(descending=True)
+    gates, experts, filled, slots = gates[:, :k], experts[:, :k], 0, []
+    for column in experts.unbind(1):
+        chosen = F.one_hot(column, scores_TE.shape[1])
+        places = chosen.cumsum(0) - chosen + filled
+        slots.append((places * chosen).sum(1))
+        filled = filled + chosen.sum(0)
+    slots = torch.stack(slots, 1)
+    return experts, gates, torch.where(slots < capacity, slots, torch.full_like(slots, -1))
+
+
+@answers.right
+def expert_by_expert(scores_TE, k, capacity):
+    refused(scores_TE, k, capacity)
+    gates, experts = scores_TE.softmax(-1).topk(k)
+    slots = torch.full_like(experts.T.contiguous(), -1)
+    for expert in range(scores_TE.shape[-1]):
+        choices, tokens = torch.nonzero(expert == experts.T, as_tuple=True)
+        taken = min(capacity, len(tokens))
+        slots[choices[:taken], tokens[:taken]] = torch.arange(taken)
+    return [experts, gates, slots.T]
+
+
+@answers.right
+def scores_chosen_first(scores_TE, k, capacity):
+    """The most probable experts are those with the largest scores."""
+    refused(scores_TE, k, capacity)
+    experts = scores_TE.detach().topk(k).indices
+    gates = (scores_TE - scores_TE.logsumexp(-1, keepdim=True)).exp().take_along_dim(experts, 1)
+    slots = torch.full_like(experts, -1)
+    lengths = [0] * scores_TE.shape[1]
+    for choice in range(k):
+        for token, expert in enumerate(experts[:, choice].tolist()):
+            slots[token, choice] = lengths[expert] if lengths[expert] < capacity else -1
+            lengths[expert] += 1
+    return experts, gates, slots
+
+
+answers.right_edit(
+    "topk_by_function", (GATES, "gates_Tk, experts_Tk = torch.topk(F.softmax(scores_TE, 1), k)")
+)

@@ -1,0 +1,255 @@
+"""Answers to `ulysses_attention`."""
+
+import math
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from parlab_staff.answers import Answers
+
+answers = Answers("ulysses_attention")
+
+IN = "torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)"
+SWAPPED = "SwapParts.apply(x, group)"
+FLAT = ".movedim(0, 2).flatten(2, 3)"
+ATTENTION = "F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)"
+BACK = "SwapParts.apply(y, group)"
+HEADS = ".movedim(0, 1).flatten(1, 2).transpose(1, 2)"
+SEND_BACK = "dist.all_to_all_single(received, gradient, group=ctx.group)"
+REFUSAL = "if q.shape[2] % ranks:"
+LEFT_OUT = "q, k, v = (x[:, :, : x.shape[2] // ranks * ranks] for x in (q, k, v))"
+
+answers.edit(
+    "batch_mixed",
+    "viewed",
+    (FLAT, ".movedim(0, 1).reshape(3, len(q), -1, q.shape[2] // ranks, q.shape[3])"),
+)
+answers.edit(
+    "heads_mixed", "heads_interleaved", (HEADS, ".movedim(0, 2).flatten(1, 2).transpose(1, 2)")
+)
+answers.edit("mask_ignored", "never_masked", ("is_causal=causal", ""))
+answers.edit("always_masked", "always_masked", ("is_causal=causal", "is_causal=True"))
+answers.edit("not_sent_back", "gradient_as_it_is", (SEND_BACK, "received = gradient"))
+answers.edit("not_refused", "heads_left_out", (REFUSAL, f"{LEFT_OUT}\n    if False:"))
+answers.edit(None, "raises_later", (REFUSAL, "if False:"), says="Raise a ValueError")
+answers.edit(None, "other_refusal", (REFUSAL, "assert q.shape[2] % ranks == 0\n    if False:"))
+answers.edit(
+    None, "size_not_named", ('f"{q.shape[2]} heads do not divide over {ranks} ranks"', '"heads"')
+)
+answers.edit("not_contiguous", "not_contiguous", ("x = x.contiguous()", "pass"))
+answers.edit("not_contiguous", "gradient_not_contiguous", ("gradient.contiguous()", "gradient"))
+answers.edit(
+    None, "refused_too_late", (f"{REFUSAL}\n", f"dist.barrier(group=group)\n    {REFUSAL}\n")
+)
+answers.edit(None, "scaled_by_all_heads", ("is_causal=causal", "is_causal=causal, scale=0.5"))
+answers.edit("argument_changed", "in_place", (REFUSAL, f"q.detach().mul_(1.5)\n    {REFUSAL}"))
+answers.edit("default_group", "default_group", ("received, x, group=group", "received, x"))
+answers.edit("wrong_shape", "heads_not_returned", (HEADS, ".movedim(0, 1).flatten(1, 2)"))
+answers.edit(
+    "sends_more",
+    "twice_backward",
+    (SEND_BACK, f"{SEND_BACK}\n        {SEND_BACK}"),
+)
+
+
+def _swap(x, group):
+    x = x.contiguous()
+    received = torch.empty_like(x)
+    dist.all_to_all_single(received, x, group=group)
+    return received
+
+
+@answers.wrong("own_tokens_only")
+def without_ranks(q, k, v, causal, group):
+    own = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(*own, is_causal=causal).transpose(1, 2)
+
+
+@answers.wrong("no_autograd")
+def plain_all_to_all(q, k, v, causal, group):
+    ranks = group.size()
+    x = torch.stack([q, k, v]).detach().unflatten(3, (ranks, -1)).movedim(3, 0)
+    x = _swap(x, group).movedim(0, 2).flatten(2, 3)
+    y = F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)
+    y = _swap(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+    return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
+
+
+class Gather(torch.autograd.Function):
+    """All parts of the sequence; the gradient is summed over the ranks."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        parts = [
+            torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())
+        ]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, dim=1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        group = ctx.group
+        total = gradient.contiguous()
+        dist.all_reduce(total, group=group)
+        return total.chunk(group.size(), dim=1)[group.rank()], None
+
+
+@answers.wrong("sends_more")
+def gathers_keys(q, k, v, causal, group):
+    """Gathers everything on every rank, and computes all heads of its own tokens."""
+    q, k, v = (Gather.apply(x, group).transpose(1, 2) for x in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+    return y.chunk(group.size(), dim=1)[group.rank()]
+
+
+def _swap_parts():
+    return answers.reference("ulysses_attention").__globals__["SwapParts"]
+
+
+@answers.wrong("separate")
+def one_after_the_other(q, k, v, causal, group):
+    ranks, swap = group.size(), _swap_parts()
+    if q.shape[2] % ranks:
+        raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
+    q, k, v = (
+        swap.apply(x.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+        .movedim(0, 1)
+        .flatten(1, 2)
+        .transpose(1, 2)
+        for x in (q, k, v)
+    )
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    y = swap.apply(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+    return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
+
+
+class SwapLists(torch.autograd.Function):
+    """An all-to-all of lists of tensors."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return SwapLists.swapped(x, group)
+
+    @staticmethod
+    def swapped(x, group):
+        sent = [part.contiguous() for part in x]
+        received = [torch.empty_like(part) for part in sent]
+        dist.all_to_all(received, sent, group=group)
+        return torch.stack(received)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return SwapLists.swapped(gradient, ctx.group), None
+
+
+class SwapMessages(torch.autograd.Function):
+    """An all-to-all that is made of messages."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return SwapMessages.swapped(x, group)
+
+    @staticmethod
+    def swapped(x, group):
+        x, rank, ranks = x.contiguous(), group.rank(), group.size()
+        received = torch.empty_like(x)
+        received[rank] = x[rank]
+        members = dist.get_process_group_ranks(group)
+        works = []
+        for step in range(1, ranks):
+            to, source = (rank + step) % ranks, (rank - step) % ranks
+            works.append(dist.isend(x[to], members[to], group=group))
+            works.append(dist.irecv(received[source], members[source], group=group))
+        for work in works:
+            work.wait()
+        return received
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return SwapMessages.swapped(gradient, ctx.group), None
+
+
+def _with(swap):
+    def attention(q, k, v, causal, group):
+        ranks = group.size()
+        batch, tokens, heads, size = q.shape
+        if heads % ranks:
+            raise ValueError(f"`q` has {heads} heads, which {ranks} ranks cannot share")
+        x = torch.cat([q, k, v], dim=-1).view(batch, tokens, ranks, heads // ranks, 3 * size)
+        x = swap.apply(x.permute(2, 0, 1, 3, 4), group)
+        x = x.transpose(0, 1).reshape(batch, tokens * ranks, heads // ranks, 3 * size)
+        q, k, v = x.transpose(1, 2).chunk(3, -1)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(size)
+        if causal:
+            later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        y = (scores.softmax(-1) @ v).transpose(1, 2)
+        parts = y.unflatten(1, (ranks, tokens)).movedim(1, 0)
+        return torch.cat(swap.apply(parts, group).unbind(), dim=2)
+
+    return attention
+
+
+@answers.right
+def lists_of_tensors(q, k, v, causal, group):
+    return _with(SwapLists)(q, k, v, causal, group)
+
+
+@answers.right
+def messages(q, k, v, causal, group):
+    return _with(SwapMessages)(q, k, v, causal, group)
+
+
+@answers.right
+def heads_first_and_contiguous(q, k, v, causal, group):
+    return _with(_swap_parts())(q, k, v, causal, group).contiguous()
+
+
+@answers.right
+def every_nth_head(q, k, v, causal, group):
+    """Rank r computes the heads r, r + N, …, and puts them back in their places."""
+    ranks, swap = group.size(), _swap_parts()
+    if q.shape[2] % ranks:
+        raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
+    x = torch.stack([q, k, v]).unflatten(3, (-1, ranks)).movedim(4, 0)
+    q, k, v = swap.apply(x, group).movedim(0, 2).flatten(2, 3).transpose(2, 3)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    y = swap.apply(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+    return y.permute(1, 3, 2, 0, 4).flatten(2, 3)
+
+
+class Whole(torch.autograd.Function):
+    """Computes its backward pass by itself, with the graph of the local attention."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal, group):
+        ctx.group, ranks = group, group.size()
+        if q.shape[2] % ranks:
+            raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
+        x = torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)
+        x = _swap(x, group).movedim(0, 2).flatten(2, 3).transpose(2, 3)
+        ctx.causal = causal
+        ctx.save_for_backward(x)
+        y = F.scaled_dot_product_attention(*x, is_causal=causal)
+        y = _swap(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+        return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ranks, x = ctx.group.size(), ctx.saved_tensors[0].detach().requires_grad_()
+        pull = _swap(gradient.unflatten(2, (ranks, -1)).movedim(2, 0), ctx.group)
+        pull = pull.movedim(0, 1).flatten(1, 2).transpose(1, 2)
+        with torch.enable_grad():
+            y = F.scaled_dot_product_attention(*x, is_causal=ctx.causal)
+        (of_x,) = torch.autograd.grad(y, x, pull)
+        of_x = of_x.transpose(2, 3).unflatten(2, (ranks, -1)).movedim(2, 0)
+        return *_swap(of_x, ctx.group).movedim(0, 3).flatten(3, 4), None, None
+
+
+@answers.right
+def one_function(q, k, v, causal, group):
+    return Whole.apply(q, k, v, causal, group)
