@@ -70,7 +70,8 @@ from parlab.reference import use_reference
 # - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
 #   before the last one is complete.
 # - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
-# - Build it from messages, and send the array's own memory, as in lab 01.
+# - **Messages:** build it from calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. The calls with
+#   small letters would pickle the array.
 #
 # **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
 # where each rank ends with S bytes as well.
