@@ -11,7 +11,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | write the all-to-all for equal and unequal parts; route tokens to experts with a capacity; write an expert-parallel layer with its backward pass; reduce the gradients of experts over the right ranks; balance the load; compute attention over a sequence that is split among ranks with Ulysses and with a ring; balance a causal mask |
-# | **Time** | 0 minutes |
+# | **Time** | 184 minutes |
 # | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or an idea of messages and of a transformer's layer. No GPU |
 # | **Background** | [chapter 09](../book/09_all_to_all.md) of the book explains what you build here |
 #
@@ -70,7 +70,8 @@ from parlab.reference import use_reference
 # - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
 #   before the last one is complete.
 # - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
-# - Build it from messages, and send the array's own memory, as in lab 01.
+# - **Messages:** build it from calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. The calls with
+#   small letters would pickle the array.
 #
 # **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
 # where each rank ends with S bytes as well.
@@ -237,8 +238,8 @@ check.uneven_all_to_all(uneven_all_to_all)
 # %%px --timeout 20
 ledger = Ledger()
 turned = check.turned(comm, ledger)
-counts = (np.arange(world_size) * (turned.rank + 2) + 1) % 4
-x = np.arange(2 * counts.sum()).reshape(-1, 2) + 100 * rank
+counts = np.arange(world_size) * (turned.rank + 1) % 3  # some are 0, and rank 2 has no rows
+x = np.arange(2 * counts.sum(), dtype=np.float32).reshape(-1, 2) + 100 * rank
 received, received_counts = uneven_all_to_all(x, counts, turned)
 refusals = []
 for wrong in (counts[:-1], counts + (turned.rank + 1)):
