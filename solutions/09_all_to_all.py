@@ -412,6 +412,10 @@ for tokens in (64, 1024):
             print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
 
 # %% [markdown]
+# Even if all experts are equally popular, chance makes their queues uneven, especially if a rank has few tokens. A real router also
+# prefers some experts, which you will see in exercise 8. Capacity factors from 1 to 2 are common.
+
+# %% [markdown]
 # ## 4. Dispatch
 #
 # *Difficulty 2/5, 10 minutes.*
@@ -1196,9 +1200,10 @@ if rank == 0:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Often two or three, and sometimes a single one. Their queues are full, so that a large part of the tokens is dropped, while the other experts learn nothing.
-# With the balance loss, all eight have work after some 50 steps, and almost no token is dropped. The Switch Transformer's factor is 0.01, in a training of
-# many more steps. A large factor would make the load even more quickly, but disturb the model's own loss.
+# Often two or three, and sometimes a single one. When the queues of these experts are full, they drop tokens, while the other experts
+# learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
+# in a training of many more steps. A larger factor makes the load even sooner, but also changes the router more for a goal that is
+# not prediction.
 # </details>
 #
 # A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
