@@ -1202,8 +1202,8 @@ if rank == 0:
 #
 # Often two or three, and sometimes a single one. When the queues of these experts are full, they drop tokens, while the other experts
 # learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
-# in a training of many more steps. A larger factor makes the load even sooner, but also changes the router more for a goal that is
-# not prediction.
+# in a training of many more steps. With a larger factor, the load becomes even sooner, but the gradient pulls the router more strongly toward
+# a goal that is not prediction.
 # </details>
 #
 # A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
