@@ -1036,8 +1036,8 @@ if rank == 0:
 #
 # - **Value.** All ranks return the same loss, a tensor of shape ().
 # - **Gradient.** Every rank adds this loss to its own, and after the backward pass, `average_gradients` takes the mean of all $N$ ranks'
-#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts is $N$ times too small. Make up for it: the
-#   gradient of `probabilities_TE` is $N$ times the derivative of $L$.
+#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts would be $N$ times too small. To
+#   make up for this, the gradient of `probabilities_TE` is $N$ times the derivative of $L$.
 # - **Communication.** The ranks send sums for each expert, not the tokens' numbers. The backward pass may also send
 #   something, but it need not.
 #
