@@ -413,6 +413,10 @@ for tokens in (64, 1024):
             print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
 
 # %% [markdown]
+# Even if all experts are equally popular, chance makes their queues uneven, especially if a rank has few tokens. A real router also
+# prefers some experts, which you will see in exercise 8. Capacity factors from 1 to 2 are common.
+
+# %% [markdown]
 # ## 4. Dispatch
 #
 # *Difficulty 2/5, 10 minutes.*
@@ -1033,8 +1037,8 @@ if rank == 0:
 #
 # - **Value.** All ranks return the same loss, a tensor of shape ().
 # - **Gradient.** Every rank adds this loss to its own, and after the backward pass, `average_gradients` takes the mean of all $N$ ranks'
-#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts is $N$ times too small. Make up for it: the
-#   gradient of `probabilities_TE` is $N$ times the derivative of $L$.
+#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts would be $N$ times too small. To
+#   make up for this, the gradient of `probabilities_TE` is $N$ times the derivative of $L$.
 # - **Communication.** The ranks send sums for each expert, not the tokens' numbers. The backward pass may also send
 #   something, but it need not.
 #
@@ -1197,9 +1201,10 @@ if rank == 0:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Often two or three, and sometimes a single one. Their queues are full, so that a large part of the tokens is dropped, while the other experts learn nothing.
-# With the balance loss, all eight have work after some 50 steps, and almost no token is dropped. The Switch Transformer's factor is 0.01, in a training of
-# many more steps. A large factor would make the load even more quickly, but disturb the model's own loss.
+# Often two or three, and sometimes a single one. When the queues of these experts are full, they drop tokens, while the other experts
+# learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
+# in a training of many more steps. With a larger factor, the load becomes even sooner, but the gradient pulls the router more strongly toward
+# a goal that is not prediction.
 # </details>
 #
 # A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
