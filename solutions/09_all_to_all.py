@@ -949,11 +949,8 @@ def averaged(replicas):
 
 
 alone = dist.new_group([rank], use_local_synchronization=True)
-same_parity = [r for r in range(world_size) if (r - rank) % 2 == 0]
-pairs = dist.new_group(same_parity, use_local_synchronization=True)
-check.show_values(all=averaged(group), one=averaged(alone), pairs=averaged(pairs))
-for one in (pairs, alone):
-    dist.destroy_process_group(one)
+check.show_values(all=averaged(group), one=averaged(alone))
+dist.destroy_process_group(alone)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
