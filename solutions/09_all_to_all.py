@@ -579,11 +579,11 @@ check.show_values(
 # *Difficulty 2/5, 5 minutes.*
 #
 # `dist.all_to_all_single(output, x, group=group)` sends the j-th of N equal parts of x to rank j, and part i of
-# `output` comes from rank i. Autograd does not know about other ranks, so write both directions yourself.
+# `output` comes from rank i. Autograd does not know about other ranks, so write both passes yourself.
 #
-# - `exchange(x, group)` gets x (N, …), sends `x[j]` to rank j, and returns a new tensor of the same shape, of which row i came from rank i.
+# - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the same shape, of which row i came from rank i.
 # - In the backward pass, the gradient of each row must get to the rank that the row came from.
-# - Each direction is one all-to-all. It needs contiguous tensors, but neither x nor the gradient has to be contiguous in memory.
+# - Each pass makes one all-to-all and sends nothing else. An all-to-all needs contiguous tensors, but neither x nor the gradient has to be contiguous.
 # - If x does not have N rows, raise a `ValueError` that names their number, before anything is sent.
 #
 # **Predict**: the loss of a rank is the sum of all numbers of `exchange(x, group)`, times the rank's number. What is the gradient of `x[j]` on rank r?
@@ -674,17 +674,17 @@ check.show_values(vectors=exchanged(3), matrices=exchanged(2, 2), refused=too_ma
 #    of one rank**.
 # 2. `dispatch` copies the tokens into (E, C, H): C slots for each expert of each rank.
 # 3. `exchange` sends to each rank the slots of its experts. Each rank receives C slots from each rank for each of its own experts.
-# 4. Each own expert computes all of its N · C rows in one call.
+# 4. Each of this rank's experts computes all of its N · C rows in one call.
 # 5. `exchange` sends the results back, and `combine` puts them together.
 #
-# - `experts` has all E experts, which are the same on all ranks, and compute each row on its own. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
+# - `experts` has all E experts, the same on all ranks. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
 #   `self.experts`, an `nn.ModuleList`. It keeps no reference to the others, so that their memory becomes free. `self.router` is the router.
 # - After each forward pass, `self.last` is the pair `(probabilities_TE, experts_Tk)`: the softmax of the router's scores over all experts, with
 #   its graph, and the chosen experts. Exercise 8 computes a loss from them.
 # - Each rank sends 2 all-to-alls of E · C · H numbers in the forward pass, 2 in the backward pass, and nothing else.
 #
-# The outputs are those of the whole layer on one rank, and so are the gradients: an own expert gets gradients from the tokens of *all*
-# ranks. The router has only those of this rank's tokens. Edge cases:
+# The outputs are those that the whole layer, with all experts, computes for this rank's tokens. In the backward pass, each of this
+# rank's experts gets the sum of the gradients from the tokens of *all* ranks, and the router gets the gradients from this rank's tokens. Edge cases:
 #
 # - **Experts that cannot be shared evenly:** if N does not divide E, `__init__` raises a `ValueError` that names E.
 # - **Uneven tokens:** the number of tokens T may be different on each rank.
@@ -885,7 +885,7 @@ for factor in (1.0, 1.25, 2.0):
 # | | exists on | after the backward pass, its gradient has the tokens of |
 # |---|---|---|
 # | `shared`: router, attention, norms, … | all ranks | this rank |
-# | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1, which the all-to-all has brought together |
+# | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1: the all-to-all has brought their gradients to the expert |
 #
 # Write `average_gradients`, which a rank calls after the backward pass. Afterwards, each gradient on each rank is that of **the mean of the N ranks'
 # losses**, where N is the number of all ranks.
@@ -895,7 +895,7 @@ for factor in (1.0, 1.25, 2.0):
 #   zeros, and all ranks must make the same calls.
 #
 # **Predict**: somebody divides the expert's gradients by the number of replicas, as data parallelism does. By which factor
-# are they wrong, on 4 ranks = 2 × 2? Do you notice it with Adam, and with SGD?
+# are they wrong on 4 ranks, 2 × 2? Do you notice it with Adam? And with SGD?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -955,11 +955,8 @@ def averaged(replicas):
 
 
 alone = dist.new_group([rank], use_local_synchronization=True)
-same_parity = [r for r in range(world_size) if (r - rank) % 2 == 0]
-pairs = dist.new_group(same_parity, use_local_synchronization=True)
-check.show_values(all=averaged(group), one=averaged(alone), pairs=averaged(pairs))
-for one in (pairs, alone):
-    dist.destroy_process_group(one)
+check.show_values(all=averaged(group), one=averaged(alone))
+dist.destroy_process_group(alone)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>

@@ -20,7 +20,7 @@ MISTAKES = Mistakes(
     one_choice="{name}: this sends each token to one expert, but each token goes to k experts",
     rounded_down="capacity: this is rounded down. Round up, so that there is room for every choice",
     elements="exchange: this counts numbers. A float32 number takes 4 bytes",
-    own_part="{name}: a rank keeps the slots of its own experts. It sends (N − 1)/N of all slots",
+    own_part="{name}: this includes what stays on this rank. It sends (N − 1)/N to other ranks",
     only_needed=(
         "{name}: this counts only slots with tokens. The tensor of all slots is sent, with the "
         "empty ones"
@@ -46,8 +46,8 @@ def predict_expert_bytes(check: Check) -> str:
         for ranks in (6, trial.size, 1, 5):
             experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
             tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
-            if ranks == 1:  # all experts have just enough slots
-                tokens, k, factor = tokens - 1, 2, 1.0
+            if ranks == 1:  # the capacity is a whole number, and larger than the number of tokens
+                k, factor = experts, 2.0
             sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
             _compare(trial, sizes)
     return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"
