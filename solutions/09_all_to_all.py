@@ -1140,7 +1140,7 @@ check.show_values(
     **{
         name: [
             round(predict_context_bytes(*sizes)[name])
-            for sizes in ((3, 60, 6, 5, 6), (1, 16, 2, 9, 2))
+            for sizes in ((3, 60, 12, 5, 6), (1, 16, 4, 9, 2))
         ]
         for name in ("ulysses_forward", "ulysses_backward", "ring_forward", "ring_backward")
     }
@@ -1365,14 +1365,14 @@ def merged_values(*lses):
     """Rounded results and gradients of `merge`, for queries with these log-sums."""
     blocks = []
     for number, values in enumerate(lses):
-        lse = torch.tensor(values, dtype=torch.float64, device=device)
-        out = torch.arange(2.0 * len(lse), dtype=torch.float64, device=device).view(-1, 2)
+        lse = torch.tensor([values], dtype=torch.float64, device=device)
+        out = torch.arange(2.0 * len(values), dtype=lse.dtype, device=device).view(1, -1, 2)
         out = (out + 1 + rank - 5 * number) * lse.isfinite().unsqueeze(-1)
         blocks += [out.requires_grad_(), lse.requires_grad_()]
     out, lse = merge(*blocks)
     (out.square().sum() + lse.clamp(min=-3000).square().sum() / 1000).backward()
     visible = lse.isfinite().unsqueeze(-1)  # without any key, all finite gradients are right
-    gradients = [x.grad.view(len(lse), -1) for x in blocks]
+    gradients = [x.grad.view(*lse.shape, -1) for x in blocks]
     finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
     tensors = out, lse, *finite
     return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
