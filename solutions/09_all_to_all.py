@@ -1163,7 +1163,7 @@ check.show_values(
 # in the same shape. The result and the gradients of q, k, and v equal those of `F.scaled_dot_product_attention` on the whole
 # sequence.
 #
-# - **In:** q, k, and v travel in *one* all-to-all. Rank $j$ gets the $j$-th a/N heads of every rank.
+# - **In:** q, k, and v travel in *one* all-to-all. Each rank gets the tokens of all ranks for its a/N heads.
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
@@ -1375,7 +1375,7 @@ def merged_values(*lses):
     gradients = [x.grad.view(*lse.shape, -1) for x in blocks]
     finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
     tensors = out, lse, *finite
-    return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return [[str(round(value, 3) + 0.0) for value in t.flatten().tolist()] for t in tensors]
 
 
 infinite = float("inf")
