@@ -1829,20 +1829,18 @@ with torch.no_grad():
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-drawn, axes = plots.subplots("Short sequences favor Ulysses, and long ones favor the ring")
+drawn, axes = plots.subplots("The ring pays off for long sequences")
 for number, (name, seconds) in enumerate(modeled.items()):
     look = plots.artist(plots.series(number, f"{name}, model"))
     axes.plot(LENGTHS, [1e3 * one for one in seconds], **look | {"marker": ""})
     measured = [1e3 * spent[name, tokens] for tokens in LENGTHS]
     look = plots.artist(plots.series(number, f"{name}, measured")) | {"linestyle": ""}
     axes.plot(LENGTHS, measured, **look)
-    print(
-        name,
-        [f"{took:.0f} ms, model {1e3 * s:.0f}" for took, s in zip(measured, seconds, strict=True)],
-    )
+    print(f"{name}: {', '.join(f'{took:.0f}' for took in measured)} ms")
 axes.set(xscale="log", yscale="log", xlabel="tokens of each rank", ylabel=emulated("time (ms)"))
+axes.minorticks_off()
 ticks = axes.set_xticks(LENGTHS, LENGTHS)
-legend = drawn.legend(loc="outside lower center", ncols=2)
+legend = drawn.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
 # What to look for:
