@@ -1286,7 +1286,7 @@ check.show_values(
     **{
         name: [
             round(predict_context_bytes(*sizes)[name])
-            for sizes in ((3, 60, 6, 5, 6), (1, 16, 2, 9, 2))
+            for sizes in ((3, 60, 12, 5, 6), (1, 16, 4, 9, 2))
         ]
         for name in ("ulysses_forward", "ulysses_backward", "ring_forward", "ring_backward")
     }
@@ -1309,7 +1309,7 @@ check.show_values(
 # in the same shape. The result and the gradients of q, k, and v equal those of `F.scaled_dot_product_attention` on the whole
 # sequence.
 #
-# - **In:** q, k, and v travel in *one* all-to-all. Rank $j$ gets the $j$-th a/N heads of every rank.
+# - **In:** q, k, and v travel in *one* all-to-all. Each rank gets the tokens of all ranks for its a/N heads.
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
@@ -1511,17 +1511,17 @@ def merged_values(*lses):
     """Rounded results and gradients of `merge`, for queries with these log-sums."""
     blocks = []
     for number, values in enumerate(lses):
-        lse = torch.tensor(values, dtype=torch.float64, device=device)
-        out = torch.arange(2.0 * len(lse), dtype=torch.float64, device=device).view(-1, 2)
+        lse = torch.tensor([values], dtype=torch.float64, device=device)
+        out = torch.arange(2.0 * len(values), dtype=lse.dtype, device=device).view(1, -1, 2)
         out = (out + 1 + rank - 5 * number) * lse.isfinite().unsqueeze(-1)
         blocks += [out.requires_grad_(), lse.requires_grad_()]
     out, lse = merge(*blocks)
     (out.square().sum() + lse.clamp(min=-3000).square().sum() / 1000).backward()
     visible = lse.isfinite().unsqueeze(-1)  # without any key, all finite gradients are right
-    gradients = [x.grad.view(len(lse), -1) for x in blocks]
+    gradients = [x.grad.view(*lse.shape, -1) for x in blocks]
     finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
     tensors = out, lse, *finite
-    return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return [[str(round(value, 3) + 0.0) for value in t.flatten().tolist()] for t in tensors]
 
 
 infinite = float("inf")
@@ -1909,6 +1909,95 @@ for title, ratios in exchange_ratios.items():
 
 # %% [markdown]
 # LIBRARY 2 STARTS (ring attention on the emulated network against its bound, and against Ulysses)
+
+# %% [markdown]
+# ## Ulysses or the ring?
+#
+# If a sequence becomes twice as long, a rank sends twice as much, but it computes four times as much. The next cells measure the
+# forward pass of both methods for several lengths. On the emulated network, each rank is on its own node, and the computation
+# takes a set time: a rank computes N blocks of $c$ in either method. Nothing is masked.
+#
+# **Predict**: which method is faster for short sequences, and which one is faster for long ones?
+
+# %%
+# %%px --timeout 60
+from parlab import plots, timing
+from parlab.costs import all_to_all as context_costs
+from parlab.network import Link, Network, compute, emulated, emulated_group
+
+context_link = Link.of(alpha=2e-4, bandwidth=1.1e6 * world_size)
+context_network = Network(
+    nodes=world_size, ranks_per_node=1, inside=context_link, between=context_link
+)
+context_group = emulated_group(context_network)
+LENGTHS = (32, 64, 128, 256)  # tokens of each rank
+
+
+def block_seconds(tokens):
+    """The set time to compute one block: it grows with the square of its tokens."""
+    return 2e-3 * (tokens / 64) ** 2
+
+
+# %%
+# %%px --timeout 60
+def ring_call(qkv, seconds):
+    """Ring attention whose blocks take a set time."""
+
+    def timed_attend(*block):
+        compute(seconds)
+        return attend(*block)
+
+    return lambda: ring_attention(*qkv, None, context_group, timed_attend)
+
+
+def ulysses_call(qkv, seconds):
+    """Ulysses attention, and the time of its N blocks."""
+
+    def call():
+        ulysses_attention(*qkv, False, context_group)
+        compute(world_size * seconds)
+
+    return call
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 100
+calls, modeled = {}, {"Ulysses": [], "ring": []}
+for tokens in LENGTHS:
+    qkv, c = torch.randn(3, 1, tokens, world_size, 16), block_seconds(tokens)
+    calls |= {("Ulysses", tokens): ulysses_call(qkv, c), ("ring", tokens): ring_call(qkv, c)}
+    exchanges = [context_network.collective("all_to_all", n * qkv[0].nbytes) for n in (3, 1)]
+    modeled["Ulysses"].append(world_size * c + sum(one.seconds for one in exchanges))
+    message = context_link.alpha + 2 * qkv[0].nbytes * context_link.beta
+    modeled["ring"].append(context_costs.ring_seconds(world_size, c, message))
+with torch.no_grad():
+    spent = timing.fastest_seconds(calls, comm, rounds=3)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("The ring pays off for long sequences")
+for number, (name, seconds) in enumerate(modeled.items()):
+    look = plots.artist(plots.series(number, f"{name}, model"))
+    axes.plot(LENGTHS, [1e3 * one for one in seconds], **look | {"marker": ""})
+    measured = [1e3 * spent[name, tokens] for tokens in LENGTHS]
+    look = plots.artist(plots.series(number, f"{name}, measured")) | {"linestyle": ""}
+    axes.plot(LENGTHS, measured, **look)
+    print(f"{name}: {', '.join(f'{took:.0f}' for took in measured)} ms")
+axes.set(xscale="log", yscale="log", xlabel="tokens of each rank", ylabel=emulated("time (ms)"))
+axes.minorticks_off()
+ticks = axes.set_xticks(LENGTHS, LENGTHS)
+legend = drawn.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# What to look for:
+#
+# - **Short sequences** are limited by the network. The ring sends N/2 times as much as Ulysses, and cannot hide it.
+# - **Long sequences** are limited by the computation. The ring hides all of its messages, and Ulysses hides none: each all-to-all is
+#   between two computations that depend on it.
+# - **Heads.** Ulysses needs a number of heads that N divides. With grouped queries, the ring sends only the few heads of keys and
+#   values, and Ulysses sends all heads of the queries.
+# - **On GPUs**, `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention. It has no kernel for CPUs, so this
+#   lab cannot compare your code with it. DeepSpeed has Ulysses.
 
 # %% [markdown]
 # # Going further
