@@ -1674,7 +1674,8 @@ if rank == 0:
     print(f"the same output as on one rank: {both[0]}, the same gradients as Ulysses: {both[1]}")
     for name, ledger in ring_sent.items():
         found, predicted_bytes = ledger.bytes_sent(), context_bytes[f"ring_{name}"]
-        as_predicted = abs(found - predicted_bytes) <= 0.01 * predicted_bytes
+        near = abs(found - predicted_bytes) <= 0.01 * predicted_bytes
+        as_predicted = near or world_size == 1  # the prediction is for at least two ranks
         print(f"{name}: {found:,} bytes to the next rank, as you predicted: {as_predicted}")
 
 # %% [markdown]
@@ -1777,7 +1778,7 @@ if rank == 0:
 from parlab.plots import long_contexts
 
 drawn, axes = long_contexts.ring_work(
-    "Zigzag gives all ranks the same work, and the last one less", ring_blocks, "blocks computed"
+    "In zigzag layout, all ranks have the same work", ring_blocks, "blocks computed"
 )
 
 # %% [markdown]
@@ -1938,7 +1939,7 @@ measured = {
     for name in ("ring", "Ulysses")
 }
 drawn, axes = long_contexts.ring_times(
-    "Emulated: your ring hides its messages until they take longer than a block",
+    "Emulated: the ring hides messages up to m = c",
     ratios,
     modeled,
     measured,

@@ -69,8 +69,8 @@ def ring_times(
     for place, (name, times) in enumerate(measured.items()):
         look = artist(series(len(modeled) + place, name)) | {"linestyle": "", "markersize": 8}
         axes.plot(ratios, times, **look)
-    axes.set(xscale="log", yscale="log", xlabel="a message, in blocks computed (m/c)")
-    axes.set_ylabel(emulated("time, in blocks computed"))
+    axes.set(xscale="log", yscale="log", xlabel="time of a message, in blocks (m/c)")
+    axes.set_ylabel(emulated("time, in blocks"))
     axes.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
     ticks = [tick for tick in (1, 2, 4, 8, 16) if tick <= max(map(max, modeled.values()))]
     axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
