@@ -72,7 +72,8 @@ def ring_times(
     axes.set(xscale="log", yscale="log", xlabel="time of a message, in blocks (m/c)")
     axes.set_ylabel(emulated("time, in blocks"))
     axes.set_xticks(ratios, [f"{ratio:g}" for ratio in ratios])
-    ticks = [tick for tick in (1, 2, 4, 8, 16) if tick <= max(map(max, modeled.values()))]
+    least, most = min(map(min, modeled.values())), max(map(max, modeled.values()))
+    ticks = [tick for tick in (1, 2, 4, 8, 16) if least <= tick <= most]
     axes.set_yticks(ticks, [f"{tick}" for tick in ticks])
     axes.minorticks_off()
     drawn.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=NEUTRAL)
