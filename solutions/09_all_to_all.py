@@ -36,9 +36,11 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
+from parlab import models, training
 from parlab.block_attention import attend, attend_backward
 from parlab.checks import all_to_all as check
 from parlab.ledger import Ledger
+from parlab.plots.experts import expert_load
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -365,7 +367,7 @@ check.route(route)
 # %%px --timeout 20
 def routed(tokens, n_experts, k, capacity):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    scores = ((numbers * 37 + 11 * rank) % 101 / 25).requires_grad_()
+    scores = (2 * torch.sin(5.3 * numbers + rank)).requires_grad_()
     experts, gates, slots = route(scores, k, capacity)
     (gates * torch.arange(1, k + 1, device=device)).sum().backward()
     floats = [[round(x, 4) for x in t.flatten().tolist()] for t in (gates, scores.grad)]
@@ -391,8 +393,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do. A transformer adds the
-# output of the layer to its input, so these tokens pass the layer unchanged.
+# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do.
 # </details>
 #
 # How large should the capacity be? With $T$ tokens, $C = T k / E$ would be enough if the load were even. The *capacity factor*
@@ -402,12 +403,13 @@ check.show_values(
 # %%
 # %%px
 torch.manual_seed(rank)
-random_scores_TE = torch.randn(512, 8).to(device)
-for factor in (1.0, 1.25, 1.5, 2.0):
-    for_each_expert = int(factor * 512 * 2 / 8)
-    dropped = (route(random_scores_TE, 2, for_each_expert)[2] < 0).double().mean().item()
-    if rank == 0:
-        print(f"capacity factor {factor:4}: {for_each_expert:3} slots, {dropped:.1%} dropped")
+for tokens in (64, 1024):
+    random_scores_TE = torch.randn(tokens, 8).to(device)
+    for factor in (1.0, 1.25, 1.5, 2.0):
+        slots_Tk = route(random_scores_TE, 2, int(factor * tokens * 2 / 8))[2]
+        dropped = (slots_Tk < 0).double().mean().item()
+        if rank == 0:
+            print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
 
 # %% [markdown]
 # ## 4. Dispatch
@@ -792,10 +794,8 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The *capacity factor* f says how many slots an expert has: f times as many as it needs if all experts are chosen equally often, rounded
-# up. With f = 1, there is no slot to spare.
-#
-# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and k for each token. **Predict in numbers**:
+# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and each token goes to k of them. With the capacity
+# factor f, an expert has f times as many slots as it needs if all experts are chosen equally often, rounded up. **Predict in numbers**:
 #
 # - `capacity`: the slots of one expert for the tokens of *one* rank
 # - `exchange`: the bytes that a rank sends to other ranks in one all-to-all of your layer
@@ -962,6 +962,52 @@ for one in (pairs, alone):
 # They are N / replicas = 2 times too large. SGD takes steps for the experts that are twice as long. Adam divides by the size of the gradients, so it takes almost the
 # same steps, and the loss curve does not show the error. It shows up as soon as gradients are clipped by their norm.
 # </details>
+#
+# With `average_gradients`, ranks can share experts in any layout. The next cells train the same layer on the same tokens in each of them:
+# from N × 1, where each rank has all experts, to 1 × N.
+
+
+# %%
+# %%px
+def layer_of(sharing):
+    """A layer whose experts are shared by `sharing` ranks in a row; and the group of replicas."""
+    first, place = rank - rank % sharing, rank % sharing
+    groups = [
+        dist.new_group(list(ranks), backend="mpi4py", use_local_synchronization=True)
+        for ranks in (range(first, first + sharing), range(place, world_size, sharing))
+    ]
+    torch.manual_seed(0)
+    linears = [nn.Linear(16, 16).to(device) for _ in range(2 * world_size)]
+    router = nn.Linear(16, 2 * world_size).to(device)
+    return ExpertParallelMLP(router, linears, 2, 64, groups[0]), groups[1]
+
+
+# %%
+# %%px
+def layout_losses(layer, replicas):
+    """The mean losses of 20 steps in which the layer learns to reverse vectors."""
+    torch.manual_seed(1 + rank)
+    tokens_TH = torch.randn(64, 16).to(device)
+    optimizer, losses = torch.optim.SGD(layer.parameters(), lr=1.0), []
+    for _ in range(20):
+        loss = F.mse_loss(layer(tokens_TH), tokens_TH.flip(1))
+        optimizer.zero_grad()
+        loss.backward()
+        parts = (list(part.parameters()) for part in (layer.router, layer.experts))
+        average_gradients(*parts, group, replicas)
+        optimizer.step()
+        losses.append(comm.allreduce(loss.item()) / world_size)
+    return losses
+
+
+# %%
+# %%px --timeout 60
+layouts = [sharing for sharing in range(1, world_size + 1) if world_size % sharing == 0]
+layout_curves = {f"{world_size // s} × {s}": layout_losses(*layer_of(s)) for s in layouts}
+if rank == 0:
+    training.print_same({"layouts": layout_curves}, 1e-4)
+    start, *_, end = layout_curves[f"{world_size} × 1"]
+    print(f"the loss falls from {start:.2f} to {end:.2f}")
 
 # %% [markdown]
 # ## 8. Balance the load
@@ -1043,7 +1089,7 @@ check.balance_loss(balance_loss)
 # %%px --timeout 20
 def balanced(tokens, n_experts, k):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    probabilities = (((numbers + 5 * rank) * 37) % 101 / 25).softmax(-1).requires_grad_()
+    probabilities = (2 * torch.sin(5.3 * numbers + rank)).softmax(-1).requires_grad_()
     experts = probabilities.detach().topk(k).indices
     loss = balance_loss(probabilities, experts, group)
     (3 * loss).backward()
@@ -1060,6 +1106,103 @@ check.show_values(
 # The load is even, so the loss is 1. From its own tokens, each rank would compute $N$, the largest loss that is possible. Such a loss
 # forces every rank to use all experts equally, although only the load over all ranks matters.
 # </details>
+#
+# Now train a small GPT of one block on text. Your layer with eight experts takes the place of the MLP. Each token goes to one expert
+# ($k = 1$), and an expert has twice as many slots as it needs if the load is even. Each rank trains on its part of each batch.
+#
+# **Predict**: without the balance loss, how many of the eight experts get at least 2% of the tokens at the end?
+
+# %%
+# %%px --timeout 60
+gpt_config = models.GPTConfig(sequence_length=32, hidden_size=32, layers=1)
+n_experts = 8 // world_size * world_size
+own_text = [
+    (tokens[rank::world_size], targets[rank::world_size])
+    for tokens, targets in training.text_batches(140, 16, gpt_config.sequence_length, device)
+]
+slots = math.ceil(2.0 * own_text[0][0].numel() / n_experts)
+
+
+class BlockOfExperts(ExpertParallelMLP):
+    """Your layer, for the (batch, seq, hidden) of a block."""
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return super().forward(x_BSH.flatten(0, 1)).view_as(x_BSH)
+
+
+# %%
+# %%px
+def expert(h):
+    return nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, h)).to(device)
+
+
+def gpt_with_experts():
+    """The GPT, the same on all ranks, except for each rank's own experts."""
+    torch.manual_seed(0)
+    model, h = models.GPT(gpt_config).to(device), gpt_config.hidden_size
+    nn.init.normal_(model.tokens.weight, std=0.3)  # so that the router can distinguish tokens
+    router = nn.Linear(h, n_experts, bias=False).to(device)
+    experts = [expert(h) for _ in range(n_experts)]
+    model.blocks[0].mlp = BlockOfExperts(router, experts, 1, slots, group)
+    return model
+
+
+# %% [markdown]
+# Only this rank has its own experts, so their `replicas` are this rank alone. All other parameters are shared.
+
+
+# %%
+# %%px
+def train_experts(factor, replicas):
+    """Train with `factor` times the balance loss; return losses, and each expert's share."""
+    model, losses, counts = gpt_with_experts(), [], []
+    layer = model.blocks[0].mlp
+    own = list(layer.experts.parameters())
+    shared = [p for name, p in model.named_parameters() if ".experts." not in name]
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for tokens, targets in own_text:
+        optimizer.zero_grad()
+        loss = training.token_loss(model(tokens), targets)
+        (loss + factor * balance_loss(*layer.last, group)).backward()
+        average_gradients(shared, own, group, replicas)
+        optimizer.step()
+        losses.append(loss.detach())
+        counts.append(layer.last[1].flatten().bincount(minlength=n_experts).float())
+    results = torch.stack(losses) / world_size, torch.stack(counts)
+    for total in results:
+        dist.all_reduce(total, group=group)
+    return results[0], results[1] / results[1].sum(-1, keepdim=True)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+this_rank = dist.new_group([rank], use_local_synchronization=True)
+runs = {
+    "without the balance loss": train_experts(0, this_rank),
+    "with 0.1 × the balance loss": train_experts(0.1, this_rank),
+}
+dist.destroy_process_group(this_rank)
+if rank == 0:
+    for name, (losses, shares) in runs.items():
+        busy = (shares[-20:].mean(0) >= 0.02).sum()
+        largest = shares[-20:].amax(1).mean()
+        print(f"{name}: {busy} experts get at least 2%, the busiest one {largest:.0%}", end="; ")
+        print(f"loss of the text {losses[-20:].mean():.2f}")
+    expert_load(
+        "The balance loss makes all experts work",
+        {name: shares.tolist() for name, (_, shares) in runs.items()},
+    )
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Often two or three, and sometimes a single one. Their queues are full, so that a large part of the tokens is dropped, while the other experts learn nothing.
+# With the balance loss, all eight have work after some 50 steps, and almost no token is dropped. The Switch Transformer's factor is 0.01, in a training of
+# many more steps. A large factor would make the load even more quickly, but disturb the model's own loss.
+# </details>
+#
+# A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
+# lowers the biases of busy experts and raises those of the others. [Chapter 09](../book/09_all_to_all.md) compares both.
 
 # %% [markdown]
 # # Part D: a sequence that is split among ranks
@@ -1167,13 +1310,12 @@ check.show_values(
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
-# - **Backward:** the same two all-to-alls again, and nothing else is sent. Autograd does not know about other ranks, so you
-#   need an `autograd.Function`. The skeleton below is one way to do it.
+# - **Backward:** the same two all-to-alls again. Your `exchange` from exercise 5 takes care of them. Nothing else is sent in
+#   either pass.
 #
 # The check also tries:
 #
-# - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back. Gloo and NCCL send only
-#   contiguous tensors.
+# - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back.
 # - **Heads that do not divide:** raise a `ValueError` that names the number of heads, before anything is sent.
 # - **Arguments** do not change.
 #
@@ -1182,8 +1324,8 @@ check.show_values(
 #
 # <details><summary>Hint 1</summary>
 #
-# An all-to-all sends part $j$ to rank $j$, and part $i$ of the result came from rank $i$. Where must the gradient of part $i$
-# go? `dist.all_to_all_single(received, x, group=group)` splits the first dimension of a contiguous `x` into N equal parts.
+# `exchange(x, group)` takes x (N, …) and sends `x[j]` to rank j. So the first dimension must be the rank that gets a head.
+# What arrives has the same shape, and its first dimension is the rank whose tokens these are.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -1196,29 +1338,6 @@ check.show_values(
 
 # %% tags=["exercise"] exercise="ulysses_attention"
 # %%px
-class SwapParts(torch.autograd.Function):
-    """An all-to-all, forward and backward. Part j of x (N, …) goes to rank j."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        # BEGIN SOLUTION
-        ctx.group = group
-        x = x.contiguous()
-        received = torch.empty_like(x)
-        dist.all_to_all_single(received, x, group=group)
-        return received
-        # END SOLUTION
-
-    @staticmethod
-    def backward(ctx, gradient):
-        # BEGIN SOLUTION
-        gradient = gradient.contiguous()
-        received = torch.empty_like(gradient)
-        dist.all_to_all_single(received, gradient, group=ctx.group)
-        return received, None
-        # END SOLUTION
-
-
 def ulysses_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dist.ProcessGroup
 ) -> Tensor:
@@ -1239,14 +1358,14 @@ def ulysses_attention(
     if q.shape[2] % ranks:
         raise ValueError(f"{q.shape[2]} heads do not divide over {ranks} ranks")
     x = torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)
-    x = SwapParts.apply(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
+    x = exchange(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
     y = F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)
     y = y.unflatten(2, (ranks, -1)).movedim(2, 0)  # (N, batch, heads/N, S/N, head size)
-    return SwapParts.apply(y, group).movedim(0, 1).flatten(1, 2).transpose(1, 2)
+    return exchange(y, group).movedim(0, 1).flatten(1, 2).transpose(1, 2)
     # END SOLUTION
 
 
-# %% tags=["check"] exercise="ulysses_attention" points=4
+# %% tags=["check"] exercise="ulysses_attention" points=3
 # %%px --timeout 30
 check.ulysses_attention(ulysses_attention)
 
@@ -1335,8 +1454,8 @@ if rank == 0:
 #   Subtract the larger of the two before you compute exponentials.
 # - **No visible key:** with a causal mask, a query may see no key of a block. Then $\ell_i$ is −∞ and $o_i$ is 0, and the
 #   result is that of the other block. If both are −∞, the result is 0 and −∞.
-# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both log-sums
-#   are −∞, the gradients may be any finite numbers, but not NaN.
+# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both
+#   log-sums are −∞, the gradients may be any finite numbers, but not NaN.
 # - **Arguments** do not change.
 #
 # **Predict**: somebody computes $o = (o_1 + o_2)/2$. For which queries is it right?

@@ -33,7 +33,7 @@ def bare(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:
 
 def pairwise_steps(title: str, ranks: int) -> Figure:
     """Draw the step in which each rank (rows) sends to each rank (columns)."""
-    figure, axes = subplots(title, figsize=(5.2, 0.62 * ranks + 1.7))
+    figure, axes = subplots(title, figsize=(6.4, 0.62 * ranks + 1.7))
     for sender in range(ranks):
         for receiver in range(ranks):
             step = (receiver - sender) % ranks
@@ -120,7 +120,7 @@ def dropped_shares(title: str, shares: Mapping[str, Mapping[float, float]]) -> F
             list(points), [100 * share for share in points.values()], **artist(series(place, name))
         )
     axes.set(xlabel="capacity factor", ylabel="dropped choices (%)", ylim=(0, None))
-    axes.legend(labelcolor=NEUTRAL)
+    axes.legend(labelcolor=NEUTRAL, frameon=False)
     plt.close(figure)
     return figure
 

@@ -27,7 +27,9 @@ def memory(title: str, sizes: Mapping[str, Mapping[int, float]], device: float) 
         **TEXT,
     )  # fmt: skip
     axes.set(xscale="log", yscale="log", xlabel="tokens in the sequence", ylabel="memory (GB)")
-    figure.legend(loc="outside lower center", ncols=2, labelcolor=NEUTRAL, fontsize=11)
+    figure.legend(
+        loc="outside lower center", ncols=2, labelcolor=NEUTRAL, fontsize=11, frameon=False
+    )
     plt.close(figure)
     return figure
 
@@ -85,11 +87,13 @@ def timelines(title: str, plans: Mapping[str, tuple[Spans, Spans]]) -> Figure:
         for row, (role, spans) in enumerate(zip(("compute", "communication"), lanes, strict=True)):
             drawn_as = hatched(role) | {"edgecolor": "white", "linewidth": 1.0}
             axes.broken_barh(spans, (row - 0.38, 0.76), **drawn_as)
-        end = max(start + duration for spans in lanes for start, duration in spans)
+        end = sum(lanes[0][-1])
         axes.axvline(end, color=NEUTRAL, ls=":", lw=1.5)
-        axes.text(end, -0.75, f" {end:g}", ha="left", va="center", clip_on=False, **TEXT)
-        axes.set(ylim=(1.6, -0.6), xlim=(0, None))
+        axes.text(end, -0.3, f" {end:g}", ha="left", va="center", **TEXT)
+        axes.set(ylim=(1.6, -0.6))
         axes.set_yticks((0, 1), ("compute", "messages"))
+    last = max(sum(lanes[0][-1]) for lanes in plans.values())
+    panels[-1, 0].set_xlim(0, 1.06 * last)
     panels[-1, 0].set_xlabel("time (in units of the computation of one block)")
     plt.close(figure)
     return figure
@@ -102,7 +106,7 @@ def masks(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
         layouts: by name, the positions of each rank's tokens.
     """
     figure, panels = subplots(
-        title, 1, len(layouts), figsize=(4.0 * len(layouts), 4.3), squeeze=False
+        title, 1, len(layouts), figsize=(4.0 * len(layouts), 4.7), squeeze=False
     )
     for axes, (name, positions) in zip(panels[0], layouts.items(), strict=True):
         work = [sum(steps) for steps in visible_pairs([list(own) for own in positions])]
@@ -122,7 +126,7 @@ def masks(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:
 
 def _legend(axes: Axes, names: Sequence[str]) -> None:
     handles = [Patch(**hatched(series(rank, name))) for rank, name in enumerate(names)]
-    axes.legend(handles=handles, labelcolor=NEUTRAL, loc="upper right", fontsize=11)
+    axes.legend(handles=handles, labelcolor=NEUTRAL, loc="upper right", fontsize=11, frameon=False)
 
 
 def step_work(title: str, layouts: Mapping[str, Sequence[Sequence[int]]]) -> Figure:

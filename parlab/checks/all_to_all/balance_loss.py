@@ -136,6 +136,7 @@ def _case(trial: Trial, tokens: Tokens) -> None:
 
 def _value(trial: Trial, tokens: Tokens, got: Any, right: Tensor) -> Finding | None:
     if isinstance(got, Tensor):
+        got = got.float()
         for times in (trial.size, trial.size**2):
             if times > 1 and equal(got, times * right, tolerance=TOLERANCE) is None:
                 return MISTAKES.not_divided(times=times)

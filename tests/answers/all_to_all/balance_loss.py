@@ -69,12 +69,7 @@ for mistake, name, *edits in (
         (CHOICES, CHOICES + "\n    choices = choices + own - own.detach()"),
         (RETURN, RETURN.replace("choices /", "(choices + own - own.detach()) /")),
     ),
-    (
-        "wrong_shape",
-        "shape_1",
-        (RETURN, RETURN.replace("return ", "return (").replace("@", "@") + ").view(1)"),
-    ),
-    ("wrong_dtype", "float64", (RETURN, RETURN.replace("return ", "return (") + ").double()")),
+    ("wrong_shape", "shape_1", (RETURN, RETURN.replace("return ", "return (") + ").view(1)")),
     ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
     ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
     (
@@ -239,3 +234,6 @@ def hook(probabilities_TE, experts_Tk, group):
     f, t = total[n_experts:-1] / (total[-1] * k), total[-1]
     p = (total[:n_experts] - own.detach() + own) / t
     return (p * f).sum() * n_experts
+
+
+answers.right_edit("float64", (RETURN, RETURN.replace("return ", "return (") + ").double()"))
