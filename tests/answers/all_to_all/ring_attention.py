@@ -411,3 +411,11 @@ answers.right_edit(
         "attend(queries, *(kv if step else (k.transpose(1, 2), v.transpose(1, 2))), visible)",
     ),
 )
+answers.right_edit(
+    "gradients_waited_for_at_once",
+    (
+        GRADIENTS_ON,
+        f"{GRADIENTS_ON}            for handle in of_kv_handles:\n                handle.wait()\n",
+    ),
+)
+answers.right_edit("owner_from_the_end", (MASK, MASK.replace("owner", "owner - len(positions)")))
