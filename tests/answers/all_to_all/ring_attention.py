@@ -190,6 +190,12 @@ answers.edit(
         + "                every.append(kv)\n",
     ),
 )
+answers.edit(
+    "hoards",
+    "a_list_of_blocks_backward",
+    ("        of_kv, of_kv_handles = 0, []\n", "        of_kv, of_kv_handles, every = 0, [], []\n"),
+    (ZEROS, f"            every.append(kv)\n{ZEROS}"),
+)
 answers.edit("not_refused", "nothing_refused", (TEST, "if False:"))
 answers.edit(
     "no_wait",
