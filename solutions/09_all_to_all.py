@@ -1979,7 +1979,7 @@ for title, ratios in exchange_ratios.items():
 # ## Ring attention against its bound
 #
 # PyTorch has ring attention as `torch.distributed.tensor.experimental.context_parallel`. It has no kernel for CPUs, so you can
-# compare it with yours only on GPUs. Here, the standard is what no ring can beat.
+# compare it with yours only on GPUs. Here, you compare yours with a time that no ring can beat.
 #
 # Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last
 # block has traveled N − 1 times before it arrives, and is computed after that, which takes $(N-1)m + c$. So a forward pass without a mask takes at least
@@ -1987,10 +1987,10 @@ for title, ratios in exchange_ratios.items():
 # $$ \max(Nc,\; (N-1)\,m + c). $$
 #
 # The next cells run your function on an emulated network, with messages that are four times as fast as a block to four times as slow. `slow_attend` sleeps
-# for the rest of the time $c$, so that four ranks can compute at the same time on two cores. Ulysses does all of its N blocks of work after its exchange.
+# for the rest of the time $c$, so that four ranks can compute at the same time on two cores. Ulysses exchanges four tensors, each of which takes
+# $\tfrac{3}{8} m$ on 4 ranks, and computes for $Nc$, without any overlap.
 #
-# **Predict**: up to which m/c does the ring hide all messages? From which m/c on is Ulysses faster, if it has to wait for 3/8 of
-# a message's time in each of its four exchanges, on 4 ranks?
+# **Predict**: up to which m/c does the ring hide all messages? From which m/c on is Ulysses faster?
 
 
 # %%
@@ -2071,8 +2071,7 @@ drawn, axes = long_contexts.ring_times(
 # takes $3m + c$ if messages are slow. They are equal for $m = 2c$.
 # </details>
 #
-# The zigzag layout saves time only if the ranks that had little to do are not the ones that finish last. **Predict**: how long does the forward pass with a causal mask
-# take in both layouts, in units of $c$, if messages are fast?
+# **Predict**: with a causal mask and fast messages, how long does the forward pass take in each of the two layouts, in units of $c$?
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
@@ -2094,8 +2093,15 @@ if rank == 0:
 # <details><summary>What you predicted</summary>
 #
 # With consecutive tokens, the last rank computes N = 4 blocks. In zigzag layout, every rank computes its own block and half of the three others, which takes $2.5c$. For many ranks,
-# the ratio approaches 2. (A kernel that also leaves out the masked half of the own block starts from that: $3.5c$ and $2c$.)
+# the ratio approaches 2. A kernel that also leaves out the masked half of the own block needs $3.5c$ and $2c$.
 # </details>
+#
+# What to look for:
+#
+# - **The ring is close to its bound**, because each message starts before the block that hides it.
+# - **Ulysses sends less**, but it cannot compute in the meantime. It wins on slow networks, and if there are enough heads.
+# - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that first
+#   send to each other can both wait for the other's receive.
 
 # %% [markdown]
 # # Going further
