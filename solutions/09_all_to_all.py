@@ -1773,6 +1773,32 @@ check.show_values(
 # Rank $r$ computes $r + 1$ blocks, because it sees its own tokens and those of all ranks before it. Rank 3 computes all four and finishes last,
 # while rank 0 has computed its only block and just passes on messages. The next exercise changes that.
 # </details>
+#
+# The next cells compute the attention of exercise 9b on the ring, and compare the bytes in the ledger with your prediction:
+
+# %%
+# %%px
+consecutive = torch.arange(context_sizes[1], device=device).view(world_size, -1)
+ring_qkv = [x.detach().clone().requires_grad_() for x in own_qkv]
+ring_sent = {name: Ledger() for name in ("forward", "backward")}
+with ring_sent["forward"]:
+    ring_out = ring_attention(*ring_qkv, consecutive, group)
+with ring_sent["backward"]:
+    ring_out.sum().backward()
+same_out = torch.allclose(ring_out, own_right, atol=1e-5)
+pairs = zip(ring_qkv, own_qkv, strict=True)
+same_gradients = all(torch.allclose(x.grad, y.grad, atol=1e-4) for x, y in pairs)
+both = all(comm.allgather(same_out)), all(comm.allgather(same_gradients))
+
+# %%
+# %%px
+if rank == 0:
+    print(f"the same output as on one rank: {both[0]}, the same gradients as Ulysses: {both[1]}")
+    for name, ledger in ring_sent.items():
+        found, predicted_bytes = ledger.bytes_sent(), context_bytes[f"ring_{name}"]
+        near = abs(found - predicted_bytes) <= 0.01 * predicted_bytes
+        as_predicted = near or world_size == 1  # the prediction is for at least two ranks
+        print(f"{name}: {found:,} bytes to the next rank, as you predicted: {as_predicted}")
 
 # %% [markdown]
 # ## 12. The zigzag layout
@@ -1831,6 +1857,51 @@ check.show_values(
 # A query in chunk $c$ sees $c + 1/2$ chunks on average. In the zigzag layout, these are $r + 1/2$ and $2N - 1 - r + 1/2$, so the sum is $2N = 8$ on
 # every rank. With consecutive chunks, it is $4r + 2$, that is, 2, 6, 10, and 14.
 # </details>
+#
+# The next cells count the scores that each rank really computes with both layouts. `attend` leaves out queries that see no key of the block,
+# and keys that no query sees. In the zigzag layout, this is half of each block of another rank: either none of the keys in its
+# late chunk are visible, or none of the queries in the early chunk see anything.
+
+
+# %%
+# %%px
+def ring_scores(positions):
+    """The scores that this rank computes in each step that it does not skip."""
+    steps = []
+
+    def counting(q, k, v, visible):
+        steps.append(int(visible.any(1).sum() * visible.any(0).sum()))
+        return attend(q, k, v, visible)
+
+    own = [x[:, positions[rank]] for x in whole_qkv]
+    out = ring_attention(*own, positions, group, counting)
+    right = context_right.transpose(1, 2)[:, positions[rank]]
+    return steps, torch.allclose(out, right, atol=1e-5)
+
+
+zigzag = zigzag_positions(context_sizes[1], world_size).to(device)
+layouts = {"consecutive tokens": consecutive, "zigzag": zigzag}
+found = {name: comm.allgather(ring_scores(positions)) for name, positions in layouts.items()}
+
+# %%
+# %%px
+one_block = (context_sizes[1] / world_size) ** 2
+ring_blocks = {
+    name: [[scores / one_block for scores in steps] for steps, _ in ranks]
+    for name, ranks in found.items()
+}
+if rank == 0:
+    for name, ranks in ring_blocks.items():
+        print(f"{name}: blocks computed by each rank: {[round(sum(steps), 2) for steps in ranks]}")
+        print(f"the same output as on one rank: {all(same for _, same in found[name])}")
+
+# %%
+# %%px --targets 0
+from parlab.plots import long_contexts
+
+drawn, axes = long_contexts.ring_work(
+    "In zigzag layout, all ranks have the same work", ring_blocks, "blocks computed"
+)
 
 # %% [markdown]
 # # Against the library
@@ -1908,7 +1979,132 @@ for title, ratios in exchange_ratios.items():
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
 # %% [markdown]
-# LIBRARY 2 STARTS (ring attention on the emulated network against its bound, and against Ulysses)
+# ## Ring attention against its bound
+#
+# PyTorch has ring attention as `torch.distributed.tensor.experimental.context_parallel`. It has no kernel for CPUs, so you can
+# compare it with yours only on GPUs. Here, you compare yours with a time that no ring can beat.
+#
+# Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last
+# block has traveled N − 1 times before it arrives, and is computed after that, which takes $(N-1)m + c$. So a forward pass without a mask takes at least
+#
+# $$ \max(Nc,\; (N-1)\,m + c). $$
+#
+# The next cells run your function on an emulated network, with messages that are four times as fast as a block to four times as slow. `slow_attend` sleeps
+# for the rest of the time $c$, so that four ranks can compute at the same time on two cores. Ulysses exchanges four tensors, each of which takes
+# $\tfrac{3}{8} m$ on 4 ranks, and computes for $Nc$, without any overlap.
+#
+# **Predict**: up to which m/c does the ring hide all messages? From which m/c on is Ulysses faster?
+
+
+# %%
+# %%px --timeout 60
+import time
+from functools import partial
+
+from parlab import timing
+from parlab.costs import all_to_all as costs
+from parlab.network import Link, Network, compute, emulated_group
+
+BLOCK = 16e-3  # seconds to compute a block
+
+
+def slow_attend(q, k, v, visible):
+    """`attend`, which takes BLOCK seconds for a whole block, and less if it leaves out some."""
+    start = time.perf_counter()
+    result = attend(q, k, v, visible)
+    share = 1.0 if visible is None else (visible.any(1).sum() * visible.any(0).sum()).item()
+    share /= 1 if visible is None else visible.numel()
+    compute(max(0.0, share * BLOCK - (time.perf_counter() - start)))
+    return result
+
+
+# %%
+# %%px --timeout 60
+few_tokens = torch.randn(3, 1, 32, world_size, 4)
+
+
+def network_with(message):
+    """A group on a network where the keys and values of a rank take `message` seconds."""
+    link = Link.of(alpha=0, bandwidth=2 * few_tokens[0].nbytes / message)
+    return emulated_group(Network(world_size, 1, inside=link, between=link))
+
+
+def slow_ulysses(on):
+    """Ulysses, whose computation takes as long as that of the ring."""
+    ulysses_attention(*few_tokens, False, on)
+    compute(world_size * BLOCK)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+ratios, calls = (0.25, 0.5, 1, 2, 4), {}
+for ratio in ratios:
+    on = network_with(ratio * BLOCK)
+    calls["ring", ratio] = partial(ring_attention, *few_tokens, None, on, slow_attend)
+    calls["Ulysses", ratio] = partial(slow_ulysses, on)
+emulated_seconds = timing.fastest_seconds(calls, comm, rounds=3)
+if rank == 0:
+    for ratio in ratios:
+        ring, ulysses = (emulated_seconds[name, ratio] for name in ("ring", "Ulysses"))
+        bound = costs.ring_seconds(world_size, BLOCK, ratio * BLOCK)
+        print(f"emulated, m/c = {ratio:<4}: ring {1e3 * ring:3.0f} ms", end="")
+        print(f", {ring / bound:.2f} of the bound; Ulysses {1e3 * ulysses:3.0f} ms")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+modeled = {
+    "bound": [costs.ring_seconds(world_size, 1, ratio) for ratio in ratios],
+    "without overlap": [world_size + (world_size - 1) * ratio for ratio in ratios],
+}
+measured = {
+    name: [emulated_seconds[name, ratio] / BLOCK for ratio in ratios]
+    for name in ("ring", "Ulysses")
+}
+drawn, axes = long_contexts.ring_times(
+    "Emulated: the ring hides messages up to m = c",
+    ratios,
+    modeled,
+    measured,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The two sides of the bound are equal for $m = c$: each message then takes as long as the block that hides it. Ulysses takes $4c + 1.5m$, and the ring
+# takes $3m + c$ if messages are slow. They are equal for $m = 2c$.
+# </details>
+#
+# **Predict**: with a causal mask and fast messages, how long does the forward pass take in each of the two layouts, in units of $c$?
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+on = network_with(BLOCK / 4)
+orders = {
+    "consecutive tokens": torch.arange(32 * world_size).view(world_size, -1),
+    "zigzag": zigzag_positions(32 * world_size, world_size),
+}
+calls = {
+    name: partial(ring_attention, *few_tokens, positions, on, slow_attend)
+    for name, positions in orders.items()
+}
+causal_seconds = timing.fastest_seconds(calls, comm, rounds=3)
+if rank == 0:
+    for name, seconds in causal_seconds.items():
+        print(f"emulated, {name}: the time of {seconds / BLOCK:.1f} blocks")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With consecutive tokens, the last rank computes N = 4 blocks. In zigzag layout, every rank computes its own block and half of the three others, which takes $2.5c$. For many ranks,
+# the ratio approaches 2. A kernel that also leaves out the masked half of the own block needs $3.5c$ and $2c$.
+# </details>
+#
+# What to look for:
+#
+# - **The ring is close to its bound**, because each message starts before the block that hides it.
+# - **Ulysses sends less**, but it cannot compute in the meantime. It wins on slow networks, and if there are enough heads.
+# - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that first
+#   send to each other can both wait for the other's receive.
 
 # %% [markdown]
 # ## Ulysses or the ring?
