@@ -794,10 +794,8 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The *capacity factor* f says how many slots an expert has: f times as many as it needs if all experts are chosen equally often, rounded
-# up. With f = 1, there is no slot to spare.
-#
-# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and k for each token. **Predict in numbers**:
+# Each of N ranks has T tokens of H numbers in float32. There are E experts in total, and each token goes to k of them. With the capacity
+# factor f, an expert has f times as many slots as it needs if all experts are chosen equally often, rounded up. **Predict in numbers**:
 #
 # - `capacity`: the slots of one expert for the tokens of *one* rank
 # - `exchange`: the bytes that a rank sends to other ranks in one all-to-all of your layer
@@ -964,6 +962,52 @@ for one in (pairs, alone):
 # They are N / replicas = 2 times too large. SGD takes steps for the experts that are twice as long. Adam divides by the size of the gradients, so it takes almost the
 # same steps, and the loss curve does not show the error. It shows up as soon as gradients are clipped by their norm.
 # </details>
+#
+# With `average_gradients`, ranks can share experts in any layout. The next cells train the same layer on the same tokens in each of them:
+# from N × 1, where each rank has all experts, to 1 × N.
+
+
+# %%
+# %%px
+def layer_of(sharing):
+    """A layer whose experts are shared by `sharing` ranks in a row; and the group of replicas."""
+    first, place = rank - rank % sharing, rank % sharing
+    groups = [
+        dist.new_group(list(ranks), backend="mpi4py", use_local_synchronization=True)
+        for ranks in (range(first, first + sharing), range(place, world_size, sharing))
+    ]
+    torch.manual_seed(0)
+    linears = [nn.Linear(16, 16).to(device) for _ in range(2 * world_size)]
+    router = nn.Linear(16, 2 * world_size).to(device)
+    return ExpertParallelMLP(router, linears, 2, 64, groups[0]), groups[1]
+
+
+# %%
+# %%px
+def layout_losses(layer, replicas):
+    """The mean losses of 20 steps in which the layer learns to reverse vectors."""
+    torch.manual_seed(1 + rank)
+    tokens_TH = torch.randn(64, 16).to(device)
+    optimizer, losses = torch.optim.SGD(layer.parameters(), lr=1.0), []
+    for _ in range(20):
+        loss = F.mse_loss(layer(tokens_TH), tokens_TH.flip(1))
+        optimizer.zero_grad()
+        loss.backward()
+        parts = (list(part.parameters()) for part in (layer.router, layer.experts))
+        average_gradients(*parts, group, replicas)
+        optimizer.step()
+        losses.append(comm.allreduce(loss.item()) / world_size)
+    return losses
+
+
+# %%
+# %%px --timeout 60
+layouts = [sharing for sharing in range(1, world_size + 1) if world_size % sharing == 0]
+layout_curves = {f"{world_size // s} × {s}": layout_losses(*layer_of(s)) for s in layouts}
+if rank == 0:
+    training.print_same({"layouts": layout_curves}, 1e-4)
+    start, *_, end = layout_curves[f"{world_size} × 1"]
+    print(f"the loss falls from {start:.2f} to {end:.2f}")
 
 # %% [markdown]
 # ## 8. Balance the load
@@ -1266,13 +1310,12 @@ check.show_values(
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
-# - **Backward:** the same two all-to-alls again, and nothing else is sent. Autograd does not know about other ranks, so you
-#   need an `autograd.Function`. The skeleton below is one way to do it.
+# - **Backward:** the same two all-to-alls again. Your `exchange` from exercise 5 takes care of them. Nothing else is sent in
+#   either pass.
 #
 # The check also tries:
 #
-# - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back. Gloo and NCCL send only
-#   contiguous tensors.
+# - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back.
 # - **Heads that do not divide:** raise a `ValueError` that names the number of heads, before anything is sent.
 # - **Arguments** do not change.
 #
@@ -1281,8 +1324,8 @@ check.show_values(
 #
 # <details><summary>Hint 1</summary>
 #
-# An all-to-all sends part $j$ to rank $j$, and part $i$ of the result came from rank $i$. Where must the gradient of part $i$
-# go? `dist.all_to_all_single(received, x, group=group)` splits the first dimension of a contiguous `x` into N equal parts.
+# `exchange(x, group)` takes x (N, …) and sends `x[j]` to rank j. So the first dimension must be the rank that gets a head.
+# What arrives has the same shape, and its first dimension is the rank whose tokens these are.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -1295,29 +1338,6 @@ check.show_values(
 
 # %% tags=["exercise"] exercise="ulysses_attention"
 # %%px
-class SwapParts(torch.autograd.Function):
-    """An all-to-all, forward and backward. Part j of x (N, …) goes to rank j."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        # BEGIN SOLUTION
-        ctx.group = group
-        x = x.contiguous()
-        received = torch.empty_like(x)
-        dist.all_to_all_single(received, x, group=group)
-        return received
-        # END SOLUTION
-
-    @staticmethod
-    def backward(ctx, gradient):
-        # BEGIN SOLUTION
-        gradient = gradient.contiguous()
-        received = torch.empty_like(gradient)
-        dist.all_to_all_single(received, gradient, group=ctx.group)
-        return received, None
-        # END SOLUTION
-
-
 def ulysses_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dist.ProcessGroup
 ) -> Tensor:
@@ -1338,14 +1358,14 @@ def ulysses_attention(
     if q.shape[2] % ranks:
         raise ValueError(f"{q.shape[2]} heads do not divide over {ranks} ranks")
     x = torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)
-    x = SwapParts.apply(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
+    x = exchange(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
     y = F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)
     y = y.unflatten(2, (ranks, -1)).movedim(2, 0)  # (N, batch, heads/N, S/N, head size)
-    return SwapParts.apply(y, group).movedim(0, 1).flatten(1, 2).transpose(1, 2)
+    return exchange(y, group).movedim(0, 1).flatten(1, 2).transpose(1, 2)
     # END SOLUTION
 
 
-# %% tags=["check"] exercise="ulysses_attention" points=4
+# %% tags=["check"] exercise="ulysses_attention" points=3
 # %%px --timeout 30
 check.ulysses_attention(ulysses_attention)
 
@@ -1434,8 +1454,8 @@ if rank == 0:
 #   Subtract the larger of the two before you compute exponentials.
 # - **No visible key:** with a causal mask, a query may see no key of a block. Then $\ell_i$ is −∞ and $o_i$ is 0, and the
 #   result is that of the other block. If both are −∞, the result is 0 and −∞.
-# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both log-sums
-#   are −∞, the gradients may be any finite numbers, but not NaN.
+# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both
+#   log-sums are −∞, the gradients may be any finite numbers, but not NaN.
 # - **Arguments** do not change.
 #
 # **Predict**: somebody computes $o = (o_1 + o_2)/2$. For which queries is it right?

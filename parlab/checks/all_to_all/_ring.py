@@ -245,19 +245,29 @@ class _Watched:
     def __init__(self, trial: Trial, case: Case, run: Run, given: list[Tensor]) -> None:
         self.trial, self.case, self.run = trial, case, run
         self.own = {x.untyped_storage()._cdata for x in given}
-        self.earlier: list[weakref.ref] = []
+        self.earlier: dict[int, weakref.ref] = {}
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Any:
         self._record("forward", k)
-        self.run.alive.append(sum(storage() is not None for storage in self.earlier))
         storage = k.untyped_storage()
+        self.earlier.pop(storage._cdata, None)  # a buffer that is used again
+        self.run.alive.append(sum(one() is not None for one in self.earlier.values()))
         if storage._cdata not in self.own:
-            self.earlier.append(weakref.ref(storage))
+            self.earlier[storage._cdata] = weakref.ref(storage)
         return block_attention.attend(q, k, v, visible)
 
-    def attend_backward(self, *given: Any) -> Any:
-        self._record("backward", given[4])
-        return block_attention.attend_backward(*given)
+    def attend_backward(
+        self,
+        gradient: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible: Tensor | None,
+    ) -> Any:
+        self._record("backward", k)
+        return block_attention.attend_backward(gradient, out, lse, q, k, v, visible)
 
     def _record(self, which: str, k: Tensor) -> None:
         owners = [

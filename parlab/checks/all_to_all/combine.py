@@ -12,9 +12,9 @@ from parlab.checks.base.mistakes import Mistakes
 from parlab.checks.base.trial import Trial
 
 MISTAKES = Mistakes(
-    no_gate="the results are not multiplied by the gates",
+    no_gate="the experts' results are not multiplied by the gates",
     order_of_arrival=(
-        "the rows are in the order of experts and slots. Return them in the order of the tokens: "
+        "it has the order of experts and slots. Return the rows in the order of the tokens: "
         "row t is for token t"
     ),
     dropped_added=(
@@ -25,7 +25,7 @@ MISTAKES = Mistakes(
         "the gates of each token are divided by their sum. Multiply by the gates as they are"
     ),
     one_choice=(
-        "only one of the choices of each token is in its result. Add up all of them: "
+        "only one of the choices of each token is in it. Add up all of them: "
         "`y[tokens] = rows` and `y[tokens] += rows` write only once to each row, but `index_add` "
         "adds"
     ),
@@ -36,8 +36,8 @@ MISTAKES = Mistakes(
     cut_off="the result is no part of autograd's graph: do not detach, and do not use `.data`",
 )
 CASES = {
-    "one choice, none dropped": Routing(6, 3, 4, 1, 6),
     "two choices, none dropped": Routing(5, 2, 3, 2, 5),
+    "one choice, none dropped": Routing(6, 3, 4, 1, 6),
     "two choices, some dropped": Routing(11, 4, 4, 2, 3, dropped=0.2),
     "one choice, some dropped": Routing(9, 2, 3, 1, 2, dropped=0.1),
     "float32, all experts": Routing(4, 5, 3, 3, 5, dtype=torch.float32),

@@ -74,7 +74,7 @@ def _case(trial: Trial, case: Routing) -> None:
     trial.require(
         lambda: experts.unchanged(run),
         result,
-        lambda: None if run.has_graph or not case.tokens else MISTAKES.cut_off(),
+        lambda: None if run.has_graph or (slots_Tk < 0).all() else MISTAKES.cut_off(),
         lambda: experts.values_are(run.values, gradients, (), MISTAKES, 1e-5),
     )
 
@@ -94,7 +94,7 @@ def _named(
         for t, j in dropped
         if experts_Tk[t, j] == expert and same(got[expert, slot], x_TH[t])
     }
-    if len(copies) < len(wrong):
+    if not wrong or len(copies) < len(wrong):
         return None
     (expert, slot), token = next(iter(copies.items()))
     return MISTAKES.dropped_kept(expert=expert, slot=slot, token=token)

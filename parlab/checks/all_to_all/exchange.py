@@ -25,10 +25,10 @@ MISTAKES = Mistakes(
         "`Exchange.apply(x, group)`, an autograd.Function whose backward pass sends the gradient"
     ),
     gradient_not_sent=(
-        "the gradient of x is the gradient of this rank's result. Each row was sent by another "
+        "this is the gradient of this rank's result. Each row was sent by another "
         "rank, so its gradient must travel there: exchange it"
     ),
-    not_exchanged="the result is x: row i must be the row that rank i sent to this rank",
+    not_exchanged="this is x itself: row i must be the row that rank i sent to this rank",
     memory_order=(
         "the {which} pass sends or receives a tensor that is not contiguous. Gloo and NCCL refuse "
         "it. Use `.contiguous()`, and a contiguous output"

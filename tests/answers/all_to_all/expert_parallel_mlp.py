@@ -1,0 +1,222 @@
+"""Answers to `expert_parallel_mlp`."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from parlab_staff.answers import Answers
+
+answers = Answers("expert_parallel_mlp")
+Reference = answers.reference()
+route = answers.reference("route")
+dispatch = answers.reference("dispatch")
+combine = answers.reference("combine")
+exchange = answers.reference("exchange")
+
+OWN = "experts[group.rank() * own : (group.rank() + 1) * own]"
+REFUSE = "        if len(experts) % group.size():\n"
+MESSAGE = 'f"{len(experts)} experts do not divide over {group.size()} ranks"'
+ROUTE = "route(scores_TE, self.k, self.capacity)"
+LAST = "self.last = scores_TE.softmax(-1), experts_Tk"
+ARRIVED = "arrived = exchange(slots_ECH.unflatten(0, (ranks, -1)), self.group)"
+ROWS = "own = arrived.transpose(0, 1).flatten(1, 2)"
+RESULTS = "results = results.unflatten(1, (ranks, -1)).transpose(0, 1)"
+BACK = "y_ECH = exchange(results, self.group).flatten(0, 1)"
+EACH = "expert(rows)"
+RAW = """\
+def exchanged(x, group):
+    output = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(output, x.detach().contiguous(), group=group)
+    return output
+
+
+class ExpertParallelMLP("""
+CLASS = "class ExpertParallelMLP("
+
+answers.edit("all_experts", "keeps_all", (f"nn.ModuleList({OWN})", "nn.ModuleList(experts)"))
+answers.edit("strided", "every_nth", (OWN, "experts[group.rank() :: group.size()]"))
+answers.edit(
+    "kept_whole",
+    "keeps_a_list",
+    (f"nn.ModuleList({OWN})", f"nn.ModuleList({OWN})\n        self.every = list(experts)"),
+)
+answers.edit(
+    "capacity_of_all_ranks",
+    "slots_for_all_ranks",
+    (ROUTE, "route(scores_TE, self.k, max(self.capacity // ranks, 1))"),
+)
+answers.edit(
+    "mixed_up",
+    "not_transposed",
+    (ROWS, "own = arrived.reshape(len(self.experts), -1, x_TH.shape[1])"),
+)
+answers.edit(
+    "mixed_up", "not_transposed_back", (RESULTS, "results = results.reshape(arrived.shape)")
+)
+answers.edit("not_sent_back", "not_sent_back", (BACK, "y_ECH = results.flatten(0, 1)"))
+answers.edit("scores_in_last", "scores", (LAST, LAST.replace(".softmax(-1)", "")))
+answers.edit("last_detached", "detached", (LAST, LAST.replace("scores_TE.", "scores_TE.detach().")))
+answers.edit(
+    "experts_without_gradient",
+    "back_without_graph",
+    (BACK, BACK.replace("exchange(", "exchanged(")),
+    (CLASS, RAW),
+)
+answers.edit(
+    "x_through_gates",
+    "there_without_graph",
+    (ARRIVED, ARRIVED.replace("exchange(", "exchanged(")),
+    (CLASS, RAW),
+)
+answers.edit(
+    "called_often",
+    "rank_by_rank",
+    (EACH, "torch.cat([expert(part) for part in rows.chunk(ranks)])"),
+)
+answers.edit("not_refused", "rounded_down", (REFUSE, "        if False:\n"))
+answers.edit(None, "without_the_number", (MESSAGE, '"experts"'))
+answers.edit(
+    "sends_more",
+    "sizes_first",
+    (ARRIVED, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + ARRIVED),
+)
+answers.edit(None, "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}"))
+answers.edit(None, "gates_in_last", (LAST, "self.last = gates_Tk, experts_Tk"))
+answers.edit(
+    None, "gates_of_one", ("slots_Tk, gates_Tk)\n", "slots_Tk, torch.ones_like(gates_Tk))\n")
+)
+answers.edit(None, "largest_k_only", (ROUTE, "route(scores_TE, 1, self.capacity)"))
+answers.edit(
+    "experts_averaged",
+    "experts_averaged",
+    (OWN + ")\n", OWN + ")\n        for p in self.experts.parameters():\n"
+     "            p.register_hook(lambda gradient: gradient / group.size())\n"),
+)  # fmt: skip
+answers.edit(
+    "router_summed",
+    "router_summed",
+    (OWN + ")\n", OWN + ")\n        for p in self.router.parameters():\n"
+     "            p.register_hook(self.summed)\n\n"
+     "    def summed(self, gradient):\n"
+     "        gradient = gradient.clone()\n"
+     "        dist.all_reduce(gradient, group=self.group)\n"
+     "        return gradient\n"),
+)  # fmt: skip
+
+
+@answers.wrong("sends_more")
+class Gathered(Reference):
+    """All ranks get all slots, and all results."""
+
+    def forward(self, x_TH):
+        n, rank, scores_TE = self.group.size(), self.group.rank(), self.router(x_TH)
+        experts_Tk, gates_Tk, slots_Tk = route(scores_TE, self.k, self.capacity)
+        self.last = scores_TE.softmax(-1), experts_Tk
+        slots_ECH = dispatch(x_TH, experts_Tk, slots_Tk, scores_TE.shape[1], self.capacity)
+        whole = exchange(slots_ECH.expand(n, *slots_ECH.shape), self.group)
+        own = len(self.experts)
+        rows = whole[:, rank * own : (rank + 1) * own].transpose(0, 1).flatten(1, 2)
+        results = torch.stack([e(r) for e, r in zip(self.experts, rows, strict=True)])
+        y_ECH = exchange(results.expand(n, *results.shape), self.group).flatten(0, 1)
+        y_ECH = y_ECH.unflatten(1, (n, -1))[:, rank]
+        return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
+
+
+answers.right_edit(
+    "copies",
+    (OWN, f"copy.deepcopy(list({OWN}))"),
+    (CLASS, "import copy\n\n\n" + CLASS),
+)
+
+
+@answers.right
+class ByIndex(nn.Module):
+    def __init__(self, router, experts, k, capacity, group):
+        super().__init__()
+        n, rank = group.size(), group.rank()
+        if len(experts) % n != 0:
+            raise ValueError(f"E = {len(experts)} is no multiple of {n}")
+        own = len(experts) // n
+        self.experts = nn.ModuleList()
+        for number, expert in enumerate(experts):
+            if number // own == rank:
+                self.experts.append(expert)
+        self.router, self.k, self.capacity, self.group = router, k, capacity, group
+        self.last = None
+
+    def forward(self, x):
+        n, own, capacity = self.group.size(), len(self.experts), self.capacity
+        scores = self.router(x)
+        probabilities = torch.softmax(scores, dim=-1)
+        chosen, gates, slots = route(scores, self.k, capacity)
+        self.last = (probabilities, chosen)
+        sent = dispatch(x, chosen, slots, n * own, capacity).view(n, own * capacity, -1)
+        arrived = exchange(sent, self.group).view(n, own, capacity, -1)
+        results = []
+        for number, expert in enumerate(self.experts):
+            rows = arrived[:, number].reshape(n * capacity, -1)
+            results.append(expert(rows).view(n, capacity, -1))
+        back = exchange(torch.stack(results, dim=1), self.group)
+        return combine(back.reshape(n * own, capacity, -1), chosen, slots, gates)
+
+
+class AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        dist.all_to_all_single(output, x.contiguous(), group=group)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return AllToAll.forward(ctx, gradient, ctx.group), None
+
+
+@answers.right
+class OwnAllToAll(Reference):
+    """The exchange is written here, over (E, C, H)."""
+
+    def forward(self, x_TH):
+        scores_TE = self.router(x_TH)
+        n_experts, own = scores_TE.shape[1], len(self.experts)
+        experts_Tk, gates_Tk, slots_Tk = route(scores_TE, self.k, self.capacity)
+        self.last = [scores_TE.softmax(1), experts_Tk]
+        slots_ECH = dispatch(x_TH, experts_Tk, slots_Tk, n_experts, self.capacity)
+        arrived = AllToAll.apply(slots_ECH, self.group).unflatten(0, (-1, own))
+        results = [
+            e(rows.flatten(0, 1)) for e, rows in zip(self.experts, arrived.unbind(1), strict=True)
+        ]
+        results = torch.stack([r.unflatten(0, (-1, self.capacity)) for r in results], 1)
+        y_ECH = AllToAll.apply(results.flatten(0, 1), self.group)
+        return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
+
+
+@answers.right
+class KeptByName(Reference):
+    """It keeps copies of its experts and of the router."""
+
+    def __init__(self, router, experts, k, capacity, group):
+        super().__init__(copy.deepcopy(router), experts, k, capacity, group)
+        self.experts = nn.ModuleList(copy.deepcopy(expert) for expert in self.experts)
+
+
+@answers.right
+class Softmax(Reference):
+    """The probabilities are computed twice, and the rows are three-dimensional."""
+
+    def forward(self, x_TH):
+        scores_TE = self.router(x_TH)
+        self.last = torch.exp(scores_TE.log_softmax(1)), scores_TE.topk(self.k).indices
+        experts_Tk, gates_Tk, slots_Tk = route(scores_TE, self.k, self.capacity)
+        n = self.group.size()
+        slots_ECH = dispatch(x_TH, experts_Tk, slots_Tk, scores_TE.size(1), self.capacity)
+        arrived = exchange(slots_ECH.view(n, -1, *slots_ECH.shape[1:]), self.group)
+        parts = [
+            expert(rows.contiguous())
+            for expert, rows in zip(self.experts, arrived.unbind(1), strict=True)
+        ]
+        y_ECH = exchange(torch.stack(parts, dim=1), self.group)
+        return combine(y_ECH.flatten(0, 1), experts_Tk, slots_Tk, gates_Tk)
