@@ -43,16 +43,17 @@ def main(exercise: str, wanted: list[str], every: bool, world_size: int, seeds: 
 
 def _with_seeds(exercise: str, names: list[str], world_size: int, seeds: int) -> int:
     expected, good = _expected(exercise), True
-    for name in names:
-        limit = SECONDS_A_SEED * seeds
-        verdicts = run(world_size, [(exercise, name)], seeds=range(seeds), seconds=limit)
-        passed = [verdict.passed for verdict in verdicts]
-        print(f"{name}: accepted with {sum(passed)} of {seeds} seeds, rejected with the others")
+    wanted, limit = [(exercise, name) for name in names], SECONDS_A_SEED * seeds * len(names)
+    verdicts = run(world_size, wanted, seeds=range(seeds), seconds=limit)
+    for place, name in enumerate(names):
+        own = verdicts[place * seeds : (place + 1) * seeds]
+        passed = [verdict.passed for verdict in own]
+        print(f"{name}: accepted with {sum(passed)} of {seeds} seeds")
         if name in expected and set(passed) != {expected[name][0]}:
             good = False
             seed = passed.index(not expected[name][0])
             print(f"  ← unexpected, such as with seed={seed}:\n  ", end="")
-            print(verdicts[seed].text.replace("\n", "\n  "))
+            print(own[seed].text.replace("\n", "\n  "))
     return 0 if good else 1
 
 
