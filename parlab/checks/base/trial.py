@@ -78,6 +78,7 @@ class Trial:
         elif comm is not None:
             self.comm = WatchedComm(comm, self.ledger)
         self._group: RecordingGroup | None = None
+        self._standstill: Standstill | None = None  # of the call on this rank
         self.calls: list[list[Call]] = [[] for _ in ranks]
 
     @property
@@ -171,8 +172,8 @@ class Trial:
 
         ended = None
         if self.comm is not None:
-            standstill = board and Standstill(board, number, self.ranks, self._messages)
-            ended = run_watched(called, (), self.comm, seconds, self._messages, standstill)
+            self._standstill = board and Standstill(board, number, self.ranks, self._messages)
+            ended = run_watched(called, (), self.comm, seconds, self._messages, self._standstill)
         # Leave out the result: it may contain large arrays, and only this rank needs it.
         everyone = self.gather(ended and (ended.without_value(), self.ledger.calls))
         endings = agreed({rank: entry[0] for rank, entry in enumerate(everyone)})
@@ -185,6 +186,13 @@ class Trial:
         if (finding := self._waited()) is not None:
             self.fail(finding)
         return ended.value if ended else None
+
+    def others_wait(self, seconds: float) -> bool:
+        """Return whether the other ranks have waited in MPI for so long, or have ended the call.
+
+        Return False if that is unknown, because the ranks share no memory.
+        """
+        return self._standstill is not None and self._standstill.others_wait(seconds)
 
     def _messages(self) -> int:
         return self.ledger.made
