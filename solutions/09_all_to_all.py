@@ -1929,10 +1929,10 @@ def torch_all_to_all(x, _):
     return received.cpu().numpy()
 
 
-exchanged = np.random.default_rng(rank).random((world_size, 1000), dtype=np.float32)
-right = pairwise_all_to_all(exchanged, comm)
+rows_to_send = np.random.default_rng(rank).random((world_size, 1000), dtype=np.float32)
+right = pairwise_all_to_all(rows_to_send, comm)
 for name, all_to_all in {"MPI": mpi_all_to_all, "torch": torch_all_to_all}.items():
-    same = np.array_equal(all_to_all(exchanged, comm), right)
+    same = np.array_equal(all_to_all(rows_to_send, comm), right)
     print(f"{name}: {'the same rows' if same else 'OTHER ROWS'}")
 
 # %% [markdown]
