@@ -269,7 +269,7 @@ check.show_values(
 
 # %%
 # %%px --timeout 20
-tokens = 100 * (rank + 1) + np.array([3, 0, 1, 0, 2, 0])
+tokens = 100 * (rank + 1) + np.array([3, 0, 1, 0, 2, 0])[: rank + 3]
 destinations = tokens % 10 % world_size
 order = np.argsort(destinations, kind="stable")
 counts = np.bincount(destinations, minlength=world_size)
