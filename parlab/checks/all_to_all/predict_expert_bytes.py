@@ -47,9 +47,7 @@ def predict_expert_bytes(check: Check) -> str:
             experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
             tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
             if ranks == 1:  # the capacity is a whole number, and larger than the number of tokens
-                k, factor = experts, 2.0
-            if ranks == 5:  # more slots than tokens, so that a limit of T slots is wrong
-                tokens, experts, factor = 4, 5, 6.0
+                k, factor = experts, 2.0 * experts
             sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
             _compare(trial, sizes)
     return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"
