@@ -11,7 +11,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | write the all-to-all for equal and unequal parts; route tokens to experts with a capacity; write an expert-parallel layer with its backward pass; reduce the gradients of experts over the right ranks; balance the load; compute attention over a sequence that is split among ranks with Ulysses and with a ring; balance a causal mask |
-# | **Time** | 0 minutes |
+# | **Time** | 184 minutes |
 # | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or an idea of messages and of a transformer's layer. No GPU |
 # | **Background** | [chapter 09](../book/09_all_to_all.md) of the book explains what you build here |
 #
@@ -70,7 +70,8 @@ from parlab.reference import use_reference
 # - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
 #   before the last one is complete.
 # - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
-# - Build it from messages, and send the array's own memory, as in lab 01.
+# - **Messages:** build it from calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. The calls with
+#   small letters would pickle the array.
 #
 # **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
 # where each rank ends with S bytes as well.
@@ -237,8 +238,8 @@ check.uneven_all_to_all(uneven_all_to_all)
 # %%px --timeout 20
 ledger = Ledger()
 turned = check.turned(comm, ledger)
-counts = (np.arange(world_size) * (turned.rank + 2) + 1) % 4
-x = np.arange(2 * counts.sum()).reshape(-1, 2) + 100 * rank
+counts = np.arange(world_size) * (turned.rank + 1) % 3  # some are 0, and rank 2 has no rows
+x = np.arange(2 * counts.sum(), dtype=np.float32).reshape(-1, 2) + 100 * rank
 received, received_counts = uneven_all_to_all(x, counts, turned)
 refusals = []
 for wrong in (counts[:-1], counts + (turned.rank + 1)):
@@ -578,11 +579,11 @@ check.show_values(
 # *Difficulty 2/5, 5 minutes.*
 #
 # `dist.all_to_all_single(output, x, group=group)` sends the j-th of N equal parts of x to rank j, and part i of
-# `output` comes from rank i. Autograd does not know about other ranks, so write both directions yourself.
+# `output` comes from rank i. Autograd does not know about other ranks, so write both passes yourself.
 #
-# - `exchange(x, group)` gets x (N, …), sends `x[j]` to rank j, and returns a new tensor of the same shape, of which row i came from rank i.
+# - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the same shape, of which row i came from rank i.
 # - In the backward pass, the gradient of each row must get to the rank that the row came from.
-# - Each direction is one all-to-all. It needs contiguous tensors, but neither x nor the gradient has to be contiguous in memory.
+# - Each pass makes one all-to-all and sends nothing else. An all-to-all needs contiguous tensors, but neither x nor the gradient has to be contiguous.
 # - If x does not have N rows, raise a `ValueError` that names their number, before anything is sent.
 #
 # **Predict**: the loss of a rank is the sum of all numbers of `exchange(x, group)`, times the rank's number. What is the gradient of `x[j]` on rank r?
@@ -673,17 +674,17 @@ check.show_values(vectors=exchanged(3), matrices=exchanged(2, 2), refused=too_ma
 #    of one rank**.
 # 2. `dispatch` copies the tokens into (E, C, H): C slots for each expert of each rank.
 # 3. `exchange` sends to each rank the slots of its experts. Each rank receives C slots from each rank for each of its own experts.
-# 4. Each own expert computes all of its N · C rows in one call.
+# 4. Each of this rank's experts computes all of its N · C rows in one call.
 # 5. `exchange` sends the results back, and `combine` puts them together.
 #
-# - `experts` has all E experts, which are the same on all ranks, and compute each row on its own. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
+# - `experts` has all E experts, the same on all ranks. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
 #   `self.experts`, an `nn.ModuleList`. It keeps no reference to the others, so that their memory becomes free. `self.router` is the router.
 # - After each forward pass, `self.last` is the pair `(probabilities_TE, experts_Tk)`: the softmax of the router's scores over all experts, with
 #   its graph, and the chosen experts. Exercise 8 computes a loss from them.
 # - Each rank sends 2 all-to-alls of E · C · H numbers in the forward pass, 2 in the backward pass, and nothing else.
 #
-# The outputs are those of the whole layer on one rank, and so are the gradients: an own expert gets gradients from the tokens of *all*
-# ranks. The router has only those of this rank's tokens. Edge cases:
+# The outputs are those that the whole layer, with all experts, computes for this rank's tokens. In the backward pass, each of this
+# rank's experts gets the sum of the gradients from the tokens of *all* ranks, and the router gets the gradients from this rank's tokens. Edge cases:
 #
 # - **Experts that cannot be shared evenly:** if N does not divide E, `__init__` raises a `ValueError` that names E.
 # - **Uneven tokens:** the number of tokens T may be different on each rank.
@@ -776,7 +777,8 @@ def expert_values(n_experts, k, capacity, tokens):
         probabilities_TE, experts_Tk = layer.last
         (y_TH.square().sum() + probabilities_TE[:, 0].sum()).backward()
     gradients = [x_TH.grad, layer.router.weight.grad, *(p.grad for p in layer.experts.parameters())]
-    values = [t.tolist() for t in (y_TH, experts_Tk, *gradients)]
+    tensors = y_TH, experts_Tk, *gradients
+    values = [[round(x, 4) + 0.0 for x in t.flatten().tolist()] for t in tensors]
     return [values, ledger.count("all_to_all"), ledger.count(), len(list(layer.parameters()))]
 
 
@@ -884,7 +886,7 @@ for factor in (1.0, 1.25, 2.0):
 # | | exists on | after the backward pass, its gradient has the tokens of |
 # |---|---|---|
 # | `shared`: router, attention, norms, … | all ranks | this rank |
-# | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1, which the all-to-all has brought together |
+# | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1: the all-to-all has brought their gradients to the expert |
 #
 # Write `average_gradients`, which a rank calls after the backward pass. Afterwards, each gradient on each rank is that of **the mean of the N ranks'
 # losses**, where N is the number of all ranks.
@@ -894,7 +896,7 @@ for factor in (1.0, 1.25, 2.0):
 #   zeros, and all ranks must make the same calls.
 #
 # **Predict**: somebody divides the expert's gradients by the number of replicas, as data parallelism does. By which factor
-# are they wrong, on 4 ranks = 2 × 2? Do you notice it with Adam, and with SGD?
+# are they wrong on 4 ranks, 2 × 2? Do you notice it with Adam? And with SGD?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -954,11 +956,8 @@ def averaged(replicas):
 
 
 alone = dist.new_group([rank], use_local_synchronization=True)
-same_parity = [r for r in range(world_size) if (r - rank) % 2 == 0]
-pairs = dist.new_group(same_parity, use_local_synchronization=True)
-check.show_values(all=averaged(group), one=averaged(alone), pairs=averaged(pairs))
-for one in (pairs, alone):
-    dist.destroy_process_group(one)
+check.show_values(all=averaged(group), one=averaged(alone))
+dist.destroy_process_group(alone)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -1288,7 +1287,7 @@ check.show_values(
     **{
         name: [
             round(predict_context_bytes(*sizes)[name])
-            for sizes in ((3, 60, 6, 5, 6), (1, 16, 2, 9, 2))
+            for sizes in ((3, 60, 12, 5, 6), (1, 16, 4, 9, 2))
         ]
         for name in ("ulysses_forward", "ulysses_backward", "ring_forward", "ring_backward")
     }
@@ -1311,7 +1310,7 @@ check.show_values(
 # in the same shape. The result and the gradients of q, k, and v equal those of `F.scaled_dot_product_attention` on the whole
 # sequence.
 #
-# - **In:** q, k, and v travel in *one* all-to-all. Rank $j$ gets the $j$-th a/N heads of every rank.
+# - **In:** q, k, and v travel in *one* all-to-all. Each rank gets the tokens of all ranks for its a/N heads.
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
@@ -1513,17 +1512,17 @@ def merged_values(*lses):
     """Rounded results and gradients of `merge`, for queries with these log-sums."""
     blocks = []
     for number, values in enumerate(lses):
-        lse = torch.tensor(values, dtype=torch.float64, device=device)
-        out = torch.arange(2.0 * len(lse), dtype=torch.float64, device=device).view(-1, 2)
+        lse = torch.tensor([values], dtype=torch.float64, device=device)
+        out = torch.arange(2.0 * len(values), dtype=lse.dtype, device=device).view(1, -1, 2)
         out = (out + 1 + rank - 5 * number) * lse.isfinite().unsqueeze(-1)
         blocks += [out.requires_grad_(), lse.requires_grad_()]
     out, lse = merge(*blocks)
     (out.square().sum() + lse.clamp(min=-3000).square().sum() / 1000).backward()
     visible = lse.isfinite().unsqueeze(-1)  # without any key, all finite gradients are right
-    gradients = [x.grad.view(len(lse), -1) for x in blocks]
+    gradients = [x.grad.view(*lse.shape, -1) for x in blocks]
     finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
     tensors = out, lse, *finite
-    return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return [[str(round(value, 3) + 0.0) for value in t.flatten().tolist()] for t in tensors]
 
 
 infinite = float("inf")
@@ -1748,7 +1747,9 @@ def ring_values(positions, group):
         sent.append(ledger.bytes_sent() - sent[0])
     block, trips = 2 * k.nbytes, group.size() - 1
     enough = sent[0] == trips * block and sent[1] <= (2 * trips + 1) * block * (trips > 0)
-    return [x.tolist() for x in (out, q.grad, k.grad, v.grad)], sorted(blocks), enough
+    tensors = out, q.grad, k.grad, v.grad
+    values = [[round(value, 4) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return values, sorted(blocks), enough
 
 
 def ring_refuses(positions):
@@ -1775,6 +1776,32 @@ check.show_values(
 # Rank $r$ computes $r + 1$ blocks, because it sees its own tokens and those of all ranks before it. Rank 3 computes all four and finishes last,
 # while rank 0 has computed its only block and just passes on messages. The next exercise changes that.
 # </details>
+#
+# The next cells compute the attention of exercise 9b on the ring, and compare the bytes in the ledger with your prediction:
+
+# %%
+# %%px
+consecutive = torch.arange(context_sizes[1], device=device).view(world_size, -1)
+ring_qkv = [x.detach().clone().requires_grad_() for x in own_qkv]
+ring_sent = {name: Ledger() for name in ("forward", "backward")}
+with ring_sent["forward"]:
+    ring_out = ring_attention(*ring_qkv, consecutive, group)
+with ring_sent["backward"]:
+    ring_out.sum().backward()
+same_out = torch.allclose(ring_out, own_right, atol=1e-5)
+pairs = zip(ring_qkv, own_qkv, strict=True)
+same_gradients = all(torch.allclose(x.grad, y.grad, atol=1e-4) for x, y in pairs)
+both = all(comm.allgather(same_out)), all(comm.allgather(same_gradients))
+
+# %%
+# %%px
+if rank == 0:
+    print(f"the same output as on one rank: {both[0]}, the same gradients as Ulysses: {both[1]}")
+    for name, ledger in ring_sent.items():
+        found, predicted_bytes = ledger.bytes_sent(), context_bytes[f"ring_{name}"]
+        near = abs(found - predicted_bytes) <= 0.01 * predicted_bytes
+        as_predicted = near or world_size == 1  # the prediction is for at least two ranks
+        print(f"{name}: {found:,} bytes to the next rank, as you predicted: {as_predicted}")
 
 # %% [markdown]
 # ## 12. The zigzag layout
@@ -1787,7 +1814,8 @@ check.show_values(
 # followed by chunk $2N - 1 - r$.
 #
 # Write `zigzag_positions`, which returns the positions of each rank's tokens for `ring_attention`: row $r$ has those of rank $r$,
-# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence`.
+# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence` or its
+# length.
 #
 # **Predict**: there are 4 ranks and 8 chunks. A query in chunk 2 sees 2 chunks completely, and half of its own chunk, on average. How many
 # chunks do the queries of each rank see in the zigzag layout, added over its two chunks? How many do they see if rank $r$ has the chunks $2r$ and $2r + 1$?
@@ -1833,6 +1861,51 @@ check.show_values(
 # A query in chunk $c$ sees $c + 1/2$ chunks on average. In the zigzag layout, these are $r + 1/2$ and $2N - 1 - r + 1/2$, so the sum is $2N = 8$ on
 # every rank. With consecutive chunks, it is $4r + 2$, that is, 2, 6, 10, and 14.
 # </details>
+#
+# The next cells count the scores that each rank really computes with both layouts. `attend` leaves out queries that see no key of the block,
+# and keys that no query sees. In the zigzag layout, this is half of each block of another rank: either none of the keys in its
+# late chunk are visible, or none of the queries in the early chunk see anything.
+
+
+# %%
+# %%px
+def ring_scores(positions):
+    """The scores that this rank computes in each step that it does not skip."""
+    steps = []
+
+    def counting(q, k, v, visible):
+        steps.append(int(visible.any(1).sum() * visible.any(0).sum()))
+        return attend(q, k, v, visible)
+
+    own = [x[:, positions[rank]] for x in whole_qkv]
+    out = ring_attention(*own, positions, group, counting)
+    right = context_right.transpose(1, 2)[:, positions[rank]]
+    return steps, torch.allclose(out, right, atol=1e-5)
+
+
+zigzag = zigzag_positions(context_sizes[1], world_size).to(device)
+layouts = {"consecutive tokens": consecutive, "zigzag": zigzag}
+found = {name: comm.allgather(ring_scores(positions)) for name, positions in layouts.items()}
+
+# %%
+# %%px
+one_block = (context_sizes[1] / world_size) ** 2
+ring_blocks = {
+    name: [[scores / one_block for scores in steps] for steps, _ in ranks]
+    for name, ranks in found.items()
+}
+if rank == 0:
+    for name, ranks in ring_blocks.items():
+        print(f"{name}: blocks computed by each rank: {[round(sum(steps), 2) for steps in ranks]}")
+        print(f"the same output as on one rank: {all(same for _, same in found[name])}")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+from parlab.plots import long_contexts
+
+drawn, axes = long_contexts.ring_work(
+    "In zigzag layout, all ranks have the same work", ring_blocks, "blocks computed"
+)
 
 # %% [markdown]
 # # Against the library
@@ -1910,7 +1983,221 @@ for title, ratios in exchange_ratios.items():
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
 # %% [markdown]
-# LIBRARY 2 STARTS (ring attention on the emulated network against its bound, and against Ulysses)
+# ## Ring attention against its bound
+#
+# PyTorch has ring attention as `torch.distributed.tensor.experimental.context_parallel`. It has no kernel for CPUs, so you can
+# compare it with yours only on GPUs. Here, you compare yours with a time that no ring can beat.
+#
+# Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last
+# block has traveled N − 1 times before it arrives, and is computed after that, which takes $(N-1)m + c$. So a forward pass without a mask takes at least
+#
+# $$ \max(Nc,\; (N-1)\,m + c). $$
+#
+# The next cells run your function on an emulated network, with messages that are four times as fast as a block to four times as slow. `slow_attend` sleeps
+# for the rest of the time $c$, so that four ranks can compute at the same time on two cores. Ulysses exchanges four tensors, each of which takes
+# $\tfrac{3}{8} m$ on 4 ranks, and computes for $Nc$, without any overlap.
+#
+# **Predict**: up to which m/c does the ring hide all messages? From which m/c on is Ulysses faster?
+
+
+# %%
+# %%px --timeout 60
+import time
+from functools import partial
+
+from parlab import timing
+from parlab.costs import all_to_all as costs
+from parlab.network import Link, Network, compute, emulated_group
+
+BLOCK = 16e-3  # seconds to compute a block
+
+
+def slow_attend(q, k, v, visible):
+    """`attend`, which takes BLOCK seconds for a whole block, and less if it leaves out some."""
+    start = time.perf_counter()
+    result = attend(q, k, v, visible)
+    share = 1.0 if visible is None else (visible.any(1).sum() * visible.any(0).sum()).item()
+    share /= 1 if visible is None else visible.numel()
+    compute(max(0.0, share * BLOCK - (time.perf_counter() - start)))
+    return result
+
+
+# %%
+# %%px --timeout 60
+few_tokens = torch.randn(3, 1, 32, world_size, 4)
+
+
+def network_with(message):
+    """A group on a network where the keys and values of a rank take `message` seconds."""
+    link = Link.of(alpha=0, bandwidth=2 * few_tokens[0].nbytes / message)
+    return emulated_group(Network(world_size, 1, inside=link, between=link))
+
+
+def slow_ulysses(on):
+    """Ulysses, whose computation takes as long as that of the ring."""
+    ulysses_attention(*few_tokens, False, on)
+    compute(world_size * BLOCK)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+ratios, calls = (0.25, 0.5, 1, 2, 4), {}
+for ratio in ratios:
+    on = network_with(ratio * BLOCK)
+    calls["ring", ratio] = partial(ring_attention, *few_tokens, None, on, slow_attend)
+    calls["Ulysses", ratio] = partial(slow_ulysses, on)
+emulated_seconds = timing.fastest_seconds(calls, comm, rounds=3)
+if rank == 0:
+    for ratio in ratios:
+        ring, ulysses = (emulated_seconds[name, ratio] for name in ("ring", "Ulysses"))
+        bound = costs.ring_seconds(world_size, BLOCK, ratio * BLOCK)
+        print(f"emulated, m/c = {ratio:<4}: ring {1e3 * ring:3.0f} ms", end="")
+        print(f", {ring / bound:.2f} of the bound; Ulysses {1e3 * ulysses:3.0f} ms")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+modeled = {
+    "bound": [costs.ring_seconds(world_size, 1, ratio) for ratio in ratios],
+    "without overlap": [world_size + (world_size - 1) * ratio for ratio in ratios],
+}
+measured = {
+    name: [emulated_seconds[name, ratio] / BLOCK for ratio in ratios]
+    for name in ("ring", "Ulysses")
+}
+drawn, axes = long_contexts.ring_times(
+    "Emulated: the ring hides messages up to m = c",
+    ratios,
+    modeled,
+    measured,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The two sides of the bound are equal for $m = c$: each message then takes as long as the block that hides it. Ulysses takes $4c + 1.5m$, and the ring
+# takes $3m + c$ if messages are slow. They are equal for $m = 2c$.
+# </details>
+#
+# **Predict**: with a causal mask and fast messages, how long does the forward pass take in each of the two layouts, in units of $c$?
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+on = network_with(BLOCK / 4)
+orders = {
+    "consecutive tokens": torch.arange(32 * world_size).view(world_size, -1),
+    "zigzag": zigzag_positions(32 * world_size, world_size),
+}
+calls = {
+    name: partial(ring_attention, *few_tokens, positions, on, slow_attend)
+    for name, positions in orders.items()
+}
+causal_seconds = timing.fastest_seconds(calls, comm, rounds=3)
+if rank == 0:
+    for name, seconds in causal_seconds.items():
+        print(f"emulated, {name}: the time of {seconds / BLOCK:.1f} blocks")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With consecutive tokens, the last rank computes N = 4 blocks. In zigzag layout, every rank computes its own block and half of the three others, which takes $2.5c$. For many ranks,
+# the ratio approaches 2. A kernel that also leaves out the masked half of the own block needs $3.5c$ and $2c$.
+# </details>
+#
+# What to look for:
+#
+# - **The ring is close to its bound**, because each message starts before the block that hides it.
+# - **Ulysses sends less**, but it cannot compute in the meantime. It wins on slow networks, and if there are enough heads.
+# - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that first
+#   send to each other can both wait for the other's receive.
+
+# %% [markdown]
+# ## Ulysses or the ring?
+#
+# If a sequence becomes twice as long, a rank sends twice as much, but it computes four times as much. The next cells measure the
+# forward pass of both methods for several lengths. On the emulated network, each rank is on its own node, and the computation
+# takes a set time: a rank computes N blocks of $c$ in either method. Nothing is masked.
+#
+# **Predict**: which method is faster for short sequences, and which one is faster for long ones?
+
+# %%
+# %%px --timeout 60
+from parlab import plots, timing
+from parlab.costs import all_to_all as context_costs
+from parlab.network import Link, Network, compute, emulated, emulated_group
+
+context_link = Link.of(alpha=2e-4, bandwidth=1.1e6 * world_size)
+context_network = Network(
+    nodes=world_size, ranks_per_node=1, inside=context_link, between=context_link
+)
+context_group = emulated_group(context_network)
+LENGTHS = (32, 64, 128, 256)  # tokens of each rank
+
+
+def block_seconds(tokens):
+    """The set time to compute one block: it grows with the square of its tokens."""
+    return 2e-3 * (tokens / 64) ** 2
+
+
+# %%
+# %%px --timeout 60
+def ring_call(qkv, seconds):
+    """Ring attention whose blocks take a set time."""
+
+    def timed_attend(*block):
+        compute(seconds)
+        return attend(*block)
+
+    return lambda: ring_attention(*qkv, None, context_group, timed_attend)
+
+
+def ulysses_call(qkv, seconds):
+    """Ulysses attention, and the time of its N blocks."""
+
+    def call():
+        ulysses_attention(*qkv, False, context_group)
+        compute(world_size * seconds)
+
+    return call
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 100
+calls, modeled = {}, {"Ulysses": [], "ring": []}
+for tokens in LENGTHS:
+    qkv, c = torch.randn(3, 1, tokens, world_size, 16), block_seconds(tokens)
+    calls |= {("Ulysses", tokens): ulysses_call(qkv, c), ("ring", tokens): ring_call(qkv, c)}
+    exchanges = [context_network.collective("all_to_all", n * qkv[0].nbytes) for n in (3, 1)]
+    modeled["Ulysses"].append(world_size * c + sum(one.seconds for one in exchanges))
+    message = context_link.alpha + 2 * qkv[0].nbytes * context_link.beta
+    modeled["ring"].append(context_costs.ring_seconds(world_size, c, message))
+with torch.no_grad():
+    spent = timing.fastest_seconds(calls, comm, rounds=3)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("The ring pays off for long sequences")
+for number, (name, seconds) in enumerate(modeled.items()):
+    look = plots.artist(plots.series(number, f"{name}, model"))
+    axes.plot(LENGTHS, [1e3 * one for one in seconds], **look | {"marker": ""})
+    measured = [1e3 * spent[name, tokens] for tokens in LENGTHS]
+    look = plots.artist(plots.series(number, f"{name}, measured")) | {"linestyle": ""}
+    axes.plot(LENGTHS, measured, **look)
+    print(f"{name}: {', '.join(f'{took:.0f}' for took in measured)} ms")
+axes.set(xscale="log", yscale="log", xlabel="tokens of each rank", ylabel=emulated("time (ms)"))
+axes.minorticks_off()
+ticks = axes.set_xticks(LENGTHS, LENGTHS)
+legend = drawn.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# What to look for:
+#
+# - **Short sequences** are limited by the network. The ring sends N/2 times as much as Ulysses, and cannot hide it.
+# - **Long sequences** are limited by the computation. The ring hides all of its messages, and Ulysses hides none: each all-to-all is
+#   between two computations that depend on it.
+# - **Heads.** Ulysses needs a number of heads that N divides. With grouped queries, the ring sends only the few heads of keys and
+#   values, and Ulysses sends all heads of the queries.
+# - **On GPUs**, `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention. It has no kernel for CPUs, so this
+#   lab cannot compare your code with it. DeepSpeed has Ulysses.
 
 # %% [markdown]
 # # Going further

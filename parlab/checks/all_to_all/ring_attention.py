@@ -75,8 +75,8 @@ MISTAKES = Mistakes(
         "the output, and its lse"
     ),
     hoards=(
-        "in step {step}, {got} blocks of earlier steps are still in memory. Replace a block by the "
-        "next one when its message has left"
+        "in step {step} of the {which} pass, {got} blocks of earlier steps are still in memory. "
+        "Replace a block by the next one when its message has left"
     ),
     not_refused="it accepts `positions` of shape {shape}, expected {right}: raise a ValueError",
 )
@@ -250,9 +250,10 @@ def _overlap(run: Run, which: str, ranks: int) -> Finding | None:
 
 
 def _memory(case: Case, run: Run) -> Finding | None:
-    for step, alive in zip(run.steps["forward"], run.alive, strict=True):
-        if alive > 1:
-            return MISTAKES.hoards(step=step, got=alive)
+    for which, steps in run.steps.items():
+        for step, alive in zip(steps, run.alive[which], strict=True):
+            if alive > 1:
+                return MISTAKES.hoards(which=which, step=step, got=alive)
     limit = 3 * case.block_bytes + 2 * case.lse_bytes + case.mask_bytes  # even if copied
     if run.kept > limit:
         return MISTAKES.keeps_more(got=run.kept, right=limit)

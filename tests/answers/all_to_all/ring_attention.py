@@ -190,6 +190,12 @@ answers.edit(
         + "                every.append(kv)\n",
     ),
 )
+answers.edit(
+    "hoards",
+    "a_list_of_blocks_backward",
+    ("        of_kv, of_kv_handles = 0, []\n", "        of_kv, of_kv_handles, every = 0, [], []\n"),
+    (ZEROS, f"            every.append(kv)\n{ZEROS}"),
+)
 answers.edit("not_refused", "nothing_refused", (TEST, "if False:"))
 answers.edit(
     "no_wait",
@@ -411,3 +417,11 @@ answers.right_edit(
         "attend(queries, *(kv if step else (k.transpose(1, 2), v.transpose(1, 2))), visible)",
     ),
 )
+answers.right_edit(
+    "gradients_waited_for_at_once",
+    (
+        GRADIENTS_ON,
+        f"{GRADIENTS_ON}            for handle in of_kv_handles:\n                handle.wait()\n",
+    ),
+)
+answers.right_edit("owner_from_the_end", (MASK, MASK.replace("owner", "owner - len(positions)")))
