@@ -1121,7 +1121,7 @@ gpt_config = models.GPTConfig(sequence_length=32, hidden_size=32, layers=1)
 n_experts = 8 // world_size * world_size
 own_text = [
     (tokens[rank::world_size], targets[rank::world_size])
-    for tokens, targets in training.text_batches(140, 16, gpt_config.sequence_length, device)
+    for tokens, targets in training.text_batches(100, 24, gpt_config.sequence_length, device)
 ]
 slots = math.ceil(2.0 * own_text[0][0].numel() / n_experts)
 
