@@ -158,7 +158,7 @@ class Experts(nn.Module):
 
 
 def balance_loss(probabilities_TE: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of the Switch Transformer, and each expert's part of all tokens' choices.
+    """Return the loss of the Switch Transformer, and each expert's part of all choices.
 
     The mean of the ranks' losses is the loss over the tokens of all ranks.
     """
@@ -235,8 +235,8 @@ def main() -> None:
             dist.all_reduce(mean)
             busiest = max(block.mlp.load.max().item() for block in model.blocks)
             if rank == 0:
-                mean = mean.item() / world_size
-                print(f"step {step + 1}: loss {mean:.4f}, the busiest expert has {busiest:.0%}")
+                shown = f"{busiest:.0%} of the choices are for one expert"
+                print(f"step {step + 1}: loss {mean.item() / world_size:.4f}, {shown}")
 
     if rank == 0:
         own = len(model.blocks[0].mlp.own)

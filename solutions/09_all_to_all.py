@@ -11,7 +11,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | write the all-to-all for equal and unequal parts; route tokens to experts with a capacity; write an expert-parallel layer with its backward pass; reduce the gradients of experts over the right ranks; balance the load; compute attention over a sequence that is split among ranks with Ulysses and with a ring; balance a causal mask |
-# | **Time** | 0 minutes |
+# | **Time** | 184 minutes |
 # | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or an idea of messages and of a transformer's layer. No GPU |
 # | **Background** | [chapter 09](../book/09_all_to_all.md) of the book explains what you build here |
 #
@@ -36,10 +36,11 @@ import torch.nn.functional as F
 from mpi4py import MPI
 from torch import Tensor, nn
 
-from parlab import training
+from parlab import models, training
 from parlab.block_attention import attend, attend_backward
 from parlab.checks import all_to_all as check
 from parlab.ledger import Ledger
+from parlab.plots.experts import expert_load
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -69,7 +70,8 @@ from parlab.reference import use_reference
 # - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
 #   before the last one is complete.
 # - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
-# - Build it from messages, and send the array's own memory, as in lab 01.
+# - **Messages:** build it from calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. The calls with
+#   small letters would pickle the array.
 #
 # **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
 # where each rank ends with S bytes as well.
@@ -236,8 +238,8 @@ check.uneven_all_to_all(uneven_all_to_all)
 # %%px --timeout 20
 ledger = Ledger()
 turned = check.turned(comm, ledger)
-counts = (np.arange(world_size) * (turned.rank + 2) + 1) % 4
-x = np.arange(2 * counts.sum()).reshape(-1, 2) + 100 * rank
+counts = np.arange(world_size) * (turned.rank + 1) % 3  # some are 0, and rank 2 has no rows
+x = np.arange(2 * counts.sum(), dtype=np.float32).reshape(-1, 2) + 100 * rank
 received, received_counts = uneven_all_to_all(x, counts, turned)
 refusals = []
 for wrong in (counts[:-1], counts + (turned.rank + 1)):
@@ -366,7 +368,7 @@ check.route(route)
 # %%px --timeout 20
 def routed(tokens, n_experts, k, capacity):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    scores = ((numbers * 37 + 11 * rank) % 101 / 25).requires_grad_()
+    scores = (2 * torch.sin(5.3 * numbers + rank)).requires_grad_()
     experts, gates, slots = route(scores, k, capacity)
     (gates * torch.arange(1, k + 1, device=device)).sum().backward()
     floats = [[round(x, 4) for x in t.flatten().tolist()] for t in (gates, scores.grad)]
@@ -392,8 +394,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do. A transformer adds the
-# output of the layer to its input, so these tokens pass the layer unchanged.
+# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do.
 # </details>
 #
 # How large should the capacity be? With $T$ tokens, $C = T k / E$ would be enough if the load were even. The *capacity factor*
@@ -403,12 +404,17 @@ check.show_values(
 # %%
 # %%px
 torch.manual_seed(rank)
-random_scores_TE = torch.randn(512, 8).to(device)
-for factor in (1.0, 1.25, 1.5, 2.0):
-    for_each_expert = int(factor * 512 * 2 / 8)
-    dropped = (route(random_scores_TE, 2, for_each_expert)[2] < 0).double().mean().item()
-    if rank == 0:
-        print(f"capacity factor {factor:4}: {for_each_expert:3} slots, {dropped:.1%} dropped")
+for tokens in (64, 1024):
+    random_scores_TE = torch.randn(tokens, 8).to(device)
+    for factor in (1.0, 1.25, 1.5, 2.0):
+        slots_Tk = route(random_scores_TE, 2, int(factor * tokens * 2 / 8))[2]
+        dropped = (slots_Tk < 0).double().mean().item()
+        if rank == 0:
+            print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
+
+# %% [markdown]
+# Even if all experts are equally popular, chance makes their queues uneven, especially if a rank has few tokens. A real router also
+# prefers some experts, which you will see in exercise 8. Capacity factors from 1 to 2 are common.
 
 # %% [markdown]
 # ## 4. Dispatch
@@ -1028,8 +1034,8 @@ if rank == 0:
 #
 # - **Value.** All ranks return the same loss, a tensor of shape ().
 # - **Gradient.** Every rank adds this loss to its own, and after the backward pass, `average_gradients` takes the mean of all $N$ ranks'
-#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts is $N$ times too small. Make up for it: the
-#   gradient of `probabilities_TE` is $N$ times the derivative of $L$.
+#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts would be $N$ times too small. To
+#   make up for this, the gradient of `probabilities_TE` is $N$ times the derivative of $L$.
 # - **Communication.** The ranks send sums for each expert, not the tokens' numbers. The backward pass may also send
 #   something, but it need not.
 #
@@ -1085,7 +1091,7 @@ check.balance_loss(balance_loss)
 # %%px --timeout 20
 def balanced(tokens, n_experts, k):
     numbers = torch.arange(tokens * n_experts, device=device).view(tokens, n_experts)
-    probabilities = (((numbers + 5 * rank) * 37) % 101 / 25).softmax(-1).requires_grad_()
+    probabilities = (2 * torch.sin(5.3 * numbers + rank)).softmax(-1).requires_grad_()
     experts = probabilities.detach().topk(k).indices
     loss = balance_loss(probabilities, experts, group)
     (3 * loss).backward()
@@ -1102,6 +1108,104 @@ check.show_values(
 # The load is even, so the loss is 1. From its own tokens, each rank would compute $N$, the largest loss that is possible. Such a loss
 # forces every rank to use all experts equally, although only the load over all ranks matters.
 # </details>
+#
+# Now train a small GPT of one block on text. Your layer with eight experts takes the place of the MLP. Each token goes to one expert
+# ($k = 1$), and an expert has twice as many slots as it needs if the load is even. Each rank trains on its part of each batch.
+#
+# **Predict**: without the balance loss, how many of the eight experts get at least 2% of the tokens at the end?
+
+# %%
+# %%px --timeout 60
+gpt_config = models.GPTConfig(sequence_length=32, hidden_size=32, layers=1)
+n_experts = 8 // world_size * world_size
+own_text = [
+    (tokens[rank::world_size], targets[rank::world_size])
+    for tokens, targets in training.text_batches(140, 16, gpt_config.sequence_length, device)
+]
+slots = math.ceil(2.0 * own_text[0][0].numel() / n_experts)
+
+
+class BlockOfExperts(ExpertParallelMLP):
+    """Your layer, for the (batch, seq, hidden) of a block."""
+
+    def forward(self, x_BSH: Tensor) -> Tensor:
+        return super().forward(x_BSH.flatten(0, 1)).view_as(x_BSH)
+
+
+# %%
+# %%px
+def expert(h):
+    return nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, h)).to(device)
+
+
+def gpt_with_experts():
+    """The GPT, the same on all ranks, except for each rank's own experts."""
+    torch.manual_seed(0)
+    model, h = models.GPT(gpt_config).to(device), gpt_config.hidden_size
+    nn.init.normal_(model.tokens.weight, std=0.3)  # so that the router can distinguish tokens
+    router = nn.Linear(h, n_experts, bias=False).to(device)
+    experts = [expert(h) for _ in range(n_experts)]
+    model.blocks[0].mlp = BlockOfExperts(router, experts, 1, slots, group)
+    return model
+
+
+# %% [markdown]
+# Only this rank has its own experts, so their `replicas` are this rank alone. All other parameters are shared.
+
+
+# %%
+# %%px
+def train_experts(factor, replicas):
+    """Train with `factor` times the balance loss; return losses, and each expert's share."""
+    model, losses, counts = gpt_with_experts(), [], []
+    layer = model.blocks[0].mlp
+    own = list(layer.experts.parameters())
+    shared = [p for name, p in model.named_parameters() if ".experts." not in name]
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for tokens, targets in own_text:
+        optimizer.zero_grad()
+        loss = training.token_loss(model(tokens), targets)
+        (loss + factor * balance_loss(*layer.last, group)).backward()
+        average_gradients(shared, own, group, replicas)
+        optimizer.step()
+        losses.append(loss.detach())
+        counts.append(layer.last[1].flatten().bincount(minlength=n_experts).float())
+    results = torch.stack(losses) / world_size, torch.stack(counts)
+    for total in results:
+        dist.all_reduce(total, group=group)
+    return results[0], results[1] / results[1].sum(-1, keepdim=True)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+this_rank = dist.new_group([rank], use_local_synchronization=True)
+runs = {
+    "without the balance loss": train_experts(0, this_rank),
+    "with 0.1 × the balance loss": train_experts(0.1, this_rank),
+}
+dist.destroy_process_group(this_rank)
+if rank == 0:
+    for name, (losses, shares) in runs.items():
+        busy = (shares[-20:].mean(0) >= 0.02).sum()
+        largest = shares[-20:].amax(1).mean()
+        print(f"{name}: {busy} experts get at least 2%, the busiest one {largest:.0%}", end="; ")
+        print(f"loss of the text {losses[-20:].mean():.2f}")
+    expert_load(
+        "The balance loss makes all experts work",
+        {name: shares.tolist() for name, (_, shares) in runs.items()},
+    )
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Often two or three, and sometimes a single one. When the queues of these experts are full, they drop tokens, while the other experts
+# learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
+# in a training of many more steps. With a larger factor, the load becomes even sooner, but the gradient pulls the router more strongly toward
+# a goal that is not prediction.
+# </details>
+#
+# A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
+# lowers the biases of busy experts and raises those of the others. [Chapter 09](../book/09_all_to_all.md) compares both.
 
 # %% [markdown]
 # # Part D: a sequence that is split among ranks
@@ -1182,7 +1286,7 @@ check.show_values(
     **{
         name: [
             round(predict_context_bytes(*sizes)[name])
-            for sizes in ((3, 60, 6, 5, 6), (1, 16, 2, 9, 2))
+            for sizes in ((3, 60, 12, 5, 6), (1, 16, 4, 9, 2))
         ]
         for name in ("ulysses_forward", "ulysses_backward", "ring_forward", "ring_backward")
     }
@@ -1205,17 +1309,16 @@ check.show_values(
 # in the same shape. The result and the gradients of q, k, and v equal those of `F.scaled_dot_product_attention` on the whole
 # sequence.
 #
-# - **In:** q, k, and v travel in *one* all-to-all. Rank $j$ gets the $j$-th a/N heads of every rank.
+# - **In:** q, k, and v travel in *one* all-to-all. Each rank gets the tokens of all ranks for its a/N heads.
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
-# - **Backward:** the same two all-to-alls again, and nothing else is sent. Autograd does not know about other ranks, so you
-#   need an `autograd.Function`. The skeleton below is one way to do it.
+# - **Backward:** the same two all-to-alls again. Your `exchange` from exercise 5 takes care of them. Nothing else is sent in
+#   either pass.
 #
 # The check also tries:
 #
-# - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back. Gloo and NCCL send only
-#   contiguous tensors.
+# - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back.
 # - **Heads that do not divide:** raise a `ValueError` that names the number of heads, before anything is sent.
 # - **Arguments** do not change.
 #
@@ -1224,8 +1327,8 @@ check.show_values(
 #
 # <details><summary>Hint 1</summary>
 #
-# An all-to-all sends part $j$ to rank $j$, and part $i$ of the result came from rank $i$. Where must the gradient of part $i$
-# go? `dist.all_to_all_single(received, x, group=group)` splits the first dimension of a contiguous `x` into N equal parts.
+# `exchange(x, group)` takes x (N, …) and sends `x[j]` to rank j. So the first dimension must be the rank that gets a head.
+# What arrives has the same shape, and its first dimension is the rank whose tokens these are.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -1238,29 +1341,6 @@ check.show_values(
 
 # %% tags=["exercise"] exercise="ulysses_attention"
 # %%px
-class SwapParts(torch.autograd.Function):
-    """An all-to-all, forward and backward. Part j of x (N, …) goes to rank j."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        # BEGIN SOLUTION
-        ctx.group = group
-        x = x.contiguous()
-        received = torch.empty_like(x)
-        dist.all_to_all_single(received, x, group=group)
-        return received
-        # END SOLUTION
-
-    @staticmethod
-    def backward(ctx, gradient):
-        # BEGIN SOLUTION
-        gradient = gradient.contiguous()
-        received = torch.empty_like(gradient)
-        dist.all_to_all_single(received, gradient, group=ctx.group)
-        return received, None
-        # END SOLUTION
-
-
 def ulysses_attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dist.ProcessGroup
 ) -> Tensor:
@@ -1281,14 +1361,14 @@ def ulysses_attention(
     if q.shape[2] % ranks:
         raise ValueError(f"{q.shape[2]} heads do not divide over {ranks} ranks")
     x = torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)
-    x = SwapParts.apply(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
+    x = exchange(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
     y = F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)
     y = y.unflatten(2, (ranks, -1)).movedim(2, 0)  # (N, batch, heads/N, S/N, head size)
-    return SwapParts.apply(y, group).movedim(0, 1).flatten(1, 2).transpose(1, 2)
+    return exchange(y, group).movedim(0, 1).flatten(1, 2).transpose(1, 2)
     # END SOLUTION
 
 
-# %% tags=["check"] exercise="ulysses_attention" points=4
+# %% tags=["check"] exercise="ulysses_attention" points=3
 # %%px --timeout 30
 check.ulysses_attention(ulysses_attention)
 
@@ -1377,8 +1457,8 @@ if rank == 0:
 #   Subtract the larger of the two before you compute exponentials.
 # - **No visible key:** with a causal mask, a query may see no key of a block. Then $\ell_i$ is −∞ and $o_i$ is 0, and the
 #   result is that of the other block. If both are −∞, the result is 0 and −∞.
-# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both log-sums
-#   are −∞, the gradients may be any finite numbers, but not NaN.
+# - **Gradients** of all four arguments are those of the formula. A block without a visible key has the weight 0. If both
+#   log-sums are −∞, the gradients may be any finite numbers, but not NaN.
 # - **Arguments** do not change.
 #
 # **Predict**: somebody computes $o = (o_1 + o_2)/2$. For which queries is it right?
@@ -1431,17 +1511,17 @@ def merged_values(*lses):
     """Rounded results and gradients of `merge`, for queries with these log-sums."""
     blocks = []
     for number, values in enumerate(lses):
-        lse = torch.tensor(values, dtype=torch.float64, device=device)
-        out = torch.arange(2.0 * len(lse), dtype=torch.float64, device=device).view(-1, 2)
+        lse = torch.tensor([values], dtype=torch.float64, device=device)
+        out = torch.arange(2.0 * len(values), dtype=lse.dtype, device=device).view(1, -1, 2)
         out = (out + 1 + rank - 5 * number) * lse.isfinite().unsqueeze(-1)
         blocks += [out.requires_grad_(), lse.requires_grad_()]
     out, lse = merge(*blocks)
     (out.square().sum() + lse.clamp(min=-3000).square().sum() / 1000).backward()
     visible = lse.isfinite().unsqueeze(-1)  # without any key, all finite gradients are right
-    gradients = [x.grad.view(len(lse), -1) for x in blocks]
+    gradients = [x.grad.view(*lse.shape, -1) for x in blocks]
     finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
     tensors = out, lse, *finite
-    return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return [[str(round(value, 3) + 0.0) for value in t.flatten().tolist()] for t in tensors]
 
 
 infinite = float("inf")
@@ -1693,6 +1773,32 @@ check.show_values(
 # Rank $r$ computes $r + 1$ blocks, because it sees its own tokens and those of all ranks before it. Rank 3 computes all four and finishes last,
 # while rank 0 has computed its only block and just passes on messages. The next exercise changes that.
 # </details>
+#
+# The next cells compute the attention of exercise 9b on the ring, and compare the bytes in the ledger with your prediction:
+
+# %%
+# %%px
+consecutive = torch.arange(context_sizes[1], device=device).view(world_size, -1)
+ring_qkv = [x.detach().clone().requires_grad_() for x in own_qkv]
+ring_sent = {name: Ledger() for name in ("forward", "backward")}
+with ring_sent["forward"]:
+    ring_out = ring_attention(*ring_qkv, consecutive, group)
+with ring_sent["backward"]:
+    ring_out.sum().backward()
+same_out = torch.allclose(ring_out, own_right, atol=1e-5)
+pairs = zip(ring_qkv, own_qkv, strict=True)
+same_gradients = all(torch.allclose(x.grad, y.grad, atol=1e-4) for x, y in pairs)
+both = all(comm.allgather(same_out)), all(comm.allgather(same_gradients))
+
+# %%
+# %%px
+if rank == 0:
+    print(f"the same output as on one rank: {both[0]}, the same gradients as Ulysses: {both[1]}")
+    for name, ledger in ring_sent.items():
+        found, predicted_bytes = ledger.bytes_sent(), context_bytes[f"ring_{name}"]
+        near = abs(found - predicted_bytes) <= 0.01 * predicted_bytes
+        as_predicted = near or world_size == 1  # the prediction is for at least two ranks
+        print(f"{name}: {found:,} bytes to the next rank, as you predicted: {as_predicted}")
 
 # %% [markdown]
 # ## 12. The zigzag layout
@@ -1751,6 +1857,51 @@ check.show_values(
 # A query in chunk $c$ sees $c + 1/2$ chunks on average. In the zigzag layout, these are $r + 1/2$ and $2N - 1 - r + 1/2$, so the sum is $2N = 8$ on
 # every rank. With consecutive chunks, it is $4r + 2$, that is, 2, 6, 10, and 14.
 # </details>
+#
+# The next cells count the scores that each rank really computes with both layouts. `attend` leaves out queries that see no key of the block,
+# and keys that no query sees. In the zigzag layout, this is half of each block of another rank: either none of the keys in its
+# late chunk are visible, or none of the queries in the early chunk see anything.
+
+
+# %%
+# %%px
+def ring_scores(positions):
+    """The scores that this rank computes in each step that it does not skip."""
+    steps = []
+
+    def counting(q, k, v, visible):
+        steps.append(int(visible.any(1).sum() * visible.any(0).sum()))
+        return attend(q, k, v, visible)
+
+    own = [x[:, positions[rank]] for x in whole_qkv]
+    out = ring_attention(*own, positions, group, counting)
+    right = context_right.transpose(1, 2)[:, positions[rank]]
+    return steps, torch.allclose(out, right, atol=1e-5)
+
+
+zigzag = zigzag_positions(context_sizes[1], world_size).to(device)
+layouts = {"consecutive tokens": consecutive, "zigzag": zigzag}
+found = {name: comm.allgather(ring_scores(positions)) for name, positions in layouts.items()}
+
+# %%
+# %%px
+one_block = (context_sizes[1] / world_size) ** 2
+ring_blocks = {
+    name: [[scores / one_block for scores in steps] for steps, _ in ranks]
+    for name, ranks in found.items()
+}
+if rank == 0:
+    for name, ranks in ring_blocks.items():
+        print(f"{name}: blocks computed by each rank: {[round(sum(steps), 2) for steps in ranks]}")
+        print(f"the same output as on one rank: {all(same for _, same in found[name])}")
+
+# %%
+# %%px --targets 0
+from parlab.plots import long_contexts
+
+drawn, axes = long_contexts.ring_work(
+    "In zigzag layout, all ranks have the same work", ring_blocks, "blocks computed"
+)
 
 # %% [markdown]
 # # Against the library
@@ -1828,7 +1979,221 @@ for title, ratios in exchange_ratios.items():
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
 # %% [markdown]
-# LIBRARY 2 STARTS (ring attention on the emulated network against its bound, and against Ulysses)
+# ## Ring attention against its bound
+#
+# PyTorch has ring attention as `torch.distributed.tensor.experimental.context_parallel`. It has no kernel for CPUs, so you can
+# compare it with yours only on GPUs. Here, you compare yours with a time that no ring can beat.
+#
+# Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last
+# block has traveled N − 1 times before it arrives, and is computed after that, which takes $(N-1)m + c$. So a forward pass without a mask takes at least
+#
+# $$ \max(Nc,\; (N-1)\,m + c). $$
+#
+# The next cells run your function on an emulated network, with messages that are four times as fast as a block to four times as slow. `slow_attend` sleeps
+# for the rest of the time $c$, so that four ranks can compute at the same time on two cores. Ulysses exchanges four tensors, each of which takes
+# $\tfrac{3}{8} m$ on 4 ranks, and computes for $Nc$, without any overlap.
+#
+# **Predict**: up to which m/c does the ring hide all messages? From which m/c on is Ulysses faster?
+
+
+# %%
+# %%px --timeout 60
+import time
+from functools import partial
+
+from parlab import timing
+from parlab.costs import all_to_all as costs
+from parlab.network import Link, Network, compute, emulated_group
+
+BLOCK = 16e-3  # seconds to compute a block
+
+
+def slow_attend(q, k, v, visible):
+    """`attend`, which takes BLOCK seconds for a whole block, and less if it leaves out some."""
+    start = time.perf_counter()
+    result = attend(q, k, v, visible)
+    share = 1.0 if visible is None else (visible.any(1).sum() * visible.any(0).sum()).item()
+    share /= 1 if visible is None else visible.numel()
+    compute(max(0.0, share * BLOCK - (time.perf_counter() - start)))
+    return result
+
+
+# %%
+# %%px --timeout 60
+few_tokens = torch.randn(3, 1, 32, world_size, 4)
+
+
+def network_with(message):
+    """A group on a network where the keys and values of a rank take `message` seconds."""
+    link = Link.of(alpha=0, bandwidth=2 * few_tokens[0].nbytes / message)
+    return emulated_group(Network(world_size, 1, inside=link, between=link))
+
+
+def slow_ulysses(on):
+    """Ulysses, whose computation takes as long as that of the ring."""
+    ulysses_attention(*few_tokens, False, on)
+    compute(world_size * BLOCK)
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+ratios, calls = (0.25, 0.5, 1, 2, 4), {}
+for ratio in ratios:
+    on = network_with(ratio * BLOCK)
+    calls["ring", ratio] = partial(ring_attention, *few_tokens, None, on, slow_attend)
+    calls["Ulysses", ratio] = partial(slow_ulysses, on)
+emulated_seconds = timing.fastest_seconds(calls, comm, rounds=3)
+if rank == 0:
+    for ratio in ratios:
+        ring, ulysses = (emulated_seconds[name, ratio] for name in ("ring", "Ulysses"))
+        bound = costs.ring_seconds(world_size, BLOCK, ratio * BLOCK)
+        print(f"emulated, m/c = {ratio:<4}: ring {1e3 * ring:3.0f} ms", end="")
+        print(f", {ring / bound:.2f} of the bound; Ulysses {1e3 * ulysses:3.0f} ms")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+modeled = {
+    "bound": [costs.ring_seconds(world_size, 1, ratio) for ratio in ratios],
+    "without overlap": [world_size + (world_size - 1) * ratio for ratio in ratios],
+}
+measured = {
+    name: [emulated_seconds[name, ratio] / BLOCK for ratio in ratios]
+    for name in ("ring", "Ulysses")
+}
+drawn, axes = long_contexts.ring_times(
+    "Emulated: the ring hides messages up to m = c",
+    ratios,
+    modeled,
+    measured,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The two sides of the bound are equal for $m = c$: each message then takes as long as the block that hides it. Ulysses takes $4c + 1.5m$, and the ring
+# takes $3m + c$ if messages are slow. They are equal for $m = 2c$.
+# </details>
+#
+# **Predict**: with a causal mask and fast messages, how long does the forward pass take in each of the two layouts, in units of $c$?
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 60
+on = network_with(BLOCK / 4)
+orders = {
+    "consecutive tokens": torch.arange(32 * world_size).view(world_size, -1),
+    "zigzag": zigzag_positions(32 * world_size, world_size),
+}
+calls = {
+    name: partial(ring_attention, *few_tokens, positions, on, slow_attend)
+    for name, positions in orders.items()
+}
+causal_seconds = timing.fastest_seconds(calls, comm, rounds=3)
+if rank == 0:
+    for name, seconds in causal_seconds.items():
+        print(f"emulated, {name}: the time of {seconds / BLOCK:.1f} blocks")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With consecutive tokens, the last rank computes N = 4 blocks. In zigzag layout, every rank computes its own block and half of the three others, which takes $2.5c$. For many ranks,
+# the ratio approaches 2. A kernel that also leaves out the masked half of the own block needs $3.5c$ and $2c$.
+# </details>
+#
+# What to look for:
+#
+# - **The ring is close to its bound**, because each message starts before the block that hides it.
+# - **Ulysses sends less**, but it cannot compute in the meantime. It wins on slow networks, and if there are enough heads.
+# - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that first
+#   send to each other can both wait for the other's receive.
+
+# %% [markdown]
+# ## Ulysses or the ring?
+#
+# If a sequence becomes twice as long, a rank sends twice as much, but it computes four times as much. The next cells measure the
+# forward pass of both methods for several lengths. On the emulated network, each rank is on its own node, and the computation
+# takes a set time: a rank computes N blocks of $c$ in either method. Nothing is masked.
+#
+# **Predict**: which method is faster for short sequences, and which one is faster for long ones?
+
+# %%
+# %%px --timeout 60
+from parlab import plots, timing
+from parlab.costs import all_to_all as context_costs
+from parlab.network import Link, Network, compute, emulated, emulated_group
+
+context_link = Link.of(alpha=2e-4, bandwidth=1.1e6 * world_size)
+context_network = Network(
+    nodes=world_size, ranks_per_node=1, inside=context_link, between=context_link
+)
+context_group = emulated_group(context_network)
+LENGTHS = (32, 64, 128, 256)  # tokens of each rank
+
+
+def block_seconds(tokens):
+    """The set time to compute one block: it grows with the square of its tokens."""
+    return 2e-3 * (tokens / 64) ** 2
+
+
+# %%
+# %%px --timeout 60
+def ring_call(qkv, seconds):
+    """Ring attention whose blocks take a set time."""
+
+    def timed_attend(*block):
+        compute(seconds)
+        return attend(*block)
+
+    return lambda: ring_attention(*qkv, None, context_group, timed_attend)
+
+
+def ulysses_call(qkv, seconds):
+    """Ulysses attention, and the time of its N blocks."""
+
+    def call():
+        ulysses_attention(*qkv, False, context_group)
+        compute(world_size * seconds)
+
+    return call
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 100
+calls, modeled = {}, {"Ulysses": [], "ring": []}
+for tokens in LENGTHS:
+    qkv, c = torch.randn(3, 1, tokens, world_size, 16), block_seconds(tokens)
+    calls |= {("Ulysses", tokens): ulysses_call(qkv, c), ("ring", tokens): ring_call(qkv, c)}
+    exchanges = [context_network.collective("all_to_all", n * qkv[0].nbytes) for n in (3, 1)]
+    modeled["Ulysses"].append(world_size * c + sum(one.seconds for one in exchanges))
+    message = context_link.alpha + 2 * qkv[0].nbytes * context_link.beta
+    modeled["ring"].append(context_costs.ring_seconds(world_size, c, message))
+with torch.no_grad():
+    spent = timing.fastest_seconds(calls, comm, rounds=3)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("The ring pays off for long sequences")
+for number, (name, seconds) in enumerate(modeled.items()):
+    look = plots.artist(plots.series(number, f"{name}, model"))
+    axes.plot(LENGTHS, [1e3 * one for one in seconds], **look | {"marker": ""})
+    measured = [1e3 * spent[name, tokens] for tokens in LENGTHS]
+    look = plots.artist(plots.series(number, f"{name}, measured")) | {"linestyle": ""}
+    axes.plot(LENGTHS, measured, **look)
+    print(f"{name}: {', '.join(f'{took:.0f}' for took in measured)} ms")
+axes.set(xscale="log", yscale="log", xlabel="tokens of each rank", ylabel=emulated("time (ms)"))
+axes.minorticks_off()
+ticks = axes.set_xticks(LENGTHS, LENGTHS)
+legend = drawn.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# What to look for:
+#
+# - **Short sequences** are limited by the network. The ring sends N/2 times as much as Ulysses, and cannot hide it.
+# - **Long sequences** are limited by the computation. The ring hides all of its messages, and Ulysses hides none: each all-to-all is
+#   between two computations that depend on it.
+# - **Heads.** Ulysses needs a number of heads that N divides. With grouped queries, the ring sends only the few heads of keys and
+#   values, and Ulysses sends all heads of the queries.
+# - **On GPUs**, `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention. It has no kernel for CPUs, so this
+#   lab cannot compare your code with it. DeepSpeed has Ulysses.
 
 # %% [markdown]
 # # Going further

@@ -191,7 +191,7 @@ class Run:
         sent: bytes of each message, by pass.
         steps: the step of each block that was computed, by pass; None if its keys are no rank's.
         progress: the messages at that time.
-        alive: blocks of earlier steps that were in memory then, in the forward pass.
+        alive: blocks of earlier steps that were in memory then, by pass.
         kept: bytes that were in memory between the passes.
     """
 
@@ -201,7 +201,7 @@ class Run:
     sent: dict[str, list[int]] = field(default_factory=dict)
     steps: dict[str, list[int | None]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
     progress: dict[str, list[Progress]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
-    alive: list[int] = field(default_factory=list)
+    alive: dict[str, list[int]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
     kept: int = 0
 
 
@@ -245,19 +245,24 @@ class _Watched:
     def __init__(self, trial: Trial, case: Case, run: Run, given: list[Tensor]) -> None:
         self.trial, self.case, self.run = trial, case, run
         self.own = {x.untyped_storage()._cdata for x in given}
-        self.earlier: list[weakref.ref] = []
+        self.earlier: dict[str, dict[int, weakref.ref]] = {which: {} for which in FUNCTIONS}
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Any:
         self._record("forward", k)
-        self.run.alive.append(sum(storage() is not None for storage in self.earlier))
-        storage = k.untyped_storage()
-        if storage._cdata not in self.own:
-            self.earlier.append(weakref.ref(storage))
         return block_attention.attend(q, k, v, visible)
 
-    def attend_backward(self, *given: Any) -> Any:
-        self._record("backward", given[4])
-        return block_attention.attend_backward(*given)
+    def attend_backward(
+        self,
+        gradient: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visible: Tensor | None,
+    ) -> Any:
+        self._record("backward", k)
+        return block_attention.attend_backward(gradient, out, lse, q, k, v, visible)
 
     def _record(self, which: str, k: Tensor) -> None:
         owners = [
@@ -267,6 +272,11 @@ class _Watched:
         ]
         step = (self.trial.rank - owners[0]) % self.case.ranks if owners else None
         self.run.steps[which].append(step)
+        storage, earlier = k.untyped_storage(), self.earlier[which]
+        earlier.pop(storage._cdata, None)  # a buffer that is used again
+        self.run.alive[which].append(sum(one() is not None for one in earlier.values()))
+        if storage._cdata not in self.own:
+            earlier[storage._cdata] = weakref.ref(storage)
         operation = {e.what: e.op for e in self.trial.group.events if e.kind == "start"}
         waited = {e.what for e in self.trial.group.events if e.kind == "wait"}
         receives = {number for number, op in operation.items() if op in RECEIVES}

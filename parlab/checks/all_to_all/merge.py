@@ -146,7 +146,8 @@ def _case(trial: Trial, given: list[Tensor], which: str) -> None:
         # Without any key, the output is 0 for all weights, so gradients may be any finite numbers.
         visible = right[1].isfinite() if number % 2 else right[1].isfinite().unsqueeze(-1)
         one, expected, wrong = (
-            x * visible for x in (one, right_gradients[number], detached[number])
+            torch.where(visible | ~x.isfinite(), x, 0)
+            for x in (one, right_gradients[number], detached[number])
         )
         return explained(one, expected, [("weights_detached", wrong)], MISTAKES, name, tolerance)
 

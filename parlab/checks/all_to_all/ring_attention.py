@@ -9,10 +9,9 @@ from torch import Tensor
 from parlab.checks.all_to_all import _ring
 from parlab.checks.all_to_all._ring import Case, Run, attention, by_block
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained
+from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import only_messages
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -76,8 +75,8 @@ MISTAKES = Mistakes(
         "the output, and its lse"
     ),
     hoards=(
-        "in step {step}, {got} blocks of earlier steps are still in memory. Replace a block by the "
-        "next one when its message has left"
+        "in step {step} of the {which} pass, {got} blocks of earlier steps are still in memory. "
+        "Replace a block by the next one when its message has left"
     ),
     not_refused="it accepts `positions` of shape {shape}, expected {right}: raise a ValueError",
 )
@@ -102,12 +101,12 @@ def _one_case(trial: Trial, case: Case) -> None:
     ranks, own = trial.size, trial.rank
     trial.require(
         lambda: only_messages(trial),
-        lambda: _output(case, run, own),
-        lambda: _gradients(case, run, own),
         *(
             lambda name=name, x=x, before=before: unchanged(f"`{name}`", x, before)
             for name, (x, before) in (run.arguments if run else {}).items()
         ),
+        lambda: _output(case, run, own),
+        lambda: _gradients(case, run, own),
         lambda: _blocks(case, run, "forward", own),
         lambda: _blocks(case, run, "backward", own),
         lambda: _neighbors(trial),
@@ -146,13 +145,15 @@ def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
     yield "own_block_only", attention(case, own, only_own)
     yield "one_missing", attention(case, own, right & (owners != (own + 1) % ranks))
     outs = [out for out, _ in by_block(case, own)]
-    in_order = [outs[(own - step) % ranks] for step in range(ranks)]
+    owners = [(own - step) % ranks for step in range(ranks)]
+    in_order = [outs[owner] for owner in owners if case.visible(own, owner).any()]
     halved = in_order[0]
     for out in in_order[1:]:
         halved = (halved + out) / 2
     yield "not_merged", halved
     yield "not_merged", sum(outs)
     yield "not_merged", sum(outs) / ranks
+    yield "not_merged", sum(outs) / len(in_order)
 
 
 def _gradients(case: Case, run: Run, own: int) -> Finding | None:
@@ -186,6 +187,8 @@ def _wrong_gradients(
 def _blocks(case: Case, run: Run, which: str, own: int) -> Finding | None:
     """Require one call for each block that has something visible."""
     function, steps = _ring.FUNCTIONS[which], run.steps[which]
+    if not steps:
+        return observed(f"`{function}` is never called. Compute each block with this argument")
     if None in steps:
         return observed(f"`{function}` is called with keys and values of no rank")
     owners = [(own - step) % case.ranks for step in steps]
@@ -221,6 +224,8 @@ def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding
         return MISTAKES.once_too_often(**values)
     if len(sent) > most and sum(sent) <= most * size:
         return MISTAKES.two_messages(**values)
+    if sent and not most:
+        return observed(f"the {which} pass sends something, but there is only one rank")
     if not least <= len(sent) <= most or sum(sent) > most * size:
         return observed(f"the {which} pass sends {got}, expected {most} with {size:,} bytes each")
     return None
@@ -245,9 +250,10 @@ def _overlap(run: Run, which: str, ranks: int) -> Finding | None:
 
 
 def _memory(case: Case, run: Run) -> Finding | None:
-    for step, alive in zip(run.steps["forward"], run.alive, strict=True):
-        if alive > 1:
-            return MISTAKES.hoards(step=step, got=alive)
+    for which, steps in run.steps.items():
+        for step, alive in zip(steps, run.alive[which], strict=True):
+            if alive > 1:
+                return MISTAKES.hoards(which=which, step=step, got=alive)
     limit = 3 * case.block_bytes + 2 * case.lse_bytes + case.mask_bytes  # even if copied
     if run.kept > limit:
         return MISTAKES.keeps_more(got=run.kept, right=limit)

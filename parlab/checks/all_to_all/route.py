@@ -201,6 +201,6 @@ def _refuses(trial: Trial, k: int, capacity: int, name: str) -> None:
         MISTAKES.not_refused(what=what),
         what=what,
     )
-    named = re.search(rf"\b{name}\b", text)
+    named = re.search(rf"\b{name}\b", text, re.IGNORECASE)
     shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `{name}`")
     trial.require(lambda: None if named else shown)

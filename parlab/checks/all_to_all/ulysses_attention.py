@@ -32,8 +32,8 @@ MISTAKES = Mistakes(
     mask_ignored="a token sees later tokens, although `causal` is True",
     always_masked="a token does not see later tokens, although `causal` is False",
     no_autograd=(
-        "the output does not require a gradient: autograd does not know about an all-to-all. Write "
-        "an `autograd.Function`, and call its `apply`"
+        "the output does not require a gradient: autograd does not know about an all-to-all of "
+        "torch.distributed. Use your `exchange`, whose backward pass sends the gradients back"
     ),
     not_sent_back=(
         "the backward pass sends only {got} bytes to other ranks, and {enough} are needed. The "

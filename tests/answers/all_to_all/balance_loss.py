@@ -69,12 +69,7 @@ for mistake, name, *edits in (
         (CHOICES, CHOICES + "\n    choices = choices + own - own.detach()"),
         (RETURN, RETURN.replace("choices /", "(choices + own - own.detach()) /")),
     ),
-    (
-        "wrong_shape",
-        "shape_1",
-        (RETURN, RETURN.replace("return ", "return (").replace("@", "@") + ").view(1)"),
-    ),
-    ("wrong_dtype", "float64", (RETURN, RETURN.replace("return ", "return (") + ").double()")),
+    ("wrong_shape", "shape_1", (RETURN, RETURN.replace("return ", "return (") + ").view(1)")),
     ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
     ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
     (
@@ -124,6 +119,21 @@ def mean_of_means(probabilities_TE, experts_Tk, group):
 @answers.wrong("not_divided")
 def not_divided(probabilities_TE, experts_Tk, group):
     return means(probabilities_TE, experts_Tk, group, 1)
+
+
+@answers.wrong("own_shares_in_gradient")
+def gradient_of_own_loss(probabilities_TE, experts_Tk, group):
+    """The right value, with the gradient of the loss of this rank's own tokens."""
+    loss = answers.reference()(probabilities_TE.detach(), experts_Tk, group)
+    if not len(experts_Tk):
+        return loss + 0 * probabilities_TE.sum()
+    own = own_loss(probabilities_TE, experts_Tk)
+    return loss + own - own.detach()
+
+
+@answers.wrong("not_divided")
+def loss_times_ranks(probabilities_TE, experts_Tk, group):
+    return group.size() * answers.reference()(probabilities_TE, experts_Tk, group)
 
 
 @answers.wrong("tokens_sent")
@@ -239,3 +249,6 @@ def hook(probabilities_TE, experts_Tk, group):
     f, t = total[n_experts:-1] / (total[-1] * k), total[-1]
     p = (total[:n_experts] - own.detach() + own) / t
     return (p * f).sum() * n_experts
+
+
+answers.right_edit("float64", (RETURN, RETURN.replace("return ", "return (") + ").double()"))

@@ -9,14 +9,10 @@ import torch.nn.functional as F
 from parlab_staff.answers import Answers
 
 answers = Answers("ulysses_attention")
+exchange = answers.reference("exchange")
 
-IN = "torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)"
-SWAPPED = "SwapParts.apply(x, group)"
 FLAT = ".movedim(0, 2).flatten(2, 3)"
-ATTENTION = "F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)"
-BACK = "SwapParts.apply(y, group)"
 HEADS = ".movedim(0, 1).flatten(1, 2).transpose(1, 2)"
-SEND_BACK = "dist.all_to_all_single(received, gradient, group=ctx.group)"
 REFUSAL = "if q.shape[2] % ranks:"
 LEFT_OUT = "q, k, v = (x[:, :, : x.shape[2] // ranks * ranks] for x in (q, k, v))"
 
@@ -30,27 +26,18 @@ answers.edit(
 )
 answers.edit("mask_ignored", "never_masked", ("is_causal=causal", ""))
 answers.edit("always_masked", "always_masked", ("is_causal=causal", "is_causal=True"))
-answers.edit("not_sent_back", "gradient_as_it_is", (SEND_BACK, "received = gradient"))
 answers.edit("not_refused", "heads_left_out", (REFUSAL, f"{LEFT_OUT}\n    if False:"))
 answers.edit(None, "raises_later", (REFUSAL, "if False:"), says="Raise a ValueError")
 answers.edit(None, "other_refusal", (REFUSAL, "assert q.shape[2] % ranks == 0\n    if False:"))
 answers.edit(
     None, "size_not_named", ('f"{q.shape[2]} heads do not divide over {ranks} ranks"', '"heads"')
 )
-answers.edit("not_contiguous", "not_contiguous", ("x = x.contiguous()", "pass"))
-answers.edit("not_contiguous", "gradient_not_contiguous", ("gradient.contiguous()", "gradient"))
 answers.edit(
     None, "refused_too_late", (f"{REFUSAL}\n", f"dist.barrier(group=group)\n    {REFUSAL}\n")
 )
 answers.edit(None, "scaled_by_all_heads", ("is_causal=causal", "is_causal=causal, scale=0.5"))
 answers.edit("argument_changed", "in_place", (REFUSAL, f"q.detach().mul_(1.5)\n    {REFUSAL}"))
-answers.edit("default_group", "default_group", ("received, x, group=group", "received, x"))
 answers.edit("wrong_shape", "heads_not_returned", (HEADS, ".movedim(0, 1).flatten(1, 2)"))
-answers.edit(
-    "sends_more",
-    "twice_backward",
-    (SEND_BACK, f"{SEND_BACK}\n        {SEND_BACK}"),
-)
 
 
 def _swap(x, group):
@@ -76,16 +63,82 @@ def plain_all_to_all(q, k, v, causal, group):
     return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
 
 
+def _with(swap):
+    """Return an attention that exchanges rows by `swap(x, group)`."""
+
+    def attention(q, k, v, causal, group):
+        ranks = group.size()
+        batch, tokens, heads, size = q.shape
+        if heads % ranks:
+            raise ValueError(f"`q` has {heads} heads, which {ranks} ranks cannot share")
+        x = torch.cat([q, k, v], dim=-1).view(batch, tokens, ranks, heads // ranks, 3 * size)
+        x = swap(x.permute(2, 0, 1, 3, 4), group)
+        x = x.transpose(0, 1).reshape(batch, tokens * ranks, heads // ranks, 3 * size)
+        q, k, v = x.transpose(1, 2).chunk(3, -1)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(size)
+        if causal:
+            later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        y = (scores.softmax(-1) @ v).transpose(1, 2)
+        parts = y.unflatten(1, (ranks, tokens)).movedim(1, 0)
+        return torch.cat(swap(parts, group).unbind(), dim=2)
+
+    return attention
+
+
+class NotSentBack(torch.autograd.Function):
+    """An all-to-all whose backward pass leaves the gradient where it is."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        return _swap(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+@answers.wrong("not_sent_back")
+def gradient_as_it_is(q, k, v, causal, group):
+    return _with(NotSentBack.apply)(q, k, v, causal, group)
+
+
+class NotContiguous(torch.autograd.Function):
+    """An all-to-all of tensors as they are in memory."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        received = torch.empty_like(x)
+        dist.all_to_all_single(received, x, group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx, gradient):
+        received = torch.empty_like(gradient)
+        dist.all_to_all_single(received, gradient, group=ctx.group)
+        return received, None
+
+
+@answers.wrong("not_contiguous")
+def as_it_is_in_memory(q, k, v, causal, group):
+    return _with(NotContiguous.apply)(q, k, v, causal, group)
+
+
+@answers.wrong("default_group")
+def default_group(q, k, v, causal, group):
+    return _with(lambda x, _: exchange(x, dist.group.WORLD))(q, k, v, causal, group)
+
+
 class Gather(torch.autograd.Function):
     """All parts of the sequence; the gradient is summed over the ranks."""
 
     @staticmethod
     def forward(ctx, x, group):
         ctx.group = group
-        parts = [
-            torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())
-        ]
-        dist.all_gather(parts, x.contiguous(), group=group)
+        x = x.contiguous()
+        parts = [torch.empty_like(x) for _ in range(group.size())]
+        dist.all_gather(parts, x, group=group)
         return torch.cat(parts, dim=1)
 
     @staticmethod
@@ -104,24 +157,20 @@ def gathers_keys(q, k, v, causal, group):
     return y.chunk(group.size(), dim=1)[group.rank()]
 
 
-def _swap_parts():
-    return answers.reference("ulysses_attention").__globals__["SwapParts"]
-
-
 @answers.wrong("separate")
 def one_after_the_other(q, k, v, causal, group):
-    ranks, swap = group.size(), _swap_parts()
+    ranks = group.size()
     if q.shape[2] % ranks:
         raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
     q, k, v = (
-        swap.apply(x.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+        exchange(x.unflatten(2, (ranks, -1)).movedim(2, 0), group)
         .movedim(0, 1)
         .flatten(1, 2)
         .transpose(1, 2)
         for x in (q, k, v)
     )
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    y = swap.apply(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+    y = exchange(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
     return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
 
 
@@ -173,52 +222,31 @@ class SwapMessages(torch.autograd.Function):
         return SwapMessages.swapped(gradient, ctx.group), None
 
 
-def _with(swap):
-    def attention(q, k, v, causal, group):
-        ranks = group.size()
-        batch, tokens, heads, size = q.shape
-        if heads % ranks:
-            raise ValueError(f"`q` has {heads} heads, which {ranks} ranks cannot share")
-        x = torch.cat([q, k, v], dim=-1).view(batch, tokens, ranks, heads // ranks, 3 * size)
-        x = swap.apply(x.permute(2, 0, 1, 3, 4), group)
-        x = x.transpose(0, 1).reshape(batch, tokens * ranks, heads // ranks, 3 * size)
-        q, k, v = x.transpose(1, 2).chunk(3, -1)
-        scores = q @ k.transpose(-1, -2) / math.sqrt(size)
-        if causal:
-            later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
-            scores = scores.masked_fill(later, -math.inf)
-        y = (scores.softmax(-1) @ v).transpose(1, 2)
-        parts = y.unflatten(1, (ranks, tokens)).movedim(1, 0)
-        return torch.cat(swap.apply(parts, group).unbind(), dim=2)
-
-    return attention
-
-
 @answers.right
 def lists_of_tensors(q, k, v, causal, group):
-    return _with(SwapLists)(q, k, v, causal, group)
+    return _with(SwapLists.apply)(q, k, v, causal, group)
 
 
 @answers.right
 def messages(q, k, v, causal, group):
-    return _with(SwapMessages)(q, k, v, causal, group)
+    return _with(SwapMessages.apply)(q, k, v, causal, group)
 
 
 @answers.right
 def heads_first_and_contiguous(q, k, v, causal, group):
-    return _with(_swap_parts())(q, k, v, causal, group).contiguous()
+    return _with(exchange)(q, k, v, causal, group).contiguous()
 
 
 @answers.right
 def every_nth_head(q, k, v, causal, group):
     """Rank r computes the heads r, r + N, …, and puts them back in their places."""
-    ranks, swap = group.size(), _swap_parts()
+    ranks = group.size()
     if q.shape[2] % ranks:
         raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
     x = torch.stack([q, k, v]).unflatten(3, (-1, ranks)).movedim(4, 0)
-    q, k, v = swap.apply(x, group).movedim(0, 2).flatten(2, 3).transpose(2, 3)
+    q, k, v = exchange(x, group).movedim(0, 2).flatten(2, 3).transpose(2, 3)
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    y = swap.apply(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
+    y = exchange(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
     return y.permute(1, 3, 2, 0, 4).flatten(2, 3)
 
 
