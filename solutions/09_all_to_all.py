@@ -743,7 +743,8 @@ class ExpertParallelMLP(nn.Module):
         # (N, E/N, C, H): first by the experts' rank, and after the exchange by the tokens' rank
         arrived = exchange(slots_ECH.unflatten(0, (ranks, -1)), self.group)
         own = arrived.transpose(0, 1).flatten(1, 2)  # (E/N, N · C, H)
-        results = torch.stack([expert(rows) for expert, rows in zip(self.experts, own)])  # noqa: B905
+        pairs = zip(self.experts, own, strict=True)
+        results = torch.stack([expert(rows) for expert, rows in pairs])
         results = results.unflatten(1, (ranks, -1)).transpose(0, 1)
         y_ECH = exchange(results, self.group).flatten(0, 1)
         return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
