@@ -481,7 +481,7 @@ check.dispatch(dispatch)
 def dispatched(experts_Tk, slots_Tk, n_experts, capacity):
     experts_Tk, slots_Tk = (torch.tensor(t, device=device) for t in (experts_Tk, slots_Tk))
     x_TH = torch.arange(1.0, 1 + 3 * len(experts_Tk), device=device).view(-1, 3) + rank
-    x_TH.requires_grad_()
+    x_TH = x_TH.double().requires_grad_()
     y_ECH = dispatch(x_TH, experts_Tk, slots_Tk, n_experts, capacity)
     weights = torch.arange(y_ECH.numel(), device=device).view_as(y_ECH)
     (y_ECH * weights).sum().backward()
@@ -554,9 +554,9 @@ check.combine(combine)
 def combined(experts_Tk, slots_Tk, n_experts, capacity):
     experts_Tk, slots_Tk = (torch.tensor(t, device=device) for t in (experts_Tk, slots_Tk))
     y_ECH = torch.arange(1.0, 1 + 2 * n_experts * capacity, device=device) + rank
-    y_ECH = y_ECH.view(n_experts, capacity, 2).requires_grad_()
+    y_ECH = y_ECH.view(n_experts, capacity, 2).double().requires_grad_()
     gates_Tk = (1 + torch.arange(slots_Tk.numel(), device=device).view_as(slots_Tk)) / 16
-    gates_Tk.requires_grad_()
+    gates_Tk = gates_Tk.double().requires_grad_()
     y_TH = combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
     (y_TH * (1 + torch.arange(y_TH.numel(), device=device).view_as(y_TH))).sum().backward()
     return [y_TH.tolist(), y_ECH.grad.tolist(), gates_Tk.grad.tolist()]
@@ -640,7 +640,7 @@ check.exchange(exchange)
 # %%px --timeout 20
 def exchanged(*shape):
     x = torch.arange(1.0, 1 + world_size * math.prod(shape), device=device) + 100 * rank
-    x = x.view(*shape, world_size).movedim(-1, 0).requires_grad_()
+    x = x.view(*shape, world_size).movedim(-1, 0).double().requires_grad_()
     y, ledger = exchange(x, group), Ledger()
     with ledger:
         (y * torch.arange(y.numel(), device=device).view_as(y) * (rank + 1)).sum().backward()
@@ -743,7 +743,8 @@ class ExpertParallelMLP(nn.Module):
         # (N, E/N, C, H): first by the experts' rank, and after the exchange by the tokens' rank
         arrived = exchange(slots_ECH.unflatten(0, (ranks, -1)), self.group)
         own = arrived.transpose(0, 1).flatten(1, 2)  # (E/N, N · C, H)
-        results = torch.stack([expert(rows) for expert, rows in zip(self.experts, own)])  # noqa: B905
+        pairs = zip(self.experts, own, strict=True)
+        results = torch.stack([expert(rows) for expert, rows in pairs])
         results = results.unflatten(1, (ranks, -1)).transpose(0, 1)
         y_ECH = exchange(results, self.group).flatten(0, 1)
         return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
@@ -782,7 +783,16 @@ def expert_values(n_experts, k, capacity, tokens):
     return [values, ledger.count("all_to_all"), ledger.count(), len(list(layer.parameters()))]
 
 
+def uneven_experts():
+    try:
+        expert_values(world_size + 1, 1, 1, 2)
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
 check.show_values(
+    uneven=uneven_experts(),
     two=expert_values(2 * world_size, 2, 3, 5 + rank),
     one=expert_values(world_size, 1, 4, 6),
     all=expert_values(3 * world_size, 3 * world_size, 2, 4 - rank % 2),
@@ -944,13 +954,14 @@ check.average_gradients(average_gradients)
 def averaged(replicas):
     sizes = {"shared": ((2, 3), (4,)), "own": ((3,), (1, 2), (2,))}
     parameters = {
-        name: [nn.Parameter(torch.ones(shape, device=device)) for shape in shapes]
+        name: [nn.Parameter(torch.ones(shape, device=device).double()) for shape in shapes]
         for name, shapes in sizes.items()
     }
     every = [*parameters["shared"], *parameters["own"]]
     for i, p in enumerate(every):
         if i != 1 + rank:
-            p.grad = (10.0**rank * torch.arange(1 + i, 1 + i + p.numel(), device=device)).view_as(p)
+            numbers = torch.arange(1 + i, 1 + i + p.numel(), device=device)
+            p.grad = (10.0**rank * numbers.double()).view_as(p)
     average_gradients(parameters["shared"], parameters["own"], group, replicas)
     return [p.grad.tolist() for p in every]
 
