@@ -777,7 +777,8 @@ def expert_values(n_experts, k, capacity, tokens):
         probabilities_TE, experts_Tk = layer.last
         (y_TH.square().sum() + probabilities_TE[:, 0].sum()).backward()
     gradients = [x_TH.grad, layer.router.weight.grad, *(p.grad for p in layer.experts.parameters())]
-    values = [t.tolist() for t in (y_TH, experts_Tk, *gradients)]
+    tensors = y_TH, experts_Tk, *gradients
+    values = [[round(x, 4) + 0.0 for x in t.flatten().tolist()] for t in tensors]
     return [values, ledger.count("all_to_all"), ledger.count(), len(list(layer.parameters()))]
 
 
@@ -1746,7 +1747,9 @@ def ring_values(positions, group):
         sent.append(ledger.bytes_sent() - sent[0])
     block, trips = 2 * k.nbytes, group.size() - 1
     enough = sent[0] == trips * block and sent[1] <= (2 * trips + 1) * block * (trips > 0)
-    return [x.tolist() for x in (out, q.grad, k.grad, v.grad)], sorted(blocks), enough
+    tensors = out, q.grad, k.grad, v.grad
+    values = [[round(value, 4) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return values, sorted(blocks), enough
 
 
 def ring_refuses(positions):
@@ -1811,7 +1814,8 @@ if rank == 0:
 # followed by chunk $2N - 1 - r$.
 #
 # Write `zigzag_positions`, which returns the positions of each rank's tokens for `ring_attention`: row $r$ has those of rank $r$,
-# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence`.
+# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence` or its
+# length.
 #
 # **Predict**: there are 4 ranks and 8 chunks. A query in chunk 2 sees 2 chunks completely, and half of its own chunk, on average. How many
 # chunks do the queries of each rank see in the zigzag layout, added over its two chunks? How many do they see if rank $r$ has the chunks $2r$ and $2r + 1$?
@@ -1895,7 +1899,7 @@ if rank == 0:
         print(f"{name}: blocks computed by each rank: {[round(sum(steps), 2) for steps in ranks]}")
         print(f"the same output as on one rank: {all(same for _, same in found[name])}")
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 from parlab.plots import long_contexts
 
