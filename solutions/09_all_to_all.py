@@ -1392,7 +1392,7 @@ def ulysses_refused(heads):
     try:
         ulysses_attention(*torch.zeros(3, 1, 2, heads, 2, device=device), False, group)
     except Exception as error:
-        return isinstance(error, ValueError)
+        return isinstance(error, ValueError) and str(heads) in str(error)
     return False
 
 
