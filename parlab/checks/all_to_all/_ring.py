@@ -129,7 +129,6 @@ def by_block(case: Case, rank: int) -> list[Tensor]:
     return found
 
 
-# How the tokens of a sequence are shared out: from the number of ranks and the length of a rank.
 def _consecutive(trial: Trial, length: int) -> Tensor:
     return torch.arange(trial.size * length).view(trial.size, length)
 
@@ -144,16 +143,12 @@ def _drawn(trial: Trial, length: int) -> Tensor:
     return torch.tensor(order).view(trial.size, length)
 
 
-def _unmasked(trial: Trial, length: int) -> None:
-    return None
-
-
 LAYOUTS: dict[str, Callable[[Trial, int], Tensor | None]] = {
     "consecutive tokens": _consecutive,
-    "no mask": _unmasked,
+    "no mask": lambda trial, length: None,
     "tokens in zigzag layout": _zigzag,
     "tokens in no order": _drawn,
-    "no mask, in float32": _unmasked,
+    "no mask, in float32": lambda trial, length: None,
 }
 
 
