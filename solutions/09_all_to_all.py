@@ -1732,12 +1732,16 @@ def ring_values(positions, group):
     ]
     q, k, v = (x.to(device).requires_grad_() for x in inputs)
 
-    def watched(*given):
-        blocks.append(given[-1] is not None and int(given[-1].sum()))
-        return attend(*given)
+    def watched(function):
+        def call(*given, **named):
+            *_, visible = *given, *named.values()
+            blocks.append(visible is not None and int(visible.sum()))
+            return function(*given, **named)
+
+        return call
 
     with ledger:
-        out = ring_attention(q, k, v, positions, group, watched)
+        out = ring_attention(q, k, v, positions, group, watched(attend), watched(attend_backward))
         sent = [ledger.bytes_sent()]
         (out * (k.detach() + rank)).sum().backward()
         sent.append(ledger.bytes_sent() - sent[0])
