@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from parlab import memory
 from parlab.costs.recomputation import Segment
@@ -25,13 +25,20 @@ Checkpoint = Callable[[Function, Tensor], Tensor]
 def count_flops() -> FlopCounterMode:
     """Return a context in which FLOPs are counted, attention included: `get_total_flops()`."""
     # PyTorch's own counter does not know the fused attention of the CPU.
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return FlopCounterMode(display=False, custom_mapping={fused: _attention_flops})
+    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    mapping = {forward: _attention_flops, backward: _attention_backward_flops}
+    return FlopCounterMode(display=False, custom_mapping=mapping)
 
 
 def _attention_flops(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
     """Take shapes (batch, heads, seq, head size); return the FLOPs of the forward pass."""
     return sdpa_flop_count(q, k, v)
+
+
+def _attention_backward_flops(gradient: Any, q: Any, k: Any, v: Any, *_: Any, **__: Any) -> int:
+    """Return the FLOPs of the backward pass, in which fused attention computes its scores again."""
+    return sdpa_backward_flop_count(gradient, q, k, v)
 
 
 def of_gpt(model: GPT, targets: Tensor) -> list[Function]:

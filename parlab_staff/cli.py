@@ -58,6 +58,13 @@ def try_(
             "--mutants", help="Try small changes of the reference, and list those that pass."
         ),
     ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Run each check this often, with other inputs and pauses, and count the verdicts.",
+        ),
+    ] = 0,
 ) -> None:
     """Run an exercise's check on answers, and print what a learner would see.
 
@@ -66,7 +73,9 @@ def try_(
     from parlab_staff.answers.try_command import main
     from parlab_staff.mutants.command import try_one
 
-    raise typer.Exit(try_one(exercise) if mutants else main(exercise, answers or [], every, ranks))
+    wanted = answers or []
+    code = try_one(exercise) if mutants else main(exercise, wanted, every, ranks, seeds)
+    raise typer.Exit(code)
 
 
 @staff.command()

@@ -11,7 +11,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | write the all-to-all for equal and unequal parts; route tokens to experts with a capacity; write an expert-parallel layer with its backward pass; reduce the gradients of experts over the right ranks; balance the load; compute attention over a sequence that is split among ranks with Ulysses and with a ring; balance a causal mask |
-# | **Time** | 0 minutes |
+# | **Time** | 184 minutes |
 # | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or an idea of messages and of a transformer's layer. No GPU |
 # | **Background** | [chapter 09](../book/09_all_to_all.md) of the book explains what you build here |
 #
@@ -70,7 +70,8 @@ from parlab.reference import use_reference
 # - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
 #   before the last one is complete.
 # - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
-# - Build it from messages, and send the array's own memory, as in lab 01.
+# - **Messages:** build it from calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. The calls with
+#   small letters would pickle the array.
 #
 # **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
 # where each rank ends with S bytes as well.
@@ -237,8 +238,8 @@ check.uneven_all_to_all(uneven_all_to_all)
 # %%px --timeout 20
 ledger = Ledger()
 turned = check.turned(comm, ledger)
-counts = (np.arange(world_size) * (turned.rank + 2) + 1) % 4
-x = np.arange(2 * counts.sum()).reshape(-1, 2) + 100 * rank
+counts = np.arange(world_size) * (turned.rank + 1) % 3  # some are 0, and rank 2 has no rows
+x = np.arange(2 * counts.sum(), dtype=np.float32).reshape(-1, 2) + 100 * rank
 received, received_counts = uneven_all_to_all(x, counts, turned)
 refusals = []
 for wrong in (counts[:-1], counts + (turned.rank + 1)):
@@ -412,6 +413,10 @@ for tokens in (64, 1024):
             print(f"{tokens:4} tokens, capacity factor {factor:4}: {dropped:.1%} dropped")
 
 # %% [markdown]
+# Even if all experts are equally popular, chance makes their queues uneven, especially if a rank has few tokens. A real router also
+# prefers some experts, which you will see in exercise 8. Capacity factors from 1 to 2 are common.
+
+# %% [markdown]
 # ## 4. Dispatch
 #
 # *Difficulty 2/5, 10 minutes.*
@@ -574,11 +579,11 @@ check.show_values(
 # *Difficulty 2/5, 5 minutes.*
 #
 # `dist.all_to_all_single(output, x, group=group)` sends the j-th of N equal parts of x to rank j, and part i of
-# `output` comes from rank i. Autograd does not know about other ranks, so write both directions yourself.
+# `output` comes from rank i. Autograd does not know about other ranks, so write both passes yourself.
 #
-# - `exchange(x, group)` gets x (N, …), sends `x[j]` to rank j, and returns a new tensor of the same shape, of which row i came from rank i.
+# - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the same shape, of which row i came from rank i.
 # - In the backward pass, the gradient of each row must get to the rank that the row came from.
-# - Each direction is one all-to-all. It needs contiguous tensors, but neither x nor the gradient has to be contiguous in memory.
+# - Each pass makes one all-to-all and sends nothing else. An all-to-all needs contiguous tensors, but neither x nor the gradient has to be contiguous.
 # - If x does not have N rows, raise a `ValueError` that names their number, before anything is sent.
 #
 # **Predict**: the loss of a rank is the sum of all numbers of `exchange(x, group)`, times the rank's number. What is the gradient of `x[j]` on rank r?
@@ -669,17 +674,17 @@ check.show_values(vectors=exchanged(3), matrices=exchanged(2, 2), refused=too_ma
 #    of one rank**.
 # 2. `dispatch` copies the tokens into (E, C, H): C slots for each expert of each rank.
 # 3. `exchange` sends to each rank the slots of its experts. Each rank receives C slots from each rank for each of its own experts.
-# 4. Each own expert computes all of its N · C rows in one call.
+# 4. Each of this rank's experts computes all of its N · C rows in one call.
 # 5. `exchange` sends the results back, and `combine` puts them together.
 #
-# - `experts` has all E experts, which are the same on all ranks, and compute each row on its own. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
+# - `experts` has all E experts, the same on all ranks. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
 #   `self.experts`, an `nn.ModuleList`. It keeps no reference to the others, so that their memory becomes free. `self.router` is the router.
 # - After each forward pass, `self.last` is the pair `(probabilities_TE, experts_Tk)`: the softmax of the router's scores over all experts, with
 #   its graph, and the chosen experts. Exercise 8 computes a loss from them.
 # - Each rank sends 2 all-to-alls of E · C · H numbers in the forward pass, 2 in the backward pass, and nothing else.
 #
-# The outputs are those of the whole layer on one rank, and so are the gradients: an own expert gets gradients from the tokens of *all*
-# ranks. The router has only those of this rank's tokens. Edge cases:
+# The outputs are those that the whole layer, with all experts, computes for this rank's tokens. In the backward pass, each of this
+# rank's experts gets the sum of the gradients from the tokens of *all* ranks, and the router gets the gradients from this rank's tokens. Edge cases:
 #
 # - **Experts that cannot be shared evenly:** if N does not divide E, `__init__` raises a `ValueError` that names E.
 # - **Uneven tokens:** the number of tokens T may be different on each rank.
@@ -772,7 +777,8 @@ def expert_values(n_experts, k, capacity, tokens):
         probabilities_TE, experts_Tk = layer.last
         (y_TH.square().sum() + probabilities_TE[:, 0].sum()).backward()
     gradients = [x_TH.grad, layer.router.weight.grad, *(p.grad for p in layer.experts.parameters())]
-    values = [t.tolist() for t in (y_TH, experts_Tk, *gradients)]
+    tensors = y_TH, experts_Tk, *gradients
+    values = [[round(x, 4) + 0.0 for x in t.flatten().tolist()] for t in tensors]
     return [values, ledger.count("all_to_all"), ledger.count(), len(list(layer.parameters()))]
 
 
@@ -880,7 +886,7 @@ for factor in (1.0, 1.25, 2.0):
 # | | exists on | after the backward pass, its gradient has the tokens of |
 # |---|---|---|
 # | `shared`: router, attention, norms, … | all ranks | this rank |
-# | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1, which the all-to-all has brought together |
+# | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1: the all-to-all has brought their gradients to the expert |
 #
 # Write `average_gradients`, which a rank calls after the backward pass. Afterwards, each gradient on each rank is that of **the mean of the N ranks'
 # losses**, where N is the number of all ranks.
@@ -890,7 +896,7 @@ for factor in (1.0, 1.25, 2.0):
 #   zeros, and all ranks must make the same calls.
 #
 # **Predict**: somebody divides the expert's gradients by the number of replicas, as data parallelism does. By which factor
-# are they wrong, on 4 ranks = 2 × 2? Do you notice it with Adam, and with SGD?
+# are they wrong on 4 ranks, 2 × 2? Do you notice it with Adam? And with SGD?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -950,11 +956,8 @@ def averaged(replicas):
 
 
 alone = dist.new_group([rank], use_local_synchronization=True)
-same_parity = [r for r in range(world_size) if (r - rank) % 2 == 0]
-pairs = dist.new_group(same_parity, use_local_synchronization=True)
-check.show_values(all=averaged(group), one=averaged(alone), pairs=averaged(pairs))
-for one in (pairs, alone):
-    dist.destroy_process_group(one)
+check.show_values(all=averaged(group), one=averaged(alone))
+dist.destroy_process_group(alone)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -1032,8 +1035,8 @@ if rank == 0:
 #
 # - **Value.** All ranks return the same loss, a tensor of shape ().
 # - **Gradient.** Every rank adds this loss to its own, and after the backward pass, `average_gradients` takes the mean of all $N$ ranks'
-#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts is $N$ times too small. Make up for it: the
-#   gradient of `probabilities_TE` is $N$ times the derivative of $L$.
+#   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts would be $N$ times too small. To
+#   make up for this, the gradient of `probabilities_TE` is $N$ times the derivative of $L$.
 # - **Communication.** The ranks send sums for each expert, not the tokens' numbers. The backward pass may also send
 #   something, but it need not.
 #
@@ -1196,9 +1199,10 @@ if rank == 0:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Often two or three, and sometimes a single one. Their queues are full, so that a large part of the tokens is dropped, while the other experts learn nothing.
-# With the balance loss, all eight have work after some 50 steps, and almost no token is dropped. The Switch Transformer's factor is 0.01, in a training of
-# many more steps. A large factor would make the load even more quickly, but disturb the model's own loss.
+# Often two or three, and sometimes a single one. When the queues of these experts are full, they drop tokens, while the other experts
+# learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
+# in a training of many more steps. With a larger factor, the load becomes even sooner, but the gradient pulls the router more strongly toward
+# a goal that is not prediction.
 # </details>
 #
 # A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
@@ -1283,7 +1287,7 @@ check.show_values(
     **{
         name: [
             round(predict_context_bytes(*sizes)[name])
-            for sizes in ((3, 60, 6, 5, 6), (1, 16, 2, 9, 2))
+            for sizes in ((3, 60, 12, 5, 6), (1, 16, 4, 9, 2))
         ]
         for name in ("ulysses_forward", "ulysses_backward", "ring_forward", "ring_backward")
     }
@@ -1306,7 +1310,7 @@ check.show_values(
 # in the same shape. The result and the gradients of q, k, and v equal those of `F.scaled_dot_product_attention` on the whole
 # sequence.
 #
-# - **In:** q, k, and v travel in *one* all-to-all. Rank $j$ gets the $j$-th a/N heads of every rank.
+# - **In:** q, k, and v travel in *one* all-to-all. Each rank gets the tokens of all ranks for its a/N heads.
 # - **Attention** of all S tokens, for this rank's heads. If `causal`, a token sees only itself and the tokens before it in
 #   the *whole* sequence.
 # - **Out:** one all-to-all gives every rank all heads of its own tokens, in the order of the heads.
@@ -1508,17 +1512,17 @@ def merged_values(*lses):
     """Rounded results and gradients of `merge`, for queries with these log-sums."""
     blocks = []
     for number, values in enumerate(lses):
-        lse = torch.tensor(values, dtype=torch.float64, device=device)
-        out = torch.arange(2.0 * len(lse), dtype=torch.float64, device=device).view(-1, 2)
+        lse = torch.tensor([values], dtype=torch.float64, device=device)
+        out = torch.arange(2.0 * len(values), dtype=lse.dtype, device=device).view(1, -1, 2)
         out = (out + 1 + rank - 5 * number) * lse.isfinite().unsqueeze(-1)
         blocks += [out.requires_grad_(), lse.requires_grad_()]
     out, lse = merge(*blocks)
     (out.square().sum() + lse.clamp(min=-3000).square().sum() / 1000).backward()
     visible = lse.isfinite().unsqueeze(-1)  # without any key, all finite gradients are right
-    gradients = [x.grad.view(len(lse), -1) for x in blocks]
+    gradients = [x.grad.view(*lse.shape, -1) for x in blocks]
     finite = [torch.where(visible, x, torch.where(x.isfinite(), 0.0, 9.0)) for x in gradients]
     tensors = out, lse, *finite
-    return [[round(value, 3) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return [[str(round(value, 3) + 0.0) for value in t.flatten().tolist()] for t in tensors]
 
 
 infinite = float("inf")
@@ -1747,7 +1751,9 @@ def ring_values(positions, group):
         sent.append(ledger.bytes_sent() - sent[0])
     block, trips = 2 * k.nbytes, group.size() - 1
     enough = sent[0] == trips * block and sent[1] <= (2 * trips + 1) * block * (trips > 0)
-    return [x.tolist() for x in (out, q.grad, k.grad, v.grad)], sorted(blocks), enough
+    tensors = out, q.grad, k.grad, v.grad
+    values = [[round(value, 4) + 0.0 for value in t.flatten().tolist()] for t in tensors]
+    return values, sorted(blocks), enough
 
 
 def ring_refuses(positions):
@@ -1812,7 +1818,8 @@ if rank == 0:
 # followed by chunk $2N - 1 - r$.
 #
 # Write `zigzag_positions`, which returns the positions of each rank's tokens for `ring_attention`: row $r$ has those of rank $r$,
-# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence`.
+# chunk by chunk. If the sequence cannot be cut into 2N equal chunks, raise a `ValueError` that names `sequence` or its
+# length.
 #
 # **Predict**: there are 4 ranks and 8 chunks. A query in chunk 2 sees 2 chunks completely, and half of its own chunk, on average. How many
 # chunks do the queries of each rank see in the zigzag layout, added over its two chunks? How many do they see if rank $r$ has the chunks $2r$ and $2r + 1$?
@@ -1896,7 +1903,7 @@ if rank == 0:
         print(f"{name}: blocks computed by each rank: {[round(sum(steps), 2) for steps in ranks]}")
         print(f"the same output as on one rank: {all(same for _, same in found[name])}")
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 from parlab.plots import long_contexts
 
@@ -2106,6 +2113,95 @@ if rank == 0:
 # - **Ulysses sends less**, but it cannot compute in the meantime. It wins on slow networks, and if there are enough heads.
 # - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that first
 #   send to each other can both wait for the other's receive.
+
+# %% [markdown]
+# ## Ulysses or the ring?
+#
+# If a sequence becomes twice as long, a rank sends twice as much, but it computes four times as much. The next cells measure the
+# forward pass of both methods for several lengths. On the emulated network, each rank is on its own node, and the computation
+# takes a set time: a rank computes N blocks of $c$ in either method. Nothing is masked.
+#
+# **Predict**: which method is faster for short sequences, and which one is faster for long ones?
+
+# %%
+# %%px --timeout 60
+from parlab import plots, timing
+from parlab.costs import all_to_all as context_costs
+from parlab.network import Link, Network, compute, emulated, emulated_group
+
+context_link = Link.of(alpha=2e-4, bandwidth=1.1e6 * world_size)
+context_network = Network(
+    nodes=world_size, ranks_per_node=1, inside=context_link, between=context_link
+)
+context_group = emulated_group(context_network)
+LENGTHS = (32, 64, 128, 256)  # tokens of each rank
+
+
+def block_seconds(tokens):
+    """The set time to compute one block: it grows with the square of its tokens."""
+    return 2e-3 * (tokens / 64) ** 2
+
+
+# %%
+# %%px --timeout 60
+def ring_call(qkv, seconds):
+    """Ring attention whose blocks take a set time."""
+
+    def timed_attend(*block):
+        compute(seconds)
+        return attend(*block)
+
+    return lambda: ring_attention(*qkv, None, context_group, timed_attend)
+
+
+def ulysses_call(qkv, seconds):
+    """Ulysses attention, and the time of its N blocks."""
+
+    def call():
+        ulysses_attention(*qkv, False, context_group)
+        compute(world_size * seconds)
+
+    return call
+
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 100
+calls, modeled = {}, {"Ulysses": [], "ring": []}
+for tokens in LENGTHS:
+    qkv, c = torch.randn(3, 1, tokens, world_size, 16), block_seconds(tokens)
+    calls |= {("Ulysses", tokens): ulysses_call(qkv, c), ("ring", tokens): ring_call(qkv, c)}
+    exchanges = [context_network.collective("all_to_all", n * qkv[0].nbytes) for n in (3, 1)]
+    modeled["Ulysses"].append(world_size * c + sum(one.seconds for one in exchanges))
+    message = context_link.alpha + 2 * qkv[0].nbytes * context_link.beta
+    modeled["ring"].append(context_costs.ring_seconds(world_size, c, message))
+with torch.no_grad():
+    spent = timing.fastest_seconds(calls, comm, rounds=3)
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = plots.subplots("The ring pays off for long sequences")
+for number, (name, seconds) in enumerate(modeled.items()):
+    look = plots.artist(plots.series(number, f"{name}, model"))
+    axes.plot(LENGTHS, [1e3 * one for one in seconds], **look | {"marker": ""})
+    measured = [1e3 * spent[name, tokens] for tokens in LENGTHS]
+    look = plots.artist(plots.series(number, f"{name}, measured")) | {"linestyle": ""}
+    axes.plot(LENGTHS, measured, **look)
+    print(f"{name}: {', '.join(f'{took:.0f}' for took in measured)} ms")
+axes.set(xscale="log", yscale="log", xlabel="tokens of each rank", ylabel=emulated("time (ms)"))
+axes.minorticks_off()
+ticks = axes.set_xticks(LENGTHS, LENGTHS)
+legend = drawn.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=plots.NEUTRAL)
+
+# %% [markdown]
+# What to look for:
+#
+# - **Short sequences** are limited by the network. The ring sends N/2 times as much as Ulysses, and cannot hide it.
+# - **Long sequences** are limited by the computation. The ring hides all of its messages, and Ulysses hides none: each all-to-all is
+#   between two computations that depend on it.
+# - **Heads.** Ulysses needs a number of heads that N divides. With grouped queries, the ring sends only the few heads of keys and
+#   values, and Ulysses sends all heads of the queries.
+# - **On GPUs**, `torch.distributed.tensor.experimental.context_parallel` is PyTorch's ring attention. It has no kernel for CPUs, so this
+#   lab cannot compare your code with it. DeepSpeed has Ulysses.
 
 # %% [markdown]
 # # Going further

@@ -257,12 +257,10 @@ def _collective_names(names: list[str]) -> list[str]:
     return [name for name in every if hasattr(MPI.Topocomm, name)]
 
 
-for _op, _names in _POINT_TO_POINT.items():
-    for _name in _names:
-        setattr(WatchedComm, _name, _recorded(_name, _op))
-for _op, _names in _COLLECTIVES.items():
-    for _name in _collective_names(_names):
-        setattr(WatchedComm, _name, _recorded(_name, _op))
+RECORDED = {name: op for op, names in _POINT_TO_POINT.items() for name in names}
+RECORDED |= {name: op for op, names in _COLLECTIVES.items() for name in _collective_names(names)}
+for _name, _op in RECORDED.items():
+    setattr(WatchedComm, _name, _recorded(_name, _op))
 for _name in _MAKERS:
     setattr(WatchedComm, _name, _maker(_name))
 for _name in ("Mprobe", "mprobe", "Improbe", "improbe"):

@@ -20,7 +20,7 @@ _EMPTY = Style("empty slot, filled with zeros", style("idle").colour, hatch="...
 def box(axes: Axes, x: float, y: float, look: Style, text: str, *, w: float = 1.0) -> None:
     """Draw a cell of width `w` and height 1 with a text, its lower left corner at (x, y)."""
     axes.add_patch(Rectangle((x + 0.04, y + 0.06), w - 0.08, 0.88, **hatched(look)))
-    back = {"facecolor": look.colour, "edgecolor": "none", "boxstyle": "square,pad=0.1"}
+    back = {"facecolor": look.colour, "edgecolor": "none", "boxstyle": "square,pad=0.2"}
     shown = {"bbox": back} if look.hatch else {}
     axes.text(x + w / 2, y + 0.5, text, fontsize=11, **INSIDE, **shown)
 

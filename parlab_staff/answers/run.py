@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ def run(
     wanted: Sequence[tuple[str, str]],
     *,
     fixed: bool = False,
+    seeds: Sequence[int | None] = (None,),
     seconds: float = RUN_SECONDS,
 ) -> list[Verdict]:
     """Run checks on answers, one after the other, on one set of ranks.
@@ -41,6 +43,7 @@ def run(
         wanted: pairs of an exercise and an answer: "reference", "remembering" (the reference that
             remembers its last result), the name of an answer that is kept, or the path of a file.
         fixed: whether the checks draw the same inputs at every run.
+        seeds: run each check once with each of these seeds; None is a new one.
         seconds: the time limit for all of them.
 
     Raises:
@@ -51,10 +54,10 @@ def run(
     deadline = time.monotonic() + seconds
     verdicts = []
     with RankPool(world_size, environment=environment) as pool:
-        for exercise, answer in wanted:
+        for (exercise, answer), seed in itertools.product(wanted, seeds):
             left = max(1.0, deadline - time.monotonic())
             try:
-                of_rank = pool.call(_verdict_of, exercise, answer, seconds=left)
+                of_rank = pool.call(_verdict_of, exercise, answer, seed, seconds=left)
             except RanksGone as gone:
                 raise RuntimeError(f"{exercise}/{answer}: {gone}") from None
             verdicts.append(Verdict(**of_rank[0]))
@@ -64,22 +67,23 @@ def run(
 # On the ranks
 
 
-def _verdict_of(exercise: str, name: str) -> dict[str, Any]:
+def _verdict_of(exercise: str, name: str, seed: int | None) -> dict[str, Any]:
     from parlab_staff.answers.collected import answer_in, answers_to, reference_answer
     from parlab_staff.answers.remembering import remembering
 
     if name == REFERENCE:
         answer = reference_answer(exercise)
     elif name == REMEMBERING:
-        return asdict(verdict(exercise, name, remembering(reference_answer(exercise).make())))
+        function = remembering(reference_answer(exercise).make())
+        return asdict(verdict(exercise, name, function, seed))
     elif name.endswith(".py"):
         answer = answer_in(Path(name), exercise)
     else:
         answer = next(one for one in answers_to(exercise) if one.name == name)
-    return asdict(verdict(exercise, name, answer.make()))
+    return asdict(verdict(exercise, name, answer.make(), seed))
 
 
-def verdict(exercise: str, answer: str, function: Callable) -> Verdict:
+def verdict(exercise: str, answer: str, function: Callable, seed: int | None = None) -> Verdict:
     """Return the verdict of the exercise's check on `function`. Collective over all ranks."""
     from parlab.checks import CheckFailed
     from parlab.rank import rank  # noqa: F401 - a lab has imported it before any check runs
@@ -92,7 +96,7 @@ def verdict(exercise: str, answer: str, function: Callable) -> Verdict:
     mistake, passed = None, True
     try:
         with contextlib.redirect_stdout(printed):
-            check(function)
+            check(function, seed=seed)
         text = printed.getvalue().strip().splitlines()[-1]
     except CheckFailed as failed:
         passed, text, mistake = False, str(failed), failed.finding.mistake

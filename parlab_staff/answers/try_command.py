@@ -9,9 +9,15 @@ from parlab_staff.answers.collected import answers_to, exercises
 from parlab_staff.answers.run import REFERENCE, Verdict, run
 from parlab_staff.course.references import topic_of
 
+SECONDS_A_SEED = 60  # the time limit of one run of a check
 
-def main(exercise: str, wanted: list[str], every: bool, world_size: int) -> int:
-    """Print the verdicts. Return 0 if all are as expected, 1 if not, 2 for a bad request."""
+
+def main(exercise: str, wanted: list[str], every: bool, world_size: int, seeds: int = 0) -> int:
+    """Print the verdicts. Return 0 if all are as expected, 1 if not, 2 for a bad request.
+
+    With `seeds`, run each check once with each of the seeds 0, 1, …, seeds − 1, and print how many
+    verdicts are as expected.
+    """
     try:
         names = _names(exercise, wanted, every)
     except (ValueError, FileNotFoundError) as error:
@@ -20,6 +26,8 @@ def main(exercise: str, wanted: list[str], every: bool, world_size: int) -> int:
     expected = _expected(exercise)
     good = True
     print(f"starting {world_size} ranks …", file=sys.stderr)
+    if seeds:
+        return _with_seeds(exercise, names, world_size, seeds)
     for verdict in run(world_size, [(exercise, name) for name in names]):
         as_expected = _is_as_expected(verdict, expected)
         good = good and as_expected
@@ -30,6 +38,22 @@ def main(exercise: str, wanted: list[str], every: bool, world_size: int) -> int:
         )
         print(f"{verdict.answer} ({verdict.seconds:.1f} s){mark}\n  ", end="")
         print(verdict.text.replace("\n", "\n  "))
+    return 0 if good else 1
+
+
+def _with_seeds(exercise: str, names: list[str], world_size: int, seeds: int) -> int:
+    expected, good = _expected(exercise), True
+    wanted, limit = [(exercise, name) for name in names], SECONDS_A_SEED * seeds * len(names)
+    verdicts = run(world_size, wanted, seeds=range(seeds), seconds=limit)
+    for place, name in enumerate(names):
+        own = verdicts[place * seeds : (place + 1) * seeds]
+        passed = [verdict.passed for verdict in own]
+        print(f"{name}: accepted with {sum(passed)} of {seeds} seeds")
+        if name in expected and set(passed) != {expected[name][0]}:
+            good = False
+            seed = passed.index(not expected[name][0])
+            print(f"  ← unexpected, such as with seed={seed}:\n  ", end="")
+            print(own[seed].text.replace("\n", "\n  "))
     return 0 if good else 1
 
 

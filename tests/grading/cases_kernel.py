@@ -127,7 +127,7 @@ with open("/proc/self/oom_score_adj", "w") as file:
         file.flush()
     except OSError:
         pass
-deadline = time.monotonic() + 4
+deadline = time.monotonic() + 10
 while (score := open("/proc/self/oom_score_adj").read().strip()) != "1000":
     if time.monotonic() > deadline:
         found.append(score)

@@ -32,7 +32,7 @@ def sys_exit(copy: Copy, path: Path) -> None:
 def quits(copy: Copy, path: Path) -> None:
     """It quits: the kernel replies, and ends a moment later."""
     copy.insert("quit()", before=SECOND)
-    copy.insert("import time\ntime.sleep(5)", before=SECOND)
+    copy.insert("import time\ntime.sleep(60)", before=SECOND)
 
 
 @case("partial", 3, says="its process ended", **AFTER_THE_FIRST)

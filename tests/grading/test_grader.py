@@ -54,6 +54,14 @@ def handed_in(lab: GradedLab, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def endless(lab: GradedLab, handed_in: Path) -> Path:
+    """A submission that keeps the grader busy, after the others, until a cell's time limit."""
+    path = handed_in / "zoe.ipynb"
+    path.write_text(Copy(lab).insert("while True:\n    pass", before="exercise-add").text())
+    return path
+
+
 def command(lab: Path | GradedLab, folder: Path, *more: str) -> list[str]:
     path = lab.path if isinstance(lab, GradedLab) else lab
     start = [sys.executable, "-m", "parlab.setup.cli", "grade", str(path), str(folder)]
@@ -155,25 +163,28 @@ def test_a_lab_whose_stubs_earn_points_is_refused(lab: GradedLab, handed_in: Pat
     assert ended.returncode == 3 and "the stub, add: 3" in ended.stderr, ended.stderr
 
 
-def test_ctrl_c_keeps_what_was_graded(lab: GradedLab, handed_in: Path, proved: Path) -> None:
+def test_ctrl_c_keeps_what_was_graded(
+    lab: GradedLab, handed_in: Path, endless: Path, proved: Path
+) -> None:
     shutil.copytree(proved, handed_in.parent / "out")
     grader = subprocess.Popen(
         command(lab, handed_in), stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    wait_until(lambda: len(stored(handed_in)) == 1, SECONDS, "one is graded")
+    wait_until(lambda: len(stored(handed_in)) >= 1, SECONDS, "one is graded")
     below = psutil.Process(grader.pid).children(recursive=True)
     grader.send_signal(signal.SIGINT)
     _, printed = grader.communicate(timeout=60)
     assert grader.returncode == 130 and "goes on from there" in printed
     assert [p for p in below if p.is_running()] == []
     before = stored(handed_in)
+    endless.unlink()
     again = graded(command(lab, handed_in))
     assert again.returncode == 0, again.stderr
-    assert "(graded before)" in again.stderr and before < stored(handed_in)
+    assert "(graded before)" in again.stderr and before <= stored(handed_in)
     assert results(handed_in) == {"ada": 10, "bob": 7, "cy": 0}
 
 
-def test_two_graders_on_one_folder(lab: GradedLab, handed_in: Path) -> None:
+def test_two_graders_on_one_folder(lab: GradedLab, handed_in: Path, endless: Path) -> None:
     first = subprocess.Popen(command(lab, handed_in), stderr=subprocess.DEVNULL)
     try:
         lock = handed_in.parent / "out" / ".lock"
@@ -215,21 +226,30 @@ def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Pa
 
 
 def test_a_changed_lab_is_reported_and_graded_again(lab: GradedLab, handed_in: Path) -> None:
-    course = handed_in.parent / "other"
+    course, out = handed_in.parent / "other", handed_in.parent / "out"
     shutil.copytree(lab.path.parents[1], course)
     path = course / "solutions" / lab.path.name
     for name in ("bob", "cy"):
         (handed_in / f"{name}.ipynb").unlink()
-    grader = subprocess.Popen(
-        command(path, handed_in, "--jobs", "2"), stderr=subprocess.PIPE, text=True
-    )
-    proof = handed_in.parent / "out" / "results" / "proof.json"
-    wait_until(proof.exists, SECONDS, "the lab has proved itself")
-    notebook = nbformat.read(path, 4)
-    [check] = [c for c in notebook.cells if c.id == "check-add"]
-    check.metadata.points = 5
-    nbformat.write(notebook, path)
-    _, printed = grader.communicate(timeout=SECONDS)
+    unchanged = path.read_text(encoding="utf-8")
+    for _ in range(5):  # again if the grader was done before this process changed the lab
+        shutil.rmtree(out, ignore_errors=True)
+        path.write_text(unchanged, encoding="utf-8")
+        grader = subprocess.Popen(
+            command(path, handed_in, "--jobs", "2"), stderr=subprocess.PIPE, text=True
+        )
+        proof = out / "results" / "proof.json"
+        wait_until(
+            lambda p=proof, g=grader: p.exists() or g.poll() is not None, SECONDS, "the lab's proof"
+        )
+        notebook = nbformat.read(path, 4)
+        [check] = [c for c in notebook.cells if c.id == "check-add"]
+        check.metadata.points = 5
+        nbformat.write(notebook, path)
+        in_time = not stored(handed_in)
+        _, printed = grader.communicate(timeout=SECONDS)
+        if in_time:
+            break
     assert grader.returncode == 0 and "changed while it graded" in printed
     assert results(handed_in) == {"ada": 10}
     assert graded(command(path, handed_in, "--jobs", "2")).returncode == 0

@@ -27,7 +27,7 @@ EACH_CASE = [
 ]
 # A normal cell of this lab takes milliseconds, and a normal submission 200 MB. The memory limit is
 # low, because a case must reach it before its cell ends: on a busy machine, 1 GiB took too long.
-LIMITS = ["--cell-timeout", "12", "--timeout", "120", "--memory", "0.5"]
+LIMITS = ["--cell-timeout", "12", "--timeout", "400", "--memory", "0.5"]
 
 
 @pytest.fixture(scope="module")

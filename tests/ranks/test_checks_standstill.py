@@ -89,13 +89,13 @@ def busy_processors() -> Iterator[None]:
 
 
 def receive_in_vain(world: World) -> list[str]:
-    return ends(world, all_receive)
+    with busy_processors() if world.rank == 0 else contextlib.nullcontext():
+        return ends(world, all_receive)
 
 
 def test_stuck_ranks_are_freed_as_soon_on_a_busy_machine() -> None:
     """A waiting rank yields the CPU, so its CPU time does not show how long it has been waiting."""
-    with busy_processors():
-        assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
+    assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
 
 
 def one_computes(comm: Any) -> None:
@@ -132,6 +132,27 @@ def are_slow(world: World) -> list[str]:
 
 def test_ranks_that_wait_for_a_slow_one_are_not_stuck() -> None:
     assert on_ranks(3, are_slow) == [["returned"] * 4] * 3
+
+
+def stops_for_a_while(world: World, limit: float, seconds: float) -> str:
+    """Return how a call ends whose other ranks wait for rank 1, which is stopped for `seconds`."""
+    pause = f"kill -STOP {os.getpid()}; sleep {seconds}; kill -CONT {os.getpid()}"
+
+    def function(comm: Any) -> None:
+        if comm.rank == 1:
+            subprocess.run(["sh", "-c", pause], check=True)
+        comm.Barrier()
+
+    ledger = Ledger()
+    comm = ledger.watch(world.comm.Dup())
+    board, number = next_call()
+    assert board is not None
+    standstill = Standstill(board, number, range(world.size), partial(made, ledger))
+    return run_watched(function, (comm,), comm, limit, standstill=standstill).kind
+
+
+def test_ranks_that_wait_for_one_that_the_machine_does_not_run_are_not_stuck() -> None:
+    assert on_ranks(2, stops_for_a_while, 2.0, 3.5) == ["returned"] * 2
 
 
 def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:

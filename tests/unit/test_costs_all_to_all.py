@@ -54,3 +54,5 @@ def test_pairs_of_a_causal_mask_by_hand() -> None:
     """Of 4 tokens on 2 ranks, the first rank sees 1 + 2 pairs, and the second one 3 + 4."""
     assert costs.visible_pairs([[0, 1], [2, 3]]) == [[3, 0], [3, 4]]
     assert costs.visible_pairs([[0, 3], [1, 2]]) == [[3, 2], [3, 2]]
+    # In step 1, rank 0 has the key of rank 2, which it does not see.
+    assert costs.visible_pairs([[0], [1], [2]]) == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]

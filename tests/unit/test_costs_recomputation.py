@@ -71,7 +71,13 @@ def test_the_segments_are_the_model() -> None:
 
 
 def test_attention_counts() -> None:
-    q = torch.randn(1, 2, 8, 4)
+    q = torch.randn(1, 2, 8, 4, requires_grad=True)
+    product = 2 * 2 * 8 * 8 * 4  # queries × keys, or scores × values
     with segments.count_flops() as counter:
-        torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-    assert counter.get_total_flops() == 4 * 2 * 8 * 8 * 4
+        output = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    assert counter.get_total_flops() == 2 * product
+    with segments.count_flops() as counter:
+        output.sum().backward()
+    assert (
+        counter.get_total_flops() == 5 * product
+    )  # the scores once more, and two for each product

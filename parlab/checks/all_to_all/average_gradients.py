@@ -39,6 +39,10 @@ MISTAKES = Mistakes(
         "ranks whose `.grad` is None skip an all-reduce, so the others wait forever. Contribute "
         "zeros instead"
     ),
+    none_left=(
+        "`.grad` of {name} is None. Other ranks have a gradient for it, so write the mean into "
+        "`.grad` on every rank"
+    ),
     sends_more=(
         "a rank sends {got:.0f} bytes (on rings), expected {right:.0f}. Reduce each gradient once, "
         "and those of experts over `replicas` only"
@@ -91,11 +95,12 @@ def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) ->
     def values() -> Finding | None:
         for key, listed in drawn.items():
             for number, gradients in enumerate(listed):
-                name = f"the gradient of {key}[{number}]"
-                got = {name: parameters[key][number].grad}
+                name, grad = f"the gradient of {key}[{number}]", parameters[key][number].grad
                 right = {name: gradients[ranks[key]].sum(0) / n}
+                if grad is None and right[name].any():
+                    return MISTAKES.none_left(name=f"{key}[{number}]")
                 wrong = [(name, *one) for one in _wrong(key, gradients, rank, same_experts)]
-                if found := experts.values_are(got, right, wrong, MISTAKES):
+                if found := experts.values_are({name: grad}, right, wrong, MISTAKES):
                     return found
         return None
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained
+from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
@@ -28,8 +28,8 @@ MISTAKES = Mistakes(
         "numbers of tokens, and then divide"
     ),
     not_divided=(
-        "the loss is {times} times what is right: f and P, or one of them, are the sum of the "
-        "ranks' means. Divide by the number of ranks"
+        "the loss is N or N² times what is right: f or P adds up the ranks' means without dividing "
+        "by N, or the loss is multiplied by N. Only the gradient is N times larger"
     ),
     factor_forgotten="the factor E, the number of experts, is missing",
     tokens_for_choices=(
@@ -51,6 +51,10 @@ MISTAKES = Mistakes(
     times_ranks_twice=(
         "the gradient of `probabilities_TE` is N² times the derivative of the loss. Multiply it by "
         "N only once"
+    ),
+    own_shares_in_gradient=(
+        "the gradient of `probabilities_TE` has f of this rank's own tokens. Take f over the "
+        "tokens of all ranks"
     ),
 )
 MANY = 120
@@ -135,11 +139,7 @@ def _case(trial: Trial, tokens: Tokens) -> None:
 
 
 def _value(trial: Trial, tokens: Tokens, got: Any, right: Tensor) -> Finding | None:
-    if isinstance(got, Tensor):
-        got = got.float()
-        for times in (trial.size, trial.size**2):
-            if times > 1 and equal(got, times * right, tolerance=TOLERANCE) is None:
-                return MISTAKES.not_divided(times=times)
+    got = got.float() if isinstance(got, Tensor) else got
     wrong = _wrong_losses(tokens, trial.rank)
     return explained(got, right, wrong, MISTAKES, "the loss", TOLERANCE)
 
@@ -167,6 +167,8 @@ def _wrong_losses(tokens: Tokens, rank: int) -> Iterator[tuple[str, Tensor]]:
         again = torch.cat(tokens.probabilities).topk(count).indices
         yield "chosen_again", e * share(again, e) @ p
     yield "probabilities_counted", e * p @ p
+    for times in (len(ranks), len(ranks) ** 2):
+        yield "not_divided", times * e * f @ p
 
 
 def _sums_only(trial: Trial, tokens: Tokens) -> Finding | None:
@@ -182,9 +184,13 @@ def _sums_only(trial: Trial, tokens: Tokens) -> Finding | None:
 def _gradient(trial: Trial, tokens: Tokens, loss: Tensor, got: Tensor | None) -> Finding | None:
     if not loss.requires_grad or got is None:
         return MISTAKES.no_gradient()
-    n, count = trial.size, sum(map(len, tokens.experts))
-    derivative = FACTOR * tokens.n_experts * tokens.shares() / count
-    right = n * derivative.expand_as(got)
-    wrong = {"not_times_ranks": right / n, "times_ranks_twice": right * n}
+    n, e, count = trial.size, tokens.n_experts, sum(map(len, tokens.experts))
+    right = (n * FACTOR * e * tokens.shares() / count).repeat(len(got), 1)
+    own_shares = tokens.shares(slice(trial.rank, trial.rank + 1))
+    wrong = {
+        "not_times_ranks": right / n,
+        "times_ranks_twice": right * n,
+        "own_shares_in_gradient": (n * FACTOR * e * own_shares / count).expand_as(got),
+    }
     name = "the gradient of probabilities_TE"
-    return explained(got, right.clone(), wrong, MISTAKES, name, TOLERANCE)
+    return explained(got, right, wrong, MISTAKES, name, TOLERANCE)

@@ -150,8 +150,10 @@ def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:
     x = torch.zeros_like(rows[0], requires_grad=True)
     output = trial.check.function(x, trial.group)
     alone = RecordingGroup(MPI.COMM_SELF, [0], Ledger())
-    trial.check.function(torch.zeros(1, 3, requires_grad=True), alone)
-    alone.close()
+    try:
+        trial.check.function(torch.zeros(1, 3, requires_grad=True), alone)
+    finally:
+        alone.close()
     output.backward(rows[trial.rank])
     return x.grad
 

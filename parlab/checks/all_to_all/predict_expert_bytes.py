@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
 from parlab.checks.base.trial import Trial
 from parlab.costs.collectives import ring_bytes
@@ -18,9 +18,10 @@ MISTAKES = Mistakes(
         "tokens of each rank"
     ),
     one_choice="{name}: this sends each token to one expert, but each token goes to k experts",
+    not_whole="capacity: {got} is not a whole number of slots. Round up",
     rounded_down="capacity: this is rounded down. Round up, so that there is room for every choice",
     elements="exchange: this counts numbers. A float32 number takes 4 bytes",
-    own_part="{name}: a rank keeps the slots of its own experts. It sends (N − 1)/N of all slots",
+    own_part="{name}: this includes what stays on this rank. It sends (N − 1)/N to other ranks",
     only_needed=(
         "{name}: this counts only slots with tokens. The tensor of all slots is sent, with the "
         "empty ones"
@@ -46,8 +47,8 @@ def predict_expert_bytes(check: Check) -> str:
         for ranks in (6, trial.size, 1, 5):
             experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
             tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
-            if ranks == 1:  # all experts have just enough slots
-                tokens, k, factor = tokens - 1, 2, 1.0
+            if ranks == 1:  # the capacity is a whole number, and larger than the number of tokens
+                k, factor = experts, 2.0 * experts
             sizes = (tokens, pick(10, 200), experts, k, factor, ranks)
             _compare(trial, sizes)
     return "4 all-to-alls of E · C · H numbers, of which (N − 1)/N leave the rank"
@@ -66,9 +67,14 @@ def _compare(trial: Trial, sizes: Sizes) -> None:
     predicted = trial.run(*sizes)
     trial.require(
         lambda: form(predicted, right),
+        lambda: _whole(predicted["capacity"]),
         lambda: misconception(predicted, right, _wrong(*sizes)),
         lambda: first_wrong(predicted, right, "the right number"),
     )
+
+
+def _whole(capacity: float) -> Finding | None:
+    return None if capacity == int(capacity) else MISTAKES.not_whole(got=f"{capacity:g}")
 
 
 def _right(

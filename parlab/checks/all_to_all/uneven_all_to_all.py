@@ -27,6 +27,9 @@ MISTAKES = Mistakes(
         "rank {rank} sends {got} bytes of rows to rank {to}, but the rows for it have {right}. "
         "Send them without padding"
     ),
+    all_counts=(
+        "rank {rank} sends all of its {n} counts to rank {to}, which needs only the one for itself"
+    ),
     empty_message=(
         "rank {rank} sends an empty message to rank {to}. The counts already say that no rows will "
         "come"
@@ -137,6 +140,8 @@ def count_and_rows_to_each(trial: Trial, counts: np.ndarray, row: int) -> Findin
                 continue
             if 0 in got:
                 return MISTAKES.empty_message(rank=rank, to=to)
+            if all_counts in got and one not in got:
+                return MISTAKES.all_counts(rank=rank, n=trial.size, to=to)
             if len(got) == 2 and got[0] == one and got[1] > rows and got[1] != all_counts:
                 return MISTAKES.padded(rank=rank, got=got[1], to=to, right=rows)
             return observed(

@@ -10,7 +10,8 @@
 
 A check is a list of requirements, which are functions that return a `Finding` or None. Every rank
 calls `ring_shift(function)`. If all requirements are met, it prints one line. If not, it raises
-`CheckFailed` with the same text on every rank.
+`CheckFailed` with the same text on every rank. The inputs, and short pauses before messages, are
+random; `ring_shift(function, seed=…)` repeats those of a failure.
 """
 
 import functools
@@ -38,6 +39,7 @@ class Check(Judge):
         smallest: int = 1,
         reordered: bool = True,
         unbuffered: bool = False,
+        pauses: bool = True,
     ) -> Iterator[Trial]:
         """Yield trials on all ranks, on all in reverse order, and then on fewer, down to one.
 
@@ -45,7 +47,7 @@ class Check(Judge):
             smallest: the smallest number of ranks for which the exercise makes sense.
             reordered: whether the trial may number ranks differently from the lab. If not, a trial
                 on n ranks has the lab's ranks 0 … n − 1.
-            unbuffered: see `Trial`.
+            unbuffered, pauses: see `Trial`.
         """
         everyone = list(range(self.world_size))
         orders = [everyone, everyone[::-1]] if reordered and len(everyone) > 1 else [everyone]
@@ -53,11 +55,13 @@ class Check(Judge):
             orders.append(self.draw.sample(everyone, n) if reordered else everyone[:n])
         for ranks in orders:
             if len(ranks) >= smallest:
-                with self.trial(ranks, unbuffered=unbuffered) as trial:
+                with self.trial(ranks, unbuffered=unbuffered, pauses=pauses) as trial:
                     yield trial
 
     @contextmanager
-    def trial(self, ranks: list[int] | None = None, *, unbuffered: bool = False) -> Iterator[Trial]:
+    def trial(
+        self, ranks: list[int] | None = None, *, unbuffered: bool = False, pauses: bool = True
+    ) -> Iterator[Trial]:
         """Provide a trial on `ranks` of the lab (default: all), in that order. Collective."""
         ranks = list(range(self.world_size)) if ranks is None else ranks
         color, order = (0, ranks.index(self.rank)) if self.rank in ranks else (MPI.UNDEFINED, 0)
@@ -66,7 +70,7 @@ class Check(Judge):
         # rank revokes the new communicator.
         gather(None)
         comm = None if made == MPI.COMM_NULL else made
-        trial = Trial(self, comm, ranks, unbuffered=unbuffered)
+        trial = Trial(self, comm, ranks, unbuffered=unbuffered, pauses=pauses)
         try:
             yield trial
         finally:
@@ -95,8 +99,8 @@ def check_of(
 
     def decorate(requirements: Requirements) -> Callable[[Callable], None]:
         @functools.wraps(requirements)
-        def check(function: Callable[..., Any]) -> None:
-            run = Check(requirements.__name__, function)
+        def check(function: Callable[..., Any], *, seed: int | None = None) -> None:
+            run = Check(requirements.__name__, function, seed)
             with lab_communicators_refuse():
                 verified = _run(requirements, run)
             tell_passed(run.key, verified)

@@ -8,6 +8,7 @@ different machines share no memory, so only the deadline ends their deadlocks.
 """
 
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -36,9 +37,9 @@ _CALLERS = tuple(
 )
 
 # Each rank publishes the number of its call, since when it has waited there, how many turns on a
-# CPU it has had, and the number of the latest call that it found stuck.
-_NUMBER, _SINCE, _TURNS, _STUCK = range(4)
-_FIELDS_PER_RANK = 4
+# CPU it has had, the number of the latest call that it found stuck, and how often it has looked.
+_NUMBER, _SINCE, _TURNS, _STUCK, _LOOKS = range(5)
+_FIELDS_PER_RANK = 5
 _ENDED = 0.0  # the value of `_SINCE` for a rank whose call has ended
 _AT_WORK = float("inf")
 
@@ -98,6 +99,7 @@ class Standstill:
         self._seen, self._had = 0.0, [0.0]  # when `_waits` was first seen, and the turns until then
         self._threads = threading.active_count() + 1  # with the watchdog's
         board.publish(_SINCE, _AT_WORK)
+        board.publish(_LOOKS, 0)
         board.publish(_NUMBER, number)
 
     def look(self, thread: int) -> bool:
@@ -113,6 +115,7 @@ class Standstill:
             self._board.publish(_SINCE, time.monotonic())
         self._place = place
         self._board.publish(_TURNS, _turns(thread))
+        self._board.publish(_LOOKS, self._board.own(_LOOKS) + 1)
         if self._none_goes_on():
             self._board.publish(_STUCK, self._number)
         return self.stuck
@@ -134,6 +137,29 @@ class Standstill:
 
     def _all(self, what: int) -> list[float]:
         return [self._board.at(rank, what) for rank in self._ranks]
+
+    def fewest_looks(self) -> float:
+        """Return how often each rank has looked at least. Ranks whose call has ended do not count.
+
+        A rank that a busy machine does not run cannot look, and cannot continue either.
+        """
+        begun = [n == self._number for n in self._all(_NUMBER)]
+        looks, waits = self._all(_LOOKS), self._all(_SINCE)
+        running = [
+            looked if has_begun else 0.0
+            for looked, has_begun, since in zip(looks, begun, waits, strict=True)
+            if not has_begun or since != _ENDED
+        ]
+        return min(running, default=math.inf)
+
+    def others_wait(self, seconds: float) -> bool:
+        """Return whether each other rank has waited in MPI for so long, or has ended its call."""
+        own, before = self._board.rank, time.monotonic() - seconds
+        return all(
+            self._board.at(rank, _NUMBER) == self._number and self._board.at(rank, _SINCE) < before
+            for rank in self._ranks
+            if rank != own
+        )
 
     def ended(self) -> None:
         """Publish that this rank's call has ended."""

@@ -17,12 +17,8 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch.distributed import distributed_c10d
 
-from parlab.checks.base.refused_calls import (
-    CHANGED_BEFORE_WAIT,
-    FREED_BEFORE_WAIT,
-    NO_MEMORY,
-    NOT_CONTIGUOUS,
-)
+from parlab.checks.base import refused_calls
+from parlab.checks.base.paused_comm import no_pauses
 from parlab.ledger import Call, Ledger
 from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.ledger.torch_calls import group_call
@@ -111,7 +107,7 @@ class LateWork(dist.Work):
     def carry_out(self) -> None:
         self.done = True
         if any(_lacks(tensor) for tensor in self._tensors):
-            raise RuntimeError(f"{self._call.op}: {FREED_BEFORE_WAIT}")
+            raise RuntimeError(f"{self._call.op}: {refused_calls.FREED_BEFORE_WAIT}")
         self._work = self._do()
         self._work.wait()
         self._call.end = time.perf_counter()
@@ -146,12 +142,15 @@ class RecordingGroup(MPIGroup):
     """A late process group over the ranks of `comm`, which records calls in `events` and `ledger`.
 
     `ranks` are the members' numbers in the lab, which `dist.get_rank(group)` and others need.
+    `pause` is called before each message.
     """
 
-    def __init__(self, comm: MPI.Intracomm, ranks: list[int], ledger: Ledger) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, ranks: list[int], ledger: Ledger, pause: Callable = no_pauses
+    ) -> None:
         super().__init__(comm)
         self.events: list[Event] = []
-        self._ledger, self._started = ledger, 0
+        self._ledger, self._started, self._pause = ledger, 0, pause
         self._pending: list[LateWork] = []
         world = distributed_c10d._world
         world.pg_group_ranks[self] = {rank: number for number, rank in enumerate(ranks)}
@@ -188,7 +187,7 @@ class RecordingGroup(MPIGroup):
         tensors = list(_tensors(arguments))
         for tensor in tensors:
             if lacking := _lacks(tensor):
-                raise RuntimeError(f"{call.op}: {NO_MEMORY} ({lacking})")
+                raise RuntimeError(f"{call.op}: {refused_calls.NO_MEMORY} ({lacking})")
         self._ledger.enter(call)
         number, self._started = self._started, self._started + 1
         address = tensors[0].data_ptr() if tensors else 0
@@ -218,6 +217,7 @@ class RecordingGroup(MPIGroup):
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> LateWork:
         # Start the send now, unbuffered. Only its completion is late.
+        self._pause()
         tensor = _require_contiguous("send", tensors)
         sent = tensor.detach().clone()
         work = MPIGroup.send.__wrapped__(self, tensors, dst, tag)
@@ -226,7 +226,7 @@ class RecordingGroup(MPIGroup):
             changed = not _same_bytes(tensor, sent)
             work.wait()  # before raising: MPI reads the memory until then
             if changed:
-                raise RuntimeError(f"send: {CHANGED_BEFORE_WAIT}")
+                raise RuntimeError(f"send: {refused_calls.CHANGED_BEFORE_WAIT}")
             return work
 
         return self.start("send", (tensors, dst, tag), leave, work.is_completed)
@@ -251,7 +251,7 @@ def _require_contiguous(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
     """Return the only tensor. Raise RuntimeError unless it is contiguous: Gloo and NCCL need it."""
     (tensor,) = tensors
     if not tensor.is_contiguous():
-        raise RuntimeError(f"{op}: {NOT_CONTIGUOUS}, with strides {tensor.stride()}")
+        raise RuntimeError(f"{op}: {refused_calls.NOT_CONTIGUOUS}, with strides {tensor.stride()}")
     return tensor
 
 
@@ -287,7 +287,7 @@ def _late(name: str) -> Callable[..., LateWork]:
 
     @functools.wraps(inner)
     def operation(self: RecordingGroup, *arguments: Any, **named: Any) -> LateWork:
-        # For some operations, torch passes the options by keyword. They are the last argument.
+        # Torch may pass the options, which are the last argument, by keyword.
         arguments = (*arguments, *named.values())
         return self.start(name, arguments, lambda: inner(self, *arguments))
 

@@ -11,7 +11,8 @@ from parlab.checks.base.collective import gather
 from parlab.checks.base.deadlock import Standstill, next_call
 from parlab.checks.base.globals_used import global_names
 from parlab.checks.base.mistakes import COMMON, Finding
-from parlab.checks.base.unbuffered import UnbufferedComm, written
+from parlab.checks.base.paused_comm import Pauses, no_pauses, paused
+from parlab.checks.base.unbuffered import written
 from parlab.checks.base.verdict import Judge
 from parlab.checks.base.watchdog import Ended, agreed, run_watched
 from parlab.ledger import Call, Ledger
@@ -50,17 +51,34 @@ class Trial:
     """
 
     def __init__(
-        self, check: Judge, comm: MPI.Intracomm | None, ranks: list[int], *, unbuffered: bool
+        self,
+        check: Judge,
+        comm: MPI.Intracomm | None,
+        ranks: list[int],
+        *,
+        unbuffered: bool,
+        pauses: bool,
     ) -> None:
-        """With `unbuffered`, `comm` sends no message before the receiver has made its call."""
+        """
+        Args:
+            unbuffered: whether `comm` sends no message before the receiver has made its call.
+            pauses: whether a rank sleeps before some calls (see `paused_comm`). For `comm`, only
+                together with `unbuffered`.
+        """
         self.check, self.ranks, self.size = check, ranks, len(ranks)
         self._comm = comm
         self.rank = comm.rank if comm is not None else -1
         self.situation = f"with {self.size} rank" + "s" * (self.size > 1)
         self.ledger = Ledger()
-        watch = UnbufferedComm if unbuffered else WatchedComm
-        self.comm = None if comm is None else watch(comm, self.ledger)
+        check.trials_made += 1
+        self._pauses = Pauses(check.seed, check.trials_made, self.rank) if pauses else no_pauses
+        self.comm = None
+        if comm is not None and unbuffered:
+            self.comm = paused(comm, self.ledger, self._pauses)
+        elif comm is not None:
+            self.comm = WatchedComm(comm, self.ledger)
         self._group: RecordingGroup | None = None
+        self._standstill: Standstill | None = None  # of the call on this rank
         self.calls: list[list[Call]] = [[] for _ in ranks]
 
     @property
@@ -81,7 +99,7 @@ class Trial:
             from parlab.checks.base.late_group import RecordingGroup
 
             self.check.takes_group = True
-            self._group = RecordingGroup(self._comm, self.ranks, self.ledger)
+            self._group = RecordingGroup(self._comm, self.ranks, self.ledger, self._pauses)
         return self._group
 
     def close(self) -> None:
@@ -154,8 +172,8 @@ class Trial:
 
         ended = None
         if self.comm is not None:
-            standstill = board and Standstill(board, number, self.ranks, self._messages)
-            ended = run_watched(called, (), self.comm, seconds, self._messages, standstill)
+            self._standstill = board and Standstill(board, number, self.ranks, self._messages)
+            ended = run_watched(called, (), self.comm, seconds, self._messages, self._standstill)
         # Leave out the result: it may contain large arrays, and only this rank needs it.
         everyone = self.gather(ended and (ended.without_value(), self.ledger.calls))
         endings = agreed({rank: entry[0] for rank, entry in enumerate(everyone)})
@@ -168,6 +186,13 @@ class Trial:
         if (finding := self._waited()) is not None:
             self.fail(finding)
         return ended.value if ended else None
+
+    def others_wait(self, seconds: float) -> bool:
+        """Return whether the other ranks have waited in MPI for so long, or have ended the call.
+
+        Return False if that is unknown, because the ranks share no memory.
+        """
+        return self._standstill is not None and self._standstill.others_wait(seconds)
 
     def _messages(self) -> int:
         return self.ledger.made

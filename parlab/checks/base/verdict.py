@@ -12,14 +12,16 @@ from parlab.runtime.rank_names import by_value, ranks_text
 class CheckFailed(AssertionError):
     """An exercise is wrong. The message is the same on every rank and says what to look at."""
 
-    def __init__(self, exercise: str, finding: Finding) -> None:
+    def __init__(self, exercise: str, finding: Finding, repeat: str = "") -> None:
+        """`repeat` is the call that repeats the check with the same inputs and pauses."""
         name = f" [{finding.mistake}]" if finding.mistake else ""
         super().__init__(f"{exercise}{name}: {finding.text}")
-        self.exercise, self.finding = exercise, finding
+        self.exercise, self.finding, self.repeat = exercise, finding, repeat
 
     def _render_traceback_(self) -> list[str]:
         # IPython calls this. The frames of the check would only hide the message.
-        return str(self).splitlines()
+        again = [f"To try exactly this again: {self.repeat}"] if self.repeat else []
+        return [*str(self).splitlines(), *again]
 
 
 class Judge:
@@ -27,22 +29,28 @@ class Judge:
 
     Attributes:
         rank, world_size: of the lab.
+        seed: of `draw` and of the pauses before messages.
         draw: a random generator, in the same state on all ranks.
+        trials_made: how many trials were made, which the pauses depend on.
         takes_group: whether a trial on this rank has made a process group for the function.
         repeats_a_case: whether the next case of a trial will be tried twice.
     """
 
-    def __init__(self, key: str, function: Callable[..., Any]) -> None:
+    def __init__(self, key: str, function: Callable[..., Any], seed: int | None = None) -> None:
+        """Take a new seed if `seed` is None. Collective."""
         self.key, self.function = key, function
         comm = private_communicator()
         self.rank, self.world_size = comm.rank, comm.size
-        self.draw = Draw(fresh_seed())
+        self.seed = fresh_seed() if seed is None else seed
+        self.draw = Draw(self.seed)
         self.takes_group = False
+        self.trials_made = 0
         self.repeats_a_case = True  # once
 
     def fail(self, finding: Finding) -> None:
         """Raise CheckFailed. Every rank must call this with the same finding."""
-        raise CheckFailed(self.key, finding)
+        name = getattr(self.function, "__name__", self.key)
+        raise CheckFailed(self.key, finding, f"check.{self.key}({name}, seed={self.seed})")
 
     def agree(self, finding: Finding | None, place: tuple[int, int] | None = None) -> None:
         """Raise CheckFailed with the first rank's finding, if any rank has one. Collective.

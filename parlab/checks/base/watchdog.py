@@ -25,7 +25,8 @@ from parlab.checks.base.refused_calls import refusal
 
 STEP_SECONDS = 0.1  # between two searches for a deadlock
 LOOK_SECONDS = 0.25  # between the last look and revoking, so that all ranks look first
-PATIENCE = 3  # the factor for the time limit of a call that still sends messages
+PATIENCE = 3  # the factor for the time limit of a call that still sends messages, or cannot run
+LEAST_LOOKS = 0.2  # the share of its looks that a rank takes at least if the machine lets it run
 
 _LIBRARIES = (
     str(Path(__file__).resolve().parents[2]),
@@ -86,7 +87,8 @@ class _Watch:
     def _run(self) -> None:
         # Look twice: another rank's watchdog may free this rank before the second look. The call
         # may then return without an error, and the second look would not find it any more.
-        looks, sent = 0, 0
+        looks, sent, looked = 0, 0, 0.0
+        least = LEAST_LOOKS * self.seconds / 2 / STEP_SECONDS
         latest, next_look = self.begun + (PATIENCE - 0.5) * self.seconds, self.begun
         while looks < 2:
             next_look += self.seconds / 2
@@ -97,8 +99,11 @@ class _Watch:
             if stands_still:
                 break
             before, sent = sent, self.messages()
-            goes_on = looks == 1 and sent > before and time.monotonic() < latest
-            looks += not goes_on
+            goes_on = looks == 1 and sent > before
+            if self.standstill is not None:
+                looked, earlier = self.standstill.fewest_looks(), looked
+                goes_on = goes_on or looked - earlier < least
+            looks += not goes_on or time.monotonic() >= latest
         if not self.call_ended.wait(LOOK_SECONDS):
             _revoke(self.comm)
 
@@ -123,8 +128,9 @@ def run_watched(
 ) -> Ended:
     """Call `function(*arguments)`. Revoke `comm` if it raises or takes more than `seconds`.
 
-    A call whose number of `messages` grows is slow but not stuck, as on a busy machine. Its time
-    limit is `PATIENCE` times as long. If `standstill` finds a deadlock, `comm` is revoked at once.
+    A call whose number of `messages` grows is slow but not stuck, as on a busy machine. The same is
+    true if the machine does not run one of its ranks, as far as `standstill` shows. The time limit
+    is then `PATIENCE` times as long. If `standstill` finds a deadlock, `comm` is revoked at once.
     """
     watch = _Watch(comm, seconds, messages, standstill)
     try:

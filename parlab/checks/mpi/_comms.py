@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ RECEIVES = _methods_with("source") - SENDS
 def delayed(
     comm: MPI.Intracomm,
     ledger: Ledger,
-    sends: Sequence[float] = (),
-    receives: Sequence[float] = (),
+    sends: Iterable[float] = (),
+    receives: Iterable[float] = (),
 ) -> MPI.Intracomm:
     """Return `comm`, watched by `ledger`, on which messages start late.
 

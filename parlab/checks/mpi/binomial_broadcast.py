@@ -1,6 +1,7 @@
 """Exercise `binomial_broadcast`."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from parlab.checks.mpi._arrays import nothing_returned, random_numbers
 from parlab.checks.mpi._comms import LonelyComm, delayed
 from parlab.costs.collectives import ceil_log2
 
-LATE = 0.02  # seconds: long compared with a message
+# Rank 0 sends late: after the other ranks have waited for LATE seconds, or after MOST seconds.
+LATE, MOST, POLL_SECONDS = 0.15, 2.0, 0.01
 MORE_RANKS = (7, 13, 32)
 FORMS: list[tuple[tuple[int, ...], type]] = [
     ((7,), np.float64),
@@ -54,7 +56,7 @@ def binomial_broadcast(check: Check) -> str:
             broadcast(trial, root, *FORMS[root % len(FORMS)])
     with check.trial(unbuffered=True) as trial:
         if trial.rank == 0:
-            trial.comm = delayed(trial.comm._watched, trial.ledger, sends=[0.0, *[LATE] * 9])
+            trial.comm = delayed(trial.comm._watched, trial.ledger, after_the_others(trial))
         roots = {f"a broadcast from rank 0, then from {r}": r for r in range(1, trial.size)}
         for _, root in trial.cases(roots):
             two_broadcasts(trial, root)
@@ -83,6 +85,15 @@ def broadcast(trial: Trial, root: int, shape: tuple[int, ...], dtype: Any) -> No
         lambda: sent_whole(trial, x.nbytes),
         lambda: few_rounds(tree_rounds(sent_to(trial), root), trial.size),
     )
+
+
+def after_the_others(trial: Trial) -> Iterator[float]:
+    """Yield no delay for each send. All but the first are late, because this waits for others."""
+    while True:
+        yield 0.0
+        latest = time.monotonic() + MOST
+        while not trial.others_wait(LATE) and time.monotonic() < latest:
+            time.sleep(POLL_SECONDS)
 
 
 def two_broadcasts(trial: Trial, root: int) -> None:

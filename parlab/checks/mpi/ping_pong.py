@@ -51,7 +51,7 @@ def ping_pong(check: Check) -> str:
     """Check the messages, their order, and the time of round trips of a known length."""
     if check.world_size < 2:
         check.fail(observed("a ping-pong needs two ranks. Start two ranks or more"))
-    for number, trial in enumerate(check.trials(smallest=2, unbuffered=True)):
+    for number, trial in enumerate(check.trials(smallest=2, unbuffered=True, pauses=False)):
         # First both, so that a time that an earlier call measured is wrong.
         tried = PLAYS if number == 0 else [PLAYS[number % 2]]
         cases = {f"{n} repeats, rank 1 {late} late": (n, late) for n, late in tried}

@@ -34,7 +34,7 @@ answers.edit(
 )
 answers.edit("raises", "none_forgotten", (NONE, ""))
 answers.edit("default_group", "default_group", (REDUCE, REDUCE.replace(", group=ranks", "")))
-answers.edit(None, "product", (REDUCE, REDUCE.replace("p.grad,", "p.grad, dist.ReduceOp.MAX,")))
+answers.edit(None, "largest", (REDUCE, REDUCE.replace("p.grad,", "p.grad, dist.ReduceOp.MAX,")))
 answers.edit(
     "argument_changed", "parameters_too", (DIVIDE, DIVIDE + "            p.data -= p.grad\n")
 )
@@ -50,6 +50,27 @@ def padded_with_zeros(shared, own, all_ranks, replicas):
     dist.all_reduce(flat, group=all_ranks)
     for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         p.grad = part.view_as(p) / all_ranks.size()
+
+
+@answers.wrong("none_left")
+def none_stays(shared, own, all_ranks, replicas):
+    """A rank without a gradient contributes zeros, but does not get the result."""
+    for parameters, group in ((shared, all_ranks), (own, replicas)):
+        for p in parameters:
+            total = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(total, group=group)
+            if p.grad is not None:
+                p.grad = total / all_ranks.size()
+
+
+@answers.wrong("not_divided")
+def alone_not_divided(shared, own, all_ranks, replicas):
+    """Experts that only one rank has are left as they are."""
+    for parameters, group in ((shared, all_ranks), (own, replicas)):
+        for p in parameters if group.size() > 1 else ():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= all_ranks.size()
 
 
 def zeros_for_none(parameters):

@@ -121,6 +121,21 @@ def not_divided(probabilities_TE, experts_Tk, group):
     return means(probabilities_TE, experts_Tk, group, 1)
 
 
+@answers.wrong("own_shares_in_gradient")
+def gradient_of_own_loss(probabilities_TE, experts_Tk, group):
+    """The right value, with the gradient of the loss of this rank's own tokens."""
+    loss = answers.reference()(probabilities_TE.detach(), experts_Tk, group)
+    if not len(experts_Tk):
+        return loss + 0 * probabilities_TE.sum()
+    own = own_loss(probabilities_TE, experts_Tk)
+    return loss + own - own.detach()
+
+
+@answers.wrong("not_divided")
+def loss_times_ranks(probabilities_TE, experts_Tk, group):
+    return group.size() * answers.reference()(probabilities_TE, experts_Tk, group)
+
+
 @answers.wrong("tokens_sent")
 def every_token(probabilities_TE, experts_Tk, group):
     """All ranks get all tokens, padded to the same number."""

@@ -82,8 +82,10 @@ answers.edit(
     "sizes_first",
     (ARRIVED, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + ARRIVED),
 )
-answers.edit(None, "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}"))
-answers.edit(None, "gates_in_last", (LAST, "self.last = gates_Tk, experts_Tk"))
+answers.edit(
+    "wrong_shape", "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}")
+)
+answers.edit("wrong_shape", "gates_in_last", (LAST, "self.last = gates_Tk, experts_Tk"))
 answers.edit(
     None, "gates_of_one", ("slots_Tk, gates_Tk)\n", "slots_Tk, torch.ones_like(gates_Tk))\n")
 )

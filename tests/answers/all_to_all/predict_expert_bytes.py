@@ -19,7 +19,8 @@ answers.edit(
 answers.edit("one_choice", "one_choice_only", (CAPACITY, CAPACITY.replace(" * k", "")))
 answers.edit("one_choice", "needed_for_one_choice", (NEEDED, NEEDED.replace(" * k", "")))
 answers.edit("rounded_down", "rounded_down", (CAPACITY, CAPACITY.replace("math.ceil", "int")))
-answers.edit(None, "not_rounded", (CAPACITY, CAPACITY.replace("math.ceil", "")))
+answers.edit("not_whole", "not_rounded", (CAPACITY, CAPACITY.replace("math.ceil", "")))
+answers.edit(None, "at_most_the_tokens", (CAPACITY, f"min(tokens, {CAPACITY})"))
 answers.edit("elements", "numbers", (EXCHANGE, EXCHANGE.replace("4 * ", "")))
 answers.edit("own_part", "all_slots", ("(world_size - 1) / world_size", "1"))
 answers.edit(

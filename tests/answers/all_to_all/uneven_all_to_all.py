@@ -57,7 +57,7 @@ answers.edit(
 answers.edit("wrong_type", "rows_only", (RESULT, "return received"))
 answers.edit("wrong_dtype", "rows_of_float64", ("x.shape[1:]), x.dtype)", "x.shape[1:]))"))
 answers.edit(
-    None,
+    "all_counts",
     "all_counts_to_everybody",
     (
         COUNTS,

@@ -194,5 +194,5 @@ def around_the_watched_methods(x, comm):
 def half_of_it_seen(x, comm):
     flat = np.ascontiguousarray(x).reshape(-1)
     answers.reference("ring_reduce_scatter")(flat, comm)
-    answers.reference("ring_all_gather")(flat, MPI.Intracomm.Dup(comm))
+    answers.reference("ring_all_gather")(flat, MPI.Intracomm(comm).Dup())
     x[...] = flat.reshape(x.shape)
