@@ -1851,9 +1851,19 @@ def zigzag_positions(sequence: int, ranks: int) -> Tensor:
 # %%px
 check.zigzag_positions(zigzag_positions)
 
+
 # %% tags=["hidden-check"] exercise="zigzag_positions" points=1
 # %%px --timeout 20
+def zigzag_refuses(sequence, ranks):
+    try:
+        zigzag_positions(sequence, ranks)
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
 check.show_values(
+    refused=[zigzag_refuses(*sizes) for sizes in ((20, 4), (15, 5), (3, 1), (10, 4))],
     four=zigzag_positions(24, 4).tolist(),
     one=zigzag_positions(2, 1).tolist(),
     three=zigzag_positions(6, 3).tolist(),

@@ -46,7 +46,7 @@ MISTAKES = Mistakes(
         "count more: use `merge`"
     ),
     wrong_neighbor=(
-        "rank {rank} {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
+        "it {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
         "numbers in the group, while `dst` and `src` are numbers in the whole job"
     ),
     once_too_often=(
@@ -220,15 +220,19 @@ def _neighbors(rank: int, ranks: int, calls: list[Call]) -> Finding | None:
             (RECEIVES, "receives from", (rank - 1) % ranks),
         ):
             if call.op in ops and call.peer != right:
-                return MISTAKES.wrong_neighbor(rank=rank, does=does, got=call.peer, right=right)
+                return MISTAKES.wrong_neighbor(does=does, got=call.peer, right=right)
     return None
 
 
 def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
     """Explain why ranks wait forever. Collective over the lab."""
     own = _neighbors(trial.rank, trial.size, trial.ledger.calls) if trial.takes_part else None
-    found, outcome = next(filter(None, trial.gather(own)), None), ending(endings)
-    return found and outcome and Finding(f"{found.text}\n{outcome.text}", found.mistake)
+    found = [(rank, one) for rank, one in enumerate(trial.gather(own)) if one is not None]
+    outcome = ending(endings)
+    if not found or outcome is None:
+        return None
+    rank, one = found[0]
+    return Finding(f"rank {rank}: {one.text}\n{outcome.text}", one.mistake)
 
 
 def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding | None:
