@@ -227,7 +227,7 @@ def _neighbors(rank: int, ranks: int, calls: list[Call]) -> Finding | None:
 def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
     """Explain why ranks wait forever. Collective over the lab."""
     own = _neighbors(trial.rank, trial.size, trial.ledger.calls) if trial.takes_part else None
-    found = [(rank, one) for rank, one in enumerate(trial.gather(own)) if one is not None]
+    found = [(rank, one) for rank, one in enumerate(trial.gather(own)) if one]
     outcome = ending(endings)
     if not found or outcome is None:
         return None
@@ -281,8 +281,7 @@ def _memory(case: Case, run: Run) -> Finding | None:
 
 
 def _refusals(trial: Trial) -> None:
-    n, length = trial.size, 4
-    right = (n, length)
+    right = n, length = trial.size, 4
     for shape in ((n + 1, length), (n, length + 2), (n * length,)):
         positions = torch.arange(torch.Size(shape).numel()).view(shape)
         inputs = torch.ones(3, 1, length, 1, 2)
@@ -295,6 +294,6 @@ def _refusals(trial: Trial) -> None:
             what=f"positions of shape {shape}, not {right}",
             seconds=SECONDS,
         )
-        text = f"it raises ValueError: {error}. It does not name `positions`"
-        named = "positions" in error
-        trial.require(lambda named=named, text=text: None if named else observed(text))
+        unnamed = observed(f"it raises ValueError: {error}. It does not name `positions`")
+        found = None if "positions" in error else unnamed
+        trial.require(lambda found=found: found)
