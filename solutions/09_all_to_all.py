@@ -1747,12 +1747,16 @@ def ring_values(positions, group):
     ]
     q, k, v = (x.to(device).requires_grad_() for x in inputs)
 
-    def watched(*given):
-        blocks.append(given[-1] is not None and int(given[-1].sum()))
-        return attend(*given)
+    def watched(function):
+        def call(*given, **named):
+            *_, visible = *given, *named.values()
+            blocks.append(visible is not None and int(visible.sum()))
+            return function(*given, **named)
+
+        return call
 
     with ledger:
-        out = ring_attention(q, k, v, positions, group, watched)
+        out = ring_attention(q, k, v, positions, group, watched(attend), watched(attend_backward))
         sent = [ledger.bytes_sent()]
         (out * (k.detach() + rank)).sum().backward()
         sent.append(ledger.bytes_sent() - sent[0])
@@ -1858,9 +1862,19 @@ def zigzag_positions(sequence: int, ranks: int) -> Tensor:
 # %%px
 check.zigzag_positions(zigzag_positions)
 
+
 # %% tags=["hidden-check"] exercise="zigzag_positions" points=1
 # %%px --timeout 20
+def zigzag_refuses(sequence, ranks):
+    try:
+        zigzag_positions(sequence, ranks)
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
 check.show_values(
+    refused=[zigzag_refuses(*sizes) for sizes in ((20, 4), (15, 5), (3, 1), (10, 4))],
     four=zigzag_positions(24, 4).tolist(),
     one=zigzag_positions(2, 1).tolist(),
     three=zigzag_positions(6, 3).tolist(),
