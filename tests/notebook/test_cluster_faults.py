@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from parlab.cluster.freeing import PATIENCE_SECONDS
 from tests.conftest import wait_until
 from tests.support.kernel import Notebook, Ran
 from tests.support.nightly import cases
@@ -36,10 +37,12 @@ def in_time(notebook: Notebook, ran: Ran, deadline: float) -> bool:
     """Return True if the cell ended within two seconds of its deadline.
 
     A busy machine gets more time, in proportion to the processes for each core and to the time that
-    an empty cell takes.
+    an empty cell takes. On it, the ranks themselves may get more time before they are given up.
     """
     share = max(1.0, os.getloadavg()[0] / os.cpu_count())
-    return ran.seconds < deadline + 2 * share + 20 * notebook.run("%%px\npass").seconds
+    patience = PATIENCE_SECONDS if share > 1 else 0
+    limit = deadline + patience + 2 * share + 20 * notebook.run("%%px\npass").seconds
+    return ran.seconds < limit
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +222,7 @@ def test_one_rank_raises_while_others_wait(notebook: Notebook):
     assert ran.text == "[all ranks] before\n"
     assert "rank 1: ZeroDivisionError: division by zero\n  line 4: 1 / 0" in ran.message
     assert "ranks 0, 2, 3  line 5: comm.allreduce(1)" in ran.message
-    assert ran.seconds < 10, "it does not wait for the deadline"
+    assert ran.seconds < 30, "it does not wait for the deadline"
     works_and_keeps(notebook, held=True)
 
 
@@ -279,7 +282,7 @@ def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name
     assert expected in ran.message
     assert "ranks 0, 1, 3  line 4: comm.Barrier()" in ran.message or "line" in ran.message
     assert "`held`" in ran.message, "it names the lost variable"
-    assert ran.seconds < 5
+    assert ran.seconds < 30, "it does not wait for the deadline"
     works_and_keeps(notebook, held=False)
 
 
@@ -576,9 +579,13 @@ def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
-def test_a_noblock_cell_is_stopped_with_the_others(notebook: Notebook):
-    ran = notebook.run("%%px --noblock --targets 1\nearly = 1\nwhile True: pass")
+def test_a_noblock_cell_is_stopped_with_the_others(notebook: Notebook, tmp_path: Path):
+    flag = tmp_path / "begun"
+    ran = notebook.run(
+        f"%%px --noblock --targets 1\nearly = os.mkdir({str(flag)!r}) or 1\nwhile True: pass"
+    )
     assert ran.status == "ok", ran.message
+    wait_until(flag.exists, 30, "the cell")
     ran = notebook.run("%%px --timeout 2 --targets 0,2,3\ncomm.Barrier()")
     assert ran.error == "DeadlineExceeded"
     assert (
