@@ -23,7 +23,7 @@ cases = Cases()
 CALL = 0.1
 NETWORK = Network(2, 2, Link(0, 0.1e-3 / 4), Link(0, 1e-3 / 4), CALL)
 LATE = 0.08  # tolerated delay compared with the model (s)
-TRIES = 4
+TRIES = 12
 NUMBERS = 100  # 0.1 s between nodes
 
 
