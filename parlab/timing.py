@@ -49,11 +49,15 @@ def fastest_seconds(
     return {name: min(seconds) for name, seconds in spent.items()}
 
 
+def at_most(rounds: int) -> int:
+    """Return `rounds`, or PARLAB_ROUNDS if that is less."""
+    return min(rounds, int(os.environ.get("PARLAB_ROUNDS", rounds)))
+
+
 def _spent(
     functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int
 ) -> dict[str, list[float]]:
-    if most := os.environ.get("PARLAB_ROUNDS"):
-        rounds, warm_up = min(rounds, int(most)), min(warm_up, 1)
+    rounds, warm_up = at_most(rounds), at_most(warm_up)
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(warm_up + rounds):
         for name, function in functions.items():
