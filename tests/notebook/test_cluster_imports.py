@@ -108,7 +108,7 @@ def test_after_an_interrupted_import_new_ranks_start_and_do_not_repeat_it(
 ) -> None:
     sent = notebook.send("%%px\nimport json\nimport waiting\nimport csv")
     flags = [folder / f"importing-{rank}" for rank in range(4)]
-    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the import")
+    wait_until(lambda: all(flag.exists() for flag in flags), 60, "the import")
     notebook.interrupt()
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted"

@@ -59,7 +59,7 @@ def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(
     begins = f"os.mkdir({str(flag)!r} + str(rank))"
     ran = notebook.run(f"%%px --noblock\nif rank % 3 == 0:\n    {begins} or comm.recv(source=rank)")
     assert ran.status == "ok", ran.message
-    wait_until(lambda: all(Path(f"{flag}{rank}").exists() for rank in (0, 3)), 30, "the cell")
+    wait_until(lambda: all(Path(f"{flag}{rank}").exists() for rank in (0, 3)), 60, "the cell")
     ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded"
     expected = (

@@ -230,7 +230,7 @@ def test_an_impossible_repair_is_explained_after_the_cells_own_error(
     flag = tmp_path / "begun"
     busy = notebook.run(f"%%px --noblock --targets 3\nos.mkdir({str(flag)!r})\nwhile True: pass")
     assert busy.status == "ok", busy.message
-    wait_until(flag.exists, 30, "the cell")
+    wait_until(flag.exists, 60, "the cell")
     ran = notebook.run("%%px --targets 0:3\ncomm.Free()\n1 / 0")
     assert ran.error == "RankDied"
     assert "ZeroDivisionError" in ran.message

@@ -48,7 +48,7 @@ def send_and_wait_until_running(notebook: Notebook, folder: Path, code: str) -> 
     )
     assert ran.status == "ok", ran.message
     sent = notebook.send(f"%%px --timeout 100\n{code}")
-    wait_until(lambda: all(flag.stat().st_mtime for flag in flags), 30, "the cell")
+    wait_until(lambda: all(flag.stat().st_mtime for flag in flags), 60, "the cell")
     return sent
 
 
@@ -110,7 +110,7 @@ def test_stop_ends_a_loop_that_catches_exceptions(
             f"        get_ipython().run_cell_magic('px', '--timeout 100', {wait!r})\n"
             "    except Exception as error:\n        print('went on after', error)"
         )
-        wait_until(flag.exists, 30, "the cell")
+        wait_until(flag.exists, 60, "the cell")
         notebook.interrupt()
         ran = notebook.wait(sent)
     finally:
@@ -178,7 +178,7 @@ def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
         ran = notebook.run(f"threading.Thread(target=press, args=({presses},)).start()\n{call}")
         assert ran.error == "RankInterrupted", ran.message
         assert "No ranks are running any more" in ran.message
-        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+        wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
         started(notebook, 2)
         ran = notebook.run("%%px\nfrom parlab.rank import comm\nprint(comm.allreduce(1))")
         assert ran.text == "[all ranks] 2\n", ran.message

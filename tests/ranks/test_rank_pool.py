@@ -115,7 +115,7 @@ def test_ranks_end_with_their_children_though_mpiexec_is_gone() -> None:
         [mpiexec] = {psutil.Process(one).parent() for one in pids[:2]}
         mpiexec.suspend()  # so that it cannot end the ranks
         mpiexec.kill()
-    _, left = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], 10)
+    _, left = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], 60)
     assert left == []
 
 

@@ -14,7 +14,7 @@ LAB_RANKS = 4
 GIB = 2**30
 ENOUGH_MEMORY = 4 * GIB  # four ranks, each with torch loaded, and a browser
 ENOUGH_SHARED_MEMORY = GIB // 4
-PROGRAM_TIMEOUT = 60  # seconds, on a busy machine
+PROGRAM_TIMEOUT = 10  # seconds
 
 
 def cores() -> Finding:
