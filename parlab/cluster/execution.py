@@ -83,7 +83,7 @@ class Execution:
 
     def _wait(self) -> Ending:
         """Wait until the cell ends or must be stopped, and return which of them happened."""
-        grace_ends = None
+        failed = grace_ends = None
         while self.replies.running():
             if self._stop.presses:
                 return Ending.INTERRUPTED
@@ -95,9 +95,9 @@ class Execution:
             if self._is_late():
                 # The cell may have finished while the ranks were asked for their stacks.
                 return Ending.DEADLINE if self.replies.running() else Ending.FINISHED
-            if grace_ends is None and self.replies.errors():
-                grace_ends = time.monotonic() + GRACE_SECONDS
+            if failed is None and self.replies.errors():
                 failed = time.monotonic()
+                grace_ends = failed + GRACE_SECONDS
             if grace_ends is not None and time.monotonic() >= grace_ends:
                 if time.monotonic() > failed + BEGIN_SECONDS or not self._some_have_not_begun():
                     return Ending.FAILED
