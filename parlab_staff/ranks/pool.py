@@ -103,10 +103,11 @@ class RankPool:
         """
         if not self._processes:
             self.start()
-        name = function if isinstance(function, str) else _name_of(function)
+        if not isinstance(function, str):
+            function = f"{function.__module__}:{function.__qualname__}"
         # Count from before the ranks begin, so that none of them ends itself before this time.
         limit = time.monotonic() + seconds
-        self._send({"function": name, "arguments": arguments, "seconds": seconds})
+        self._send({"function": function, "arguments": arguments, "seconds": seconds})
         values = self._answers(limit, gave_up, grace_seconds)
         if self._frees:
             # If the ranks do not recover, the values count, and the next call starts new ranks.
@@ -145,8 +146,8 @@ class RankPool:
             environments = [base | mpirun.environment(self.n, base, folder=folder)]
             program = mpirun.command(self.n, *program)
         else:
-            numbers = [str(rank) for rank in range(self.n)]
-            environments = [base | {"RANK": rank, "LOCAL_RANK": rank} for rank in numbers]
+            names = ("RANK", "LOCAL_RANK")
+            environments = [base | dict.fromkeys(names, str(rank)) for rank in range(self.n)]
         for environment in environments:
             self._processes.append(
                 subprocess.Popen(
@@ -288,16 +289,10 @@ class _Connection:
         try:
             while self.socket.recv(2**16):
                 pass
-        except TimeoutError:
-            return False
-        except OSError:
-            pass
+        except OSError as error:
+            return not isinstance(error, TimeoutError)
         return True
 
     def close(self) -> None:
         self._lines.close()
         self.socket.close()
-
-
-def _name_of(function: Callable) -> str:
-    return f"{function.__module__}:{function.__qualname__}"
