@@ -30,8 +30,7 @@ from parlab.runtime.paths import ROOT
 START_SECONDS = 300.0  # a start takes this long on a busy machine, and usually a few seconds
 SPARE_SECONDS = 12.0  # after the time limit of a call, so that ranks can end or free themselves
 GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
-END_SECONDS = 2.0
-OUTPUT_SECONDS = 10.0  # for what mpiexec has not copied yet, after a rank has ended
+END_SECONDS, OUTPUT_SECONDS = 2.0, 10.0  # to end, and to copy the last output to the log
 POLL_SECONDS = 0.2
 SHARED_MEMORY = "/dev/shm"
 
@@ -252,9 +251,9 @@ class RankPool:
         """End the ranks. Return the error that says why. `ended` are the ranks that crashed."""
         if ended or kind == "crashed":
             # mpiexec ends when it has copied what the ranks printed, which is after they ended.
-            process = self._processes[ended[0] if ended and not self._mpi else 0]
+            first = ended[0] if ended and not self._mpi else 0
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(OUTPUT_SECONDS)
+                self._processes[first].wait(OUTPUT_SECONDS)
         endings = [f"rank {rank} ended{self._how_ended(rank)}" for rank in ended]
         self._log.seek(0)
         output = "\n".join([*errors, self._log.read()[-6000:]])
