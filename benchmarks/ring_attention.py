@@ -17,7 +17,7 @@ from benchmarks import Pair, benchmark
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 20e-3  # seconds c
+BLOCK = 50e-3  # seconds c; long, because a step also takes a millisecond or two on a busy machine
 SHAPE = (1, 64, 4, 16)  # batch, tokens of a rank, heads, head size
 
 

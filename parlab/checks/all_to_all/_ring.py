@@ -1,9 +1,9 @@
 """Sequences that are split among ranks, and what a learner's ring attention does with them."""
 
+import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -72,12 +72,9 @@ class Case:
         """Return which of all keys the queries of `rank` see, (S/N, S)."""
         return torch.cat([self.visible(rank, owner) for owner in range(self.ranks)], 1)
 
+    @functools.cached_property
     def gradients(self) -> list[list[Tensor]]:
-        """Return the gradients of q, k, and v, for each rank."""
-        return self._gradients
-
-    @cached_property
-    def _gradients(self) -> list[list[Tensor]]:
+        """The gradients of q, k, and v, for each rank."""
         parts = [self.part_of_gradients(rank) for rank in range(self.ranks)]
         of_k, of_v = (sum(part[i] for part in parts) for i in (1, 2))
         return [[parts[r][0], of_k[r], of_v[r]] for r in range(self.ranks)]
@@ -94,7 +91,7 @@ class Case:
 
     def gradients_of_blocks(self, rank: int) -> list[Tensor]:
         """Return the gradients if each block had its own softmax."""
-        of_q, of_own = torch.zeros_like(self.q[rank]), []
+        of_q = torch.zeros_like(self.q[rank])
         of_kv = [torch.zeros_like(self.k[rank]) for _ in range(2)]
         for owner in range(self.ranks):
             of_q += self._of_block(rank, owner)[0]
@@ -121,19 +118,17 @@ def attention(
     return torch.einsum("baqk,bkad->bqad", probabilities, v)
 
 
-def by_block(case: Case, rank: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the output and the lse of each block, in the order of the owners."""
+def by_block(case: Case, rank: int) -> list[Tensor]:
+    """Return the output of each block alone, in the order of the owners."""
     found = []
     for owner in range(case.ranks):
         given = (case.q[rank], case.k[owner], case.v[owner])
-        out, lse = block_attention.attend(
-            *(x.transpose(1, 2) for x in given), case.visible(rank, owner)
-        )
-        found.append((out.transpose(1, 2), lse))
+        mask = case.visible(rank, owner)
+        out, _ = block_attention.attend(*(x.transpose(1, 2) for x in given), mask)
+        found.append(out.transpose(1, 2))
     return found
 
 
-# How the tokens of a sequence are shared out: from the number of ranks and the length of a rank.
 def _consecutive(trial: Trial, length: int) -> Tensor:
     return torch.arange(trial.size * length).view(trial.size, length)
 
@@ -148,16 +143,12 @@ def _drawn(trial: Trial, length: int) -> Tensor:
     return torch.tensor(order).view(trial.size, length)
 
 
-def _unmasked(trial: Trial, length: int) -> None:
-    return None
-
-
 LAYOUTS: dict[str, Callable[[Trial, int], Tensor | None]] = {
     "consecutive tokens": _consecutive,
-    "no mask": _unmasked,
+    "no mask": lambda trial, length: None,
     "tokens in zigzag layout": _zigzag,
     "tokens in no order": _drawn,
-    "no mask, in float32": _unmasked,
+    "no mask, in float32": lambda trial, length: None,
 }
 
 
@@ -203,6 +194,23 @@ class Run:
     progress: dict[str, list[Progress]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
     alive: dict[str, list[int]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
     kept: int = 0
+
+
+@functools.cache
+def import_all() -> None:
+    """Import the modules that torch imports at first use, which takes long on a busy machine."""
+    with LiveStorages():
+        _Identity.apply(torch.zeros(1, requires_grad=True)).backward()
+
+
+class _Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
 
 
 def passes(trial: Trial, case: Case) -> Run:

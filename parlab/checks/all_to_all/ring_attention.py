@@ -8,6 +8,7 @@ from torch import Tensor
 
 from parlab.checks.all_to_all import _ring
 from parlab.checks.all_to_all._ring import Case, Run, attention, by_block
+from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import only_messages
@@ -15,6 +16,9 @@ from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
+from parlab.checks.base.watchdog import Ended
+from parlab.ledger import Call
+from parlab.ledger.calls import RECEIVES, SENDS
 
 SECONDS = 10.0
 
@@ -40,6 +44,10 @@ MISTAKES = Mistakes(
     not_merged=(
         "the results of the blocks are added or averaged. Blocks with a larger sum of exponentials "
         "count more: use `merge`"
+    ),
+    wrong_neighbor=(
+        "it {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
+        "numbers in the group, while `dst` and `src` are numbers in the whole job"
     ),
     once_too_often=(
         "the {which} pass sends {got} messages, expected {right}: after the last step, nobody "
@@ -85,6 +93,7 @@ MISTAKES = Mistakes(
 @check_of(MISTAKES)
 def ring_attention(check: Check) -> str:
     """Check values, messages, overlap, and memory, with tokens in several orders."""
+    _ring.import_all()
     for trial in check.trials():
         for name, make in trial.cases(_ring.LAYOUTS):
             _one_case(trial, _ring.drawn(trial, make, name))
@@ -97,7 +106,8 @@ def ring_attention(check: Check) -> str:
 
 
 def _one_case(trial: Trial, case: Case) -> None:
-    run = trial.run_function(partial(_ring.passes, trial, case), seconds=SECONDS)
+    passes, waiting = partial(_ring.passes, trial, case), partial(_waiting, trial)
+    run = trial.run_function(passes, seconds=SECONDS, explain=waiting)
     ranks, own = trial.size, trial.rank
     trial.require(
         lambda: only_messages(trial),
@@ -109,12 +119,12 @@ def _one_case(trial: Trial, case: Case) -> None:
         lambda: _gradients(case, run, own),
         lambda: _blocks(case, run, "forward", own),
         lambda: _blocks(case, run, "backward", own),
-        lambda: _neighbors(trial),
+        lambda: _neighbors(own, ranks, trial.calls[own]),
         lambda: _messages(run, "forward", ranks - 1, ranks - 1, case.block_bytes),
         lambda: _messages(run, "backward", 0, (2 * ranks - 1) * (ranks > 1), case.block_bytes),
+        lambda: _memory(case, run),
         lambda: _overlap(run, "forward", ranks),
         lambda: _overlap(run, "backward", ranks),
-        lambda: _memory(case, run),
     )
 
 
@@ -144,7 +154,7 @@ def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
     only_own = right & (owners == own)
     yield "own_block_only", attention(case, own, only_own)
     yield "one_missing", attention(case, own, right & (owners != (own + 1) % ranks))
-    outs = [out for out, _ in by_block(case, own)]
+    outs = by_block(case, own)
     owners = [(own - step) % ranks for step in range(ranks)]
     in_order = [outs[owner] for owner in owners if case.visible(own, owner).any()]
     halved = in_order[0]
@@ -158,7 +168,7 @@ def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
 
 def _gradients(case: Case, run: Run, own: int) -> Finding | None:
     found = []
-    right = case.gradients()
+    right = case.gradients
     for index, name in enumerate("qkv"):
         title = f"the gradient of {name}"
         one = explained(
@@ -203,16 +213,26 @@ def _blocks(case: Case, run: Run, which: str, own: int) -> Finding | None:
     return None
 
 
-def _neighbors(trial: Trial) -> Finding | None:
-    right, left = (trial.rank + 1) % trial.size, (trial.rank - 1) % trial.size
-    for calls, name, peer in (
-        (trial.sends(trial.rank), "sends to", right),
-        (trial.receives(trial.rank), "receives from", left),
-    ):
-        for call in calls:
-            if call.peer != peer:
-                return observed(f"it {name} rank {call.peer}, expected rank {peer}")
+def _neighbors(rank: int, ranks: int, calls: list[Call]) -> Finding | None:
+    for call in calls:
+        for ops, does, right in (
+            (SENDS, "sends to", (rank + 1) % ranks),
+            (RECEIVES, "receives from", (rank - 1) % ranks),
+        ):
+            if call.op in ops and call.peer != right:
+                return MISTAKES.wrong_neighbor(does=does, got=call.peer, right=right)
     return None
+
+
+def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
+    """Explain why ranks wait forever. Collective over the lab."""
+    own = _neighbors(trial.rank, trial.size, trial.ledger.calls) if trial.takes_part else None
+    found = [(rank, one) for rank, one in enumerate(trial.gather(own)) if one]
+    outcome = ending(endings)
+    if not found or outcome is None:
+        return None
+    rank, one = found[0]
+    return Finding(f"rank {rank}: {one.text}\n{outcome.text}", one.mistake)
 
 
 def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding | None:
@@ -261,8 +281,7 @@ def _memory(case: Case, run: Run) -> Finding | None:
 
 
 def _refusals(trial: Trial) -> None:
-    n, length = trial.size, 4
-    right = (n, length)
+    right = n, length = trial.size, 4
     for shape in ((n + 1, length), (n, length + 2), (n * length,)):
         positions = torch.arange(torch.Size(shape).numel()).view(shape)
         inputs = torch.ones(3, 1, length, 1, 2)
@@ -275,6 +294,6 @@ def _refusals(trial: Trial) -> None:
             what=f"positions of shape {shape}, not {right}",
             seconds=SECONDS,
         )
-        text = f"it raises ValueError: {error}. It does not name `positions`"
-        named = "positions" in error
-        trial.require(lambda named=named, text=text: None if named else observed(text))
+        unnamed = observed(f"it raises ValueError: {error}. It does not name `positions`")
+        found = None if "positions" in error else unnamed
+        trial.require(lambda found=found: found)

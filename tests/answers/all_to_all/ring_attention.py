@@ -241,7 +241,13 @@ answers.edit(
     says="there is only one rank",
 )
 answers.edit(
-    None,
+    "wrong_neighbor",
+    "numbers_of_the_job",
+    ("group_dst=(rank", "dst=(rank"),
+    ("group_src=(rank", "src=(rank"),
+)
+answers.edit(
+    "wrong_neighbor",
     "the_other_way_around",
     ("(rank + 1) % ranks)", "(rank - 1) % ranks)"),
     ("group_src=(rank - 1)", "group_src=(rank + 1)"),

@@ -29,7 +29,7 @@ answers.edit("wrong_type", "a_list", (CONCATENATED, f"{CONCATENATED}.tolist()"))
 answers.edit(
     None,
     "nothing_named",
-    ('f"sequence {sequence} does not divide into {2 * ranks} chunks"', '"this does not divide"'),
+    ('f"sequence {sequence} does', 'f"{sequence} tokens do'),
     says="does not name `sequence`",
 )
 
@@ -53,7 +53,7 @@ def shortened(sequence, ranks):
 def a_loop(sequence, ranks):
     length, rest = divmod(sequence, 2 * ranks)
     if rest:
-        raise ValueError(f"{sequence} tokens are not a multiple of {2 * ranks}")
+        raise ValueError(f"a sequence of {sequence} tokens on {ranks} ranks")
     rows = []
     for r in range(ranks):
         late = 2 * ranks - 1 - r
