@@ -5,8 +5,12 @@
 
 The functions take turns, so that what else the machine does slows all of them alike. Each call
 starts on all ranks together, and the slowest rank counts.
+
+With PARLAB_ROUNDS=1 in the environment, each function is measured once, after one call that does
+not count. Tests of whole labs set it, because they compare no times.
 """
 
+import os
 import statistics
 import sys
 import time
@@ -45,9 +49,15 @@ def fastest_seconds(
     return {name: min(seconds) for name, seconds in spent.items()}
 
 
+def at_most(rounds: int) -> int:
+    """Return `rounds`, or PARLAB_ROUNDS if that is less."""
+    return min(rounds, int(os.environ.get("PARLAB_ROUNDS", rounds)))
+
+
 def _spent(
     functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int
 ) -> dict[str, list[float]]:
+    rounds, warm_up = at_most(rounds), at_most(warm_up)
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(warm_up + rounds):
         for name, function in functions.items():

@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -8,6 +9,13 @@ import pytest
 
 from tests.support.built_book import full_book, sources, student_book  # noqa: F401, for all tests
 from tests.support.kernel import Notebook
+
+
+@pytest.fixture(autouse=True)
+def same_random_tensors() -> None:
+    """Draw the same numbers in whatever order the tests of a process run."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,23 @@ import time
 from collections.abc import Callable
 
 from parlab.cluster.freeing import Freeing
-from parlab.cluster.import_time import ImportTime
-from parlab.cluster.locations import cell_line, in_import, in_torch, is_in, outside_cells, where
+from parlab.cluster.import_time import BEGIN_SECONDS, ImportTime
+from parlab.cluster.locations import (
+    cell_line,
+    has_not_begun,
+    in_import,
+    in_torch,
+    is_in,
+    outside_cells,
+    where,
+)
 from parlab.cluster.outcome import Ending, Outcome
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import StopButton
 from parlab.rank.engine.supervisor import STOPPED
 
-# When a rank raises an error, others may wait for it. They get this long to end by themselves.
+# When a rank raises an error, others may wait for it. They get this long to end by themselves, and
+# longer if a busy machine has not let one of them begin.
 GRACE_SECONDS = 1.0
 NOT_BEGUN = (
     "had not begun this cell, because it ran an earlier `--noblock` cell, which was stopped as "
@@ -74,7 +83,7 @@ class Execution:
 
     def _wait(self) -> Ending:
         """Wait until the cell ends or must be stopped, and return which of them happened."""
-        grace_ends = None
+        failed = grace_ends = None
         while self.replies.running():
             if self._stop.presses:
                 return Ending.INTERRUPTED
@@ -86,13 +95,20 @@ class Execution:
             if self._is_late():
                 # The cell may have finished while the ranks were asked for their stacks.
                 return Ending.DEADLINE if self.replies.running() else Ending.FINISHED
-            if grace_ends is None and self.replies.errors():
-                grace_ends = time.monotonic() + GRACE_SECONDS
+            if failed is None and self.replies.errors():
+                failed = time.monotonic()
+                grace_ends = failed + GRACE_SECONDS
             if grace_ends is not None and time.monotonic() >= grace_ends:
-                return Ending.FAILED
+                if time.monotonic() > failed + BEGIN_SECONDS or not self._some_have_not_begun():
+                    return Ending.FAILED
+                grace_ends = time.monotonic() + GRACE_SECONDS
             deadline = self._end + self._imports.seconds
             self._next_change(min(grace_ends or deadline, deadline))
         return Ending.FINISHED
+
+    def _some_have_not_begun(self) -> bool:
+        stacks = self.session.channel.stacks(self.replies.running())
+        return any(map(has_not_begun, stacks.values()))
 
     def _all_dead_or_done(self) -> bool:
         return not set(self.replies.running()) - set(self.session.channel.deaths())

@@ -25,8 +25,8 @@ PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of CPU time in one step: more than the handling of an interrupt takes
 HANDLED_SECONDS = 0.2  # of CPU time: a rank that has used this much had time to handle interrupts
 LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
-FREE_SECONDS = 1.0  # for ranks that have ended their cells to answer a call
-CALL_SECONDS = 5.0  # for a free rank to answer a call, even on a busy machine
+FREE_SECONDS = 10.0  # for ranks that have ended their cells to answer a call, on a busy machine
+CALL_SECONDS = 15.0  # for a free rank to answer a call, even on a busy machine
 RECOVERY_SECONDS = 30.0  # to restart torch's groups, which takes long on a busy machine
 STILL_BUSY = (
     "Stopping. The ranks have up to ten seconds to finish what they are computing. Press stop "

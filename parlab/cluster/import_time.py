@@ -1,17 +1,22 @@
-"""Measures how long ranks import modules in a cell, so that the deadline does not count that time.
+"""Measures the time that a cell's deadline does not count, because ranks import or have not begun.
 
 A first `import torch` takes two seconds on an idle machine and a minute on a busy one, and a rank
 that is stopped inside an import is lost. Imports therefore extend the deadline, by at most
 `LIMIT_SECONDS`: an import that takes longer hangs. The time that a learner's own module computes
 while it is imported does count, because the module may train, or wait for another rank.
+
+A busy machine may not run a rank for seconds. If a rank has not begun its cell at the deadline, the
+others may be waiting for it, so the cell's time starts again. It does so once, and for short times
+until `BEGIN_SECONDS` have passed, since a rank may also be unable to begin.
 """
 
 import time
 
 from parlab.cluster.channel import Channel
-from parlab.cluster.locations import is_importing
+from parlab.cluster.locations import has_not_begun, is_importing
 
 LIMIT_SECONDS = 300.0
+BEGIN_SECONDS = 10.0
 # A rank whose import holds Python's lock answers after half a second, and later on a busy machine.
 # A rank that does not answer in time may still be importing, so it is asked again.
 ANSWER_SECONDS = 1.0
@@ -19,7 +24,9 @@ ASKED_AGAIN = 3
 
 
 class ImportTime:
-    """Finds out at the deadline whether ranks are importing. If so, the cell's time starts again.
+    """Finds out at the deadline whether ranks are importing or have not begun.
+
+    If so, the cell's time starts again.
 
     It does not ask earlier, because a request for a stack interrupts the rank, and a cell that
     finishes in time should not be disturbed. All the time before the request counts as imports,
@@ -40,7 +47,7 @@ class ImportTime:
         return self._importing
 
     def extends_deadline(self, ranks: list[int]) -> bool:
-        """Return True if one of `ranks` is importing, or was at the last request.
+        """Return True if one of `ranks` is importing, or was at the last request, or has not begun.
 
         In that case, the time up to now does not count. Also return True if a rank has not answered
         yet.
@@ -53,7 +60,11 @@ class ImportTime:
             self._unanswered += 1
             return True
         self._unanswered = 0
-        if not (self._importing or before):
+        passed = time.monotonic() - self._started
+        late = any(map(has_not_begun, stacks.values())) and (
+            self.seconds == 0 or passed < BEGIN_SECONDS
+        )
+        if not (self._importing or before or late):
             return False
-        self.seconds = time.monotonic() - self._started
+        self.seconds = passed
         return self.seconds < LIMIT_SECONDS

@@ -102,6 +102,11 @@ def _functions(stack: str) -> set[str]:
     return {frame["function"] for frame in _FRAME.finditer(stack)}
 
 
+def has_not_begun(stack: str) -> bool:
+    """Return True if the rank answered, and runs neither a cell nor a function that was sent."""
+    return bool(_functions(stack)) and not _functions(stack) & {"do_apply", "run_cell"}
+
+
 def outside_cells(stack: str) -> str:
     """Return what a rank does if it is not at a line of a cell."""
     functions = _functions(stack)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from parlab import timing
 from parlab.network import Stage
 from parlab.pipeline.stages import Share, share_of
 from parlab.timeline import Span, Timeline
@@ -48,7 +49,7 @@ def fastest_spans(
     """
     inputs, targets = torch.ones(samples, WIDTH), torch.zeros(samples, WIDTH)
     runs = []
-    for _ in range(rounds):
+    for _ in range(timing.at_most(rounds)):
         timeline.clear()
         dist.barrier(group=group)
         pipeline.step(inputs, targets)  # type: ignore[attr-defined]

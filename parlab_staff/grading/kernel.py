@@ -33,9 +33,9 @@ from parlab_staff.grading.sandbox.limiter import die_with_parent
 from parlab_staff.grading.sandbox.syscalls import seccomp_filter
 
 RUN, EVENTS, ENDED = "run.json", "events.jsonl", "ended.json"
-START_SECONDS = 60
+START_SECONDS = 180  # on a busy machine
 INTERRUPT_SECONDS = 15  # enough time for a rank cell to free its ranks
-IDLE_SECONDS = 10  # from the reply to the end of the outputs
+IDLE_SECONDS = 20  # from the reply to the end of the outputs
 POLL_MILLISECONDS = 200
 OUTPUT_CHARACTERS = 200_000  # of a cell's output that are kept
 MESSAGE_BYTES = 64 * 2**20  # a longer message is refused before it is read

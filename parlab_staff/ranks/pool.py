@@ -30,8 +30,7 @@ from parlab.runtime.paths import ROOT
 START_SECONDS = 300.0  # a start takes this long on a busy machine, and usually a few seconds
 SPARE_SECONDS = 12.0  # after the time limit of a call, so that ranks can end or free themselves
 GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
-END_SECONDS = 2.0
-OUTPUT_SECONDS = 10.0  # for what mpiexec has not copied yet, after a rank has ended
+END_SECONDS, OUTPUT_SECONDS = 2.0, 10.0  # to end, and to copy the last output to the log
 POLL_SECONDS = 0.2
 SHARED_MEMORY = "/dev/shm"
 
@@ -103,10 +102,11 @@ class RankPool:
         """
         if not self._processes:
             self.start()
-        name = function if isinstance(function, str) else _name_of(function)
+        if not isinstance(function, str):
+            function = f"{function.__module__}:{function.__qualname__}"
         # Count from before the ranks begin, so that none of them ends itself before this time.
         limit = time.monotonic() + seconds
-        self._send({"function": name, "arguments": arguments, "seconds": seconds})
+        self._send({"function": function, "arguments": arguments, "seconds": seconds})
         values = self._answers(limit, gave_up, grace_seconds)
         if self._frees:
             # If the ranks do not recover, the values count, and the next call starts new ranks.
@@ -145,8 +145,8 @@ class RankPool:
             environments = [base | mpirun.environment(self.n, base, folder=folder)]
             program = mpirun.command(self.n, *program)
         else:
-            numbers = [str(rank) for rank in range(self.n)]
-            environments = [base | {"RANK": rank, "LOCAL_RANK": rank} for rank in numbers]
+            names = ("RANK", "LOCAL_RANK")
+            environments = [base | dict.fromkeys(names, str(rank)) for rank in range(self.n)]
         for environment in environments:
             self._processes.append(
                 subprocess.Popen(
@@ -251,9 +251,9 @@ class RankPool:
         """End the ranks. Return the error that says why. `ended` are the ranks that crashed."""
         if ended or kind == "crashed":
             # mpiexec ends when it has copied what the ranks printed, which is after they ended.
-            process = self._processes[ended[0] if ended and not self._mpi else 0]
+            first = ended[0] if ended and not self._mpi else 0
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(OUTPUT_SECONDS)
+                self._processes[first].wait(OUTPUT_SECONDS)
         endings = [f"rank {rank} ended{self._how_ended(rank)}" for rank in ended]
         self._log.seek(0)
         output = "\n".join([*errors, self._log.read()[-6000:]])
@@ -288,16 +288,10 @@ class _Connection:
         try:
             while self.socket.recv(2**16):
                 pass
-        except TimeoutError:
-            return False
-        except OSError:
-            pass
+        except OSError as error:
+            return not isinstance(error, TimeoutError)
         return True
 
     def close(self) -> None:
         self._lines.close()
         self.socket.close()
-
-
-def _name_of(function: Callable) -> str:
-    return f"{function.__module__}:{function.__qualname__}"

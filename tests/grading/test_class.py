@@ -161,7 +161,7 @@ def test_nothing_is_left_running(graded: Graded) -> None:
             )
         ]
 
-    wait_until(lambda: left() == [], 30, f"processes have ended: {left()}")
+    wait_until(lambda: left() == [], 60, f"processes have ended: {left()}")
 
 
 def test_the_same_command_again_keeps_finished_results(graded: Graded) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from parlab.cluster.freeing import PATIENCE_SECONDS
 from tests.conftest import wait_until
 from tests.support.kernel import Notebook, Ran
 from tests.support.nightly import cases
 
-DEADLINE = 3  # long enough that a rank has begun its cell, even on a busy machine
+DEADLINE = 2  # a rank that a busy machine has not let begin gets more time
 
 
 def works_and_keeps(notebook: Notebook, held: bool) -> None:
@@ -36,10 +37,12 @@ def in_time(notebook: Notebook, ran: Ran, deadline: float) -> bool:
     """Return True if the cell ended within two seconds of its deadline.
 
     A busy machine gets more time, in proportion to the processes for each core and to the time that
-    an empty cell takes.
+    an empty cell takes. On it, the ranks themselves may get more time before they are given up.
     """
     share = max(1.0, os.getloadavg()[0] / os.cpu_count())
-    return ran.seconds < deadline + 2 * share + 20 * notebook.run("%%px\npass").seconds
+    patience = PATIENCE_SECONDS if share > 1 else 0
+    limit = deadline + patience + 2 * share + 20 * notebook.run("%%px\npass").seconds
+    return ran.seconds < limit
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +222,7 @@ def test_one_rank_raises_while_others_wait(notebook: Notebook):
     assert ran.text == "[all ranks] before\n"
     assert "rank 1: ZeroDivisionError: division by zero\n  line 4: 1 / 0" in ran.message
     assert "ranks 0, 2, 3  line 5: comm.allreduce(1)" in ran.message
-    assert ran.seconds < 10, "it does not wait for the deadline"
+    assert ran.seconds < 30, "it does not wait for the deadline"
     works_and_keeps(notebook, held=True)
 
 
@@ -279,7 +282,7 @@ def test_a_rank_that_dies_is_named_and_the_set_replaced(notebook: Notebook, name
     assert expected in ran.message
     assert "ranks 0, 1, 3  line 4: comm.Barrier()" in ran.message or "line" in ran.message
     assert "`held`" in ran.message, "it names the lost variable"
-    assert ran.seconds < 5
+    assert ran.seconds < 30, "it does not wait for the deadline"
     works_and_keeps(notebook, held=False)
 
 
@@ -291,7 +294,7 @@ def test_a_rank_that_ends_itself_does_not_wait_for_the_others(notebook: Notebook
     if ran.status == "ok":
         wait_until(
             lambda: notebook.run("cluster.current().channel.deaths()").text.startswith("{1:"),
-            30,
+            60,
             "the end of rank 1",
         )
     ran = notebook.run("%%px\nprint(comm.allreduce(1))")
@@ -316,7 +319,7 @@ def test_a_rank_killed_between_cells_is_noticed_by_the_next(notebook: Notebook):
     pid = int(pids.split("[rank 1]")[1].split()[0])
     os.kill(pid, signal.SIGKILL)
     wait_until(
-        lambda: "1: -9" in notebook.run("cluster.current().channel.deaths()").text, 30, "the death"
+        lambda: "1: -9" in notebook.run("cluster.current().channel.deaths()").text, 60, "the death"
     )
     ran = notebook.run("%%px\nprint(comm.allreduce(1))")
     assert ran.status == "ok", ran.message
@@ -364,7 +367,7 @@ def test_c_code_may_finish_computing_after_the_stop_button(notebook: Notebook, t
         f"%%px --timeout 100\nopen(f'{tmp_path}/begun{{rank}}', 'w').close()\n"
         "end = time.monotonic() + 6\nany(map(end.__lt__, iter(time.monotonic, None)))"
     )
-    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the cell")
+    wait_until(lambda: all(flag.exists() for flag in flags), 60, "the cell")
     notebook.interrupt()
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted", ran.message
@@ -422,7 +425,7 @@ def test_a_controller_that_ended_is_reported_and_the_ranks_replaced(notebook: No
     controller = psutil.Process(int(notebook.run(CONTROLLER).text))
     if when == "between cells":
         controller.kill()
-        wait_until(lambda: has_ended(controller), 30, "the controller's end")
+        wait_until(lambda: has_ended(controller), 60, "the controller's end")
         ran = notebook.run("%%px\nprint(globals().get('held'))")
         assert ran.text.endswith("[all ranks] None\n")
         shown = ran.text
@@ -479,7 +482,7 @@ def test_the_stop_button_stops_the_ranks(notebook: Notebook):
         file = os.path.join(marker.strip(), "running")
         sent = notebook.send(f"%%px --timeout 100\nopen({file!r} + str(rank), 'w').close()\n{code}")
         wait_until(
-            lambda f=file: all(os.path.exists(f"{f}{rank}") for rank in range(4)), 30, "the cell"
+            lambda f=file: all(os.path.exists(f"{f}{rank}") for rank in range(4)), 60, "the cell"
         )
         notebook.interrupt()
         ran = notebook.wait(sent)
@@ -547,7 +550,7 @@ def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
         f"%%px --timeout 100\nopen(f'{tmp_path}/begun{{rank}}', 'w').close()\n"
         "if rank != 1:\n    comm.allreduce(1)"
     )
-    wait_until(lambda: all(flag.exists() for flag in flags), 30, "the cell")
+    wait_until(lambda: all(flag.exists() for flag in flags), 60, "the cell")
     try:
         for process in stopped:
             process.suspend()
@@ -576,9 +579,13 @@ def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
-def test_a_noblock_cell_is_stopped_with_the_others(notebook: Notebook):
-    ran = notebook.run("%%px --noblock --targets 1\nearly = 1\nwhile True: pass")
+def test_a_noblock_cell_is_stopped_with_the_others(notebook: Notebook, tmp_path: Path):
+    flag = tmp_path / "begun"
+    ran = notebook.run(
+        f"%%px --noblock --targets 1\nearly = os.mkdir({str(flag)!r}) or 1\nwhile True: pass"
+    )
     assert ran.status == "ok", ran.message
+    wait_until(flag.exists, 60, "the cell")
     ran = notebook.run("%%px --timeout 2 --targets 0,2,3\ncomm.Barrier()")
     assert ran.error == "DeadlineExceeded"
     assert (

@@ -70,7 +70,7 @@ def test_nothing_outlives_a_kernel_that_is_killed(busy: str):
         notebook.send(f"%%px --timeout 600\n{code}")
     os.kill(notebook.pid, signal.SIGKILL)
     try:
-        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+        wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
     finally:
         notebook.kill()
 
@@ -112,7 +112,7 @@ def test_processes_that_ranks_started_end_with_them(first_thread: str):
         wait_until(lambda: not alive(ranks), 60, "the end of the first threads")
     os.kill(notebook.pid, signal.SIGKILL)
     try:
-        wait_until(lambda: not alive(processes), 20, "the end of all that the ranks started")
+        wait_until(lambda: not alive(processes), 60, "the end of all that the ranks started")
     finally:
         notebook.kill()
 
@@ -133,7 +133,7 @@ def test_a_child_of_the_kernel_does_not_keep_the_ranks():
         assert notebook.run("%px 1 + 1").text == "[all ranks] 2\n"
         processes = processes_of(notebook)
         os.kill(notebook.pid, signal.SIGKILL)
-        wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+        wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
         assert alive([child])
     finally:
         child.kill()
@@ -145,7 +145,7 @@ def test_nothing_outlives_a_kernel_that_ends_normally():
     started(notebook, 2)
     processes = processes_of(notebook)
     notebook.shutdown()
-    wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+    wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
 
 
 def test_two_notebooks_do_not_disturb_each_other(kernel: Notebook):
@@ -179,7 +179,7 @@ def test_starting_again_ends_the_first_ranks(kernel: Notebook):
     started(kernel, 2)
     first = processes_of(kernel)
     started(kernel, 3)
-    wait_until(lambda: not alive(first), 20, "the end of the first ranks")
+    wait_until(lambda: not alive(first), 60, "the end of the first ranks")
     assert kernel.run("%px __import__('parlab.rank').rank.world_size").text == "[all ranks] 3\n"
 
 
@@ -224,7 +224,7 @@ def test_ranks_start_if_the_controller_does_not_list_them():
     assert notebook.run("%%px\nprint(1)").text == "[all ranks] 1\n"
     processes = processes_of(notebook)
     notebook.shutdown()
-    wait_until(lambda: not alive(processes), 20, "the end of every process of the ranks")
+    wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """Cells that run in the background (`%%px --noblock`), and `%pxresult`."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.conftest import wait_until
 from tests.support.kernel import Notebook
 
 
@@ -49,16 +52,21 @@ def test_its_error_is_shown_before_the_next_cell(notebook: Notebook) -> None:
     )
 
 
-def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(notebook: Notebook) -> None:
-    ran = notebook.run("%%px --noblock\nif rank % 3 == 0:\n    comm.recv(source=rank)")
+def test_a_cell_that_waits_for_it_is_not_reported_at_its_line(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    flag = tmp_path / "begun"
+    begins = f"os.mkdir({str(flag)!r} + str(rank))"
+    ran = notebook.run(f"%%px --noblock\nif rank % 3 == 0:\n    {begins} or comm.recv(source=rank)")
     assert ran.status == "ok", ran.message
+    wait_until(lambda: all(Path(f"{flag}{rank}").exists() for rank in (0, 3)), 60, "the cell")
     ran = notebook.run("%%px --timeout 2 --targets 0,1\nif rank == 1:\n    comm.recv(source=rank)")
     assert ran.error == "DeadlineExceeded"
     expected = (
         "had not begun this cell, because it ran an earlier `--noblock` cell, which was stopped as "
         "well, at line 3"
     )
-    assert f"rank 0  {expected}: comm.recv(source=rank)" in ran.message
+    assert f"rank 0  {expected}: {begins} or comm.recv(source=rank)" in ran.message
     assert "rank 1  line 3: comm.recv(source=rank)" in ran.message
     assert (
         "Other cells were stopped, too, because all ranks are needed: rank 3 at line 3"

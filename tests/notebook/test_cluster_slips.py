@@ -1,9 +1,11 @@
 """After a learner's slip, the ranks show one line and keep their variables."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_until
 from tests.support.kernel import Notebook
 
 REPAIRED = {
@@ -223,10 +225,12 @@ def test_torch_that_ends_a_rank_is_explained(notebook: Notebook) -> None:
 
 
 def test_an_impossible_repair_is_explained_after_the_cells_own_error(
-    notebook: Notebook,
+    notebook: Notebook, tmp_path: Path
 ) -> None:
-    busy = notebook.run("%%px --noblock --targets 3\nwhile True: pass")
+    flag = tmp_path / "begun"
+    busy = notebook.run(f"%%px --noblock --targets 3\nos.mkdir({str(flag)!r})\nwhile True: pass")
     assert busy.status == "ok", busy.message
+    wait_until(flag.exists, 60, "the cell")
     ran = notebook.run("%%px --targets 0:3\ncomm.Free()\n1 / 0")
     assert ran.error == "RankDied"
     assert "ZeroDivisionError" in ran.message

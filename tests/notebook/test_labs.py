@@ -40,7 +40,7 @@ def test_there_are_labs() -> None:
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
 @pytest.mark.parametrize("lab", each_alone("solutions"))
 def test_the_solution_passes_all_and_prints_what_is_stored(lab: str) -> None:
-    repeats_its_outputs(lab)
+    repeats_its_outputs(lab, PARLAB_ROUNDS="1")
 
 
 # PyTorch, oneDNN and MKL compute as on a CPU without AVX.

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from parlab.checks.base.call_outcome import ending, unfinished
+from parlab.checks.base.deadlock import Standstill, next_call
 from parlab.checks.base.watchdog import Ended, agreed, run_watched
 from parlab.ledger import Ledger
 from tests.support.on_ranks import World, on_ranks
@@ -55,16 +56,21 @@ def how_it_ends(world: World, seconds: float, messages: bool) -> str:
     """Return how a call ends that sends messages for `seconds`, or that only waits.
 
     Its limit is four seconds, because a busy machine may stop both ranks for more than one second.
+    If it stops one of them for longer, `standstill` notices.
     """
     ledger = Ledger()
     comm = ledger.watch(world.comm.Dup())
+    board, number = next_call()
+    assert board is not None
+    standstill = Standstill(board, number, range(world.size), lambda: ledger.made)
     end = time.monotonic() + seconds
 
     def function() -> None:
         while comm.bcast(time.monotonic() < end):
             comm.barrier() if messages else comm.recv(source=world.rank)
 
-    return run_watched(function, (), comm, 4.0, lambda: ledger.made).kind
+    watching = standstill if messages else None  # it would also end a call that only waits
+    return run_watched(function, (), comm, 4.0, lambda: ledger.made, watching).kind
 
 
 @pytest.mark.parametrize(

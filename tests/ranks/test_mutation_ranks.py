@@ -24,7 +24,7 @@ def ranks() -> Iterator[Trials]:
 
 
 def tried(ranks: Trials, answer: str, code: str, seconds: float = SECONDS) -> Outcome:
-    return ranks.outcome(SHIFT, answer, code, seconds=seconds, stuck=STUCK_SECONDS)
+    return ranks.outcome(SHIFT, answer, code, seconds=seconds, stuck=SECONDS)
 
 
 def shift(*lines: str) -> str:
@@ -33,8 +33,7 @@ def shift(*lines: str) -> str:
 
 def right_again(ranks: Trials) -> None:
     """Require that the reference still passes, after the mutants that were tried before it."""
-    limits = {"seconds": SECONDS, "stuck": SECONDS}
-    check = ranks.outcome(SHIFT, SHIFT.reference, SHIFT.check, **limits)
+    check = tried(ranks, SHIFT.reference, SHIFT.check)
     assert check.ending == "accepted", check
     hidden = tried(ranks, SHIFT.reference, HIDDEN)
     received = [[30, 31, 32], [0, 1, 2], [10, 11, 12], [20, 21, 22]]
@@ -74,7 +73,7 @@ def test_an_endless_loop_is_ended(ranks: Trials) -> None:
 
 def test_new_ranks_start_after_one_has_ended(ranks: Trials) -> None:
     answer = shift("import os", "os._exit(3) if comm.rank == 1 else comm.recv()")
-    outcome = tried(ranks, answer, HIDDEN, STUCK_SECONDS)
+    outcome = tried(ranks, answer, HIDDEN)
     assert (outcome.ending, "rank 1 ended" in outcome.message) == ("stuck", True), outcome
     right_again(ranks)
 

@@ -447,7 +447,7 @@ def test_a_kill_keeps_finished_items(tmp_path: Path) -> None:
         wait_until(lambda: begun.exists() and " " in begun.read_text(), 100, "the cell began")
         process.kill()
     rank = int(begun.read_text())
-    wait_until(lambda: not psutil.pid_exists(rank), 20, "its ranks end with the check")
+    wait_until(lambda: not psutil.pid_exists(rank), 60, "its ranks end with the check")
     record = json.loads(output.read_text())
     assert record["complete"] is False
     found = items(output)

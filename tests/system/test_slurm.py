@@ -110,7 +110,7 @@ def test_ranks_come_back_after_one_was_killed(ranks: Notebook, slurm: Slurm) -> 
     assert "New ranks are starting" in ran.message
     ran = ranks.run("%%px\nprint(comm.allreduce(1))")
     assert ran.text.endswith("[all ranks] 4\n"), ran.message
-    wait_until(lambda: len(slurm.jobs()) == 1, 30, "the end of the job of the ranks before")
+    wait_until(lambda: len(slurm.jobs()) == 1, 60, "the end of the job of the ranks before")
     assert slurm.jobs() != before
 
 
@@ -162,10 +162,10 @@ def test_a_job_that_slurm_refuses_is_reported_with_slurms_message(
 def full(slurm: Slurm, kernel: Notebook) -> Iterator[str]:
     """Another user's job on both nodes."""
     kernel.run("cluster.stop()")
-    wait_until(lambda: slurm.idle_nodes() == 2, 30, "the end of other tests' jobs")
+    wait_until(lambda: slurm.idle_nodes() == 2, 60, "the end of other tests' jobs")
     everywhere = ("--parsable", "--nodes=2", "--exclusive", "--output=/dev/null")
     job = slurm.run("sbatch", *everywhere, "--wrap=sleep 1000")
-    wait_until(lambda: slurm.idle_nodes() == 0, 30, "the start of a job on all nodes")
+    wait_until(lambda: slurm.idle_nodes() == 0, 60, "the start of a job on all nodes")
     yield job
     slurm.run("scancel", job)
 
@@ -175,7 +175,7 @@ def test_a_job_that_waits_says_so_and_stops(
     kernel: Notebook, slurm: Slurm, full: str, profile: Path
 ) -> None:
     starting = kernel.send("cluster.start(4, profile='slurm')")
-    wait_until(lambda: len(slurm.jobs()) == 2, 30, "the job in the queue")
+    wait_until(lambda: len(slurm.jobs()) == 2, 60, "the job in the queue")
     while "PENDING (Resources). It waits for nodes" not in kernel.next_text(starting):
         pass  # Slurm knows the reason a moment later
     kernel.interrupt()
@@ -194,5 +194,5 @@ def test_a_job_that_waits_ends_with_a_kernel_that_is_killed(
     notebook.send("from parlab import cluster\ncluster.start(4, profile='slurm')")
     wait_until(lambda: len(slurm.jobs()) == 2, 60, "the job in the queue")
     notebook.kill()
-    wait_until(lambda: slurm.jobs() == [full], 30, "the end of the job of a kernel that is gone")
-    wait_until(lambda: only_settings(profile), 30, "the end of its folder")
+    wait_until(lambda: slurm.jobs() == [full], 60, "the end of the job of a kernel that is gone")
+    wait_until(lambda: only_settings(profile), 60, "the end of its folder")

@@ -21,12 +21,16 @@ def pause(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
     yield pause
 
 
-def test_functions_take_turns() -> None:
+def test_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     functions = {name: lambda name=name: calls.append(name) for name in "ab"}
     seconds = timing.median_seconds(functions, MPI.COMM_SELF, rounds=2, warm_up=1)
     assert "".join(calls) == "ababab"
     assert list(seconds) == ["a", "b"]
+    calls.clear()
+    monkeypatch.setenv("PARLAB_ROUNDS", "1")
+    timing.median_seconds(functions, MPI.COMM_SELF, rounds=12)
+    assert "".join(calls) == "abab"
 
 
 @pytest.mark.parametrize(

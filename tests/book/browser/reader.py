@@ -29,8 +29,14 @@ class Reader:
         page.on("response", self._response)
         page.context.route("**/*", self._route)
 
-    def open(self, path: str) -> Page:
-        """Go to a page of the book, and wait until its figures and formulas are drawn."""
+    def open(self, path: str, viewport: dict[str, int] | None = None) -> Page:
+        """Go to a page of the book, and wait until its figures and formulas are drawn.
+
+        If the window gets the size of `viewport`, no page draws itself again for that.
+        """
+        if viewport:
+            self.page.goto("about:blank")
+            self.page.set_viewport_size(viewport)
         self.page.goto(self.base + path)
         self.page.wait_for_function(READY)
         self.page.evaluate(TYPESET)

@@ -32,7 +32,7 @@ def test_pages_load_complete_and_fit_the_window(
     with reader(chromium, base, PHONE) as window:
         too_wide = []
         for path in pages(full_book):
-            page = window.open(path)
+            page = window.open(path, PHONE)
             assert_drawn(page, path)
             if path in CHAPTERS:
                 assert page.locator(".math mjx-container").count(), path
@@ -44,7 +44,6 @@ def test_pages_load_complete_and_fit_the_window(
                 if width > viewport["width"]:
                     too_wide.append((path, viewport["width"], width))
             assert_drawn(page, path)
-            page.set_viewport_size(PHONE)
         assert window.problems == []
         assert too_wide == []
 
