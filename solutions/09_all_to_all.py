@@ -1732,7 +1732,7 @@ def ring_attention(
 
 
 # %% tags=["check"] exercise="ring_attention" points=4
-# %%px --timeout 30
+# %%px --timeout 60
 check.ring_attention(ring_attention)
 
 
