@@ -58,8 +58,8 @@ COMMON = Mistakes(
     ),
     freed_before_wait="{error}: call `wait()` on its handle before you use the numbers",
     changed_before_wait=(
-        "the tensor of an `isend` changes before `wait()` on its handle, so the receiver may get "
-        "old or new numbers. Wait first"
+        "the numbers of an `isend` change before the wait for it, so the receiver may get old or "
+        "new numbers. Wait first"
     ),
     not_contiguous=(
         "{error}: Gloo and NCCL send and receive only contiguous tensors. Use "

@@ -3,6 +3,10 @@
 Answers that depend on which rank comes first, or that use data before its message has arrived, pass
 by luck if all ranks are equally fast. With pauses, they fail in some trials of every check. The
 pauses depend only on the check's seed, the trial, and the rank.
+
+MPI may read the memory of a send until its request is complete. It usually copies small messages at
+once, so an answer that changes the memory too early passes by luck. Here, the next call notices,
+except for `MPI.Request.Waitall` and its kind, which cannot be watched.
 """
 
 import time
@@ -10,8 +14,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
+from parlab.checks.base.refused_calls import CHANGED_BEFORE_WAIT
 from parlab.checks.base.unbuffered import UnbufferedComm
 from parlab.ledger import Ledger
 from parlab.ledger.watched import RECORDED
@@ -35,20 +41,53 @@ def no_pauses() -> None:
     """Do not sleep, for trials that measure time."""
 
 
+class Sending:
+    """The sends of a rank that are not complete, and what their memory held at the start."""
+
+    def __init__(self) -> None:
+        self._sends: list[tuple[MPI.Request, np.ndarray, bytes]] = []
+
+    def add(self, request: MPI.Request, memory: Any) -> None:
+        """Watch the memory of a send. Only whole arrays: a list can stand for a part of one."""
+        if isinstance(memory, np.ndarray):
+            self._sends.append((request, memory, memory.tobytes()))
+            for name in ("Wait", "wait", "Test", "test"):
+                setattr(request, name, self._before(getattr(request, name)))
+
+    def _before(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.require_unchanged()
+            return method(*arguments, **options)
+
+        return call
+
+    def require_unchanged(self) -> None:
+        """Raise RuntimeError if the memory of a send has changed although nobody has waited."""
+        self._sends = [entry for entry in self._sends if entry[0] != MPI.REQUEST_NULL]
+        if any(memory.tobytes() != sent for _, memory, sent in self._sends):
+            raise RuntimeError(f"Isend: {CHANGED_BEFORE_WAIT}")
+
+
 def paused(comm: MPI.Intracomm, ledger: Ledger, pauses: Callable[[], None]) -> MPI.Intracomm:
     """Return `comm` without buffers, watched by `ledger`, with pauses before its calls.
 
-    Communicators made from it share the pauses.
+    Communicators made from it share the pauses. If the memory of an `Isend` has changed before the
+    wait, the next call raises RuntimeError.
     """
-    methods = {name: _paused(name, pauses) for name in RECORDED}
+    sending = Sending()
+    methods = {name: _paused(name, pauses, sending) for name in RECORDED}
     return type("PausedComm", (UnbufferedComm,), methods)(comm, ledger)
 
 
-def _paused(name: str, pauses: Callable[[], None]) -> Callable[..., Any]:
+def _paused(name: str, pauses: Callable[[], None], sending: Sending) -> Callable[..., Any]:
     method = getattr(UnbufferedComm, name)
 
-    def call(*arguments: Any, **options: Any) -> Any:
+    def call(self: MPI.Intracomm, *arguments: Any, **options: Any) -> Any:
+        sending.require_unchanged()
         pauses()
-        return method(*arguments, **options)
+        result = method(self, *arguments, **options)
+        if name in ("Isend", "Issend"):
+            sending.add(result, arguments[0] if arguments else options["buf"])
+        return result
 
     return call

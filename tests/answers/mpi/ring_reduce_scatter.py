@@ -192,3 +192,19 @@ def on_a_periodic_grid(x, comm):
     sum_of_chunk = around(x, comm, lambda out, into, *_: ring.Sendrecv(out, right, 0, into, left))
     ring.Free()
     return sum_of_chunk
+
+
+@answers.wrong("changed_before_wait")
+def one_buffer_for_all_sends(x, comm):
+    rank, size = comm.rank, comm.size
+    buffer, sent = np.empty(len(x) // size + 1, x.dtype), []
+    for step in range(size - 1):
+        outgoing = x[chunk(len(x), rank - 1 - step, size)]
+        partial_sum = x[chunk(len(x), rank - 2 - step, size)]
+        incoming = np.empty_like(partial_sum)
+        buffer[: len(outgoing)] = outgoing
+        sent.append(comm.Isend(buffer[: len(outgoing)], dest=(rank + 1) % size))
+        comm.Recv(incoming, source=(rank - 1) % size)
+        partial_sum += incoming
+    MPI.Request.Waitall(sent)
+    return x[chunk(len(x), rank, size)]

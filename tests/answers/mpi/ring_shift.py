@@ -177,3 +177,22 @@ def around_the_watched_methods(x, comm):
     received, right, left = np.empty_like(x), (comm.rank + 1) % comm.size, comm.rank - 1
     MPI.Comm.Sendrecv(comm, x, right, 0, received, left % comm.size)
     return received
+
+
+@answers.wrong(None)
+def used_before_the_wait(x, comm):
+    received = np.empty_like(x)
+    request = comm.Irecv(received, source=(comm.rank - 1) % comm.size)
+    comm.Send(x, dest=(comm.rank + 1) % comm.size)
+    result = received.copy()
+    request.Wait()
+    return result
+
+
+@answers.wrong("changed_before_wait")
+def received_into_what_is_sent(x, comm):
+    buffer = x.copy()
+    request = comm.Isend(buffer, dest=(comm.rank + 1) % comm.size)
+    comm.Recv(buffer, source=(comm.rank - 1) % comm.size)
+    request.Wait()
+    return buffer
