@@ -2,17 +2,15 @@
 # # Lab 09: Experts and long contexts
 #
 # In an all-to-all, every rank sends a different part of its data to every other rank. Two methods for large models
-# are built on it. A *mixture of experts* has many MLPs in each layer, and each token visits only a few of them, so
-# that ranks exchange tokens. *Ulysses* attention exchanges parts of a long sequence for attention heads. In this lab,
-# you write the all-to-all, then a layer of experts that are spread over the ranks, and you see what happens when
-# nothing balances their load. Finally, you compute the attention of a long sequence in two ways, with Ulysses and
+# are built on it. A *mixture of experts* has many MLPs in each layer, and each token goes to only a few of them, which may be on other ranks, so ranks exchange tokens. In *Ulysses* attention, each rank gives away most heads of its own tokens, and gets the whole sequence for a few heads. In this lab,
+# you write the all-to-all, then a layer of experts that are spread over the ranks, and see what happens when nothing balances the load. Finally, you compute the attention of a long sequence in two ways, with Ulysses and
 # with keys and values that travel around a ring, and you **predict the bytes that each rank sends**.
 #
 # | | |
 # |---|---|
 # | **You will be able to** | write the all-to-all for equal and unequal parts; route tokens to experts with a capacity; write an expert-parallel layer with its backward pass; reduce the gradients of experts over the right ranks; balance the load; compute attention over a sequence that is split among ranks with Ulysses and with a ring; balance a causal mask |
 # | **Time** | 184 minutes |
-# | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or an idea of messages and of a transformer's layer. No GPU |
+# | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or basic knowledge of message passing and of transformer layers. You do not need a GPU |
 # | **Background** | [chapter 09](../book/09_all_to_all.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
@@ -27,7 +25,6 @@ cluster.start()
 # %%px --timeout 120
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +54,7 @@ from parlab.reference import use_reference
 #
 # Every rank has one row for each rank: rank r's row j goes to rank j. The exchange takes N − 1 steps. In step s, rank r
 # sends to rank r + s and receives from rank r − s, counted around the ring. So in each step, each rank sends one message
-# and receives one, and nobody waits in a queue for a popular receiver:
+# and receives one, and no rank has to receive from several ranks at once:
 #
 # ```text
 #           rank 0   rank 1   rank 2   rank 3
@@ -67,11 +64,9 @@ from parlab.reference import use_reference
 # ```
 #
 # - **Own row:** a rank copies its own row to the result, without a message.
-# - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step
-#   before the last one is complete.
+# - **Steps:** all ranks send at the same time. Messages leave in the order of the steps, but a rank may begin a step before its previous step is complete.
 # - **Wrong size:** if `x` does not have N rows, raise a `ValueError` that names `x`, before anything is sent.
-# - **Messages:** build it from calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. The calls with
-#   small letters would pickle the array.
+# - **Messages:** use calls that send arrays between two ranks, such as `Sendrecv` and `Isend`. Calls with lowercase names, such as `sendrecv`, pickle the array.
 #
 # **Predict**: each rank's array has S bytes. How many bytes does a rank send? Compare it with the all-gather of a ring,
 # where each rank ends with S bytes as well.
@@ -97,7 +92,8 @@ def pairwise_all_to_all(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
 
     `x` has N rows of any shape, the same on all ranks with the same dtype, and is contiguous in C
     order. Do not change it. The result is a new array of the same shape. A rank sends N − 1
-    messages of one row each (or none for an empty row): to rank r + 1, to rank r + 2, and so on.
+    messages of one row each, to rank r + 1, to rank r + 2, and so on. If rows have no elements, it
+    need not send anything.
 
     Raises a ValueError that names `x` if it does not have N rows.
     """
@@ -142,11 +138,10 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# A rank sends every row but its own: (N − 1)/N · S bytes. This is what a rank sends in the all-gather, too, but there
-# it passes on what others sent. Here, every byte travels only once, directly to the rank that needs it.
+# A rank sends every row but its own: (N − 1)/N · S bytes. In the ring's all-gather, a rank sends the same number of bytes, but most of them are data of other ranks that it passes on. Here, every byte travels only once, directly to the rank that needs it.
 # </details>
 #
-# In the next cell, the entry for rank j on rank r is `rj`. Before you run it, **predict** the row that rank 1 prints.
+# In the next cell, rank r's entry for rank j has the digits r and j. Before you run it, **predict** the row that rank 1 prints.
 
 # %%
 # %%px --timeout 20
@@ -158,28 +153,24 @@ sent = [f"{call.bytes_sent:,} bytes to rank {call.to}" for call in ledger.calls]
 print("; ".join(sent))
 
 # %% [markdown]
-# If you write the ranks' arrays below one another, you see a matrix before, and its transpose after. So an all-to-all
-# is the transpose of a matrix whose rows are on different ranks, and a second one restores the first order.
+# Write the arrays of all ranks as the rows of a matrix. The all-to-all transposes this matrix, and a second all-to-all restores the original one.
 #
 # ## 2. Parts of different sizes
 #
 # *Difficulty 3/5, 12 minutes.*
 #
-# Tokens choose their experts, so a rank rarely has equally many tokens for each rank. Now the rows of `x` are sorted
-# by destination: the first `counts[0]` rows go to rank 0, the next `counts[1]` rows to rank 1, and so on. A receiver
-# does not know how much will come. So the ranks first exchange their counts, which is an all-to-all of one number each,
-# and then the rows in the same N − 1 steps.
+# Tokens choose their experts, so a rank rarely has the same number of tokens for every rank. Now the rows of `x` are sorted
+# by destination: the first `counts[0]` rows go to rank 0, the next `counts[1]` rows to rank 1, and so on. A receiver does not know how many rows it will get. So the ranks first exchange their counts, in an all-to-all with one number for each rank, and then the rows, in the same N − 1 steps.
 #
 # - **Empty parts:** counts can be 0. A rank sends no rows to such a rank, not even an empty message, but it always
 #   sends the count.
-# - **Order:** the rows that arrive are sorted by the rank that they came from, and keep its order.
-# - **No padding:** send only the rows that the other rank needs, and its one count, an `int64` as in `counts`.
+# - **Order:** the rows that arrive are sorted by the rank that they came from, and rows from the same rank keep their order.
+# - **No padding:** send another rank only its count (an `int64`, as in `counts`) and its rows.
 # - **Wrong counts:** if `counts` does not have N numbers, or if they do not add up to the number of rows, raise a
 #   `ValueError` that names `counts`, before anything is sent.
 #
 # **Predict**: the experts on rank 0 are popular. Each of 4 ranks sends half of its rows to rank 0 and a sixth
-# to each other rank. How much longer does the exchange take than with equal parts, if the time is
-# proportional to the bytes that pass the slowest rank's link?
+# to each other rank. How much longer does the exchange take than with equal parts, if the time is proportional to the bytes that the busiest rank receives?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -205,7 +196,7 @@ def uneven_all_to_all(
     the same shape except for its number of rows, which can be 0. `counts` has N numbers of int64.
     Do not change either. The results are new arrays: the rows in the order of their source, and
     N numbers of int64, of which number i counts the rows from rank i. After the counts, a rank
-    sends one message to each other rank for which it has rows, while the others send theirs.
+    sends one message to each other rank for which it has rows. All ranks send at the same time.
 
     Raises a ValueError that names `counts` if it does not have N numbers whose sum is `len(x)`.
     """
@@ -263,8 +254,7 @@ check.show_values(
 # to compute. This is why part C balances the load.
 # </details>
 #
-# A layer of experts sends tokens away, and gets a result back for each one. On the way back, the counts that
-# arrived say how much goes where. In the next cell, each number is a token, and its last digit chooses the rank.
+# A layer of experts sends tokens away, and gets a result back for each one. On the way back, a rank returns to each rank as many rows as it got from there, so the counts that it received are the counts to send. In the next cell, each number is a token, and its last digit chooses the rank.
 # Before you run it, **predict** which tokens rank 0 gets.
 
 # %%
@@ -288,22 +278,22 @@ print(f"results: {results}")
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# A *router* decides which experts compute a token. It is a linear layer that gives each token a score for each of the $E$
-# experts, and a softmax over the scores of a token turns them into probabilities. The $k$ most probable experts compute the token, and
+# A *router* decides which experts process a token. It is a linear layer that gives each token a score for each of the $E$
+# experts, and a softmax over the scores of a token turns them into probabilities. The $k$ most probable experts process the token, and
 # each result is later multiplied by the probability of its expert, the *gate*. This is how the router learns: the gradient
 # of the gate shows whether more of this expert would help.
 #
-# Nothing forces tokens to choose different experts, but a message and a matrix product have a fixed size. Therefore, each
+# Nothing forces tokens to choose different experts, but messages and matrix products are fastest if their sizes are known in advance. Therefore, each
 # expert takes at most `capacity` tokens from each rank. Its tokens stand in a queue, and the first `capacity` of them get a *slot*,
-# numbered from 0. The other choices are *dropped*: this expert does not compute this token.
+# numbered from 0. The other choices are *dropped*: the expert does not process the token.
 #
 # Write `route`, which a rank calls with the scores of its own tokens. It sends nothing.
 #
 # - **Experts** of a token come in order of their probability, the most probable one first.
-# - **Gates** are their probabilities under the softmax over all experts, and are not scaled so that they add up to 1. The gradient flows
+# - **Gates** are the chosen experts' probabilities under the softmax over *all* experts. Do not rescale them to add up to 1. The gradient flows
 #   through them to the scores. A dropped choice also has its probability as its gate.
 # - **Queues.** First come the first choices of all tokens, in the tokens' order. After these come the second choices of all
-#   tokens, and so on. An expert has one queue for all of them.
+#   tokens, and so on. Each expert has a single queue for first, second, and later choices.
 # - **Slots** are places in the queue of the chosen expert. A dropped choice has −1.
 #
 # Edge cases:
@@ -311,28 +301,26 @@ print(f"results: {results}")
 # - `k` can be the number of experts, and a rank can have no tokens.
 # - If `k` is not between 1 and the number of experts, or if `capacity` is less than 1, raise a `ValueError` that names the
 #   argument.
-# - You need not care about experts with equal probabilities.
+# - Experts with equal probabilities may come in any order.
 #
 # **Predict**: a rank has 8 tokens, 4 experts, $k = 2$, and a capacity of 4, which is just enough if the load is even. All tokens have
-# the same expert as their first choice, and another one as their second choice. Which tokens does no expert compute?
+# the same expert as their first choice, and another one as their second choice. Which tokens are processed by no expert?
 #
 # <details><summary>Hint 1</summary>
 #
-# `tensor.topk(k)` returns the k largest numbers of each row and their indices, in descending order. `experts_Tk.T.flatten()` has
-# all choices in the order in which they stand in line.
+# `tensor.topk(k)` returns the k largest numbers of each row and their indices, in descending order. `experts_Tk.T.flatten()` has all choices in the order of the queues.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# In `F.one_hot(choices, n_experts)`, each row has a 1 in the column of its expert. `cumsum(0)` then counts, for each choice, how many up to
-# and including this one chose each expert. `gather` picks the column of the chosen expert.
+# In `F.one_hot(choices, n_experts)`, each row has a 1 in the column of its expert. After `cumsum(0)`, row i says for each expert how many of the choices 0 to i chose it. `gather` picks the column of the chosen expert.
 # </details>
 
 
 # %% tags=["exercise"] exercise="route"
 # %%px
 def route(scores_TE: Tensor, k: int, capacity: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The experts of each token, their gates, and the slots in which they get the token.
+    """Return the experts of each token, their gates, and the token's slot at each of these experts.
 
     Args:
         scores_TE: the router's scores of this rank's tokens for all experts, before the softmax.
@@ -394,7 +382,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# No expert computes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do.
+# No expert processes tokens 4 to 7. Tokens 0 to 3 fill both queues, although the other two experts have nothing to do.
 # </details>
 #
 # How large should the capacity be? With $T$ tokens, $C = T k / E$ would be enough if the load were even. The *capacity factor*
@@ -421,7 +409,7 @@ for tokens in (64, 1024):
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# An expert computes matrix products, so the tokens that it gets must be rows of one tensor. `dispatch` copies each token into
+# An expert computes matrix products, so its tokens must be rows of one tensor. `dispatch` copies each token into
 # the slots that the router has chosen for it. The result always has the shape (E, C, H), whatever the router has chosen. E is the number of
 # experts, C the capacity, and H the hidden size.
 #
@@ -431,7 +419,7 @@ for tokens in (64, 1024):
 # - the token is in the slot of each of its k choices.
 # - a choice with slot −1 is dropped: this token is not copied to this expert.
 # - slots that no token has are zero.
-# - autograd can go through: the gradient of a token is the sum of the gradients of its copies.
+# - autograd works: the gradient of a token is the sum of the gradients of its copies.
 #
 # The check also tries tokens that are all dropped, and no tokens at all (T = 0).
 #
@@ -509,7 +497,7 @@ check.show_values(
 #
 # - The result (T, H) is in the order of the tokens, not in the order of experts and slots.
 # - A choice that was dropped adds nothing. A token whose choices were all dropped gets zeros.
-# - Empty slots do not matter. What the experts return for them is not zero, because they have biases.
+# - Empty slots do not matter. (Experts have biases, so their results for empty slots are not zero.)
 # - Gradients flow to `y_ECH` and to `gates_Tk`. Through the gates, the router learns.
 #
 # **Predict**: in a transformer, the MLP's output is added to its input. What happens to a token that is dropped by all of its
@@ -570,7 +558,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It passes the layer unchanged: the MLP adds zeros to it. Therefore, a model can afford to drop some tokens.
+# It passes through the layer unchanged, because the MLP adds zeros to it. Therefore, a model can afford to drop some tokens.
 # </details>
 
 # %% [markdown]
@@ -584,7 +572,7 @@ check.show_values(
 # - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the same shape, of which row i came from rank i.
 # - In the backward pass, the gradient of each row must get to the rank that the row came from.
 # - Each pass makes one all-to-all and sends nothing else. An all-to-all needs contiguous tensors, but neither x nor the gradient has to be contiguous.
-# - If x does not have N rows, raise a `ValueError` that names their number, before anything is sent.
+# - If x does not have N rows, raise a `ValueError` that names the number of rows, before anything is sent.
 #
 # **Predict**: the loss of a rank is the sum of all numbers of `exchange(x, group)`, times the rank's number. What is the gradient of `x[j]` on rank r?
 #
@@ -678,9 +666,8 @@ check.show_values(vectors=exchanged(3), matrices=exchanged(2, 2), refused=too_ma
 # 5. `exchange` sends the results back, and `combine` puts them together.
 #
 # - `experts` has all E experts, the same on all ranks. Rank r keeps experts $rE/N$ to $(r+1)E/N - 1$ in
-#   `self.experts`, an `nn.ModuleList`. It keeps no reference to the others, so that their memory becomes free. `self.router` is the router.
-# - After each forward pass, `self.last` is the pair `(probabilities_TE, experts_Tk)`: the softmax of the router's scores over all experts, with
-#   its graph, and the chosen experts. Exercise 8 computes a loss from them.
+#   `self.experts`, an `nn.ModuleList`. It keeps no reference to the others, so that their memory can be freed. `self.router` is the router.
+# - After each forward pass, `self.last` is the pair `(probabilities_TE, experts_Tk)`: the softmax of the router's scores over all experts, not detached, and the chosen experts. Exercise 8 computes a loss from them.
 # - Each rank sends 2 all-to-alls of E · C · H numbers in the forward pass, 2 in the backward pass, and nothing else.
 #
 # The outputs are those that the whole layer, with all experts, computes for this rank's tokens. In the backward pass, each of this
@@ -694,14 +681,13 @@ check.show_values(vectors=exchanged(3), matrices=exchanged(2, 2), refused=too_ma
 #
 # <details><summary>Hint 1</summary>
 #
-# After `dispatch`, the first E/N experts belong to rank 0. `.unflatten(0, (N, -1))` makes it (N, E/N, C, H), of which `exchange`
-# sends row j to rank j. What arrives has the same shape, but now the first index is the rank where the tokens come from.
+# After `dispatch`, the first E/N experts belong to rank 0. `.unflatten(0, (N, -1))` makes it (N, E/N, C, H), and `exchange` sends row j to rank j. What arrives has the same shape, but now the first index is the rank that the tokens came from.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `arrived.transpose(0, 1).flatten(1, 2)` is (E/N, N · C, H), so that its row i belongs to own expert i. `torch.stack` puts the results of the
-# experts together, and `.unflatten(1, (N, -1)).transpose(0, 1)` undoes the change of shape.
+# `arrived.transpose(0, 1).flatten(1, 2)` is (E/N, N · C, H). Its row i has all tokens of this rank's expert i. `torch.stack` puts the results of the
+# experts together, and `.unflatten(1, (N, -1)).transpose(0, 1)` undoes this change of shape.
 # </details>
 
 
@@ -816,7 +802,7 @@ check.show_values(
 # - `capacity`: the slots of one expert for the tokens of *one* rank
 # - `exchange`: the bytes that a rank sends to other ranks in one all-to-all of your layer
 # - `layer`: the bytes that a rank sends to other ranks in the forward and the backward pass of the layer
-# - `needed`: the bytes of `layer` that would be enough if empty slots were not sent, when all experts are chosen equally often and no token is dropped
+# - `needed`: what `layer` would be without the empty slots, if all experts are chosen equally often and no token is dropped
 
 
 # %% tags=["exercise"] exercise="predict_expert_bytes"
@@ -879,8 +865,7 @@ for factor in (1.0, 1.25, 2.0):
         print(f"{predicted['needed'] / predicted['layer']:.0%} would be enough")
 
 # %% [markdown]
-# The hidden numbers of the experts are never sent, so larger experts cost no bytes. What costs bytes is the number of experts for each
-# token, and the capacity factor.
+# The activations inside an expert are never sent, so wider experts cost no bytes. For given tokens, the bytes depend on the number of experts for each token, and on the capacity factor.
 
 # %% [markdown]
 # # Part C: training with experts
@@ -893,7 +878,7 @@ for factor in (1.0, 1.25, 2.0):
 # Expert parallelism is often combined with data parallelism. Four ranks can be 2 × 2: ranks 0 and 1 share one set of experts, and
 # ranks 2 and 3 share a copy of this set. Every rank has its own tokens, and computes the mean loss over them.
 #
-# | | exists on | after the backward pass, its gradient has the tokens of |
+# | | exists on | after the backward pass, its gradient includes the tokens of |
 # |---|---|---|
 # | `shared`: router, attention, norms, … | all ranks | this rank |
 # | `own`: an expert of rank 0 | ranks 0 and 2, its *replicas* | ranks 0 and 1: the all-to-all has brought their gradients to the expert |
@@ -901,22 +886,21 @@ for factor in (1.0, 1.25, 2.0):
 # Write `average_gradients`, which a rank calls after the backward pass. Afterwards, each gradient on each rank is that of **the mean of the N ranks'
 # losses**, where N is the number of all ranks.
 #
-# - Communicate each gradient once, and over no more ranks than necessary: `shared` over the group `all_ranks`, and `own` over the group `replicas`.
+# - Reduce each gradient once, and over no more ranks than necessary: `shared` over the group `all_ranks`, and `own` over the group `replicas`.
 # - On one rank, the `.grad` of a parameter can be None because the loss does not depend on it, while another rank has a gradient. None counts as
 #   zeros, and all ranks must make the same calls.
 #
 # **Predict**: somebody divides the expert's gradients by the number of replicas, as data parallelism does. By which factor
-# are they wrong on 4 ranks, 2 × 2? Do you notice it with Adam? And with SGD?
+# are they wrong on 4 ranks, 2 × 2? Would you notice it with Adam? And with SGD?
 #
 # <details><summary>Hint 1</summary>
 #
-# The loss is the sum over all ranks of (loss of the rank) / N. The gradient of a sum is the sum of the gradients. Which of its N terms are already
-# added up in the expert's gradient on rank 0, and which are on rank 2?
+# The loss is the sum over all ranks of (loss of the rank) / N. The gradient of a sum is the sum of the gradients. Which of its N terms has the expert's gradient on rank 0 already, and which ones has the gradient on rank 2?
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `dist.all_reduce(p.grad, group=replicas)` adds up, and then divide by `all_ranks.size()`.
+# `dist.all_reduce(p.grad, group=replicas)` adds the gradients of the replicas. Then divide by `all_ranks.size()`.
 # </details>
 
 
@@ -977,7 +961,7 @@ dist.destroy_process_group(alone)
 # same steps, and the loss curve does not show the error. It shows up as soon as gradients are clipped by their norm.
 # </details>
 #
-# With `average_gradients`, ranks can share experts in any layout. The next cells train the same layer on the same tokens in each of them:
+# With `average_gradients`, ranks can share experts in any layout. The next cells train the same layer on the same tokens in each layout:
 # from N × 1, where each rank has all experts, to 1 × N.
 
 
@@ -1029,7 +1013,7 @@ if rank == 0:
 # *Difficulty 3/5, 15 minutes.*
 #
 # An expert that gets more tokens learns more, so the router prefers it even more. If nothing stops this, a few experts do all the
-# work. The Switch Transformer adds a loss to that of the model, with a small factor such as 0.01:
+# work. The Switch Transformer adds the following loss, times a small factor such as 0.01, to that of the model:
 #
 # $$
 # L = E \sum_{e=0}^{E-1} f_e P_e
@@ -1048,16 +1032,17 @@ if rank == 0:
 # - **Gradient.** Every rank adds this loss to its own, and after the backward pass, `average_gradients` takes the mean of all $N$ ranks'
 #   gradients for the router. A rank knows only its own tokens' part of the gradient, so the mean of the parts would be $N$ times too small. To
 #   make up for this, the gradient of `probabilities_TE` is $N$ times the derivative of $L$.
-# - **Communication.** The ranks send sums for each expert, not the tokens' numbers. The backward pass may also send
+# - **Communication.** The ranks send sums for each expert, not numbers for each token. The backward pass may also send
 #   something, but it need not.
 #
 # Edge cases:
 #
-# - Ranks can have different numbers of tokens, and some ranks none. A token counts as much as any other.
+# - Ranks can have different numbers of tokens, and some ranks none. Each token has the same weight, no matter how many tokens its rank has.
 # - The chosen experts need not be the most probable ones. Some methods choose in another way.
 #
-# **Predict**: there are as many experts as ranks, and $k = 1$. All tokens of rank $r$ choose expert $r$, with probability 1. What is the loss?
-# What would it be, if each rank computed it from its own tokens?
+# **Predict**: there are as many experts as ranks, and $k = 1$. All ranks have the same number of tokens,
+# and all tokens of rank $r$ choose expert $r$, with probability 1. What is the loss?
+# What would it be if each rank computed it from its own tokens?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1067,7 +1052,7 @@ if rank == 0:
 #
 # <details><summary>Hint 2</summary>
 #
-# Autograd does not see an all-reduce. Pass it `own.detach()`, where `own` has this rank's sums of probabilities. Then
+# Autograd does not see an all-reduce. Pass `own.detach()` to the all-reduce, where `own` has this rank's sums of probabilities. Then
 # `total + n * (own - own.detach())` has the value of the total, and `n` times the gradient of `own`.
 # </details>
 
@@ -1162,7 +1147,7 @@ def gpt_with_experts():
 
 
 # %% [markdown]
-# Only this rank has its own experts, so their `replicas` are this rank alone. All other parameters are shared.
+# Here, each expert is on one rank only, so `replicas` contains just this rank. All other parameters are shared.
 
 
 # %%
@@ -1212,12 +1197,13 @@ if rank == 0:
 #
 # Often two or three, and sometimes a single one. When the queues of these experts are full, they drop tokens, while the other experts
 # learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
-# in a training of many more steps. With a larger factor, the load becomes even sooner, but the gradient pulls the router more strongly toward
-# a goal that is not prediction.
+# in a training of many more steps. A larger factor balances the load sooner, but it also pulls the router more strongly toward a goal other than prediction.
+#
+# An even load is 1/8 = 12.5% for each expert. The share that is printed for the busiest one is the mean over the last 20 steps, in each of which another expert may be the
+# busiest one. The loss of the text hardly differs in a run that is as short as this one.
 # </details>
 #
-# A loss is not the only way. DeepSeek-V3 adds a bias to each expert's score before it chooses experts, but not for the gates. After each step, it
-# lowers the biases of busy experts and raises those of the others. [Chapter 09](../book/09_all_to_all.md) compares both.
+# A loss is not the only way to balance the load. DeepSeek-V3 adds a bias to each expert's score when it chooses experts, but not when it computes the gates. After each step, it lowers the bias of each busy expert and raises the bias of each other expert. [Chapter 09](../book/09_all_to_all.md) compares both.
 
 # %% [markdown]
 # # Part D: a sequence that is split among ranks
@@ -1235,14 +1221,11 @@ if rank == 0:
 # - **Ulysses** exchanges heads for sequence. In an all-to-all, each rank sends every other rank some heads of its queries,
 #   keys, and values. Afterwards, a rank has the queries, keys, and values of *all* S tokens for a/N heads. It computes the
 #   attention of these heads, and an all-to-all of the results gives each rank all heads of its own tokens again. In the
-#   backward pass, the gradients take the same ways in the opposite direction.
-# - **Ring attention** keeps the queries in place. The keys and values of all ranks travel around a ring in N − 1 steps. In
-#   each step, a rank sends the keys and values that it has to the next rank. In the backward pass, the keys and values travel
-#   N − 1 steps again, and their gradients travel N steps: to every rank with the keys and values, and then once more to get
-#   home.
+#   backward pass, the gradients take the same paths in the opposite direction.
+# - **Ring attention** keeps the queries in place. The keys and values of all ranks travel around a ring in N − 1 steps. In each step, a rank passes on to the next rank the keys and values that it currently holds. In the backward pass, the keys and values travel
+#   N − 1 steps again, and their gradients travel N steps: N − 1 together with the keys and values, and one more to get back to their owner.
 #
-# **Predict in numbers**: how many bytes does one rank send to *other* ranks, in float32, for one attention layer? All heads
-# have their own keys and values.
+# **Predict in numbers**: how many bytes does one rank send to *other* ranks, in float32, for one attention layer? Each head has its own keys and values.
 #
 # - `ulysses_forward` and `ulysses_backward`
 # - `ring_forward` and `ring_backward`
@@ -1256,7 +1239,7 @@ if rank == 0:
 #
 # <details><summary>Hint 2</summary>
 #
-# In an all-to-all, a rank keeps an N-th of its tensor for itself. Ulysses exchanges four tensors in the forward pass. On the
+# In an all-to-all, a rank keeps 1/N of its tensor for itself. Ulysses exchanges four tensors in the forward pass. On the
 # ring, a rank sends whole tensors, two in each step.
 # </details>
 
@@ -1465,7 +1448,7 @@ if rank == 0:
 # Write `merge`, which returns $o$ and $\ell$. It works on many queries at the same time: `out_1` and `out_2` have the shape
 # (…, S, d), and `lse_1` and `lse_2` have the shape (…, S). All have the same float dtype.
 #
-# - **Large scores:** $\ell_1$ and $\ell_2$ may be ±1000 or far apart. Neither $e^{\ell_1}$ nor $e^{\ell_2}$ need be a float.
+# - **Large scores:** $\ell_1$ and $\ell_2$ may be ±1000 or far apart. So $e^{\ell_1}$ and $e^{\ell_2}$ can overflow or underflow.
 #   Subtract the larger of the two before you compute exponentials.
 # - **No visible key:** with a causal mask, a query may see no key of a block. Then $\ell_i$ is −∞ and $o_i$ is 0, and the
 #   result is that of the other block. If both are −∞, the result is 0 and −∞.
@@ -1551,7 +1534,7 @@ check.show_values(
 # </details>
 #
 # The next cell splits the keys of one attention head into four blocks, computes each block on its own, and merges the results
-# in two orders. The scores are up to some hundreds, where $e^{s}$ is not a float32 any more.
+# in two orders. Scores reach about 175, where $e^{s}$ overflows in float32.
 
 # %%
 # %%px --targets 0
@@ -1577,36 +1560,33 @@ print(f"some exponentials of the scores are infinite: {(one_scores.exp() == torc
 #
 # Each rank has the queries, keys, and values of its own tokens, for all heads. In *ring attention*, the queries stay where
 # they are. Keys and values travel from rank to rank until every rank has seen all of them. In step $s = 0, 1, …, N-1$, rank
-# $r$ has the keys and values of rank $r - s$ (mod N), its *owner*. It computes a partial result from this block, and
-# merges it with what it has.
+# $r$ has the keys and values of rank $r - s$ (mod N), its *owner*. It computes a partial result from this block, and merges it with its result so far.
 #
-# `parlab.block_attention` has the computation of one block. q, k, v, and out are (B, a, S/N, d) here, and `visible`
+# `parlab.block_attention` has two functions that compute one block. For them, q, k, v, and out have the shape (B, a, S/N, d), so transpose your tensors first. `visible`
 # (queries, keys) is True where a query sees a key, or None if all queries see all keys:
 #
 # - `attend(q, k, v, visible)` returns `(out, lse)` of one block, ready for `merge`.
 # - `attend_backward(gradient, out, lse, q, k, v, visible)` returns what a block adds to the gradient of q, and the
 #   gradients of the block's k and v. `gradient` is the gradient of the final output. `out` and `lse` are those of all blocks
-#   together. It computes the probabilities again, as `exp(scores − lse)`, so nobody has to keep them.
+#   together. It computes the probabilities again, as `exp(scores − lse)`, so they need not be stored.
 #
 # Write the ring around these two functions. You can use the skeleton below, or something of your own.
 #
 # - **Mask.** `positions` (N, S/N) has the place in the whole sequence of each rank's tokens. A query sees a key if the
-#   key's position is not larger than its own. The positions need not be in order, and no position is there twice. If
+#   key's position is not larger than its own. The positions need not be in order, and each one occurs once. If
 #   `positions` is None, there is no mask. Do not call `attend` or `attend_backward` for a block that is masked completely.
 # - **Forward pass.** Keys and values are one message. Each rank sends N − 1 messages to the next rank and receives N − 1
 #   from the rank before it. A message travels *while* a block is computed: start to send and receive, compute, and then
 #   wait.
-# - **Memory.** For the backward pass, keep q, k, v, the output, and its lse of this rank, but neither scores nor other ranks' keys
-#   and values. At any time, a rank holds at most two blocks of keys and values, in addition to k and v themselves.
-# - **Backward pass.** Keys and values travel again, N − 1 times, while blocks are computed. The gradients of a block
-#   travel after it, and each rank adds its part. They make N trips, and the last one brings them home to the owner. Keys and
-#   values are one message again, and so are their gradients. On one rank, nothing is sent.
+# - **Memory.** For the backward pass, keep this rank's q, k, v, output, and lse, but no scores, and no keys and values of other ranks. At any time, a rank holds at most two blocks of keys and values, in addition to k and v themselves.
+# - **Backward pass.** Keys and values travel again, N − 1 times, while blocks are computed. The gradients of a block follow it around the ring, and each rank adds its part. They make N trips, and the last one brings them home to the owner. Keys and values are again one message, and their gradients are another. On one rank, nothing is sent.
 #
 # Edge cases:
 #
 # - q, k, and v may be views that are not contiguous. They do not change. They are float32 or float64.
 # - If `positions` has another shape than (N, S/N), raise a `ValueError` that names `positions`, before anything is sent.
-# - Communicate with `isend` and `irecv` on `group`.
+# - Communicate with `dist.isend(x, group=group, group_dst=…)` and `dist.irecv(x, group=group, group_src=…)`, which take the
+#   numbers of ranks in `group`.
 #
 # **Predict**: there are 4 ranks with 1,000 tokens each, and a causal mask. Rank $r$ has the tokens from 1000·r on. How many blocks
 # does each rank compute in the forward pass? Which rank finishes last?
@@ -1620,8 +1600,7 @@ print(f"some exponentials of the scores are infinite: {(one_scores.exp() == torc
 #
 # <details><summary>Hint 2</summary>
 #
-# In the backward pass, a step starts like a forward step. After the computation, wait for the gradients that the rank before has started to
-# send in its previous step. They belong to the same owner as this step's keys. Add this rank's part, and start to
+# In the backward pass, a step starts like a forward step. After the computation, wait for the gradients that the previous rank sent after its last step (in step 0, there are none yet). They belong to the same owner as this step's keys. Add this rank's part, and start to
 # pass on the sum. After the last step, what arrives is the gradient of this rank's own keys and values.
 # </details>
 
@@ -1887,7 +1866,7 @@ check.show_values(
 # </details>
 #
 # The next cells count the scores that each rank really computes with both layouts. `attend` leaves out queries that see no key of the block,
-# and keys that no query sees. In the zigzag layout, this is half of each block of another rank: either none of the keys in its
+# and keys that no query sees. In the zigzag layout, this leaves out half of each block that comes from another rank: either none of the keys in its
 # late chunk are visible, or none of the queries in the early chunk see anything.
 
 
@@ -1928,7 +1907,7 @@ if rank == 0:
 from parlab.plots import long_contexts
 
 drawn, axes = long_contexts.ring_work(
-    "In zigzag layout, all ranks have the same work", ring_blocks, "blocks computed"
+    "In the zigzag layout, all ranks have the same work", ring_blocks, "blocks computed"
 )
 
 # %% [markdown]
@@ -1938,8 +1917,7 @@ drawn, axes = long_contexts.ring_work(
 # ## All-to-all
 #
 # These three do the same work: your pairwise exchange, MPI's `comm.Alltoall`, and `dist.all_to_all_single` on the
-# default group, which uses Gloo on the CPU and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL, so this group
-# uses MPI, too.) The third is the one that libraries call to send tokens to experts. First, compare their results.
+# default group, which uses Gloo on the CPU and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL. Their default group uses MPI instead.) The third is the one that libraries call to send tokens to experts. First, compare their results.
 
 
 # %%
@@ -1988,9 +1966,9 @@ for title, size in {"1 kB": 1024, "16 MB": 16 * 2**20}.items():
 from parlab import plots
 
 drawn, axes = plots.ratio_bars(
-    "An all-to-all, over that of the library",
+    "Time of an all-to-all, relative to the library's",
     exchange_ratios,
-    f"time over that of torch on {dist.get_backend()}",
+    f"time / time of torch on {dist.get_backend()}",
     ("comm.Alltoall",),
 )
 for title, ratios in exchange_ratios.items():
@@ -2001,8 +1979,9 @@ for title, ratios in exchange_ratios.items():
 #
 # - **Small data.** Your exchange pays for N − 1 messages, one after the other, and for a few lines of Python in each
 #   step. With many ranks, MPI uses an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which bytes travel several times.
-# - **Large data.** All of them send the same bytes, and every byte is sent once, so there is little to gain. Between
-#   processes of one machine, MPI copies memory, and Gloo uses TCP.
+# - **Large data.** All of them send the same bytes, and every byte is sent once, so no algorithm can
+#   send less. What differs is the way that bytes take. Between processes of one machine, MPI copies memory, and Gloo sends
+#   them through TCP, which takes several times as long.
 # - **On a cluster**, an all-to-all is the collective that uses the network most: half of all bytes cross from one half of the
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
@@ -2012,16 +1991,15 @@ for title, ratios in exchange_ratios.items():
 # PyTorch has ring attention as `torch.distributed.tensor.experimental.context_parallel`. It has no kernel for CPUs, so you can
 # compare it with yours only on GPUs. Here, you compare yours with a time that no ring can beat.
 #
-# Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last
-# block has traveled N − 1 times before it arrives, and is computed after that, which takes $(N-1)m + c$. So a forward pass without a mask takes at least
+# Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last block arrives after N − 1 messages, and is computed after that, so the pass cannot end before $(N-1)m + c$. So a forward pass without a mask takes at least
 #
 # $$ \max(Nc,\; (N-1)\,m + c). $$
 #
-# The next cells run your function on an emulated network, with messages that are four times as fast as a block to four times as slow. `slow_attend` sleeps
+# The next cells run your function on an emulated network, on which a message takes between a quarter of the time of a block and four times as long. `slow_attend` sleeps
 # for the rest of the time $c$, so that four ranks can compute at the same time on two cores. Ulysses exchanges four tensors, each of which takes
 # $\tfrac{3}{8} m$ on 4 ranks, and computes for $Nc$, without any overlap.
 #
-# **Predict**: up to which m/c does the ring hide all messages? From which m/c on is Ulysses faster?
+# **Predict**: up to what m/c does the ring hide all messages? Above what m/c is Ulysses faster?
 
 
 # %%
@@ -2089,7 +2067,7 @@ measured = {
     for name in ("ring", "Ulysses")
 }
 drawn, axes = long_contexts.ring_times(
-    "Emulated: the ring hides messages up to m = c",
+    "Emulated: the time of a forward pass",
     ratios,
     modeled,
     measured,
@@ -2123,19 +2101,17 @@ if rank == 0:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# With consecutive tokens, the last rank computes N = 4 blocks. In zigzag layout, every rank computes its own block and half of the three others, which takes $2.5c$. For many ranks,
-# the ratio approaches 2. A kernel that also leaves out the masked half of the own block needs $3.5c$ and $2c$.
+# With consecutive tokens, the last rank computes N = 4 blocks. In the zigzag layout, every rank computes its own block and half of each of the three others, which takes $2.5c$. For many ranks,
+# the ratio approaches 2. A kernel that also leaves out the masked half of a rank's own block needs $3.5c$ and $2c$.
 # </details>
 #
 # What to look for:
 #
 # - **The ring is close to its bound**, because each message starts before the block that hides it.
-# - **Ulysses sends less**, but it cannot compute in the meantime, because each all-to-all is between two computations that depend on
-#   it. It wins on slow networks, and only if N divides the number of heads.
+# - **Ulysses sends less**, but it cannot compute in the meantime, because the attention needs the first all-to-all, and the second all-to-all needs the attention. It wins on slow networks, and only if N divides the number of heads.
 # - **Long sequences favor the ring.** If the sequence becomes twice as long, $m$ doubles, and $c$ becomes four times as large. So
-#   m/c is half as large, which is further to the left in the picture.
-# - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that first
-#   send to each other can both wait for the other's receive.
+#   m/c is half as large, which is farther to the left in the figure.
+# - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that both send first can wait for each other forever.
 
 # %% [markdown]
 # # Going further
@@ -2144,7 +2120,7 @@ if rank == 0:
 # - Write a *hierarchical* all-to-all. The ranks of a node first exchange rows among themselves, so that each rank holds the rows for one
 #   rank of every other node. Then one message goes to each node. How many messages does a rank send now, and how many times does a byte
 #   travel? The [chapter](../book/09_all_to_all.md) computes when this pays off.
-# - `ExpertParallelMLP` sends full buffers of capacity C, even if most slots are empty. Use `uneven_all_to_all`'s idea instead:
+# - `ExpertParallelMLP` sends full buffers of capacity C, even if most slots are empty. Use the idea of `uneven_all_to_all` instead:
 #   exchange counts, and then only the tokens that exist. (`dist.all_to_all_single` takes `input_split_sizes` and `output_split_sizes`.)
 #   Then no token needs to be dropped.
 # - While the tokens are on their way, the ranks have nothing to do. Split the tokens into two halves, and let the experts work on the first half

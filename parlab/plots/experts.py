@@ -25,5 +25,5 @@ def expert_load(title: str, panels: Mapping[str, Sequence[Sequence[float]]]) -> 
         colors = ramp(len(experts))
         panel.stackplot(range(len(steps)), experts, colors=colors, edgecolor="white", lw=0.5)
         panel.set(title=name, xlabel="step", xlim=(0, len(steps) - 1), ylim=(0, 1))
-    axes[0, 0].set_ylabel("share of the tokens")
+    axes[0, 0].set_ylabel("share of the tokens (each band is one expert)")
     return drawn, axes[0]
