@@ -19,7 +19,10 @@ REFERENCE, REMEMBERING = "reference", "remembering"
 
 @dataclass(frozen=True)
 class Verdict:
-    """A check's verdict on an answer; `text` is its message, or the line that it prints."""
+    """A check's verdict on an answer; `text` is its message, or the line that it prints.
+
+    `repeat` is the call that repeats a failed check with the same inputs and pauses.
+    """
 
     exercise: str
     answer: str
@@ -27,6 +30,7 @@ class Verdict:
     mistake: str | None
     text: str
     seconds: float
+    repeat: str = ""
 
 
 def run(
@@ -93,11 +97,12 @@ def verdict(exercise: str, answer: str, function: Callable, seed: int | None = N
     if "torch" in sys.modules:  # a lab with torch also has `group`, and so a default group
         from parlab.rank import group  # noqa: F401
     printed, start = io.StringIO(), time.perf_counter()
-    mistake, passed = None, True
+    mistake, passed, repeat = None, True, ""
     try:
         with contextlib.redirect_stdout(printed):
             check(function, seed=seed)
         text = printed.getvalue().strip().splitlines()[-1]
     except CheckFailed as failed:
         passed, text, mistake = False, str(failed), failed.finding.mistake
-    return Verdict(exercise, answer, passed, mistake, text, time.perf_counter() - start)
+        repeat = failed.repeat
+    return Verdict(exercise, answer, passed, mistake, text, time.perf_counter() - start, repeat)
