@@ -18,7 +18,7 @@ from parlab.runtime.notebook import read_cells
 FOLDER = ".progress"
 START_PAGE = "START.md"
 
-_HEADING = re.compile(r"^## (?:\d+\. )?(.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^## (?:\d+[a-z]?\. )?(.+)$", re.MULTILINE)
 _NAME = re.compile(r"\d\d_\w+")
 _TITLE = re.compile(r"^# Lab (\d+): (.+)$", re.MULTILINE)
 

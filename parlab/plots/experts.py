@@ -19,7 +19,7 @@ def expert_load(title: str, panels: Mapping[str, Sequence[Sequence[float]]]) -> 
     Returns:
         matplotlib's figure and its axes, in a row.
     """
-    drawn, axes = subplots(title, 1, len(panels), sharey=True, squeeze=False, figsize=(9.0, 3.6))
+    drawn, axes = subplots(title, 1, len(panels), sharey=True, squeeze=False, figsize=(8.4, 3.6))
     for panel, (name, steps) in zip(axes[0], panels.items(), strict=True):
         experts = sorted(zip(*steps, strict=True), key=lambda shares: -sum(shares[-20:]))
         colors = ramp(len(experts))

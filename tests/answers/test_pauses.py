@@ -8,24 +8,23 @@ from collections import Counter
 
 import pytest
 
+from parlab.runtime.paths import ROOT
 from parlab_staff.answers.collected import answers_to, exercises
 from parlab_staff.answers.run import REFERENCE, run
 
 RANKS = 4
-LUCKY = [
+FOLDER = ROOT / "tests" / "lucky"
+# Their messages depend on luck as well, so they are not among the kept answers, which have a key.
+LUCKY = [(path.parent.name, str(path)) for path in sorted(FOLDER.glob("*/*.py"))]
+LUCKY += [
     ("binomial_broadcast", "from_anybody"),  # takes the message of the next broadcast
-    ("ring_shift", "used_before_the_wait"),
     ("ring_shift", "received_into_what_is_sent"),
     ("ring_reduce_scatter", "one_buffer_for_all_sends"),
-    ("ring_all_gather", "passed_on_before_the_wait"),
-    ("pairwise_all_to_all", "from_anybody"),  # relies on the order of arrival
-    ("pairwise_all_to_all", "used_before_the_wait"),
-    ("uneven_all_to_all", "rows_from_anybody"),
 ]
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seeds", [3, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seeds", [1, pytest.param(50, marks=pytest.mark.nightly)])
 def test_answers_that_depend_on_luck_are_rejected_with_every_seed(seeds: int) -> None:
     verdicts = run(RANKS, LUCKY, seeds=range(seeds), seconds=880)
     passed = Counter((one.exercise, one.answer) for one in verdicts if one.passed)

@@ -19,7 +19,8 @@ def cell(kind: str, source: str, **metadata: object) -> dict:
 def write_lab(folder: Path, name: str, title: str, **headings: str) -> None:
     cells = [cell("markdown", f"# {title}")]
     for i, (key, heading) in enumerate(headings.items(), 1):
-        cells.append(cell("markdown", f"before\n## {i}. {heading}\nafter"))
+        number = f"{i}" if i == 1 else "1b"
+        cells.append(cell("markdown", f"before\n## {number}. {heading}\nafter"))
         cells += [cell("code", "", tags=[tag], exercise=key) for tag in ("exercise", "check")]
     (folder / f"{name}.ipynb").write_text(json.dumps({"cells": cells}))
 

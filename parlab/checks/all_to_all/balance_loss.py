@@ -131,8 +131,8 @@ def _case(trial: Trial, tokens: Tokens) -> None:
     trial.require(
         lambda: unchanged("`probabilities_TE`", given[0], own),
         lambda: unchanged("`experts_Tk`", given[1], experts),
-        lambda: something_sent(trial),
         lambda: _value(trial, tokens, got[0], right),
+        lambda: something_sent(trial),
         lambda: _sums_only(trial, tokens),
         lambda: _gradient(trial, tokens, *got),
     )

@@ -178,7 +178,7 @@ class Trial:
         everyone = self.gather(ended and (ended.without_value(), self.ledger.calls))
         endings = agreed({rank: entry[0] for rank, entry in enumerate(everyone)})
         if (stub := unfinished(endings, self.check.key)) is not None:
-            self.check.fail(stub)
+            self.check.fail(stub, repeatable=False)
         finding = ending(endings)
         if finding is not None:
             self.fail((explain and explain(endings)) or finding)

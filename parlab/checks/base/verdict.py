@@ -20,7 +20,7 @@ class CheckFailed(AssertionError):
 
     def _render_traceback_(self) -> list[str]:
         # IPython calls this. The frames of the check would only hide the message.
-        again = [f"To try exactly this again: {self.repeat}"] if self.repeat else []
+        again = [f"To repeat exactly this, in a %%px cell: {self.repeat}"] if self.repeat else []
         return [*str(self).splitlines(), *again]
 
 
@@ -47,10 +47,15 @@ class Judge:
         self.trials_made = 0
         self.repeats_a_case = True  # once
 
-    def fail(self, finding: Finding) -> None:
-        """Raise CheckFailed. Every rank must call this with the same finding."""
+    def fail(self, finding: Finding, *, repeatable: bool = True) -> None:
+        """Raise CheckFailed. Every rank must call this with the same finding.
+
+        Args:
+            repeatable: whether to print the call that repeats the check.
+        """
         name = getattr(self.function, "__name__", self.key)
-        raise CheckFailed(self.key, finding, f"check.{self.key}({name}, seed={self.seed})")
+        repeat = f"check.{self.key}({name}, seed={self.seed})" if repeatable else ""
+        raise CheckFailed(self.key, finding, repeat)
 
     def agree(self, finding: Finding | None, place: tuple[int, int] | None = None) -> None:
         """Raise CheckFailed with the first rank's finding, if any rank has one. Collective.

@@ -21,7 +21,7 @@ for mistake, name, *edits in (
         "own_tokens_and_an_all_reduce",
         (REDUCE, "dist.all_reduce(total.clone(), group=group)"),
     ),
-    ("nothing_sent", "own_tokens", (REDUCE, "")),
+    ("own_tokens", "own_tokens", (REDUCE, "")),
     (
         "half_own",
         "own_choices",

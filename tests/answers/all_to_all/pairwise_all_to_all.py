@@ -193,33 +193,3 @@ def empty_rows_are_not_sent(x, comm):
         to = (comm.rank + step) % comm.size
         comm.Sendrecv(ours[to], dest=to, recvbuf=places[source], source=source)
     return parts
-
-
-@answers.wrong(None)
-def from_anybody(x, comm):
-    if len(x) != comm.size:
-        raise ValueError("x has another number of rows than there are ranks")
-    received = np.empty_like(x)
-    received[comm.rank] = x[comm.rank]
-    for step in range(1, comm.size):
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        place = received[source : source + 1]
-        comm.Sendrecv(x[to : to + 1], dest=to, recvbuf=place, source=MPI.ANY_SOURCE)
-    return received
-
-
-@answers.wrong(None)
-def used_before_the_wait(x, comm):
-    if len(x) != comm.size:
-        raise ValueError("x has another number of rows than there are ranks")
-    received, requests = np.empty_like(x), []
-    received[comm.rank] = x[comm.rank]
-    for step in range(1, comm.size):
-        source = (comm.rank - step) % comm.size
-        requests.append(comm.Irecv(received[source : source + 1], source=source))
-    for step in range(1, comm.size):
-        to = (comm.rank + step) % comm.size
-        comm.Send(x[to : to + 1], dest=to)
-    result = received.copy()
-    MPI.Request.Waitall(requests)
-    return result

@@ -157,16 +157,3 @@ def even_ranks_send_first(x, comm):
 def returns_x_as_well(x, comm):
     answers.reference()(x, comm)
     return x
-
-
-@answers.wrong(None)
-def passed_on_before_the_wait(x, comm):
-    rank, size = comm.rank, comm.size
-    requests = []
-    for step in range(size - 1):
-        incoming = x[chunk(len(x), rank - step - 1, size)]
-        requests.append(comm.Irecv(incoming, source=(rank - 1) % size))
-    for step in range(size - 1):
-        outgoing = x[chunk(len(x), rank - step, size)]
-        comm.Ssend(outgoing, dest=(rank + 1) % size)
-    MPI.Request.Waitall(requests)

@@ -179,16 +179,6 @@ def around_the_watched_methods(x, comm):
     return received
 
 
-@answers.wrong(None)
-def used_before_the_wait(x, comm):
-    received = np.empty_like(x)
-    request = comm.Irecv(received, source=(comm.rank - 1) % comm.size)
-    comm.Send(x, dest=(comm.rank + 1) % comm.size)
-    result = received.copy()
-    request.Wait()
-    return result
-
-
 @answers.wrong("changed_before_wait")
 def received_into_what_is_sent(x, comm):
     buffer = x.copy()
