@@ -500,8 +500,8 @@ check.show_values(
 # - Empty slots do not matter. (Experts have biases, so their results for empty slots are not zero.)
 # - Gradients flow to `y_ECH` and to `gates_Tk`. Through the gates, the router learns.
 #
-# **Predict**: in a transformer, the MLP's output is added to its input. What happens to a token that is dropped by all of its
-# experts?
+# **Predict**: in a transformer, the MLP's output is added to its input. What happens to a token that all of its
+# experts drop?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1980,7 +1980,7 @@ for title, ratios in exchange_ratios.items():
 # - **Small data.** Your exchange pays for N − 1 messages, one after the other, and for a few lines of Python in each
 #   step. With many ranks, MPI uses an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which bytes travel several times.
 # - **Large data.** All of them send the same bytes, and every byte is sent once, so no algorithm can
-#   send less. What differs is the way that bytes take. Between processes of one machine, MPI copies memory, and Gloo sends
+#   send less. They differ in how the bytes travel. Between processes of one machine, MPI copies memory, and Gloo sends
 #   them through TCP, which takes several times as long.
 # - **On a cluster**, an all-to-all is the collective that uses the network most: half of all bytes cross from one half of the
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.

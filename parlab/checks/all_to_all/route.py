@@ -169,7 +169,7 @@ def _wrong_places(
 
 
 def _places(experts: Tensor, order: Iterable[tuple[int, int]]) -> Tensor:
-    """Let the choices (token, choice) stand in line in this order, and return their places."""
+    """Return the place of each choice in its expert's queue, which fills up in this order."""
     places, lengths = torch.full_like(experts, -1), Counter()
     for place in order:
         expert = experts[place].item()

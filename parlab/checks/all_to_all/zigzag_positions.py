@@ -47,17 +47,17 @@ def _layout(got: Tensor, sequence: int, ranks: int) -> Finding | None:
     chunks = torch.arange(sequence).view(2 * ranks, -1)
     early, late = chunks[:ranks], chunks[ranks:]
 
-    def beside(first: Tensor, second: Tensor) -> Tensor:
+    def joined(first: Tensor, second: Tensor) -> Tensor:
         return torch.cat((first, second), 1)
 
     wrong = {
         "consecutive": chunks.view(ranks, -1),
-        "not_turned_around": beside(early, late),
-        "chunk_backward": beside(early, late.flip(0, 1)),
+        "not_turned_around": joined(early, late),
+        "chunk_backward": joined(early, late.flip(0, 1)),
         "striped": torch.arange(sequence).view(-1, ranks).T,
-        "late_first": beside(late.flip(0), early),
+        "late_first": joined(late.flip(0), early),
     }
-    return explained(got, beside(early, late.flip(0)), wrong, MISTAKES)
+    return explained(got, joined(early, late.flip(0)), wrong, MISTAKES)
 
 
 def _refusals(check: Check) -> None:

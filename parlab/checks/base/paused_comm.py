@@ -1,7 +1,7 @@
 """Short pauses before messages, so that the ranks meet in another order in every trial.
 
 Answers that depend on which rank comes first, or that use data before its message has arrived, pass
-by luck if all ranks are equally fast. With pauses, they fail in some trials of every check. The
+by luck if all ranks are equally fast. With pauses, they fail in some of a check's many trials. The
 pauses depend only on the check's seed, the trial, and the rank.
 
 MPI may read the memory of a send until its request is complete. It usually copies small messages at
@@ -62,7 +62,7 @@ class Sending:
         return call
 
     def require_unchanged(self) -> None:
-        """Raise RuntimeError if the memory of a send has changed although nobody has waited."""
+        """Raise RuntimeError if the memory of a send has changed before a wait for it."""
         self._sends = [entry for entry in self._sends if entry[0] != MPI.REQUEST_NULL]
         if any(memory.tobytes() != sent for _, memory, sent in self._sends):
             raise RuntimeError(f"Isend: {CHANGED_BEFORE_WAIT}")
