@@ -5,24 +5,24 @@
 include common.mk # help, setup, lab, doctor, clean
 
 # In the order that conftest.py gives: the longest tests start first.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+IN_PARALLEL := -n auto --dist loadgroup --no-loadscope-reorder
 
 test: ## set everything up, then test it, in about twenty minutes (ARGS="-k data" for some of it)
-	@$(call tested,$@,-m "not nightly")
+	@$(call tested,$@,tests.support.second_run,-m "not nightly")
 
 test-all: ## the same, with the tests that take long: more ranks, whole labs, attacks, Slurm
-	@$(call tested,$@,)
+	@$(call tested,$@,pytest,)
 
 quick: setup ## the style and the unit tests, in a minute and a half
 	@$(style)
-	@$(PYTEST) -m "not nightly" tests/unit $(ARGS)
+	@$(BIN)/python -m pytest $(IN_PARALLEL) -m "not nightly" tests/unit $(ARGS)
 
 define tested
 .ci/packages
 $(MAKE) --no-print-directory setup
 $(style)
-$(PYTEST) $(2) $(ARGS) || { echo "make $(1): what failed is listed above; run it alone with:" \
-	"make $(1) ARGS=--last-failed" >&2; exit 1; }
+$(BIN)/python -m $(2) $(IN_PARALLEL) $(3) $(ARGS) || { echo "make $(1): what failed is listed" \
+	"above; run it alone with: make $(1) ARGS=--last-failed" >&2; exit 1; }
 endef
 
 define style

@@ -21,8 +21,10 @@ LEFT: dict[str, tuple[str, str]] = {
         "",
     ),
     "threads": (
-        "import sys, threading, time\n"
-        "for _ in range(300): threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
+        # A check calls the function several times, and 1,024 threads are one too many.
+        "import threading, time\n"
+        "while threading.active_count() < 300:\n"
+        "    threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
         "import threading\nassert threading.active_count() < 100",
     ),
     "hooks": ("import builtins\nbuiltins.sum = lambda values: 7", "assert sum([1, 2]) == 3"),
