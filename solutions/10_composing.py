@@ -183,9 +183,9 @@ check.show_values(
 def mesh_groups(mesh: Mapping[str, int], *dims: str) -> list[list[int]]:
     """Return all groups of ranks that differ only in their coordinates of `dims`.
 
-    `mesh` has the size of each dimension, from the outermost to the innermost; the last coordinate
-    changes fastest with the rank. The names in `dims` are different, in any order. Every rank
-    of the mesh, an int, is in exactly one group. Each group is a list of ascending ranks, and the
+    `mesh` has the sizes of one or more dimensions, from the outermost to the innermost; the last
+    coordinate changes fastest with the rank. The names in `dims` are different, in any order. Every
+    rank of the mesh, an int, is in exactly one group. Each group is a list of ascending ranks, and the
     groups are in the order of their first rank. Do not change `mesh`.
 
     Raises a ValueError that names the dimension if `mesh` lacks one of `dims`.
@@ -249,7 +249,11 @@ print({dim: dist.get_process_group_ranks(groups[dim]) for dim in mesh})
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-mesh_figure("Each rank is in one group of each dimension", mesh, {dim: mesh_groups(mesh, dim) for dim in mesh})
+mesh_figure(
+    "Each rank is in one group of each dimension",
+    mesh,
+    {dim: mesh_groups(mesh, dim) for dim in mesh},
+)
 
 # %% [markdown]
 # ## 3. Which rows a rank reads
@@ -285,8 +289,7 @@ mesh_figure("Each rank is in one group of each dimension", mesh, {dim: mesh_grou
 #
 # <details><summary>Hint 1</summary>
 #
-# Of the rank, only the coordinate "dp" matters. `mesh_coordinates` returns it. Tests of your function need only the
-# arguments, and not the lab's `rank` and `mesh`.
+# Of the rank's coordinates, only "dp" matters. `mesh_coordinates` returns it.
 # </details>
 #
 # <details><summary>Hint 2</summary>

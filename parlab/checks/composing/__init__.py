@@ -1,6 +1,13 @@
 """Checks of lab 10, putting it together: one module an exercise."""
 
 from parlab.checks.base.collective import show_values
-from parlab.checks.base.hidden import no_messages, sent
+from parlab.checks.composing.batch_rows import batch_rows
+from parlab.checks.composing.mesh_coordinates import mesh_coordinates
+from parlab.checks.composing.mesh_groups import mesh_groups
 
-__all__ = ["no_messages", "sent", "show_values"]
+__all__ = [
+    "batch_rows",
+    "mesh_coordinates",
+    "mesh_groups",
+    "show_values",
+]
