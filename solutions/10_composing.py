@@ -121,7 +121,7 @@ for of in (-1, 24):
     try:
         mesh_coordinates(of, mesh_sizes)
     except ValueError as error:
-        mesh_refusals.append("rank" in str(error))
+        mesh_refusals.append("rank" in str(error).lower())
 check.show_values(
     dims=[list(of) for of in coordinates],
     coordinates=[list(of.values()) for of in coordinates],
@@ -343,7 +343,7 @@ for of, size, name in ((12, 36, "rank"), (-1, 36, "rank"), (0, 42, "global_batch
     try:
         batch_rows(0, of, mesh_sizes, size, 4)
     except ValueError as error:
-        mesh_refusals.append(name in str(error))
+        mesh_refusals.append(name in str(error).lower())
 check.show_values(
     rows=[rows.tolist() for rows in rows_read],
     dtypes=[str(rows.dtype) for rows in rows_read],
