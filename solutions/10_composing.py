@@ -403,3 +403,14 @@ print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh,
 
 # %% [markdown]
 # # Going further
+#
+# - Change the order of the mesh to `{"tp": 2, "pp": 2, "dp": 2}`, and run the lab again. The losses must stay the same. Which groups
+#   cross nodes now, if a node has four ranks?
+# - Add a fourth dimension "cp" for the ring attention of [lab 09](09_all_to_all.ipynb). Ranks that differ only in "cp" have different
+#   tokens of the same rows. Which of your functions change? Over which groups are the gradients averaged?
+# - Split the tied embedding by vocabulary, as in [lab 04](04_tensor_parallel.ipynb). How many ranks have a copy of its gradient now?
+# - Run the training step on an emulated network, and draw its timeline. In which parts does a rank wait?
+# - Let the planner also choose activation checkpointing from [lab 08](08_memory.ipynb): a layer then stores fewer bytes, and computes
+#   its forward pass twice. For which models does the best layout change?
+# - Save each rank's shards in one layout, and load them in another one. A shard of ZeRO-1 begins anywhere in a tensor, so first write
+#   down which numbers of which parameter it has.
