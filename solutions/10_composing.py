@@ -11,7 +11,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | compute the coordinates and groups of a mesh; read the right rows and seed generators in each dimension; compute the norm of a gradient that is spread over a mesh; write a training step with data, tensor, and pipeline parallelism and ZeRO-1; predict time and memory of a layout, and choose one; write shardings in JAX and find the collectives in the compiled program |
-# | **Time** | 0 minutes |
+# | **Time** | 180 minutes |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), [lab 04](04_tensor_parallel.ipynb), and [lab 05](05_pipeline_parallel.ipynb), or basic knowledge of ZeRO, tensor parallelism, and pipelines. You do not need a GPU |
 # | **Background** | [chapter 10](../book/10_composing.md) of the book explains what you build here |
 #
