@@ -339,10 +339,11 @@ check.batch_rows(batch_rows)
 mesh_sizes = {"tp": 2, "dp": 3, "pp": 2}
 rows_read = [batch_rows(2, of, mesh_sizes, 36, 4) for of in range(12)]
 mesh_refusals = []
-for of, size, name in ((12, 36, "rank"), (-1, 36, "rank"), (0, 42, "global_batch")):
+for of, *sizes in ((12, 36, 4), (-1, 36, 4), (0, 42, 4), (1, 40, 4), (2, 42, 6)):
     try:
-        batch_rows(0, of, mesh_sizes, size, 4)
+        batch_rows(0, of, mesh_sizes, *sizes)
     except ValueError as error:
+        name = "global_batch" if 0 <= of < 12 else "rank"
         mesh_refusals.append(name in str(error).lower())
 check.show_values(
     rows=[rows.tolist() for rows in rows_read],
