@@ -103,7 +103,8 @@ def random_seeds(seed: int, layer: int, rank: int, mesh: Mapping[str, int]) -> t
     Args:
         seed: the seed of the run.
         layer: number of the layer in the whole model.
-        mesh: size of each dimension, "dp", "pp", and "tp"; the last one changes fastest with the rank.
+        mesh: size of each dimension, "dp", "pp", and "tp", in any order; the last one changes
+            fastest with the rank. Do not change it.
 
     Returns:
         Three Python ints in [0, 2⁶³).
@@ -149,14 +150,14 @@ def seed_refused(wrong_rank):
     return False
 
 
-here = random_seeds(3, 7, 5, {"pp": 2, "tp": 3, "dp": 2})
-weights = [random_seeds(3, 7, 5, {"tp": n, "pp": 1, "dp": 2})[0] == here[0] for n in (3, 5)]
+seeds_here = random_seeds(3, 7, 5, {"pp": 2, "tp": 3, "dp": 2})
+in_other_meshes = [random_seeds(3, 7, 5, {"tp": n, "pp": 1, "dp": 2})[0] for n in (3, 5)]
 check.show_values(
     first=seeds_of({"dp": 2, "pp": 2, "tp": 3}, (0, 1), (0, 1)),
     other=seeds_of({"tp": 2, "dp": 3, "pp": 1}, (999, 1000), (11, 12)),
-    weights=weights,
-    alike=len(set(comm.allgather(here))) == 1,
-    within=all(0 <= n < 2**63 for n in here),
+    weights=[number == seeds_here[0] for number in in_other_meshes],
+    alike=len(set(comm.allgather(seeds_here))) == 1,
+    within=all(0 <= n < 2**63 for n in seeds_here),
     refused=[seed_refused(6), seed_refused(-1)],
 )
 
@@ -207,8 +208,8 @@ if rank == 0:
 def predict_copies(mesh: Mapping[str, int]) -> dict[str, int]:
     """Return on how many ranks each kind of gradient exists.
 
-    `mesh` has the sizes of the dimensions "dp", "pp", and "tp", in any order. The keys of the result
-    are "norm", "column", "embedding", "norm_shard", and "column_shard".
+    `mesh` has the sizes of the dimensions "dp", "pp", and "tp", in any order. Do not change it. The
+    keys of the result are "norm", "column", "embedding", "norm_shard", and "column_shard".
     """
     # BEGIN SOLUTION
     dp, tp, pp = mesh["dp"], mesh["tp"], mesh["pp"]
@@ -233,9 +234,9 @@ copies_meshes = [
     {"tp": 11, "dp": 2, "pp": 1},
     {"pp": 2, "tp": 1, "dp": 9},
 ]
-names = ("norm", "column", "embedding", "norm_shard", "column_shard")
+copy_names = ("norm", "column", "embedding", "norm_shard", "column_shard")
 check.show_values(
-    **{name: [round(predict_copies(one)[name]) for one in copies_meshes] for name in names}
+    **{name: [round(predict_copies(one)[name]) for one in copies_meshes] for name in copy_names}
 )
 
 # %% [markdown]
@@ -286,6 +287,8 @@ def gradient_norm(
     # BEGIN SOLUTION
     if len(copies) != len(gradients) or any(c < 1 for c in copies):
         raise ValueError(f"copies is {copies}: give a number from 1 for each gradient")
+    from parlab.rank import device  # an empty list does not say which one
+
     squares = torch.zeros((), device=device)
     for gradient, c in zip(gradients, copies, strict=True):
         squares += gradient.float().square().sum() / c
@@ -381,7 +384,8 @@ for copies in ((world_size, 1), (1, 1)):
 def embedding_groups(mesh: Mapping[str, int]) -> list[list[int]]:
     """Return all groups of ranks that add up the gradients of the tied embedding.
 
-    `mesh` has the size of each dimension; the last one changes fastest with the rank.
+    `mesh` has the size of each dimension; the last one changes fastest with the rank. Do not change
+    it. A rank is an int.
 
     Raises a ValueError that names "pp" if the mesh does not have this dimension.
     """

@@ -2,5 +2,17 @@
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent
+from parlab.checks.composing.embedding_groups import embedding_groups
+from parlab.checks.composing.gradient_norm import gradient_norm
+from parlab.checks.composing.predict_copies import predict_copies
+from parlab.checks.composing.random_seeds import random_seeds
 
-__all__ = ["no_messages", "sent", "show_values"]
+__all__ = [
+    "embedding_groups",
+    "gradient_norm",
+    "no_messages",
+    "predict_copies",
+    "random_seeds",
+    "sent",
+    "show_values",
+]
