@@ -10,14 +10,16 @@ from parlab.checks.base.trial import Trial
 
 MISTAKES = Mistakes(
     replicas_left_out=(
-        "{name}: this counts one replica. All data-parallel replicas have the same averaged gradient"
-    ),
-    shards_left_out=(
-        "{name}: this counts one rank of each tensor-parallel group, but all of them have the whole "
+        "{name}: this counts one replica. All data-parallel replicas have the same averaged "
         "gradient"
     ),
+    shards_left_out=(
+        "{name}: this counts one rank of each tensor-parallel group, but all of them have the "
+        "whole gradient"
+    ),
     split_counted=(
-        "{name}: this counts all ranks of a tensor-parallel group, but each of them has another part"
+        "{name}: this counts all ranks of a tensor-parallel group, but each of them has another "
+        "part"
     ),
     every_stage=(
         "{name}: this counts all stages, but {where}. The other stages do not have this gradient"
