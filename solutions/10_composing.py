@@ -25,15 +25,18 @@ cluster.start(8)
 
 # %%
 # %%px --timeout 120
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from parlab.plots.mesh import mesh_figure
 from torch import Tensor
 
 from parlab.checks import composing as check
-from parlab.plots.mesh import mesh_figure
+from parlab.ledger import Ledger
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -366,16 +369,391 @@ check.show_values(
 print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh, 16, 4).tolist()}")
 
 # %% [markdown]
-# SECTION 4 STARTS (random_seeds)
+# ## 4. Which ranks draw the same random numbers?
+#
+# *Difficulty 3/5, 12 minutes.*
+#
+# A layer needs random numbers for three purposes, and each purpose has other ranks that must draw the same ones:
+#
+# | | used for | the same on | different for |
+# |---|---|---|---|
+# | `weights` | the initial weights. Each rank draws the *whole* layer and keeps its shard, so every layout starts from the same model | all ranks, in any mesh | seeds, layers |
+# | `replicated` | dropout of activations that all ranks of a tensor-parallel group hold | ranks that differ only in "tp" or "pp" | seeds, layers, data-parallel replicas ("dp") |
+# | `sharded` | dropout of activations that are split over a tensor-parallel group | ranks that differ only in "pp" | seeds, layers, and coordinates in "dp" or "tp" |
+#
+# Write `random_seeds`, which returns a seed for each purpose. Each seed starts a generator of its own.
+#
+# - **No accidents:** where the table does not ask for the same numbers, two seeds differ. This also holds for two different purposes, and for seeds
+#   from other layers and other ranks of the same run, or from runs with neighboring values of `seed`. (In 63 bits, a good hash makes equal seeds so improbable that you need
+#   not exclude them.)
+# - **Low bits:** a seed is in [0, 2⁶³), but on a CPU, torch uses only its lowest 32 bits. So seeds that differ only in higher bits draw the same numbers. Do not put
+#   `seed`, `layer`, or the coordinates into the high bits only.
+# - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers wherever it is. So the "pp" coordinate changes nothing.
+# - **In every process:** the same arguments give the same seeds, in each process and in each call. Leave the global generators of torch, NumPy, and Python alone.
+# - **Wrong rank:** if `rank` is not in the mesh, raise a `ValueError` that names `rank`.
+#
+# The mesh has the dimensions "dp", "pp", and "tp" in any order, and up to 100,000 ranks. `seed` is at most one million, there are at most 1,000 layers, and both count from 0.
+#
+# **Predict**: somebody uses `seed + layer + rank` for dropout, with 12 layers on 8 ranks without pipeline parallelism. A step needs 96 different masks. How many does it get?
+#
+# <details><summary>Hint 1</summary>
+#
+# Adding the numbers loses which is which: 2 + 0 + 1 = 2 + 1 + 0. You need a number that belongs to one *combination* of purpose, seed, layer,
+# and coordinates. You can get the coordinates from your `mesh_coordinates`.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `hashlib.sha256(f"sharded {seed} {layer} {dp} {tp}".encode()).digest()` has 32 random-looking bytes, which are always the same for the same text.
+# `int.from_bytes(digest[:8], "big")` makes a number of 64 bits from 8 of them. (Python's own `hash` of a text differs between processes.)
+# </details>
+
+
+# %% tags=["exercise"] exercise="random_seeds"
+# %%px
+def random_seeds(seed: int, layer: int, rank: int, mesh: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return the seeds of `layer` on `rank`: `weights`, `replicated`, and `sharded`.
+
+    Args:
+        seed: the seed of the run.
+        layer: number of the layer in the whole model.
+        mesh: size of each dimension, "dp", "pp", and "tp", in any order; the last one changes
+            fastest with the rank. Do not change it.
+
+    Returns:
+        Three Python ints in [0, 2⁶³).
+
+    Raises a ValueError that names `rank` if it is not in the mesh.
+    """
+    # BEGIN SOLUTION
+    if not 0 <= rank < math.prod(mesh.values()):
+        raise ValueError(f"rank {rank} is not in the mesh {dict(mesh)}")
+    at = dict(zip(mesh, np.unravel_index(rank, tuple(mesh.values())), strict=True))
+
+    def hashed(*key):
+        text = " ".join(map(str, (*key, seed, layer)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") // 2
+
+    return (
+        hashed("weights"),
+        hashed("replicated", at["dp"]),
+        hashed("sharded", at["dp"], at["tp"]),
+    )
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="random_seeds" points=2
+# %%px --timeout 20
+check.random_seeds(random_seeds)
+
+
+# %% tags=["hidden-check"] exercise="random_seeds" points=1
+# %%px --timeout 20
+def seeds_of(mesh, seeds, layers):
+    """Return the numbers of one mesh, each replaced by the place where it appears first."""
+    ranks = range(math.prod(mesh.values()))
+    numbers = [n for s in seeds for i in layers for r in ranks for n in random_seeds(s, i, r, mesh)]
+    return [numbers.index(n) for n in numbers], len({n % 2**32 for n in numbers})
+
+
+def seed_refused(wrong_rank):
+    try:
+        random_seeds(1, 2, wrong_rank, {"tp": 3, "dp": 1, "pp": 2})
+    except ValueError as error:
+        return "rank" in str(error)
+    return False
+
+
+seeds_here = random_seeds(3, 7, 5, {"pp": 2, "tp": 3, "dp": 2})
+in_other_meshes = [random_seeds(3, 7, 5, {"tp": n, "pp": 1, "dp": 2})[0] for n in (3, 5)]
+check.show_values(
+    first=seeds_of({"dp": 2, "pp": 2, "tp": 3}, (0, 1), (0, 1)),
+    other=seeds_of({"tp": 2, "dp": 3, "pp": 1}, (999, 1000), (11, 12)),
+    weights=[number == seeds_here[0] for number in in_other_meshes],
+    alike=len(set(comm.allgather(seeds_here))) == 1,
+    within=all(0 <= n < 2**63 for n in seeds_here),
+    refused=[seed_refused(6), seed_refused(-1)],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It gets 19 different masks, because the sums of layer and rank are 0 to 18. For example, layer 3 on rank 0 and layer 2 on rank 1 drop the same places. Nothing shows it, except that
+# dropout regularizes less. And the run with the next seed uses 18 of the 19 masks again.
+# </details>
+#
+# The next cell gives each different seed a letter, in the order in which they appear. Before you run it, **predict** how many letters there are.
+
+# %%
+# %%px
+if rank == 0:
+    seed_mesh, letters = {"dp": 2, "pp": 2, "tp": 2}, {}
+    for r in range(8):
+        for number in (seeds := random_seeds(1, 5, r, seed_mesh)):
+            letters.setdefault(number, "ABCDEFGHIJKLMNOPQRSTUVWX"[len(letters)])
+        shown = [letters[number] for number in seeds]
+        print("rank {}: weights {}, replicated {}, sharded {}".format(r, *shown))
+
+# %% [markdown]
+# There is one letter for the weights, one for each of the two replicas, and one for each of the four shards. Ranks that differ only in "pp" have the same three letters. They do not
+# hold the same layer, so one of them never uses its seeds.
 
 # %% [markdown]
 # # Part B: one training step
 
 # %% [markdown]
-# SECTION 5 STARTS (predict_copies, gradient_norm)
+# ## 5. How many ranks have the same gradient?
+#
+# *Difficulty 2/5, 8 minutes.*
+#
+# Clipping needs the norm of the whole model's gradient. No rank has all of it, and some parts of it are on several ranks. If you add up the squares of all ranks, each part must count only once. So
+# first **predict in numbers** how many ranks have a copy of the same gradient after the backward pass, when the gradients have been averaged over the data-parallel replicas, and those of the tied embedding
+# have also been added up over its two stages. Return a dict with these keys:
+#
+# - `"norm"`: the gradient of a layer norm. Its weight is on one stage, and all ranks of a tensor-parallel group have all of it.
+# - `"column"`: the gradient of a weight that is split by columns. Each rank of a tensor-parallel group has another part.
+# - `"embedding"`: the gradient of the tied embedding, which is the input of the first stage and the output layer of the last stage. All ranks of a tensor-parallel group have all of it. If there is only one stage, it
+#   has a single parameter for both.
+# - `"norm_shard"` and `"column_shard"`: the same gradients as `"norm"` and `"column"`, but with ZeRO-1. It averages with a reduce-scatter over the replicas, so each replica keeps only its own shard. Count the ranks that have the same shard.
+
+
+# %% tags=["exercise"] exercise="predict_copies"
+# %%px
+def predict_copies(mesh: Mapping[str, int]) -> dict[str, int]:
+    """Return on how many ranks each kind of gradient exists.
+
+    `mesh` has the sizes of the dimensions "dp", "pp", and "tp", in any order. Do not change it. The
+    keys of the result are "norm", "column", "embedding", "norm_shard", and "column_shard".
+    """
+    # BEGIN SOLUTION
+    dp, tp, pp = mesh["dp"], mesh["tp"], mesh["pp"]
+    return {
+        "norm": dp * tp,
+        "column": dp,
+        "embedding": dp * tp * min(pp, 2),
+        "norm_shard": tp,
+        "column_shard": 1,
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_copies" points=1
+# %%px --timeout 20
+check.predict_copies(predict_copies)
+
+# %% tags=["hidden-check"] exercise="predict_copies" points=1
+# %%px --timeout 20
+copies_meshes = [
+    {"dp": 7, "pp": 5, "tp": 3},
+    {"tp": 11, "dp": 2, "pp": 1},
+    {"pp": 2, "tp": 1, "dp": 9},
+]
+copy_names = ("norm", "column", "embedding", "norm_shard", "column_shard")
+check.show_values(
+    **{name: [round(predict_copies(one)[name]) for one in copies_meshes] for name in copy_names}
+)
 
 # %% [markdown]
-# SECTION 6 STARTS (embedding_groups)
+# ## 5b. The norm of a gradient that is spread over a mesh
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Now compute the norm, $\sqrt{\sum g^2}$ over all numbers of the whole model's gradient. A rank passes the gradients that it has, and for each one the number of ranks that have a copy of it. If a gradient has $c$ copies, each
+# rank adds $1/c$ of its squares, and together they add all of them once.
+#
+# - **One number:** all ranks make exactly one all-reduce, with one number. The result is the same on all ranks, to the last bit.
+# - **16 bits:** gradients can be float32, float16, or bfloat16, and a list may have several of these. Square and add in float32: in float16, the square of 300 is already infinite, and the square of 0.0001 is zero.
+# - **No gradients:** a rank may have an empty list, or gradients without elements. It takes part all the same. If no rank has a gradient, the norm is 0.
+# - **Unchanged:** the gradients stay as they are.
+# - **Wrong copies:** if `copies` does not have one number for each gradient, or if one of them is less than 1, raise a `ValueError` that names `copies`, before anything is sent.
+#
+# **Predict**: somebody forgets the copies, on four data-parallel replicas without tensor or pipeline parallelism. By which factor is the norm wrong? How long are the gradients after they have been clipped to a norm of 1?
+#
+# <details><summary>Hint 1</summary>
+#
+# You cannot add norms, but you can add squares. `gradient.float()` is in float32, and so are its squares and their sum.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Start with `squares = torch.zeros((), device=device)`, which also works for an empty list. Then add each `gradient.float().square().sum() / c` to it. After `dist.all_reduce(squares, group=group)`, take the root.
+# </details>
+
+
+# %% tags=["exercise"] exercise="gradient_norm"
+# %%px
+def gradient_norm(
+    gradients: Sequence[Tensor], copies: Sequence[int], group: dist.ProcessGroup
+) -> Tensor:
+    """Return the 2-norm of the whole gradient, whose parts are on the ranks of `group`.
+
+    Args:
+        gradients: the gradients on this rank, of any shapes and number, in float32, float16, or
+            bfloat16, on `device`. They are not changed.
+        copies: for each of these gradients, how many ranks of `group` have it, this rank included.
+
+    Returns:
+        A tensor with one number and no dimensions, in float32, the same on all ranks.
+
+    Raises a ValueError that names `copies` if it does not have one number of at least 1 for each
+    gradient.
+    """
+    # BEGIN SOLUTION
+    if len(copies) != len(gradients) or any(c < 1 for c in copies):
+        raise ValueError(f"copies is {copies}: give a number from 1 for each gradient")
+    from parlab.rank import device  # an empty list does not say which one
+
+    squares = torch.zeros((), device=device)
+    for gradient, c in zip(gradients, copies, strict=True):
+        squares += gradient.float().square().sum() / c
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt()
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="gradient_norm" points=2
+# %%px --timeout 30
+check.gradient_norm(gradient_norm)
+
+
+# %% tags=["hidden-check"] exercise="gradient_norm" points=1
+# %%px --timeout 20
+def norm_of(kind, *parts):
+    """Return the norm of some (numbers, copies), and how it was computed."""
+    gradients = [torch.tensor(numbers, dtype=kind, device=device) for numbers, _ in parts]
+    with Ledger() as ledger:
+        norm = gradient_norm(gradients, [c for _, c in parts], group)
+    sent = [(call.op, call.bytes_sent <= 8) for call in ledger.calls]
+    same = len(set(comm.allgather(norm.item()))) == 1
+    return [f"{norm.item():.4g}", str(norm.dtype), list(norm.shape), same, sent]
+
+
+def copies_refused(copies):
+    try:
+        gradient_norm([torch.ones(2, device=device)] * 2, copies, group)
+    except ValueError as error:
+        return "copies" in str(error)
+    return False
+
+
+check.show_values(
+    mixed=norm_of(torch.float32, ([3.0, 1.0], world_size), ([[float(rank)], [2.0]], 1)),
+    large=norm_of(torch.float16, ([700.0 + 100 * rank, 900.0], 1), ([2000.0], world_size)),
+    small=norm_of(torch.bfloat16, ([1e-3 * (rank + 1)] * 5, 1)),
+    first=norm_of(torch.float32, *([([6.0, 8.0], 1)] if rank == 0 else [])),
+    none=norm_of(torch.float32),
+    refused=[copies_refused([1]), copies_refused([1, 1, 1]), copies_refused([1, 0])],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Each gradient is on four ranks, so the sum of the squares is four times too large, and the norm is twice too large. A gradient that is clipped has a norm of 1/2. With tensor and pipeline parallelism, the factor is another one for each
+# parameter, and the training depends on the layout.
+# </details>
+#
+# In the next cell, the gradient has two parts: `whole` has a copy on every rank, and `split` is divided among the ranks. The norm must be that of one process.
+
+# %%
+# %%px
+torch.manual_seed(0)
+whole, split = torch.randn(40).to(device), torch.randn(world_size, 100).to(device)
+serial_norm = torch.cat((whole, split.flatten())).norm()
+for copies in ((world_size, 1), (1, 1)):
+    norm = gradient_norm((whole, split[rank]), copies, group)
+    if rank == 0:
+        print(f"copies {copies}: {norm:.3f}, in one process {serial_norm:.3f}")
+
+# %% [markdown]
+# ## 6. Which ranks share the tied embedding?
+#
+# *Difficulty 2/5, 6 minutes.*
+#
+# The output layer of a GPT often has the same weight as its input embedding. With a pipeline, the first and the last stage each have a copy of it, and each copy gets only a part of the gradient. The copies
+# stay equal only if these two stages add up their gradients in each step. So they need a group: the ranks of the first and the last stage that have the same coordinates in all *other* dimensions of the mesh.
+#
+# Write `embedding_groups`, which returns all of these groups as `mesh_groups` does: the ranks of a group ascend, and the groups are in the order of their first ranks.
+#
+# - **Two stages:** each rank is in one group.
+# - **More stages:** the ranks of the stages between are in no group.
+# - **One stage:** there is nothing to add up, and each rank is a group of its own.
+# - **Any mesh:** the dimension of the pipeline has the name "pp" and any place in the mesh. The others have any names.
+# - **No pipeline:** if the mesh does not have the dimension "pp", raise a `ValueError` that names "pp".
+#
+# **Predict**: 16 ranks are a mesh of `{"dp": 2, "pp": 4, "tp": 2}`. How many groups are there, and how many ranks are in none? With which rank does rank 1 add up its gradient?
+#
+# <details><summary>Hint 1</summary>
+#
+# Think of a pipeline as one of the groups that your `mesh_groups(mesh, "pp")` returns: its ranks, from the first to the last stage. You need the first and the last rank of each pipeline.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Without `mesh_groups`: `torch.arange(n).view(*mesh.values())` has each rank at its coordinates. After `.movedim(place, -1)`, with the place of "pp", the last dimension goes along the pipeline.
+# </details>
+
+
+# %% tags=["exercise"] exercise="embedding_groups"
+# %%px
+def embedding_groups(mesh: Mapping[str, int]) -> list[list[int]]:
+    """Return all groups of ranks that add up the gradients of the tied embedding.
+
+    `mesh` has the size of each dimension; the last one changes fastest with the rank. Do not change
+    it. A rank is an int.
+
+    Raises a ValueError that names "pp" if the mesh does not have this dimension.
+    """
+    # BEGIN SOLUTION
+    if "pp" not in mesh:
+        raise ValueError(f'the mesh {dict(mesh)} does not have the dimension "pp"')
+    ranks = torch.arange(math.prod(mesh.values())).view(*mesh.values())
+    pipelines = ranks.movedim(list(mesh).index("pp"), -1).reshape(-1, mesh["pp"])
+    return sorted(sorted({one[0], one[-1]}) for one in pipelines.tolist())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="embedding_groups" points=1
+# %%px --timeout 20
+check.embedding_groups(embedding_groups)
+
+
+# %% tags=["hidden-check"] exercise="embedding_groups" points=1
+# %%px --timeout 20
+def pp_named():
+    try:
+        embedding_groups({"dp": 2, "tp": 2})
+    except ValueError as error:
+        return "pp" in str(error)
+    return False
+
+
+check.show_values(
+    last=embedding_groups({"dp": 3, "pp": 2, "tp": 2}),
+    first=embedding_groups({"pp": 3, "tp": 2, "dp": 2}),
+    inner=embedding_groups({"tp": 2, "dp": 2, "cp": 2, "pp": 5}),
+    one=embedding_groups({"tp": 2, "pp": 1, "dp": 2}),
+    alone=embedding_groups({"pp": 4}),
+    named=pp_named(),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# There are four groups of two, one for each pair of coordinates in "dp" and "tp". The eight ranks of the two middle stages are in none. Rank 1 has the coordinates 0, 0, 1, and the last stage of its pipeline is rank 7, with the coordinates
+# 0, 3, 1.
+# </details>
+#
+# The next cell prints the groups for the same eight ranks in three orders of dimensions. Ranks 0 to 3 are one node, and ranks 4 to 7 are another. **Predict** in which orders the sum stays inside a node:
+
+# %%
+# %%px
+if rank == 0:
+    for order in ("dp pp tp", "pp dp tp", "tp dp pp"):
+        print(f"{order}: {embedding_groups(dict.fromkeys(order.split(), 2))}")
+
+# %% [markdown]
+# Only if "pp" is the outermost dimension does this sum cross the border between the nodes. A large pipeline crosses borders in any order. The embedding is summed once in a step, though, while tensor parallelism sums several times in each layer, so tensor parallelism gets the
+# fast links inside a node.
 
 # %% [markdown]
 # SECTION 7 STARTS (train_step: data × tensor × pipeline with ZeRO-1)
