@@ -2,5 +2,14 @@
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent
+from parlab.checks.composing._meshes import config_for, groups_over
+from parlab.checks.composing.pipeline_pass import pipeline_pass
 
-__all__ = ["no_messages", "sent", "show_values"]
+__all__ = [
+    "config_for",
+    "groups_over",
+    "no_messages",
+    "pipeline_pass",
+    "sent",
+    "show_values",
+]
