@@ -31,12 +31,12 @@ COMMON_TEXTS = {
         '"tp"'
     ),
     "whole": (
-        "each device holds all of `{name}`, and should hold one part of {parts}. The result is the "
-        "same, since a device uses only its part, but the rest of the memory is wasted"
+        "each device holds all of `{name}`, and should hold one part of {parts}. The result is "
+        "right, and so may be the number of collectives, but memory is wasted"
     ),
     "batch_whole": (
-        'each device holds all samples of `{name}`: split the batch over "dp", or all replicas '
-        "compute the same"
+        "each device holds all samples of `{name}`, and not only those of its replica. Split the "
+        'batch over "dp"'
     ),
 }
 

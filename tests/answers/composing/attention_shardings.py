@@ -24,15 +24,13 @@ answers.edit(
 answers.edit("inputs_split", "by_inputs", (WQ, f'"wq": {INPUTS}'), (KEYS, INPUTS))
 answers.edit("outputs_split", "out_by_columns", (WO, '"wo": P(None, None, "tp")'))
 answers.edit("whole", "keys_always_whole", (KEYS, "P()"), says="contains 1 all-reduce")
-answers.edit(
-    "whole", "keys_split_if_as_many", (KEYS, 'P(None, "tp") if kv_heads == heads else P()')
-)
+answers.edit("whole", "keys_split_if_as_many", (KEYS, 'P() if kv_heads < heads else P(None, "tp")'))
 answers.edit("whole", "values_whole", ('"wv": keys', '"wv": P()'))
 answers.edit("whole", "out_whole", (WO, '"wo": P()'))
 answers.edit("whole", "queries_whole", (WQ, '"wq": P()'))
 answers.edit("batch_whole", "batch_whole", ('"x": P("dp")', '"x": P()'))
 answers.edit("heads_accepted", "any_heads", (HEADS, "if False"))
-answers.edit("heads_accepted", "keys_looked_at", (HEADS, "if kv_heads % tp and kv_heads > tp"))
+answers.edit("raises", "keys_refused_if_many", (HEADS, "if kv_heads % tp and kv_heads > tp"))
 answers.edit(None, "keys_always_split", (KEYS, 'P(None, "tp")'), says="equal parts")
 answers.edit(
     None, "keys_whole_if_one", (KEYS, 'P() if kv_heads == 1 else P(None, "tp")'), says="equal parts"
@@ -40,14 +38,14 @@ answers.edit(
 answers.edit(
     None, "keys_whole_if_few", (KEYS, 'P() if kv_heads < tp else P(None, "tp")'), says="equal parts"
 )
-answers.edit(None, "keys_by_size", (KEYS, SIZE), says="Device 1 holds")
-answers.edit(None, "keys_refused", (HEADS, "if heads % tp or kv_heads % tp"), says="ValueError")
+answers.edit(None, "keys_by_size", (KEYS, SIZE), says="Device 0 holds")
+answers.edit("raises", "keys_refused", (HEADS, "if heads % tp or kv_heads % tp"))
 answers.edit(None, "key_error", (DIMS, "if False"), says="Raise a ValueError")
-answers.edit(None, "out_by_size", (WO, '"wo": P(None, "tp")'), says="Device 1 holds")
+answers.edit(None, "out_by_size", (WO, '"wo": P(None, "tp")'), says="Device 0 holds")
 answers.edit(None, "output_by_features", ('"y": P("dp")', '"y": P("dp", None, "tp")'))
 answers.edit(None, "only_queries_named", ("heads: {heads} heads do", "{heads} do"), says="`heads`")
 answers.edit(
-    None, "which_dimension", ("the mesh has no dimension {dim!r}", "no dimension"), says="`dp`"
+    None, "which_dimension", ("the mesh has no dimension {dim!r}", "no dimension"), says="`tp`"
 )
 answers.edit("wrong_type", "specs_alone", (RETURN, "specs"))
 answers.edit(None, "one_key_too_many", ('"x": P("dp")', '"x": P("dp"), "b": P()'), says="keys")
