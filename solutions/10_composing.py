@@ -33,13 +33,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.distributed as dist
-from parlab.plots.mesh import mesh_figure
 from torch import Tensor
 
 from parlab import training
 from parlab.checks import composing as check
 from parlab.ledger import Ledger
 from parlab.parallel_gpt import ShardedAdam, Stage
+from parlab.plots.mesh import mesh_figure
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
