@@ -11,7 +11,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, has_type, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
-from parlab.checks.composing._coordinates import (
+from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
     coordinates_of,

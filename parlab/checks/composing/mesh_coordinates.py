@@ -7,7 +7,7 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.composing._coordinates import (
+from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
     coordinates_of,
