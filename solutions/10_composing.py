@@ -395,9 +395,8 @@ def steps_of(mesh):
 
     for step in range(2):
         tokens = torch.full((3, 2, 5), groups["dp"].rank() + 1 + step, device=device)
-        with Ledger() as ledger:
-            loss = train_step(stage, adam, tokens, tokens, groups, constant_pass, update)
-        seen.append([type(loss).__name__, f"{loss:.4f}", ledger.bytes_sent() > 0])
+        loss = train_step(stage, adam, tokens, tokens, groups, constant_pass, update)
+        seen.append([type(loss).__name__, f"{loss:.4f}"])
     return seen
 
 
