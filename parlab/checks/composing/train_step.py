@@ -14,7 +14,7 @@ from parlab.checks.base.compare import explained, first_difference, has_type
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
-from parlab.checks.composing import _meshes as meshes
+from parlab.checks.composing import _steps as meshes
 from parlab.costs.collectives import ring_bytes
 from parlab.models import GPT
 from parlab.parallel_gpt import ShardedAdam, Stage
