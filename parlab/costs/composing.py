@@ -7,6 +7,7 @@ and the latencies of messages. This models a machine in order to compare designs
 measurement.
 """
 
+import math
 from dataclasses import dataclass, fields
 
 from parlab.costs.networks import Link
@@ -139,8 +140,8 @@ def flop_rate(model: Model, layout: Layout, parts: Parts, recompute: Recompute =
 
 
 def _hops(micro_batches: int, stages: int) -> int:
-    """Return the messages between stages that no computation hides, as in lab 10."""
-    return 2 * (stages - 1) + max(micro_batches - stages, 0) if stages > 1 else 0
+    """Return the messages that a step waits for: p micro-batches go there and back at a time."""
+    return math.ceil(micro_batches / stages) * 2 * (stages - 1)
 
 
 def _message(cluster: Cluster, layout: Layout, size: float) -> float:

@@ -1,6 +1,7 @@
 """Figures of chapter 10 on meshes, the time of a step, and the choice of a layout."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -21,6 +22,23 @@ PARTS = {
     "pipeline": ("messages between stages", style("gradients")),
     "data": ("gradients and parameters", style("optimizer_states")),
 }
+
+# The chart: places of its columns, and half of the height of a box.
+_QUESTION, _SECOND, _WIDTH, _LEAF, _END, _HALF = 2.5, 3.2, 2.3, 6.3, 12.0, 0.38
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of the decision chart.
+
+    Attributes:
+        leaves: the answer that leads to it, an advice, and its numbers.
+        second: a question that a "yes" to the first one leads to.
+    """
+
+    text: str
+    leaves: Sequence[tuple[str, str, str]]
+    second: str = ""
 
 
 def groups(title: str, panels: Mapping[str, Sequence[Sequence[int]]], per_node: int) -> Figure:
@@ -56,47 +74,48 @@ def step_shares(title: str, steps: Mapping[str, Parts]) -> Figure:
     return figure
 
 
-def decision_chart(
-    title: str, questions: Sequence[str], leaves: Sequence[tuple[str, str]]
-) -> Figure:
-    """Draw questions as a chain, each with the answer that ends it on the right.
+def decision_chart(title: str, questions: Sequence[Question], last: Question) -> Figure:
+    """Draw questions from top to bottom. Each "no" leads to the next one, and `last` ends the list.
 
-    Args:
-        questions: each leads to its leaf for "yes", and to the next question for "no".
-        leaves: the advice and its numbers; one more than questions, for the last "no".
+    The answers of a question are on its right. If a question has a `second` one, that is between.
     """
-    figure, axes = subplots(title, figsize=(9.6, 1.5 * len(questions) + 1.6))
-    height, step = 1.0, 1.5
-    for row, question in enumerate(questions):
-        y = -step * row
-        _node(axes, 0.0, y, 3.1, height, question, style("compute").colour)
-        _arrow(axes, (3.1, y + height / 2), (4.0, y + height / 2), "yes")
-        _leaf(axes, y, height, *leaves[row])
-        last = row == len(questions) - 1
-        _arrow(axes, (1.55, y), (1.55, y - step + height), "no")
-        if last:
-            _leaf(axes, y - step, height, *leaves[-1], x=0.0)
-    bare(axes, (-0.1, 10.2), (-step * len(questions) - 0.1, height + 0.1))
+    rows = [len(one.leaves) for one in (*questions, last)]
+    figure, axes = subplots(title, figsize=(11.4, 1.0 * sum(rows) + 1.1))
+    top = 0.0
+    for place, (one, count) in enumerate(zip((*questions, last), rows, strict=True)):
+        middle = top - (count - 1) / 2
+        _node(axes, 0.0, middle, _QUESTION, one.text)
+        start = _QUESTION
+        if one.second:
+            _arrow(axes, (start, middle), (_SECOND, middle), "yes")
+            _node(axes, _SECOND, middle, _WIDTH, one.second)
+            start = _SECOND + _WIDTH
+        for row, (answer, advice, numbers) in enumerate(one.leaves):
+            y = top - row
+            _node(axes, _LEAF, y, _END - _LEAF, "", style("idle").colour)
+            axes.text(_LEAF + 0.15, y + 0.14, advice, va="center", weight="bold", **TEXT)
+            axes.text(_LEAF + 0.15, y - 0.16, numbers, va="center", color=NEUTRAL, fontsize=10)
+            _arrow(axes, (start, middle), (_LEAF, y), answer)
+        if place < len(questions):
+            below = top - count - (rows[place + 1] - 1) / 2
+            _arrow(axes, (_QUESTION / 2, middle - _HALF), (_QUESTION / 2, below + _HALF), "no")
+        top -= count
+    bare(axes, (-0.1, _END + 0.1), (top + 0.5, 0.5))
     plt.close(figure)
     return figure
 
 
-def _leaf(axes: Axes, y: float, height: float, advice: str, numbers: str, x: float = 4.0) -> None:
-    _node(axes, x, y, 6.1, height, "", style("idle").colour)
-    axes.text(x + 0.15, y + 0.72 * height, advice, va="center", weight="bold", **TEXT)
-    axes.text(x + 0.15, y + 0.3 * height, numbers, va="center", color=NEUTRAL, fontsize=10)
-
-
 def _node(
-    axes: Axes, x: float, y: float, width: float, height: float, text: str, color: str
+    axes: Axes, x: float, y: float, width: float, text: str, color: str = style("compute").colour
 ) -> None:
+    """Draw a box whose left side has its middle at (x, y)."""
     axes.add_patch(
         FancyBboxPatch(
-            (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.12",
+            (x, y - _HALF), width, 2 * _HALF, boxstyle="round,pad=0,rounding_size=0.1",
             facecolor="none", edgecolor=color, linewidth=1.6,
         )
     )  # fmt: skip
-    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", **TEXT)
+    axes.text(x + width / 2, y, text, ha="center", va="center", **TEXT)
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], text: str) -> None:
@@ -104,7 +123,7 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], tex
         "", end, start, arrowprops={"arrowstyle": "->", "color": NEUTRAL, "linewidth": 1.5}
     )
     x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-    if start[1] == end[1]:
-        axes.text(x, y + 0.1, text, ha="center", va="bottom", **TEXT)
-    else:
+    if start[0] == end[0]:
         axes.text(x + 0.12, y, text, ha="left", va="center", **TEXT)
+    else:
+        axes.text(x, y + 0.07, text, ha="center", va="bottom", **TEXT)
