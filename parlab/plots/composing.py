@@ -80,7 +80,7 @@ def decision_chart(title: str, questions: Sequence[Question], last: Question) ->
     The answers of a question are on its right. If a question has a `second` one, that is between.
     """
     rows = [len(one.leaves) for one in (*questions, last)]
-    figure, axes = subplots(title, figsize=(11.4, 1.0 * sum(rows) + 1.1))
+    figure, axes = subplots(title, figsize=(9.4, 0.95 * sum(rows) + 1.0))
     top = 0.0
     for place, (one, count) in enumerate(zip((*questions, last), rows, strict=True)):
         middle = top - (count - 1) / 2

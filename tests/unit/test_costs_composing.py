@@ -1,12 +1,16 @@
 """The formulas for combined parallelism, compared with the tables of Narayanan et al. 2021."""
 
+import json
+
 import pytest
 
 from parlab import reference_tables
 from parlab.costs import composing as costs
+from parlab.costs import layouts as planner
 from parlab.costs.networks import Link
 from parlab.costs.pipeline_parallel import best_micro_batch, bubble
 from parlab.layouts import Cluster, Layout, Model
+from parlab.runtime.paths import ROOT
 
 RATE = 190e12  # of matrix products: fitted to Table 1
 
@@ -146,3 +150,20 @@ def test_zero_3_by_hand() -> None:
     assert messages == pytest.approx(2 * 4 * 3 * (2 * layer / 2) / 1e6)
     states = 16 * (4 * layer + 100 * 64) / 2
     assert costs.zero3_bytes(model, 2, 2) == states + 4 * layer + 4 * 34 * 2 * 32 * 64
+
+
+def test_the_recorded_layouts_are_in_the_planners_order() -> None:
+    """At least ten layouts on the emulated cluster, Spearman 0.9, and a pick within 10%."""
+    record = json.loads((ROOT / "book" / "measurements" / "layouts.json").read_text())
+    links = {name: Link(**record["cluster"].pop(name)) for name in ("inside", "between")}
+    cluster, model = Cluster(**record["cluster"], **links), Model(**record["model"])
+    measured = {
+        Layout(s["dp"], s["tp"], s["pp"], s["micro_batch"]): s["seconds"] for s in record["steps"]
+    }
+    predicted = {layout: planner.step_seconds(model, layout, cluster) for layout in measured}
+    orders = [sorted(measured, key=seconds.get) for seconds in (measured, predicted)]
+    n = len(measured)
+    squares = sum((orders[0].index(layout) - orders[1].index(layout)) ** 2 for layout in measured)
+    assert n >= 10
+    assert 1 - 6 * squares / (n * (n**2 - 1)) >= 0.9
+    assert measured[planner.plan(model, cluster)[0]] <= 1.1 * min(measured.values())
