@@ -281,8 +281,8 @@ mesh_figure(
 # All ranks of a replica read the same rows. Tensor-parallel ranks compute the same layer of the same rows, the first
 # stage needs the tokens of these rows, and the last stage needs their targets.
 #
-# Return the numbers of the rows that `rank` reads in a step, one line for each micro-batch, counted from row 0 of the
-# data.
+# Return the numbers of the rows that `rank` reads in a step. Rows of the data are counted from 0, and each micro-batch
+# is a row of the result.
 #
 # - **Other meshes:** the dimension "dp" can be at any place in the mesh. Other dimensions can have any names.
 # - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
@@ -363,7 +363,7 @@ check.show_values(
 #
 # With eight replicas, a rank reads 64 / (8 · 2) = 4 micro-batches in a step. With two replicas, it reads 16. More
 # micro-batches make the pipeline's bubble smaller. It is (p − 1)/M, so 7/16 for eight stages; with 4 micro-batches, it would be 7/4.
-# The global batch is the same rows in both runs, so the losses are the same as well.
+# Both runs use the same rows in each step, so their losses are the same as well.
 # </details>
 #
 # The next cell prints what each rank of this lab reads in step 1. Which ranks print the same lines?
