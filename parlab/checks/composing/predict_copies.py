@@ -38,6 +38,7 @@ MISTAKES = Mistakes(
 )
 MESHES = (
     {"tp": 5, "dp": 3, "pp": 7},
+    {"tp": 2, "dp": 4, "pp": 1},  # the same order again, with other sizes
     {"dp": 5, "pp": 1, "tp": 3},
     {"pp": 2, "tp": 11, "dp": 2},
     {"dp": 7, "tp": 1, "pp": 3},
