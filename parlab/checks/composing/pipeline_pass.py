@@ -38,8 +38,8 @@ MISTAKES = Mistakes(
         "output: continue with `y.backward(gradient)`"
     ),
     one_at_a_time=(
-        "stage {stage} of {stages} waits for its first gradient after {got} forward passes, "
-        "expected at least {right} with {m} micro-batches. Otherwise, later stages are idle"
+        "stage {stage} of {stages} waits for its first gradient after {got} of {m} forward passes, "
+        "expected after at least {right}. Otherwise, later stages are idle"
     ),
     keeps_graph="the result is part of autograd's graph, which keeps all activations. Detach it",
     not_once="the stage computes {got} samples forward, expected {right}: each micro-batch once",

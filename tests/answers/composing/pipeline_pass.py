@@ -22,7 +22,7 @@ answers.edit("last_loss", "last_loss", (
     "mean += y.detach()", "mean = y.detach() * len(tokens_MbS)"
 ))  # fmt: skip
 answers.edit("keeps_graph", "keeps_graph", ("mean += y.detach()", "mean = mean + y"))
-answers.edit(None, "loss_of_graph_item", (RETURN, "    return mean.item()\n"))
+answers.edit("wrong_type", "a_number", (RETURN, "    return mean.item()\n"))
 answers.edit("last_micro_batch", "last_only", (LOOP, "    for x, y in kept[-1:]:\n"))
 answers.edit("gradient_replaced", "zero_grad", (LOOP, "    stage.zero_grad()\n" + LOOP))
 answers.edit("overwrites", "zeroed_first", (
