@@ -1168,9 +1168,9 @@ def serial_losses():
 composed_meshes = [{"dp": 2, "pp": 2, "tp": 2}, {"tp": 2, "dp": 4, "pp": 1}]
 composed_curves = {"one process": serial_losses()}
 for composed_mesh in composed_meshes:
-    layout = layout_of(composed_mesh)
+    own_layout = layout_of(composed_mesh)
     name = " × ".join(f"{size} {dim}" for dim, size in composed_mesh.items())
-    composed_curves[name] = [composed_step(step, composed_mesh, layout) for step in range(STEPS)]
+    composed_curves[name] = [composed_step(i, composed_mesh, own_layout) for i in range(STEPS)]
 if rank == 0:
     training.print_same({"the GPT": composed_curves}, 1e-3)
 
@@ -1181,7 +1181,7 @@ drawn, axes = plots.same_curves(
 )
 
 # %% [markdown]
-# **Predict**: in a step of the mesh 2 dp × 2 pp × 2 tp, in which dimension does a rank send most bytes, and in which one the fewest? The GPT has 2 layers of H = 64, S = 64, and a vocabulary of
+# **Predict**: in a step of the mesh 2 dp × 2 pp × 2 tp, in which dimension does rank 0 send most bytes? The GPT has 2 layers of H = 64, S = 64, and a vocabulary of
 # 256. A replica has M = 4 micro-batches of b = 2 rows. Chapters 03 to 05 have the formulas. In which dimension does the number not depend on the batch?
 
 # %%
@@ -1190,13 +1190,14 @@ step_mesh = composed_meshes[0]
 step_layout = layout_of(step_mesh)
 with Ledger() as step_ledger:
     composed_step(0, step_mesh, step_layout)
-own, stage, adam = step_layout
+_, step_stage, step_adam = step_layout
 block = 4 * 2 * 64 * 64  # bytes of a micro-batch's activations
 formulas = {
     "pp": 4 * block,  # each micro-batch, once forward or backward
     "tp": 4 * 4 * 2 * (2 - 1) / 2 * block,  # four all-reduces of one layer for each micro-batch
-    "dp": 2 * (2 - 1) / 2 * adam.flat.nbytes,  # a reduce-scatter and an all-gather
-    "embedding": 2 * (2 - 1) / 2 * stage.embedding.nbytes,
+    "dp": 2 * (2 - 1) / 2 * step_adam.flat.nbytes,  # a reduce-scatter and an all-gather
+    "embedding": 2 * (2 - 1) / 2 * step_stage.embedding.nbytes,
+    "norm and loss": 2 * 2 * (8 - 1) / 8 * 4,  # one number each, over all ranks
 }
 
 
@@ -1211,22 +1212,20 @@ def dimension_of(call):
     return {4: "norm and loss", block: "tp"}.get(call.bytes, "embedding")
 
 
-step_bytes = dict.fromkeys([*formulas, "norm and loss"], 0)
+step_bytes = dict.fromkeys(formulas, 0)
 for call in step_ledger.calls:
     step_bytes[dimension_of(call)] += ring_bytes_sent([call])
 if rank == 0:
     for name, count in step_bytes.items():
-        print(f"{name:>13}: {count:9,.0f} bytes sent, formula {formulas.get(name, 14):9,.0f}")
-    states = memory.optimizer_bytes(adam.optimizer)
-    print(
-        f"Adam's states: {states / adam.flat.nbytes:.2f} of the stage's weights, {2 / 2:.2f} expected"
-    )
+        print(f"{name:>13}: {count:9,.0f} bytes sent, formula {formulas[name]:9,.0f}")
+    states = memory.optimizer_bytes(step_adam.optimizer) / step_adam.flat.nbytes
+    print(f"Adam's states: {states:.2f} times the stage's weights, formula {2 / 2:.2f}")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Tensor parallelism sends most, although each rank has one layer only. Its bytes, and those of the pipeline, grow with the batch. Data parallelism sends the gradient and the weights of the stage once in each step, whatever the batch. With larger
-# batches, data parallelism becomes cheap in comparison, so its ranks can be on different nodes. This is why meshes usually have "tp" as their innermost dimension.
+# Tensor parallelism sends most, although each rank has only one layer. Its bytes, and those of the pipeline, grow with the batch. Data parallelism sends the gradient and the weights of the stage once in each step, and the embedding's gradient
+# is also summed once, whatever the batch. With larger batches, both become cheap in comparison, so their ranks can be on different nodes. This is why "tp" is usually the innermost dimension of a mesh.
 # </details>
 
 # %% [markdown]

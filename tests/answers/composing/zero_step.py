@@ -30,7 +30,9 @@ answers.edit("clipped_norm", "clipped_norm", (
 answers.edit("not_clipped", "not_clipped", (CLIP, ""))
 answers.edit("not_clipped", "clipped_after_the_step", (CLIP + STEP, STEP + CLIP))
 answers.edit("lengthened", "always_scaled", (CLIP, "    gradient *= max_norm / (norm + 1e-12)\n"))
-answers.edit(None, "infinite_factor", (CLIP, "    gradient *= (max_norm / norm)\n"))
+answers.edit("not_a_number", "zero_by_zero", (
+    CLIP, "    gradient *= norm.clamp(max=max_norm) / norm\n"
+))  # fmt: skip
 answers.edit("not_gathered", "not_gathered", (GATHER, ""))
 answers.edit("memory_replaced", "new_flat", (
     GATHER,
@@ -128,3 +130,4 @@ def started_early(adam, groups, max_norm, gradient_norm):
 answers.right_edit("minimum", (
     CLIP, "    gradient *= min(1.0, max_norm / norm) if norm else 1.0\n"
 ))  # fmt: skip
+answers.right_edit("divided", (CLIP, "    gradient /= (norm / max_norm).clamp(min=1.0)\n"))
