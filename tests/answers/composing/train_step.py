@@ -37,7 +37,7 @@ answers.edit("tied_averaged", "tied_average_op", (
     TIED.replace("embedding.grad,", "embedding.grad, dist.ReduceOp.AVG,"),
 ))  # fmt: skip
 answers.edit(None, "tied_over_all", (TIED, TIED.replace('"embedding"', '"dp"')))
-answers.edit("does_not_end", "tied_over_all_ranks", (TIED, TIED.replace('"embedding"', '"all"')))
+answers.edit(None, "tied_over_all_ranks", (TIED, TIED.replace('"embedding"', '"all"')))
 answers.edit("raises", "middle_stages", (
     TIED, '    dist.all_reduce(stage.embedding.grad, group=groups["embedding"])\n'
 ))  # fmt: skip
@@ -57,7 +57,7 @@ answers.edit("tied_traffic", "tied_twice", (
     TIED + TIED.split("\n")[1] + "\n"
     '        stage.embedding.grad /= groups["embedding"].size()\n',
 ))  # fmt: skip
-answers.edit(None, "tensor", (f"loss.item() / {COPIES}", f"loss / {COPIES}"))
+answers.edit("wrong_type", "tensor", (f"loss.item() / {COPIES}", f"loss / {COPIES}"))
 answers.edit("default_group", "default_group", (LOSS, "    dist.all_reduce(loss)\n"))
 
 
