@@ -36,6 +36,9 @@ answers.edit("nothing_came_back", "received_only", (
     BACK, "        if stage.last:\n    " + BACK
            + "        elif x.requires_grad:\n            x.grad = torch.zeros_like(x)\n"
 ))  # fmt: skip
+answers.edit(
+    "no_wait", "no_wait", ("            dist.send(x.grad,", "            dist.isend(x.grad,")
+)
 answers.edit("default_group", "default_group", (
     "dist.recv(x, group=pp_group, group_src=place - 1)", "dist.recv(x, src=place - 1)"
 ))  # fmt: skip

@@ -17,6 +17,7 @@ LOSS = '    dist.all_reduce(loss, group=groups["all"])\n'
 COPIES = '(groups["dp"].size() * groups["tp"].size())'
 
 answers.edit("gradients_kept", "gradients_kept", (ZERO, ""))
+answers.edit("gradients_kept", "zeroed_at_the_end", (ZERO, ""), (UPDATE, UPDATE + ZERO))
 answers.edit("gradients_kept", "only_the_shard", (ZERO, "    adam.shard.grad.zero_()\n"))
 answers.edit("gradients_detached", "zero_grad", (ZERO, "    stage.zero_grad()\n"))
 answers.edit("gradients_detached", "new_gradient", (
