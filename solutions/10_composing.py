@@ -930,7 +930,7 @@ check.show_values(
 # 4. Let Adam take its step on the shard, and gather the shards, so that `adam.flat` has the new weights on all ranks.
 #
 # Use one reduce-scatter and one all-gather. Return the norm before clipping, as `gradient_norm` returned it. `adam.flat`, `adam.gradient`, and
-# `adam.shard.grad` keep their memory.
+# `adam.shard.grad` keep their memory. The other parts of `adam.gradient` may have any numbers afterwards.
 #
 # **Predict**: somebody clips by the norm of the own shard, without communication. On one of 2 × 2 × 2 ranks, is the gradient clipped more or less often than on one rank? What
 # does it do to the direction of the step?
