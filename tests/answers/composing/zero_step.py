@@ -131,3 +131,5 @@ answers.right_edit("minimum", (
     CLIP, "    gradient *= min(1.0, max_norm / norm) if norm else 1.0\n"
 ))  # fmt: skip
 answers.right_edit("divided", (CLIP, "    gradient /= (norm / max_norm).clamp(min=1.0)\n"))
+# A norm of 0 makes a factor of infinity, which becomes 1.
+answers.right_edit("clamped", (CLIP, "    gradient *= (max_norm / norm).clamp(max=1.0)\n"))
