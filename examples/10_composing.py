@@ -76,9 +76,14 @@ def parallel_stage(layers: list[nn.Module], mesh: DeviceMesh) -> nn.Sequential:
 
 
 def example(samples: int, config: models.GPTConfig, width: int, device: torch.device) -> Tensor:
-    """Return an empty micro-batch of activations or scores, or of tokens if `width` is 0."""
-    shape = (samples, config.sequence_length, width)[: 2 + (width > 0)]
-    return torch.empty(shape, dtype=torch.float if width else torch.long, device=device)
+    """Return an empty micro-batch of activations or scores, or of tokens if `width` is 0.
+
+    Activations require a gradient, or the stages would not send it back.
+    """
+    if not width:
+        return torch.empty(samples, config.sequence_length, dtype=torch.long, device=device)
+    shape = samples, config.sequence_length, width
+    return torch.empty(shape, device=device, requires_grad=True)
 
 
 def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
