@@ -86,6 +86,30 @@ def example(samples: int, config: models.GPTConfig, width: int, device: torch.de
     return torch.empty(shape, device=device, requires_grad=True)
 
 
+def schedule_of(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    config: models.GPTConfig,
+    samples: int,
+    micro_batches: int,
+) -> Schedule1F1B:
+    """Return the schedule of this rank's stage, for micro-batches of this number of samples."""
+    place, stages = mesh["pp"].get_local_rank(), mesh["pp"].size()
+    device, hidden = next(module.parameters()).device, config.hidden_size
+    widths = hidden if place else 0, hidden if place < stages - 1 else config.vocab_size
+    inputs, outputs = (example(samples, config, width, device) for width in widths)
+    stage = PipelineStage(
+        module,
+        place,
+        stages,
+        device,
+        input_args=inputs,
+        output_args=outputs,
+        group=mesh["pp"].get_group(),
+    )
+    return Schedule1F1B(stage, n_microbatches=micro_batches, loss_fn=token_loss)
+
+
 def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the mean over a micro-batch. The schedule divides by the number of micro-batches."""
     return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
@@ -150,13 +174,7 @@ def main() -> None:
     tied = layers[0].tokens.weight if first else layers[-1].unembed.weight if last else None
     optimizer = torch.optim.AdamW(parameters, lr=3e-3, foreach=False)  # of several meshes
     ends = ends_of(mesh)
-    widths = 0 if first else config.hidden_size, config.vocab_size if last else config.hidden_size
-    inputs, outputs = (example(arguments.micro_batch, config, w, device) for w in widths)
-    group = mesh["pp"].get_group()
-    stage = PipelineStage(
-        module, place, pp, device, input_args=inputs, output_args=outputs, group=group
-    )
-    schedule = Schedule1F1B(stage, n_microbatches=micro_batches, loss_fn=token_loss)
+    schedule = schedule_of(module, mesh, config, arguments.micro_batch, micro_batches)
 
     length = config.sequence_length + 1
     windows = torch.from_numpy(text("train", arguments.steps * arguments.global_batch * length))
