@@ -258,7 +258,7 @@ def step_values(*sizes):
 
 check.show_values(
     all_three=step_values(2, 3, 4, 2),
-    pipeline=step_values(1, 4, 6, 3),
+    pipeline=step_values(1, 2, 12, 3),
     data=step_values(24, 1, 1, 1),
     tensor=step_values(2, 12, 1, 4),
 )
