@@ -2,7 +2,7 @@
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent
-from parlab.checks.composing._meshes import config_for, groups_over
+from parlab.checks.composing._steps import config_for, groups_over
 from parlab.checks.composing.attention_shardings import attention_shardings
 from parlab.checks.composing.batch_rows import batch_rows
 from parlab.checks.composing.embedding_groups import embedding_groups

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from parlab.checks.base.check import Check, check_of
@@ -54,7 +54,6 @@ IMPOSSIBLE = {  # layers, heads, batch, nodes, devices per node
     "7 devices, 8 layers, 4 heads, a batch of 10": (8, 4, 10, 1, 7),
     "6 devices, of which 3 divide neither heads, layers, nor batch": (4, 4, 8, 2, 3),
 }
-Need = dict[str, float]
 
 
 @check_of(MISTAKES, ranks=1)
@@ -64,64 +63,84 @@ def plan_layouts(check: Check) -> str:
         for _, sizes in trial.cases(SIZES):
             _require_plans(trial, *sizes)
         for _, sizes in trial.cases(IMPOSSIBLE, again=False):
-            model, cluster, memory_of, seconds_of = _predictions(trial, *sizes)
-            attempt = lambda: check.function(model, cluster, memory_of, seconds_of)  # noqa: E731
-            require_refusal(trial, attempt, MISTAKES.impossible_accepted())
+            model, cluster = _described(*sizes)
+            made_up = Predictions(trial, model, cluster.devices)
+            require_refusal(
+                trial,
+                lambda: check.function(model, cluster, made_up.memory, made_up.seconds),
+                MISTAKES.impossible_accepted(),
+            )
+            trial.require(made_up.none_odd)
     return "all possible layouts that fit, fastest first, and the smallest need if none fits"
 
 
-def _predictions(trial: Trial, *sizes: int) -> tuple[Model, Cluster, Callable, Callable]:
-    """Return a model, a cluster, and predictions with random numbers for each possible layout."""
-    layers, heads, batch, nodes, per_node = sizes
+def _described(
+    layers: int, heads: int, batch: int, nodes: int, devices_per_node: int
+) -> tuple[Model, Cluster]:
     model = Model(layers, 24, heads, 32, 100, batch)
-    cluster = Cluster(nodes, per_node, 0, 1e9, LINK, LINK)
-    layouts = list(possible(model, cluster.devices))
-    draw = trial.draw
-    needs = dict(zip(layouts, draw.sample(range(10_000, 99_999), len(layouts)), strict=True))
-    times = dict(zip(layouts, draw.sample(range(1_000, 9_999), len(layouts)), strict=True))
-    parts = {layout: draw.randrange(1, 9_000) for layout in layouts}
-
-    def memory_of(model: Model, layout: Layout) -> Need:
-        _must_be_possible(layout, needs)
-        return {"states": parts[layout], "activations": needs[layout] - parts[layout]}
-
-    def seconds_of(model: Model, layout: Layout, cluster: Cluster) -> float:
-        _must_be_possible(layout, needs)
-        return times[layout] / 1_000
-
-    return model, cluster, memory_of, seconds_of
+    return model, Cluster(nodes, devices_per_node, 1e9, 1e9, LINK, LINK)
 
 
-def _must_be_possible(layout: Layout, needs: dict[Layout, int]) -> None:
-    if layout not in needs:
-        raise ArithmeticError(f"{layout} is not possible, so nothing can be predicted for it")
+class Predictions:
+    """Random numbers for each possible layout of a model.
+
+    Others get small numbers, so that a planner that forgets a condition returns them. `odd` has
+    those that were asked for.
+    """
+
+    def __init__(self, trial: Trial, model: Model, devices: int) -> None:
+        layouts, draw = list(possible(model, devices)), trial.draw
+        self.needs = dict(
+            zip(layouts, draw.sample(range(9_999, 99_999), len(layouts)), strict=True)
+        )
+        self.times = dict(zip(layouts, draw.sample(range(999, 9_999), len(layouts)), strict=True))
+        self.states = draw.randrange(1, 4_000)
+        self.odd: list[Layout] = []
+
+    def memory(self, model: Model, layout: Layout) -> dict[str, float]:
+        need = self._of(self.needs, layout)
+        return {"states": self.states, "activations": need - self.states}
+
+    def seconds(self, model: Model, layout: Layout, cluster: Cluster) -> float:
+        return self._of(self.times, layout) / 1_000
+
+    def _of(self, numbers: dict[Layout, int], layout: Layout) -> int:
+        if layout not in numbers:
+            self.odd.append(layout)
+        return numbers.get(layout, 5_000)
+
+    def none_odd(self) -> Finding | None:
+        """Return None if only possible layouts were asked for."""
+        if not self.odd:
+            return None
+        return observed(f"it predicts for ({self.odd[0]}), which is not possible: test that before")
 
 
 def _require_plans(trial: Trial, *sizes: int) -> None:
     """Require the plans for several budgets, one of which a layout needs exactly."""
-    model, cluster, memory_of, seconds_of = _predictions(trial, *sizes)
-    layouts = list(possible(model, cluster.devices))
-    need = {layout: sum(memory_of(model, layout).values()) for layout in layouts}
-    time = {layout: seconds_of(model, layout, cluster) for layout in layouts}
-    by_need = sorted(layouts, key=need.__getitem__)
-    exact = by_need[len(by_need) // 2]
-    for memory in (1e9, need[exact], need[by_need[0]]):
-        limited = Cluster(*sizes[3:], memory, 1e9, LINK, LINK)
-        right = sorted((one for one in layouts if need[one] <= memory), key=time.__getitem__)
-        got = trial.run(model, limited, memory_of, seconds_of)
+    model, cluster = _described(*sizes)
+    predictions = Predictions(trial, model, cluster.devices)
+    functions = predictions.memory, predictions.seconds
+    need, time = predictions.needs, predictions.times
+    by_need = sorted(need, key=need.__getitem__)
+    for memory in (1e9, need[by_need[len(by_need) // 2]], need[by_need[0]]):
+        limited = replace(cluster, memory=memory)
+        right = sorted((one for one in need if need[one] <= memory), key=time.__getitem__)
+        got = trial.run(model, limited, *functions)
         trial.require(
             lambda: _a_list(got),
             lambda: _possible(got, model, limited),
+            predictions.none_odd,
             lambda: _fits(got, right, need, limited),
             lambda: _order(got, right, need),
         )
     smallest = need[by_need[0]]
     for memory in (smallest - 1, 0):
-        limited = Cluster(*sizes[3:], memory, 1e9, LINK, LINK)
+        limited = replace(cluster, memory=memory)
         values = {"memory": memory, "right": smallest}
         text = require_refusal(
             trial,
-            lambda: trial.check.function(model, limited, memory_of, seconds_of),
+            lambda: trial.check.function(model, limited, *functions),
             MISTAKES.refusal_missing(**values),
         )
         trial.require(

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from numbers import Real
+from typing import Any
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import close, has_type
+from parlab.checks.base.compare import close, has_type, instead
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.trial import Trial
 from parlab.costs import layouts as costs
 from parlab.layouts import ELEMENT_BYTES, Cluster, Layout, Link, Model
 
@@ -78,29 +78,37 @@ def predict_step_seconds(check: Check) -> str:
             numbers = {"hidden": 12 * pick(4, 8), "sequence": pick(40, 90)}
             model = Model(12, heads=12, vocabulary=pick(900, 1900), batch=120, **numbers)
             cluster = Cluster(4, 6, 1e9, speed, inside, between, call=pick(20, 40) * 1e-4)
-            findings = [_finding(trial, model, Layout(*sizes), cluster) for sizes in LAYOUTS]
-            wrong = [finding for finding in findings if finding]
-            named = [finding for finding in wrong if finding.mistake]
-            trial.require(lambda: next(iter(named + wrong), None))
+            layouts = [Layout(*sizes) for sizes in LAYOUTS]
+            got = [trial.run(model, layout, cluster) for layout in layouts]
+            trial.require(lambda: _finding(got, model, layouts, cluster))
     return "passes, messages, and gradients, on links inside nodes and between them"
 
 
-def _finding(trial: Trial, model: Model, layout: Layout, cluster: Cluster) -> Finding | None:
-    got = trial.run(model, layout, cluster)
-    if found := has_type(got, Real, "a number of seconds"):
-        return found
-    right = costs.step_seconds(model, layout, cluster)
-    if close(got, right, 1e-5):
-        return None
-    for value, finding in _wrong(model, layout, cluster):
-        if close(got, value, 1e-5) and not close(value, right, 1e-3):
-            return finding
-    return observed(
-        f"for {layout}, you predicted {got:.4g} s, expected {right:.4g} s, of which passes take "
-        f"{_passes(model, layout, cluster):.4g} s, messages "
-        f"{costs.message_seconds(model, layout, cluster):.4g} s, and gradients "
-        f"{costs.gradient_seconds(model, layout, cluster):.4g} s"
-    )
+def _finding(
+    got: list[Any], model: Model, layouts: list[Layout], cluster: Cluster
+) -> Finding | None:
+    """Return None for the right seconds, the mistake that explains all of them, or the first."""
+    for seconds in got:
+        if found := has_type(seconds, Real, "a number of seconds"):
+            return found
+    right = [costs.step_seconds(model, layout, cluster) for layout in layouts]
+    all_wrong = zip(*(_wrong(model, layout, cluster) for layout in layouts), strict=True)
+    variants = (([value for value, _ in wrong], wrong[0][1]) for wrong in all_wrong)
+    if named := instead(got, right, variants, _alike):
+        return named
+    for layout, one, other in zip(layouts, got, right, strict=True):
+        if not _alike(one, other):
+            return observed(
+                f"for {layout}, you predicted {one:.4g} s, expected {other:.4g} s, of which passes "
+                f"take {_passes(model, layout, cluster):.4g} s, messages "
+                f"{costs.message_seconds(model, layout, cluster):.4g} s, and gradients "
+                f"{costs.gradient_seconds(model, layout, cluster):.4g} s"
+            )
+    return None
+
+
+def _alike(seconds: float, other: float) -> bool:
+    return close(seconds, other, 1e-5)
 
 
 def _passes(model: Model, layout: Layout, cluster: Cluster) -> float:

@@ -37,14 +37,19 @@ for mistake, name, *edits in (
     ("smallest_not_named", "the_budget", (REFUSAL, "raise ValueError(f'{cluster.memory} bytes')")),
     ("smallest_not_named", "largest", (SMALLEST, "max(needs.values())")),
     ("smallest_not_named", "first", (SMALLEST, "[*needs.values()][0]")),
+    ("wrong_devices", "rounded_replicas", ("dp * tp * pp != devices or ", "")),
+    ("heads_undivided", "heads_forgotten", ("or model.heads % tp ", "")),
+    ("layers_undivided", "layers_forgotten", (" or model.layers % pp", "")),
+    ("batch_undivided", "batch_forgotten", (BATCH, "True")),
+    ("batch_undivided", "a_rest_of_the_batch", (BATCH, "model.batch // dp % b == 0")),
     (None, "as_possible", (SORTED, "fitting")),
     (None, "assertion", (REFUSAL, "raise MemoryError(str(min(needs.values())))")),
     (
-        None,
+        "too_large",
         "states_alone",
         ("sum(memory_of(model, layout).values())", 'memory_of(model, layout)["states"]'),
     ),
-    (None, "largest_kind", ("sum(memory_of", "max(memory_of")),
+    ("too_large", "largest_kind", ("sum(memory_of", "max(memory_of")),
     (None, "powers_of_two", (SIZES, "(1, 2, 4, 8, 16, 32)")),
     (None, "no_whole_batch", (SIZES, "range(1, model.batch // dp)")),
     (
@@ -65,73 +70,7 @@ for mistake, name, *edits in (
     answers.edit(mistake, name, *edits)
 
 
-def careless(possible):
-    """Return a planner that predicts nothing for layouts that `possible` should not accept."""
-
-    def plan(model, cluster, memory_of, seconds_of):
-        n = cluster.devices
-        found = []
-        for tp, pp, dp in product(range(1, n + 1), repeat=3):
-            for b in range(1, model.batch + 1):
-                layout = Layout(dp, tp, pp, b)
-                if possible(model, layout, n):
-                    found.append(layout)
-        if not found:
-            raise ValueError("nothing is possible")
-        return found
-
-    return plan
-
-
-def devices_of(layout, n):
-    return layout.dp * layout.tp * layout.pp == n
-
-
-def divides(model, layout):
-    return model.batch % (layout.dp * layout.micro_batch) == 0
-
-
 @answers.wrong("wrong_devices")
-def fewer_devices(*arguments):
-    return careless(
-        lambda model, one, n: (
-            one.devices <= n
-            and divides(model, one)
-            and not (model.heads % one.tp or model.layers % one.pp)
-        )
-    )(*arguments)
-
-
-@answers.wrong("heads_undivided")
-def heads_not_asked(*arguments):
-    return careless(
-        lambda model, one, n: (
-            devices_of(one, n) and divides(model, one) and not model.layers % one.pp
-        )
-    )(*arguments)
-
-
-@answers.wrong("layers_undivided")
-def layers_not_asked(*arguments):
-    return careless(
-        lambda model, one, n: (
-            devices_of(one, n) and divides(model, one) and not model.heads % one.tp
-        )
-    )(*arguments)
-
-
-@answers.wrong("batch_undivided")
-def rest_of_the_batch(*arguments):
-    return careless(
-        lambda model, one, n: (
-            devices_of(one, n)
-            and one.dp * one.micro_batch <= model.batch
-            and not (model.heads % one.tp or model.layers % one.pp)
-        )
-    )(*arguments)
-
-
-@answers.wrong("raises")
 def predicts_for_all(model, cluster, memory_of, seconds_of):
     """Asks for the memory of layouts that are not possible."""
     needs = {}
