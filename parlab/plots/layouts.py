@@ -17,7 +17,7 @@ def predicted_and_measured(
     The kind of a point shows how many pipeline stages the layout has, and its label the sizes of
     data and tensor parallelism and of a micro-batch. Returns matplotlib's figure and axes.
     """
-    drawn, axes = subplots("Each point is a layout: dp × tp × pp, and the micro-batch size b")
+    drawn, axes = subplots("Predicted and measured times of layouts, dp × tp × pp")
     ends = [0.95 * min(*predicted, *measured), 1.08 * max(*predicted, *measured)]
     axes.plot(ends, ends, color=NEUTRAL, linewidth=1)
     for place, stages in enumerate(sorted({layout.pp for layout in layouts})):

@@ -61,7 +61,7 @@ def pipeline_pass(check: Check) -> str:
         n = trial.size
         layouts = [{"dp": 1, "pp": n, "tp": 1}]
         if n % 2 == 0:
-            layouts.append({"dp": 1, "pp": n // 2, "tp": 2})
+            meshes.append({"dp": 1, "pp": n // 2, "tp": 2})
         cases = {f"{mesh['pp']} stages, {name}": (mesh, sizes) for mesh in layouts[:1]
                  for name, sizes in SIZES.items()}  # fmt: skip
         for mesh in layouts[1:]:
