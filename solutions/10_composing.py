@@ -1486,7 +1486,7 @@ def step_values(*sizes):
 
 check.show_values(
     all_three=step_values(2, 3, 4, 2),
-    pipeline=step_values(1, 4, 6, 3),
+    pipeline=step_values(1, 2, 12, 3),
     data=step_values(24, 1, 1, 1),
     tensor=step_values(2, 12, 1, 4),
 )
@@ -1592,7 +1592,11 @@ def planned(nodes, memory):
 
 
 check.show_values(
-    fits=planned(2, 6_000), six_nodes=planned(6, 9_000), nothing=planned(1, 99), odd=planned(5, 1e9)
+    fits=planned(2, 5_820),
+    six_nodes=planned(6, 9_000),
+    one_node=planned(1, 1e9),
+    nothing=planned(1, 99),
+    odd=planned(5, 1e9),
 )
 
 # %% [markdown]
@@ -1622,6 +1626,10 @@ for title, one in others.items():
         print(f"  {seconds:5.1f} s  {need / 1e9:4.1f} GB  {layout}")
 
 # %% [markdown]
+# With fast links, the planner uses as many replicas as memory allows. Tensor-parallel groups of 2 to 4 ranks make the model fit.
+# With slow links between nodes, gradients are expensive, so it prefers two replicas and 16 stages: only activations of one
+# micro-batch cross from node to node. With less memory, more stages make room, for a little more time.
+#
 # ## 9. Is the planner right?
 #
 # A planner is only useful if it puts layouts into the right order. So measure: the next cells run layouts on an emulated
@@ -1637,7 +1645,6 @@ for title, one in others.items():
 # %%
 # %%px
 from parlab import layout_runs
-from parlab.plots.layouts import predicted_and_measured
 
 tiny = Model(layers=4, hidden=64, heads=8, sequence=64, vocabulary=512, batch=16)
 links = {"inside": Link.of(0.5e-3, 20e6), "between": Link.of(2e-3, 4e6)}
@@ -1664,6 +1671,8 @@ if rank == 0:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
+from parlab.plots.layouts import predicted_and_measured
+
 drawn, axes = predicted_and_measured(chosen, predicted, measured)
 
 # %% [markdown]
