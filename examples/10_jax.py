@@ -7,8 +7,8 @@ same program, and the compiler inserts the collectives. torchrun only starts the
     srun python examples/10_jax.py
 
 It uses the GPUs that JAX finds, and otherwise CPUs and Gloo. `--tensor-parallel N` splits each
-layer over N devices (default: all). The others have replicas, which split
-the batch.
+layer over N devices (default: all). The others have replicas, which split the batch. With Gloo, each
+machine must be able to resolve its own name.
 """
 
 import argparse
@@ -59,7 +59,8 @@ def start_processes() -> None:
         with socket.socket() as free:
             free.bind((host, 0))
             store.set("jax", f"{host}:{free.getsockname()[1]}")
-    jax.distributed.initialize(store.get("jax").decode(), int(count), int(rank))
+    gpu = int(os.environ["LOCAL_RANK"])  # otherwise, each process would take all GPUs
+    jax.distributed.initialize(store.get("jax").decode(), int(count), int(rank), gpu)
 
 
 def create(seed: int) -> Parameters:
