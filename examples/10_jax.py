@@ -7,8 +7,8 @@ same program, and the compiler inserts the collectives. torchrun only starts the
     srun python examples/10_jax.py
 
 It uses the GPUs that JAX finds, and otherwise CPUs and Gloo. `--tensor-parallel N` splits each
-layer over N devices (default: all). The others have replicas, which split the batch. With Gloo, each
-machine must be able to resolve its own name.
+layer over N devices (default: all). The others have replicas, which split the batch. With
+Gloo, each machine must be able to resolve its own name.
 """
 
 import argparse
