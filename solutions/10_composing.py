@@ -25,13 +25,21 @@ cluster.start(8)
 
 # %%
 # %%px --timeout 120
-from collections.abc import Mapping, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from parlab import training
 from parlab.checks import composing as check
+from parlab.ledger import Ledger
+from parlab.parallel_gpt import ShardedAdam, Stage
+from parlab.plots.mesh import mesh_figure
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -42,28 +50,1001 @@ from parlab.reference import use_reference
 # # Part A: a mesh of ranks
 
 # %% [markdown]
-# SECTION 1 STARTS (mesh_coordinates)
+# ## 1. Coordinates of a rank
+#
+# *Difficulty 1/5, 8 minutes.*
+#
+# A *mesh* is a grid of ranks with one dimension for each kind of parallelism. It is a dictionary of sizes, from the
+# outermost dimension to the innermost. The mesh `{"dp": 2, "pp": 2, "tp": 2}` has eight ranks. Like the digits of a
+# number, the last coordinate changes fastest as you count the ranks:
+#
+# ```text
+# rank   0  1  2  3  4  5  6  7
+# dp     0  0  0  0  1  1  1  1     which replica (data parallelism)
+# pp     0  0  1  1  0  0  1  1     which stage (pipeline parallelism)
+# tp     0  1  0  1  0  1  0  1     which part of each layer (tensor parallelism)
+# ```
+#
+# Ranks with neighboring numbers are usually on the same node, where links are fastest. Tensor parallelism sends the most
+# and has to wait for each message, so its dimension comes last.
+#
+# Compute the coordinates of a rank.
+#
+# - **Other meshes:** a mesh can have any number of dimensions with any names, in any order. Sizes can be 1. The mesh `{}`
+#   has one rank, and the coordinates of this rank are `{}`.
+# - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
+#
+# **Predict**: the largest model of Narayanan et al. (2021) was trained on 3,072 GPUs with tensor parallelism of size 8,
+# pipelines of 64 stages, and six replicas, in the mesh `{"dp": 6, "pp": 64, "tp": 8}`. Which coordinates does rank
+# 1,000 have?
+#
+# <details><summary>Hint 1</summary>
+#
+# For the last dimension, divide the rank by the size: the remainder is the coordinate. How do you continue with the
+# quotient?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Go through `reversed(mesh)`, and compute `rank, coordinates[dim] = divmod(rank, mesh[dim])` for each dimension. Then
+# return the coordinates in the mesh's order.
+# </details>
+
+
+# %% tags=["exercise"] exercise="mesh_coordinates"
+# %%px
+def mesh_coordinates(rank: int, mesh: Mapping[str, int]) -> dict[str, int]:
+    """Return the coordinate of `rank` in each dimension of `mesh`, in the mesh's order.
+
+    `mesh` has the size of each dimension, which is at least 1, from the outermost dimension to the
+    innermost. Rank 0 has only zeros, and the last coordinate changes fastest with the rank. A
+    coordinate is an int. Do not change `mesh`.
+
+    Raises a ValueError that names `rank` if it is negative, or not below the number of ranks in the
+    mesh.
+    """
+    # BEGIN SOLUTION
+    ranks = math.prod(mesh.values())
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} is not in a mesh of {ranks} ranks")
+    coordinates = dict.fromkeys(mesh, 0)
+    for dim in reversed(list(mesh)):
+        rank, coordinates[dim] = divmod(rank, mesh[dim])
+    return coordinates
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="mesh_coordinates" points=1
+# %%px --timeout 20
+check.mesh_coordinates(mesh_coordinates)
+
+# %% tags=["hidden-check"] exercise="mesh_coordinates" points=1
+# %%px --timeout 20
+mesh_sizes = {"ep": 3, "dp": 1, "tp": 4, "pp": 2}
+coordinates = [mesh_coordinates(of, mesh_sizes) for of in range(24)]
+mesh_refusals = []
+for of in (-1, 24):
+    try:
+        mesh_coordinates(of, mesh_sizes)
+    except ValueError as error:
+        mesh_refusals.append("rank" in str(error))
+check.show_values(
+    dims=[list(of) for of in coordinates],
+    coordinates=[list(of.values()) for of in coordinates],
+    mesh=list(mesh_sizes.items()),
+    one=mesh_coordinates(0, {}),
+    refusals=mesh_refusals,
+)
 
 # %% [markdown]
-# SECTION 2 STARTS (mesh_groups)
+# <details><summary>What you predicted</summary>
+#
+# `{"dp": 1, "pp": 61, "tp": 0}`. A rank's number is 512 · dp + 8 · pp + tp, because a replica has 64 · 8 = 512 ranks and
+# a stage of it has 8. Rank 1,000 is number 488 in replica 1, and 488 = 8 · 61 + 0.
+# </details>
 
 # %% [markdown]
-# SECTION 3 STARTS (batch_rows)
+# ## 2. Groups of ranks
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# Each kind of parallelism communicates in its own groups. A tensor-parallel group has ranks that differ only in their
+# coordinate "tp", and it sums activations. A data-parallel group has ranks that differ only in "dp", and it averages
+# gradients. A group can also cover several dimensions: all ranks that hold parts of the same stage differ in "dp" and
+# "tp". In the mesh `{"dp": 2, "pp": 2, "tp": 2}`:
+#
+# ```text
+# mesh_groups(mesh, "tp")          [0, 1]  [2, 3]  [4, 5]  [6, 7]
+# mesh_groups(mesh, "dp")          [0, 4]  [1, 5]  [2, 6]  [3, 7]
+# mesh_groups(mesh, "dp", "tp")    [0, 1, 4, 5]  [2, 3, 6, 7]
+# ```
+#
+# PyTorch makes a group with `dist.new_group(ranks)`. All ranks have to call it for each group in the same order, even for
+# groups that they are not in. So the function returns all groups, and not only those of one rank.
+#
+# - **Order:** each group's ranks are ascending, and groups are in the order of their first rank. The order of `dims` does
+#   not matter.
+# - **No dimensions:** `mesh_groups(mesh)` returns groups of one rank each.
+# - **Unknown dimension:** if `mesh` does not have a dimension of `dims`, raise a `ValueError` that names this dimension.
+#
+# **Predict**: how many pipelines does the mesh `{"dp": 6, "pp": 64, "tp": 8}` have? Which ranks average their gradients
+# with rank 0?
+#
+# <details><summary>Hint 1</summary>
+#
+# Ranks of a group have the same coordinates in all other dimensions. Sort the ranks into a dictionary whose keys are
+# tuples of these coordinates. You need not sort anything if you go through the ranks in ascending order.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Without loops: `torch.arange(ranks).view(*mesh.values())` is the grid of ranks. Move the dimensions of `dims` to the
+# end with `permute`, and keep the order of the mesh among them and among the others. Then flatten them with `reshape`, so
+# that each row is a group.
+# </details>
+
+
+# %% tags=["exercise"] exercise="mesh_groups"
+# %%px
+def mesh_groups(mesh: Mapping[str, int], *dims: str) -> list[list[int]]:
+    """Return all groups of ranks that differ only in their coordinates of `dims`.
+
+    `mesh` has the sizes of one or more dimensions, from the outermost to the innermost; the last
+    coordinate changes fastest with the rank. The names in `dims` are different, in any order. Every
+    rank of the mesh, an int, is in exactly one group. Each group is a list of ascending ranks, and the
+    groups are in the order of their first rank. Do not change `mesh`.
+
+    Raises a ValueError that names the dimension if `mesh` lacks one of `dims`.
+    """
+    # BEGIN SOLUTION
+    for dim in dims:
+        if dim not in mesh:
+            raise ValueError(f"the mesh has no dimension {dim!r}, only {list(mesh)}")
+    same = [i for i, dim in enumerate(mesh) if dim not in dims]
+    different = [i for i, dim in enumerate(mesh) if dim in dims]
+    size = math.prod(mesh[dim] for dim in dims)
+    ranks = torch.arange(math.prod(mesh.values())).view(*mesh.values())
+    return ranks.permute(*same, *different).reshape(-1, size).tolist()
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="mesh_groups" points=2
+# %%px --timeout 20
+check.mesh_groups(mesh_groups)
+
+# %% tags=["hidden-check"] exercise="mesh_groups" points=1
+# %%px --timeout 20
+mesh_sizes = {"tp": 3, "ep": 2, "pp": 1, "dp": 2}
+mesh_refusals = []
+for dims in (("cp",), ("dp", "cp")):
+    try:
+        mesh_groups(mesh_sizes, *dims)
+    except ValueError as error:
+        mesh_refusals.append("cp" in str(error))
+check.show_values(
+    each=[mesh_groups(mesh_sizes, dim) for dim in mesh_sizes],
+    pairs=[mesh_groups(mesh_sizes, *dims) for dims in (("dp", "tp"), ("tp", "ep"), ("ep", "dp"))],
+    all_and_none=[mesh_groups(mesh_sizes, *mesh_sizes), mesh_groups(mesh_sizes)],
+    mesh=list(mesh_sizes.items()),
+    refusals=mesh_refusals,
+)
 
 # %% [markdown]
-# SECTION 4 STARTS (random_seeds)
+# <details><summary>What you predicted</summary>
+#
+# There are 6 · 8 = 48 pipelines, one for each pair of coordinates in the other dimensions. Ranks 0, 512, 1,024, 1,536,
+# 2,048, and 2,560 average their gradients. They are far apart, on six nodes.
+# </details>
+#
+# The next cell makes this lab's groups from your function. All ranks make all groups, and each rank keeps its own: in
+# `groups["tp"]`, `groups["pp"]`, and `groups["dp"]`. All ranks are in `groups["all"]`. Before you run it, **predict** the three groups of rank 6.
+
+# %%
+# %%px --timeout 60
+mesh = {"dp": 2, "pp": 2, "tp": 2}
+groups = {"all": group}
+for dim in mesh:
+    for ranks in mesh_groups(mesh, dim):
+        new_group = dist.new_group(ranks, backend="mpi4py")
+        if rank in ranks:
+            groups[dim] = new_group
+print({dim: dist.get_process_group_ranks(groups[dim]) for dim in mesh})
+
+# %% [markdown]
+# The figure shows the groups that your function returned. Each line connects the ranks of a group.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+mesh_figure(
+    "Each rank is in one group of each dimension",
+    mesh,
+    {dim: mesh_groups(mesh, dim) for dim in mesh},
+)
+
+# %% [markdown]
+# ## 3. Which rows a rank reads
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# The data are rows, for example sequences of tokens, that were shuffled once. Each step of training uses the next B rows,
+# the global batch. Replicas share them: with dp replicas, replica d reads the d-th of dp equal parts, and cuts its part
+# into M micro-batches for the pipeline:
+#
+# ```text
+# step 1 of {"dp": 2, …}, global batch 12, micro-batches of 2
+#
+# rows            12  13 | 14  15 | 16  17 | 18  19 | 20  21 | 22  23
+# replica         0        0        0        1        1        1
+# micro-batch     0        1        2        0        1        2
+# ```
+#
+# All ranks of a replica read the same rows. Tensor-parallel ranks compute the same layer of the same rows, the first
+# stage needs the tokens of these rows, and the last stage needs their targets.
+#
+# Return the numbers of the rows that `rank` reads in a step, one line for each micro-batch, counted from row 0 of the
+# data.
+#
+# - **Other meshes:** the dimension "dp" can be at any place in the mesh. Other dimensions can have any names.
+# - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
+# - **Wrong batch:** if `global_batch` is not a multiple of dp · `micro_batch`, raise a `ValueError` that names
+#   `global_batch`.
+#
+# **Predict**: a run on 32 ranks with `{"dp": 8, "pp": 2, "tp": 2}` uses the global batch 64 and micro-batches of 2. How
+# many micro-batches does a rank read in a step? The same run continues on 32 ranks with `{"dp": 2, "pp": 8, "tp": 2}`
+# and the same batch sizes. How many are there now? Is that good or bad for a pipeline of eight stages?
+#
+# <details><summary>Hint 1</summary>
+#
+# Of the rank's coordinates, only "dp" matters. `mesh_coordinates` returns it.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A replica's part has `B // dp` rows and begins at row `step * B + replica * (B // dp)`. `torch.arange` lists its
+# rows, and `view(-1, micro_batch)` cuts them into micro-batches.
+# </details>
+
+
+# %% tags=["exercise"] exercise="batch_rows"
+# %%px
+def batch_rows(
+    step: int, rank: int, mesh: Mapping[str, int], global_batch: int, micro_batch: int
+) -> Tensor:
+    """Return the rows that `rank` reads in `step`: int64, of shape (M, micro_batch), on the CPU.
+
+    Step s, counted from 0, uses the rows from s · global_batch to (s + 1) · global_batch − 1.
+    Replica d, the coordinate "dp" of the rank, reads the d-th of dp equal parts, in order. M is
+    global_batch / (dp · micro_batch). `mesh` has a dimension "dp"; its last coordinate changes
+    fastest with the rank. Do not change `mesh`.
+
+    Raises a ValueError that names `rank` if it is not in the mesh, and one that names
+    `global_batch` if it is not a multiple of dp · micro_batch.
+    """
+    # BEGIN SOLUTION
+    ranks, dims = math.prod(mesh.values()), list(mesh)
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} is not in a mesh of {ranks} ranks")
+    if global_batch % (mesh["dp"] * micro_batch):
+        raise ValueError(
+            f"global_batch {global_batch} is not a multiple of {mesh['dp']} · {micro_batch} rows"
+        )
+    next_replica = math.prod(mesh[dim] for dim in dims[dims.index("dp") + 1 :])
+    replica = rank // next_replica % mesh["dp"]
+    part = global_batch // mesh["dp"]
+    first = step * global_batch + replica * part
+    return torch.arange(first, first + part).view(-1, micro_batch)
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="batch_rows" points=2
+# %%px --timeout 20
+check.batch_rows(batch_rows)
+
+# %% tags=["hidden-check"] exercise="batch_rows" points=1
+# %%px --timeout 20
+mesh_sizes = {"tp": 2, "dp": 3, "pp": 2}
+rows_read = [batch_rows(2, of, mesh_sizes, 36, 4) for of in range(12)]
+mesh_refusals = []
+for of, size, name in ((12, 36, "rank"), (-1, 36, "rank"), (0, 42, "global_batch")):
+    try:
+        batch_rows(0, of, mesh_sizes, size, 4)
+    except ValueError as error:
+        mesh_refusals.append(name in str(error))
+check.show_values(
+    rows=[rows.tolist() for rows in rows_read],
+    dtypes=[str(rows.dtype) for rows in rows_read],
+    mesh=list(mesh_sizes.items()),
+    refusals=mesh_refusals,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With eight replicas, a rank reads 64 / (8 · 2) = 4 micro-batches in a step. With two replicas, it reads 16. More
+# micro-batches make the pipeline's bubble smaller. It is (p − 1)/M, so 7/16 for eight stages; with 4 micro-batches, it would be 7/4.
+# The global batch is the same rows in both runs, so the losses are the same as well.
+# </details>
+#
+# The next cell prints what each rank of this lab reads in step 1. Which ranks print the same lines?
+
+# %%
+# %%px --timeout 20
+print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh, 16, 4).tolist()}")
+
+# %% [markdown]
+# ## 4. Which ranks draw the same random numbers?
+#
+# *Difficulty 3/5, 12 minutes.*
+#
+# A layer needs random numbers for three purposes, and each purpose has other ranks that must draw the same ones:
+#
+# | | used for | the same on | different for |
+# |---|---|---|---|
+# | `weights` | the initial weights. Each rank draws the *whole* layer and keeps its shard, so every layout starts from the same model | all ranks, in any mesh | seeds, layers |
+# | `replicated` | dropout of activations that all ranks of a tensor-parallel group hold | ranks that differ only in "tp" or "pp" | seeds, layers, data-parallel replicas ("dp") |
+# | `sharded` | dropout of activations that are split over a tensor-parallel group | ranks that differ only in "pp" | seeds, layers, and coordinates in "dp" or "tp" |
+#
+# Write `random_seeds`, which returns a seed for each purpose. Each seed starts a generator of its own.
+#
+# - **No accidents:** where the table does not ask for the same numbers, two seeds differ. This also holds for two different purposes, and for seeds
+#   from other layers and other ranks of the same run, or from runs with neighboring values of `seed`. (In 63 bits, a good hash makes equal seeds so improbable that you need
+#   not exclude them.)
+# - **Low bits:** a seed is in [0, 2⁶³), but on a CPU, torch uses only its lowest 32 bits. So seeds that differ only in higher bits draw the same numbers. Do not put
+#   `seed`, `layer`, or the coordinates into the high bits only.
+# - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers wherever it is. So the "pp" coordinate changes nothing.
+# - **In every process:** the same arguments give the same seeds, in each process and in each call. Leave the global generators of torch, NumPy, and Python alone.
+# - **Wrong rank:** if `rank` is not in the mesh, raise a `ValueError` that names `rank`.
+#
+# The mesh has the dimensions "dp", "pp", and "tp" in any order, and up to 100,000 ranks. `seed` is at most one million, there are at most 1,000 layers, and both count from 0.
+#
+# **Predict**: somebody uses `seed + layer + rank` for dropout, with 12 layers on 8 ranks without pipeline parallelism. A step needs 96 different masks. How many does it get?
+#
+# <details><summary>Hint 1</summary>
+#
+# Adding the numbers loses which is which: 2 + 0 + 1 = 2 + 1 + 0. You need a number that belongs to one *combination* of purpose, seed, layer,
+# and coordinates. You can get the coordinates from your `mesh_coordinates`.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `hashlib.sha256(f"sharded {seed} {layer} {dp} {tp}".encode()).digest()` has 32 random-looking bytes, which are always the same for the same text.
+# `int.from_bytes(digest[:8], "big")` makes a number of 64 bits from 8 of them. (Python's own `hash` of a text differs between processes.)
+# </details>
+
+
+# %% tags=["exercise"] exercise="random_seeds"
+# %%px
+def random_seeds(seed: int, layer: int, rank: int, mesh: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return the seeds of `layer` on `rank`: `weights`, `replicated`, and `sharded`.
+
+    Args:
+        seed: the seed of the run.
+        layer: number of the layer in the whole model.
+        mesh: size of each dimension, "dp", "pp", and "tp", in any order; the last one changes
+            fastest with the rank. Do not change it.
+
+    Returns:
+        Three Python ints in [0, 2⁶³).
+
+    Raises a ValueError that names `rank` if it is not in the mesh.
+    """
+    # BEGIN SOLUTION
+    if not 0 <= rank < math.prod(mesh.values()):
+        raise ValueError(f"rank {rank} is not in the mesh {dict(mesh)}")
+    at = dict(zip(mesh, np.unravel_index(rank, tuple(mesh.values())), strict=True))
+
+    def hashed(*key):
+        text = " ".join(map(str, (*key, seed, layer)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") // 2
+
+    return (
+        hashed("weights"),
+        hashed("replicated", at["dp"]),
+        hashed("sharded", at["dp"], at["tp"]),
+    )
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="random_seeds" points=2
+# %%px --timeout 20
+check.random_seeds(random_seeds)
+
+
+# %% tags=["hidden-check"] exercise="random_seeds" points=1
+# %%px --timeout 20
+def seeds_of(mesh, seeds, layers):
+    """Return the numbers of one mesh, each replaced by the place where it appears first."""
+    ranks = range(math.prod(mesh.values()))
+    numbers = [n for s in seeds for i in layers for r in ranks for n in random_seeds(s, i, r, mesh)]
+    return [numbers.index(n) for n in numbers], len({n % 2**32 for n in numbers})
+
+
+def seed_refused(wrong_rank):
+    try:
+        random_seeds(1, 2, wrong_rank, {"tp": 3, "dp": 1, "pp": 2})
+    except ValueError as error:
+        return "rank" in str(error)
+    return False
+
+
+seeds_here = random_seeds(3, 7, 5, {"pp": 2, "tp": 3, "dp": 2})
+in_other_meshes = [random_seeds(3, 7, 5, {"tp": n, "pp": 1, "dp": 2})[0] for n in (3, 5)]
+check.show_values(
+    first=seeds_of({"dp": 2, "pp": 2, "tp": 3}, (0, 1), (0, 1)),
+    other=seeds_of({"tp": 2, "dp": 3, "pp": 1}, (999, 1000), (11, 12)),
+    weights=[number == seeds_here[0] for number in in_other_meshes],
+    alike=len(set(comm.allgather(seeds_here))) == 1,
+    within=all(0 <= n < 2**63 for n in seeds_here),
+    refused=[seed_refused(6), seed_refused(-1)],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It gets 19 different masks, because the sums of layer and rank are 0 to 18. For example, layer 3 on rank 0 and layer 2 on rank 1 drop the same places. Nothing shows it, except that
+# dropout regularizes less. And the run with the next seed uses 18 of the 19 masks again.
+# </details>
+#
+# The next cell gives each different seed a letter, in the order in which they appear. Before you run it, **predict** how many letters there are.
+
+# %%
+# %%px
+if rank == 0:
+    seed_mesh, letters = {"dp": 2, "pp": 2, "tp": 2}, {}
+    for r in range(8):
+        for number in (seeds := random_seeds(1, 5, r, seed_mesh)):
+            letters.setdefault(number, "ABCDEFGHIJKLMNOPQRSTUVWX"[len(letters)])
+        shown = [letters[number] for number in seeds]
+        print("rank {}: weights {}, replicated {}, sharded {}".format(r, *shown))
+
+# %% [markdown]
+# There is one letter for the weights, one for each of the two replicas, and one for each of the four shards. Ranks that differ only in "pp" have the same three letters. They do not
+# hold the same layer, so one of them never uses its seeds.
 
 # %% [markdown]
 # # Part B: one training step
 
 # %% [markdown]
-# SECTION 5 STARTS (predict_copies, gradient_norm)
+# ## 5. How many ranks have the same gradient?
+#
+# *Difficulty 2/5, 8 minutes.*
+#
+# Clipping needs the norm of the whole model's gradient. No rank has all of it, and some parts of it are on several ranks. If you add up the squares of all ranks, each part must count only once. So
+# first **predict in numbers** how many ranks have a copy of the same gradient after the backward pass, when the gradients have been averaged over the data-parallel replicas, and those of the tied embedding
+# have also been added up over its two stages. Return a dict with these keys:
+#
+# - `"norm"`: the gradient of a layer norm. Its weight is on one stage, and all ranks of a tensor-parallel group have all of it.
+# - `"column"`: the gradient of a weight that is split by columns. Each rank of a tensor-parallel group has another part.
+# - `"embedding"`: the gradient of the tied embedding, which is the input of the first stage and the output layer of the last stage. All ranks of a tensor-parallel group have all of it. If there is only one stage, it
+#   has a single parameter for both.
+# - `"norm_shard"` and `"column_shard"`: the same gradients as `"norm"` and `"column"`, but with ZeRO-1. It averages with a reduce-scatter over the replicas, so each replica keeps only its own shard. Count the ranks that have the same shard.
+
+
+# %% tags=["exercise"] exercise="predict_copies"
+# %%px
+def predict_copies(mesh: Mapping[str, int]) -> dict[str, int]:
+    """Return on how many ranks each kind of gradient exists.
+
+    `mesh` has the sizes of the dimensions "dp", "pp", and "tp", in any order. Do not change it. The
+    keys of the result are "norm", "column", "embedding", "norm_shard", and "column_shard".
+    """
+    # BEGIN SOLUTION
+    dp, tp, pp = mesh["dp"], mesh["tp"], mesh["pp"]
+    return {
+        "norm": dp * tp,
+        "column": dp,
+        "embedding": dp * tp * min(pp, 2),
+        "norm_shard": tp,
+        "column_shard": 1,
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_copies" points=1
+# %%px --timeout 20
+check.predict_copies(predict_copies)
+
+# %% tags=["hidden-check"] exercise="predict_copies" points=1
+# %%px --timeout 20
+copies_meshes = [
+    {"dp": 7, "pp": 5, "tp": 3},
+    {"tp": 11, "dp": 2, "pp": 1},
+    {"pp": 2, "tp": 1, "dp": 9},
+]
+copy_names = ("norm", "column", "embedding", "norm_shard", "column_shard")
+check.show_values(
+    **{name: [round(predict_copies(one)[name]) for one in copies_meshes] for name in copy_names}
+)
 
 # %% [markdown]
-# SECTION 6 STARTS (embedding_groups)
+# ## 5b. The norm of a gradient that is spread over a mesh
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Now compute the norm, $\sqrt{\sum g^2}$ over all numbers of the whole model's gradient. A rank passes the gradients that it has, and for each one the number of ranks that have a copy of it. If a gradient has $c$ copies, each
+# rank adds $1/c$ of its squares, and together they add all of them once.
+#
+# - **One number:** all ranks make exactly one all-reduce, with one number. The result is the same on all ranks, to the last bit.
+# - **16 bits:** gradients can be float32, float16, or bfloat16, and a list may have several of these. Square and add in float32: in float16, the square of 300 is already infinite, and the square of 0.0001 is zero.
+# - **No gradients:** a rank may have an empty list, or gradients without elements. It takes part all the same. If no rank has a gradient, the norm is 0.
+# - **Unchanged:** the gradients stay as they are.
+# - **Wrong copies:** if `copies` does not have one number for each gradient, or if one of them is less than 1, raise a `ValueError` that names `copies`, before anything is sent.
+#
+# **Predict**: somebody forgets the copies, on four data-parallel replicas without tensor or pipeline parallelism. By which factor is the norm wrong? How long are the gradients after they have been clipped to a norm of 1?
+#
+# <details><summary>Hint 1</summary>
+#
+# You cannot add norms, but you can add squares. `gradient.float()` is in float32, and so are its squares and their sum.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Start with `squares = torch.zeros((), device=device)`, which also works for an empty list. Then add each `gradient.float().square().sum() / c` to it. After `dist.all_reduce(squares, group=group)`, take the root.
+# </details>
+
+
+# %% tags=["exercise"] exercise="gradient_norm"
+# %%px
+def gradient_norm(
+    gradients: Sequence[Tensor], copies: Sequence[int], group: dist.ProcessGroup
+) -> Tensor:
+    """Return the 2-norm of the whole gradient, whose parts are on the ranks of `group`.
+
+    Args:
+        gradients: the gradients on this rank, of any shapes and number, in float32, float16, or
+            bfloat16, on `device`. They are not changed.
+        copies: for each of these gradients, how many ranks of `group` have it, this rank included.
+
+    Returns:
+        A tensor with one number and no dimensions, in float32, the same on all ranks.
+
+    Raises a ValueError that names `copies` if it does not have one number of at least 1 for each
+    gradient.
+    """
+    # BEGIN SOLUTION
+    if len(copies) != len(gradients) or any(c < 1 for c in copies):
+        raise ValueError(f"copies is {copies}: give a number from 1 for each gradient")
+    from parlab.rank import device  # an empty list does not say which one
+
+    squares = torch.zeros((), device=device)
+    for gradient, c in zip(gradients, copies, strict=True):
+        squares += gradient.float().square().sum() / c
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt()
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="gradient_norm" points=2
+# %%px --timeout 30
+check.gradient_norm(gradient_norm)
+
+
+# %% tags=["hidden-check"] exercise="gradient_norm" points=1
+# %%px --timeout 20
+def norm_of(kind, *parts):
+    """Return the norm of some (numbers, copies), and how it was computed."""
+    gradients = [torch.tensor(numbers, dtype=kind, device=device) for numbers, _ in parts]
+    with Ledger() as ledger:
+        norm = gradient_norm(gradients, [c for _, c in parts], group)
+    sent = [(call.op, call.bytes_sent <= 8) for call in ledger.calls]
+    same = len(set(comm.allgather(norm.item()))) == 1
+    return [f"{norm.item():.4g}", str(norm.dtype), list(norm.shape), same, sent]
+
+
+def copies_refused(copies):
+    try:
+        gradient_norm([torch.ones(2, device=device)] * 2, copies, group)
+    except ValueError as error:
+        return "copies" in str(error)
+    return False
+
+
+check.show_values(
+    mixed=norm_of(torch.float32, ([3.0, 1.0], world_size), ([[float(rank)], [2.0]], 1)),
+    large=norm_of(torch.float16, ([700.0 + 100 * rank, 900.0], 1), ([2000.0], world_size)),
+    small=norm_of(torch.bfloat16, ([1e-3 * (rank + 1)] * 5, 1)),
+    first=norm_of(torch.float32, *([([6.0, 8.0], 1)] if rank == 0 else [])),
+    none=norm_of(torch.float32),
+    refused=[copies_refused([1]), copies_refused([1, 1, 1]), copies_refused([1, 0])],
+)
 
 # %% [markdown]
-# SECTION 7 STARTS (train_step: data × tensor × pipeline with ZeRO-1)
+# <details><summary>What you predicted</summary>
+#
+# Each gradient is on four ranks, so the sum of the squares is four times too large, and the norm is twice too large. A gradient that is clipped has a norm of 1/2. With tensor and pipeline parallelism, the factor is another one for each
+# parameter, and the training depends on the layout.
+# </details>
+#
+# In the next cell, the gradient has two parts: `whole` has a copy on every rank, and `split` is divided among the ranks. The norm must be that of one process.
+
+# %%
+# %%px
+torch.manual_seed(0)
+whole, split = torch.randn(40).to(device), torch.randn(world_size, 100).to(device)
+serial_norm = torch.cat((whole, split.flatten())).norm()
+for copies in ((world_size, 1), (1, 1)):
+    norm = gradient_norm((whole, split[rank]), copies, group)
+    if rank == 0:
+        print(f"copies {copies}: {norm:.3f}, in one process {serial_norm:.3f}")
+
+# %% [markdown]
+# ## 6. Which ranks share the tied embedding?
+#
+# *Difficulty 2/5, 6 minutes.*
+#
+# The output layer of a GPT often has the same weight as its input embedding. With a pipeline, the first and the last stage each have a copy of it, and each copy gets only a part of the gradient. The copies
+# stay equal only if these two stages add up their gradients in each step. So they need a group: the ranks of the first and the last stage that have the same coordinates in all *other* dimensions of the mesh.
+#
+# Write `embedding_groups`, which returns all of these groups as `mesh_groups` does: the ranks of a group ascend, and the groups are in the order of their first ranks.
+#
+# - **Two stages:** each rank is in one group.
+# - **More stages:** the ranks of the stages between are in no group.
+# - **One stage:** there is nothing to add up, and each rank is a group of its own.
+# - **Any mesh:** the dimension of the pipeline has the name "pp" and any place in the mesh. The others have any names.
+# - **No pipeline:** if the mesh does not have the dimension "pp", raise a `ValueError` that names "pp".
+#
+# **Predict**: 16 ranks are a mesh of `{"dp": 2, "pp": 4, "tp": 2}`. How many groups are there, and how many ranks are in none? With which rank does rank 1 add up its gradient?
+#
+# <details><summary>Hint 1</summary>
+#
+# Think of a pipeline as one of the groups that your `mesh_groups(mesh, "pp")` returns: its ranks, from the first to the last stage. You need the first and the last rank of each pipeline.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Without `mesh_groups`: `torch.arange(n).view(*mesh.values())` has each rank at its coordinates. After `.movedim(place, -1)`, with the place of "pp", the last dimension goes along the pipeline.
+# </details>
+
+
+# %% tags=["exercise"] exercise="embedding_groups"
+# %%px
+def embedding_groups(mesh: Mapping[str, int]) -> list[list[int]]:
+    """Return all groups of ranks that add up the gradients of the tied embedding.
+
+    `mesh` has the size of each dimension; the last one changes fastest with the rank. Do not change
+    it. A rank is an int.
+
+    Raises a ValueError that names "pp" if the mesh does not have this dimension.
+    """
+    # BEGIN SOLUTION
+    if "pp" not in mesh:
+        raise ValueError(f'the mesh {dict(mesh)} does not have the dimension "pp"')
+    ranks = torch.arange(math.prod(mesh.values())).view(*mesh.values())
+    pipelines = ranks.movedim(list(mesh).index("pp"), -1).reshape(-1, mesh["pp"])
+    return sorted(sorted({one[0], one[-1]}) for one in pipelines.tolist())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="embedding_groups" points=1
+# %%px --timeout 20
+check.embedding_groups(embedding_groups)
+
+
+# %% tags=["hidden-check"] exercise="embedding_groups" points=1
+# %%px --timeout 20
+def pp_named():
+    try:
+        embedding_groups({"dp": 2, "tp": 2})
+    except ValueError as error:
+        return "pp" in str(error)
+    return False
+
+
+check.show_values(
+    last=embedding_groups({"dp": 3, "pp": 2, "tp": 2}),
+    first=embedding_groups({"pp": 3, "tp": 2, "dp": 2}),
+    inner=embedding_groups({"tp": 2, "dp": 2, "cp": 2, "pp": 5}),
+    one=embedding_groups({"tp": 2, "pp": 1, "dp": 2}),
+    alone=embedding_groups({"pp": 4}),
+    named=pp_named(),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# There are four groups of two, one for each pair of coordinates in "dp" and "tp". The eight ranks of the two middle stages are in none. Rank 1 has the coordinates 0, 0, 1, and the last stage of its pipeline is rank 7, with the coordinates
+# 0, 3, 1.
+# </details>
+#
+# The next cell prints the groups for the same eight ranks in three orders of dimensions. Ranks 0 to 3 are one node, and ranks 4 to 7 are another. **Predict** in which orders the sum stays inside a node:
+
+# %%
+# %%px
+if rank == 0:
+    for order in ("dp pp tp", "pp dp tp", "tp dp pp"):
+        print(f"{order}: {embedding_groups(dict.fromkeys(order.split(), 2))}")
+
+# %% [markdown]
+# Only if "pp" is the outermost dimension does this sum cross the border between the nodes. A large pipeline crosses borders in any order. The embedding is summed once in a step, though, while tensor parallelism sums several times in each layer, so tensor parallelism gets the
+# fast links inside a node.
+
+# %% [markdown]
+# ## 7. Forward and backward passes of a stage
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Now you compose a training step from data, tensor, and pipeline parallelism and ZeRO-1. You do not have to write
+# again what you wrote in labs 03 and 04. `Stage` is one pipeline stage of a GPT, with tensor parallelism inside. All ranks create the serial model from
+# a seed, and each rank keeps its part.
+#
+# | | |
+# |---|---|
+# | `stage(x)` | takes tokens (b, S) on the first stage, and activations (b, S, H) on other stages; returns activations, or scores (b, S, V) on the last stage. It calls the all-reduces of tensor parallelism |
+# | `stage.first`, `stage.last` | whether it is the first or the last stage. With one stage, it is both |
+# | `stage.activation_shape(b)` | the shape of the activations of b samples, (b, S, H). They are float32 |
+# | `stage.embedding` | the token embedding, which is also the output layer: a parameter on the first and on the last stage, and None on other stages |
+#
+# `groups` is a dict of the process groups that a rank belongs to, by the dimensions in which their ranks differ: `groups["dp"]`,
+# `groups["pp"]`, `groups["tp"]`, and `groups["all"]` with all ranks. On the first and the last stage, there is also `groups["embedding"]`
+# of exercise 6. Rank i of `groups["pp"]` has stage i.
+
+# %%
+# %%px --timeout 60
+def groups_of(mesh):
+    """The groups that this rank belongs to, from your functions."""
+    lists = {dim: mesh_groups(mesh, dim) for dim in mesh} | {"all": mesh_groups(mesh, *mesh)}
+    lists["embedding"] = embedding_groups(mesh)
+    return {
+        name: dist.new_group(ranks, backend="mpi4py", use_local_synchronization=True)
+        for name, every in lists.items()
+        for ranks in every
+        if rank in ranks
+    }
+
+
+# %% [markdown]
+# Write `pipeline_pass`, which runs this replica's M micro-batches forward and backward through this rank's stage. `tokens_MbS[i]` are the
+# tokens of micro-batch i, and `targets_MbS[i]` are its targets. All ranks of the pipeline have both.
+#
+# - **Gradients**: add to each `.grad` the gradient of the **mean loss over all tokens** of the M micro-batches. `.grad` may contain numbers
+#   already, and its memory belongs to the caller, so autograd has to add to it in place. It does this by default.
+# - **Result**: the last stage returns this mean loss, and other stages return zero: a float32 tensor of shape () without a graph, on the
+#   device of `tokens_MbS`.
+# - **Messages**: each micro-batch crosses each cut once, as one message of its activations. Its gradient returns in the same way.
+# - **Schedule**: GPipe's, 1F1B, or another one that fills the pipeline. Stage r starts at least p − r micro-batches (or all M, if there are
+#   fewer) before it waits for its first gradient.
+#
+# The stage computes each micro-batch once. `training.token_loss(scores, targets)` is the mean loss of a micro-batch's tokens. M and p are 1
+# or more.
+#
+# **Predict**: in GPipe's schedule, all ranks send with `dist.send`, which may wait until the receiver has called `dist.recv`. Can the ranks
+# wait for each other forever? And in 1F1B?
+#
+# <details><summary>Hint 1</summary>
+#
+# Autograd does not know other ranks. On a later stage, receive the activations into `torch.empty(...)`, call `requires_grad_()` on them,
+# and keep them together with the stage's output.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `y.backward(gradient)` continues with a gradient that came from the next stage. The last stage calls
+# `(loss / M).backward()` instead. Then the previous stage needs `x.grad`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="pipeline_pass"
+# %%px
+def pipeline_pass(
+    stage: Stage, tokens_MbS: Tensor, targets_MbS: Tensor, pp_group: dist.ProcessGroup
+) -> Tensor:
+    """Run M micro-batches of b samples forward and backward through this rank's stage.
+
+    Adds the gradient of the mean loss over all tokens to `.grad` of the stage's parameters. Returns
+    this loss on the last stage, and 0 on others: float32, shape (), without a graph.
+    """
+    # BEGIN SOLUTION
+    place, kept = pp_group.rank(), []
+    mean = torch.zeros((), device=tokens_MbS.device)
+    for tokens, targets in zip(tokens_MbS, targets_MbS, strict=True):
+        x = tokens
+        if not stage.first:
+            x = torch.empty(stage.activation_shape(len(tokens)), device=tokens.device)
+            dist.recv(x, group=pp_group, group_src=place - 1)
+            x.requires_grad_()
+        y = stage(x)
+        if stage.last:
+            y = training.token_loss(y, targets) / len(tokens_MbS)
+            mean += y.detach()
+        else:
+            dist.send(y.detach(), group=pp_group, group_dst=place + 1)
+        kept.append((x, y))
+    for x, y in kept:
+        gradient = None
+        if not stage.last:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, group=pp_group, group_src=place + 1)
+        y.backward(gradient)
+        if not stage.first:
+            dist.send(x.grad, group=pp_group, group_dst=place - 1)
+    return mean
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="pipeline_pass" points=3
+# %%px --timeout 60
+check.pipeline_pass(pipeline_pass)
+
+
+# %% tags=["hidden-check"] exercise="pipeline_pass" points=1
+# %%px --timeout 30
+def passes_of(mesh, m, samples):
+    """Loss, gradients, and messages of one pass through the stages of a mesh."""
+    groups = check.groups_over(mesh)
+    config = check.config_for(mesh)
+    stage = Stage(config, 3, groups["tp"], groups["pp"].rank(), mesh["pp"]).to(device)
+    for p in stage.parameters():
+        p.grad = torch.ones_like(p)
+    tokens = torch.arange(m * samples * 5, device=device).view(m, samples, 5) * 7 % 11
+    with Ledger() as ledger:
+        loss = pipeline_pass(stage, tokens, (tokens + 1) % 11, groups["pp"])
+    norms = [f"{p.grad.sub(1).norm().item():.3e}" for p in stage.parameters()]
+    return [f"{loss.item():.4f}", loss.requires_grad, norms, sorted(check.sent(ledger))]
+
+
+replicas = 2 - world_size % 2
+check.show_values(
+    passes=passes_of({"pp": world_size // replicas, "dp": replicas, "tp": 1}, 4, 2),
+    one=passes_of({"dp": world_size, "tp": 1, "pp": 1}, 2, 3),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# In GPipe's schedule, no. All messages of the forward passes go to the next stage, so the last stage never waits to send, and the stages before it
+# continue one after the other. The backward passes are the same in the other direction. In 1F1B, a stage may send activations forward while its
+# neighbor sends a gradient back. With blocking sends, both wait for each other, so one of them needs `dist.isend`.
+# </details>
+#
+# ## 7b. ZeRO-1 on top
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Each rank has the gradients of its part of the model, for the rows of its replica. The replicas, which are the ranks of `groups["dp"]`, have the same
+# part and other rows. So ZeRO-1 runs over `groups["dp"]`: each replica has a shard of the optimizer's states. `ShardedAdam` has the tensors:
+#
+# | | |
+# |---|---|
+# | `adam.flat` | all weights of this rank's stage in one tensor. The stage's parameters are views of it |
+# | `adam.gradient` | their gradients, in the same order. The parameters' `.grad` are views of it |
+# | `adam.shard` | this rank's part of `adam.flat`, and `adam.shard.grad` is the same part of `adam.gradient`: the same memory, without a copy. Rank d of `groups["dp"]` has the d-th of equal parts |
+# | `adam.optimizer` | Adam for `adam.shard`. Its states belong to the shard only |
+# | `adam.parts`, `adam.copies` | `adam.shard.grad` as a list of views, one for each parameter; and how many ranks hold the same numbers of it (after averaging) |
+#
+# Write `zero_step`, which a rank calls when `adam.gradient` has the gradient of **its replica's** mean loss:
+#
+# 1. Get this rank's shard of the **mean** over the replicas.
+# 2. Call `gradient_norm(gradients, copies, group)`, which you wrote in exercise 5 and get as an argument, **once**. The norm is that of the whole model's mean gradient.
+# 3. If the norm is larger than `max_norm`, multiply the gradient by `max_norm` / norm. Otherwise, leave it as it is. The norm may be 0.
+# 4. Let Adam take its step on the shard, and gather the shards, so that `adam.flat` has the new weights on all ranks.
+#
+# Use one reduce-scatter and one all-gather. Return the norm before clipping, as `gradient_norm` returned it. `adam.flat`, `adam.gradient`, and
+# `adam.shard.grad` keep their memory.
+#
+# **Predict**: somebody clips by the norm of the own shard, without communication. On one of 2 × 2 × 2 ranks, is the gradient clipped more or less often than on one rank? What
+# does it do to the direction of the step?
+#
+# <details><summary>Hint 1</summary>
+#
+# `dist.reduce_scatter_single(output, input, group=...)` sums, and `dist.all_gather_single(output, input, group=...)` gathers. Both may work on views.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# All ranks have the same norm, so all of them clip or none. `(max_norm / norm).clamp(max=1.0)` is a factor that never makes the gradient longer. What is 0 × ∞?
+# </details>
+
+
+# %% tags=["exercise"] exercise="zero_step"
+# %%px
+def zero_step(
+    adam: ShardedAdam,
+    groups: Mapping[str, dist.ProcessGroup],
+    max_norm: float,
+    gradient_norm: Callable[[Sequence[Tensor], Sequence[int], dist.ProcessGroup], Tensor],
+) -> Tensor:
+    """Average, clip, and apply the gradients of all replicas, each rank on its shard.
+
+    Returns the 2-norm of the whole model's mean gradient, before clipping: float32, shape ().
+    """
+    # BEGIN SOLUTION
+    dp, gradient = groups["dp"], adam.shard.grad
+    dist.reduce_scatter_single(gradient, adam.gradient, group=dp)
+    gradient /= dp.size()
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    if norm > max_norm:
+        gradient *= max_norm / norm
+    adam.optimizer.step()
+    dist.all_gather_single(adam.flat, adam.shard.detach(), group=dp)
+    return norm
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="zero_step" points=3
+# %%px --timeout 60
+check.zero_step(zero_step)
+
+# %% tags=["hidden-check"] exercise="zero_step" points=1
+# %%px --timeout 30
+check.show_values(**check.updates_seen(zero_step, group, device))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Less often: the norm of a part is never larger than the norm of the whole. And each rank divides by another number, so the parts of the gradient
+# are scaled differently, and the step points elsewhere. Copies of a weight (norms, the embedding) still agree only if their shards happen to be clipped by the same factor.
+# Otherwise, tensor-parallel ranks drift apart, without an error.
+# </details>
+#
+# ## 7c. The whole step
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Write `train_step`, one training step on this rank. It gets the two functions of exercises 7 and 7b as arguments:
+# `pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])`, and `zero_step(adam, groups)`, whose norm you do not need here. Call each of them once.
+#
+# - Each step starts with gradients of zero. `.grad` of each parameter remains a view of `adam.gradient`.
+# - The embedding is on the first stage and on the last one, and each of them has a part of its gradient. Before the update, both must have the **sum**.
+#   Then both copies take the same step, and remain equal. A stage in the middle has `stage.embedding` None and no `groups["embedding"]`.
+# - Return the mean loss over all tokens of the **global** batch as a float, the same on all ranks. `pipeline_pass` returns the loss of a replica on its last stage, and 0
+#   on other stages.
+#
+# Tensor-parallel ranks of a stage have the same loss. All replicas have equally many tokens. Communicate only in the groups of `groups`.
+#
+# **Predict**: which of these mistakes does the loss of the first step show? (a) The gradients of the embedding are not summed. (b) The gradients are not set to zero.
+# (c) The loss is summed over all ranks and divided by the number of replicas.
+#
+# <details><summary>Hint 1</summary>
+#
+# `dist.all_reduce(stage.embedding.grad, group=groups["embedding"])` before `zero_step`. With one stage, this group has one rank.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# If you sum the losses over `groups["all"]`, how often does each replica's loss count? Or sum over two of the dimensions, and divide by one number.
+# </details>
+
+
+# %% tags=["exercise"] exercise="train_step"
+# %%px
+def train_step(
+    stage: Stage,
+    adam: ShardedAdam,
+    tokens_MbS: Tensor,
+    targets_MbS: Tensor,
+    groups: Mapping[str, dist.ProcessGroup],
+    pipeline_pass: Callable[[Stage, Tensor, Tensor, dist.ProcessGroup], Tensor],
+    zero_step: Callable[[ShardedAdam, Mapping[str, dist.ProcessGroup]], Tensor],
+) -> float:
+    """Take one step on this replica's M micro-batches of b samples. Return the global mean loss.
+
+    The loss is the one before the step.
+    """
+    # BEGIN SOLUTION
+    adam.gradient.zero_()
+    loss = pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])
+    if stage.embedding is not None:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+    zero_step(adam, groups)
+    dist.all_reduce(loss, group=groups["all"])
+    return loss.item() / (groups["dp"].size() * groups["tp"].size())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="train_step" points=4
+# %%px --timeout 60
+check.train_step(train_step)
+
+# %% tags=["hidden-check"] exercise="train_step" points=2
+# %%px --timeout 30
+check.show_values(**check.steps_seen(train_step, group, device))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Only (c): the loss is too large by the number of tensor-parallel ranks. The loss of a step is computed before the update, so (a) and (b) show up in the second step at the earliest.
+# With (a), the two copies of the embedding also differ from then on.
+# </details>
 
 # %% [markdown]
 # LIBRARY 1 STARTS (fully_shard over parallelize_module)
@@ -72,10 +1053,382 @@ from parlab.reference import use_reference
 # # Part C: choosing a layout
 
 # %% [markdown]
-# SECTION 8 STARTS (predict_layout_memory, predict_step_seconds, plan_layouts)
+# ## 8a. Memory of a layout
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# Eight devices can train one model in dozens of ways: how many replicas, how many tensor-parallel ranks, how many stages, and
+# how many sequences in a micro-batch? Trying them all on a cluster is expensive. So you write a planner in three steps:
+# predict the memory of a layout, predict the seconds of its step, and choose.
+#
+# A `Model`, a `Layout`, and a `Cluster` describe what is needed. Read their attributes in
+# [`parlab/layouts.py`](../parlab/layouts.py). The first one is the GPT of the next exercises:
+
+# %%
+# %%px
+from parlab.layouts import Cluster, Layout, Link, Model
+
+gpt = Model(layers=48, hidden=8192, heads=64, sequence=2048, vocabulary=51200, batch=512)
+example = Layout(dp=4, tp=8, pp=2, micro_batch=1)
+if rank == 0:
+    print(f"{gpt.parameters / 1e9:.1f} billion parameters; {example}: {example.mesh}")
+    print(f"{example.micro_batches(gpt)} micro-batches of {example.micro_batch} for each replica")
 
 # %% [markdown]
-# SECTION 9 STARTS (the planner is proved on the emulated cluster)
+# Write `predict_layout_memory`. It returns the bytes on a rank of the *first* stage, which needs the most, by kind:
+#
+# - `weights` and `gradients`: 2 bytes each for every parameter of the rank. A layer has `model.layer_parameters`, which the t
+#   tensor-parallel ranks share. The first stage also has the embedding, `model.embedding_parameters`, complete on every
+#   tensor-parallel rank. Norms, biases, and positions are small, so leave them out.
+# - `optimizer`: 12 bytes for every parameter of the rank, which ZeRO-1 shards over its dp replicas.
+# - `activations`: a layer keeps 10 + 24/t bytes for each of the b·s·h numbers between two layers
+#   (`model.activation_numbers(layout.micro_batch)`): 24 of the 34 bytes are split over tensor-parallel ranks, and attention's
+#   scores are not kept. A stage keeps this for all its layers, and for every micro-batch **in flight**: one whose forward
+#   pass it has done, and whose backward pass it has not. Under 1F1B, the first of p stages has p micro-batches in flight, but
+#   never more than there are.
+#
+# The layers, heads, and batch of the model divide by the layout.
+#
+# **Predict**: you double dp, tp, or pp, and use twice as many devices. Which of the four kinds become half as large with each
+# of them?
+#
+# <details><summary>Hint 1</summary>
+#
+# First compute the parameters on one rank. Three of the four kinds follow from this number.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `layers = model.layers // layout.pp` is the number of layers of a stage, and `min(layout.pp, layout.micro_batches(model))`
+# is the number of micro-batches in flight.
+# </details>
+
+
+# %% tags=["exercise"] exercise="predict_layout_memory"
+# %%px
+def predict_layout_memory(model: Model, layout: Layout) -> dict[str, float]:
+    """Bytes on a rank of the first stage, in mixed precision with Adam and ZeRO-1.
+
+    Returns:
+        The bytes by kind: `weights`, `gradients`, `optimizer`, `activations`.
+    """
+    # BEGIN SOLUTION
+    layers = model.layers // layout.pp
+    parameters = layers * model.layer_parameters / layout.tp + model.embedding_parameters
+    in_flight = min(layout.pp, layout.micro_batches(model))
+    numbers = model.activation_numbers(layout.micro_batch)
+    return {
+        "weights": 2 * parameters,
+        "gradients": 2 * parameters,
+        "optimizer": 12 * parameters / layout.dp,
+        "activations": in_flight * layers * numbers * (10 + 24 / layout.tp),
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_layout_memory" points=1
+# %%px
+check.predict_layout_memory(predict_layout_memory)
+
+
+# %% tags=["hidden-check"] exercise="predict_layout_memory" points=1
+# %%px --timeout 20
+def memory_values(*sizes):
+    model = Model(layers=12, hidden=60, heads=12, sequence=50, vocabulary=700, batch=24)
+    return {
+        kind: round(value) for kind, value in predict_layout_memory(model, Layout(*sizes)).items()
+    }
+
+
+hidden_kinds = ("weights", "gradients", "optimizer", "activations")
+check.show_values(
+    **{
+        kind: [memory_values(*sizes)[kind] for sizes in ((2, 3, 4, 2), (4, 2, 6, 3), (1, 4, 3, 1))]
+        for kind in hidden_kinds
+    }
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# - **Twice dp**: the optimizer's bytes become half as large. Weights, gradients, and activations stay the same (unless fewer
+#   micro-batches than stages remain).
+# - **Twice tp**: the share of the layers in weights, gradients, and optimizer states is halved, but not the embedding. Of the
+#   activations, only the 24/t is halved.
+# - **Twice pp**: again, the layers' share is halved. The activations stay the same: half as many layers, but twice as many
+#   micro-batches in flight.
+# </details>
+#
+# ## 8b. Seconds of a step
+#
+# *Difficulty 4/5, 20 minutes.*
+#
+# Write `predict_step_seconds`. Ranks are numbered as in the mesh `{"dp": …, "pp": …, "tp": …}`: the tensor-parallel ranks of
+# a stage are neighbors, stage i + 1 of a replica follows stage i, and replica after replica follows. Sizes in bytes are those
+# of 16-bit numbers. A step takes the sum of three parts:
+#
+# - **Passes**: (m + p − 1)(F + B), with m micro-batches of a replica. F + B is the time of both passes of *one* micro-batch
+#   through *one* stage. For each of its layers, it is:
+#   - computation: `model.layer_flop(b)` FLOP in the forward pass and twice as many in the backward pass, shared by t ranks,
+#     of which each computes `cluster.flop_per_second`;
+#   - four all-reduces of the b·s·h numbers between layers, two in each pass, by the t ranks.
+# - **Messages** of b·s·h numbers between neighboring stages. A stage has at most p micro-batches in flight, so p of them go
+#   through all stages and back before the next p can. So a step waits for ⌈m/p⌉ round trips, each with one message from every
+#   stage to the next one, and one back.
+# - **Gradients**: a reduce-scatter of the gradients of the first stage, and an all-gather of its weights, by the ranks that
+#   share them: those with the same stage and the same tensor-parallel coordinate. The first stage has the parameters of
+#   exercise 8a, including the embedding.
+#
+# Use `cluster.collective_seconds(name, size, ranks)` and `cluster.message_seconds(size, source, destination)`. The rank
+# numbers decide whether links inside a node or between nodes are used. Compute with the groups and the pipeline of rank 0:
+# others have the same links. A group of one rank takes 0 s. The rest of the step, such as the embedding and the loss, is left
+# out.
+#
+# **Predict**: nodes have 8 devices, and you move from tp = 8 to tp = 16. What happens to the seconds of an all-reduce, and
+# what to those of the computation?
+#
+# <details><summary>Hint 1</summary>
+#
+# The tensor-parallel group of rank 0 is `range(layout.tp)`. Which rank has the same tensor-parallel coordinate in the next
+# stage? Which one in the next replica?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# With t = `layout.tp` and p = `layout.pp`: in replica 0, stage i has the ranks from i·t on. The replicas' first ranks are
+# `range(0, layout.devices, t * p)`. For the messages, add up `cluster.message_seconds(size, i * t, (i + 1) * t)` for all
+# stages i but the last.
+# </details>
+
+
+# %% tags=["exercise"] exercise="predict_step_seconds"
+# %%px
+def predict_step_seconds(model: Model, layout: Layout, cluster: Cluster) -> float:
+    """Seconds of a training step with data, tensor, and pipeline parallelism and ZeRO-1."""
+    # BEGIN SOLUTION
+    b, tp, pp = layout.micro_batch, layout.tp, layout.pp
+    m, layers = layout.micro_batches(model), model.layers // pp
+    size = 2 * model.activation_numbers(b)
+    compute = 3 * model.layer_flop(b) / tp / cluster.flop_per_second
+    reduce = cluster.collective_seconds("all_reduce", size, range(tp))
+    passes = (m + pp - 1) * layers * (compute + 4 * reduce)
+    one_way = sum(cluster.message_seconds(size, i * tp, (i + 1) * tp) for i in range(pp - 1))
+    messages = -(-m // pp) * 2 * one_way
+    shared = 2 * (layers * model.layer_parameters / tp + model.embedding_parameters)
+    replicas = range(0, layout.devices, tp * pp)
+    gradients = cluster.collective_seconds("reduce_scatter", shared, replicas)
+    weights = cluster.collective_seconds("all_gather", shared, replicas)
+    return passes + messages + gradients + weights
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_step_seconds" points=2
+# %%px
+check.predict_step_seconds(predict_step_seconds)
+
+
+# %% tags=["hidden-check"] exercise="predict_step_seconds" points=1
+# %%px --timeout 20
+def step_values(*sizes):
+    model = Model(layers=12, hidden=60, heads=12, sequence=50, vocabulary=700, batch=24)
+    slow, fast = Link.of(2e-3, 1e6), Link.of(1e-4, 2e7)
+    clusters = [Cluster(4, 6, 1e9, 1e9, fast, slow, 3e-3), Cluster(4, 6, 1e9, 1e7, slow, fast)]
+    return [f"{predict_step_seconds(model, Layout(*sizes), one):.6g}" for one in clusters]
+
+
+check.show_values(
+    all_three=step_values(2, 3, 4, 2),
+    pipeline=step_values(1, 4, 6, 3),
+    data=step_values(24, 1, 1, 1),
+    tensor=step_values(2, 12, 1, 4),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The computation takes half as long. But the group is on two nodes now, so the all-reduces use the slow links between them,
+# and take many times as long. This is why the tensor-parallel group stays inside a node.
+# </details>
+#
+# ## 8c. Choose a layout
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Write `plan_layouts`. It returns all layouts that are possible and fit into memory, the fastest first:
+#
+# - A layout is **possible** if dp · tp · pp is the number of devices of the cluster, the heads divide by tp, the layers
+#   divide by pp, and the batch divides by dp · micro_batch. It can have any micro-batch of one or more sequences.
+# - It **fits** if the sum of `memory_of(model, layout)` over all kinds is at most `cluster.memory`.
+# - Its time is `seconds_of(model, layout, cluster)`.
+#
+# `memory_of` and `seconds_of` are functions such as your `predict_layout_memory` and `predict_step_seconds`. The check passes
+# others, because a planner should work with any prediction. They are only defined for layouts that are possible.
+#
+# - **Nothing fits**: raise a `ValueError` that states the smallest need of any possible layout in bytes, so that the reader
+#   knows how much is missing.
+# - **Nothing is possible**, such as seven devices for eight layers, four heads, and a batch of ten: also raise a
+#   `ValueError`.
+#
+# **Predict**: the model has 48 layers, 64 heads, and a batch of 512 sequences, and the cluster has 64 devices. Are more or
+# fewer than 100 layouts possible?
+#
+# <details><summary>Hint 1</summary>
+#
+# Try all tp and pp from 1 to the number of devices. What is dp then, if there is one?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Keep the need of every possible layout in a dict. A `Layout` can be a key. Then the layouts that fit, and the smallest need,
+# come from the same dict.
+# </details>
+
+
+# %% tags=["exercise"] exercise="plan_layouts"
+# %%px
+def plan_layouts(
+    model: Model,
+    cluster: Cluster,
+    memory_of: Callable[[Model, Layout], Mapping[str, float]],
+    seconds_of: Callable[[Model, Layout, Cluster], float],
+) -> list[Layout]:
+    """All possible layouts that fit into the devices' memory, the fastest first.
+
+    Raises ValueError if none is possible, or if none fits; then it states the smallest need.
+    """
+    # BEGIN SOLUTION
+    devices, needs = cluster.devices, {}
+    for tp in range(1, devices + 1):
+        for pp in range(1, devices // tp + 1):
+            dp = devices // (tp * pp)
+            if dp * tp * pp != devices or model.heads % tp or model.layers % pp:
+                continue
+            for b in range(1, model.batch // dp + 1):
+                if model.batch % (dp * b) == 0:
+                    layout = Layout(dp, tp, pp, b)
+                    needs[layout] = sum(memory_of(model, layout).values())
+    if not needs:
+        raise ValueError(f"no layout of {devices} devices divides heads, layers, and batch")
+    fitting = [layout for layout, need in needs.items() if need <= cluster.memory]
+    if not fitting:
+        raise ValueError(f"no layout fits: the smallest needs {min(needs.values()):.0f} bytes")
+    return sorted(fitting, key=lambda layout: seconds_of(model, layout, cluster))
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="plan_layouts" points=2
+# %%px
+check.plan_layouts(plan_layouts)
+
+
+# %% tags=["hidden-check"] exercise="plan_layouts" points=1
+# %%px --timeout 20
+def kinds_of(model, layout):
+    states = 9_000 // (layout.tp * layout.pp) + 5_000 // layout.dp
+    return {"states": states, "others": 70 * layout.micro_batch * layout.pp}
+
+
+def odd_seconds(model, layout, cluster):
+    return (layout.tp**2 + 7 * layout.pp + 3 / layout.micro_batch) / (1 + layout.dp) ** 0.5
+
+
+def planned(nodes, memory):
+    model = Model(layers=6, hidden=60, heads=4, sequence=5, vocabulary=7, batch=12)
+    link = Link.of(1e-6, 1e9)
+    cluster = Cluster(nodes, 4, memory, 1e9, link, link)
+    try:
+        layouts = plan_layouts(model, cluster, kinds_of, odd_seconds)
+    except ValueError:
+        return "refused"
+    return [[one.dp, one.tp, one.pp, one.micro_batch] for one in layouts]
+
+
+check.show_values(
+    fits=planned(2, 6_000), six_nodes=planned(6, 9_000), nothing=planned(1, 99), odd=planned(5, 1e9)
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# More: 195, because a layout can have many sizes of micro-batches. With your formulas, trying them all takes milliseconds.
+# </details>
+#
+# Now plan for the GPT with 39 billion parameters on eight nodes with eight devices each, and then with slower links between
+# nodes and with less memory:
+
+# %%
+# %%px --targets 0
+nvlink, infiniband = Link.of(5e-6, 250e9), Link.of(20e-6, 25e9)
+large = Cluster(8, 8, 80e9, 150e12, nvlink, infiniband, call=10e-6)
+others = {
+    "8 nodes of 8 devices with 80 GB": large,
+    "the links between nodes are 50 times as slow": replace(large, between=Link.of(20e-6, 0.5e9)),
+    "devices with 40 GB": replace(large, memory=40e9),
+}
+for title, one in others.items():
+    plans = plan_layouts(gpt, one, predict_layout_memory, predict_step_seconds)
+    print(f"{title}: {len(plans)} layouts fit")
+    for layout in plans[:3]:
+        need = sum(predict_layout_memory(gpt, layout).values())
+        seconds = predict_step_seconds(gpt, layout, one)
+        print(f"  {seconds:5.1f} s  {need / 1e9:4.1f} GB  {layout}")
+
+# %% [markdown]
+# ## 9. Is the planner right?
+#
+# A planner is only useful if it puts layouts into the right order. So measure: the next cells run layouts on an emulated
+# cluster with two nodes of four ranks. Each step has real messages and collectives of the right sizes, in the order of the
+# 1F1B schedule, on [emulated links](../book/emulated_network.md). For a computation, a rank sleeps as long as the computation
+# would take. The model is tiny and the links are slow, so that steps take about half a second.
+#
+# First, your planner predicts all layouts that fit. From these, the cell takes those that differ by at least 4 % from the one
+# before, up to ten, because two layouts with nearly equal times have no order that could be measured.
+#
+# **Predict**: devices have 1.8 MB. Does pure data parallelism fit? Which layout will be the fastest?
+
+# %%
+# %%px
+from parlab import layout_runs
+from parlab.plots.layouts import predicted_and_measured
+
+tiny = Model(layers=4, hidden=64, heads=8, sequence=64, vocabulary=512, batch=16)
+links = {"inside": Link.of(0.5e-3, 20e6), "between": Link.of(2e-3, 4e6)}
+slow_cluster = Cluster(2, world_size // 2, 1.8e6, 500e6, **links, call=3e-3)
+plans = plan_layouts(tiny, slow_cluster, predict_layout_memory, predict_step_seconds)
+chosen, predicted = [], []
+for layout in plans:
+    seconds = predict_step_seconds(tiny, layout, slow_cluster)
+    if len(chosen) < 10 and (not chosen or seconds > 1.04 * predicted[-1]):
+        chosen.append(layout)
+        predicted.append(seconds)
+if rank == 0:
+    print(
+        f"{len(plans)} layouts fit, and {len(chosen)} are measured. The planner's pick: {plans[0]}"
+    )
+
+# %% tags=["nbval-ignore-output"]
+# %%px --timeout 120
+measured = layout_runs.measured_seconds(tiny, chosen, slow_cluster, rounds=2)
+correlation = layout_runs.rank_correlation(predicted, measured)
+if rank == 0:
+    print(f"emulated: the rank correlation of predicted and measured times is {correlation:.2f}")
+    print(f"emulated: the pick takes {measured[0] / min(measured):.2f} times the fastest")
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+drawn, axes = predicted_and_measured(chosen, predicted, measured)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With pure data parallelism, a rank has all weights and gradients, and needs more than 1.8 MB. The fastest layout that fits
+# splits the model only as much as necessary: four replicas of two ranks each. Messages are rare, so two stages beat two
+# tensor-parallel ranks, which wait for an all-reduce in every half of a layer.
+# </details>
+#
+# A rank correlation of 1 means that the order of predicted times is the order of measured ones. Measured times are a few
+# percent longer, because ranks wake up late, messages wait for links that are busy, and the machine has fewer cores than
+# ranks. An error that all layouts share does not change the order.
 
 # %% [markdown]
 # # Part D: the compiler inserts the collectives
