@@ -778,6 +778,7 @@ if rank == 0:
 # `groups["pp"]`, `groups["tp"]`, and `groups["all"]` with all ranks. On the first and the last stage, there is also `groups["embedding"]`
 # of exercise 6. Rank i of `groups["pp"]` has stage i.
 
+
 # %%
 # %%px --timeout 60
 def groups_of(mesh):
@@ -1451,7 +1452,6 @@ if rank == 0:
 
 # %%
 # %%px --timeout 60
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -1464,13 +1464,10 @@ from jax.sharding import PartitionSpec as P
 # %%px --targets 0
 jax_mesh = jax_layers.make_mesh({"dp": 2, "tp": 2})
 for spec in (P("dp"), P(None, "tp"), P("dp", "tp"), P()):
-    parts = NamedSharding(jax_mesh, spec).devices_indices_map((8, 6))
+    parts = jax_layers.parts(NamedSharding(jax_mesh, spec), (8, 6))
     print(f"{spec}:")
-    for device_of_mesh, (rows, columns) in parts.items():
-        rows, columns = rows.indices(8), columns.indices(6)
-        print(
-            f"    device {device_of_mesh.id}: rows {rows[0]} to {rows[1] - 1}, columns {columns[0]} to {columns[1] - 1}"
-        )
+    for number, (rows, columns) in enumerate(parts):
+        print(f"    device {number}: array[{rows[0]}:{rows[1]}, {columns[0]}:{columns[1]}]")
 
 # %% [markdown]
 # ## 10. The shardings of an MLP
