@@ -126,6 +126,12 @@ def parts(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[list[int
     ]
 
 
+def random_arrays(sizes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Draw float32 arrays of these sizes, the same in each call."""
+    draw = np.random.default_rng(0)
+    return {name: draw.standard_normal(size, np.float32) / 4 for name, size in sizes.items()}
+
+
 def shapes(sizes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.ShapeDtypeStruct]:
     """Describe float32 arrays of these sizes to the compiler, without numbers."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sizes.items()}

@@ -1582,15 +1582,12 @@ check.show_values(
 
 # %%
 # %%px --targets 0 --timeout 60
-draw = np.random.default_rng(0)
-mlp_arrays = {"x": (4, 16, 32), "w1": (32, 128), "b1": (128,), "w2": (128, 32), "b2": (32,)}
-mlp_arrays = {
-    name: draw.standard_normal(shape, np.float32) / 4 for name, shape in mlp_arrays.items()
-}
+mlp_sizes = {"x": (4, 16, 32), "w1": (32, 128), "b1": (128,), "w2": (128, 32), "b2": (32,)}
+mlp_arrays = jax_layers.random_arrays(mlp_sizes)
 shardings = mlp_shardings(jax_mesh)
 program = jax_layers.compile_sharded(jax_layers.mlp, mlp_arrays, shardings)
-for name, array in mlp_arrays.items():
-    print(f"{name} {array.shape}: each device holds {shardings[name].shard_shape(array.shape)}")
+for name, size in mlp_sizes.items():
+    print(f"{name} {size}: each device holds {shardings[name].shard_shape(size)}")
 x, w1, b1, w2, b2 = map(torch.from_numpy, mlp_arrays.values())
 right = torch.nn.functional.gelu(x @ w1 + b1) @ w2 + b2
 y = torch.from_numpy(np.array(program(*mlp_arrays.values())))
@@ -1732,28 +1729,30 @@ check.show_values(
 
 # %%
 # %%px --targets 0 --timeout 60
-attention_arrays = {
+keys_sizes = (32, 2, 4)  # hidden, heads, head size
+attention_sizes = {
     "x": (4, 16, 32),
     "wq": (32, 8, 4),
-    "wk": (32, 2, 4),
-    "wv": (32, 2, 4),
+    "wk": keys_sizes,
+    "wv": keys_sizes,
     "wo": (8, 4, 32),
 }
-attention_arrays = {
-    name: draw.standard_normal(shape, np.float32) / 4 for name, shape in attention_arrays.items()
-}
+attention_arrays = jax_layers.random_arrays(attention_sizes)
 x, wq, wk, wv, wo = map(torch.from_numpy, attention_arrays.values())
 q, k, v = (torch.einsum("bsh,had->basd", x, weight) for weight in (wq, wk, wv))
 right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 right = torch.einsum("basd,adh->bsh", right, wo)
+
+# %%
+# %%px --targets 0 --timeout 60
 for sizes in ({"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}):
     shardings = attention_shardings(jax_layers.make_mesh(sizes), 8, 2)
     program = jax_layers.compile_sharded(jax_layers.attention, attention_arrays, shardings)
     y = torch.from_numpy(np.array(program(*attention_arrays.values())))
     print(f"{sizes}: PyTorch computes the same: {torch.allclose(y, right, rtol=1e-4, atol=1e-4)}")
     for name in ("wq", "wk", "wo"):
-        held = shardings[name].shard_shape(attention_arrays[name].shape)
-        print(f"    {name} {attention_arrays[name].shape}: each device holds {held}")
+        held = shardings[name].shard_shape(attention_sizes[name])
+        print(f"    {name} {attention_sizes[name]}: each device holds {held}")
     print("   ", *jax_layers.collectives(program))
 
 # %% [markdown]
