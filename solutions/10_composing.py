@@ -1708,7 +1708,7 @@ def attention_refused(sizes, heads):
 
 
 check.show_values(
-    split=attention_parts({"tp": 2, "cp": 1, "dp": 2}, 12, 4),
+    split=attention_parts({"tp": 2, "cp": 1, "dp": 2}, 6, 2),
     whole=attention_parts({"cp": 1, "tp": 4, "dp": 1}, 8, 2),
     one=attention_parts({"dp": 4, "tp": 1}, 3, 3),
     refused=[
