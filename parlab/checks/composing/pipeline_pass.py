@@ -154,9 +154,7 @@ def _observed(
         handle = stage.register_forward_hook(seen)
         result = trial.check.function(stage, tokens, targets, groups["pp"])
         handle.remove()
-    replaced = [
-        n for n, p in parameters.items() if p.grad is None or p.grad.data_ptr() != places[n]
-    ]
+    replaced = [n for n, p in parameters.items() if p.grad is None or p.grad.data_ptr() != places[n]]
     return Run(result, gradient.clone(), replaced[0] if replaced else "", events, sizes)
 
 
@@ -234,3 +232,5 @@ def _text(messages: list[tuple[int, int]]) -> str:
     counts = {message: messages.count(message) for message in messages}
     shown = (f"{n} messages of {size} bytes to stage {to}" for (to, size), n in counts.items())
     return ", ".join(shown) or "nothing"
+
+
