@@ -17,7 +17,8 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "JAX is not installed here, and part D of lab 10 needs it. Run `pip install "
-        "'jax>=0.10,<0.11'`, and restart the ranks. Or skip part D: nothing else depends on it"
+        "'jax>=0.10,<0.11'`, and restart the ranks. Or skip part D: nothing else depends on it",
+        name="jax",
     ) from error
 
 import jax.numpy as jnp
