@@ -79,5 +79,5 @@ def test_without_jax_only_part_d_fails_and_says_why() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 1
-    assert "from parlab import jax_layers" in ran.stderr
+    assert 'File "<string>", line 3' in ran.stderr  # the checks were imported
     assert "JAX is not installed here, and part D of lab 10 needs it" in ran.stderr
