@@ -25,14 +25,21 @@ cluster.start(8)
 
 # %%
 # %%px --timeout 120
+import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from parlab import training
 from parlab.checks import composing as check
+from parlab.ledger import Ledger
+from parlab.parallel_gpt import ShardedAdam, Stage
+from parlab.plots.mesh import mesh_figure
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -43,28 +50,1001 @@ from parlab.reference import use_reference
 # # Part A: a mesh of ranks
 
 # %% [markdown]
-# SECTION 1 STARTS (mesh_coordinates)
+# ## 1. Coordinates of a rank
+#
+# *Difficulty 1/5, 8 minutes.*
+#
+# A *mesh* is a grid of ranks with one dimension for each kind of parallelism. It is a dictionary of sizes, from the
+# outermost dimension to the innermost. The mesh `{"dp": 2, "pp": 2, "tp": 2}` has eight ranks. Like the digits of a
+# number, the last coordinate changes fastest as you count the ranks:
+#
+# ```text
+# rank   0  1  2  3  4  5  6  7
+# dp     0  0  0  0  1  1  1  1     which replica (data parallelism)
+# pp     0  0  1  1  0  0  1  1     which stage (pipeline parallelism)
+# tp     0  1  0  1  0  1  0  1     which part of each layer (tensor parallelism)
+# ```
+#
+# Ranks with neighboring numbers are usually on the same node, where links are fastest. Tensor parallelism sends the most
+# and has to wait for each message, so its dimension comes last.
+#
+# Compute the coordinates of a rank.
+#
+# - **Other meshes:** a mesh can have any number of dimensions with any names, in any order. Sizes can be 1. The mesh `{}`
+#   has one rank, and the coordinates of this rank are `{}`.
+# - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
+#
+# **Predict**: the largest model of Narayanan et al. (2021) was trained on 3,072 GPUs with tensor parallelism of size 8,
+# pipelines of 64 stages, and six replicas, in the mesh `{"dp": 6, "pp": 64, "tp": 8}`. Which coordinates does rank
+# 1,000 have?
+#
+# <details><summary>Hint 1</summary>
+#
+# For the last dimension, divide the rank by the size: the remainder is the coordinate. How do you continue with the
+# quotient?
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Go through `reversed(mesh)`, and compute `rank, coordinates[dim] = divmod(rank, mesh[dim])` for each dimension. Then
+# return the coordinates in the mesh's order.
+# </details>
+
+
+# %% tags=["exercise"] exercise="mesh_coordinates"
+# %%px
+def mesh_coordinates(rank: int, mesh: Mapping[str, int]) -> dict[str, int]:
+    """Return the coordinate of `rank` in each dimension of `mesh`, in the mesh's order.
+
+    `mesh` has the size of each dimension, which is at least 1, from the outermost dimension to the
+    innermost. Rank 0 has only zeros, and the last coordinate changes fastest with the rank. A
+    coordinate is an int. Do not change `mesh`.
+
+    Raises a ValueError that names `rank` if it is negative, or not below the number of ranks in the
+    mesh.
+    """
+    # BEGIN SOLUTION
+    ranks = math.prod(mesh.values())
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} is not in a mesh of {ranks} ranks")
+    coordinates = dict.fromkeys(mesh, 0)
+    for dim in reversed(list(mesh)):
+        rank, coordinates[dim] = divmod(rank, mesh[dim])
+    return coordinates
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="mesh_coordinates" points=1
+# %%px --timeout 20
+check.mesh_coordinates(mesh_coordinates)
+
+# %% tags=["hidden-check"] exercise="mesh_coordinates" points=1
+# %%px --timeout 20
+mesh_sizes = {"ep": 3, "dp": 1, "tp": 4, "pp": 2}
+coordinates = [mesh_coordinates(of, mesh_sizes) for of in range(24)]
+mesh_refusals = []
+for of in (-1, 24):
+    try:
+        mesh_coordinates(of, mesh_sizes)
+    except ValueError as error:
+        mesh_refusals.append("rank" in str(error))
+check.show_values(
+    dims=[list(of) for of in coordinates],
+    coordinates=[list(of.values()) for of in coordinates],
+    mesh=list(mesh_sizes.items()),
+    one=mesh_coordinates(0, {}),
+    refusals=mesh_refusals,
+)
 
 # %% [markdown]
-# SECTION 2 STARTS (mesh_groups)
+# <details><summary>What you predicted</summary>
+#
+# `{"dp": 1, "pp": 61, "tp": 0}`. A rank's number is 512 · dp + 8 · pp + tp, because a replica has 64 · 8 = 512 ranks and
+# a stage of it has 8. Rank 1,000 is number 488 in replica 1, and 488 = 8 · 61 + 0.
+# </details>
 
 # %% [markdown]
-# SECTION 3 STARTS (batch_rows)
+# ## 2. Groups of ranks
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# Each kind of parallelism communicates in its own groups. A tensor-parallel group has ranks that differ only in their
+# coordinate "tp", and it sums activations. A data-parallel group has ranks that differ only in "dp", and it averages
+# gradients. A group can also cover several dimensions: all ranks that hold parts of the same stage differ in "dp" and
+# "tp". In the mesh `{"dp": 2, "pp": 2, "tp": 2}`:
+#
+# ```text
+# mesh_groups(mesh, "tp")          [0, 1]  [2, 3]  [4, 5]  [6, 7]
+# mesh_groups(mesh, "dp")          [0, 4]  [1, 5]  [2, 6]  [3, 7]
+# mesh_groups(mesh, "dp", "tp")    [0, 1, 4, 5]  [2, 3, 6, 7]
+# ```
+#
+# PyTorch makes a group with `dist.new_group(ranks)`. All ranks have to call it for each group in the same order, even for
+# groups that they are not in. So the function returns all groups, and not only those of one rank.
+#
+# - **Order:** each group's ranks are ascending, and groups are in the order of their first rank. The order of `dims` does
+#   not matter.
+# - **No dimensions:** `mesh_groups(mesh)` returns groups of one rank each.
+# - **Unknown dimension:** if `mesh` does not have a dimension of `dims`, raise a `ValueError` that names this dimension.
+#
+# **Predict**: how many pipelines does the mesh `{"dp": 6, "pp": 64, "tp": 8}` have? Which ranks average their gradients
+# with rank 0?
+#
+# <details><summary>Hint 1</summary>
+#
+# Ranks of a group have the same coordinates in all other dimensions. Sort the ranks into a dictionary whose keys are
+# tuples of these coordinates. You need not sort anything if you go through the ranks in ascending order.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Without loops: `torch.arange(ranks).view(*mesh.values())` is the grid of ranks. Move the dimensions of `dims` to the
+# end with `permute`, and keep the order of the mesh among them and among the others. Then flatten them with `reshape`, so
+# that each row is a group.
+# </details>
+
+
+# %% tags=["exercise"] exercise="mesh_groups"
+# %%px
+def mesh_groups(mesh: Mapping[str, int], *dims: str) -> list[list[int]]:
+    """Return all groups of ranks that differ only in their coordinates of `dims`.
+
+    `mesh` has the sizes of one or more dimensions, from the outermost to the innermost; the last
+    coordinate changes fastest with the rank. The names in `dims` are different, in any order. Every
+    rank of the mesh, an int, is in exactly one group. Each group is a list of ascending ranks, and the
+    groups are in the order of their first rank. Do not change `mesh`.
+
+    Raises a ValueError that names the dimension if `mesh` lacks one of `dims`.
+    """
+    # BEGIN SOLUTION
+    for dim in dims:
+        if dim not in mesh:
+            raise ValueError(f"the mesh has no dimension {dim!r}, only {list(mesh)}")
+    same = [i for i, dim in enumerate(mesh) if dim not in dims]
+    different = [i for i, dim in enumerate(mesh) if dim in dims]
+    size = math.prod(mesh[dim] for dim in dims)
+    ranks = torch.arange(math.prod(mesh.values())).view(*mesh.values())
+    return ranks.permute(*same, *different).reshape(-1, size).tolist()
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="mesh_groups" points=2
+# %%px --timeout 20
+check.mesh_groups(mesh_groups)
+
+# %% tags=["hidden-check"] exercise="mesh_groups" points=1
+# %%px --timeout 20
+mesh_sizes = {"tp": 3, "ep": 2, "pp": 1, "dp": 2}
+mesh_refusals = []
+for dims in (("cp",), ("dp", "cp")):
+    try:
+        mesh_groups(mesh_sizes, *dims)
+    except ValueError as error:
+        mesh_refusals.append("cp" in str(error))
+check.show_values(
+    each=[mesh_groups(mesh_sizes, dim) for dim in mesh_sizes],
+    pairs=[mesh_groups(mesh_sizes, *dims) for dims in (("dp", "tp"), ("tp", "ep"), ("ep", "dp"))],
+    all_and_none=[mesh_groups(mesh_sizes, *mesh_sizes), mesh_groups(mesh_sizes)],
+    mesh=list(mesh_sizes.items()),
+    refusals=mesh_refusals,
+)
 
 # %% [markdown]
-# SECTION 4 STARTS (random_seeds)
+# <details><summary>What you predicted</summary>
+#
+# There are 6 · 8 = 48 pipelines, one for each pair of coordinates in the other dimensions. Ranks 0, 512, 1,024, 1,536,
+# 2,048, and 2,560 average their gradients. They are far apart, on six nodes.
+# </details>
+#
+# The next cell makes this lab's groups from your function. All ranks make all groups, and each rank keeps its own: in
+# `groups["tp"]`, `groups["pp"]`, and `groups["dp"]`. All ranks are in `groups["all"]`. Before you run it, **predict** the three groups of rank 6.
+
+# %%
+# %%px --timeout 60
+mesh = {"dp": 2, "pp": 2, "tp": 2}
+groups = {"all": group}
+for dim in mesh:
+    for ranks in mesh_groups(mesh, dim):
+        new_group = dist.new_group(ranks, backend="mpi4py")
+        if rank in ranks:
+            groups[dim] = new_group
+print({dim: dist.get_process_group_ranks(groups[dim]) for dim in mesh})
+
+# %% [markdown]
+# The figure shows the groups that your function returned. Each line connects the ranks of a group.
+
+# %% tags=["nbval-ignore-output"]
+# %%px --targets 0
+mesh_figure(
+    "Each rank is in one group of each dimension",
+    mesh,
+    {dim: mesh_groups(mesh, dim) for dim in mesh},
+)
+
+# %% [markdown]
+# ## 3. Which rows a rank reads
+#
+# *Difficulty 2/5, 12 minutes.*
+#
+# The data are rows, for example sequences of tokens, that were shuffled once. Each step of training uses the next B rows,
+# the global batch. Replicas share them: with dp replicas, replica d reads the d-th of dp equal parts, and cuts its part
+# into M micro-batches for the pipeline:
+#
+# ```text
+# step 1 of {"dp": 2, …}, global batch 12, micro-batches of 2
+#
+# rows            12  13 | 14  15 | 16  17 | 18  19 | 20  21 | 22  23
+# replica         0        0        0        1        1        1
+# micro-batch     0        1        2        0        1        2
+# ```
+#
+# All ranks of a replica read the same rows. Tensor-parallel ranks compute the same layer of the same rows, the first
+# stage needs the tokens of these rows, and the last stage needs their targets.
+#
+# Return the numbers of the rows that `rank` reads in a step, one line for each micro-batch, counted from row 0 of the
+# data.
+#
+# - **Other meshes:** the dimension "dp" can be at any place in the mesh. Other dimensions can have any names.
+# - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
+# - **Wrong batch:** if `global_batch` is not a multiple of dp · `micro_batch`, raise a `ValueError` that names
+#   `global_batch`.
+#
+# **Predict**: a run on 32 ranks with `{"dp": 8, "pp": 2, "tp": 2}` uses the global batch 64 and micro-batches of 2. How
+# many micro-batches does a rank read in a step? The same run continues on 32 ranks with `{"dp": 2, "pp": 8, "tp": 2}`
+# and the same batch sizes. How many are there now? Is that good or bad for a pipeline of eight stages?
+#
+# <details><summary>Hint 1</summary>
+#
+# Of the rank's coordinates, only "dp" matters. `mesh_coordinates` returns it.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# A replica's part has `B // dp` rows and begins at row `step * B + replica * (B // dp)`. `torch.arange` lists its
+# rows, and `view(-1, micro_batch)` cuts them into micro-batches.
+# </details>
+
+
+# %% tags=["exercise"] exercise="batch_rows"
+# %%px
+def batch_rows(
+    step: int, rank: int, mesh: Mapping[str, int], global_batch: int, micro_batch: int
+) -> Tensor:
+    """Return the rows that `rank` reads in `step`: int64, of shape (M, micro_batch), on the CPU.
+
+    Step s, counted from 0, uses the rows from s · global_batch to (s + 1) · global_batch − 1.
+    Replica d, the coordinate "dp" of the rank, reads the d-th of dp equal parts, in order. M is
+    global_batch / (dp · micro_batch). `mesh` has a dimension "dp"; its last coordinate changes
+    fastest with the rank. Do not change `mesh`.
+
+    Raises a ValueError that names `rank` if it is not in the mesh, and one that names
+    `global_batch` if it is not a multiple of dp · micro_batch.
+    """
+    # BEGIN SOLUTION
+    ranks, dims = math.prod(mesh.values()), list(mesh)
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank {rank} is not in a mesh of {ranks} ranks")
+    if global_batch % (mesh["dp"] * micro_batch):
+        raise ValueError(
+            f"global_batch {global_batch} is not a multiple of {mesh['dp']} · {micro_batch} rows"
+        )
+    next_replica = math.prod(mesh[dim] for dim in dims[dims.index("dp") + 1 :])
+    replica = rank // next_replica % mesh["dp"]
+    part = global_batch // mesh["dp"]
+    first = step * global_batch + replica * part
+    return torch.arange(first, first + part).view(-1, micro_batch)
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="batch_rows" points=2
+# %%px --timeout 20
+check.batch_rows(batch_rows)
+
+# %% tags=["hidden-check"] exercise="batch_rows" points=1
+# %%px --timeout 20
+mesh_sizes = {"tp": 2, "dp": 3, "pp": 2}
+rows_read = [batch_rows(2, of, mesh_sizes, 36, 4) for of in range(12)]
+mesh_refusals = []
+for of, size, name in ((12, 36, "rank"), (-1, 36, "rank"), (0, 42, "global_batch")):
+    try:
+        batch_rows(0, of, mesh_sizes, size, 4)
+    except ValueError as error:
+        mesh_refusals.append(name in str(error))
+check.show_values(
+    rows=[rows.tolist() for rows in rows_read],
+    dtypes=[str(rows.dtype) for rows in rows_read],
+    mesh=list(mesh_sizes.items()),
+    refusals=mesh_refusals,
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# With eight replicas, a rank reads 64 / (8 · 2) = 4 micro-batches in a step. With two replicas, it reads 16. More
+# micro-batches make the pipeline's bubble smaller. It is (p − 1)/M, so 7/16 for eight stages; with 4 micro-batches, it would be 7/4.
+# The global batch is the same rows in both runs, so the losses are the same as well.
+# </details>
+#
+# The next cell prints what each rank of this lab reads in step 1. Which ranks print the same lines?
+
+# %%
+# %%px --timeout 20
+print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh, 16, 4).tolist()}")
+
+# %% [markdown]
+# ## 4. Which ranks draw the same random numbers?
+#
+# *Difficulty 3/5, 12 minutes.*
+#
+# A layer needs random numbers for three purposes, and each purpose has other ranks that must draw the same ones:
+#
+# | | used for | the same on | different for |
+# |---|---|---|---|
+# | `weights` | the initial weights. Each rank draws the *whole* layer and keeps its shard, so every layout starts from the same model | all ranks, in any mesh | seeds, layers |
+# | `replicated` | dropout of activations that all ranks of a tensor-parallel group hold | ranks that differ only in "tp" or "pp" | seeds, layers, data-parallel replicas ("dp") |
+# | `sharded` | dropout of activations that are split over a tensor-parallel group | ranks that differ only in "pp" | seeds, layers, and coordinates in "dp" or "tp" |
+#
+# Write `random_seeds`, which returns a seed for each purpose. Each seed starts a generator of its own.
+#
+# - **No accidents:** where the table does not ask for the same numbers, two seeds differ. This also holds for two different purposes, and for seeds
+#   from other layers and other ranks of the same run, or from runs with neighboring values of `seed`. (In 63 bits, a good hash makes equal seeds so improbable that you need
+#   not exclude them.)
+# - **Low bits:** a seed is in [0, 2⁶³), but on a CPU, torch uses only its lowest 32 bits. So seeds that differ only in higher bits draw the same numbers. Do not put
+#   `seed`, `layer`, or the coordinates into the high bits only.
+# - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers wherever it is. So the "pp" coordinate changes nothing.
+# - **In every process:** the same arguments give the same seeds, in each process and in each call. Leave the global generators of torch, NumPy, and Python alone.
+# - **Wrong rank:** if `rank` is not in the mesh, raise a `ValueError` that names `rank`.
+#
+# The mesh has the dimensions "dp", "pp", and "tp" in any order, and up to 100,000 ranks. `seed` is at most one million, there are at most 1,000 layers, and both count from 0.
+#
+# **Predict**: somebody uses `seed + layer + rank` for dropout, with 12 layers on 8 ranks without pipeline parallelism. A step needs 96 different masks. How many does it get?
+#
+# <details><summary>Hint 1</summary>
+#
+# Adding the numbers loses which is which: 2 + 0 + 1 = 2 + 1 + 0. You need a number that belongs to one *combination* of purpose, seed, layer,
+# and coordinates. You can get the coordinates from your `mesh_coordinates`.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `hashlib.sha256(f"sharded {seed} {layer} {dp} {tp}".encode()).digest()` has 32 random-looking bytes, which are always the same for the same text.
+# `int.from_bytes(digest[:8], "big")` makes a number of 64 bits from 8 of them. (Python's own `hash` of a text differs between processes.)
+# </details>
+
+
+# %% tags=["exercise"] exercise="random_seeds"
+# %%px
+def random_seeds(seed: int, layer: int, rank: int, mesh: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return the seeds of `layer` on `rank`: `weights`, `replicated`, and `sharded`.
+
+    Args:
+        seed: the seed of the run.
+        layer: number of the layer in the whole model.
+        mesh: size of each dimension, "dp", "pp", and "tp", in any order; the last one changes
+            fastest with the rank. Do not change it.
+
+    Returns:
+        Three Python ints in [0, 2⁶³).
+
+    Raises a ValueError that names `rank` if it is not in the mesh.
+    """
+    # BEGIN SOLUTION
+    if not 0 <= rank < math.prod(mesh.values()):
+        raise ValueError(f"rank {rank} is not in the mesh {dict(mesh)}")
+    at = dict(zip(mesh, np.unravel_index(rank, tuple(mesh.values())), strict=True))
+
+    def hashed(*key):
+        text = " ".join(map(str, (*key, seed, layer)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") // 2
+
+    return (
+        hashed("weights"),
+        hashed("replicated", at["dp"]),
+        hashed("sharded", at["dp"], at["tp"]),
+    )
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="random_seeds" points=2
+# %%px --timeout 20
+check.random_seeds(random_seeds)
+
+
+# %% tags=["hidden-check"] exercise="random_seeds" points=1
+# %%px --timeout 20
+def seeds_of(mesh, seeds, layers):
+    """Return the numbers of one mesh, each replaced by the place where it appears first."""
+    ranks = range(math.prod(mesh.values()))
+    numbers = [n for s in seeds for i in layers for r in ranks for n in random_seeds(s, i, r, mesh)]
+    return [numbers.index(n) for n in numbers], len({n % 2**32 for n in numbers})
+
+
+def seed_refused(wrong_rank):
+    try:
+        random_seeds(1, 2, wrong_rank, {"tp": 3, "dp": 1, "pp": 2})
+    except ValueError as error:
+        return "rank" in str(error)
+    return False
+
+
+seeds_here = random_seeds(3, 7, 5, {"pp": 2, "tp": 3, "dp": 2})
+in_other_meshes = [random_seeds(3, 7, 5, {"tp": n, "pp": 1, "dp": 2})[0] for n in (3, 5)]
+check.show_values(
+    first=seeds_of({"dp": 2, "pp": 2, "tp": 3}, (0, 1), (0, 1)),
+    other=seeds_of({"tp": 2, "dp": 3, "pp": 1}, (999, 1000), (11, 12)),
+    weights=[number == seeds_here[0] for number in in_other_meshes],
+    alike=len(set(comm.allgather(seeds_here))) == 1,
+    within=all(0 <= n < 2**63 for n in seeds_here),
+    refused=[seed_refused(6), seed_refused(-1)],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It gets 19 different masks, because the sums of layer and rank are 0 to 18. For example, layer 3 on rank 0 and layer 2 on rank 1 drop the same places. Nothing shows it, except that
+# dropout regularizes less. And the run with the next seed uses 18 of the 19 masks again.
+# </details>
+#
+# The next cell gives each different seed a letter, in the order in which they appear. Before you run it, **predict** how many letters there are.
+
+# %%
+# %%px
+if rank == 0:
+    seed_mesh, letters = {"dp": 2, "pp": 2, "tp": 2}, {}
+    for r in range(8):
+        for number in (seeds := random_seeds(1, 5, r, seed_mesh)):
+            letters.setdefault(number, "ABCDEFGHIJKLMNOPQRSTUVWX"[len(letters)])
+        shown = [letters[number] for number in seeds]
+        print("rank {}: weights {}, replicated {}, sharded {}".format(r, *shown))
+
+# %% [markdown]
+# There is one letter for the weights, one for each of the two replicas, and one for each of the four shards. Ranks that differ only in "pp" have the same three letters. They do not
+# hold the same layer, so one of them never uses its seeds.
 
 # %% [markdown]
 # # Part B: one training step
 
 # %% [markdown]
-# SECTION 5 STARTS (predict_copies, gradient_norm)
+# ## 5. How many ranks have the same gradient?
+#
+# *Difficulty 2/5, 8 minutes.*
+#
+# Clipping needs the norm of the whole model's gradient. No rank has all of it, and some parts of it are on several ranks. If you add up the squares of all ranks, each part must count only once. So
+# first **predict in numbers** how many ranks have a copy of the same gradient after the backward pass, when the gradients have been averaged over the data-parallel replicas, and those of the tied embedding
+# have also been added up over its two stages. Return a dict with these keys:
+#
+# - `"norm"`: the gradient of a layer norm. Its weight is on one stage, and all ranks of a tensor-parallel group have all of it.
+# - `"column"`: the gradient of a weight that is split by columns. Each rank of a tensor-parallel group has another part.
+# - `"embedding"`: the gradient of the tied embedding, which is the input of the first stage and the output layer of the last stage. All ranks of a tensor-parallel group have all of it. If there is only one stage, it
+#   has a single parameter for both.
+# - `"norm_shard"` and `"column_shard"`: the same gradients as `"norm"` and `"column"`, but with ZeRO-1. It averages with a reduce-scatter over the replicas, so each replica keeps only its own shard. Count the ranks that have the same shard.
+
+
+# %% tags=["exercise"] exercise="predict_copies"
+# %%px
+def predict_copies(mesh: Mapping[str, int]) -> dict[str, int]:
+    """Return on how many ranks each kind of gradient exists.
+
+    `mesh` has the sizes of the dimensions "dp", "pp", and "tp", in any order. Do not change it. The
+    keys of the result are "norm", "column", "embedding", "norm_shard", and "column_shard".
+    """
+    # BEGIN SOLUTION
+    dp, tp, pp = mesh["dp"], mesh["tp"], mesh["pp"]
+    return {
+        "norm": dp * tp,
+        "column": dp,
+        "embedding": dp * tp * min(pp, 2),
+        "norm_shard": tp,
+        "column_shard": 1,
+    }
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="predict_copies" points=1
+# %%px --timeout 20
+check.predict_copies(predict_copies)
+
+# %% tags=["hidden-check"] exercise="predict_copies" points=1
+# %%px --timeout 20
+copies_meshes = [
+    {"dp": 7, "pp": 5, "tp": 3},
+    {"tp": 11, "dp": 2, "pp": 1},
+    {"pp": 2, "tp": 1, "dp": 9},
+]
+copy_names = ("norm", "column", "embedding", "norm_shard", "column_shard")
+check.show_values(
+    **{name: [round(predict_copies(one)[name]) for one in copies_meshes] for name in copy_names}
+)
 
 # %% [markdown]
-# SECTION 6 STARTS (embedding_groups)
+# ## 5b. The norm of a gradient that is spread over a mesh
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Now compute the norm, $\sqrt{\sum g^2}$ over all numbers of the whole model's gradient. A rank passes the gradients that it has, and for each one the number of ranks that have a copy of it. If a gradient has $c$ copies, each
+# rank adds $1/c$ of its squares, and together they add all of them once.
+#
+# - **One number:** all ranks make exactly one all-reduce, with one number. The result is the same on all ranks, to the last bit.
+# - **16 bits:** gradients can be float32, float16, or bfloat16, and a list may have several of these. Square and add in float32: in float16, the square of 300 is already infinite, and the square of 0.0001 is zero.
+# - **No gradients:** a rank may have an empty list, or gradients without elements. It takes part all the same. If no rank has a gradient, the norm is 0.
+# - **Unchanged:** the gradients stay as they are.
+# - **Wrong copies:** if `copies` does not have one number for each gradient, or if one of them is less than 1, raise a `ValueError` that names `copies`, before anything is sent.
+#
+# **Predict**: somebody forgets the copies, on four data-parallel replicas without tensor or pipeline parallelism. By which factor is the norm wrong? How long are the gradients after they have been clipped to a norm of 1?
+#
+# <details><summary>Hint 1</summary>
+#
+# You cannot add norms, but you can add squares. `gradient.float()` is in float32, and so are its squares and their sum.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Start with `squares = torch.zeros((), device=device)`, which also works for an empty list. Then add each `gradient.float().square().sum() / c` to it. After `dist.all_reduce(squares, group=group)`, take the root.
+# </details>
+
+
+# %% tags=["exercise"] exercise="gradient_norm"
+# %%px
+def gradient_norm(
+    gradients: Sequence[Tensor], copies: Sequence[int], group: dist.ProcessGroup
+) -> Tensor:
+    """Return the 2-norm of the whole gradient, whose parts are on the ranks of `group`.
+
+    Args:
+        gradients: the gradients on this rank, of any shapes and number, in float32, float16, or
+            bfloat16, on `device`. They are not changed.
+        copies: for each of these gradients, how many ranks of `group` have it, this rank included.
+
+    Returns:
+        A tensor with one number and no dimensions, in float32, the same on all ranks.
+
+    Raises a ValueError that names `copies` if it does not have one number of at least 1 for each
+    gradient.
+    """
+    # BEGIN SOLUTION
+    if len(copies) != len(gradients) or any(c < 1 for c in copies):
+        raise ValueError(f"copies is {copies}: give a number from 1 for each gradient")
+    from parlab.rank import device  # an empty list does not say which one
+
+    squares = torch.zeros((), device=device)
+    for gradient, c in zip(gradients, copies, strict=True):
+        squares += gradient.float().square().sum() / c
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt()
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="gradient_norm" points=2
+# %%px --timeout 30
+check.gradient_norm(gradient_norm)
+
+
+# %% tags=["hidden-check"] exercise="gradient_norm" points=1
+# %%px --timeout 20
+def norm_of(kind, *parts):
+    """Return the norm of some (numbers, copies), and how it was computed."""
+    gradients = [torch.tensor(numbers, dtype=kind, device=device) for numbers, _ in parts]
+    with Ledger() as ledger:
+        norm = gradient_norm(gradients, [c for _, c in parts], group)
+    sent = [(call.op, call.bytes_sent <= 8) for call in ledger.calls]
+    same = len(set(comm.allgather(norm.item()))) == 1
+    return [f"{norm.item():.4g}", str(norm.dtype), list(norm.shape), same, sent]
+
+
+def copies_refused(copies):
+    try:
+        gradient_norm([torch.ones(2, device=device)] * 2, copies, group)
+    except ValueError as error:
+        return "copies" in str(error)
+    return False
+
+
+check.show_values(
+    mixed=norm_of(torch.float32, ([3.0, 1.0], world_size), ([[float(rank)], [2.0]], 1)),
+    large=norm_of(torch.float16, ([700.0 + 100 * rank, 900.0], 1), ([2000.0], world_size)),
+    small=norm_of(torch.bfloat16, ([1e-3 * (rank + 1)] * 5, 1)),
+    first=norm_of(torch.float32, *([([6.0, 8.0], 1)] if rank == 0 else [])),
+    none=norm_of(torch.float32),
+    refused=[copies_refused([1]), copies_refused([1, 1, 1]), copies_refused([1, 0])],
+)
 
 # %% [markdown]
-# SECTION 7 STARTS (train_step: data × tensor × pipeline with ZeRO-1)
+# <details><summary>What you predicted</summary>
+#
+# Each gradient is on four ranks, so the sum of the squares is four times too large, and the norm is twice too large. A gradient that is clipped has a norm of 1/2. With tensor and pipeline parallelism, the factor is another one for each
+# parameter, and the training depends on the layout.
+# </details>
+#
+# In the next cell, the gradient has two parts: `whole` has a copy on every rank, and `split` is divided among the ranks. The norm must be that of one process.
+
+# %%
+# %%px
+torch.manual_seed(0)
+whole, split = torch.randn(40).to(device), torch.randn(world_size, 100).to(device)
+serial_norm = torch.cat((whole, split.flatten())).norm()
+for copies in ((world_size, 1), (1, 1)):
+    norm = gradient_norm((whole, split[rank]), copies, group)
+    if rank == 0:
+        print(f"copies {copies}: {norm:.3f}, in one process {serial_norm:.3f}")
+
+# %% [markdown]
+# ## 6. Which ranks share the tied embedding?
+#
+# *Difficulty 2/5, 6 minutes.*
+#
+# The output layer of a GPT often has the same weight as its input embedding. With a pipeline, the first and the last stage each have a copy of it, and each copy gets only a part of the gradient. The copies
+# stay equal only if these two stages add up their gradients in each step. So they need a group: the ranks of the first and the last stage that have the same coordinates in all *other* dimensions of the mesh.
+#
+# Write `embedding_groups`, which returns all of these groups as `mesh_groups` does: the ranks of a group ascend, and the groups are in the order of their first ranks.
+#
+# - **Two stages:** each rank is in one group.
+# - **More stages:** the ranks of the stages between are in no group.
+# - **One stage:** there is nothing to add up, and each rank is a group of its own.
+# - **Any mesh:** the dimension of the pipeline has the name "pp" and any place in the mesh. The others have any names.
+# - **No pipeline:** if the mesh does not have the dimension "pp", raise a `ValueError` that names "pp".
+#
+# **Predict**: 16 ranks are a mesh of `{"dp": 2, "pp": 4, "tp": 2}`. How many groups are there, and how many ranks are in none? With which rank does rank 1 add up its gradient?
+#
+# <details><summary>Hint 1</summary>
+#
+# Think of a pipeline as one of the groups that your `mesh_groups(mesh, "pp")` returns: its ranks, from the first to the last stage. You need the first and the last rank of each pipeline.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Without `mesh_groups`: `torch.arange(n).view(*mesh.values())` has each rank at its coordinates. After `.movedim(place, -1)`, with the place of "pp", the last dimension goes along the pipeline.
+# </details>
+
+
+# %% tags=["exercise"] exercise="embedding_groups"
+# %%px
+def embedding_groups(mesh: Mapping[str, int]) -> list[list[int]]:
+    """Return all groups of ranks that add up the gradients of the tied embedding.
+
+    `mesh` has the size of each dimension; the last one changes fastest with the rank. Do not change
+    it. A rank is an int.
+
+    Raises a ValueError that names "pp" if the mesh does not have this dimension.
+    """
+    # BEGIN SOLUTION
+    if "pp" not in mesh:
+        raise ValueError(f'the mesh {dict(mesh)} does not have the dimension "pp"')
+    ranks = torch.arange(math.prod(mesh.values())).view(*mesh.values())
+    pipelines = ranks.movedim(list(mesh).index("pp"), -1).reshape(-1, mesh["pp"])
+    return sorted(sorted({one[0], one[-1]}) for one in pipelines.tolist())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="embedding_groups" points=1
+# %%px --timeout 20
+check.embedding_groups(embedding_groups)
+
+
+# %% tags=["hidden-check"] exercise="embedding_groups" points=1
+# %%px --timeout 20
+def pp_named():
+    try:
+        embedding_groups({"dp": 2, "tp": 2})
+    except ValueError as error:
+        return "pp" in str(error)
+    return False
+
+
+check.show_values(
+    last=embedding_groups({"dp": 3, "pp": 2, "tp": 2}),
+    first=embedding_groups({"pp": 3, "tp": 2, "dp": 2}),
+    inner=embedding_groups({"tp": 2, "dp": 2, "cp": 2, "pp": 5}),
+    one=embedding_groups({"tp": 2, "pp": 1, "dp": 2}),
+    alone=embedding_groups({"pp": 4}),
+    named=pp_named(),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# There are four groups of two, one for each pair of coordinates in "dp" and "tp". The eight ranks of the two middle stages are in none. Rank 1 has the coordinates 0, 0, 1, and the last stage of its pipeline is rank 7, with the coordinates
+# 0, 3, 1.
+# </details>
+#
+# The next cell prints the groups for the same eight ranks in three orders of dimensions. Ranks 0 to 3 are one node, and ranks 4 to 7 are another. **Predict** in which orders the sum stays inside a node:
+
+# %%
+# %%px
+if rank == 0:
+    for order in ("dp pp tp", "pp dp tp", "tp dp pp"):
+        print(f"{order}: {embedding_groups(dict.fromkeys(order.split(), 2))}")
+
+# %% [markdown]
+# Only if "pp" is the outermost dimension does this sum cross the border between the nodes. A large pipeline crosses borders in any order. The embedding is summed once in a step, though, while tensor parallelism sums several times in each layer, so tensor parallelism gets the
+# fast links inside a node.
+
+# %% [markdown]
+# ## 7. Forward and backward passes of a stage
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# Now you compose a training step from data, tensor, and pipeline parallelism and ZeRO-1. You do not have to write
+# again what you wrote in labs 03 and 04. `Stage` is one pipeline stage of a GPT, with tensor parallelism inside. All ranks create the serial model from
+# a seed, and each rank keeps its part.
+#
+# | | |
+# |---|---|
+# | `stage(x)` | takes tokens (b, S) on the first stage, and activations (b, S, H) on other stages; returns activations, or scores (b, S, V) on the last stage. It calls the all-reduces of tensor parallelism |
+# | `stage.first`, `stage.last` | whether it is the first or the last stage. With one stage, it is both |
+# | `stage.activation_shape(b)` | the shape of the activations of b samples, (b, S, H). They are float32 |
+# | `stage.embedding` | the token embedding, which is also the output layer: a parameter on the first and on the last stage, and None on other stages |
+#
+# `groups` is a dict of the process groups that a rank belongs to, by the dimensions in which their ranks differ: `groups["dp"]`,
+# `groups["pp"]`, `groups["tp"]`, and `groups["all"]` with all ranks. On the first and the last stage, there is also `groups["embedding"]`
+# of exercise 6. Rank i of `groups["pp"]` has stage i.
+
+# %%
+# %%px --timeout 60
+def groups_of(mesh):
+    """The groups that this rank belongs to, from your functions."""
+    lists = {dim: mesh_groups(mesh, dim) for dim in mesh} | {"all": mesh_groups(mesh, *mesh)}
+    lists["embedding"] = embedding_groups(mesh)
+    return {
+        name: dist.new_group(ranks, backend="mpi4py", use_local_synchronization=True)
+        for name, every in lists.items()
+        for ranks in every
+        if rank in ranks
+    }
+
+
+# %% [markdown]
+# Write `pipeline_pass`, which runs this replica's M micro-batches forward and backward through this rank's stage. `tokens_MbS[i]` are the
+# tokens of micro-batch i, and `targets_MbS[i]` are its targets. All ranks of the pipeline have both.
+#
+# - **Gradients**: add to each `.grad` the gradient of the **mean loss over all tokens** of the M micro-batches. `.grad` may contain numbers
+#   already, and its memory belongs to the caller, so autograd has to add to it in place. It does this by default.
+# - **Result**: the last stage returns this mean loss, and other stages return zero: a float32 tensor of shape () without a graph, on the
+#   device of `tokens_MbS`.
+# - **Messages**: each micro-batch crosses each cut once, as one message of its activations. Its gradient returns in the same way.
+# - **Schedule**: GPipe's, 1F1B, or another one that fills the pipeline. Stage r starts at least p − r micro-batches (or all M, if there are
+#   fewer) before it waits for its first gradient.
+#
+# The stage computes each micro-batch once. `training.token_loss(scores, targets)` is the mean loss of a micro-batch's tokens. M and p are 1
+# or more.
+#
+# **Predict**: in GPipe's schedule, all ranks send with `dist.send`, which may wait until the receiver has called `dist.recv`. Can the ranks
+# wait for each other forever? And in 1F1B?
+#
+# <details><summary>Hint 1</summary>
+#
+# Autograd does not know other ranks. On a later stage, receive the activations into `torch.empty(...)`, call `requires_grad_()` on them,
+# and keep them together with the stage's output.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `y.backward(gradient)` continues with a gradient that came from the next stage. The last stage calls
+# `(loss / M).backward()` instead. Then the previous stage needs `x.grad`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="pipeline_pass"
+# %%px
+def pipeline_pass(
+    stage: Stage, tokens_MbS: Tensor, targets_MbS: Tensor, pp_group: dist.ProcessGroup
+) -> Tensor:
+    """Run M micro-batches of b samples forward and backward through this rank's stage.
+
+    Adds the gradient of the mean loss over all tokens to `.grad` of the stage's parameters. Returns
+    this loss on the last stage, and 0 on others: float32, shape (), without a graph.
+    """
+    # BEGIN SOLUTION
+    place, kept = pp_group.rank(), []
+    mean = torch.zeros((), device=tokens_MbS.device)
+    for tokens, targets in zip(tokens_MbS, targets_MbS, strict=True):
+        x = tokens
+        if not stage.first:
+            x = torch.empty(stage.activation_shape(len(tokens)), device=tokens.device)
+            dist.recv(x, group=pp_group, group_src=place - 1)
+            x.requires_grad_()
+        y = stage(x)
+        if stage.last:
+            y = training.token_loss(y, targets) / len(tokens_MbS)
+            mean += y.detach()
+        else:
+            dist.send(y.detach(), group=pp_group, group_dst=place + 1)
+        kept.append((x, y))
+    for x, y in kept:
+        gradient = None
+        if not stage.last:
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, group=pp_group, group_src=place + 1)
+        y.backward(gradient)
+        if not stage.first:
+            dist.send(x.grad, group=pp_group, group_dst=place - 1)
+    return mean
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="pipeline_pass" points=3
+# %%px --timeout 60
+check.pipeline_pass(pipeline_pass)
+
+
+# %% tags=["hidden-check"] exercise="pipeline_pass" points=1
+# %%px --timeout 30
+def passes_of(mesh, m, samples):
+    """Loss, gradients, and messages of one pass through the stages of a mesh."""
+    groups = check.groups_over(mesh)
+    config = check.config_for(mesh)
+    stage = Stage(config, 3, groups["tp"], groups["pp"].rank(), mesh["pp"]).to(device)
+    for p in stage.parameters():
+        p.grad = torch.ones_like(p)
+    tokens = torch.arange(m * samples * 5, device=device).view(m, samples, 5) * 7 % 11
+    with Ledger() as ledger:
+        loss = pipeline_pass(stage, tokens, (tokens + 1) % 11, groups["pp"])
+    norms = [f"{p.grad.sub(1).norm().item():.3e}" for p in stage.parameters()]
+    return [f"{loss.item():.4f}", loss.requires_grad, norms, sorted(check.sent(ledger))]
+
+
+replicas = 2 - world_size % 2
+check.show_values(
+    passes=passes_of({"pp": world_size // replicas, "dp": replicas, "tp": 1}, 4, 2),
+    one=passes_of({"dp": world_size, "tp": 1, "pp": 1}, 2, 3),
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# In GPipe's schedule, no. All messages of the forward passes go to the next stage, so the last stage never waits to send, and the stages before it
+# continue one after the other. The backward passes are the same in the other direction. In 1F1B, a stage may send activations forward while its
+# neighbor sends a gradient back. With blocking sends, both wait for each other, so one of them needs `dist.isend`.
+# </details>
+#
+# ## 7b. ZeRO-1 on top
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Each rank has the gradients of its part of the model, for the rows of its replica. The replicas, which are the ranks of `groups["dp"]`, have the same
+# part and other rows. So ZeRO-1 runs over `groups["dp"]`: each replica has a shard of the optimizer's states. `ShardedAdam` has the tensors:
+#
+# | | |
+# |---|---|
+# | `adam.flat` | all weights of this rank's stage in one tensor. The stage's parameters are views of it |
+# | `adam.gradient` | their gradients, in the same order. The parameters' `.grad` are views of it |
+# | `adam.shard` | this rank's part of `adam.flat`, and `adam.shard.grad` is the same part of `adam.gradient`: the same memory, without a copy. Rank d of `groups["dp"]` has the d-th of equal parts |
+# | `adam.optimizer` | Adam for `adam.shard`. Its states belong to the shard only |
+# | `adam.parts`, `adam.copies` | `adam.shard.grad` as a list of views, one for each parameter; and how many ranks hold the same numbers of it (after averaging) |
+#
+# Write `zero_step`, which a rank calls when `adam.gradient` has the gradient of **its replica's** mean loss:
+#
+# 1. Get this rank's shard of the **mean** over the replicas.
+# 2. Call `gradient_norm(gradients, copies, group)`, which you wrote in exercise 5 and get as an argument, **once**. The norm is that of the whole model's mean gradient.
+# 3. If the norm is larger than `max_norm`, multiply the gradient by `max_norm` / norm. Otherwise, leave it as it is. The norm may be 0.
+# 4. Let Adam take its step on the shard, and gather the shards, so that `adam.flat` has the new weights on all ranks.
+#
+# Use one reduce-scatter and one all-gather. Return the norm before clipping, as `gradient_norm` returned it. `adam.flat`, `adam.gradient`, and
+# `adam.shard.grad` keep their memory.
+#
+# **Predict**: somebody clips by the norm of the own shard, without communication. On one of 2 × 2 × 2 ranks, is the gradient clipped more or less often than on one rank? What
+# does it do to the direction of the step?
+#
+# <details><summary>Hint 1</summary>
+#
+# `dist.reduce_scatter_single(output, input, group=...)` sums, and `dist.all_gather_single(output, input, group=...)` gathers. Both may work on views.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# All ranks have the same norm, so all of them clip or none. `(max_norm / norm).clamp(max=1.0)` is a factor that never makes the gradient longer. What is 0 × ∞?
+# </details>
+
+
+# %% tags=["exercise"] exercise="zero_step"
+# %%px
+def zero_step(
+    adam: ShardedAdam,
+    groups: Mapping[str, dist.ProcessGroup],
+    max_norm: float,
+    gradient_norm: Callable[[Sequence[Tensor], Sequence[int], dist.ProcessGroup], Tensor],
+) -> Tensor:
+    """Average, clip, and apply the gradients of all replicas, each rank on its shard.
+
+    Returns the 2-norm of the whole model's mean gradient, before clipping: float32, shape ().
+    """
+    # BEGIN SOLUTION
+    dp, gradient = groups["dp"], adam.shard.grad
+    dist.reduce_scatter_single(gradient, adam.gradient, group=dp)
+    gradient /= dp.size()
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    if norm > max_norm:
+        gradient *= max_norm / norm
+    adam.optimizer.step()
+    dist.all_gather_single(adam.flat, adam.shard.detach(), group=dp)
+    return norm
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="zero_step" points=3
+# %%px --timeout 60
+check.zero_step(zero_step)
+
+# %% tags=["hidden-check"] exercise="zero_step" points=1
+# %%px --timeout 30
+check.show_values(**check.updates_seen(zero_step, group, device))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Less often: the norm of a part is never larger than the norm of the whole. And each rank divides by another number, so the parts of the gradient
+# are scaled differently, and the step points elsewhere. Copies of a weight (norms, the embedding) still agree only if their shards happen to be clipped by the same factor.
+# Otherwise, tensor-parallel ranks drift apart, without an error.
+# </details>
+#
+# ## 7c. The whole step
+#
+# *Difficulty 3/5, 10 minutes.*
+#
+# Write `train_step`, one training step on this rank. It gets the two functions of exercises 7 and 7b as arguments:
+# `pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])`, and `zero_step(adam, groups)`, whose norm you do not need here. Call each of them once.
+#
+# - Each step starts with gradients of zero. `.grad` of each parameter remains a view of `adam.gradient`.
+# - The embedding is on the first stage and on the last one, and each of them has a part of its gradient. Before the update, both must have the **sum**.
+#   Then both copies take the same step, and remain equal. A stage in the middle has `stage.embedding` None and no `groups["embedding"]`.
+# - Return the mean loss over all tokens of the **global** batch as a float, the same on all ranks. `pipeline_pass` returns the loss of a replica on its last stage, and 0
+#   on other stages.
+#
+# Tensor-parallel ranks of a stage have the same loss. All replicas have equally many tokens. Communicate only in the groups of `groups`.
+#
+# **Predict**: which of these mistakes does the loss of the first step show? (a) The gradients of the embedding are not summed. (b) The gradients are not set to zero.
+# (c) The loss is summed over all ranks and divided by the number of replicas.
+#
+# <details><summary>Hint 1</summary>
+#
+# `dist.all_reduce(stage.embedding.grad, group=groups["embedding"])` before `zero_step`. With one stage, this group has one rank.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# If you sum the losses over `groups["all"]`, how often does each replica's loss count? Or sum over two of the dimensions, and divide by one number.
+# </details>
+
+
+# %% tags=["exercise"] exercise="train_step"
+# %%px
+def train_step(
+    stage: Stage,
+    adam: ShardedAdam,
+    tokens_MbS: Tensor,
+    targets_MbS: Tensor,
+    groups: Mapping[str, dist.ProcessGroup],
+    pipeline_pass: Callable[[Stage, Tensor, Tensor, dist.ProcessGroup], Tensor],
+    zero_step: Callable[[ShardedAdam, Mapping[str, dist.ProcessGroup]], Tensor],
+) -> float:
+    """Take one step on this replica's M micro-batches of b samples. Return the global mean loss.
+
+    The loss is the one before the step.
+    """
+    # BEGIN SOLUTION
+    adam.gradient.zero_()
+    loss = pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])
+    if stage.embedding is not None:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+    zero_step(adam, groups)
+    dist.all_reduce(loss, group=groups["all"])
+    return loss.item() / (groups["dp"].size() * groups["tp"].size())
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="train_step" points=4
+# %%px --timeout 60
+check.train_step(train_step)
+
+# %% tags=["hidden-check"] exercise="train_step" points=2
+# %%px --timeout 30
+check.show_values(**check.steps_seen(train_step, group, device))
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# Only (c): the loss is too large by the number of tensor-parallel ranks. The loss of a step is computed before the update, so (a) and (b) show up in the second step at the earliest.
+# With (a), the two copies of the embedding also differ from then on.
+# </details>
 
 # %% [markdown]
 # LIBRARY 1 STARTS (fully_shard over parallelize_module)
@@ -454,10 +1434,330 @@ drawn, axes = predicted_and_measured(chosen, predicted, measured)
 # # Part D: the compiler inserts the collectives
 
 # %% [markdown]
-# SECTION 10 STARTS (mlp_shardings)
+# So far, you have written every message yourself. In JAX, you write a program for *whole* arrays, and say how each array is
+# split over the devices. The compiler divides the computation to match, and inserts the collectives that this needs. This
+# is how most models on TPUs are trained.
+#
+# One process controls many devices. Here, JAX sees four devices, which share the CPU of the process. (They would be four
+# GPUs or TPUs on a larger machine, and the compiler would insert the same collectives.) So the cells that compile a
+# program run only on rank 0.
+
+# %%
+# %%px --timeout 120
+from parlab import jax_layers
+
+if rank == 0:
+    print(*jax_layers.devices())
+
+# %%
+# %%px --timeout 60
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 # %% [markdown]
-# SECTION 11 STARTS (attention_shardings)
+# A *sharding* says which part of an array each device holds. It consists of a mesh of devices and a `PartitionSpec`, which
+# has one entry for each dimension of the array: the dimension of the mesh over which it is split, or None. Entries at the
+# end that are None may be left out. On the mesh `{"dp": 2, "tp": 2}`, an array of 8 rows and 6 columns is split like this:
+
+# %%
+# %%px --targets 0
+jax_mesh = jax_layers.make_mesh({"dp": 2, "tp": 2})
+for spec in (P("dp"), P(None, "tp"), P("dp", "tp"), P()):
+    parts = NamedSharding(jax_mesh, spec).devices_indices_map((8, 6))
+    print(f"{spec}:")
+    for device_of_mesh, (rows, columns) in parts.items():
+        rows, columns = rows.indices(8), columns.indices(6)
+        print(
+            f"    device {device_of_mesh.id}: rows {rows[0]} to {rows[1] - 1}, columns {columns[0]} to {columns[1] - 1}"
+        )
+
+# %% [markdown]
+# ## 10. The shardings of an MLP
+#
+# *Difficulty 2/5, 15 minutes.*
+#
+# `jax_layers.mlp(x, w1, b1, w2, b2)` is an MLP for whole arrays. It contains no collective:
+#
+# ```python
+# y = gelu(x @ w1 + b1) @ w2 + b2
+# ```
+#
+# Write the shardings that make it data and tensor parallel, with the communication of Megatron-LM:
+#
+# | | Shape | Each device holds |
+# |---|---|---|
+# | x, y | (batch, sequence, H) | the samples of its replica: the batch is split over `"dp"`, and nothing else is split |
+# | w1, b1, w2 | (H, F), (F,), (F, H) | one part of `tp` parts, the same in each replica. It is for you to choose which dimension is split |
+# | b2 | (H,) | all of it |
+#
+# - **Collectives.** The compiled program contains exactly one, which is an all-reduce over `"tp"`. If tp is 1, it contains none.
+# - **Result.** `mlp_shardings` returns a dictionary with the keys `"x"`, `"w1"`, `"b1"`, `"w2"`, `"b2"`, and `"y"`. The values
+#   are `NamedSharding(mesh, spec)`.
+# - **Mesh.** Its dimensions can be in any order and have any sizes. It may have further dimensions, over which nothing is
+#   split. If it has no dimension `"dp"` or `"tp"`, raise a `ValueError` that names the missing one. `NamedSharding` does
+#   this for you.
+#
+# **Predict**: somebody leaves w2 whole on every device (`P()`). How many all-reduces does the compiler insert then, and what
+# has changed?
+#
+# <details><summary>Hint 1</summary>
+#
+# Tensor parallelism cuts the first layer by columns, the outputs, and the second one by rows, the inputs. In PyTorch, the
+# weights are transposed, but here w1 is (inputs, outputs).
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# Write a dictionary from names to specs, such as `"w1": P(None, "tp")`. Then make a `NamedSharding` of each one. b1 has one
+# number for each output of the first layer.
+# </details>
+
+
+# %% tags=["exercise"] exercise="mlp_shardings"
+# %%px
+def mlp_shardings(mesh: Mesh) -> dict[str, NamedSharding]:
+    """Return how the arrays of an MLP are split: "x", "w1", "b1", "w2", "b2", and "y".
+
+    Args:
+        mesh: has the dimensions "dp" and "tp", in any order, and perhaps others.
+
+    Raises:
+        ValueError: the mesh has no dimension "dp" or "tp".
+    """
+    # BEGIN SOLUTION
+    specs = {
+        "x": P("dp"),
+        "w1": P(None, "tp"),
+        "b1": P("tp"),
+        "w2": P("tp"),
+        "b2": P(),
+        "y": P("dp"),
+    }
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="mlp_shardings" points=2
+# %%px --timeout 60
+check.mlp_shardings(mlp_shardings)
+
+
+# %% tags=["hidden-check"] exercise="mlp_shardings" points=1
+# %%px --timeout 60
+def mlp_parts(sizes):
+    """Where the part of each array begins, and its shape, by device of a mesh."""
+    mesh, shapes = (
+        jax_layers.make_mesh(sizes),
+        {"w1": (8, 16), "b1": (16,), "w2": (16, 8), "b2": (8,)},
+    )
+    shapes |= {"x": (4, 2, 8), "y": (4, 2, 8)}
+    return {
+        name: jax_layers.parts(s, shapes[name]) for name, s in sorted(mlp_shardings(mesh).items())
+    }
+
+
+def mlp_refused(sizes):
+    """Whether a mesh is refused as the lab asks for."""
+    try:
+        mlp_shardings(jax_layers.make_mesh(sizes))
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
+check.show_values(
+    inner=mlp_parts({"tp": 2, "cp": 1, "dp": 2}),
+    outer=mlp_parts({"cp": 2, "tp": 2, "dp": 1}),
+    refused=[mlp_refused({"dp": 2, "cp": 2}), mlp_refused({"tp": 4})],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# It is still one all-reduce. Each device uses only its rows of w2, and the other rows take memory for nothing. So the
+# number of collectives alone does not prove that the layer is parallel. The check also looks at the part of each array
+# that a device holds.
+# </details>
+#
+# The next cell compiles the MLP with your shardings, runs it, and compares the result with PyTorch's. The compiler chose the
+# devices of each all-reduce, and they are the groups of exercise 2.
+
+# %%
+# %%px --targets 0 --timeout 60
+draw = np.random.default_rng(0)
+mlp_arrays = {"x": (4, 16, 32), "w1": (32, 128), "b1": (128,), "w2": (128, 32), "b2": (32,)}
+mlp_arrays = {
+    name: draw.standard_normal(shape, np.float32) / 4 for name, shape in mlp_arrays.items()
+}
+shardings = mlp_shardings(jax_mesh)
+program = jax_layers.compile_sharded(jax_layers.mlp, mlp_arrays, shardings)
+for name, array in mlp_arrays.items():
+    print(f"{name} {array.shape}: each device holds {shardings[name].shard_shape(array.shape)}")
+x, w1, b1, w2, b2 = map(torch.from_numpy, mlp_arrays.values())
+right = torch.nn.functional.gelu(x @ w1 + b1) @ w2 + b2
+y = torch.from_numpy(np.array(program(*mlp_arrays.values())))
+print(f"PyTorch computes the same: {torch.allclose(y, right, rtol=1e-4, atol=1e-4)}")
+print(*jax_layers.collectives(program), sep="\n")
+print("the groups of exercise 2:", mesh_groups({"dp": 2, "tp": 2}, "tp"))
+
+# %% [markdown]
+# The compiler also knows the backward pass. **Predict**: which all-reduces does the program contain that computes the
+# gradients of x and of the four parameters? Over which devices is each of them?
+
+# %%
+# %%px --targets 0 --timeout 60
+program = jax_layers.compile_gradients(jax_layers.mlp, mlp_arrays, shardings)
+for operation, shape, groups in jax_layers.collectives(program):
+    print(f"{operation} over {groups}: {shape}")
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# There are three. Two of them are over `"tp"`, and have the shape of a replica's activations: the forward pass sums the output (g in lab 04), and
+# the backward pass sums the gradient of x (f). The third one is over `"dp"`. It sums the parameters' gradients over the
+# replicas, all four in one message. In lab 02, you called this a bucket.
+# </details>
+
+# %% [markdown]
+# ## 11. The shardings of an attention layer
+#
+# *Difficulty 3/5, 15 minutes.*
+#
+# `jax_layers.attention(x, wq, wk, wv, wo)` is causal attention for whole arrays. The weights have a dimension for the heads,
+# because a device must get whole heads. (One array (H, 3H) for q, k, and v would be cut in the wrong places, and the
+# compiler would have to move its parts around.) Several query heads may share one head of keys and values: with 8 heads and
+# 2 key and value heads, four in a row share one.
+#
+# | | Shape | Each device holds |
+# |---|---|---|
+# | x, y | (batch, sequence, H) | the samples of its replica, as in exercise 10 |
+# | wq | (H, heads, head size) | the weights of its heads, one part of `tp` parts |
+# | wk, wv | (H, key and value heads, head size) | the weights of its heads, if tp divides the number of key and value heads, and otherwise all of them |
+# | wo | (heads, head size, H) | the weights of its heads, one part of `tp` parts |
+#
+# - **Collectives.** The compiled program contains exactly one, which is an all-reduce over `"tp"`. If tp is 1, it contains none.
+# - **Result.** `attention_shardings` returns a dictionary with the keys `"x"`, `"wq"`, `"wk"`, `"wv"`, `"wo"`, and `"y"`. The
+#   values are `NamedSharding(mesh, spec)`.
+# - **Mesh.** It is as in exercise 10. `mesh.shape` maps names to sizes, such as `mesh.shape["tp"]`.
+# - **Errors.** If the mesh has no dimension `"dp"` or `"tp"`, raise a `ValueError` that names the missing one. If tp does not
+#   divide `heads`, raise a `ValueError` that names `heads`.
+#
+# **Predict**: somebody splits the last dimension of wq, wk, and wv, the head size, and the second one of wo. Each device
+# also holds one part of `tp` parts then. Which other tensor must be summed over the devices?
+#
+# <details><summary>Hint 1</summary>
+#
+# The dimension that is split is the second one of wq, wk, and wv, and the first one of wo.
+# </details>
+#
+# <details><summary>Hint 2</summary>
+#
+# `mesh.shape["tp"]` raises a `KeyError` if there is no such dimension. Look first whether `"dp"` and `"tp"` are in
+# `mesh.shape`.
+# </details>
+
+
+# %% tags=["exercise"] exercise="attention_shardings"
+# %%px
+def attention_shardings(mesh: Mesh, heads: int, kv_heads: int) -> dict[str, NamedSharding]:
+    """Return how the arrays of attention are split: "x", "wq", "wk", "wv", "wo", and "y".
+
+    Args:
+        mesh: has the dimensions "dp" and "tp", in any order, and perhaps others.
+        heads: number of query heads.
+        kv_heads: number of heads of keys and of values. It divides `heads`.
+
+    Raises:
+        ValueError: the mesh has no dimension "dp" or "tp", or tp does not divide `heads`.
+    """
+    # BEGIN SOLUTION
+    for dim in ("dp", "tp"):
+        if dim not in mesh.shape:
+            raise ValueError(f"the mesh has no dimension {dim!r}, only {list(mesh.shape)}")
+    tp = mesh.shape["tp"]
+    if heads % tp:
+        raise ValueError(f"heads: {heads} heads do not divide over {tp} devices")
+    keys = P() if kv_heads % tp else P(None, "tp")
+    specs = {"x": P("dp"), "wq": P(None, "tp"), "wk": keys, "wv": keys, "wo": P("tp"), "y": P("dp")}
+    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+    # END SOLUTION
+
+
+# %% tags=["check"] exercise="attention_shardings" points=3
+# %%px --timeout 60
+check.attention_shardings(attention_shardings)
+
+
+# %% tags=["hidden-check"] exercise="attention_shardings" points=1
+# %%px --timeout 60
+def attention_parts(sizes, heads, kv_heads):
+    """Where the part of each array begins, and its shape, by device of a mesh."""
+    shardings = attention_shardings(jax_layers.make_mesh(sizes), heads, kv_heads)
+    shapes = {
+        "wq": (8, heads, 4),
+        "wk": (8, kv_heads, 4),
+        "wv": (8, kv_heads, 4),
+        "wo": (heads, 4, 8),
+    }
+    shapes |= {"x": (4, 2, 8), "y": (4, 2, 8)}
+    return {name: jax_layers.parts(s, shapes[name]) for name, s in sorted(shardings.items())}
+
+
+def attention_refused(sizes, heads):
+    """Whether a mesh or a number of heads is refused as the lab asks for."""
+    try:
+        attention_shardings(jax_layers.make_mesh(sizes), heads, heads)
+    except Exception as error:
+        return isinstance(error, ValueError)
+    return False
+
+
+check.show_values(
+    split=attention_parts({"tp": 2, "cp": 1, "dp": 2}, 12, 4),
+    whole=attention_parts({"cp": 1, "tp": 4, "dp": 1}, 8, 2),
+    one=attention_parts({"dp": 4, "tp": 1}, 3, 3),
+    refused=[
+        attention_refused(*case)
+        for case in (({"dp": 4}, 4), ({"tp": 2}, 4), ({"dp": 1, "tp": 4}, 6))
+    ],
+)
+
+# %% [markdown]
+# <details><summary>What you predicted</summary>
+#
+# The scores are sums over the head size, so each device would have a part of each sum. The compiler inserts a second
+# all-reduce, of a tensor (batch, heads, sequence, sequence), which grows with the square of the sequence.
+# </details>
+#
+# The next cell compares with PyTorch, for 8 heads that share 2 heads of keys and values, on two meshes. On the second one,
+# tp is 4, so each device holds all keys and values.
+
+# %%
+# %%px --targets 0 --timeout 60
+attention_arrays = {
+    "x": (4, 16, 32),
+    "wq": (32, 8, 4),
+    "wk": (32, 2, 4),
+    "wv": (32, 2, 4),
+    "wo": (8, 4, 32),
+}
+attention_arrays = {
+    name: draw.standard_normal(shape, np.float32) / 4 for name, shape in attention_arrays.items()
+}
+x, wq, wk, wv, wo = map(torch.from_numpy, attention_arrays.values())
+q, k, v = (torch.einsum("bsh,had->basd", x, weight) for weight in (wq, wk, wv))
+right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+right = torch.einsum("basd,adh->bsh", right, wo)
+for sizes in ({"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}):
+    shardings = attention_shardings(jax_layers.make_mesh(sizes), 8, 2)
+    program = jax_layers.compile_sharded(jax_layers.attention, attention_arrays, shardings)
+    y = torch.from_numpy(np.array(program(*attention_arrays.values())))
+    print(f"{sizes}: PyTorch computes the same: {torch.allclose(y, right, rtol=1e-4, atol=1e-4)}")
+    for name in ("wq", "wk", "wo"):
+        held = shardings[name].shard_shape(attention_arrays[name].shape)
+        print(f"    {name} {attention_arrays[name].shape}: each device holds {held}")
+    print("   ", *jax_layers.collectives(program))
 
 # %% [markdown]
 # # Going further

@@ -2,5 +2,32 @@
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent
+from parlab.checks.composing._meshes import config_for, groups_over
+from parlab.checks.composing.attention_shardings import attention_shardings
+from parlab.checks.composing.batch_rows import batch_rows
+from parlab.checks.composing.embedding_groups import embedding_groups
+from parlab.checks.composing.gradient_norm import gradient_norm
+from parlab.checks.composing.mesh_coordinates import mesh_coordinates
+from parlab.checks.composing.mesh_groups import mesh_groups
+from parlab.checks.composing.mlp_shardings import mlp_shardings
+from parlab.checks.composing.pipeline_pass import pipeline_pass
+from parlab.checks.composing.predict_copies import predict_copies
+from parlab.checks.composing.random_seeds import random_seeds
 
-__all__ = ["no_messages", "sent", "show_values"]
+__all__ = [
+    "attention_shardings",
+    "batch_rows",
+    "config_for",
+    "embedding_groups",
+    "gradient_norm",
+    "groups_over",
+    "mesh_coordinates",
+    "mesh_groups",
+    "mlp_shardings",
+    "no_messages",
+    "pipeline_pass",
+    "predict_copies",
+    "random_seeds",
+    "sent",
+    "show_values",
+]

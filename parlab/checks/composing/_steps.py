@@ -1,0 +1,168 @@
+"""What the checks of a training step share: groups of a mesh, a stage, and batches."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import product
+from random import Random
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch import Tensor, nn
+
+from parlab.checks.base.check import Check
+from parlab.checks.base.late_group import RecordingGroup
+from parlab.checks.base.trial import Trial
+from parlab.models import GPT, GPTConfig
+from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
+
+SECONDS = 10.0  # steps need milliseconds, but a busy machine is slow to bring ranks together
+TOLERANCE = 1e-5  # float32, in which the model computes
+DIMS = ("dp", "pp", "tp")
+
+Mesh = Mapping[str, int]
+Groups = dict[str, dist.ProcessGroup]
+
+
+def trials(check: Check) -> Iterator[Trial]:
+    """Yield trials on all ranks, in reverse order as well, and on 4 to 1 of them."""
+    everyone = list(range(check.world_size))
+    orders = [everyone, everyone[::-1]] if len(everyone) > 1 else [everyone]
+    orders += [check.draw.sample(everyone, n) for n in (4, 3, 2, 1) if n < len(everyone)]
+    for ranks in orders:
+        with check.trial(ranks) as trial:
+            yield trial
+
+
+def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
+    found = {}
+    for dim, size in reversed(mesh.items()):
+        rank, found[dim] = divmod(rank, size)
+    return found
+
+
+def group_ranks(rank: int, mesh: Mesh) -> dict[str, list[int]]:
+    """Return the ranks of each group that `rank` belongs to, in order, by the group's name."""
+    places = [coordinates(other, mesh) for other in range(_size(mesh))]
+    own = places[rank]
+
+    def alike(dims: set[str]) -> list[int]:
+        return [r for r, place in enumerate(places) if all(place[d] == own[d] for d in dims)]
+
+    found = {dim: alike({*mesh} - {dim}) for dim in mesh} | {"all": alike(set())}
+    if own["pp"] in (0, mesh["pp"] - 1):
+        found["embedding"] = sorted({found["pp"][0], found["pp"][-1]})
+    return found
+
+
+def groups_over(mesh: Mesh) -> Groups:
+    """Return torch groups over the lab's ranks, for a hidden check. Collective."""
+    own = group_ranks(dist.get_rank(), mesh)
+    return {
+        name: dist.new_group(ranks, backend="mpi4py", use_local_synchronization=True)
+        for name, ranks in own.items()
+    }
+
+
+@contextmanager
+def groups_of(trial: Trial, mesh: Mesh) -> Iterator[dict[str, RecordingGroup]]:
+    """Provide this rank's groups on a trial. If the trial revokes its own, it revokes them too."""
+    if not trial.takes_part:
+        yield {}
+        return
+    own, plain, revoke = group_ranks(trial.rank, mesh), MPI.Intracomm(trial.comm), trial.comm.Revoke
+    comms = {}
+    for name in (*mesh, "embedding"):
+        color = min(own[name]) if name in own else MPI.UNDEFINED
+        made = plain.Split(color, trial.rank)
+        if made != MPI.COMM_NULL:
+            comms[name] = made
+
+    def revoke_all() -> None:
+        for comm in comms.values():
+            comm.Revoke()
+        revoke()
+
+    trial.comm.Revoke = revoke_all
+    with ExitStack() as stack:
+        groups = {"all": trial.group}
+        for name, comm in comms.items():
+            lab_ranks = [trial.ranks[rank] for rank in own[name]]
+            groups[name] = RecordingGroup(comm, lab_ranks, trial.ledger)
+            stack.callback(groups[name].close)
+        try:
+            yield groups
+        finally:
+            del trial.comm.Revoke
+    for comm in comms.values():
+        comm.Free()
+
+
+def config_for(mesh: Mesh) -> GPTConfig:
+    """Return a small GPT whose layers and heads divide into the mesh's stages and parts."""
+    return GPTConfig(
+        vocab_size=11,
+        sequence_length=5,
+        hidden_size=4 * mesh["tp"],
+        layers=2 * mesh["pp"],
+        heads=2 * mesh["tp"],
+        key_value_heads=mesh["tp"],
+    )
+
+
+def stage_of(mesh: Mesh, rank: int, groups: Groups, seed: int) -> tuple[Stage, GPT]:
+    """Return this rank's stage and the serial model. Their scores are not close to zero."""
+    config = config_for(mesh)
+    stage = Stage(config, seed, groups["tp"], coordinates(rank, mesh)["pp"], mesh["pp"])
+    serial = serial_gpt(config, seed)
+    for model in (stage, serial):
+        for name, parameter in model.named_parameters():
+            if name.startswith(("tokens", "embedding", "positions")):
+                parameter.data *= 25
+    return stage, serial
+
+
+def sharded_adam(stage: Stage, mesh: Mesh, dp_group: dist.ProcessGroup, lr: float) -> ShardedAdam:
+    tp, ends = mesh["tp"], 2 if mesh["pp"] > 1 else 1
+    copies = {"norm": tp, "column": 1, "embedding": tp * ends}
+    return ShardedAdam(stage, dp_group, copies, lr)
+
+
+def flat(named: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in named.values()])
+
+
+def flat_part(stage: Stage, model: nn.Module, kind: str = "grad") -> Tensor:
+    """Return the part of the serial model's gradients that a stage has, in one tensor."""
+    named = {n: p.grad if kind == "grad" else p for n, p in model.named_parameters()}
+    return flat(stage.part_of(named))
+
+
+def draw_tokens(draw: Random, *shape: int) -> tuple[Tensor, Tensor]:
+    """Draw tokens and targets of `config_for`, the same on all ranks."""
+    generator = torch.Generator().manual_seed(draw.getrandbits(32))
+    return tuple(torch.randint(11, (2, *shape, 5), generator=generator))
+
+
+def meshes(size: int, *, only: tuple[str, ...] = DIMS) -> dict[str, Mesh]:
+    """Return meshes of this number of ranks by their names; for 8 ranks, only 2 × 2 × 2.
+
+    Dimensions that `only` does not contain have one rank.
+    """
+    sizes = [s for s in product(*[range(1, size + 1) if d in only else (1,) for d in DIMS])]
+    sizes = [s for s in sizes if s[0] * s[1] * s[2] == size]
+    if size == 8 and only == DIMS:
+        sizes = [(2, 2, 2)]
+    found = [dict(zip(DIMS, s, strict=True)) for s in sizes]
+    return {name_of(mesh): mesh for mesh in found}
+
+
+def name_of(mesh: Mesh) -> str:
+    return " × ".join(f"{size} {dim}" for dim, size in mesh.items())
+
+
+def _size(mesh: Mesh) -> int:
+    size = 1
+    for count in mesh.values():
+        size *= count
+    return size

@@ -1,0 +1,145 @@
+"""Exercise `batch_rows`."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.trial import Trial
+from parlab.checks.composing._meshes import (
+    MESHES,
+    Mesh,
+    coordinates_of,
+    mesh_unchanged,
+    require_named_refusal,
+)
+
+MISTAKES = Mistakes(
+    wrong_replica=(
+        "rank {rank} reads the rows of replica {got}, expected {right}, which is its coordinate "
+        '"dp" in the mesh'
+    ),
+    split_over_all_ranks=(
+        "the batch is divided among all {ranks} ranks. Divide it among the {dp} replicas: all "
+        "ranks of a replica read the same rows"
+    ),
+    step_forgotten="in step {step}, it returns the rows of step 0",
+    short_steps=(
+        "step {step} begins after {step} · B/dp rows. Each step uses B rows, those of all replicas"
+    ),
+    not_consecutive=(
+        "the replicas take turns in the global batch. Each of them reads one part of consecutive "
+        "rows"
+    ),
+    by_columns=(
+        "the rows go through the micro-batches column by column. The first micro-batch has the "
+        "first rows of the replica's part"
+    ),
+    not_refused="it accepts {what}: raise a ValueError that names `{name}`",
+)
+MESH = {"tp": 2, "dp": 2, "pp": 2}
+REFUSED = (  # the rank in this mesh, global batch, micro-batch, and what the error names
+    (8, 16, 2, "rank"),
+    (-1, 16, 2, "rank"),
+    (0, 15, 1, "global_batch"),
+    (0, 18, 2, "global_batch"),
+    (5, 12, 4, "global_batch"),
+    (7, 4, 4, "global_batch"),
+)
+
+
+@check_of(MISTAKES, ranks=1)
+def batch_rows(check: Check) -> str:
+    """Compare the rows of all ranks of several meshes, for several steps and sizes."""
+    with check.trial() as trial:
+        for mesh in MESHES:
+            pick = trial.draw.randint
+            of_replica = math.prod(mesh.values()) // mesh["dp"]
+            sizes = [(3, 2, 2 * of_replica), (0, 3, 2), (pick(10, 99), pick(2, 4), pick(2, 5))]
+            for step, micro_batch, count in (*sizes, (1, 1, 3), (1, 3, 1), (1, 1, 1)):
+                _compare(trial, step, mesh, micro_batch, count)
+    for rank, global_batch, micro_batch, name in REFUSED:
+        with check.trial() as trial:
+            what = f"rank {rank}" if name == "rank" else f"global_batch {global_batch}"
+            trial.situation = f"mesh {MESH}, micro_batch {micro_batch}"
+            sizes = (1, rank, dict(MESH), global_batch, micro_batch)
+            require_named_refusal(
+                trial,
+                lambda sizes=sizes: check.function(*sizes),
+                MISTAKES.not_refused(what=what, name=name),
+                what=what,
+                name=name,
+            )
+    return (
+        "consecutive rows for each replica, and the same ones for all its ranks, with data "
+        "parallelism at any place in the mesh"
+    )
+
+
+def _compare(trial: Trial, step: int, mesh: Mesh, micro_batch: int, count: int) -> None:
+    global_batch = mesh["dp"] * micro_batch * count
+    trial.situation = (
+        f"mesh {mesh}, step {step}, global_batch {global_batch}, micro_batch {micro_batch}"
+    )
+    meshes = [dict(mesh) for _ in range(math.prod(mesh.values()))]
+
+    def of_all_ranks() -> list[Any]:
+        function = trial.check.function
+        return [function(step, r, of, global_batch, micro_batch) for r, of in enumerate(meshes)]
+
+    got = trial.run_function(of_all_ranks) or []
+    rows = torch.arange(global_batch).view(mesh["dp"], count, micro_batch) + step * global_batch
+    trial.require(
+        *(lambda of=of: mesh_unchanged(of, mesh) for of in meshes),
+        *(lambda one=one: _form(one) for one in got),
+        *(
+            lambda rank=rank, one=one: _rows(one, rank, mesh, step, rows)
+            for rank, one in enumerate(got)
+        ),
+    )
+
+
+def _form(got: Any) -> Finding | None:
+    if found := has_type(got, Tensor, "a torch.Tensor"):
+        return found
+    if got.device.type != "cpu":
+        return observed(f"the rows are on the device {got.device}, expected the CPU")
+    return None
+
+
+def _rows(got: Tensor, rank: int, mesh: Mesh, step: int, rows: Tensor) -> Finding | None:
+    """Compare the rows of a rank. `rows` has those of all replicas."""
+    replica = coordinates_of(rank, mesh)["dp"]
+    difference = equal(got, rows[replica], f"rank {rank}'s result")
+    if difference is None or got.dtype != torch.int64:
+        return difference
+    for wrong, finding in _variants(rank, replica, mesh, step, rows):
+        if same(got, wrong) and not same(wrong, rows[replica]):
+            return finding
+    return difference
+
+
+def _variants(
+    rank: int, replica: int, mesh: Mesh, step: int, rows: Tensor
+) -> Iterator[tuple[Tensor, Finding]]:
+    """Yield the rows that mistakes would give."""
+    dp, count, micro_batch = rows.shape
+    for other in range(dp):
+        text = {"rank": rank, "got": other, "right": replica}
+        yield rows[other], MISTAKES.wrong_replica(**text)
+    yield rows[replica] - step * rows.numel(), MISTAKES.step_forgotten(step=step)
+    short = rows[replica] - step * (rows.numel() - count * micro_batch)
+    yield short, MISTAKES.short_steps(step=step)
+    yield rows.view(-1, dp, micro_batch)[:, replica], MISTAKES.not_consecutive()
+    yield rows.view(-1, dp)[:, replica].view(-1, micro_batch), MISTAKES.not_consecutive()
+    yield rows[replica].reshape(micro_batch, count).T, MISTAKES.by_columns()
+    ranks = math.prod(mesh.values())
+    if rows.numel() % (ranks * micro_batch) == 0:
+        parts = rows.view(ranks, -1, micro_batch)
+        text = {"ranks": ranks, "dp": dp}
+        yield parts[rank], MISTAKES.split_over_all_ranks(**text)

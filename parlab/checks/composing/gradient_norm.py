@@ -1,0 +1,239 @@
+"""Exercise `gradient_norm`."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parlab.checks.base.call_outcome import idle_ranks_left
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import close, equal
+from parlab.checks.base.messages import something_sent
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
+
+TOLERANCE = 1e-5
+
+MISTAKES = Mistakes(
+    copies_unused=(
+        "each copy of a gradient is counted: a gradient with c copies adds 1/c of its squares on "
+        "each rank"
+    ),
+    norms_divided=(
+        "the norms are divided by the copies before they are squared. Divide the squares by them"
+    ),
+    multiplied="the squares are multiplied by the copies. Divide by them",
+    norms_added="this is the sum of the ranks' norms. Add up the squares, and then take the root",
+    squared="this is the square of the norm. Take the root",
+    averaged="the squares are averaged over the ranks. Add them up",
+    in_16_bits=(
+        "the result is {got}, expected {right}: squares or norms are computed in 16 bits. Convert "
+        "each gradient to float32 first"
+    ),
+    idle_left=(
+        "ranks without gradients do not take part in the all-reduce, and the others wait for them"
+    ),
+    sends_more=("a rank makes the calls {calls}, expected a single all-reduce of one number"),
+    not_refused="it accepts {what}: raise a ValueError that names `copies`",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A gradient of the model. Ranks with a part of the same name have the same numbers."""
+
+    name: str
+    shape: tuple[int, ...]
+    copies: int
+    dtype: torch.dtype = torch.float32
+    size: float = 1.0  # of its numbers
+    transposed: bool = False
+
+
+Parts = list[list[Part]]  # of each rank
+
+
+def _on_mesh(dp: int, pp: int, tp: int, dtype: torch.dtype = torch.float32) -> Parts:
+    """Return what each rank has: stages have different numbers of norms, and tied embeddings."""
+    parts: Parts = []
+    for rank in range(dp * pp * tp):
+        _, stage, shard = rank // (pp * tp), rank // tp % pp, rank % tp
+        here = [Part(f"norm {stage} {i}", (5,), dp * tp, dtype) for i in range(stage + 1)]
+        here.append(Part(f"column {stage} {shard}", (3, 4), dp, dtype))
+        here.append(Part(f"shard {rank}", (7,), 1, dtype))
+        if stage in (0, pp - 1):
+            here.insert(0, Part("embedding", (6, 2), dp * tp * min(pp, 2), dtype))
+        parts.append(here)
+    return parts
+
+
+def _cases(n: int) -> Iterator[tuple[str, Parts]]:
+    for dp, pp in ((d, p) for d in range(1, n + 1) for p in range(1, n + 1)):
+        if n % (dp * pp) == 0:
+            tp = n // dp // pp
+            yield f"dp {dp} × pp {pp} × tp {tp}", _on_mesh(dp, pp, tp)
+    ranks, half, brain = range(n), torch.float16, torch.bfloat16
+    yield "bfloat16", _on_mesh(1, n, 1, brain)
+    yield "float16, large", [[Part(f"{r}", (9,), 1, half, 700.0)] for r in ranks]
+    yield "float16, small", [[Part(f"{r}", (9,), 1, half, 1e-4)] for r in ranks]
+    mixed = [Part("a", (3, 2), n, half), Part("b", (4,), n, brain), Part("c", (2, 5), n)]
+    yield "three dtypes", [[*mixed, Part(f"{r}", (3,), 1)] for r in ranks]
+    yield (
+        "a transposed gradient, and one number",
+        [[Part(f"t{r}", (4, 6), 1, transposed=True), Part("one", (), n)] for r in ranks],
+    )
+    yield "no gradients on rank 0", [[Part(f"{r}", (5,), 1)] if r else [] for r in ranks]
+    yield "gradients only on rank 0", [[] if r else [Part("0", (5,), 1)] for r in ranks]
+    yield (
+        "gradients without elements",
+        [[Part("e", (0, 3), n), Part(f"{r}", (2,), 1)] for r in ranks],
+    )
+    yield "no gradients on any rank", [[] for _ in ranks]
+
+
+@check_of(MISTAKES)
+def gradient_norm(check: Check) -> str:
+    """Check the norm on all meshes of the ranks, in three dtypes, and ranks without gradients."""
+    for trial in check.trials():
+        for _, parts in trial.cases(dict(_cases(trial.size))):
+            _case(trial, parts)
+    for copies, what in (
+        ([1], "one number for two gradients"),
+        ([1, 1, 1], "three numbers for two gradients"),
+        ([1, 0], "copies of [1, 0]"),
+        ([-1, 2], "copies of [−1, 2]"),
+    ):
+        with check.trial() as trial:
+            _refused(trial, copies, what)
+    return (
+        "the norm of one process, with one all-reduce of one number, on all meshes of 1 to "
+        f"{check.world_size} ranks"
+    )
+
+
+def _case(trial: Trial, parts: Parts) -> None:
+    values = _values(trial, parts)
+    everyone = [[values[part.name] for part in of_rank] for of_rank in parts]
+    mine = parts[trial.rank] if trial.takes_part else []
+    given = [_given(values[part.name], part) for part in mine]
+    copies = [part.copies for part in mine]
+    got = trial.run(
+        given,
+        list(copies),
+        trial.group,
+        explain=lambda endings: idle_ranks_left(endings, parts, MISTAKES.idle_left()),
+    )
+    unique = torch.cat([torch.zeros(1).double(), *(v.double().flatten() for v in values.values())])
+    right = unique.norm().float()
+    numbers = trial.gather(got.item() if isinstance(got, Tensor) and got.numel() == 1 else None)
+
+    def value() -> Finding | None:
+        if (found := equal(got, right, tolerance=TOLERANCE)) is None or not isinstance(got, Tensor):
+            return found
+        if got.shape != right.shape or got.dtype != right.dtype:
+            return found
+        return _explained(got.item(), right.item(), everyone, parts) or found
+
+    trial.require(
+        lambda: unchanged("`gradients`", given, [values[part.name] for part in mine]),
+        lambda: something_sent(trial),
+        value,
+        lambda: _one_number(trial),
+        lambda: _same_bits(numbers),
+    )
+
+
+def _values(trial: Trial, parts: Parts) -> dict[str, Tensor]:
+    values: dict[str, Tensor] = {}
+    generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
+    for part in (part for of_rank in parts for part in of_rank):
+        if part.name not in values:
+            drawn = torch.rand(part.shape, generator=generator) + 0.5
+            values[part.name] = (part.size * drawn).to(part.dtype)
+    return values
+
+
+def _given(value: Tensor, part: Part) -> Tensor:
+    return value.T.contiguous().T if part.transposed else value.clone()
+
+
+def _one_number(trial: Trial) -> Finding | None:
+    for calls in trial.calls:
+        made = [(call.op, call.bytes_sent) for call in calls]
+        if trial.size == 1 and not made:
+            continue
+        if len(made) != 1 or made[0][0] != "all_reduce" or made[0][1] > 8:
+            shown = ", ".join(f"{op} ({sent} bytes)" for op, sent in made[:4]) or "none"
+            return MISTAKES.sends_more(calls=shown + " …" * (len(made) > 4))
+    return None
+
+
+def _same_bits(numbers: Sequence[Any]) -> Finding | None:
+    if len(set(numbers)) == 1:
+        return None
+    return observed(f"ranks get {' and '.join(map(repr, sorted(set(numbers))))}, expected one norm")
+
+
+def _explained(
+    got: float, right: float, everyone: list[list[Tensor]], parts: Parts
+) -> Finding | None:
+    """Name the mistake that computes `got`."""
+    pairs = [
+        [(v, p.copies) for v, p in zip(values, of_rank, strict=True)]
+        for values, of_rank in zip(everyone, parts, strict=True)
+    ]
+    flat = [pair for of_rank in pairs for pair in of_rank]
+    if any(v.dtype != torch.float32 for v, _ in flat):
+        rounded = [math.sqrt(_sum(pairs, each)) for each in (_norm_in_16_bits, _in_16_bits)]
+        if not math.isfinite(got) or any(close(got, one, TOLERANCE) for one in rounded):
+            return MISTAKES.in_16_bits(got=f"{got:.6g}", right=f"{right:.6g}")
+
+    def local(of_rank: list[tuple[Tensor, int]]) -> float:
+        return _sum([of_rank], _squares) ** 0.5
+
+    variants = {
+        "copies_unused": math.sqrt(_sum(pairs, lambda v, c: c * _squares(v, c))),
+        "norms_divided": math.sqrt(_sum(pairs, lambda v, c: _squares(v, c) / c)),
+        "multiplied": math.sqrt(_sum(pairs, lambda v, c: c * c * _squares(v, c))),
+        "norms_added": sum(map(local, pairs)),
+        "squared": right**2,
+        "averaged": right / len(pairs) ** 0.5,
+    }
+    for key, wrong in variants.items():
+        if close(got, wrong, TOLERANCE) and not close(wrong, right, TOLERANCE):
+            return getattr(MISTAKES, key)()
+    return None
+
+
+def _sum(pairs: list[list[tuple[Tensor, int]]], each: Any) -> float:
+    return sum(each(v, c) for of_rank in pairs for v, c in of_rank)
+
+
+def _squares(value: Tensor, copies: int) -> float:
+    return value.double().square().sum().item() / copies
+
+
+def _in_16_bits(value: Tensor, copies: int) -> float:
+    return value.square().sum().item() / copies
+
+
+def _norm_in_16_bits(value: Tensor, copies: int) -> float:
+    return value.norm().item() ** 2 / copies
+
+
+def _refused(trial: Trial, copies: list[int], what: str) -> None:
+    text = require_refusal(
+        trial,
+        lambda: trial.check.function([torch.ones(3), torch.ones(2)], copies, trial.group),
+        MISTAKES.not_refused(what=what),
+        what=what,
+    )
+    named = re.search(r"\bcopies\b", text, re.IGNORECASE)
+    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `copies`")
+    trial.require(lambda: None if named or not trial.takes_part else shown)

@@ -1,0 +1,257 @@
+"""Exercise `random_seeds`: all seeds of small runs are compared with each other."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import has_type
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import generators
+
+MISTAKES = Mistakes(
+    of_rank=(
+        "{one}, and {other} on rank {rank}: all ranks draw the same initial weights. Use only "
+        "`seed` and `layer`"
+    ),
+    of_mesh="`weights` is another number in another mesh. Use only `seed` and `layer`",
+    of_stage=(
+        '{one}, and {other} on rank {rank}, which differs only in "pp": a layer draws the same '
+        "numbers on every stage"
+    ),
+    of_group=(
+        '{one}, and {other} on rank {rank}, which differs only in "tp" or "pp": the dropout of the '
+        'same activations must be the same. Use only the seed, the layer, and the coordinate "dp"'
+    ),
+    of_process=(
+        "the same arguments give other seeds in another process (on rank {rank} of the lab). Use "
+        "only the arguments, and not the lab's `rank` or the `hash` of a text"
+    ),
+    shards_alike="{one}, and also {other}: each rank drops other numbers of its own part",
+    replicas_alike="{one}, and also {other}: replicas have other rows, and need other masks",
+    layers_alike="{one}, and also {other}: each layer draws other numbers",
+    seed_unused="{one}, and also {other}: runs with different seeds draw other numbers",
+    purposes_alike=(
+        "{one}, and also {other}: different purposes need different seeds. Let the purpose be a "
+        "part of the number"
+    ),
+    sums_collide=(
+        "{one}, and also {other}: different arguments lead to the same number. A sum of them loses "
+        "which is which. Hash them, or count all combinations"
+    ),
+    low_bits=(
+        "{one}, and {other}: these are equal in the lowest 32 bits, and a CPU uses no others"
+    ),
+    not_refused="it accepts rank {rank} in the mesh {mesh}: raise a ValueError that names `rank`",
+)
+PURPOSES = ("weights", "replicated", "sharded")
+MESHES = {
+    "dp 2 × pp 2 × tp 2": {"dp": 2, "pp": 2, "tp": 2},
+    "tp 3 × dp 2 × pp 2": {"tp": 3, "dp": 2, "pp": 2},
+    "pp 1 × tp 2 × dp 3": {"pp": 1, "tp": 2, "dp": 3},
+    "one rank": {"tp": 1, "pp": 1, "dp": 1},
+}
+LARGE = {"dp": 8, "pp": 1, "tp": 8}
+LARGEST = {"dp": 6250, "pp": 2, "tp": 8}  # 100,000 ranks
+SEEDS = ((0, 1, 2), (10, 11), (999, 1000, 1001), (999_999, 1_000_000))
+LAYERS = (0, 1, 2, 10, 11, 100, 999)
+REFUSED = ({"dp": 2, "pp": 1, "tp": 3}, {"tp": 1, "pp": 2, "dp": 4})
+
+
+class Use(NamedTuple):
+    """One seed and what it is for. A coordinate is None if it does not matter."""
+
+    number: int
+    purpose: str
+    seed: int
+    layer: int
+    dp: int | None
+    tp: int | None
+    rank: int
+
+    @property
+    def key(self) -> tuple:
+        """What the seed is for: two seeds with the same key are equal, and others differ."""
+        return self[1:6]
+
+    def __str__(self) -> str:
+        return (
+            f"`{self.purpose}` is {self.number} for seed {self.seed}, layer {self.layer}, rank "
+            f"{self.rank}"
+        )
+
+
+@check_of(MISTAKES)
+def random_seeds(check: Check) -> str:
+    """Compare the seeds of all processes, purposes, ranks, layers, and neighboring runs."""
+    with check.trial() as trial:
+        for _, mesh in trial.cases(MESHES):
+            first, layer = trial.draw.getrandbits(19), trial.draw.getrandbits(9)
+            _small(trial, mesh, (first, first + 1), (layer, layer + 1))
+        for seeds in SEEDS:
+            trial.situation = f"dp 8 × tp 8, seeds {seeds[0]} to {seeds[-1]}"
+            _large(trial, LARGE, range(64), seeds, LAYERS)
+        trial.situation = "100,000 ranks"
+        _large(trial, LARGEST, (0, 1, 7, 8, 99_983, 99_984, 99_999), (0, 1), (0, 1, 998, 999))
+        trial.situation = "with a rank that is not in the mesh"
+        for mesh in REFUSED:
+            for rank in (-1, math.prod(mesh.values())):
+                _refused(trial, mesh, rank)
+    return "the same where ranks hold the same, and different for all other ranks, layers, and runs"
+
+
+def _small(trial: Trial, mesh: dict[str, int], seeds: Sequence[int], layers: Sequence[int]) -> None:
+    ranks = range(math.prod(mesh.values()))
+    places = list(product(seeds, layers, ranks))
+    before = list(mesh.items())
+    with generators() as watched:
+        results = trial.run_function(_call_all, trial, mesh, places)
+        again = trial.run_function(_call_all, trial, mesh, places[::-1])
+    trial.require(
+        lambda: None if list(mesh.items()) == before else observed("it changes `mesh`"),
+        watched.moved,
+        lambda: next(filter(None, map(_form, results)), None),
+        lambda: _repeats(results, again[::-1]),
+    )
+    everyone = trial.gather(results)
+    other = {dim: size + 1 for dim, size in mesh.items()}
+    elsewhere = trial.run_function(_call_all, trial, other, places[: len(ranks)])
+    trial.require(
+        lambda: _in_every_process(everyone),
+        lambda: _alike(uses := list(_uses(results, mesh, places))) or _different(uses, 32),
+        lambda: None if elsewhere[0][0] == results[0][0] else MISTAKES.of_mesh(),
+    )
+
+
+def _large(
+    trial: Trial,
+    mesh: dict[str, int],
+    ranks: Iterable[int],
+    seeds: Sequence[int],
+    layers: Sequence[int],
+) -> None:
+    """Compare so many seeds that lowest bits may be equal by accident, but 63 bits are not."""
+    places = list(product(seeds, layers, ranks))
+    results = trial.run_function(_call_all, trial, mesh, places)
+
+    def right() -> Finding | None:
+        uses = list(_uses(results, mesh, places))
+        return next(filter(None, map(_form, results)), None) or _alike(uses) or _different(uses)
+
+    trial.require(right)
+
+
+def _call_all(trial: Trial, mesh: dict[str, int], places: list[tuple[int, int, int]]) -> list[Any]:
+    return [trial.check.function(*place, mesh) for place in places]
+
+
+def _form(got: Any) -> Finding | None:
+    if found := has_type(got, tuple | list, "three ints"):
+        return found
+    if len(got) != len(PURPOSES):
+        return observed(f"it returns {len(got)} numbers, expected three")
+    for name, number in zip(PURPOSES, got, strict=True):
+        if found := has_type(number, int, "a Python int", f"`{name}`"):
+            return found
+        if not 0 <= number < 2**63:
+            return observed(f"`{name}` is {number}, which is not in [0, 2⁶³)")
+    return None
+
+
+def _repeats(first: list[Any], second: list[Any]) -> Finding | None:
+    if list(map(tuple, first)) == list(map(tuple, second)):
+        return None
+    return observed("a second call with the same arguments returns other seeds: use only them")
+
+
+def _in_every_process(everyone: list[list[Any]]) -> Finding | None:
+    for rank, results in enumerate(everyone):
+        if list(map(tuple, results)) != list(map(tuple, everyone[0])):
+            return MISTAKES.of_process(rank=rank)
+    return None
+
+
+def _uses(
+    results: list[Any], mesh: Mapping[str, int], places: list[tuple[int, int, int]]
+) -> Iterator[Use]:
+    for numbers, (seed, layer, rank) in zip(results, places, strict=True):
+        at = _coordinates(rank, mesh)
+        dims = {"weights": (None, None), "replicated": (at["dp"], None)}
+        for number, purpose in zip(numbers, PURPOSES, strict=True):
+            dp, tp = dims.get(purpose, (at["dp"], at["tp"]))
+            yield Use(number, purpose, seed, layer, dp, tp, rank)
+
+
+def _coordinates(rank: int, mesh: Mapping[str, int]) -> dict[str, int]:
+    coordinates = {}
+    for dim in reversed(list(mesh)):
+        rank, coordinates[dim] = divmod(rank, mesh[dim])
+    return coordinates
+
+
+def _alike(uses: Iterable[Use]) -> Finding | None:
+    """Require the same seeds on ranks that hold the same."""
+    first: dict[tuple, Use] = {}
+    for use in uses:
+        one = first.setdefault(use.key, use)
+        if one.number != use.number:
+            key = "of_rank"
+            if use.purpose == "replicated":
+                key = "of_group"
+            elif use.purpose == "sharded":
+                key = "of_stage"
+            return getattr(MISTAKES, key)(one=one, other=use.number, rank=use.rank)
+    return None
+
+
+def _different(uses: Iterable[Use], bits: int = 63) -> Finding | None:
+    """Require that seeds for different uses differ, in their lowest bits."""
+    seen: dict[int, Use] = {}
+    clashes = []
+    for use in uses:
+        one = seen.setdefault(use.number % 2**bits, use)
+        if one.key != use.key:
+            clashes.append((one, use))
+    if not clashes:
+        return None
+    # The one with the fewest differences shows best what is missing.
+    return _named(*min(clashes, key=lambda pair: len(_differences(*pair))))
+
+
+def _differences(one: Use, other: Use) -> list[str]:
+    names = Use._fields[1:6]
+    if one.purpose != other.purpose:  # their coordinates cannot be compared
+        names = names[:3]
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
+
+
+def _named(one: Use, other: Use) -> Finding:
+    found = {"one": one, "other": other}
+    if one.number != other.number:
+        return MISTAKES.low_bits(**found)
+    keys = {
+        ("purpose",): "purposes_alike",
+        ("seed",): "seed_unused",
+        ("layer",): "layers_alike",
+        ("dp",): "replicas_alike",
+        ("tp",): "shards_alike",
+    }
+    key = keys.get(tuple(_differences(one, other)), "sums_collide")
+    return getattr(MISTAKES, key)(**found)
+
+
+def _refused(trial: Trial, mesh: dict[str, int], rank: int) -> None:
+    what = f"rank {rank} in the mesh {mesh}"
+    text = require_refusal(
+        trial,
+        lambda: trial.check.function(1, 2, rank, dict(mesh)),
+        MISTAKES.not_refused(rank=rank, mesh=mesh),
+        what=what,
+    )
+    named = re.search(r"\brank\b", text, re.IGNORECASE)
+    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `rank`")
+    trial.require(lambda: None if named else shown)

@@ -1,0 +1,198 @@
+"""Answers to `mesh_groups`."""
+
+import itertools
+import math
+
+import numpy as np
+import torch
+
+from parlab_staff.answers import Answers
+
+answers = Answers("mesh_groups")
+
+PERMUTED = "ranks.permute(*same, *different)"
+RESULT = f"{PERMUTED}.reshape(-1, size).tolist()"
+
+answers.edit("consecutive", "consecutive", (PERMUTED, "ranks"))
+answers.edit(
+    "complement",
+    "the_others",
+    ("if dim not in dims]", "if dim in dims_]"),
+    ("if dim in dims]", "if dim not in dims]"),
+    ("dims_]", "dims]"),
+    ("reshape(-1, size)", "reshape(size, -1)"),
+)
+answers.edit(
+    "consecutive",
+    "first_fastest",
+    (
+        ".view(*mesh.values())",
+        ".view(*reversed(mesh.values())).permute(*reversed(range(len(mesh))))",
+    ),
+    (RESULT, f"sorted(sorted(group) for group in {RESULT})"),
+)
+answers.edit("only_one", "first_group", (RESULT, f"{RESULT}[0]"))
+answers.edit("only_one", "list_of_first_group", (RESULT, f"{RESULT}[:1]"))
+answers.edit(
+    "not_ascending",
+    "as_dims_are_given",
+    (
+        "[i for i, dim in enumerate(mesh) if dim in dims]",
+        "[list(mesh).index(dim) for dim in dims]",
+    ),
+)
+answers.edit("other_order", "last_group_first", (RESULT, f"{RESULT}[::-1]"))
+answers.edit("not_refused", "ignored", ("if dim not in mesh:", "if False:"))
+answers.edit(
+    None,
+    "nothing_named",
+    ('f"the mesh has no dimension {dim!r}, only {list(mesh)}"', '"a dimension is not there"'),
+    says="does not name",
+)
+answers.edit(
+    None, "only_first_dim_tested", ("for dim in dims:", "for dim in dims[:1]:"), says="KeyError"
+)
+answers.edit("wrong_type", "a_tensor", (".tolist()", ""))
+answers.edit("wrong_type", "rows_of_a_tensor", (RESULT, f"list({PERMUTED}.reshape(-1, size))"))
+answers.edit("returns_none", "no_return", ("return ranks", "ranks"))
+
+
+def coordinates(rank, mesh):
+    found = {}
+    for dim in reversed(mesh):
+        rank, found[dim] = divmod(rank, mesh[dim])
+    return found
+
+
+def named(mesh, dims):
+    for dim in dims:
+        if dim not in mesh:
+            raise ValueError(f"no dimension {dim}")
+
+
+@answers.wrong("repeated")
+def one_for_each_rank(mesh, *dims):
+    named(mesh, dims)
+    every = [coordinates(rank, mesh) for rank in range(math.prod(mesh.values()))]
+    return [
+        [r for r, other in enumerate(every) if all(other[d] == own[d] for d in mesh.keys() - dims)]
+        for own in every
+    ]
+
+
+@answers.wrong(None, says="expected [[0], [1]")
+def none_without_dims(mesh, *dims):
+    return sorted_into_a_dictionary(mesh, *dims) if dims else []
+
+
+@answers.wrong(None, says="expected [[0], [1]")
+def all_without_dims(mesh, *dims):
+    return sorted_into_a_dictionary(mesh, *(dims or mesh))
+
+
+@answers.wrong(None)
+def only_the_first_dim(mesh, *dims):
+    named(mesh, dims)
+    return sorted_into_a_dictionary(mesh, *dims[:1])
+
+
+@answers.wrong(None)
+def three_dimensions(mesh, *dims):
+    named(mesh, dims)
+    names = list(mesh)
+    ranks = np.arange(math.prod(mesh.values())).reshape([mesh[dim] for dim in ("dp", "pp", "tp")])
+    axes = [names.index(dim) for dim in names if dim in dims]
+    return np.moveaxis(ranks, axes, range(-len(axes), 0)).reshape(-1, 2 ** len(axes)).tolist()
+
+
+@answers.wrong("argument_changed")
+def sizes_taken_out(mesh, *dims):
+    named(mesh, dims)
+    groups = sorted_into_a_dictionary(dict(mesh), *dims)
+    for dim in dims:
+        mesh.pop(dim)
+    return groups
+
+
+@answers.right
+def sorted_into_a_dictionary(mesh, *dims):
+    named(mesh, dims)
+    groups = {}
+    for rank in range(math.prod(mesh.values())):
+        own = coordinates(rank, mesh)
+        groups.setdefault(tuple(own[dim] for dim in mesh if dim not in dims), []).append(rank)
+    return list(groups.values())
+
+
+@answers.right
+def axes_moved(mesh, *dims):
+    for dim in set(dims) - set(mesh):
+        raise ValueError(f"The mesh lacks {dim}")
+    axes = [i for i, dim in enumerate(mesh) if dim in dims]
+    grid = np.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    moved = np.moveaxis(grid, axes, range(grid.ndim - len(axes), grid.ndim))
+    return [group.ravel().tolist() for group in moved.reshape(-1, math.prod(mesh[d] for d in dims))]
+
+
+@answers.right
+def by_offsets(mesh, *dims):
+    """Adds the offsets of a group to the first rank of each group."""
+    named(mesh, dims)
+    stride, offsets, firsts = 1, [0], [0]
+    for dim in reversed(list(mesh)):
+        steps = [i * stride for i in range(mesh[dim])]
+        if dim in dims:
+            offsets = [a + b for a in steps for b in offsets]
+        else:
+            firsts = [a + b for a in steps for b in firsts]
+        stride *= mesh[dim]
+    return [[first + offset for offset in offsets] for first in firsts]
+
+
+@answers.right
+def compared_with_every_group(mesh, *dims):
+    if missing := [dim for dim in dims if dim not in mesh]:
+        raise ValueError(f"mesh {dict(mesh)} has no {missing}")
+    groups = []
+    for rank in range(math.prod(mesh.values())):
+        own = coordinates(rank, mesh)
+        for group in groups:
+            other = coordinates(group[0], mesh)
+            if all(own[dim] == other[dim] for dim in mesh if dim not in dims):
+                group.append(rank)
+                break
+        else:
+            groups.append([rank])
+    return groups
+
+
+@answers.right
+def sorted_at_the_end(mesh, *dims):
+    try:
+        size = math.prod(mesh[dim] for dim in dims)
+    except KeyError as error:
+        raise ValueError(f"unknown dimension {error}") from None
+    ranks = torch.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    names = list(mesh)
+    axes = [names.index(dim) for dim in dims]
+    rest = [i for i in range(len(names)) if i not in axes]
+    groups = ranks.permute(*axes, *rest).reshape(size, -1).T.tolist()
+    return sorted(sorted(group) for group in groups)
+
+
+@answers.right
+def products(mesh, *dims):
+    named(mesh, dims)
+    strides = {}
+    stride = 1
+    for dim in reversed(mesh):
+        strides[dim] = stride
+        stride *= mesh[dim]
+
+    def ranks(of):
+        steps = ([strides[dim] * i for i in range(mesh[dim])] for dim in of)
+        return [sum(chosen) for chosen in itertools.product(*steps)]
+
+    inside = ranks([dim for dim in mesh if dim in dims])
+    outside = ranks([dim for dim in mesh if dim not in dims])
+    return [[first + other for other in inside] for first in outside]
