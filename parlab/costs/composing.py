@@ -64,12 +64,6 @@ def step_flop(model: Model) -> float:
     return FORWARDS * model.layers * model.layer_flop(model.batch) + logits
 
 
-def training_seconds(model: Model, tokens: float, devices: int, flop_per_second: float) -> float:
-    """Return the seconds to train on `tokens` at this rate of each device (section 5.1)."""
-    steps = tokens / (model.batch * model.sequence)
-    return steps * step_flop(model) / (devices * flop_per_second)
-
-
 def best_micro_batch(fixed: float, each: float, samples: float, stages: int) -> float:
     """Return the b with the least (B/b + p − 1)(fixed + each·b): √(B·fixed/(each·(p − 1))).
 

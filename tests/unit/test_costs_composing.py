@@ -54,15 +54,6 @@ def test_the_flop_of_a_step_are_equation_3() -> None:
         assert costs.step_flop(model) == pytest.approx(printed)
 
 
-def test_training_times_of_the_paper() -> None:
-    """Section 5.1: 34 days for GPT-3, and 84 days for a trillion parameters."""
-    gpt3 = Model(96, 12288, 96, 2048, 51200, 1536)
-    assert costs.training_seconds(gpt3, 300e9, 1024, 140e12) / 86400 == pytest.approx(34, abs=1)
-    trillion = table_1()[-1][1]
-    days = costs.training_seconds(trillion, 450e9, 3072, 163e12) / 86400
-    assert days == pytest.approx(84, abs=2)
-
-
 def test_one_rate_of_products_predicts_all_rows_of_table_1() -> None:
     for row, model, layout, chunks in table_1():
         parts = costs.step_parts(model, layout, a100s(layout.devices // 8), chunks=chunks)
