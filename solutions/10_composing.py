@@ -778,6 +778,7 @@ if rank == 0:
 # `groups["pp"]`, `groups["tp"]`, and `groups["all"]` with all ranks. On the first and the last stage, there is also `groups["embedding"]`
 # of exercise 6. Rank i of `groups["pp"]` has stage i.
 
+
 # %%
 # %%px --timeout 60
 def groups_of(mesh):
@@ -964,9 +965,38 @@ def zero_step(
 # %%px --timeout 60
 check.zero_step(zero_step)
 
+
 # %% tags=["hidden-check"] exercise="zero_step" points=1
 # %%px --timeout 30
-check.show_values(**check.updates_seen(zero_step, group, device))
+def right_norm(gradients, copies, group):
+    """The norm of the whole model's gradient."""
+    total = sum(g.square().sum() / number for g, number in zip(gradients, copies, strict=True))
+    dist.all_reduce(total, group=group)
+    return total.sqrt()
+
+
+def updates_of(mesh, scales):
+    """Norms, moments, weights, and traffic of steps with gradients of these lengths."""
+    groups = check.groups_over(mesh)
+    stage = Stage(check.config_for(mesh), 4, groups["tp"], groups["pp"].rank(), mesh["pp"])
+    adam = ShardedAdam(stage.to(device), groups["dp"], check.copies_for(mesh), lr=0.25)
+    shown = []
+    for scale in scales:
+        numbers = torch.arange(adam.gradient.numel(), device=device) % 7 - 2.0
+        adam.gradient.copy_(scale * (groups["dp"].rank() + 1) * numbers)
+        with Ledger() as ledger:
+            norm = zero_step(adam, groups, 20.0, right_norm)
+        moments = adam.optimizer.state[adam.shard]["exp_avg"]
+        sizes = [f"{x.double().norm().item():.3e}" for x in (norm, moments, adam.flat.detach())]
+        shown.append([*sizes, round(ledger.ring_bytes())])
+    return shown
+
+
+parts = 2 - world_size % 2
+check.show_values(
+    both=updates_of({"pp": 1, "tp": parts, "dp": world_size // parts}, [1.0, 1e-3, 0.0]),
+    alone=updates_of({"dp": 1, "pp": world_size, "tp": 1}, [0.0, 2.0]),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -1035,9 +1065,39 @@ def train_step(
 # %%px --timeout 60
 check.train_step(train_step)
 
+
 # %% tags=["hidden-check"] exercise="train_step" points=2
 # %%px --timeout 30
-check.show_values(**check.steps_seen(train_step, group, device))
+def constant_pass(stage, tokens, targets, pp_group):
+    """Add ones to each gradient, and return a loss of 1, 2, … on the last stage of replica 0, 1, …"""
+    for p in stage.parameters():
+        p.grad += 1 + pp_group.rank()
+    return tokens.float().mean() if stage.last else torch.zeros((), device=tokens.device)
+
+
+def steps_of(mesh):
+    """The loss, and what the update gets, for two steps."""
+    groups, seen = check.groups_over(mesh), []
+    stage = Stage(check.config_for(mesh), 5, groups["tp"], groups["pp"].rank(), mesh["pp"])
+    adam = ShardedAdam(stage.to(device), groups["dp"], check.copies_for(mesh), lr=0.25)
+
+    def update(adam, groups):
+        named = [[n, p.grad.unique().tolist()] for n, p in stage.named_parameters()]
+        seen.append([named, f"{adam.gradient.sum().item():.1f}"])
+        return torch.ones((), device=device)
+
+    for step in range(2):
+        tokens = torch.full((3, 2, 5), groups["dp"].rank() + 1 + step, device=device)
+        loss = train_step(stage, adam, tokens, tokens, groups, constant_pass, update)
+        seen.append([type(loss).__name__, f"{loss:.4f}"])
+    return seen
+
+
+parts = 2 - world_size % 2
+check.show_values(
+    tied=steps_of({"tp": parts, "pp": world_size // parts, "dp": 1}),
+    replicas=steps_of({"pp": 1, "dp": world_size // parts, "tp": parts}),
+)
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>

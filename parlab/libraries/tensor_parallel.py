@@ -31,13 +31,14 @@ def parallelized_gpt(model: GPT) -> GPT:
     for block in model.blocks:
         attention = block.attention
         for parameter in attention.qkv.parameters():
-            parameter.data = _by_rank(parameter.data, attention.sections, world_size)
+            parameter.data = by_rank(parameter.data, attention.sections, world_size)
         parallelize_module(block, mesh, PLAN)
         attention.heads //= world_size
         attention.key_value_heads //= world_size
     return model
 
 
-def _by_rank(rows: Tensor, sections: list[int], world_size: int) -> Tensor:
+def by_rank(rows: Tensor, sections: list[int], world_size: int) -> Tensor:
+    """Return rows of queries, keys, and values in rank order, each rank's heads together."""
     parts = [section.chunk(world_size) for section in rows.split(sections)]
     return torch.cat([part[rank] for rank in range(world_size) for part in parts])

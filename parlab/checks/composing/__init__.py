@@ -2,7 +2,7 @@
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent
-from parlab.checks.composing._meshes import config_for, groups_over
+from parlab.checks.composing._steps import config_for, copies_for, groups_over
 from parlab.checks.composing.attention_shardings import attention_shardings
 from parlab.checks.composing.batch_rows import batch_rows
 from parlab.checks.composing.embedding_groups import embedding_groups
@@ -13,11 +13,14 @@ from parlab.checks.composing.mlp_shardings import mlp_shardings
 from parlab.checks.composing.pipeline_pass import pipeline_pass
 from parlab.checks.composing.predict_copies import predict_copies
 from parlab.checks.composing.random_seeds import random_seeds
+from parlab.checks.composing.train_step import train_step
+from parlab.checks.composing.zero_step import zero_step
 
 __all__ = [
     "attention_shardings",
     "batch_rows",
     "config_for",
+    "copies_for",
     "embedding_groups",
     "gradient_norm",
     "groups_over",
@@ -30,4 +33,6 @@ __all__ = [
     "random_seeds",
     "sent",
     "show_values",
+    "train_step",
+    "zero_step",
 ]

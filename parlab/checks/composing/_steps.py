@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import product
 from random import Random
 
 import torch
@@ -19,6 +18,12 @@ from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 SECONDS = 10.0  # steps need milliseconds, but a busy machine is slow to bring ranks together
 TOLERANCE = 1e-5  # float32, in which the model computes
 DIMS = ("dp", "pp", "tp")
+SIZES = {  # sizes of the dimensions, by the number of ranks
+    2: [(2, 1, 1), (1, 2, 1), (1, 1, 2)],
+    3: [(3, 1, 1), (1, 3, 1)],
+    4: [(2, 1, 2), (2, 2, 1), (1, 2, 2), (4, 1, 1)],
+    8: [(2, 2, 2)],
+}
 
 Mesh = Mapping[str, int]
 Groups = dict[str, dist.ProcessGroup]
@@ -123,9 +128,13 @@ def stage_of(mesh: Mesh, rank: int, groups: Groups, seed: int) -> tuple[Stage, G
 
 
 def sharded_adam(stage: Stage, mesh: Mesh, dp_group: dist.ProcessGroup, lr: float) -> ShardedAdam:
+    return ShardedAdam(stage, dp_group, copies_for(mesh), lr)
+
+
+def copies_for(mesh: Mesh) -> dict[str, int]:
+    """Return how many ranks have the same shard of a gradient, by the kind of its parameter."""
     tp, ends = mesh["tp"], 2 if mesh["pp"] > 1 else 1
-    copies = {"norm": tp, "column": 1, "embedding": tp * ends}
-    return ShardedAdam(stage, dp_group, copies, lr)
+    return {"norm": tp, "column": 1, "embedding": tp * ends}
 
 
 def flat(named: Mapping[str, Tensor]) -> Tensor:
@@ -144,15 +153,9 @@ def draw_tokens(draw: Random, *shape: int) -> tuple[Tensor, Tensor]:
     return tuple(torch.randint(11, (2, *shape, 5), generator=generator))
 
 
-def meshes(size: int, *, only: tuple[str, ...] = DIMS) -> dict[str, Mesh]:
-    """Return meshes of this number of ranks by their names; for 8 ranks, only 2 × 2 × 2.
-
-    Dimensions that `only` does not contain have one rank.
-    """
-    sizes = [s for s in product(*[range(1, size + 1) if d in only else (1,) for d in DIMS])]
-    sizes = [s for s in sizes if s[0] * s[1] * s[2] == size]
-    if size == 8 and only == DIMS:
-        sizes = [(2, 2, 2)]
+def meshes(size: int) -> dict[str, Mesh]:
+    """Return meshes of this number of ranks by their names."""
+    sizes = SIZES.get(size, [(size, 1, 1)])
     found = [dict(zip(DIMS, s, strict=True)) for s in sizes]
     return {name_of(mesh): mesh for mesh in found}
 

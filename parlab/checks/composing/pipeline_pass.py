@@ -61,7 +61,7 @@ def pipeline_pass(check: Check) -> str:
         n = trial.size
         layouts = [{"dp": 1, "pp": n, "tp": 1}]
         if n % 2 == 0:
-            layouts.append({"dp": 1, "pp": n // 2, "tp": 2})
+            meshes.append({"dp": 1, "pp": n // 2, "tp": 2})
         cases = {f"{mesh['pp']} stages, {name}": (mesh, sizes) for mesh in layouts[:1]
                  for name, sizes in SIZES.items()}  # fmt: skip
         for mesh in layouts[1:]:
@@ -154,7 +154,9 @@ def _observed(
         handle = stage.register_forward_hook(seen)
         result = trial.check.function(stage, tokens, targets, groups["pp"])
         handle.remove()
-    replaced = [n for n, p in parameters.items() if p.grad is None or p.grad.data_ptr() != places[n]]
+    replaced = [
+        n for n, p in parameters.items() if p.grad is None or p.grad.data_ptr() != places[n]
+    ]
     return Run(result, gradient.clone(), replaced[0] if replaced else "", events, sizes)
 
 
@@ -232,5 +234,3 @@ def _text(messages: list[tuple[int, int]]) -> str:
     counts = {message: messages.count(message) for message in messages}
     shown = (f"{n} messages of {size} bytes to stage {to}" for (to, size), n in counts.items())
     return ", ".join(shown) or "nothing"
-
-
