@@ -42,6 +42,5 @@ def predicted_and_measured(
     axes.set_xlabel("predicted time of a step (s)")
     axes.set_ylabel(emulated("time of a step (s)"))
     axes.margins(x=0.3)
-    legend = axes.legend(frameon=False, labelcolor=NEUTRAL, title="dp × tp × pp", loc="lower right")
-    legend.get_title().set_color(NEUTRAL)
+    axes.legend(frameon=False, labelcolor=NEUTRAL, loc="lower right")
     return drawn, axes
