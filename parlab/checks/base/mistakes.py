@@ -83,7 +83,7 @@ COMMON = Mistakes(
     ),
     no_wait=(
         "rank {rank} never waits for the request of its `{name}`. The message may not have been "
-        "sent or received until `Wait` returns"
+        "sent or received until a wait for it returns"
     ),
     unreadable=(
         "the check cannot read what the function returned or changed. Compare its form with what "
