@@ -90,7 +90,7 @@ COMMON = Mistakes(
         "the exercise asks for. The error was {error}"
     ),
     returns_none="it returns None: is a `return` missing?",
-    returns_something="it returns {got}: nothing is asked for but {instead}",
+    returns_something="it returns {got}, but the exercise asks only for {instead}",
     wrong_type="{name} is {got}, expected {right}",
     wrong_shape="{name} has shape {got}, expected {right}",
     wrong_dtype="{name} has dtype {got}, expected {right}",

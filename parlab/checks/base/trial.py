@@ -239,8 +239,8 @@ class Trial:
         name = min(names)
         right = (_GROUP_NAMES if self.check.takes_group else _LAB_NAMES)[name]
         return (
-            f"\nThe function reads the global `{name}`: use {right}, since the ranks "
-            "it is given need not be all of them, nor in the same order"
+            f"\nThe function reads the global `{name}`: use {right}, because the "
+            "function may get fewer ranks, or the same ranks in another order"
         )
 
     def _waited(self) -> Finding | None:
