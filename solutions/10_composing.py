@@ -39,7 +39,6 @@ from parlab import training
 from parlab.checks import composing as check
 from parlab.ledger import Ledger
 from parlab.parallel_gpt import ShardedAdam, Stage
-from parlab.plots.mesh import mesh_figure
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -255,6 +254,8 @@ print({dim: dist.get_process_group_ranks(groups[dim]) for dim in mesh})
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
+from parlab.plots.mesh import mesh_figure
+
 mesh_figure(
     "Each rank is in one group of each dimension",
     mesh,
