@@ -476,7 +476,7 @@ check.show_values(
     other=seeds_of({"tp": 2, "dp": 3, "pp": 1}, (999, 1000), (11, 12)),
     weights=[number == seeds_here[0] for number in in_other_meshes],
     alike=len(set(comm.allgather(seeds_here))) == 1,
-    within=all(0 <= n < 2**63 for n in seeds_here),
+    within=all(type(n) is int and 0 <= n < 2**63 for n in seeds_here),
     refused=[seed_refused(6), seed_refused(-1)],
 )
 
@@ -647,7 +647,7 @@ check.show_values(
     small=norm_of(torch.bfloat16, ([1e-3 * (rank + 1)] * 5, 1)),
     first=norm_of(torch.float32, *([([6.0, 8.0], 1)] if rank == 0 else [])),
     none=norm_of(torch.float32),
-    refused=[copies_refused([1]), copies_refused([1, 1, 1]), copies_refused([1, 0])],
+    refused=[copies_refused([1]), copies_refused([1, 1, 1]), copies_refused([0, 1])],
 )
 
 # %% [markdown]
@@ -724,9 +724,9 @@ check.embedding_groups(embedding_groups)
 
 # %% tags=["hidden-check"] exercise="embedding_groups" points=1
 # %%px --timeout 20
-def pp_named():
+def pp_named(wrong_mesh):
     try:
-        embedding_groups({"dp": 2, "tp": 2})
+        embedding_groups(wrong_mesh)
     except ValueError as error:
         return "pp" in str(error)
     return False
@@ -738,7 +738,7 @@ check.show_values(
     inner=embedding_groups({"tp": 2, "dp": 2, "cp": 2, "pp": 5}),
     one=embedding_groups({"tp": 2, "pp": 1, "dp": 2}),
     alone=embedding_groups({"pp": 4}),
-    named=pp_named(),
+    named=[pp_named({"dp": 2, "tp": 2}), pp_named({})],
 )
 
 # %% [markdown]
