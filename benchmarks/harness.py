@@ -73,7 +73,7 @@ def benchmark(
         calls: calls in a sample: many if one takes microseconds.
         warm_up: rounds before the first sample.
         seconds: the time limit of the whole benchmark.
-        unit: `s`; or `bytes` if both functions return bytes.
+        unit: `s`; `bytes` if both functions return bytes; or an empty text for plain numbers.
         gpu: whether it needs a GPU. Its function takes `small`, to rehearse the work on the CPU.
     """
 

@@ -38,7 +38,7 @@ def lines(bench: Benchmark, samples: Samples) -> list[str]:
     if bench.target is not None:
         verdict = "ok" if result["ratio"] <= bench.target else "MISSED"
         wanted = f"target {bench.target:.4g}: {verdict}"
-    shown = sized if bench.unit == "bytes" else seconds
+    shown = {"s": seconds, "bytes": sized, "": "{:.3g}".format}[bench.unit]
     took = " against ".join(shown(statistics.median(side)) for side in samples)
     return [
         f"{bench.name:<32} {result['ratio']:7.3f} × {bench.peer}",

@@ -8,6 +8,7 @@ activations, Narayanan et al. 2021 (arXiv:2104.04473) for the pipeline, Rajbhand
 measurement.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -51,9 +52,7 @@ def message_seconds(model: Model, layout: Layout, cluster: Cluster) -> float:
     """
     size = ELEMENT_BYTES * model.activation_numbers(layout.micro_batch)
     firsts = [stage * layout.tp for stage in range(layout.pp)]
-    one_way = sum(
-        cluster.message_seconds(size, *pair) for pair in zip(firsts, firsts[1:], strict=False)
-    )
+    one_way = sum(cluster.message_seconds(size, *pair) for pair in itertools.pairwise(firsts))
     return math.ceil(layout.micro_batches(model) / layout.pp) * 2 * one_way
 
 

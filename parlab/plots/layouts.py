@@ -17,7 +17,7 @@ def predicted_and_measured(
     The kind of a point shows how many pipeline stages the layout has, and its label the sizes of
     data and tensor parallelism and of a micro-batch. Returns matplotlib's figure and axes.
     """
-    drawn, axes = subplots("The planner puts layouts into the right order")
+    drawn, axes = subplots("Predicted and measured times of layouts, dp × tp × pp")
     ends = [0.95 * min(*predicted, *measured), 1.08 * max(*predicted, *measured)]
     axes.plot(ends, ends, color=NEUTRAL, linewidth=1)
     for place, stages in enumerate(sorted({layout.pp for layout in layouts})):
@@ -25,12 +25,14 @@ def predicted_and_measured(
         name = "1 stage" if stages == 1 else f"{stages} stages"
         look = artist(series(place, name)) | {"linestyle": "", "markersize": 8}
         axes.plot([predicted[i] for i in own], [measured[i] for i in own], **look)
-    for place, (layout, x, y) in enumerate(zip(layouts, predicted, measured, strict=True)):
-        left = place % 2 == 0  # labels of neighbors are on different sides of the line
+    crowded = 0.16 * (ends[1] - ends[0])
+    points = sorted(zip(predicted, measured, layouts, strict=True), key=lambda point: point[0])
+    for (x, y, layout), (after, *_) in zip(points, [*points[1:], (float("inf"),)], strict=True):
+        left = after - x < crowded  # the next point would cover a label on the right
         axes.annotate(
             f"{layout.dp} × {layout.tp} × {layout.pp}, b = {layout.micro_batch}",
             (x, y),
-            xytext=(-9, 4) if left else (9, -4),
+            xytext=(-8, 3) if left else (8, -7),
             textcoords="offset points",
             ha="right" if left else "left",
             va="center",
@@ -39,6 +41,6 @@ def predicted_and_measured(
         )
     axes.set_xlabel("predicted time of a step (s)")
     axes.set_ylabel(emulated("time of a step (s)"))
-    axes.margins(x=0.2)
-    axes.legend(frameon=False, labelcolor=NEUTRAL, title="dp × tp × pp", loc="lower right")
+    axes.margins(x=0.3)
+    axes.legend(frameon=False, labelcolor=NEUTRAL, loc="lower right")
     return drawn, axes

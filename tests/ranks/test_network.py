@@ -21,7 +21,7 @@ test_operations = cases_test(
     world_sizes=[4],
     network=QUICK,
 )
-test_times = cases_test("cases_network", world_sizes=[4], network=NETWORK)
+test_times = cases_test("cases_network", "cases_layout_runs", world_sizes=[4], network=NETWORK)
 
 
 def test_contradictory_arguments_are_refused_before_ranks_start() -> None:

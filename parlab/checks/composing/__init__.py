@@ -11,7 +11,10 @@ from parlab.checks.composing.mesh_coordinates import mesh_coordinates
 from parlab.checks.composing.mesh_groups import mesh_groups
 from parlab.checks.composing.mlp_shardings import mlp_shardings
 from parlab.checks.composing.pipeline_pass import pipeline_pass
+from parlab.checks.composing.plan_layouts import plan_layouts
 from parlab.checks.composing.predict_copies import predict_copies
+from parlab.checks.composing.predict_layout_memory import predict_layout_memory
+from parlab.checks.composing.predict_step_seconds import predict_step_seconds
 from parlab.checks.composing.random_seeds import random_seeds
 from parlab.checks.composing.train_step import train_step
 from parlab.checks.composing.zero_step import zero_step
@@ -29,7 +32,10 @@ __all__ = [
     "mlp_shardings",
     "no_messages",
     "pipeline_pass",
+    "plan_layouts",
     "predict_copies",
+    "predict_layout_memory",
+    "predict_step_seconds",
     "random_seeds",
     "sent",
     "show_values",

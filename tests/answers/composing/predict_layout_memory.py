@@ -1,0 +1,102 @@
+"""Answers to `predict_layout_memory`."""
+
+from types import MappingProxyType
+
+from parlab.layouts import ELEMENT_BYTES
+from parlab_staff.answers import Answers
+
+answers = Answers("predict_layout_memory")
+
+PARAMETERS = "layers * model.layer_parameters / layout.tp + model.embedding_parameters"
+FLYING = "min(layout.pp, layout.micro_batches(model))"
+OPTIMIZER = "12 * parameters / layout.dp"
+SHARE = "(10 + 24 / layout.tp)"
+
+for mistake, name, *edits in (
+    ("embedding_forgotten", "layers_alone", (" + model.embedding_parameters", "")),
+    (
+        "embedding_split",
+        "all_divided_by_tp",
+        (PARAMETERS, "(layers * model.layer_parameters + model.embedding_parameters) / layout.tp"),
+    ),
+    ("all_layers", "no_stages", ("model.layers // layout.pp", "model.layers")),
+    (
+        "all_layers",
+        "activations_of_all_stages",
+        ("in_flight * layers", "in_flight * model.layers"),
+    ),
+    ("tp_forgotten", "whole_layers", ("layer_parameters / layout.tp", "layer_parameters")),
+    (
+        "gradients_sharded",
+        "zero_2",
+        ('"gradients": 2 * parameters', '"gradients": 2 * parameters / layout.dp'),
+    ),
+    ("optimizer_not_sharded", "no_zero", (OPTIMIZER, "12 * parameters")),
+    ("optimizer_over_devices", "all_devices", (OPTIMIZER, "12 * parameters / layout.devices")),
+    ("all_in_flight", "gpipe", (FLYING, "layout.micro_batches(model)")),
+    ("too_many_in_flight", "always_p", (FLYING, "layout.pp")),
+    ("one_in_flight", "the_last_stage", (FLYING, "1")),
+    ("nothing_split", "serial_activations", (SHARE, "34")),
+    ("all_split", "sequence_parallel", (SHARE, "34 / layout.tp")),
+    ("one_sequence", "micro_batch_of_one", ("(layout.micro_batch)", "(1)")),
+    (None, "one_less_in_flight", (FLYING, "max(1, layout.pp - 1)")),
+    (None, "moments_alone", (OPTIMIZER, "8 * parameters / layout.dp")),
+    (None, "float32", ('"weights": 2', '"weights": 4')),
+    (None, "all_parameters", (PARAMETERS, "model.parameters / (layout.tp * layout.pp)")),
+    (None, "embedding_twice", ("+ model.embedding", "+ 2 * model.embedding")),
+    ("returns_none", "no_return", ("    return {", "    x = {")),
+    (
+        "wrong_type",
+        "sum_of_all",
+        ("    return {", "    return sum({"),
+        ("    }", "    }.values())"),
+    ),
+):
+    answers.edit(mistake, name, *edits)
+
+
+@answers.wrong(None)
+def three_kinds(model, layout):
+    found = dict(answers.reference()(model, layout))
+    found["states"] = found.pop("weights") + found.pop("gradients") + found.pop("optimizer")
+    return found
+
+
+@answers.right
+def read_only(model, layout):
+    return MappingProxyType(answers.reference()(model, layout))
+
+
+@answers.right
+def rounded(model, layout):
+    return {kind: round(value) for kind, value in answers.reference()(model, layout).items()}
+
+
+@answers.right
+def layer_by_layer(model, layout):
+    """Adds up layers and micro-batches one by one."""
+    parameters = activations = 0.0
+    own = range(model.layers)[: model.layers // layout.pp]
+    for _ in own:
+        parameters += 12 * model.hidden**2 / layout.tp
+        for _ in range(model.batch // layout.dp // layout.micro_batch)[: layout.pp]:
+            numbers = layout.micro_batch * model.sequence * model.hidden
+            activations += 10 * numbers + 24 * numbers / layout.tp
+    parameters += model.vocabulary * model.hidden
+    bits_16 = ELEMENT_BYTES * parameters
+    return {
+        "activations": activations,
+        "optimizer": 6 * bits_16 / layout.dp,
+        "gradients": bits_16,
+        "weights": bits_16,
+    }
+
+
+@answers.right
+def with_total(model, layout):
+    """Has another kind in addition."""
+    found = answers.reference()(model, layout)
+    return found | {"total": sum(found.values())}
+
+
+answers.right_edit("other_order", (FLYING, "sorted([layout.micro_batches(model), layout.pp])[0]"))

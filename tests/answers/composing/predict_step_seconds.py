@@ -1,0 +1,122 @@
+"""Answers to `predict_step_seconds`."""
+
+from itertools import pairwise
+
+from parlab.costs.pipeline_parallel import step_seconds
+from parlab_staff.answers import Answers
+
+answers = Answers("predict_step_seconds")
+
+PASSES = "(m + pp - 1) * layers * (compute + 4 * reduce)"
+ONE_WAY = "sum(cluster.message_seconds(size, i * tp, (i + 1) * tp) for i in range(pp - 1))"
+MESSAGES = "-(-m // pp) * 2 * one_way"
+SHARED = "layers * model.layer_parameters / tp + model.embedding_parameters"
+REPLICAS = "range(0, layout.devices, tp * pp)"
+SCATTER = 'cluster.collective_seconds("reduce_scatter", shared, replicas)'
+TOTAL = "passes + messages + gradients + weights"
+
+for mistake, name, *edits in (
+    ("bubble_forgotten", "m_passes", ("(m + pp - 1)", "m")),
+    ("backward_forgotten", "forward_alone", ("3 * model.layer_flop", "model.layer_flop")),
+    ("backward_as_forward", "twice_the_forward_pass", ("3 * model", "2 * model")),
+    ("compute_not_split", "whole_layers", ("layer_flop(b) / tp", "layer_flop(b)")),
+    ("all_layers", "no_stages", (PASSES, PASSES.replace("layers", "model.layers"))),
+    ("two_all_reduces", "forward_reduces", ("4 * reduce", "2 * reduce")),
+    ("all_reduces_forgotten", "computation_alone", (" + 4 * reduce", "")),
+    ("messages_forgotten", "no_messages", ("passes + messages", "passes")),
+    ("one_way", "activations_alone", (MESSAGES, "-(-m // pp) * one_way")),
+    ("one_round_trip", "fill_and_drain", (MESSAGES, "2 * one_way")),
+    ("every_micro_batch", "one_at_a_time", (MESSAGES, "m * 2 * one_way")),
+    ("rounded_down", "floor", (MESSAGES, "m // pp * 2 * one_way")),
+    ("stages_are_neighbors", "next_rank", ("i * tp, (i + 1) * tp", "i, i + 1")),
+    ("replicas_are_neighbors", "first_ranks", (REPLICAS, "range(layout.dp)")),
+    ("all_devices", "world", (REPLICAS, "range(layout.devices)")),
+    ("embedding_forgotten", "layers_alone", (" + model.embedding_parameters", "")),
+    ("gather_forgotten", "gradients_alone", (" + weights", "")),
+    ("gather_forgotten", "weights_alone", (" + gradients", "")),
+    (
+        "all_reduce_instead",
+        "no_zero",
+        (SCATTER, SCATTER.replace("reduce_scatter", "all_reduce")),
+        (" + weights", ""),
+    ),
+    (
+        "per_micro_batch",
+        "after_every_pass",
+        (TOTAL, "passes + messages + m * (gradients + weights)"),
+    ),
+    ("numbers_as_bytes", "numbers", ("size = 2 *", "size ="), ("shared = 2 *", "shared =")),
+    (None, "float32", ("size = 2 *", "size = 4 *")),
+    (None, "one_stage_too_many", ("(m + pp - 1)", "(m + pp)")),
+    (None, "all_reduce_of_all", ("range(tp)", "range(layout.devices)")),
+    (None, "one_message", (ONE_WAY, "cluster.message_seconds(size, 0, tp) if pp > 1 else 0")),
+    (None, "last_message_too", ("range(pp - 1)", "range(pp)")),
+    (None, "stages_of_replicas", (REPLICAS, "range(0, layout.devices, tp)")),
+    ("returns_none", "no_return", ("return passes", "passes")),
+    (
+        "wrong_type",
+        "parts",
+        ("return passes + messages + gradients + weights", "return passes, messages, gradients"),
+    ),
+):
+    answers.edit(mistake, name, *edits)
+
+
+@answers.wrong(None)
+def sizes_of_one_sequence(model, layout, cluster):
+    """The messages have one sequence."""
+    one = type(layout)(layout.dp, layout.tp, layout.pp, 1)
+    count = layout.micro_batches(model) / one.micro_batches(model)
+    return count * answers.reference()(model, one, cluster)
+
+
+@answers.right
+def by_the_pipeline(model, layout, cluster):
+    """Uses chapter 05's formula for the passes, and adds up the parts in another order."""
+    size = 2 * model.activation_numbers(layout.micro_batch)
+    reduce = cluster.collective_seconds("all_reduce", size, list(range(layout.tp)))
+    flop = model.layers * model.layer_flop(layout.micro_batch) / layout.tp / layout.pp
+    forward = flop / cluster.flop_per_second + 2 * reduce * model.layers / layout.pp
+    backward = forward + flop / cluster.flop_per_second
+    m = layout.micro_batches(model)
+    seconds = step_seconds(layout.pp, m, forward, backward)
+    ranks = [i * layout.tp for i in range(layout.pp)]
+    for source, destination in pairwise(ranks):
+        there = cluster.message_seconds(size, source, destination)
+        back = cluster.message_seconds(size, destination, source)
+        seconds += (m + layout.pp - 1) // layout.pp * (there + back)
+    owned = 2 * (model.layers // layout.pp) * model.layer_parameters / layout.tp
+    owned += 2 * model.embedding_parameters
+    replicas = [d * layout.pp * layout.tp for d in range(layout.dp)]
+    for name in ("all_gather", "reduce_scatter"):
+        seconds += cluster.collective_seconds(name, owned, replicas)
+    return seconds
+
+
+@answers.right
+def from_the_mesh(model, layout, cluster):
+    """Finds the groups of rank 0 by the coordinates of all ranks."""
+    tp, pp = layout.tp, layout.pp
+    places = {r: (r // (tp * pp), r // tp % pp, r % tp) for r in range(layout.devices)}
+    tensor = [r for r, place in places.items() if place[:2] == (0, 0)]
+    stages = [r for r, place in places.items() if (place[0], place[2]) == (0, 0)]
+    replicas = [r for r, place in places.items() if place[1:] == (0, 0)]
+    size = model.activation_numbers(layout.micro_batch) * 2
+    layer = 3 * model.layer_flop(layout.micro_batch) / cluster.flop_per_second / len(tensor)
+    if len(tensor) > 1:
+        layer += 4 * cluster.collective_seconds("all_reduce", size, tensor)
+    m = model.batch // len(replicas) // layout.micro_batch
+    total = sum(layer for _ in range(m + pp - 1) for _ in range(model.layers // pp))
+    trips = len(range(0, m, pp))
+    for i in range(1, pp):
+        total += 2 * trips * cluster.message_seconds(size, stages[i - 1], stages[i])
+    weights = model.layers / pp * model.layer_parameters / tp + model.embedding_parameters
+    if len(replicas) > 1:
+        total += cluster.collective_seconds("reduce_scatter", 2 * weights, replicas)
+        total += cluster.collective_seconds("all_gather", 2 * weights, replicas)
+    return total
+
+
+answers.right_edit("ceil", ("-(-m // pp)", "(m // pp + (m % pp > 0))"))
+answers.right_edit("groups_as_lists", ("range(tp))", "[i for i in range(tp)])"))
+answers.right_edit("another_order", (TOTAL, "weights + gradients + messages + passes"))
