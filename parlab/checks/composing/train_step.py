@@ -98,7 +98,8 @@ def _case(trial: Trial, mesh: meshes.Mesh) -> None:
             stage, model = meshes.stage_of(mesh, trial.rank, groups, seed)
             adam = meshes.sharded_adam(stage, mesh, groups["dp"], LR)
             adam.optimizer.param_groups[0]["eps"] = EPS
-            adam.gradient.fill_(0.5)
+            for parameter in stage.parameters():
+                parameter.grad.fill_(0.5)
             serial = Serial(model, torch.optim.Adam(model.parameters(), lr=LR, eps=EPS))
         steps = {f"step {number + 1}": number for number in range(STEPS)}
         for _, _number in trial.cases(steps, again=False):
