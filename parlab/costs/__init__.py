@@ -9,6 +9,7 @@ tensor_parallel a layer on several ranks: activations, traffic, time
 pipeline_parallel stages on several ranks: idle time, activations, messages
 all_to_all      context parallelism and experts: messages and bytes
 recomputation   plans of recomputation: the peak and the FLOPs of a chain of segments
+composing       data, tensor, and pipeline parallelism in the same step; Megatron's Table 1
 splits          all kinds of parallelism for the same training step
 mixed_precision bytes of a recipe; numbers that a format loses; errors of a sum over ranks
 memory          recomputation, offload, logits, a whole step in less memory; the loader

@@ -17,16 +17,15 @@ from parlab.training import MakeOptimizer, token_loss
 class ShardedParallelGPT:
     """A GPT whose blocks are split over `tp` neighboring ranks, and sharded over the replicas.
 
-    The default group has dp × tp ranks. With `reshard_after_forward=False`, the weights of a layer
-    stay whole from the forward pass to the backward pass.
+    The default group has dp × tp ranks. The weights are gathered once in a step, before the first
+    micro-batch, and sharded again after the last one.
     """
 
-    def __init__(
-        self, model: GPT, tp: int, make_optimizer: MakeOptimizer, max_norm: float
-    ) -> None:
+    def __init__(self, model: GPT, tp: int, make_optimizer: MakeOptimizer, max_norm: float) -> None:
         device = next(model.parameters()).device
         sizes = (dist.get_world_size() // tp, tp)
         mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("dp", "tp"))
+        mesh._flatten("dp_tp")  # so that a norm needs one all-reduce, not one in each dimension
         self.model, self.max_norm, self.dp = model, max_norm, mesh["dp"]
         for block in model.blocks:
             attention = block.attention
@@ -51,6 +50,7 @@ class ShardedParallelGPT:
         mean, last = torch.zeros((), device=tokens_MbS.device), len(tokens_MbS) - 1
         for number, (tokens, targets) in enumerate(zip(tokens_MbS, targets_MbS, strict=True)):
             self.model.set_requires_gradient_sync(number == last)
+            self.model.set_reshard_after_backward(number == last)
             loss = token_loss(self.model(tokens), targets) / len(tokens_MbS)
             loss.backward()
             mean += loss.detach()

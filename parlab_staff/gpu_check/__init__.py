@@ -9,8 +9,9 @@ It is for a node that has torch and little else, and needs no Jupyter, no networ
 setup`. It reads a lab from its executed notebook, and runs its cells in order, in one process for
 each rank, on the rank's GPU. What a hidden check displays, and what a cell prints, must be what the
 notebook stores, which came from four ranks on a CPU. With several GPUs, each is one rank, and the
-default group uses NCCL. With one GPU, four ranks share it. The labs' `group`, and the default group
-of ranks that share a GPU, use MPI.
+default group uses NCCL. With one GPU, four ranks share it. A lab that starts another number of
+ranks, as `cluster.start(8)`, always gets that number. The labs' `group`, and the default group of
+ranks that share a GPU, use MPI.
 
 If mpi4py does not start, groups use Gloo instead of MPI, and a stand-in for `comm` provides what
 the cells between the checks need. Cells that need more of MPI (visible checks, messages of mpi4py,

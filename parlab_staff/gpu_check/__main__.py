@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from parlab.runtime.notebook import read_cells
 from parlab.runtime.paths import ROOT, numbered
 from parlab_staff import gpu_check
 from parlab_staff.gpu_check import kernels, machine
-from parlab_staff.gpu_check.compare import STORED_RANKS
+from parlab_staff.gpu_check.cells import DEFAULT_RANKS, named_ranks
 from parlab_staff.gpu_check.outcome import BAD, Outcome
 from parlab_staff.gpu_check.record import Record, writable
 from parlab_staff.gpu_check.run_lab import LabRun
@@ -27,7 +28,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the items, and stop")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all together (default: 9)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--ranks", type=int, help="default: one a GPU, or 4 where there is one")
+    parser.add_argument(
+        "--ranks", type=int, help="default: the lab's own number, or one a GPU, or 4"
+    )
     parser.add_argument("--without-mpi", action="store_true", help="act as if there were no MPI")
     parser.add_argument(
         "--resume", action="store_true", help="keep items of the output that passed"
@@ -83,7 +86,7 @@ class GpuCheck:
             return 0
         self.why_no_mpi = "--without-mpi" if self.options.without_mpi else machine.why_no_mpi()
         self.record.content["mpi"] = self.why_no_mpi or "yes"
-        self.ranks = self.options.ranks or (len(self.gpus) if len(self.gpus) > 1 else STORED_RANKS)
+        self.ranks = self.options.ranks or (len(self.gpus) if len(self.gpus) > 1 else DEFAULT_RANKS)
         print(self._summary(), flush=True)
         for position, name in enumerate(left):
             self._item(name, share(self.deadline - time.monotonic(), left[position:]))
@@ -110,7 +113,8 @@ class GpuCheck:
 
     def _lab(self, name: str, deadline: float, more: dict[str, Any]) -> Outcome:
         notebook, mpi = self.options.solutions / f"{name}.ipynb", not self.why_no_mpi
-        lab = LabRun(notebook, self.ranks, self.options.device, mpi, deadline)
+        ranks = self.options.ranks or named_ranks(read_cells(notebook)) or self.ranks
+        lab = LabRun(notebook, ranks, self.options.device, mpi, deadline)
         began = time.monotonic()
 
         def save() -> None:
@@ -120,7 +124,7 @@ class GpuCheck:
 
         lab.save = save
         outcome = lab.run()
-        more |= {"ranks": self.ranks, "notes": lab.notes, "cells": lab.cells}
+        more |= {"ranks": ranks, "notes": lab.notes, "cells": lab.cells}
         return outcome
 
     def _benchmarks(self, name: str, deadline: float, more: dict[str, Any]) -> Outcome:

@@ -2,11 +2,14 @@
 
 import re
 import shlex
+from collections.abc import Iterable
 
 from parlab.runtime.notebook import Cell
 
 CELL_SECONDS = 60.0  # the time limit of a rank cell that does not set one
-_HEADER = re.compile(r"\[(?:(all) ranks|ranks? ([\d, ]+))\](?: (.*))?")
+DEFAULT_RANKS = 4  # that `cluster.start()` starts
+_START = re.compile(r"\bcluster\.start\((\d+)\)")
+_HEADER = re.compile(r"\[(?:(all) ranks|ranks? ([\d, -]+))\](?: (.*))?")
 
 
 def seconds(cell: Cell) -> float:
@@ -18,6 +21,12 @@ def targets(cell: Cell) -> list[int] | None:
     """Return the ranks that run a cell; None for all."""
     ranks = _options(cell).get("--targets")
     return None if ranks is None else [int(rank) for rank in ranks.split(",")]
+
+
+def named_ranks(cells: Iterable[Cell]) -> int | None:
+    """Return the number of ranks in a lab's `cluster.start(8)`; None for `cluster.start()`."""
+    found = (_START.search(cell.code) for cell in cells if cell.kind == "code")
+    return next((int(match[1]) for match in found if match), None)
 
 
 def _options(cell: Cell) -> dict[str, str]:
@@ -42,14 +51,20 @@ def stored_lines(cell: Cell) -> dict[int, list[str]] | None:
 
 
 def printed(text: str) -> dict[int, list[str]]:
-    """Return the lines of each rank from text such as `[ranks 0, 2] a line`."""
+    """Return the lines of each rank from text such as `[ranks 0, 2-4] a line`."""
     lines: dict[int, list[str]] = {}
     ranks: list[int] = []
     for line in text.splitlines():
         if header := _HEADER.fullmatch(line):
             every, some, line = header.groups()
-            ranks = [-1] if every else [int(rank) for rank in some.split(",")]
+            ranks = [-1] if every else _numbers(some)
         if line is not None:
             for rank in ranks:
                 lines.setdefault(rank, []).append(line)
     return lines
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the ranks in a text such as `0, 2-4`."""
+    runs = [part.partition("-") for part in text.split(", ")]
+    return [n for first, _, last in runs for n in range(int(first), int(last or first) + 1)]

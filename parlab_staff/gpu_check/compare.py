@@ -9,12 +9,15 @@ from parlab.runtime.notebook import Cell
 from parlab_staff.gpu_check.cells import stored_lines, stored_values
 from parlab_staff.gpu_check.outcome import STATUSES, worst
 
-STORED_RANKS = 4  # of the runs whose outputs the executed notebooks store
 _NUMBER = re.compile(r"\d[\d,.]*(e[-+]?\d+)?")
 
 
-def judge(cell: Cell, reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the status of a cell that has ended on all ranks, and the reason."""
+def judge(cell: Cell, reports: list[dict[str, Any]], stored_ranks: int) -> dict[str, Any]:
+    """Return the status of a cell that has ended on all ranks, and the reason.
+
+    Args:
+        stored_ranks: the number of ranks whose outputs the executed notebook stores.
+    """
     ran = [(rank, one) for rank, one in enumerate(reports) if one["status"] != "idle"]
     statuses = {one["status"] for _, one in ran}
     # If any rank skipped a part of the cell, the cell did not pass.
@@ -22,10 +25,10 @@ def judge(cell: Cell, reports: list[dict[str, Any]]) -> dict[str, Any]:
     if status != "passed":
         rank, first = next((r, one) for r, one in ran if one["status"] == status)
         return {"status": status, "why": f"rank {rank}: {first['why']}"}
-    if len(reports) != STORED_RANKS:
+    if len(reports) != stored_ranks:
         return {
             "status": "passed",
-            "why": f"outputs not compared: stored ones are of {STORED_RANKS} ranks",
+            "why": f"outputs not compared: stored ones are of {stored_ranks} ranks",
         }
     if found := differing_values(cell, reports):
         return {"status": "failed", "why": found}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parlab.runtime.notebook import Cell, read_cells
-from parlab_staff.gpu_check.cells import seconds
+from parlab_staff.gpu_check.cells import DEFAULT_RANKS, named_ranks, seconds
 from parlab_staff.gpu_check.compare import judge
 from parlab_staff.gpu_check.outcome import Outcome, worst
 from parlab_staff.ranks import RankPool, RanksGone
@@ -34,10 +34,12 @@ class LabRun:
     notes: list[str] = field(default_factory=list)
     grace_seconds: float = GRACE_SECONDS
     least_seconds: float = LEAST_SECONDS
+    stored_ranks: int = DEFAULT_RANKS
 
     def run(self) -> Outcome:
         """Run all cells. If a cell ends its ranks or hangs, start again without it."""
         cells = [cell for cell in read_cells(self.notebook) if cell.kind == "code"]
+        self.stored_ranks = named_ranks(cells) or DEFAULT_RANKS
         on_ranks = [cell for cell in cells if cell.on_ranks] or cells
         wanted = []
         for cell in on_ranks:
@@ -121,7 +123,7 @@ class LabRun:
                 gave_up=_gave_up,
                 grace_seconds=self.grace_seconds,
             )
-            result = judge(cell, reports)
+            result = judge(cell, reports, self.stored_ranks)
         except RanksGone as gone:
             ended = True
             taken = time.monotonic() - began

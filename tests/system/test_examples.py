@@ -227,6 +227,25 @@ def test_experts_and_a_split_sequence_learn_the_same_on_one_and_two_ranks() -> N
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3 * DEADLINE + 60)
+def test_three_dimensions_learn_the_same_as_one_rank() -> None:
+    losses, held = {}, {}
+    for ranks, pp, tp in ((1, 1, 1), (2, 1, 1), (4, 2, 2)):
+        printed = torchrun(ranks, "10_composing", "--steps=20", f"--pp={pp}", f"--tp={tp}")
+        losses[ranks] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[ranks]) == 2, printed  # rank 0 alone prints
+        held[ranks], whole = map(
+            int, re.findall(r"holds (\d+) of (\d+)", printed.replace(",", ""))[0]
+        )
+    assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
+    for ranks in (2, 4):
+        assert losses[ranks] == pytest.approx(losses[1], abs=1e-3), ranks
+    assert held[1] == whole
+    assert held[2] == pytest.approx(whole / 2, rel=0.02)  # sharded over two replicas
+    assert whole / 4 < held[4] < whole / 2.5  # the first stage has the embedding
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * DEADLINE + 60)
 @pytest.mark.parametrize("example", [file.stem for file in numbered(EXAMPLES, ".py")[1:]])
 def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:

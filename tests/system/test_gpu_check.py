@@ -17,8 +17,14 @@ from parlab.runtime.notebook import read_cells
 from parlab.runtime.paths import ROOT
 from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.gpu_check import kernels
-from parlab_staff.gpu_check.cells import printed, seconds, stored_values, targets
-from parlab_staff.gpu_check.compare import compared
+from parlab_staff.gpu_check.cells import (
+    named_ranks,
+    printed,
+    seconds,
+    stored_values,
+    targets,
+)
+from parlab_staff.gpu_check.compare import compared, judge
 from parlab_staff.gpu_check.outcome import STATUSES, worst
 from parlab_staff.gpu_check.record import Record
 from parlab_staff.gpu_check.run_lab import LabRun
@@ -96,6 +102,23 @@ def test_printed_lines_belong_to_the_ranks_of_their_group() -> None:
     text = "[rank 0]\none\ntwo\n[ranks 1, 2] three\n[rank 3]\n"
     assert printed(text) == {0: ["one", "two"], 1: ["three"], 2: ["three"]}
     assert printed("[all ranks] ✓ done\n") == {-1: ["✓ done"]}
+    assert printed("[ranks 0, 2-4] four\n") == {rank: ["four"] for rank in (0, 2, 3, 4)}
+
+
+def test_outputs_are_compared_if_they_are_of_the_same_number_of_ranks(tmp_path: Path) -> None:
+    start = cell("ranks", "from parlab import cluster\ncluster.start(3)", magic="")
+    values = cell("values", VALUES, tags="hidden-check", outputs=[shows(x=[0, 2, 4])])
+    cells = read_cells(notebook(tmp_path / "01_x.ipynb", start, values))
+    assert named_ranks(cells) == 3
+    assert named_ranks(cells[:2]) is None
+
+    def status(values: list[int]) -> str:
+        reports = [{"status": "passed", "values": [{"x": values}]} for _ in values]
+        return judge(cells[-1], reports, stored_ranks=3)["status"]
+
+    assert status([0, 2, 4]) == "passed"
+    assert status([0, 2, 5]) == "failed"
+    assert status([1, 1]) == "passed", "other numbers of ranks have other outputs"
 
 
 @pytest.mark.parametrize("lab", sorted(SOLUTIONS.glob("*.ipynb")), ids=lambda path: path.stem)

@@ -61,7 +61,8 @@ def batch_rows(check: Check) -> str:
             pick = trial.draw.randint
             of_replica = math.prod(mesh.values()) // mesh["dp"]
             sizes = [(3, 2, 2 * of_replica), (0, 3, 2), (pick(10, 99), pick(2, 4), pick(2, 5))]
-            for step, micro_batch, count in (*sizes, (1, 1, 3), (1, 3, 1), (1, 1, 1)):
+            sizes += [(1, 1, 3), (1, 3, 1), (1, 1, 1), (10**9 + 1, 2, 3)]  # row 6e9 needs int64
+            for step, micro_batch, count in sizes:
                 _compare(trial, step, mesh, micro_batch, count)
     for rank, global_batch, micro_batch, name in REFUSED:
         with check.trial() as trial:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,7 +190,7 @@ def _explained(
     ]
     flat = [pair for of_rank in pairs for pair in of_rank]
     if any(v.dtype != torch.float32 for v, _ in flat):
-        rounded = [math.sqrt(_sum(pairs, each)) for each in (_norm_in_16_bits, _in_16_bits)]
+        rounded = [math.sqrt(_sum(pairs, each)) for each in IN_16_BITS]
         if not math.isfinite(got) or any(close(got, one, TOLERANCE) for one in rounded):
             return MISTAKES.in_16_bits(got=f"{got:.6g}", right=f"{right:.6g}")
 
@@ -219,12 +219,14 @@ def _squares(value: Tensor, copies: int) -> float:
     return value.double().square().sum().item() / copies
 
 
-def _in_16_bits(value: Tensor, copies: int) -> float:
-    return value.square().sum().item() / copies
-
-
-def _norm_in_16_bits(value: Tensor, copies: int) -> float:
-    return value.norm().item() ** 2 / copies
+# What a rank may add for a gradient, in 16 bits at least once.
+IN_16_BITS: tuple[Callable[[Tensor, int], float], ...] = (
+    lambda value, copies: value.square().sum().item() / copies,
+    lambda value, copies: (value.square().sum() / copies).item(),
+    lambda value, copies: value.square().float().sum().item() / copies,
+    lambda value, copies: value.norm().item() ** 2 / copies,
+    lambda value, copies: (value.norm() ** 2 / copies).item(),
+)
 
 
 def _refused(trial: Trial, copies: list[int], what: str) -> None:

@@ -38,8 +38,8 @@ MISTAKES = Mistakes(
         "output: continue with `y.backward(gradient)`"
     ),
     one_at_a_time=(
-        "stage {stage} of {stages} waits for its first gradient after {got} forward passes, "
-        "expected at least {right} with {m} micro-batches. Otherwise, later stages are idle"
+        "stage {stage} of {stages} waits for its first gradient after {got} of {m} forward passes, "
+        "expected after at least {right}. Otherwise, later stages are idle"
     ),
     keeps_graph="the result is part of autograd's graph, which keeps all activations. Detach it",
     not_once="the stage computes {got} samples forward, expected {right}: each micro-batch once",
@@ -61,7 +61,7 @@ def pipeline_pass(check: Check) -> str:
         n = trial.size
         layouts = [{"dp": 1, "pp": n, "tp": 1}]
         if n % 2 == 0:
-            meshes.append({"dp": 1, "pp": n // 2, "tp": 2})
+            layouts.append({"dp": 1, "pp": n // 2, "tp": 2})
         cases = {f"{mesh['pp']} stages, {name}": (mesh, sizes) for mesh in layouts[:1]
                  for name, sizes in SIZES.items()}  # fmt: skip
         for mesh in layouts[1:]:

@@ -15,12 +15,12 @@ from parlab.checks.base.unchanged import generators
 
 MISTAKES = Mistakes(
     of_rank=(
-        "{one}, and {other} on rank {rank}: all ranks draw the same initial weights. Use only "
+        "{one}, and {other} on rank {rank}: all ranks must draw the same initial weights. Use only "
         "`seed` and `layer`"
     ),
     of_mesh="`weights` is another number in another mesh. Use only `seed` and `layer`",
     of_stage=(
-        '{one}, and {other} on rank {rank}, which differs only in "pp": a layer draws the same '
+        '{one}, and {other} on rank {rank}, which differs only in "pp": a layer must draw the same '
         "numbers on every stage"
     ),
     of_group=(
@@ -31,10 +31,10 @@ MISTAKES = Mistakes(
         "the same arguments give other seeds in another process (on rank {rank} of the lab). Use "
         "only the arguments, and not the lab's `rank` or the `hash` of a text"
     ),
-    shards_alike="{one}, and also {other}: each rank drops other numbers of its own part",
+    shards_alike="{one}, and also {other}: each rank must drop other numbers of its own part",
     replicas_alike="{one}, and also {other}: replicas have other rows, and need other masks",
-    layers_alike="{one}, and also {other}: each layer draws other numbers",
-    seed_unused="{one}, and also {other}: runs with different seeds draw other numbers",
+    layers_alike="{one}, and also {other}: each layer must draw other numbers",
+    seed_unused="{one}, and also {other}: another seed must lead to other numbers",
     purposes_alike=(
         "{one}, and also {other}: different purposes need different seeds. Let the purpose be a "
         "part of the number"
@@ -55,7 +55,7 @@ MESHES = {
     "pp 1 × tp 2 × dp 3": {"pp": 1, "tp": 2, "dp": 3},
     "one rank": {"tp": 1, "pp": 1, "dp": 1},
 }
-LARGE = {"dp": 8, "pp": 1, "tp": 8}
+LARGE = {"dp": 12, "pp": 1, "tp": 12}
 LARGEST = {"dp": 6250, "pp": 2, "tp": 8}  # 100,000 ranks
 SEEDS = ((0, 1, 2), (10, 11), (999, 1000, 1001), (999_999, 1_000_000))
 LAYERS = (0, 1, 2, 10, 11, 100, 999)
@@ -93,8 +93,8 @@ def random_seeds(check: Check) -> str:
             first, layer = trial.draw.getrandbits(19), trial.draw.getrandbits(9)
             _small(trial, mesh, (first, first + 1), (layer, layer + 1))
         for seeds in SEEDS:
-            trial.situation = f"dp 8 × tp 8, seeds {seeds[0]} to {seeds[-1]}"
-            _large(trial, LARGE, range(64), seeds, LAYERS)
+            trial.situation = f"dp 12 × tp 12, seeds {seeds[0]} to {seeds[-1]}"
+            _large(trial, LARGE, range(144), seeds, LAYERS)
         trial.situation = "100,000 ranks"
         _large(trial, LARGEST, (0, 1, 7, 8, 99_983, 99_984, 99_999), (0, 1), (0, 1, 998, 999))
         trial.situation = "with a rank that is not in the mesh"

@@ -21,8 +21,8 @@ from parlab.parallel_gpt import ShardedAdam, Stage
 
 MISTAKES = Mistakes(
     gradients_kept=(
-        "when pipeline_pass is called, the gradients are those of the step before. Set "
-        "`adam.gradient` to zero first"
+        "when pipeline_pass is called, the gradients still have old numbers. Set `adam.gradient` "
+        "to zero first"
     ),
     gradients_detached=(
         "`.grad` of {name} is no view of `adam.gradient` any more, so the update does not see it. "
@@ -98,6 +98,7 @@ def _case(trial: Trial, mesh: meshes.Mesh) -> None:
             stage, model = meshes.stage_of(mesh, trial.rank, groups, seed)
             adam = meshes.sharded_adam(stage, mesh, groups["dp"], LR)
             adam.optimizer.param_groups[0]["eps"] = EPS
+            adam.gradient.fill_(0.5)
             serial = Serial(model, torch.optim.Adam(model.parameters(), lr=LR, eps=EPS))
         steps = {f"step {number + 1}": number for number in range(STEPS)}
         for _, _number in trial.cases(steps, again=False):

@@ -54,6 +54,12 @@ answers.edit("by_columns", "by_columns", (ROWS, f"{ROWS[:-22]}.view(micro_batch,
 answers.edit("wrong_shape", "turned", (ROWS, f"{ROWS}.T"))
 answers.edit("wrong_shape", "one_line", (ROWS, "torch.arange(first, first + part)"))
 answers.edit("wrong_dtype", "int32", (ROWS, f"{ROWS}.int()"))
+answers.edit(
+    None,
+    "through_float32",
+    ("torch.arange(first, first + part)", "torch.arange(float(first), first + part).long()"),
+    says="expected",
+)
 answers.edit("wrong_type", "lists", (ROWS, f"{ROWS}.tolist()"))
 answers.edit(None, "elsewhere", (ROWS, f"{ROWS}.to('meta')"), says="the device meta")
 answers.edit(

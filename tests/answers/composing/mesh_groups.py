@@ -42,7 +42,12 @@ answers.edit(
     ),
 )
 answers.edit("other_order", "last_group_first", (RESULT, f"{RESULT}[::-1]"))
-answers.edit("not_refused", "ignored", ("if dim not in mesh:", "if False:"))
+answers.edit(
+    "not_refused",
+    "ignored",
+    ("if dim not in mesh:", "if False:"),
+    ("math.prod(mesh[dim] for", "math.prod(mesh.get(dim, 1) for"),
+)
 answers.edit(
     None,
     "nothing_named",

@@ -1,0 +1,142 @@
+"""Answers to `embedding_groups`."""
+
+import itertools
+import math
+
+import torch
+
+from parlab_staff.answers import Answers
+
+answers = Answers("embedding_groups")
+
+GROUP = "sorted({one[0], one[-1]})"
+RETURN = "sorted(sorted({one[0], one[-1]}) for one in pipelines.tolist())"
+LISTED = "pipelines.tolist()"
+RANKS = "ranks = torch.arange"
+REFUSE = 'if "pp" not in mesh:'
+
+answers.edit("whole_pipelines", "all_stages", (GROUP, "one"))
+answers.edit("first_two_stages", "first_two", (GROUP, "one[:2]"))
+answers.edit("ranks_twice", "twice", (GROUP, "[one[0], one[-1]]"))
+answers.edit("no_groups", "nothing_for_one_stage", (LISTED, "pipelines.tolist() if len(one) > 1"))
+answers.edit(
+    "stages_between",
+    "groups_of_one_between",
+    (RETURN, "sorted([*({one[0], one[-1]} and sorted({one[0], one[-1]}) for one in "
+     "pipelines.tolist()), *([r] for one in pipelines.tolist() for r in one[1:-1])])"),
+)  # fmt: skip
+answers.edit("not_sorted", "last_stage_first", (GROUP, "sorted({one[0], one[-1]}, reverse=True)"))
+answers.edit("not_sorted", "backward", (RETURN, f"{RETURN}[::-1]"))
+ONE_STAGE = 'mesh = mesh if "pp" in mesh else {**mesh, "pp": 1}'
+answers.edit("not_refused", "no_pipeline_is_one_stage", (REFUSE, f"{ONE_STAGE}\n    {REFUSE}"))
+TEXT = """f'the mesh {dict(mesh)} does not have the dimension "pp"'"""
+answers.edit(None, "not_named", (TEXT, '"no pipeline"'), says="does not name")
+answers.edit(None, "key_error", ("raise ValueError", "raise KeyError"), says="Raise a ValueError")
+answers.edit(None, "tensors", ("pipelines.tolist()", "pipelines"), says="a rank is a Tensor")
+
+
+@answers.wrong("order_assumed")
+def usual_order(mesh):
+    if "pp" not in mesh:
+        raise ValueError("pp is missing")
+    pp, tp = mesh["pp"], mesh.get("tp", 1)
+    groups = []
+    for start in range(0, math.prod(mesh.values()), pp * tp):
+        for shard in range(tp):
+            ends = {start + shard, start + (pp - 1) * tp + shard}
+            groups.append(sorted(ends))
+    return sorted(groups)
+
+
+@answers.wrong("order_assumed")
+def first_dimension_fastest(mesh):
+    if "pp" not in mesh:
+        raise ValueError("pp is missing")
+    stride, groups = 1, {}
+    for dim, size in mesh.items():
+        if dim == "pp":
+            break
+        stride *= size
+    for rank in range(math.prod(mesh.values())):
+        stage = rank // stride % mesh["pp"]
+        if stage in (0, mesh["pp"] - 1):
+            groups.setdefault(rank - stage * stride, []).append(rank)
+    return sorted(groups.values())
+
+
+@answers.wrong(None)
+def three_dimensions_only(mesh):
+    if "pp" not in mesh:
+        raise ValueError("no pp in the mesh")
+    sizes = [mesh.get(dim, 1) for dim in ("dp", "pp", "tp")]
+    order = [dim for dim in mesh if dim in ("dp", "pp", "tp")]
+    groups = {}
+    for rank in range(math.prod(sizes)):
+        at, rest = {}, rank
+        for dim in reversed(order):
+            rest, at[dim] = divmod(rest, mesh[dim])
+        if at["pp"] in (0, mesh["pp"] - 1):
+            groups.setdefault((at.get("dp"), at.get("tp")), []).append(rank)
+    return sorted(groups.values())
+
+
+@answers.wrong(None, says="changes `mesh`")
+def popped(mesh):
+    groups = answers.reference()(mesh)
+    mesh.pop("pp")
+    return groups
+
+
+@answers.right
+def by_stride(mesh):
+    """The first and the last stage are (pp - 1) strides apart."""
+    if "pp" not in mesh:
+        raise ValueError('"pp" is missing')
+    dims = list(mesh)
+    stride = math.prod(mesh[dim] for dim in dims[dims.index("pp") + 1 :])
+    far = (mesh["pp"] - 1) * stride
+    firsts = [r for r in range(math.prod(mesh.values())) if r // stride % mesh["pp"] == 0]
+    return [[r, r + far] if far else [r] for r in firsts]
+
+
+@answers.right
+def by_coordinates(mesh):
+    if mesh.get("pp") is None:
+        raise ValueError("a mesh without pp")
+    groups, place = {}, list(mesh).index("pp")
+    for rank, at in enumerate(itertools.product(*(range(size) for size in mesh.values()))):
+        if at[place] == 0 or at[place] == mesh["pp"] - 1:
+            groups.setdefault(at[:place] + at[place + 1 :], []).append(rank)
+    return list(groups.values())
+
+
+@answers.right
+def selected(mesh):
+    if "pp" not in mesh.keys():  # noqa: SIM118
+        raise ValueError(f"pp must be one of {list(mesh)}")
+    grid = torch.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
+    place = list(mesh).index("pp")
+    first, last = grid.select(place, 0).flatten(), grid.select(place, -1).flatten()
+    if mesh["pp"] == 1:
+        return [[rank] for rank in first.tolist()]
+    return torch.stack((first, last), 1).tolist()
+
+
+@answers.right
+def a_dictionary_of_pairs(mesh):
+    """Follow each rank of the first stage to the last stage."""
+    try:
+        stages = mesh["pp"]
+    except KeyError:
+        raise ValueError("the dimension 'pp' is missing") from None
+    inner = 1
+    for dim, size in list(mesh.items())[::-1]:
+        if dim == "pp":
+            break
+        inner *= size
+    total = math.prod(mesh.values())
+    pairs = {r: r + inner * (stages - 1) for r in range(total) if (r // inner) % stages == 0}
+    return [list(dict.fromkeys(pair)) for pair in sorted(pairs.items())]
+
+
+answers.right_edit("a_list_of_tuples", (RETURN, f"[tuple(group) for group in {RETURN}]"))

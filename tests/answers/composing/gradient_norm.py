@@ -1,0 +1,158 @@
+"""Answers to `gradient_norm`."""
+
+import torch
+import torch.distributed as dist
+
+from parlab_staff.answers import Answers
+
+answers = Answers("gradient_norm")
+
+TERM = "gradient.float().square().sum() / c"
+REDUCE = "dist.all_reduce(squares, group=group)"
+ROOT = "return squares.sqrt()"
+REFUSE = "if len(copies) != len(gradients) or any(c < 1 for c in copies):"
+
+answers.edit("copies_unused", "copies_unused", (TERM, "gradient.float().square().sum()"))
+answers.edit("norms_divided", "norms_divided", (TERM, "(gradient.float().norm() / c) ** 2"))
+answers.edit("norms_divided", "gradients_divided", (TERM, "(gradient.float() / c).square().sum()"))
+answers.edit("multiplied", "multiplied", (TERM, "gradient.float().square().sum() * c"))
+answers.edit("norms_added", "root_too_early", (REDUCE, f"squares = squares.sqrt()\n    {REDUCE}"),
+    (ROOT, "return squares"))  # fmt: skip
+answers.edit("squared", "no_root", (ROOT, "return squares"))
+answers.edit("averaged", "averaged", (ROOT, "return (squares / group.size()).sqrt()"))
+answers.edit("in_16_bits", "norms_as_they_are", (TERM, "gradient.norm() ** 2 / c"))
+answers.edit("in_16_bits", "squares_as_they_are", (TERM, "gradient.square().sum() / c"))
+answers.edit("in_16_bits", "converted_too_late", (TERM, "gradient.square().float().sum() / c"))
+answers.edit("in_16_bits", "rounded_norms", (TERM, "gradient.norm().float().square() / c"))
+answers.edit(None, "whole_numbers", (" / c", " // c"))
+answers.edit("nothing_sent", "own_norm", (REDUCE, "pass"))
+answers.edit("default_group", "default_group", (REDUCE, "dist.all_reduce(squares)"))
+AGAIN = "dist.all_reduce(torch.ones(1), group=group)"
+answers.edit("sends_more", "twice", (REDUCE, f"{REDUCE}\n    {AGAIN}"))
+EARLY = "if not gradients:\n        return torch.zeros(())\n    "
+answers.edit(
+    "idle_left", "returns_early", ("squares = torch.zeros", f"{EARLY}squares = torch.zeros")
+)
+answers.edit("argument_changed", "in_place", (TERM, "gradient.square_().float().sum() / c"))
+answers.edit("argument_changed", "divided_in_place", (TERM, (
+    "gradient.div_(c**0.5).float().square().sum()")))  # fmt: skip
+answers.edit("wrong_shape", "one_dimension", (ROOT, "return squares.sqrt().view(1)"))
+answers.edit("wrong_dtype", "float64", (ROOT, "return squares.double().sqrt()"))
+answers.edit("wrong_type", "a_float", (ROOT, "return squares.sqrt().item()"))
+answers.edit("not_refused", "any_number_of_copies", (REFUSE, "if any(c < 1 for c in copies):"), (
+    ", strict=True", ""))  # fmt: skip
+answers.edit("not_refused", "any_copies", (REFUSE, "if len(copies) != len(gradients):"))
+answers.edit("not_refused", "negative_copies", ("c < 1 for", "c == 0 for"))
+answers.edit(
+    None,
+    "refused_too_late",
+    (REFUSE, f"{REFUSE}\n        {AGAIN}"),
+    says="sends something before it refuses",
+)
+answers.edit(None, "not_named", ('f"copies is {copies}: give', '"give'))
+
+
+@answers.wrong("sends_more")
+def gathered(gradients, copies, group):
+    """Gathers the sums instead of reducing them."""
+    check(gradients, copies)
+    mine = sum((g.float().square().sum() / c for g, c in pairs(gradients, copies)), torch.zeros(()))
+    every = torch.empty(group.size())
+    dist.all_gather_single(every, mine.view(1), group=group)
+    return every.sum().sqrt()
+
+
+@answers.wrong("sends_more")
+def two_numbers(gradients, copies, group):
+    check(gradients, copies)
+    sums = torch.zeros(3)
+    for g, c in pairs(gradients, copies):
+        sums[0] += g.float().square().sum() / c
+        sums[1] += 1
+    dist.all_reduce(sums, group=group)
+    return sums[0].sqrt()
+
+
+@answers.wrong("raises")
+def stacked(gradients, copies, group):
+    """Cannot stack an empty list."""
+    check(gradients, copies)
+    squares = torch.stack([g.float().square().sum() / c for g, c in pairs(gradients, copies)]).sum()
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt()
+
+
+def check(gradients, copies):
+    if len(gradients) != len(copies):
+        raise ValueError(f"{len(copies)} copies for {len(gradients)} gradients")
+    if copies and min(copies) < 1:
+        raise ValueError(f"copies has {min(copies)}")
+
+
+def pairs(gradients, copies):
+    return zip(gradients, copies, strict=True)
+
+
+@answers.right
+def vector_norms(gradients, copies, group):
+    check(gradients, copies)
+    squares = torch.zeros(1)
+    for g, c in pairs(gradients, copies):
+        squares += torch.linalg.vector_norm(g, dtype=torch.float32).square() / c
+    dist.all_reduce(squares, group=group)
+    return squares.sqrt().squeeze()
+
+
+@answers.right
+def in_double(gradients, copies, group):
+    """Adds in float64, which is one number, too."""
+    check(gradients, copies)
+    total = torch.zeros((), dtype=torch.float64)
+    for g, c in pairs(gradients, copies):
+        total += g.double().pow(2).sum() / c
+    dist.all_reduce(total, op=dist.ReduceOp.SUM, group=group)
+    return total.sqrt().float()
+
+
+@answers.right
+def one_vector(gradients, copies, group):
+    """Scales each gradient by the root of 1/c, and puts all into one vector."""
+    check(gradients, copies)
+    scaled = [g.float().flatten() / c**0.5 for g, c in pairs(gradients, copies)]
+    norm = torch.cat([torch.zeros(1), *scaled]).norm()
+    squares = norm * norm
+    dist.all_reduce(squares, group=group, async_op=True).wait()
+    return torch.sqrt(squares)
+
+
+@answers.right
+def dot_products(gradients, copies, group):
+    check(gradients, copies)
+    total = 0.0
+    for g, c in pairs(gradients, copies):
+        flat = g.reshape(-1).to(torch.float32)
+        total += torch.dot(flat, flat).item() / c
+    squares = torch.tensor(total)
+    dist.all_reduce(squares, group=group)
+    return squares**0.5
+
+
+@answers.right
+def alone_without_a_call(gradients, copies, group):
+    check(gradients, copies)
+    terms = [g.float().pow(2).sum().div(c) for g, c in pairs(gradients, copies)]
+    squares = torch.stack(terms).sum() if terms else torch.tensor(0.0)
+    if group.size() > 1:
+        dist.all_reduce(squares, group=group)
+    return squares.sqrt_()
+
+
+@answers.right
+def mean_of_many(gradients, copies, group):
+    """Multiplies by the number of ranks, since the library averages."""
+    check(gradients, copies)
+    mine = torch.zeros(())
+    for g, c in pairs(gradients, copies):
+        mine += g.float().square().sum() * (group.size() / c)
+    dist.all_reduce(mine, group=group)
+    return (mine / group.size()).sqrt()

@@ -1,0 +1,159 @@
+"""Answers to `random_seeds`."""
+
+import hashlib
+import math
+import random
+
+import numpy as np
+import torch
+
+from parlab_staff.answers import Answers
+
+answers = Answers("random_seeds")
+
+KEY = "(*key, seed, layer)"
+WEIGHTS = 'hashed("weights")'
+REPLICATED = 'hashed("replicated", at["dp"])'
+SHARDED = 'hashed("sharded", at["dp"], at["tp"])'
+NUMBER = 'int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") // 2'
+IN_MESH = "if not 0 <= rank < math.prod(mesh.values()):"
+
+answers.edit("of_rank", "weights_of_each_rank", (WEIGHTS, 'hashed("weights", rank)'))
+answers.edit("of_rank", "weights_of_each_shard", (WEIGHTS, 'hashed("weights", at["tp"])'))
+answers.edit("of_mesh", "weights_of_the_mesh", (WEIGHTS, 'hashed("weights", mesh["tp"])'))
+answers.edit("of_group", "replicated_on_each_rank", (REPLICATED, 'hashed("replicated", rank)'))
+answers.edit(
+    "of_group", "replicated_on_each_stage", (REPLICATED, 'hashed("replicated", at["dp"], at["pp"])')
+)
+answers.edit("of_stage", "sharded_by_rank", (SHARDED, 'hashed("sharded", rank)'))
+answers.edit("of_process", "hash_of_a_text", (NUMBER, "hash(text) % 2**63"))
+answers.edit("shards_alike", "sharded_by_replica", (SHARDED, 'hashed("sharded", at["dp"])'))
+answers.edit("replicas_alike", "sharded_by_shard", (SHARDED, 'hashed("sharded", at["tp"])'))
+answers.edit("replicas_alike", "same_dropout_everywhere", (REPLICATED, 'hashed("replicated")'))
+answers.edit("layers_alike", "no_layer", (KEY, "(*key, seed)"))
+answers.edit("seed_unused", "no_seed", (KEY, "(*key, layer)"))
+answers.edit("purposes_alike", "no_purpose", (KEY, "(*(key[1:] or [0]), seed, layer)"))
+ON_ONE_RANK = f"{SHARDED} if mesh['tp'] > 1 else {REPLICATED}"
+answers.edit("purposes_alike", "without_shards", (SHARDED, ON_ONE_RANK))
+answers.edit("sums_collide", "added_and_hashed", (KEY, "(*key, seed + layer)"))
+answers.edit("sums_collide", "no_separator", ('" ".join', '"".join'))
+answers.edit(
+    "low_bits", "high_bits", (NUMBER, f"({NUMBER}) // 2**32 * 2**32")
+)  # fmt: skip
+answers.edit(None, "too_large", (" // 2", ""), says="which is not in [0, 2⁶³)")
+answers.edit("not_refused", "no_upper_bound", (IN_MESH, "if rank < 0:"), (
+    "np.unravel_index(rank,", "np.unravel_index(rank % math.prod(mesh.values()),"))  # fmt: skip
+answers.edit("not_refused", "no_lower_bound", (IN_MESH, "if rank >= math.prod(mesh.values()):"), (
+    "np.unravel_index(rank,", "np.unravel_index(rank % math.prod(mesh.values()),"))  # fmt: skip
+answers.edit(None, "not_named", (
+    'f"rank {rank} is not in the mesh {dict(mesh)}"', 'f"{rank} is not in the mesh"'))  # fmt: skip
+answers.edit("of_group", "usual_order", ("np.unravel_index(rank, tuple(mesh.values()))", (
+    'np.unravel_index(rank, (mesh["dp"], mesh["pp"], mesh["tp"]))')))  # fmt: skip
+
+
+def at(rank, mesh):
+    """Return the coordinates of a rank."""
+    coordinates = {}
+    for dim in reversed(mesh):
+        rank, coordinates[dim] = divmod(rank, mesh[dim])
+    if rank:
+        raise ValueError("rank is not in the mesh")
+    return coordinates
+
+
+@answers.wrong("sums_collide")
+def added(seed, layer, rank, mesh):
+    """Adds everything, as many do."""
+    here, far = at(rank, mesh), 10**9
+    replicated = far + seed + layer + here["dp"]
+    return seed + layer, replicated, 2 * far + seed + layer + here["dp"] * mesh["tp"] + here["tp"]
+
+
+@answers.wrong("low_bits")
+def shifted(seed, layer, rank, mesh):
+    here = at(rank, mesh)
+    number = (seed << 40) + (layer << 20)
+    return number, number + 1 + here["dp"], number + 100_001 + here["dp"] * mesh["tp"] + here["tp"]
+
+
+@answers.wrong("sums_collide")
+def too_small_strides(seed, layer, rank, mesh):
+    """Leaves room for 100 layers only."""
+    here = at(rank, mesh)
+    number = (seed * 100 + layer) * 300_000
+    return number, number + 1 + here["dp"], number + 100_001 + here["dp"] * mesh["tp"] + here["tp"]
+
+
+@answers.wrong("global_generator")
+def global_generator(seed, layer, rank, mesh):
+    here, numbers = at(rank, mesh), []
+    for key in ("w",), ("r", here["dp"]), ("s", here["dp"], here["tp"]):
+        random.seed(f"{key} {seed} {layer}")
+        numbers.append(random.getrandbits(63))
+    return tuple(numbers)
+
+
+@answers.wrong("wrong_type")
+def numpy_numbers(seed, layer, rank, mesh):
+    return tuple(np.int64(number) for number in answers.reference()(seed, layer, rank, mesh))
+
+
+@answers.wrong("wrong_type")
+def tensors(seed, layer, rank, mesh):
+    return tuple(torch.tensor(number) for number in answers.reference()(seed, layer, rank, mesh))
+
+
+@answers.wrong(None)
+def counted(seed, layer, rank, mesh):
+    """Counts its calls."""
+    counted.calls = getattr(counted, "calls", 0) + 1
+    return tuple(n // 2 + counted.calls for n in answers.reference()(seed, layer, rank, mesh))
+
+
+@answers.right
+def counted_combinations(seed, layer, rank, mesh):
+    """Gives each combination its own number, with room for all layers and ranks."""
+    here = at(rank, mesh)
+    number = (seed * 1000 + layer) * 300_000
+    sharded = number + 200_000 + here["dp"] * mesh["tp"] + here["tp"]
+    return number, number + 100_000 + here["dp"], sharded
+
+
+@answers.right
+def own_generator(seed, layer, rank, mesh):
+    here = at(rank, mesh)
+    keys = ("weights",), ("replicated", here["dp"]), ("sharded", here["dp"], here["tp"])
+    return tuple(random.Random(f"{key} of {layer} in {seed}").getrandbits(63) for key in keys)
+
+
+@answers.right
+def seed_sequence(seed, layer, rank, mesh):
+    here = at(rank, mesh)
+    keys = (1, 0, 0), (2, here["dp"], 0), (3, here["dp"], here["tp"])
+    states = (
+        np.random.SeedSequence((*key, seed, layer)).generate_state(1, np.uint64) for key in keys
+    )
+    return tuple(int(state[0] >> np.uint64(1)) for state in states)
+
+
+@answers.right
+def hash_of_numbers(seed, layer, rank, mesh):
+    """Python's hash of numbers is the same in every process."""
+    if rank < 0 or rank >= math.prod(mesh.values()):
+        raise ValueError(f"rank={rank}: the mesh has {math.prod(mesh.values())}")
+    here = at(rank, mesh)
+    keys = [(1, seed, layer), (2, seed, layer, here["dp"])]
+    keys.append((3, seed, layer, here["dp"], here["tp"]))
+    return tuple(hash(key) % 2**63 for key in keys)
+
+
+@answers.right
+def one_hash(seed, layer, rank, mesh):
+    """Takes three numbers from one digest, and blake2 for it."""
+    here = at(rank, mesh)
+
+    def digest(*key):
+        return hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
+
+    keys = [["w"], ["r", here["dp"]], ["s", here["tp"], here["dp"]]]
+    return [int.from_bytes(digest(seed, layer, *key), "little") for key in keys]

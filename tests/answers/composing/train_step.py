@@ -1,0 +1,120 @@
+"""Answers to `train_step`."""
+
+import torch
+import torch.distributed as dist
+
+from parlab_staff.answers import Answers
+
+answers = Answers("train_step")
+
+ZERO = "    adam.gradient.zero_()\n"
+TIED = """\
+    if stage.embedding is not None:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+"""
+UPDATE = "    zero_step(adam, groups)\n"
+LOSS = '    dist.all_reduce(loss, group=groups["all"])\n'
+COPIES = '(groups["dp"].size() * groups["tp"].size())'
+
+answers.edit("gradients_kept", "gradients_kept", (ZERO, ""))
+answers.edit("gradients_kept", "zeroed_at_the_end", (ZERO, ""), (UPDATE, UPDATE + ZERO))
+answers.edit("gradients_kept", "only_the_shard", (ZERO, "    adam.shard.grad.zero_()\n"))
+answers.edit("gradients_detached", "zero_grad", (ZERO, "    stage.zero_grad()\n"))
+answers.edit("gradients_detached", "new_gradient", (
+    TIED,
+    "    if stage.embedding is not None:\n"
+    "        total = stage.embedding.grad.clone()\n"
+    '        dist.all_reduce(total, group=groups["embedding"])\n'
+    "        stage.embedding.grad = total\n",
+))  # fmt: skip
+answers.edit("tied_not_summed", "tied_not_summed", (TIED, ""))
+answers.edit("tied_not_summed", "tied_too_late", (TIED + UPDATE, UPDATE + TIED))
+answers.edit("tied_averaged", "tied_averaged", (
+    TIED,
+    TIED + '        stage.embedding.grad /= groups["embedding"].size()\n',
+))  # fmt: skip
+answers.edit("tied_averaged", "tied_average_op", (
+    TIED,
+    TIED.replace("embedding.grad,", "embedding.grad, dist.ReduceOp.AVG,"),
+))  # fmt: skip
+answers.edit(None, "tied_over_all", (TIED, TIED.replace('"embedding"', '"dp"')))
+answers.edit(None, "tied_over_all_ranks", (TIED, TIED.replace('"embedding"', '"all"')))
+answers.edit("raises", "middle_stages", (
+    TIED, '    dist.all_reduce(stage.embedding.grad, group=groups["embedding"])\n'
+))  # fmt: skip
+answers.edit("calls", "no_update", (UPDATE, ""))
+answers.edit("calls", "two_updates", (UPDATE, UPDATE + UPDATE))
+answers.edit("replica_loss", "loss_over_pp", (
+    LOSS, '    dist.all_reduce(loss, group=groups["pp"])\n'
+), (" / " + COPIES, ""))  # fmt: skip
+answers.edit("loss_not_shared", "loss_over_dp", (
+    LOSS, '    dist.all_reduce(loss, group=groups["dp"])\n'
+), (COPIES, 'groups["dp"].size()'))  # fmt: skip
+answers.edit("copies_in_loss", "copies_of_tp", (COPIES, 'groups["dp"].size()'))
+answers.edit("copies_in_loss", "mean_of_all", (COPIES, 'groups["all"].size()'))
+answers.edit("copies_in_loss", "sum", (" / " + COPIES, ""))
+answers.edit("tied_traffic", "tied_twice", (
+    TIED,
+    TIED + TIED.split("\n")[1] + "\n"
+    '        stage.embedding.grad /= groups["embedding"].size()\n',
+))  # fmt: skip
+answers.edit("wrong_type", "tensor", (f"loss.item() / {COPIES}", f"loss / {COPIES}"))
+answers.edit("default_group", "default_group", (LOSS, "    dist.all_reduce(loss)\n"))
+
+
+@answers.right
+def dimension_by_dimension(stage, adam, tokens_MbS, targets_MbS, groups, pipeline_pass, zero_step):
+    """The loss of a pipeline, and then the mean over the replicas."""
+    torch.zero_(adam.gradient)
+    loss = pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])
+    dist.broadcast(loss, group=groups["pp"], group_src=groups["pp"].size() - 1)
+    dist.all_reduce(loss, group=groups["dp"])
+    if "embedding" in groups and groups["embedding"].size() > 1:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+    zero_step(adam, groups)
+    return float(loss / groups["dp"].size())
+
+
+@answers.right
+def zeroed_by_parameter(stage, adam, tokens_MbS, targets_MbS, groups, pipeline_pass, zero_step):
+    for parameter in stage.parameters():
+        parameter.grad.zero_()
+    loss = pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])
+    if stage.first or stage.last:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+    copies = groups["dp"].size() * groups["tp"].size()
+    zero_step(adam, groups)
+    total = (loss / copies).double()
+    dist.all_reduce(total, group=groups["all"])
+    return total.item()
+
+
+@answers.right
+def overlapped(stage, adam, tokens_MbS, targets_MbS, groups, pipeline_pass, zero_step):
+    """The loss travels during the update."""
+    stage.zero_grad(set_to_none=False)
+    loss = pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])
+    loss = loss * (groups["pp"].size() / groups["all"].size())
+    work = dist.all_reduce(loss, group=groups["all"], async_op=True)
+    if stage.embedding is not None:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+    work.wait()
+    zero_step(adam, groups)
+    return loss.item()
+
+
+@answers.right
+def gathered(stage, adam, tokens_MbS, targets_MbS, groups, pipeline_pass, zero_step):
+    """All losses, of which only the last stages' count."""
+    adam.gradient.fill_(0)
+    loss = pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])
+    every = [torch.zeros_like(loss) for _ in range(groups["all"].size())]
+    dist.all_gather(every, loss, group=groups["all"])
+    losses = [one.item() for one in every if one.item() > 0]
+    if stage.embedding is not None:
+        dist.all_reduce(stage.embedding.grad, group=groups["embedding"])
+    zero_step(adam, groups)
+    return sum(losses) / len(losses)
+
+
+answers.right_edit("loss_first", (LOSS, ""), (TIED, LOSS + TIED))

@@ -1,0 +1,135 @@
+"""Answers to `zero_step`."""
+
+import torch
+import torch.distributed as dist
+
+from parlab_staff.answers import Answers
+
+answers = Answers("zero_step")
+
+REDUCE = "    dist.reduce_scatter_single(gradient, adam.gradient, group=dp)\n"
+MEAN = "    gradient /= dp.size()\n"
+NORM = '    norm = gradient_norm(adam.parts, adam.copies, groups["all"])\n'
+CLIP = """\
+    if norm > max_norm:
+        gradient *= max_norm / norm
+"""
+STEP = "    adam.optimizer.step()\n"
+GATHER = "    dist.all_gather_single(adam.flat, adam.shard.detach(), group=dp)\n"
+
+answers.edit("summed", "sum", (MEAN, ""))
+answers.edit("summed", "averaged_too_late", (MEAN, ""), (STEP, MEAN + STEP))
+answers.edit("not_averaged", "norm_first", (REDUCE + MEAN, ""), (NORM, NORM + REDUCE + MEAN))
+answers.edit("norm_of_part", "norm_over_replicas", ('groups["all"]', "dp"))
+answers.edit("norm_of_part", "norm_over_tensor_parallel", ('groups["all"]', 'groups["tp"]'))
+answers.edit("norm_of_part", "own_norm", (NORM, "    norm = gradient.norm()\n"))
+answers.edit("copies_ignored", "copies_ignored", ("adam.copies", "[1] * len(adam.parts)"))
+answers.edit("clipped_norm", "clipped_norm", (
+    "    return norm\n", "    return norm.clamp(max=max_norm)\n"
+))  # fmt: skip
+answers.edit("not_clipped", "not_clipped", (CLIP, ""))
+answers.edit("not_clipped", "clipped_after_the_step", (CLIP + STEP, STEP + CLIP))
+answers.edit("lengthened", "always_scaled", (CLIP, "    gradient *= max_norm / (norm + 1e-12)\n"))
+answers.edit("not_a_number", "zero_by_zero", (
+    CLIP, "    gradient *= norm.clamp(max=max_norm) / norm\n"
+))  # fmt: skip
+answers.edit("not_gathered", "not_gathered", (GATHER, ""))
+answers.edit("memory_replaced", "new_flat", (
+    GATHER,
+    "    adam.flat = torch.empty_like(adam.flat)\n" + GATHER,
+))  # fmt: skip
+answers.edit("memory_replaced", "new_gradient", (
+    MEAN, "    adam.shard.grad = gradient = gradient / dp.size()\n"
+))  # fmt: skip
+answers.edit("norm_calls", "twice", (NORM, NORM + NORM))
+answers.edit("norm_calls", "own_formula", (
+    NORM,
+    "    norm = sum(g.square().sum() / c for g, c in zip(adam.parts, adam.copies))\n"
+    '    dist.all_reduce(norm, group=groups["all"])\n'
+    "    norm = norm.sqrt()\n",
+))  # fmt: skip
+answers.edit(None, "no_step", (STEP, ""))
+answers.edit(None, "two_steps", (STEP, STEP + STEP))
+answers.edit("default_group", "default_group", (", group=dp)\n" + MEAN, ")\n" + MEAN))
+
+
+@answers.wrong("sends_more")
+def all_reduced(adam, groups, max_norm, gradient_norm):
+    dist.all_reduce(adam.gradient, group=groups["dp"])
+    adam.gradient /= groups["dp"].size()
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    adam.shard.grad *= (max_norm / norm).clamp(max=1.0)
+    adam.optimizer.step()
+    dist.all_gather_single(adam.flat, adam.shard.detach(), group=groups["dp"])
+    return norm
+
+
+@answers.right
+def like_torch(adam, groups, max_norm, gradient_norm):
+    """The factor of `clip_grad_norm_`, which has a small number below."""
+    group = groups["dp"]
+    dist.reduce_scatter_tensor(adam.shard.grad, adam.gradient, group=group)
+    adam.shard.grad.div_(group.size())
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    adam.shard.grad.mul_(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+    adam.optimizer.step()
+    dist.all_gather_into_tensor(adam.flat, adam.shard.data, group=group)
+    return norm
+
+
+@answers.right
+def divided_first(adam, groups, max_norm, gradient_norm):
+    adam.gradient /= groups["dp"].size()
+    received = torch.empty_like(adam.shard.grad)
+    dist.reduce_scatter_single(received, adam.gradient, group=groups["dp"])
+    adam.shard.grad.copy_(received)
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    if norm.item() >= max_norm:
+        adam.shard.grad.copy_(received * max_norm / norm)
+    adam.optimizer.step()
+    with torch.no_grad():
+        dist.all_gather_single(adam.flat, adam.shard, group=groups["dp"])
+    return norm
+
+
+@answers.right
+def lists(adam, groups, max_norm, gradient_norm):
+    """Lists of parts instead of one tensor; nothing is sent if there is one replica."""
+    dp = groups["dp"]
+    if dp.size() > 1:
+        room = torch.empty_like(adam.shard)
+        dist.reduce_scatter(room.detach(), list(adam.gradient.chunk(dp.size())), group=dp)
+        adam.shard.grad.copy_(room.detach() / dp.size())
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    factor = 1.0 if float(norm) <= max_norm else max_norm / float(norm)
+    adam.shard.grad *= factor
+    adam.optimizer.step()
+    if dp.size() > 1:
+        dist.all_gather(list(adam.flat.chunk(dp.size())), adam.shard.detach(), group=dp)
+    return norm
+
+
+@answers.right
+def started_early(adam, groups, max_norm, gradient_norm):
+    work = dist.reduce_scatter_single(
+        adam.shard.grad, adam.gradient, group=groups["dp"], async_op=True
+    )
+    work.wait()
+    for part in adam.parts:
+        part /= groups["dp"].size()
+    norm = gradient_norm(adam.parts, adam.copies, groups["all"])
+    if norm > max_norm:
+        for part in adam.parts:
+            part *= max_norm / norm
+    adam.optimizer.step()
+    gathered = adam.shard.detach().clone()
+    dist.all_gather_single(adam.flat, gathered, group=groups["dp"], async_op=True).wait()
+    return norm
+
+
+answers.right_edit("minimum", (
+    CLIP, "    gradient *= min(1.0, max_norm / norm) if norm else 1.0\n"
+))  # fmt: skip
+answers.right_edit("divided", (CLIP, "    gradient /= (norm / max_norm).clamp(min=1.0)\n"))
+# A norm of 0 makes a factor of infinity, which becomes 1.
+answers.right_edit("clamped", (CLIP, "    gradient *= (max_norm / norm).clamp(max=1.0)\n"))
