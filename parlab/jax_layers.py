@@ -17,7 +17,8 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "JAX is not installed here, and part D of lab 10 needs it. Run `pip install "
-        "'jax>=0.10,<0.11'`, and restart the ranks. Or skip part D: nothing else depends on it"
+        "'jax>=0.10,<0.11'`, and restart the ranks. Or skip part D: nothing else depends on it",
+        name="jax",
     ) from error
 
 import jax.numpy as jnp
@@ -126,6 +127,12 @@ def parts(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[list[int
     ]
 
 
+def random_arrays(sizes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Draw float32 arrays of these sizes, the same in each call."""
+    draw = np.random.default_rng(0)
+    return {name: draw.standard_normal(size, np.float32) / 4 for name, size in sizes.items()}
+
+
 def shapes(sizes: Mapping[str, tuple[int, ...]]) -> dict[str, jax.ShapeDtypeStruct]:
     """Describe float32 arrays of these sizes to the compiler, without numbers."""
     return {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in sizes.items()}
@@ -141,9 +148,10 @@ class Collective(NamedTuple):
 
 OPERATIONS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (\([^)]*\)|\S+) ({OPERATIONS})(?:-start)?\((.*)")
+_ORDER = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"  # `[2,2]T(1,0)`: 0 … 3 as rows, and then transposed
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
-_COUNTED = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_OF_MESH = re.compile(r"replica_groups=mesh\[([^]]*)\] \{([^}]*)\}")
+_COUNTED = re.compile(rf"replica_groups=\[([\d,]+)\]<={_ORDER}")
+_OF_MESH = re.compile(rf"replica_groups=mesh\[([^]]*)\](?:, device_ids=\({_ORDER}\))? \{{(.*?)\}}")
 
 
 def collectives(program: jax.stages.Compiled) -> list[Collective]:
@@ -155,24 +163,29 @@ def collectives(program: jax.stages.Compiled) -> list[Collective]:
 
 
 def _groups(text: str) -> list[list[int]]:
-    """Read one of three forms of the groups 0, 2 and 1, 3:
+    """Read the groups 0, 2 and 1, 3 in one of three forms.
 
-    `{{0,2},{1,3}}`, or `[2,2]<=[2,2]T(1,0)` (0 … 3 in the second shape, transposed, and reshaped
-    into the first one), or `mesh['a'=2,'b'=2] {'a'}` (members differ only in `a`).
+    `{{0,2},{1,3}}`, or `[2,2]<=[2,2]T(1,0)` (two groups of two, in an order), or
+    `mesh['a'=2,'b'=2] {'a'}` (members differ only in `a`), perhaps with an order of the devices.
     """
     if listed := _LISTED.search(text):
         return [_numbers(group) for group in re.findall(r"\{([\d,]*)\}", listed[1])]
     if counted := _COUNTED.search(text):
-        result, shape, order = (_numbers(part or "") for part in counted.groups())
-        numbers = np.arange(math.prod(shape)).reshape(shape)
-        return numbers.transpose(order or range(len(shape))).reshape(result).tolist()
+        shape, *order = counted.groups()
+        return _ordered(*order).reshape(_numbers(shape)).tolist()
     if of_mesh := _OF_MESH.search(text):
-        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", of_mesh[1])}
-        inside = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", of_mesh[2])]
-        numbers = np.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
-        numbers = np.moveaxis(numbers, inside, range(-len(inside), 0))
-        return numbers.reshape(-1, math.prod(numbers.shape[-len(inside) :])).tolist()
+        mesh, *order, inside = of_mesh.groups()
+        sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
+        axes = [list(sizes).index(name) for name in re.findall(r"'(\w+)'", inside)]
+        devices = _ordered(*order) if order[0] else np.arange(math.prod(sizes.values()))
+        devices = np.moveaxis(devices.reshape(tuple(sizes.values())), axes, range(-len(axes), 0))
+        return devices.reshape(-1, math.prod(devices.shape[-len(axes) :])).tolist()
     return []
+
+
+def _ordered(shape: str, order: str | None) -> np.ndarray:
+    numbers = np.arange(math.prod(_numbers(shape))).reshape(_numbers(shape))
+    return numbers.transpose(_numbers(order)) if order else numbers
 
 
 def _numbers(text: str) -> list[int]:

@@ -1709,7 +1709,6 @@ if rank == 0:
 
 # %%
 # %%px --timeout 60
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -1722,13 +1721,10 @@ from jax.sharding import PartitionSpec as P
 # %%px --targets 0
 jax_mesh = jax_layers.make_mesh({"dp": 2, "tp": 2})
 for spec in (P("dp"), P(None, "tp"), P("dp", "tp"), P()):
-    parts = NamedSharding(jax_mesh, spec).devices_indices_map((8, 6))
+    parts = jax_layers.parts(NamedSharding(jax_mesh, spec), (8, 6))
     print(f"{spec}:")
-    for device_of_mesh, (rows, columns) in parts.items():
-        rows, columns = rows.indices(8), columns.indices(6)
-        print(
-            f"    device {device_of_mesh.id}: rows {rows[0]} to {rows[1] - 1}, columns {columns[0]} to {columns[1] - 1}"
-        )
+    for number, (rows, columns) in enumerate(parts):
+        print(f"    device {number}: array[{rows[0]}:{rows[1]}, {columns[0]}:{columns[1]}]")
 
 # %% [markdown]
 # ## 10. The shardings of an MLP
@@ -1843,15 +1839,12 @@ check.show_values(
 
 # %%
 # %%px --targets 0 --timeout 60
-draw = np.random.default_rng(0)
-mlp_arrays = {"x": (4, 16, 32), "w1": (32, 128), "b1": (128,), "w2": (128, 32), "b2": (32,)}
-mlp_arrays = {
-    name: draw.standard_normal(shape, np.float32) / 4 for name, shape in mlp_arrays.items()
-}
+mlp_sizes = {"x": (4, 16, 32), "w1": (32, 128), "b1": (128,), "w2": (128, 32), "b2": (32,)}
+mlp_arrays = jax_layers.random_arrays(mlp_sizes)
 shardings = mlp_shardings(jax_mesh)
 program = jax_layers.compile_sharded(jax_layers.mlp, mlp_arrays, shardings)
-for name, array in mlp_arrays.items():
-    print(f"{name} {array.shape}: each device holds {shardings[name].shard_shape(array.shape)}")
+for name, size in mlp_sizes.items():
+    print(f"{name} {size}: each device holds {shardings[name].shard_shape(size)}")
 x, w1, b1, w2, b2 = map(torch.from_numpy, mlp_arrays.values())
 right = torch.nn.functional.gelu(x @ w1 + b1) @ w2 + b2
 y = torch.from_numpy(np.array(program(*mlp_arrays.values())))
@@ -1972,7 +1965,7 @@ def attention_refused(sizes, heads):
 
 
 check.show_values(
-    split=attention_parts({"tp": 2, "cp": 1, "dp": 2}, 12, 4),
+    split=attention_parts({"tp": 2, "cp": 1, "dp": 2}, 6, 2),
     whole=attention_parts({"cp": 1, "tp": 4, "dp": 1}, 8, 2),
     one=attention_parts({"dp": 4, "tp": 1}, 3, 3),
     refused=[
@@ -1993,28 +1986,30 @@ check.show_values(
 
 # %%
 # %%px --targets 0 --timeout 60
-attention_arrays = {
+keys_sizes = (32, 2, 4)  # hidden, heads, head size
+attention_sizes = {
     "x": (4, 16, 32),
     "wq": (32, 8, 4),
-    "wk": (32, 2, 4),
-    "wv": (32, 2, 4),
+    "wk": keys_sizes,
+    "wv": keys_sizes,
     "wo": (8, 4, 32),
 }
-attention_arrays = {
-    name: draw.standard_normal(shape, np.float32) / 4 for name, shape in attention_arrays.items()
-}
+attention_arrays = jax_layers.random_arrays(attention_sizes)
 x, wq, wk, wv, wo = map(torch.from_numpy, attention_arrays.values())
 q, k, v = (torch.einsum("bsh,had->basd", x, weight) for weight in (wq, wk, wv))
 right = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 right = torch.einsum("basd,adh->bsh", right, wo)
+
+# %%
+# %%px --targets 0 --timeout 60
 for sizes in ({"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}):
     shardings = attention_shardings(jax_layers.make_mesh(sizes), 8, 2)
     program = jax_layers.compile_sharded(jax_layers.attention, attention_arrays, shardings)
     y = torch.from_numpy(np.array(program(*attention_arrays.values())))
     print(f"{sizes}: PyTorch computes the same: {torch.allclose(y, right, rtol=1e-4, atol=1e-4)}")
     for name in ("wq", "wk", "wo"):
-        held = shardings[name].shard_shape(attention_arrays[name].shape)
-        print(f"    {name} {attention_arrays[name].shape}: each device holds {held}")
+        held = shardings[name].shard_shape(attention_sizes[name])
+        print(f"    {name} {attention_sizes[name]}: each device holds {held}")
     print("   ", *jax_layers.collectives(program))
 
 # %% [markdown]

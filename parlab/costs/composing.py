@@ -29,20 +29,10 @@ TABLE_1_SETTINGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Recompute:
-    """How often a step runs parts of a layer: forward, recomputation, and backward passes.
-
-    A backward pass takes two forward passes' FLOP. Each pass with all layers has two all-reduces.
-    """
-
-    name: str
-    forwards: int  # a step's FLOP, over those of a forward pass
-    passes: int  # that read and write activations
-
-
-FULL = Recompute("full", 4, 3)  # keep the inputs of layers, and run each layer's forward pass again
-SELECTIVE = Recompute("selective", 3, 2)  # compute only attention's scores again
+# With full recomputation, as in the paper, a layer's forward pass runs twice. The backward pass has
+# twice the FLOP of a forward pass.
+FORWARDS = 4  # FLOP of a step, over those of a forward pass
+PASSES = 3  # that read and write activations, and that have two all-reduces
 
 
 @dataclass(frozen=True)
@@ -68,23 +58,10 @@ def parameters(model: Model) -> float:
     return 12 * l * h**2 * (1 + 13 / (12 * h) + (model.vocabulary + model.sequence) / (12 * l * h))
 
 
-def step_flop(model: Model, recompute: Recompute = FULL) -> float:
-    """Return the FLOP of a step; with full recomputation 96Bslh²(1 + s/(6h) + V/(16lh)), eq. 3."""
+def step_flop(model: Model) -> float:
+    """Return the FLOP of a step, 96Bslh²(1 + s/(6h) + V/(16lh)), equation 3."""
     logits = 6.0 * model.activation_numbers(model.batch) * model.vocabulary
-    again = 4.0 * model.sequence * model.activation_numbers(model.batch)
-    attention = 0.0 if recompute is FULL else model.layers * again
-    return recompute.forwards * model.layers * model.layer_flop(model.batch) + attention + logits
-
-
-def training_seconds(model: Model, tokens: float, devices: int, flop_per_second: float) -> float:
-    """Return the seconds to train on `tokens` at this rate of each device (section 5.1)."""
-    steps = tokens / (model.batch * model.sequence)
-    return steps * step_flop(model) / (devices * flop_per_second)
-
-
-def bubble_by_tensor(ranks: int, tensor: int, micro_batches: int) -> float:
-    """Return the bubble of n ranks in a replica, t of them for each layer: (n/t − 1)/m."""
-    return (ranks / tensor - 1) / micro_batches
+    return FORWARDS * model.layers * model.layer_flop(model.batch) + logits
 
 
 def best_micro_batch(fixed: float, each: float, samples: float, stages: int) -> float:
@@ -102,28 +79,21 @@ def step_parts(
     *,
     memory_bandwidth: float = A100_MEMORY_BANDWIDTH,
     chunks: int = 1,
-    recompute: Recompute = FULL,
 ) -> Parts:
-    """Return the seconds of a step by cause. The embedding is spread evenly over the stages.
+    """Return the seconds of a step by cause, with full recomputation.
 
     A rank's passes of one micro-batch take T. A step takes (m + (p − 1)/v)·T, the messages between
-    stages that nothing hides, and the reduce-scatter and all-gather of ZeRO's stage 1.
+    stages that it waits for, and the reduce-scatter and all-gather of ZeRO's stage 1. The FLOP of
+    the output layer and the embedding's parameters are spread evenly.
     """
     t, p, b = layout.tp, layout.pp, layout.micro_batch
-    m, numbers = layout.micro_batches(model), model.activation_numbers(b)
+    m, size = layout.micro_batches(model), ELEMENT_BYTES * model.activation_numbers(b)
     layers = model.layers / p
-    products = step_flop(model, recompute) * b / model.batch / (t * p) / cluster.flop_per_second
-    kept = activation_bytes(
-        Layer(b, model.sequence, model.hidden, model.heads),
-        t,
-        sequence_parallel=recompute is SELECTIVE,
-        recompute="none" if recompute is FULL else "selective",
-    )
+    products = step_flop(model) * b / model.batch / (t * p) / cluster.flop_per_second
+    kept = activation_bytes(Layer(b, model.sequence, model.hidden, model.heads), t)
     # Each of the passes reads these bytes once and writes them once.
-    elementwise = layers * 2 * recompute.passes * kept / memory_bandwidth
-    reduces = 2 * recompute.passes * layers
-    group, size = range(t), ELEMENT_BYTES * numbers
-    tensor = reduces * cluster.collective_seconds("all_reduce", size, group)
+    elementwise = layers * 2 * PASSES * kept / memory_bandwidth
+    tensor = 2 * PASSES * layers * cluster.collective_seconds("all_reduce", size, range(t))
     return Parts(
         products=m * products,
         elementwise=m * elementwise,
@@ -134,9 +104,9 @@ def step_parts(
     )
 
 
-def flop_rate(model: Model, layout: Layout, parts: Parts, recompute: Recompute = FULL) -> float:
+def flop_rate(model: Model, layout: Layout, parts: Parts) -> float:
     """Return the FLOP that a device computes per second of the step."""
-    return step_flop(model, recompute) / parts.total / layout.devices
+    return step_flop(model) / parts.total / layout.devices
 
 
 def _hops(micro_batches: int, stages: int) -> int:

@@ -24,7 +24,7 @@ PARTS = {
 }
 
 # The chart: places of its columns, and half of the height of a box.
-_QUESTION, _SECOND, _WIDTH, _LEAF, _END, _HALF = 2.5, 3.2, 2.3, 6.3, 12.0, 0.38
+_QUESTION, _SECOND, _WIDTH, _LEAF, _END, _HALF = 2.9, 3.5, 2.3, 6.5, 11.9, 0.38
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,11 @@ def test_a_rank_that_the_watchdog_saw_stuck_counts_as_stuck_even_if_its_call_end
 @pytest.mark.parametrize(
     ("other", "meaning"),
     [
-        (Ended("stuck", line="line 5: comm.Recv(y)"), "All wait to receive, so nobody sends"),
-        (Ended("returned"), "What the stuck ranks wait for, no rank that has returned will do"),
+        (
+            Ended("stuck", line="line 5: comm.Recv(y)"),
+            "All of them wait in a receive, so none sends",
+        ),
+        (Ended("returned"), "The stuck ranks wait for ranks that have already returned"),
     ],
 )
 def test_the_message_explains_why_ranks_wait(other: Ended, meaning: str) -> None:

@@ -139,7 +139,7 @@ def mistakes_leave_nothing_behind() -> None:
 
     reference = references()["ring_shift"]
     start = time.monotonic()
-    assert "All wait to receive" in message(check.ring_shift, waits)
+    assert "All of them wait in a receive" in message(check.ring_shift, waits)
     assert time.monotonic() - start < STUCK_SECONDS + 10
     assert message(check.ring_shift, sends_too_much)
     assert message(check.ring_shift, reference) == ""

@@ -19,10 +19,11 @@ DEADLINE = 300
 
 
 def test_every_chapter_has_an_example_and_names_it() -> None:
-    pages = numbered(ROOT / "book", ".md")
-    assert [page.stem for page in pages] == [file.stem for file in numbered(EXAMPLES, ".py")]
-    for page in pages:
-        assert f"examples/{page.stem}.py" in page.read_text(), page.name
+    pages = {page.stem: page.read_text("utf-8") for page in numbered(ROOT / "book", ".md")}
+    assert pages.keys() <= {file.stem for file in numbered(EXAMPLES, ".py")}
+    for file in numbered(EXAMPLES, ".py"):
+        naming = [text for stem, text in pages.items() if stem[:2] == file.stem[:2]]
+        assert len(naming) == 1 and f"examples/{file.name}" in naming[0], file.name
 
 
 @pytest.mark.timeout(DEADLINE + 60)
@@ -41,25 +42,30 @@ def documented(example: str) -> list[str]:
     return re.search(r"^    torchrun (.*)$", text, re.MULTILINE)[1].split()
 
 
-def without_name(command: list[str]) -> list[str]:
-    """Return a command that runs `command` where the machine's own name cannot be resolved.
+def renamed(command: list[str], name: str) -> list[str]:
+    """Return a command that runs `command` where the machine has another name.
 
     If this process may not create such a namespace, return the command unchanged.
     """
-    alone = 'ip link set lo up && hostname no-such-host && exec "$@"'
+    alone = f'ip link set lo up && hostname {name} && exec "$@"'
     unshare = ["unshare", "--user", "--map-root-user", "--net", "--uts", "sh", "-c", alone, "sh"]
     may = subprocess.run([*unshare, "true"], capture_output=True).returncode == 0
     return [*unshare, *command] if may else command
 
 
-def torchrun(ranks: int, example: str, *arguments: str, gpus: int = 0) -> str:
-    """Return the output of an example on `ranks` ranks, on a machine with rehearsed GPUs."""
+def torchrun(
+    ranks: int, example: str, *arguments: str, gpus: int = 0, host: str = "no-such-host"
+) -> str:
+    """Return the output of an example on `ranks` ranks, on a machine with rehearsed GPUs.
+
+    Without GPUs, the machine's own name is `host`. By default, it cannot be resolved.
+    """
     machine = rehearsal.environment(gpus, protect=example != "07_triton") if gpus else {}
     words = documented(example)
     words[words.index("--nproc-per-node") + 1] = str(ranks)
     command = [sys.executable, "-m", "torch.distributed.run", *words, *arguments]
     ran = subprocess.run(
-        command if gpus else without_name(command),
+        command if gpus else renamed(command, host),
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -246,8 +252,45 @@ def test_three_dimensions_learn_the_same_as_one_rank() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_jax_learns_the_same_on_two_processes_with_megatrons_collectives() -> None:
+    """JAX's Gloo looks up the machine's own name."""
+    losses = {}
+    layers, serial, data, tensor = 2, (1, 1), (2, 1), (2, 2)
+    collectives = {serial: 0, data: 1, tensor: 4 * layers}
+    for processes, ranks in collectives:
+        arguments = ["--steps=20", f"--tensor-parallel={ranks}"]
+        printed = torchrun(processes, "10_jax", *arguments, host="localhost")
+        losses[processes, ranks] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[processes, ranks]) == 2, printed  # process 0 alone prints
+        assert float(re.search(r": 1/([\d.]+)", printed)[1]) == pytest.approx(ranks, rel=0.02)
+        found = re.search(r"into a step: (.*)", printed)[1]
+        count = collectives[processes, ranks]
+        assert found == (f"{{'all-reduce': {count}}}" if count else "{}")
+    assert losses[serial][1] < losses[serial][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses[data] == pytest.approx(losses[serial], abs=1e-3)
+    assert losses[tensor] == pytest.approx(losses[serial], abs=1e-3)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(DEADLINE + 60)
+def test_a_remote_embedding_learns_like_one_in_the_same_process() -> None:
+    losses = {}
+    for processes in (1, 2):
+        printed = torchrun(processes, "10_rpc", "--steps=20")
+        losses[processes] = [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed)]
+        assert len(losses[processes]) == 2, printed  # process 0 alone prints
+        norms = [float(norm) for norm in re.findall(r"(0\.\d+)(?:,|$)", printed, re.MULTILINE)]
+        assert len(norms) == 2 * processes and min(norms) > 0, printed
+        held = re.findall(r"process_(\d) holds (\d+) rows", printed)
+        assert held == [(str(i), str(256 // processes)) for i in range(processes)], printed
+    assert losses[1][1] < losses[1][0] < 5.55  # a guess among 256 bytes costs ln 256
+    assert losses[2] == pytest.approx(losses[1], abs=1e-3)
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * DEADLINE + 60)
-@pytest.mark.parametrize("example", [file.stem for file in numbered(EXAMPLES, ".py")[1:]])
+@pytest.mark.parametrize("example", [page.stem for page in numbered(ROOT / "book", ".md")[1:]])
 def test_gpus_are_used_if_each_rank_can_have_one(example: str) -> None:
     """Two ranks with one GPU use the CPU, as if there were none. With two GPUs, they use these."""
     rehearsal.needed()

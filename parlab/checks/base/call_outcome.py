@@ -24,7 +24,7 @@ def unfinished(endings: dict[int, Ended], exercise: str) -> Finding | None:
     if named is None or named[1] == exercise:
         return observed("not done yet")
     return observed(
-        f"it calls exercise {named[1]}, which is not done yet: do that one first, or put "
+        f"it calls exercise {named[1]}, which is not done yet. Do that exercise first, or run "
         f'use_reference("{named[1]}") in a %%px cell'
     )
 
@@ -70,13 +70,13 @@ def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     """Yield explanations of why these ranks wait, if they are certain."""
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
     if len(stuck) < len(endings):
-        yield "What the stuck ranks wait for, no rank that has returned will do any more"
+        yield "The stuck ranks wait for ranks that have already returned"
         return
     doing = {name for ended in stuck for name in _METHOD.findall(ended.line)}
     if doing and doing <= {"Send", "send", "Ssend", "ssend"}:
         yield (
-            "All wait to send, so nobody receives: `Send` may return only when the receiver has "
-            "come. Small messages get away with it; here none does"
+            "All of them wait in a send, so none receives. A send may wait until its receiver has "
+            "called a receive. MPI often buffers small messages, but not in this check"
         )
     if doing and doing <= {"Recv", "recv"}:
-        yield "All wait to receive, so nobody sends"
+        yield "All of them wait in a receive, so none sends"

@@ -101,6 +101,7 @@ def check_of(
         @functools.wraps(requirements)
         def check(function: Callable[..., Any], *, seed: int | None = None) -> None:
             run = Check(requirements.__name__, function, seed)
+            run.uses_ranks = ranks != 1
             with lab_communicators_refuse():
                 verified = _run(requirements, run)
             tell_passed(run.key, verified)

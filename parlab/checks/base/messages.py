@@ -27,7 +27,7 @@ def no_pickles(trial: Trial) -> Finding | None:
     for rank, calls in enumerate(trial.calls):
         for call in calls:
             name = written(call)
-            if name[0].islower() and not name.startswith("c10d."):
+            if name[0].islower() and not call.api.startswith("c10d."):
                 return COMMON.pickles(rank=rank, name=name, right=name.capitalize())
     return None
 

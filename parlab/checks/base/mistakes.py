@@ -83,14 +83,14 @@ COMMON = Mistakes(
     ),
     no_wait=(
         "rank {rank} never waits for the request of its `{name}`. The message may not have been "
-        "sent or received until `Wait` returns"
+        "sent or received until a wait for it returns"
     ),
     unreadable=(
         "the check cannot read what the function returned or changed. Compare its form with what "
         "the exercise asks for. The error was {error}"
     ),
     returns_none="it returns None: is a `return` missing?",
-    returns_something="it returns {got}: nothing is asked for but {instead}",
+    returns_something="it returns {got}, but the exercise asks only for {instead}",
     wrong_type="{name} is {got}, expected {right}",
     wrong_shape="{name} has shape {got}, expected {right}",
     wrong_dtype="{name} has dtype {got}, expected {right}",

@@ -53,5 +53,5 @@ def first_wrong(
         got = predicted[name]
         if not is_number(got, right):
             ratio = f", {got / right:.3g} times {what}" if right else ""
-            return observed(f"{name}: you predicted {got}{ratio}, and that is not what happens")
+            return observed(f"{name}: you predicted {got}{ratio}, which is wrong")
     return None

@@ -47,7 +47,7 @@ def require_refusal(
         if not isinstance(error, ValueError):
             return observed(f"{prefix} raises {type(error).__name__}: {error}. Raise a ValueError")
         if not str(error):
-            return observed(f"{prefix} raises a ValueError without a text. Say what is wrong")
+            return observed(f"{prefix} raises a ValueError without a text. State what is wrong")
         if trial.calls[trial.rank]:
             return observed(f"{prefix} sends something before it refuses")
         return None

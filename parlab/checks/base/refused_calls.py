@@ -4,8 +4,8 @@ from parlab.checks.base.mistakes import COMMON, Finding
 
 REFUSED = "the default group refuses while a check runs"
 NO_MEMORY = "the storage behind a tensor is too small"
-FREED_BEFORE_WAIT = "it was never waited for, and its tensor's memory has been given up since"
-CHANGED_BEFORE_WAIT = "its tensor has changed since the call, and was still to be sent"
+FREED_BEFORE_WAIT = "it was never waited for, and the memory of its tensor has been freed"
+CHANGED_BEFORE_WAIT = "its tensor was changed before it was sent"
 NOT_CONTIGUOUS = "its tensor is not contiguous"
 _NULL_COMMUNICATOR = "MPI_ERR_COMM"
 _NO_DEFAULT_GROUP = "Default process group has not been initialized"

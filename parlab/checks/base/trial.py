@@ -68,7 +68,8 @@ class Trial:
         self.check, self.ranks, self.size = check, ranks, len(ranks)
         self._comm = comm
         self.rank = comm.rank if comm is not None else -1
-        self.situation = f"with {self.size} rank" + "s" * (self.size > 1)
+        counted = f"with {self.size} rank" + "s" * (self.size > 1)
+        self.situation = counted if check.uses_ranks else ""
         self.ledger = Ledger()
         check.trials_made += 1
         self._pauses = Pauses(check.seed, check.trials_made, self.rank) if pauses else no_pauses
@@ -109,7 +110,7 @@ class Trial:
 
     def add(self, *situation: str) -> None:
         """Add to the situation that later findings show: `trial.add(f"root {root}")`."""
-        self.situation = ", ".join([self.situation, *situation])
+        self.situation = _listed(self.situation, *situation)
 
     def cases(self, cases: Mapping[str, T], *, again: bool = True) -> Iterator[tuple[str, T]]:
         """Yield each case with its name: `for name, shape in trial.cases(SHAPES):`.
@@ -124,13 +125,13 @@ class Trial:
         """
         before = self.situation
         for name, case in cases.items():
-            self.situation = f"{before}, {name}"
+            self.situation = _listed(before, name)
             repeated = again and self.check.repeats_a_case
             self.check.repeats_a_case &= not again
             state = self.draw.getstate()
             yield name, case
             if repeated:
-                self.situation = f"{before}, {name}, again with other values"
+                self.situation = _listed(before, name, "again with other values")
                 with self.draw.other_values(state):
                     yield name, case
             self.situation = before
@@ -228,7 +229,8 @@ class Trial:
     def _with_situation(self, finding: Finding) -> Finding:
         """Return the finding with the situation and a hint at another possible cause."""
         text, separator, more = finding.text.partition("\n")
-        return replace(finding, text=f"{text} ({self.situation}){separator}{more}{self._hint()}")
+        situation = f" ({self.situation})" if self.situation else ""
+        return replace(finding, text=f"{text}{situation}{separator}{more}{self._hint()}")
 
     def _hint(self) -> str:
         names = global_names(self.check.function) & _LAB_NAMES.keys()
@@ -237,8 +239,8 @@ class Trial:
         name = min(names)
         right = (_GROUP_NAMES if self.check.takes_group else _LAB_NAMES)[name]
         return (
-            f"\nThe function reads the global `{name}`: use {right}, since the ranks "
-            "it is given need not be all of them, nor in the same order"
+            f"\nThe function reads the global `{name}`: use {right}, because the "
+            "function may get fewer ranks, or the same ranks in another order"
         )
 
     def _waited(self) -> Finding | None:
@@ -266,3 +268,7 @@ def _tried(requirement: Requirement) -> Finding | None:
         return requirement()
     except Exception as error:
         return COMMON.unreadable(error=f"{type(error).__name__}: {error}")
+
+
+def _listed(*situation: str) -> str:
+    return ", ".join(part for part in situation if part)

@@ -27,5 +27,11 @@ for _name, _other in UNBUFFERED.items():
 
 
 def written(call: Call) -> str:
-    """Return the method's name in the learner's code, which may call a synchronous send here."""
+    """Return the name of the call in the learner's code.
+
+    A checked communicator calls a synchronous send instead of a send. torch has one name of its own
+    for `dist.send` and `dist.isend`, and only the second one can leave something to wait for.
+    """
+    if call.api.startswith("c10d.") and call.end is None:
+        return f"dist.i{call.op}" if call.op in ("send", "recv") else f"dist.{call.op}"
     return _WRITTEN.get(call.api, call.api)

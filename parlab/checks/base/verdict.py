@@ -31,6 +31,7 @@ class Judge:
         rank, world_size: of the lab.
         seed: of `draw` and of the pauses before messages.
         draw: a random generator, in the same state on all ranks.
+        uses_ranks: whether the exercise uses several ranks, so that findings name their number.
         trials_made: how many trials were made, which the pauses depend on.
         takes_group: whether a trial on this rank has made a process group for the function.
         repeats_a_case: whether the next case of a trial will be tried twice.
@@ -43,6 +44,7 @@ class Judge:
         self.rank, self.world_size = comm.rank, comm.size
         self.seed = fresh_seed() if seed is None else seed
         self.draw = Draw(self.seed)
+        self.uses_ranks = True
         self.takes_group = False
         self.trials_made = 0
         self.repeats_a_case = True  # once

@@ -30,7 +30,7 @@ HIDDEN, HEAD_SIZE = 8, 4
 # The mesh, the number of heads, and the number of heads of keys and values.
 CASES = (
     ({"dp": 2, "tp": 2}, 8, 8),
-    ({"tp": 2, "dp": 2}, 8, 4),
+    ({"tp": 2, "dp": 2}, 6, 2),
     ({"dp": 1, "tp": 4}, 8, 2),
     ({"dp": 1, "tp": 4}, 12, 6),
     ({"dp": 2, "tp": 2}, 4, 1),

@@ -86,7 +86,7 @@ def one_sender_at_a_time(x, comm):
     return received
 
 
-@answers.wrong("does_not_end", says="All wait to send")
+@answers.wrong("does_not_end", says="wait in a send")
 def send_then_receive(x, comm):
     if len(x) != comm.size:
         raise ValueError("x has another number of rows than there are ranks")

@@ -25,6 +25,12 @@ answers.edit("inputs_split", "by_inputs", (WQ, f'"wq": {INPUTS}'), (KEYS, INPUTS
 answers.edit("outputs_split", "out_by_columns", (WO, '"wo": P(None, None, "tp")'))
 answers.edit("whole", "keys_always_whole", (KEYS, "P()"), says="contains 1 all-reduce")
 answers.edit("whole", "keys_split_if_as_many", (KEYS, 'P() if kv_heads < heads else P(None, "tp")'))
+answers.edit(
+    "whole",
+    "keys_over_all_devices",
+    (KEYS, 'P() if kv_heads % (tp * mesh.shape["dp"]) else P(None, "tp")'),
+)
+answers.edit("raises", "heads_over_all_devices", (HEADS, "if heads % mesh.size"))
 answers.edit("whole", "values_whole", ('"wv": keys', '"wv": P()'))
 answers.edit("whole", "out_whole", (WO, '"wo": P()'))
 answers.edit("whole", "queries_whole", (WQ, '"wq": P()'))

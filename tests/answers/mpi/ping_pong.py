@@ -34,7 +34,7 @@ answers.edit(
     "does_not_end",
     "everybody_plays",
     ("    if comm.rank > 1:\n        return None\n", ""),
-    says="What the stuck ranks wait for",
+    says="The stuck ranks wait for ranks that have already returned",
 )
 
 

@@ -85,7 +85,7 @@ def one_rank_receives_first(x, comm):
             comm.Recv(incoming, source=(rank - 1) % size)
 
 
-@answers.wrong("does_not_end", says="All wait to receive")
+@answers.wrong("does_not_end", says="wait in a receive")
 def all_receive_first(x, comm):
     rank, size = comm.rank, comm.size
     for step in range(size - 1):

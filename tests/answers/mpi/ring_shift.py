@@ -16,7 +16,7 @@ def isend_without_wait(x, comm):
     return received
 
 
-@answers.wrong("does_not_end", says="All wait to send")
+@answers.wrong("does_not_end", says="wait in a send")
 def all_send_first(x, comm):
     received = np.empty_like(x)
     comm.Send(x, dest=(comm.rank + 1) % comm.size)
