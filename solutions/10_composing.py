@@ -1581,8 +1581,8 @@ def odd_seconds(model, layout, cluster):
     return (layout.tp**2 + 7 * layout.pp + 3 / layout.micro_batch) / (1 + layout.dp) ** 0.5
 
 
-def planned(nodes, memory):
-    model = Model(layers=6, hidden=60, heads=4, sequence=5, vocabulary=7, batch=12)
+def planned(nodes, memory, layers=6, batch=12):
+    model = Model(layers, hidden=60, heads=4, sequence=5, vocabulary=7, batch=batch)
     link = Link.of(1e-6, 1e9)
     cluster = Cluster(nodes, 4, memory, 1e9, link, link)
     try:
@@ -1596,6 +1596,7 @@ check.show_values(
     fits=planned(2, 5_820),
     six_nodes=planned(6, 9_000),
     one_node=planned(1, 1e9),
+    tensor_parallel=planned(1, 1e9, layers=5, batch=7),
     nothing=planned(1, 99),
     odd=planned(5, 1e9),
 )

@@ -12,12 +12,12 @@ from tests.support.on_ranks import Cases, World
 cases = Cases()
 
 MODEL = Model(layers=2, hidden=16, heads=4, sequence=16, vocabulary=64, batch=8)
-# Every part of a step takes a tenth of a second or more.
-CLUSTER = Cluster(2, 2, 1e9, 8e6, Link.of(1e-3, 20e3), Link.of(1e-3, 40e3), call=10e-3)
+# Passes, messages, and collectives each take a good part of a step.
+CLUSTER = Cluster(2, 2, 1e9, 16e6, Link.of(1e-3, 40e3), Link.of(1e-3, 80e3), call=10e-3)
 LATE = 1.25  # tolerated ratio of measured and predicted times
 
 
-@cases.add(layout=[(4, 1, 1, 2), (1, 4, 1, 8), (1, 2, 2, 4), (2, 1, 2, 1), (2, 2, 1, 4)])
+@cases.add(layout=[(4, 1, 1, 2), (2, 2, 1, 4), (1, 2, 2, 4)])
 def a_step_takes_what_the_planner_says(world: World, layout: tuple[int, ...]) -> None:
     """It never takes less, and at most a little more at least once."""
     one = Layout(*layout)

@@ -20,7 +20,7 @@ def test_parameters_are_those_of_the_paper() -> None:
     for row in reference_tables.load("megatron_table1").rows:
         sizes = (int(row[name]) for name in ("layers", "hidden_size", "attention_heads"))
         model = Model(*sizes, sequence=2048, vocabulary=51_200, batch=1)
-        assert model.parameters == pytest.approx(1e9 * float(row["parameters_billion"]), rel=0.03)
+        assert model.parameters == pytest.approx(1e9 * float(row["parameters_billion"]), rel=0.04)
 
 
 def test_memory_by_hand() -> None:

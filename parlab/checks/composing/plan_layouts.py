@@ -48,6 +48,7 @@ SIZES = {  # layers, heads, batch, nodes, devices per node
     "8 devices on 2 nodes": (12, 8, 24, 2, 4),
     "12 devices on 3 nodes": (6, 12, 36, 3, 4),
     "6 devices, and heads, layers, and a batch that few of them divide": (9, 8, 10, 1, 6),
+    "4 devices, of which only tensor parallelism divides anything": (3, 4, 5, 1, 4),
     "one device": (3, 4, 6, 1, 1),
 }
 IMPOSSIBLE = {  # layers, heads, batch, nodes, devices per node
