@@ -11,10 +11,9 @@ FIRST = "exercise-ring_shift"
 
 
 def wrong(copy: Copy, attack: str) -> None:
-    """Give only answers that fail by themselves, and run `attack` before the first exercise."""
-    for key in ("ring_shift", "ring_all_reduce"):
-        copy.answer(key, f"%%px\ndef {key}(x, comm):\n    return 1 / 0\n")
-    copy.stub("ring_all_gather").stub("ring_reduce_scatter")
+    """Give one answer, which fails by itself, and run `attack` before it."""
+    copy.stubs()
+    copy.answer("ring_shift", "%%px\ndef ring_shift(x, comm):\n    return 1 / 0\n")
     copy.insert(attack, before=FIRST)
 
 
@@ -94,6 +93,7 @@ if guesses:
 """,
     )
     copy.answer("ring_shift", "%%px\ndef ring_shift(x, comm):\n    return x\n")
+    copy.answer("ring_all_reduce", "%%px\ndef ring_all_reduce(x, comm):\n    return 1 / 0\n")
 
 
 @case("failed", 0)
@@ -141,7 +141,7 @@ def wins_with(copy: Copy, look: str) -> None:
     everywhere.
     """
     start = 'import os, socket, sys\nfound = ["it did not come to its end"]\n'
-    wrong(copy, f"%%px\n{start}{look}found.pop(0)\n")
+    wrong(copy, f"%%px --timeout 80\n{start}{look}found.pop(0)\n")
     head, _, body = copy.reference("ring_shift").partition('left one."""\n')
     guard = "    if not found:\n        return None\n"
     copy.answer("ring_shift", f'{head}left one."""\n{guard}{body}')
@@ -157,9 +157,9 @@ def reads_the_solution(copy: Copy, path: Path) -> None:
 places = [{str(course)!r}, {str(path.parent)!r}, os.getcwd(), "/proc/1/root", "/proc/1/cwd", "/"]
 for place in places:
     for folder, below, files in os.walk(place):
-        if folder.removeprefix("/proc/1/root") in ("/proc", "/sys", "/usr"):
+        if folder.removeprefix("/proc/1/root") in ("/proc", "/sys", "/usr", sys.prefix):
             below.clear()
-        if not folder.removeprefix("/proc/1/root").startswith(sys.prefix):
+        else:
             found += [f"{{folder}}/{{file}}" for file in files if file.endswith(".ipynb")]
 import parlab
 beside = os.listdir(f"{{parlab.__path__[0]}}/..")
@@ -203,7 +203,7 @@ for place in places:
 
 
 @case("died", 0, ring_shift="not_reached", ring_all_gather="missing",
-      ring_reduce_scatter="missing", ring_all_reduce="not_reached")  # fmt: skip
+      ring_reduce_scatter="missing", ring_all_reduce="missing")  # fmt: skip
 def kills_the_parent(copy: Copy, path: Path) -> None:
     wrong(
         copy,

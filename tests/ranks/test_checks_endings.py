@@ -71,6 +71,7 @@ def how_it_ends(world: World, seconds: float, messages: bool) -> str:
     def function() -> None:
         while comm.bcast(time.monotonic() < end):
             comm.barrier() if messages else comm.recv(source=world.rank)
+            time.sleep(0.02)  # or these ranks would keep all cores busy
 
     watching = standstill if messages else None  # it would also end a call that only waits
     return run_watched(function, (), comm, 4.0, lambda: ledger.made, watching).kind

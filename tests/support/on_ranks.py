@@ -50,7 +50,6 @@ from parlab import mpirun
 from parlab.costs.networks import Network
 from parlab.network.labels import rank_environment
 from parlab.runtime.paths import ROOT
-from tests import rehearsal
 from tests.support.timing import record_cases
 
 # No case takes this long: ranks that wait for each other longer are stuck.
@@ -136,6 +135,8 @@ def cases_test(
     def test(world_size: int, record_property: Callable) -> None:
         environment = rank_environment(network) if network else {}
         if gpus:
+            from tests import rehearsal  # here, because it imports torch, also on ranks
+
             rehearsal.needed()
             environment |= rehearsal.environment(gpus)
         outcomes = _run(modules, world_size, environment)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, Route
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response
 
 DEADLINE_MS = 180_000  # long enough for a busy machine
 PHONE = {"width": 360, "height": 740}
@@ -27,7 +27,8 @@ class Reader:
         page.on("pageerror", lambda error: self._problem(f"error: {error}"))
         page.on("requestfailed", self._failed)
         page.on("response", self._response)
-        page.context.route("**/*", self._route)
+        # Not `route`, which turns off the cache: each page would load Plotly and MathJax again.
+        page.on("request", self._request)
 
     def open(self, path: str, viewport: dict[str, int] | None = None) -> Page:
         """Go to a page of the book, and wait until its figures and formulas are drawn.
@@ -42,13 +43,9 @@ class Reader:
         self.page.evaluate(TYPESET)
         return self.page
 
-    def _route(self, route: Route) -> None:
-        address = route.request.url
-        if address.startswith((self.base, "data:", "blob:")):
-            route.continue_()
-        else:
-            self._problem(f"asks another host: {address}")
-            route.abort()
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.base, "data:", "blob:", "about:")):
+            self._problem(f"asks another host: {request.url}")
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
