@@ -50,7 +50,6 @@ from parlab.checks import memory as check
 from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
 from parlab.formats.dynamic import dynamic_map
 from parlab.ledger import Ledger
-from parlab.plots import memory_plans
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 from parlab.sharding import flat_buffers
@@ -648,6 +647,8 @@ for way, keep in {"all kept": everything, "your plan": plan, "all recomputed": n
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
+from parlab.plots import memory_plans
+
 title = "Your plan is on the frontier: less memory would cost more FLOPs"
 drawn = memory_plans.plan_frontier(title, profile, found, budget)
 

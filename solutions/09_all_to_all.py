@@ -37,7 +37,6 @@ from parlab import models, training
 from parlab.block_attention import attend, attend_backward
 from parlab.checks import all_to_all as check
 from parlab.ledger import Ledger
-from parlab.plots.experts import expert_load
 from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
@@ -1175,6 +1174,8 @@ def train_experts(factor, replicas):
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
+from parlab.plots.experts import expert_load
+
 this_rank = dist.new_group([rank], use_local_synchronization=True)
 runs = {
     "without the balance loss": train_experts(0, this_rank),

@@ -1860,8 +1860,8 @@ print("the groups of exercise 2:", mesh_groups({"dp": 2, "tp": 2}, "tp"))
 # %%
 # %%px --targets 0 --timeout 60
 program = jax_layers.compile_gradients(jax_layers.mlp, mlp_arrays, shardings)
-for operation, shape, groups in jax_layers.collectives(program):
-    print(f"{operation} over {groups}: {shape}")
+for operation, shape, devices in jax_layers.collectives(program):
+    print(f"{operation} over {devices}: {shape}")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
