@@ -1,10 +1,11 @@
 """Kept answers get the verdicts that they must get, and every mistake has an answer.
 
-`make test` runs one wrong answer for each mistake and two right answers for each exercise. It uses
-one rank if the check needs no more (`check_of(…, ranks=1)`), and two ranks otherwise. An answer
-that does not get its verdict there runs on four ranks as well. `make test-all` runs all answers on
-four ranks, and so does `parlab try EXERCISE --all` for one exercise. `tests/notebook/test_labs.py`
-runs the references on four ranks in both.
+`make test` runs one wrong answer for each mistake, one for each message without a named mistake,
+and two right answers for each exercise. It uses one rank if the check needs no more
+(`check_of(…, ranks=1)`), and two ranks otherwise. An answer that does not get its verdict there
+runs on four ranks as well. `make test-all` runs all answers on four ranks, and so does
+`parlab try EXERCISE --all` for one exercise. `tests/notebook/test_labs.py` runs the references on
+four ranks in both.
 """
 
 import importlib
@@ -85,10 +86,10 @@ def verdicts_on_all_ranks(keys: tuple[str, ...]) -> Verdicts:
 
 
 def answers_of_the_day(key: str) -> list[Answer]:
-    """Return the first wrong answer of each mistake, and the first right answers."""
+    """Return the first wrong answer of each mistake or unnamed message, and two right answers."""
     kept = answers_to(key)
-    of_mistake = {answer.mistake: answer for answer in reversed(kept) if answer.wrong}
-    return [*of_mistake.values(), *[a for a in kept if not a.wrong][:RIGHT_BY_DAY]]
+    of_kind = {a.mistake or (None, a.says): a for a in reversed(kept) if a.wrong}
+    return [*of_kind.values(), *[a for a in kept if not a.wrong][:RIGHT_BY_DAY]]
 
 
 def named(key: str, answers: Sequence[Answer]) -> list[tuple[str, str]]:
