@@ -1,10 +1,11 @@
 """Kept answers get the verdicts that they must get, and every mistake has an answer.
 
-`make test` runs one wrong answer for each mistake and two right answers for each exercise. It uses
-one rank if the check needs no more (`check_of(…, ranks=1)`), and two ranks otherwise. An answer
-that does not get its verdict there runs on four ranks as well. `make test-all` runs all answers on
-four ranks, and so does `parlab try EXERCISE --all` for one exercise. In both, `test_references.py`
-runs the references on three ranks, and `tests/notebook/test_labs.py` on four.
+`make test` runs one wrong answer for each mistake, one for each message without a named mistake,
+and two right answers for each exercise. It uses one rank if the check needs no more
+(`check_of(…, ranks=1)`), and two ranks otherwise. An answer that does not get its verdict there
+runs on four ranks as well. `make test-all` runs all answers on four ranks, and so does
+`parlab try EXERCISE --all` for one exercise. In both, `test_references.py` runs the references on
+three ranks, and `tests/notebook/test_labs.py` on four.
 """
 
 import importlib
@@ -92,10 +93,10 @@ def verdicts_on_all_ranks(keys: tuple[str, ...]) -> Verdicts:
 
 
 def answers_of_the_day(key: str) -> list[Answer]:
-    """Return the first wrong answer of each mistake, and the first right answers."""
+    """Return the first wrong answer of each mistake or unnamed message, and two right answers."""
     kept = answers_to(key)
-    of_mistake = {answer.mistake: answer for answer in reversed(kept) if answer.wrong}
-    return [*of_mistake.values(), *[a for a in kept if not a.wrong][:RIGHT_BY_DAY]]
+    of_kind = {a.mistake or (None, a.says): a for a in reversed(kept) if a.wrong}
+    return [*of_kind.values(), *[a for a in kept if not a.wrong][:RIGHT_BY_DAY]]
 
 
 def by_day(key: str) -> list[tuple[str, str]]:

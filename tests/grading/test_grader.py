@@ -14,11 +14,13 @@ import psutil
 import pytest
 
 from parlab_staff.grading.graded_lab import GradedLab, find_lab
+from parlab_staff.grading.grader import Grader
 from parlab_staff.grading.match import match
 from parlab_staff.grading.reading import parse
 from parlab_staff.grading.rebuild import build
 from parlab_staff.grading.run import Limits, run
 from parlab_staff.grading.score import score
+from parlab_staff.grading.submissions import Submission
 from tests.conftest import wait_until
 from tests.grading.copies import Copy
 from tests.grading.plain_lab import make_course
@@ -223,6 +225,18 @@ def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Pa
     assert "No space left" in ended.stderr and "make room" in ended.stderr
     whole = [json.loads(path.read_text()) for path in kept.glob("results/*/*")]
     assert len(whole) == 1, "one result was stored, and it is whole"
+
+
+@pytest.mark.parametrize(
+    ("limits", "sandbox"), [(Limits(cell_seconds=5), "none"), (Limits(), "bwrap")]
+)
+def test_results_with_other_options_are_not_kept(
+    lab: GradedLab, handed_in: Path, limits: Limits, sandbox: str
+) -> None:
+    submission = Submission("ada", handed_in / "ada.ipynb")
+    one, other = Grader(lab, Limits(), "none"), Grader(lab, limits, sandbox)
+    assert one.key_of(submission) == Grader(lab, Limits(), "none").key_of(submission)
+    assert one.key_of(submission) != other.key_of(submission)
 
 
 def test_a_changed_lab_is_reported_and_graded_again(lab: GradedLab, handed_in: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from parlab.runtime.paths import ROOT
+from parlab_staff.book.source import BEGIN_FULL, END_FULL
 from parlab_staff.course.checkout import Course, select
 from parlab_staff.grading.graded_lab import find_lab
 from parlab_staff.notebooks.make import OWN
@@ -188,6 +189,13 @@ def test_the_handouts_makefile_has_only_targets_that_work(released: Path) -> Non
     named = re.findall(r"(?:`|^    )make ([a-z]+)", (released / "README.md").read_text(), re.M)
     named += re.findall(r"`make ([a-z]+)", (released / "labs" / "START.md").read_text())
     assert {"lab", "doctor"} <= set(named) <= listed
+
+
+def test_the_handouts_chapter_is_that_of_the_students_edition(released: Path) -> None:
+    chapter = (ROOT / "book" / "01_mpi.md").read_text(encoding="utf-8")
+    full_only = re.findall(f"{BEGIN_FULL}\n(.+?){END_FULL}\n", chapter, re.DOTALL)
+    given = (released / "book" / "01_mpi.md").read_text(encoding="utf-8")
+    assert full_only and not any(text in given for text in full_only)
 
 
 def test_the_handouts_pages_link_to_its_lab(released: Path) -> None:

@@ -180,9 +180,12 @@ def test_a_cell_that_should_fail_may(course: TinyCourse) -> None:
 def test_a_path_of_this_machine_is_an_error(
     course: TinyCourse, capsys: pytest.CaptureFixture
 ) -> None:
-    course.edit("add(1, 1)\n", "import os\n\nprint(os.path.abspath('x'))\n")
+    folders = ("os.getcwd()", "sys.prefix", "os.path.expanduser('~')", "tempfile.gettempdir()")
+    cells = "".join(f"# %%\nprint({folder} + '/x')\n" for folder in folders)
+    course.edit("add(1, 1)\n", f"import os, sys, tempfile\n\n{cells}")
     assert course.build() == 1
-    assert "the output holds a path of this machine" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.count("the output holds a path of this machine") == len(folders)
 
 
 def test_a_hidden_check_must_give_json(course: TinyCourse, capsys: pytest.CaptureFixture) -> None:

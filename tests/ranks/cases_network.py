@@ -3,6 +3,7 @@
 The network is slow, so that delays of a busy machine are small compared with its times.
 """
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from parlab import network
 from parlab.network import Link, Network, Stage, compute
 from parlab.network.clock import now
+from parlab.network.links import Links
 from parlab.runtime.torch_mpi.work import CompletedWork
 from tests.support.on_ranks import Cases, World, expecting
 
@@ -241,6 +243,17 @@ def collectives_of_two_groups_queue_where_they_share_a_link(world: World) -> Non
     whole = NETWORK.collective("all_reduce", 400).seconds
     pair = NETWORK.collective("all_reduce", 400, [0, 2]).seconds
     assert_takes(world, whole + pair, both)
+
+
+@cases.add()
+def a_collective_occupies_both_directions_of_its_links(world: World) -> None:
+    links = Links(NETWORK, world.comm)
+    for ends in ((0, 3), (1, 2)):  # the source or the destination is in the collective
+        if world.rank == 0:
+            with links.shared.locked() as free:
+                free[:] = array("d", len(free) * [0.0])
+                assert links.collective(0.0, 1.0, [0, 2]) == 1.0
+            assert links.message(0.0, 400, *ends) == 1.0 + NETWORK.message(400, *ends), ends
 
 
 @cases.add()

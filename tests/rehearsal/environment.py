@@ -28,6 +28,7 @@ def environment(gpus: int, *, nccl: bool = True, protect: bool = True) -> dict[s
         "PYTHONPATH": _before("PYTHONPATH", FOLDER / "site"),
         "REHEARSAL_DEADLOCK_SECONDS": os.environ.get("REHEARSAL_DEADLOCK_SECONDS", "20"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",  # as in some containers
     }
 
 

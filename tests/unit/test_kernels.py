@@ -43,6 +43,7 @@ def test_launches_are_counted_with_their_programs() -> None:
     with launches() as made:
         copy[(4,)](x, torch.empty_like(x), 100, 0, BLOCK=32)
         copy[lambda meta: (triton.cdiv(100, meta["BLOCK"]), 1)](x, x, 100, 0, BLOCK=64)
+        copy.warmup(x, x, 100, 0, BLOCK=64, grid=(4,))  # compiles it, and launches nothing
     copy[(1,)](x, x, 100, 0, BLOCK=128)
     assert [(one.kernel, one.grid, one.programs) for one in made] == [
         ("copy", (4,), 4),

@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgba
 
 from parlab import plots
 from parlab.plots.interactive import MIME, bundle
+from parlab_staff.book.legend import legend_html
 
 WHITE, DARK = "#ffffff", "#121212"
 
@@ -45,6 +46,12 @@ def test_roles_in_the_same_figure_differ_without_color(together: tuple[str, ...]
         assert one.dash != other.dash
         assert one.symbol != other.symbol
         assert one.hatch != other.hatch
+
+
+def test_the_books_legend_has_every_role() -> None:
+    legend = legend_html()
+    for drawn in plots.ROLES.values():
+        assert f'fill="{drawn.colour}"' in legend and f"</svg>{drawn.label}</li>" in legend
 
 
 def test_a_figure_stores_its_data_and_no_script() -> None:

@@ -7,7 +7,10 @@ from parlab.units import counted, sized, timed
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 bytes"), (1, "1 bytes"), (999_600, "1 MB"), (2.6e9, "2.6 GB"), (1.5e13, "15 TB")],
+    [
+        *((0, "0 bytes"), (1, "1 bytes"), (1500, "1.5 kB"), (999_600, "1 MB")),
+        *((2.6e9, "2.6 GB"), (1.5e13, "15 TB")),
+    ],
 )
 def test_sizes(size: float, text: str) -> None:
     assert sized(size) == text

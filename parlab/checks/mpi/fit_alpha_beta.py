@@ -9,6 +9,7 @@ import numpy as np
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 ALPHA_WITHIN, BETA_WITHIN = 0.15, 0.10
@@ -40,19 +41,24 @@ def fit_alpha_beta(check: Check) -> str:
     """Check the fit on generated times, in which no single message gives α or β."""
     for late in [ENDS] * 5 + [MIDDLE] * 3:
         with check.trial() as trial:
-            truth, sizes, times = random_times(trial.draw, late)
-            trial.add(f"made with α = {truth[0]:.3g}, β = {truth[1]:.3g}", f"late: {late}")
-            given_sizes, given_times = list(sizes), list(times)
-            got = trial.run(given_sizes, given_times)
-            trial.require(
-                lambda: unchanged("`sizes`", given_sizes, sizes),
-                lambda: unchanged("`seconds`", given_times, times),
-                lambda: is_pair(got),
-                lambda: near_truth((float(got[0]), float(got[1])), truth, sizes, times),
-            )
+            for _ in trial.cases({f"late: {late}": late}):
+                truth, sizes, times = random_times(trial.draw, late)
+                trial.add(f"made with α = {truth[0]:.3g}, β = {truth[1]:.3g}")
+                fitted_well(trial, truth, sizes, times)
     return (
         f"α within {ALPHA_WITHIN:.0%} and β within {BETA_WITHIN:.0%} of the truth behind noisy "
         "times, in any order"
+    )
+
+
+def fitted_well(trial: Trial, truth: Pair, sizes: list[int], times: list[float]) -> None:
+    given_sizes, given_times = list(sizes), list(times)
+    got = trial.run(given_sizes, given_times)
+    trial.require(
+        lambda: unchanged("`sizes`", given_sizes, sizes),
+        lambda: unchanged("`seconds`", given_times, times),
+        lambda: is_pair(got),
+        lambda: near_truth((float(got[0]), float(got[1])), truth, sizes, times),
     )
 
 

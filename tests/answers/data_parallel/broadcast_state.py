@@ -51,6 +51,12 @@ answers.edit(
 answers.edit("lab_communicator", "world", ("comm.Bcast", "MPI.COMM_WORLD.Bcast"))
 
 
+@answers.wrong(None, says="the .grad of")
+def gradients_set_to_zero(model, comm):
+    answers.reference()(model, comm)
+    model.zero_grad(set_to_none=False)
+
+
 @answers.wrong(None, says="new tensor")
 def notes_it_in_the_model(model, comm):
     answers.reference()(model, comm)

@@ -58,6 +58,18 @@ def not_numbers(sizes, seconds):
     return math.nan, math.nan
 
 
+@answers.wrong(None, says="it returns α")
+def alpha_a_third_too_long(sizes, seconds):
+    beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
+    return alpha * 4 / 3, beta
+
+
+@answers.wrong(None, says="s per byte")
+def beta_a_fifth_too_long(sizes, seconds):
+    beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
+    return alpha, beta * 6 / 5
+
+
 @answers.wrong(None)
 def a_dictionary(sizes, seconds):
     beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
@@ -69,6 +81,13 @@ def sorts_what_it_is_given(sizes, seconds):
     sizes.sort()
     seconds.sort()
     beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
+    return alpha, beta
+
+
+@answers.wrong("argument_changed", says="`seconds`")
+def inverts_the_times_in_place(sizes, seconds):
+    beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds))
+    seconds[:] = [1 / time for time in seconds]
     return alpha, beta
 
 

@@ -8,7 +8,7 @@ from parlab_staff.answers import Answers
 answers = Answers("ring_shift")
 
 
-@answers.wrong("no_wait")
+@answers.wrong("no_wait", says="rank 0 never waits")
 def isend_without_wait(x, comm):
     received = np.empty_like(x)
     comm.Isend(x, dest=(comm.rank + 1) % comm.size)
