@@ -465,7 +465,7 @@ def seed_refused(wrong_rank):
     try:
         random_seeds(1, 2, wrong_rank, {"tp": 3, "dp": 1, "pp": 2})
     except ValueError as error:
-        return "rank" in str(error)
+        return "rank" in str(error).lower()
     return False
 
 
