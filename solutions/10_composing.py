@@ -4,18 +4,18 @@
 # Large models are trained with several kinds of parallelism at the same time. Tensor parallelism splits each layer,
 # pipeline parallelism splits the list of layers, data parallelism splits the batch, and ZeRO-1 splits the state of the
 # optimizer. In this lab, you arrange the ranks in a mesh, decide which rank reads which rows and draws which random
-# numbers, and write one training step of all four, whose losses are those of one process. Then you write a planner
-# that chooses the layout for a model and a cluster, and **prove it by measurements** on an emulated cluster. Finally,
-# you get the same tensor parallelism from JAX's compiler, by writing only how the weights are split.
+# numbers, and write a training step that combines all four and has the same losses as a single process. Then you write a
+# planner that chooses the layout for a model and a cluster, and **check it by measurements** on an emulated cluster.
+# Finally, you let JAX's compiler add the same tensor parallelism: you only write how the weights are split.
 #
 # | | |
 # |---|---|
-# | **You will be able to** | compute the coordinates and groups of a mesh; read the right rows and seed generators in each dimension; compute the norm of a gradient that is spread over a mesh; write a training step with data, tensor, and pipeline parallelism and ZeRO-1; predict time and memory of a layout, and choose one; write shardings in JAX and find the collectives in the compiled program |
-# | **Time** | 180 minutes |
+# | **You will be able to** | compute the coordinates and groups of a mesh; read the right rows and seed the generators on each rank; compute the norm of a gradient that is spread over a mesh; write a training step with data, tensor, and pipeline parallelism and ZeRO-1; predict the time and memory of a layout, and choose the best one; write shardings in JAX and find the collectives in the compiled program |
+# | **Time** | 235 minutes: 209 for exercises, 18 for reading, 8 for the library |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), [lab 04](04_tensor_parallel.ipynb), and [lab 05](05_pipeline_parallel.ipynb), or basic knowledge of ZeRO, tensor parallelism, and pipelines. You do not need a GPU |
 # | **Background** | [chapter 10](../book/10_composing.md) of the book explains what you build here |
 #
-# First start the ranks. They are eight processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
+# First, start the ranks: eight processes, each with its own Python interpreter. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
@@ -43,8 +43,8 @@ from parlab.rank import comm, device, group, rank, world_size
 from parlab.reference import use_reference
 
 # %% [markdown]
-# If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can
-# continue.
+# If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It runs a reference solution, so that
+# you can continue.
 #
 # # Part A: a mesh of ranks
 
@@ -64,8 +64,8 @@ from parlab.reference import use_reference
 # tp     0  1  0  1  0  1  0  1     which part of each layer (tensor parallelism)
 # ```
 #
-# Ranks with neighboring numbers are usually on the same node, where links are fastest. Tensor parallelism sends the most
-# and has to wait for each message, so its dimension comes last.
+# Ranks with neighboring numbers are usually on the same node, where links are fastest. So the kind of parallelism that
+# needs the fastest links comes last in the mesh. In part B, you measure which one that is.
 #
 # Compute the coordinates of a rank.
 #
@@ -79,8 +79,8 @@ from parlab.reference import use_reference
 #
 # <details><summary>Hint 1</summary>
 #
-# For the last dimension, divide the rank by the size: the remainder is the coordinate. How do you continue with the
-# quotient?
+# Divide the rank by the size of the last dimension: the remainder is the coordinate in that dimension. What do you do with
+# the quotient?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -147,10 +147,10 @@ check.show_values(
 #
 # *Difficulty 2/5, 12 minutes.*
 #
-# Each kind of parallelism communicates in its own groups. A tensor-parallel group has ranks that differ only in their
-# coordinate "tp", and it sums activations. A data-parallel group has ranks that differ only in "dp", and it averages
-# gradients. A group can also cover several dimensions: all ranks that hold parts of the same stage differ in "dp" and
-# "tp". In the mesh `{"dp": 2, "pp": 2, "tp": 2}`:
+# Each kind of parallelism communicates in its own groups. The ranks of a tensor-parallel group differ only in their "tp"
+# coordinate, and they sum activations. The ranks of a data-parallel group differ only in "dp", and they average gradients.
+# A group can also span several dimensions: the ranks that hold parts of the same stage, in all replicas, differ only in
+# "dp" and "tp". In the mesh `{"dp": 2, "pp": 2, "tp": 2}`:
 #
 # ```text
 # mesh_groups(mesh, "tp")          [0, 1]  [2, 3]  [4, 5]  [6, 7]
@@ -158,28 +158,27 @@ check.show_values(
 # mesh_groups(mesh, "dp", "tp")    [0, 1, 4, 5]  [2, 3, 6, 7]
 # ```
 #
-# PyTorch makes a group with `dist.new_group(ranks)`. All ranks have to call it for each group in the same order, even for
-# groups that they are not in. So the function returns all groups, and not only those of one rank.
+# PyTorch makes a group with `dist.new_group(ranks)`. Every rank has to call it for every group, in the same order, even for
+# groups that the rank is not in. So write `mesh_groups`, which returns all groups, not only those of one rank.
 #
-# - **Order:** each group's ranks are ascending, and groups are in the order of their first rank. The order of `dims` does
-#   not matter.
+# - **Order:** the ranks of each group are in ascending order, and the groups are ordered by their first rank. The order of
+#   `dims` does not matter.
 # - **No dimensions:** `mesh_groups(mesh)` returns groups of one rank each.
-# - **Unknown dimension:** if `mesh` does not have a dimension of `dims`, raise a `ValueError` that names this dimension.
+# - **Unknown dimension:** if `mesh` lacks one of `dims`, raise a `ValueError` that names the missing dimension.
 #
 # **Predict**: how many pipelines does the mesh `{"dp": 6, "pp": 64, "tp": 8}` have? Which ranks average their gradients
 # with rank 0?
 #
 # <details><summary>Hint 1</summary>
 #
-# Ranks of a group have the same coordinates in all other dimensions. Sort the ranks into a dictionary whose keys are
-# tuples of these coordinates. You need not sort anything if you go through the ranks in ascending order.
+# The ranks of a group have the same coordinates in all other dimensions. Collect the ranks in a dictionary whose keys are
+# tuples of these coordinates. If you go through the ranks in ascending order, you do not have to sort anything.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Without loops: `torch.arange(ranks).view(*mesh.values())` is the grid of ranks. Move the dimensions of `dims` to the
-# end with `permute`, and keep the order of the mesh among them and among the others. Then flatten them with `reshape`, so
-# that each row is a group.
+# Without loops: `torch.arange(ranks).view(*mesh.values())` is the grid of ranks. Use `permute` to move the dimensions of
+# `dims` to the end, and otherwise keep the mesh's order. Then use `reshape` to make a matrix whose rows are the groups.
 # </details>
 
 
@@ -232,11 +231,11 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # There are 6 · 8 = 48 pipelines, one for each pair of coordinates in the other dimensions. Ranks 0, 512, 1,024, 1,536,
-# 2,048, and 2,560 average their gradients. They are far apart, on six nodes.
+# 2,048, and 2,560 average their gradients. They are far apart, on six different nodes.
 # </details>
 #
-# The next cell makes this lab's groups from your function. All ranks make all groups, and each rank keeps its own: in
-# `groups["tp"]`, `groups["pp"]`, and `groups["dp"]`. All ranks are in `groups["all"]`. Before you run it, **predict** the three groups of rank 6.
+# The next cell makes this lab's groups from your function. Every rank makes all groups, and keeps those
+# that it belongs to: `groups["tp"]`, `groups["pp"]`, and `groups["dp"]`. `groups["all"]` has all ranks. Before you run it, **predict** the pipeline of rank 6.
 
 # %%
 # %%px --timeout 60
@@ -267,9 +266,9 @@ mesh_figure(
 #
 # *Difficulty 2/5, 12 minutes.*
 #
-# The data are rows, for example sequences of tokens, that were shuffled once. Each step of training uses the next B rows,
-# the global batch. Replicas share them: with dp replicas, replica d reads the d-th of dp equal parts, and cuts its part
-# into M micro-batches for the pipeline:
+# The data consist of rows, such as sequences of tokens, that were shuffled once. Each training step uses the next B rows,
+# the global batch. The replicas divide it among themselves: with dp replicas, replica d (counted from 0) reads part d of dp
+# equal parts, and cuts it into M micro-batches for the pipeline:
 #
 # ```text
 # step 1 of {"dp": 2, …}, global batch 12, micro-batches of 2
@@ -279,19 +278,19 @@ mesh_figure(
 # micro-batch     0        1        2        0        1        2
 # ```
 #
-# All ranks of a replica read the same rows. Tensor-parallel ranks compute the same layer of the same rows, the first
+# All ranks of a replica read the same rows: tensor-parallel ranks compute the same layer for the same rows, the first
 # stage needs the tokens of these rows, and the last stage needs their targets.
 #
-# Return the numbers of the rows that `rank` reads in a step. Rows of the data are counted from 0, and each micro-batch
-# is a row of the result.
+# Write `batch_rows`, which returns the indices of the rows that `rank` reads in a step. The rows of the data are counted
+# from 0, and each micro-batch is a row of the result.
 #
-# - **Other meshes:** the dimension "dp" can be at any place in the mesh. Other dimensions can have any names.
+# - **Other meshes:** the dimension "dp" can be anywhere in the mesh. Other dimensions can have any names.
 # - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
 # - **Wrong batch:** if `global_batch` is not a multiple of dp · `micro_batch`, raise a `ValueError` that names
 #   `global_batch`.
 #
 # **Predict**: a run on 32 ranks with `{"dp": 8, "pp": 2, "tp": 2}` uses the global batch 64 and micro-batches of 2. How
-# many micro-batches does a rank read in a step? The same run continues on 32 ranks with `{"dp": 2, "pp": 8, "tp": 2}`
+# many micro-batches does a rank read in a step? The run then continues on 32 ranks with `{"dp": 2, "pp": 8, "tp": 2}`
 # and the same batch sizes. How many are there now? Is that good or bad for a pipeline of eight stages?
 #
 # <details><summary>Hint 1</summary>
@@ -362,9 +361,10 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# With eight replicas, a rank reads 64 / (8 · 2) = 4 micro-batches in a step. With two replicas, it reads 16. More
-# micro-batches make the pipeline's bubble smaller. It is (p − 1)/M, so 7/16 for eight stages; with 4 micro-batches, it would be 7/4.
-# Both runs use the same rows in each step, so their losses are the same as well.
+# With eight replicas, a rank reads 64 / (8 · 2) = 4 micro-batches in a step. With two replicas, it reads 64 / (2 · 2) = 16.
+# That is good: the more micro-batches, the smaller the pipeline's bubble. Relative to the useful time, it is (p − 1)/M, which
+# is 7/16 for eight stages and 16 micro-batches; with 4 micro-batches, it would be 7/4. Both layouts use the same rows in each
+# step, so the losses are the same, too.
 # </details>
 #
 # The next cell prints what each rank of this lab reads in step 1. Which ranks print the same lines?
@@ -376,41 +376,41 @@ print(f"replica {mesh_coordinates(rank, mesh)['dp']}: {batch_rows(1, rank, mesh,
 # %% [markdown]
 # ## 4. Which ranks draw the same random numbers?
 #
-# *Difficulty 3/5, 12 minutes.*
+# *Difficulty 3/5, 18 minutes.*
 #
-# A layer needs random numbers for three purposes, and each purpose has other ranks that must draw the same ones:
+# A layer needs random numbers for three purposes. The purpose decides which ranks must draw the same numbers:
 #
 # | | used for | the same on | different for |
 # |---|---|---|---|
-# | `weights` | the initial weights. Each rank draws the *whole* layer and keeps its shard, so every layout starts from the same model | all ranks, in any mesh | seeds, layers |
-# | `replicated` | dropout of activations that all ranks of a tensor-parallel group hold | ranks that differ only in "tp" or "pp" | seeds, layers, data-parallel replicas ("dp") |
+# | `weights` | the initial weights. Each rank draws the *whole* layer and keeps its shard, so every layout starts from the same model | all ranks, in any mesh | seeds and layers |
+# | `replicated` | dropout of activations that all ranks of a tensor-parallel group hold | ranks that differ only in "tp", "pp", or both | seeds, layers, and replicas ("dp") |
 # | `sharded` | dropout of activations that are split over a tensor-parallel group | ranks that differ only in "pp" | seeds, layers, and coordinates in "dp" or "tp" |
 #
-# Write `random_seeds`, which returns a seed for each purpose. Each seed starts a generator of its own.
+# Write `random_seeds`, which returns a seed for each purpose. Each seed starts its own generator.
 #
-# - **No accidents:** where the table does not ask for the same numbers, two seeds differ. This also holds for two different purposes, and for seeds
-#   from other layers and other ranks of the same run, or from runs with neighboring values of `seed`. (In 63 bits, a good hash makes equal seeds so improbable that you need
-#   not exclude them.)
+# - **No accidents:** unless the table asks for the same numbers, any two seeds differ. This also holds for two different purposes, for other layers
+#   and other ranks of the same run, and for runs with neighboring values of `seed`. (With 63 bits and a good hash, equal seeds are so improbable that you do
+#   not have to rule them out.)
 # - **Low bits:** a seed is in [0, 2⁶³), but on a CPU, torch uses only its lowest 32 bits. So seeds that differ only in higher bits draw the same numbers. Do not put
-#   `seed`, `layer`, or the coordinates into the high bits only.
-# - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers wherever it is. So the "pp" coordinate changes nothing.
-# - **In every process:** the same arguments give the same seeds, in each process and in each call. Leave the global generators of torch, NumPy, and Python alone.
+#   `seed`, `layer`, or the coordinates only into the high bits. (In a very large run, some seeds have the same 32 low bits by chance. You may ignore this.)
+# - **The stage does not matter:** a layer is on one stage only, and it draws the same numbers whichever stage that is. So the "pp" coordinate has no effect.
+# - **In every process:** the same arguments give the same seeds in each process and in each call. Do not use or change the global generators of torch, NumPy, and Python.
 # - **Wrong rank:** if `rank` is not in the mesh, raise a `ValueError` that names `rank`.
 #
-# The mesh has the dimensions "dp", "pp", and "tp" in any order, and up to 100,000 ranks. `seed` is at most one million, there are at most 1,000 layers, and both count from 0.
+# The mesh has the dimensions "dp", "pp", and "tp" in any order, and up to 100,000 ranks. `seed` is from 0 to one million, and `layer` is from 0 to 999.
 #
-# **Predict**: somebody uses `seed + layer + rank` for dropout, with 12 layers on 8 ranks without pipeline parallelism. A step needs 96 different masks. How many does it get?
+# **Predict**: somebody uses `seed + layer + rank` as the seed for `sharded` dropout, with 12 layers on 8 ranks without pipeline parallelism. A step needs 96 different masks. How many does it get?
 #
 # <details><summary>Hint 1</summary>
 #
-# Adding the numbers loses which is which: 2 + 0 + 1 = 2 + 1 + 0. You need a number that belongs to one *combination* of purpose, seed, layer,
-# and coordinates. You can get the coordinates from your `mesh_coordinates`.
+# A sum does not tell which number was which: 2 + 0 + 1 = 2 + 1 + 0. You need a different number for each *combination* of purpose, seed, layer,
+# and coordinates. Your `mesh_coordinates` returns the coordinates.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `hashlib.sha256(f"sharded {seed} {layer} {dp} {tp}".encode()).digest()` has 32 random-looking bytes, which are always the same for the same text.
-# `int.from_bytes(digest[:8], "big")` makes a number of 64 bits from 8 of them. (Python's own `hash` of a text differs between processes.)
+# `hashlib.sha256(f"sharded {seed} {layer} {dp} {tp}".encode()).digest()` returns 32 random-looking bytes, which are always the same for the same text.
+# `int.from_bytes(digest[:8], "big")` makes a 64-bit number from 8 of them, and half of that number is below 2⁶³. (Python's own `hash` of a string differs between processes.)
 # </details>
 
 
@@ -483,11 +483,11 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It gets 19 different masks, because the sums of layer and rank are 0 to 18. For example, layer 3 on rank 0 and layer 2 on rank 1 drop the same places. Nothing shows it, except that
-# dropout regularizes less. And the run with the next seed uses 18 of the 19 masks again.
+# It gets 19 different masks, because the sums of layer and rank are 0 to 18. For example, layer 3 on rank 0 and layer 2 on rank 1 drop the same places. No error
+# reports this; dropout only regularizes less. And the run with the next seed reuses 18 of the 19 masks.
 # </details>
 #
-# The next cell gives each different seed a letter, in the order in which they appear. Before you run it, **predict** how many letters there are.
+# The next cell gives each distinct seed a letter, in order of appearance. Before you run it, **predict** how many letters it needs.
 
 # %%
 # %%px
@@ -500,8 +500,8 @@ if rank == 0:
         print("rank {}: weights {}, replicated {}, sharded {}".format(r, *shown))
 
 # %% [markdown]
-# There is one letter for the weights, one for each of the two replicas, and one for each of the four shards. Ranks that differ only in "pp" have the same three letters. They do not
-# hold the same layer, so one of them never uses its seeds.
+# There is one letter for the weights, one for each of the two replicas, and one for each of the four pairs of a replica and a shard: seven letters. Ranks that differ only in "pp" have the same three letters. But only one of them
+# holds layer 5, so the other one never uses these seeds.
 
 # %% [markdown]
 # # Part B: one training step
@@ -511,15 +511,15 @@ if rank == 0:
 #
 # *Difficulty 2/5, 8 minutes.*
 #
-# Clipping needs the norm of the whole model's gradient. No rank has all of it, and some parts of it are on several ranks. If you add up the squares of all ranks, each part must count only once. So
-# first **predict in numbers** how many ranks have a copy of the same gradient after the backward pass, when the gradients have been averaged over the data-parallel replicas, and those of the tied embedding
-# have also been added up over its two stages. Return a dict with these keys:
+# Clipping needs the norm of the whole model's gradient. No rank has all of it, and some parts of it are on several ranks. When you add up the squares of all ranks, each part must count only once. So
+# first **predict in numbers** how many ranks have the same gradient. At this point, the gradients have been averaged over the data-parallel replicas, and those of the tied embedding
+# have also been added up over its two stages. Write `predict_copies`, which returns a dict with these keys:
 #
 # - `"norm"`: the gradient of a layer norm. Its weight is on one stage, and all ranks of a tensor-parallel group have all of it.
-# - `"column"`: the gradient of a weight that is split by columns. Each rank of a tensor-parallel group has another part.
-# - `"embedding"`: the gradient of the tied embedding, which is the input of the first stage and the output layer of the last stage. All ranks of a tensor-parallel group have all of it. If there is only one stage, it
-#   has a single parameter for both.
-# - `"norm_shard"` and `"column_shard"`: the same gradients as `"norm"` and `"column"`, but with ZeRO-1. It averages with a reduce-scatter over the replicas, so each replica keeps only its own shard. Count the ranks that have the same shard.
+# - `"column"`: the gradient of a weight that is split by columns. Each rank of a tensor-parallel group has a different part.
+# - `"embedding"`: the gradient of the tied embedding, which is the input layer of the first stage and the output layer of the last stage. All ranks of a tensor-parallel group have all of it. If there is only one stage, it
+#   has a single parameter for both uses.
+# - `"norm_shard"` and `"column_shard"`: the same two gradients, but with ZeRO-1, which averages them with a reduce-scatter over the replicas: each replica keeps only its own shard. Count the ranks that have the same shard.
 
 
 # %% tags=["exercise"] exercise="predict_copies"
@@ -563,25 +563,25 @@ check.show_values(
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# Now compute the norm, $\sqrt{\sum g^2}$ over all numbers of the whole model's gradient. A rank passes the gradients that it has, and for each one the number of ranks that have a copy of it. If a gradient has $c$ copies, each
-# rank adds $1/c$ of its squares, and together they add all of them once.
+# Now write `gradient_norm`, which computes the norm $\sqrt{\sum g^2}$ over all numbers g of the whole model's gradient. Each rank passes the gradients that it has, and for each one the number of ranks that have a copy of it. If a gradient has $c$ copies, each
+# rank adds $1/c$ of the sum of its squares, so together they count it once.
 #
 # - **One number:** all ranks make exactly one all-reduce, with one number. The result is the same on all ranks, to the last bit.
-# - **16 bits:** gradients can be float32, float16, or bfloat16, and a list may have several of these. Square and add in float32: in float16, the square of 300 is already infinite, and the square of 0.0001 is zero.
-# - **No gradients:** a rank may have an empty list, or gradients without elements. It takes part all the same. If no rank has a gradient, the norm is 0.
+# - **16 bits:** gradients can be float32, float16, or bfloat16, and a list may have several of these. Square and add in float32. In float16, the square of 300 overflows to infinity, and the square of 0.0001 becomes zero.
+# - **No gradients:** a rank may have an empty list, or gradients without elements. It still takes part in the all-reduce. If no rank has a gradient, the norm is 0.
 # - **Unchanged:** the gradients stay as they are.
 # - **Wrong copies:** if `copies` does not have one number for each gradient, or if one of them is less than 1, raise a `ValueError` that names `copies`, before anything is sent.
 #
-# **Predict**: somebody forgets the copies, on four data-parallel replicas without tensor or pipeline parallelism. By which factor is the norm wrong? How long are the gradients after they have been clipped to a norm of 1?
+# **Predict**: somebody forgets the copies, on four data-parallel replicas without tensor or pipeline parallelism. By what factor is the norm wrong? What is the true norm of a gradient that was clipped to 1 in this way?
 #
 # <details><summary>Hint 1</summary>
 #
-# You cannot add norms, but you can add squares. `gradient.float()` is in float32, and so are its squares and their sum.
+# You cannot add norms, but you can add squares. `gradient.float()` converts to float32, so its squares and their sum are float32, too.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Start with `squares = torch.zeros((), device=device)`, which also works for an empty list. Then add each `gradient.float().square().sum() / c` to it. After `dist.all_reduce(squares, group=group)`, take the root.
+# Start with `squares = torch.zeros((), device=device)`, which also works for an empty list. Then add each `gradient.float().square().sum() / c` to it. After `dist.all_reduce(squares, group=group)`, take the square root.
 # </details>
 
 
@@ -653,11 +653,11 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Each gradient is on four ranks, so the sum of the squares is four times too large, and the norm is twice too large. A gradient that is clipped has a norm of 1/2. With tensor and pipeline parallelism, the factor is another one for each
-# parameter, and the training depends on the layout.
+# Each gradient is on four ranks, so the sum of the squares is four times too large, and the norm is too large by a factor of 2. A gradient that is clipped ends up with a norm of 1/2. With tensor and pipeline parallelism, the number of copies differs between
+# parameters, so the result of the training depends on the layout.
 # </details>
 #
-# In the next cell, the gradient has two parts: `whole` has a copy on every rank, and `split` is divided among the ranks. The norm must be that of one process.
+# In the next cell, the gradient has two parts: every rank has a copy of `whole`, and `split` is divided among the ranks. With the right copies, the norm is that of one process.
 
 # %%
 # %%px
@@ -674,27 +674,27 @@ for copies in ((world_size, 1), (1, 1)):
 #
 # *Difficulty 2/5, 6 minutes.*
 #
-# The output layer of a GPT often has the same weight as its input embedding. With a pipeline, the first and the last stage each have a copy of it, and each copy gets only a part of the gradient. The copies
+# The output layer of a GPT often shares its weight with the input embedding. In a pipeline, the first and the last stage each have a copy of this weight, and each copy gets only part of the gradient. The copies
 # stay equal only if these two stages add up their gradients in each step. So they need a group: the ranks of the first and the last stage that have the same coordinates in all *other* dimensions of the mesh.
 #
-# Write `embedding_groups`, which returns all of these groups as `mesh_groups` does: the ranks of a group ascend, and the groups are in the order of their first ranks.
+# Write `embedding_groups`, which returns all of these groups in the format of `mesh_groups`: the ranks of a group are in ascending order, and the groups are ordered by their first rank.
 #
 # - **Two stages:** each rank is in one group.
-# - **More stages:** the ranks of the stages between are in no group.
+# - **More stages:** ranks of the stages in between are in no group.
 # - **One stage:** there is nothing to add up, and each rank is a group of its own.
-# - **Any mesh:** the dimension of the pipeline has the name "pp" and any place in the mesh. The others have any names.
+# - **Any mesh:** the pipeline's dimension is called "pp" and can be anywhere in the mesh. The others can have any names.
 # - **No pipeline:** if the mesh does not have the dimension "pp", raise a `ValueError` that names "pp".
 #
-# **Predict**: 16 ranks are a mesh of `{"dp": 2, "pp": 4, "tp": 2}`. How many groups are there, and how many ranks are in none? With which rank does rank 1 add up its gradient?
+# **Predict**: 16 ranks form the mesh `{"dp": 2, "pp": 4, "tp": 2}`. How many groups are there, and how many ranks are in none? With which rank does rank 1 share a group?
 #
 # <details><summary>Hint 1</summary>
 #
-# Think of a pipeline as one of the groups that your `mesh_groups(mesh, "pp")` returns: its ranks, from the first to the last stage. You need the first and the last rank of each pipeline.
+# Each group that your `mesh_groups(mesh, "pp")` returns is a pipeline: its ranks, from the first to the last stage. You need the first and the last rank of each pipeline.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Without `mesh_groups`: `torch.arange(n).view(*mesh.values())` has each rank at its coordinates. After `.movedim(place, -1)`, with the place of "pp", the last dimension goes along the pipeline.
+# Without `mesh_groups`: `torch.arange(n).view(*mesh.values())` has each rank at its coordinates. `.movedim(place, -1)`, where `place` is the position of "pp" in the mesh, makes the pipeline the last dimension.
 # </details>
 
 
@@ -744,11 +744,11 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# There are four groups of two, one for each pair of coordinates in "dp" and "tp". The eight ranks of the two middle stages are in none. Rank 1 has the coordinates 0, 0, 1, and the last stage of its pipeline is rank 7, with the coordinates
-# 0, 3, 1.
+# There are four groups of two, one for each pair of coordinates in "dp" and "tp". The eight ranks of the two middle stages are in none. Rank 1 has the coordinates 0, 0, 1 and shares a group with rank 7, which has 0, 3, 1 and is the last stage
+# of its pipeline.
 # </details>
 #
-# The next cell prints the groups for the same eight ranks in three orders of dimensions. Ranks 0 to 3 are one node, and ranks 4 to 7 are another. **Predict** in which orders the sum stays inside a node:
+# The next cell prints the groups for eight ranks, with the dimensions in three different orders. Ranks 0 to 3 are on one node, and ranks 4 to 7 are on another. **Predict** for which orders the sum stays inside a node:
 
 # %%
 # %%px
@@ -757,17 +757,16 @@ if rank == 0:
         print(f"{order}: {embedding_groups(dict.fromkeys(order.split(), 2))}")
 
 # %% [markdown]
-# Only if "pp" is the outermost dimension does this sum cross the border between the nodes. A large pipeline crosses borders in any order. The embedding is summed once in a step, though, while tensor parallelism sums several times in each layer, so tensor parallelism gets the
-# fast links inside a node.
+# The sum crosses from one node to the other only if "pp" is the outermost dimension. A pipeline with more stages than a node has ranks crosses nodes in any order. But the embedding is summed only once per step, so slower links do little harm here.
 
 # %% [markdown]
 # ## 7. Forward and backward passes of a stage
 #
-# *Difficulty 3/5, 15 minutes.*
+# *Difficulty 3/5, 30 minutes.*
 #
-# Now you compose a training step from data, tensor, and pipeline parallelism and ZeRO-1. You do not have to write
-# again what you wrote in labs 03 and 04. `Stage` is one pipeline stage of a GPT, with tensor parallelism inside. All ranks create the serial model from
-# a seed, and each rank keeps its part.
+# Now you combine data, tensor, and pipeline parallelism and ZeRO-1 in one training step. You do not have to rewrite
+# what you wrote in labs 03 and 04: `Stage` is one pipeline stage of a GPT, with tensor parallelism inside. Every rank creates the whole serial model from
+# a seed, and keeps its part.
 #
 # | | |
 # |---|---|
@@ -776,9 +775,9 @@ if rank == 0:
 # | `stage.activation_shape(b)` | the shape of the activations of b samples, (b, S, H). They are float32 |
 # | `stage.embedding` | the token embedding, which is also the output layer: a parameter on the first and on the last stage, and None on other stages |
 #
-# `groups` is a dict of the process groups that a rank belongs to, by the dimensions in which their ranks differ: `groups["dp"]`,
-# `groups["pp"]`, `groups["tp"]`, and `groups["all"]` with all ranks. On the first and the last stage, there is also `groups["embedding"]`
-# of exercise 6. Rank i of `groups["pp"]` has stage i.
+# `groups` is a dict of the process groups that a rank belongs to. Its keys are the dimensions in which the ranks of a group differ: `groups["dp"]`,
+# `groups["pp"]`, `groups["tp"]`, and `groups["all"]` with all ranks. On the first and the last stage, there is also `groups["embedding"]`,
+# from exercise 6. Rank i of `groups["pp"]` has stage i; `groups["pp"].rank()` is the rank in this group.
 
 
 # %%
@@ -809,30 +808,31 @@ def groups_of(mesh, backend="mpi4py"):
 # Write `pipeline_pass`, which runs this replica's M micro-batches forward and backward through this rank's stage. `tokens_MbS[i]` are the
 # tokens of micro-batch i, and `targets_MbS[i]` are its targets. All ranks of the pipeline have both.
 #
-# - **Gradients**: add to each `.grad` the gradient of the **mean loss over all tokens** of the M micro-batches. `.grad` may contain numbers
-#   already, and its memory belongs to the caller, so autograd has to add to it in place. It does this by default.
+# - **Gradients**: add to each `.grad` the gradient of the **mean loss over all tokens** of the M micro-batches. `.grad` may already contain
+#   numbers, and its memory belongs to the caller, so autograd has to add to it in place. It does so by default.
 # - **Result**: the last stage returns this mean loss, and other stages return zero: a float32 tensor of shape () without a graph, on the
 #   device of `tokens_MbS`.
 # - **Messages**: each micro-batch crosses each cut once, as one message of its activations. Its gradient returns in the same way.
-# - **Schedule**: GPipe's, 1F1B, or another one that fills the pipeline. Stage r starts at least p − r micro-batches (or all M, if there are
-#   fewer) before it waits for its first gradient.
+# - **Schedule**: GPipe's, 1F1B, or another one that fills the pipeline. Of p stages, stage r (from 0) runs at least p − r micro-batches forward (or all M,
+#   if there are fewer) before it waits for its first gradient.
 #
 # The stage computes each micro-batch once. `training.token_loss(scores, targets)` is the mean loss of a micro-batch's tokens. M and p are 1
 # or more.
 #
-# **Predict**: in GPipe's schedule, all ranks send with `dist.send`, which may wait until the receiver has called `dist.recv`. Can the ranks
-# wait for each other forever? And in 1F1B?
+# **Predict**: in GPipe's schedule, all ranks send with `dist.send`, which may block until the receiver has called `dist.recv`. Can this
+# end in a deadlock? And in 1F1B?
 #
 # <details><summary>Hint 1</summary>
 #
-# Autograd does not know other ranks. On a later stage, receive the activations into `torch.empty(...)`, call `requires_grad_()` on them,
-# and keep them together with the stage's output.
+# Autograd does not know about other ranks. On a later stage, receive the activations into `torch.empty(...)`, call `requires_grad_()` on them,
+# and keep them together with the stage's output. The ranks in `dist.send(y, group=pp_group, group_dst=...)` and
+# `dist.recv(x, group=pp_group, group_src=...)` are those of the group; `dst` and `src` would be global ranks.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `y.backward(gradient)` continues with a gradient that came from the next stage. The last stage calls
-# `(loss / M).backward()` instead. Then the previous stage needs `x.grad`.
+# `y.backward(gradient)` continues the backward pass with the gradient that the next stage sent. The last stage calls
+# `(loss / M).backward()` instead. Afterwards, `x.grad` is what the previous stage needs.
 # </details>
 
 
@@ -904,47 +904,49 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# In GPipe's schedule, no. All messages of the forward passes go to the next stage, so the last stage never waits to send, and the stages before it
-# continue one after the other. The backward passes are the same in the other direction. In 1F1B, a stage may send activations forward while its
-# neighbor sends a gradient back. With blocking sends, both wait for each other, so one of them needs `dist.isend`.
+# In GPipe's schedule, no. In the forward passes, all messages go to the next stage. The last stage only receives, so the stage before it is never stuck, and neither
+# are the earlier ones. The backward passes are the same in the other direction. In 1F1B, a stage may send activations forward while its
+# neighbor sends a gradient back. If both sends block, they wait for each other forever, so one of them has to be `dist.isend`.
 # </details>
 #
 # ## 7b. ZeRO-1 on top
 #
-# *Difficulty 3/5, 10 minutes.*
+# *Difficulty 3/5, 20 minutes.*
 #
-# Each rank has the gradients of its part of the model, for the rows of its replica. The replicas, which are the ranks of `groups["dp"]`, have the same
-# part and other rows. So ZeRO-1 runs over `groups["dp"]`: each replica has a shard of the optimizer's states. `ShardedAdam` has the tensors:
+# Each rank has the gradients of its part of the model, for the rows of its replica. The ranks of `groups["dp"]` have the same
+# part of the model, but different rows. So ZeRO-1 runs over `groups["dp"]`: each of its ranks has a shard of the optimizer's states. `ShardedAdam` holds the tensors:
 #
 # | | |
 # |---|---|
 # | `adam.flat` | all weights of this rank's stage in one tensor. The stage's parameters are views of it |
 # | `adam.gradient` | their gradients, in the same order. The parameters' `.grad` are views of it |
-# | `adam.shard` | this rank's part of `adam.flat`, and `adam.shard.grad` is the same part of `adam.gradient`: the same memory, without a copy. Rank d of `groups["dp"]` has the d-th of equal parts |
+# | `adam.shard` | this rank's part of `adam.flat`, a parameter. `adam.shard.grad` is the same part of `adam.gradient`. Both are views, not copies. The parts are equally long, and rank d of `groups["dp"]` has part d |
 # | `adam.optimizer` | Adam for `adam.shard`. Its states belong to the shard only |
-# | `adam.parts`, `adam.copies` | `adam.shard.grad` as a list of views, one for each parameter; and how many ranks hold the same numbers of it (after averaging) |
+# | `adam.parts`, `adam.copies` | `adam.shard.grad` as a list of views, one for each parameter in the shard; and for each view, how many ranks hold the same numbers after averaging: the arguments of `gradient_norm` |
 #
 # Write `zero_step`, which a rank calls when `adam.gradient` has the gradient of **its replica's** mean loss:
 #
-# 1. Get this rank's shard of the **mean** over the replicas.
-# 2. Call `gradient_norm(gradients, copies, group)`, which you wrote in exercise 5b and get as an argument, **once**. The norm is that of the whole model's mean gradient.
-# 3. If the norm is larger than `max_norm`, multiply the gradient by `max_norm` / norm. Otherwise, leave it as it is. The norm may be 0.
+# 1. Get this rank's shard of the gradients' **mean** over the replicas.
+# 2. Call `gradient_norm(gradients, copies, group)`, which you wrote in exercise 5b and now get as an argument, **once**. Choose the group so that the norm is that of the whole model's mean gradient.
+# 3. If the norm is larger than `max_norm`, multiply this rank's shard of the gradient by `max_norm` / norm. Otherwise, leave it as it is. The norm may be 0.
 # 4. Let Adam take its step on the shard, and gather the shards, so that `adam.flat` has the new weights on all ranks.
 #
 # Use one reduce-scatter and one all-gather. Return the norm before clipping, as `gradient_norm` returned it. `adam.flat`, `adam.gradient`, and
-# `adam.shard.grad` keep their memory. The other parts of `adam.gradient` may have any numbers afterwards.
+# `adam.shard.grad` keep their memory. Afterwards, the other parts of `adam.gradient` may contain anything.
 #
-# **Predict**: somebody clips by the norm of the own shard, without communication. On one of 2 × 2 × 2 ranks, is the gradient clipped more or less often than on one rank? What
-# does it do to the direction of the step?
+# **Predict**: somebody clips each shard by its own norm, without communication. On a mesh of 2 × 2 × 2 ranks, is a rank's shard clipped more or less often than it should be? What
+# does this do to the direction of the step?
 #
 # <details><summary>Hint 1</summary>
 #
-# `dist.reduce_scatter_single(output, input, group=...)` sums, and `dist.all_gather_single(output, input, group=...)` gathers. Both may work on views.
+# `dist.reduce_scatter_single(output, input, group=...)` sums, and `dist.all_gather_single(output, input, group=...)` gathers. Both work on
+# views. Pass `adam.shard.detach()` to the all-gather: with Gloo, an input that requires a gradient raises an error.
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# All ranks have the same norm, so all of them clip or none. `(max_norm / norm).clamp(max=1.0)` is a factor that never makes the gradient longer. What is 0 × ∞?
+# All ranks have the same norm, so either all of them clip or none does. The factor `(max_norm / norm).clamp(max=1.0)` never makes the gradient longer. If the norm is 0, `max_norm / norm` is infinite: without the
+# clamp, the gradient would become 0 · ∞, which is NaN.
 # </details>
 
 
@@ -1013,9 +1015,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Less often: the norm of a part is never larger than the norm of the whole. And each rank divides by another number, so the parts of the gradient
-# are scaled differently, and the step points elsewhere. Copies of a weight (norms, the embedding) still agree only if their shards happen to be clipped by the same factor.
-# Otherwise, tensor-parallel ranks drift apart, without an error.
+# Less often: the norm of a part is never larger than the norm of the whole. And each rank divides by a different number, so the parts of the gradient
+# are scaled differently, and the step points in a different direction. Copies of a weight (norms, the embedding) stay equal only if their shards happen to be clipped by the same factor.
+# Otherwise, tensor-parallel ranks drift apart without any error.
 # </details>
 #
 # ## 7c. The whole step
@@ -1023,17 +1025,17 @@ check.show_values(
 # *Difficulty 3/5, 10 minutes.*
 #
 # Write `train_step`, one training step on this rank. It gets the two functions of exercises 7 and 7b as arguments:
-# `pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])`, and `zero_step(adam, groups)`, whose norm you do not need here. Call each of them once.
+# `pipeline_pass(stage, tokens_MbS, targets_MbS, groups["pp"])`, and `zero_step(adam, groups)`, which already knows `max_norm` and `gradient_norm`. You do not need the norm that it returns. Call each of them once.
 #
-# - Each step starts with gradients of zero. `.grad` of each parameter remains a view of `adam.gradient`.
+# - Each step starts with gradients of zero. The `.grad` of each parameter remains a view of `adam.gradient`.
 # - The embedding is on the first stage and on the last one, and each of them has a part of its gradient. Before the update, both must have the **sum**.
-#   Then both copies take the same step, and remain equal. A stage in the middle has `stage.embedding` None and no `groups["embedding"]`.
+#   Then both copies take the same step and stay equal. On a stage in the middle, `stage.embedding` is None, and there is no `groups["embedding"]`.
 # - Return the mean loss over all tokens of the **global** batch as a float, the same on all ranks. `pipeline_pass` returns the loss of a replica on its last stage, and 0
 #   on other stages.
 #
-# Tensor-parallel ranks of a stage have the same loss. All replicas have equally many tokens. Communicate only in the groups of `groups`.
+# Tensor-parallel ranks of a stage have the same loss. All replicas have the same number of tokens. Communicate only in the groups of `groups`.
 #
-# **Predict**: which of these mistakes does the loss of the first step show? (a) The gradients of the embedding are not summed. (b) The gradients are not set to zero.
+# **Predict**: which of these mistakes can you see in the loss of the first step? (a) The gradients of the embedding are not summed. (b) The gradients are not set to zero.
 # (c) The loss is summed over all ranks and divided by the number of replicas.
 #
 # <details><summary>Hint 1</summary>
@@ -1043,7 +1045,7 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# If you sum the losses over `groups["all"]`, how often does each replica's loss count? Or sum over two of the dimensions, and divide by one number.
+# If you sum the losses over `groups["all"]`, how many times does each replica's loss count? Or sum over two of the dimensions, and divide by one number.
 # </details>
 
 
@@ -1114,14 +1116,14 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Only (c): the loss is too large by the number of tensor-parallel ranks. The loss of a step is computed before the update, so (a) and (b) show up in the second step at the earliest.
-# With (a), the two copies of the embedding also differ from then on.
+# Only (c): the loss is too large by a factor of tp, the number of tensor-parallel ranks. The loss of a step is computed before the update, so (a) shows up in the second step.
+# (b) shows up in the third one, because the gradients are zero before the first step, and its update is right. With (a), the two copies of the embedding also differ from then on.
 # </details>
 #
 # ## The losses of one process
 #
-# Now all of your functions train together: the mesh and its groups, the rows, the norm, and the three functions of this exercise. The next cells train the same GPT in two
-# layouts, and in one process. The gradient is clipped to a norm of 1. The weights start from the same seed, and each step reads the same rows, so the losses must agree.
+# Now your functions work together: the mesh and its groups, the rows, the copies, the norm, and the three functions of exercise 7. (This GPT has no dropout, so it needs no `random_seeds`.) The next cells train the same GPT in two
+# layouts, and in one process. The gradient is clipped to a norm of 1. The weights come from the same seed, and each step reads the same rows, so the losses must agree.
 
 # %%
 # %%px
@@ -1139,7 +1141,7 @@ def layout_of(mesh, backend="mpi4py"):
     of_shards = {
         "norm": copies["norm_shard"],
         "column": copies["column_shard"],
-        "embedding": copies["embedding"] // mesh["dp"],
+        "embedding": copies["embedding"] // mesh["dp"],  # each replica has another shard of it
     }
     return own, stage, ShardedAdam(stage, own["dp"], of_shards, LR)
 
@@ -1176,17 +1178,17 @@ for composed_mesh in composed_meshes:
 if rank == 0:
     training.print_same({"the GPT": composed_curves}, 1e-3)
     start, *_, end = composed_curves["one process"]
-    print(f"the loss falls from {start:.1f} to {end:.1f} nats a byte")
+    print(f"the loss falls from {start:.1f} to {end:.1f} nats per byte")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.same_curves(
-    "Eight ranks learn what one process learns", {"Adam": composed_curves}, "loss (nats a byte)"
+    "Eight ranks learn what one process learns", {"Adam": composed_curves}, "loss (nats per byte)"
 )
 
 # %% [markdown]
-# **Predict**: in a step of the mesh 2 dp × 2 pp × 2 tp, in which dimension does rank 0 send most bytes? The GPT has 2 layers of H = 64, S = 64, and a vocabulary of
-# 256. A replica has M = 4 micro-batches of b = 2 rows. Chapters 03 to 05 have the formulas. In which dimension does the number not depend on the batch?
+# **Predict**: in a step of the mesh 2 dp × 2 pp × 2 tp, in which dimension does rank 0 send the most bytes? The GPT has 2 layers of H = 64, S = 64, and a vocabulary of
+# 256. A replica has M = 4 micro-batches of b = 2 rows. Chapters 03 to 05 have the formulas. In which dimension does the number of bytes not depend on the batch?
 
 # %%
 # %%px --timeout 30
@@ -1228,16 +1230,16 @@ if rank == 0:
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Tensor parallelism sends most, although each rank has only one layer. Its bytes, and those of the pipeline, grow with the batch. Data parallelism sends the gradient and the weights of the stage once in each step, and the embedding's gradient
-# is also summed once, whatever the batch. With larger batches, both become cheap in comparison, so their ranks can be on different nodes. This is why "tp" is usually the innermost dimension of a mesh.
+# Tensor parallelism sends the most, although each rank has only one layer. Its bytes and those of the pipeline grow with the batch. Data parallelism sends the gradients and the weights of the stage once per step, and the embedding's gradient
+# is also summed once, whatever the batch. With larger batches, both become cheap in comparison, so the ranks of these groups can be on different nodes. This is why "tp" is usually the innermost dimension of a mesh.
 # </details>
 
 # %% [markdown]
 # ## Against the library: two dimensions
 #
 # PyTorch composes data and tensor parallelism on one `DeviceMesh`: `parallelize_module` splits the layers over the mesh's dimension "tp", and `fully_shard` then shards the
-# parts over "dp". We compare it with your `train_step` in the same layout, without a pipeline. Both sides train the same GPT on the same rows, with the same norm for
-# clipping. The library's groups use Gloo on CPUs and NCCL on GPUs. Yours are measured on the same backend, and on `group`.
+# parts over "dp". We compare this with your `train_step` in the same layout, without a pipeline. Both train the same GPT on the same rows, and clip to the same
+# norm. The library's groups use Gloo on CPUs and NCCL on GPUs. Yours are measured on MPI (like `group`), and on CPUs also on Gloo.
 #
 # **Predict**: `fully_shard` shards the weights as well. Which of the two sends more bytes in a step with M = 2 micro-batches? Which one holds more?
 
@@ -1283,7 +1285,7 @@ seconds_2d = timing.median_seconds(
 # %%px --targets 0
 rows_2d = {name: seconds_2d[name] / seconds_2d["library"] for name in layouts_2d}
 drawn, axes = plots.ratio_bars(
-    "A step on a mesh of two dimensions, over that of the library",
+    "Time of a step, relative to the library's",
     {"Adam": rows_2d},
     "time over that of fully_shard with parallelize_module",
 )
@@ -1292,11 +1294,13 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 # %% [markdown]
 # What to look for:
 #
-# - **The bytes** are nearly the same. Both sides reduce-scatter the gradients and all-gather the weights once in a step. The library gathers them before the first
-#   forward pass, and you gather them after the update. So between two steps, the library holds a shard of the weights and of the gradients, and you hold them whole.
+# - **The bytes** are nearly the same. Both reduce-scatter the gradients and all-gather the weights once per step. The library gathers the weights before the first
+#   forward pass, and you gather them after the update. So between two steps, the library holds only a shard of the weights and of the gradients, and you hold all of them.
+#   During the backward pass, both hold all of them, because the library is told not to free the weights between micro-batches.
 # - **The number of collectives** is different. You have one reduce-scatter and one all-gather for the whole stage, and the library has them for each layer. On GPUs, it hides them behind the
-#   computation of other layers.
-# - **Large models** need the library's way. If the weights of a stage do not fit on a device next to the activations, they must be freed layer by layer, even within a step.
+#   computation of other layers. With a model this small on CPUs, there is nothing to hide them behind, and each call costs time.
+# - **Large models** need what only the library can do. If the weights of a stage do not fit on a device next to the activations, they must be freed layer by layer, even within a step.
+#   (`fully_shard` does this with `reshard_after_forward=True`, and then sends more bytes.)
 
 # %% [markdown]
 # # Part C: choosing a layout
@@ -1306,12 +1310,12 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 #
 # *Difficulty 2/5, 12 minutes.*
 #
-# Eight devices can train one model in dozens of ways: how many replicas, how many tensor-parallel ranks, how many stages, and
+# Eight devices can train a model in dozens of layouts: how many replicas, how many tensor-parallel ranks, how many stages, and
 # how many sequences in a micro-batch? Trying them all on a cluster is expensive. So you write a planner in three steps:
 # predict the memory of a layout, predict the seconds of its step, and choose.
 #
-# A `Model`, a `Layout`, and a `Cluster` describe what is needed. Read their attributes in
-# [`parlab/layouts.py`](../parlab/layouts.py). The first one is the GPT of the next exercises:
+# The classes `Model`, `Layout`, and `Cluster` describe what the planner works with. Read about their attributes in
+# [`parlab/layouts.py`](../parlab/layouts.py). `gpt` is the model of the next exercises:
 
 # %%
 # %%px
@@ -1324,22 +1328,22 @@ if rank == 0:
     print(f"{example.micro_batches(gpt)} micro-batches of {example.micro_batch} for each replica")
 
 # %% [markdown]
-# Write `predict_layout_memory`. It returns the bytes on a rank of the *first* stage, which needs the most, by kind:
+# Write `predict_layout_memory`, which returns the bytes of each kind on a rank of the *first* stage, which needs the most:
 #
-# - `weights` and `gradients`: 2 bytes each for every parameter of the rank. A layer has `model.layer_parameters`, which the t
-#   tensor-parallel ranks share. The first stage also has the embedding, `model.embedding_parameters`, complete on every
-#   tensor-parallel rank. Norms, biases, and positions are small, so leave them out.
-# - `optimizer`: 12 bytes for every parameter of the rank, which ZeRO-1 shards over its dp replicas.
-# - `activations`: a layer keeps 10 + 24/t bytes for each of the b·s·h numbers between two layers
-#   (`model.activation_numbers(layout.micro_batch)`): 24 of the 34 bytes are split over tensor-parallel ranks, and attention's
-#   scores are not kept. A stage keeps this for all its layers, and for every micro-batch **in flight**: one whose forward
-#   pass it has done, and whose backward pass it has not. Under 1F1B, the first of p stages has p micro-batches in flight, but
-#   never more than there are.
+# - `weights` and `gradients`: 2 bytes each for every parameter of the rank. A layer has `model.layer_parameters`, which are
+#   split over the t tensor-parallel ranks. The first stage also has the embedding, `model.embedding_parameters`, all of it
+#   on every tensor-parallel rank. Norms, biases, and positions are small, so leave them out.
+# - `optimizer`: 12 bytes for every parameter of the rank. ZeRO-1 shards these bytes over the dp replicas.
+# - `activations`: between two layers, there are b·s·h numbers (`model.activation_numbers(layout.micro_batch)`). For each of
+#   them, a layer keeps 10 + 24/t bytes: of 34 bytes, 24 are split over the tensor-parallel ranks. (Attention's scores are not
+#   kept.) A stage keeps this for all of its layers, and for every micro-batch **in flight**: one whose forward pass is done,
+#   but whose backward pass is not. Under 1F1B, the first of p stages has p micro-batches in flight, or all of them if there
+#   are fewer.
 #
-# The layers, heads, and batch of the model divide by the layout.
+# The layout divides the model's layers, heads, and batch without remainder.
 #
-# **Predict**: you double dp, tp, or pp, and use twice as many devices. Which of the four kinds become half as large with each
-# of them?
+# **Predict**: you double dp, tp, or pp, and use twice as many devices. In each of the three cases, which of the four kinds become half
+# as large?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1402,39 +1406,39 @@ check.show_values(
 #
 # - **Twice dp**: the optimizer's bytes become half as large. Weights, gradients, and activations stay the same (unless fewer
 #   micro-batches than stages remain).
-# - **Twice tp**: the share of the layers in weights, gradients, and optimizer states is halved, but not the embedding. Of the
-#   activations, only the 24/t is halved.
-# - **Twice pp**: again, the layers' share is halved. The activations stay the same: half as many layers, but twice as many
-#   micro-batches in flight.
+# - **Twice tp**: the layers' weights, gradients, and optimizer states become half as large, but the embedding's do not. Of the
+#   activations, only the part 24/t becomes half as large.
+# - **Twice pp**: again, what the layers need for weights, gradients, and optimizer states becomes half as large. The
+#   activations stay the same: half as many layers, but twice as many micro-batches in flight (if there are enough of them).
 # </details>
 #
 # ## 8b. Seconds of a step
 #
-# *Difficulty 4/5, 20 minutes.*
+# *Difficulty 4/5, 28 minutes.*
 #
 # Write `predict_step_seconds`. Ranks are numbered as in the mesh `{"dp": …, "pp": …, "tp": …}`: the tensor-parallel ranks of
-# a stage are neighbors, stage i + 1 of a replica follows stage i, and replica after replica follows. Sizes in bytes are those
-# of 16-bit numbers. A step takes the sum of three parts:
+# a stage are neighbors, stage i + 1 of a replica follows stage i, and one replica follows another. All numbers that are sent
+# have 16 bits. The time of a step is the sum of three parts:
 #
-# - **Passes**: (m + p − 1)(F + B), with m micro-batches of a replica. F + B is the time of both passes of *one* micro-batch
-#   through *one* stage. For each of its layers, it is:
-#   - computation: `model.layer_flop(b)` FLOP in the forward pass and twice as many in the backward pass, shared by t ranks,
-#     of which each computes `cluster.flop_per_second`;
-#   - four all-reduces of the b·s·h numbers between layers, two in each pass, by the t ranks.
+# - **Passes**: (m + p − 1)(F + B), where a replica has m micro-batches, and F + B is the time of both passes of *one*
+#   micro-batch through *one* stage. For each layer of the stage, F + B includes:
+#   - computation: `model.layer_flop(b)` FLOP in the forward pass and twice as many in the backward pass, divided among t
+#     ranks, each of which computes at `cluster.flop_per_second`;
+#   - four all-reduces of the b·s·h numbers between layers, two in each pass, over the t ranks.
 # - **Messages** of b·s·h numbers between neighboring stages. A stage has at most p micro-batches in flight, so p of them go
-#   through all stages and back before the next p can. So a step waits for ⌈m/p⌉ round trips, each with one message from every
-#   stage to the next one, and one back.
-# - **Gradients**: a reduce-scatter of the gradients of the first stage, and an all-gather of its weights, by the ranks that
-#   share them: those with the same stage and the same tensor-parallel coordinate. The first stage has the parameters of
-#   exercise 8a, including the embedding.
+#   through all stages and back before the next p can. So a step waits for ⌈m/p⌉ round trips, each with one message from
+#   every stage to the next one, and one message back.
+# - **Gradients**: a reduce-scatter of the gradients of a rank of the first stage, and an all-gather of its weights, over the
+#   ranks that have the same stage and the same tensor-parallel coordinate. The rank has the parameters of exercise 8a,
+#   including the embedding.
 #
 # Use `cluster.collective_seconds(name, size, ranks)` and `cluster.message_seconds(size, source, destination)`. The rank
-# numbers decide whether links inside a node or between nodes are used. Compute with the groups and the pipeline of rank 0:
-# others have the same links. A group of one rank takes 0 s. The rest of the step, such as the embedding and the loss, is left
+# numbers decide whether links inside a node or between nodes are used. Compute with the groups and the pipeline of rank 0,
+# as if all others had the same links. A group of one rank takes 0 s. The rest of the step, such as the embedding and the loss, is left
 # out.
 #
-# **Predict**: nodes have 8 devices, and you move from tp = 8 to tp = 16. What happens to the seconds of an all-reduce, and
-# what to those of the computation?
+# **Predict**: nodes have 8 devices, and you move from tp = 8 to tp = 16. What happens to the time of an all-reduce, and what
+# happens to that of the computation?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1444,7 +1448,7 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# With t = `layout.tp` and p = `layout.pp`: in replica 0, stage i has the ranks from i·t on. The replicas' first ranks are
+# With t = `layout.tp` and p = `layout.pp`: in replica 0, the first rank of stage i is i·t. The replicas' first ranks are
 # `range(0, layout.devices, t * p)`. For the messages, add up `cluster.message_seconds(size, i * t, (i + 1) * t)` for all
 # stages i but the last.
 # </details>
@@ -1495,26 +1499,29 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The computation takes half as long. But the group is on two nodes now, so the all-reduces use the slow links between them,
-# and take many times as long. This is why the tensor-parallel group stays inside a node.
+# The computation of a micro-batch takes half as long. But the group is on two nodes now, so the all-reduces also use the slow
+# links between nodes. With the model and the first cluster of the planner below, an all-reduce for one sequence takes 1.7 times as long, even
+# with the best algorithm; with the slower links there, it takes 32 times as long. On the same number of devices, there are
+# also half as many replicas, so each one has twice as many micro-batches, and the computation of a step does not become
+# shorter. This is why the tensor-parallel group usually stays inside a node.
 # </details>
 #
 # ## 8c. Choose a layout
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Write `plan_layouts`. It returns all layouts that are possible and fit into memory, the fastest first:
+# Write `plan_layouts`, which returns a list of all layouts that are possible and fit into memory, the fastest first:
 #
-# - A layout is **possible** if dp · tp · pp is the number of devices of the cluster, the heads divide by tp, the layers
-#   divide by pp, and the batch divides by dp · micro_batch. It can have any micro-batch of one or more sequences.
+# - A layout is **possible** if dp · tp · pp is the number of devices of the cluster, tp divides the number of heads, pp
+#   divides the number of layers, and dp · micro_batch divides the batch. A micro-batch has one or more sequences.
 # - It **fits** if the sum of `memory_of(model, layout)` over all kinds is at most `cluster.memory`.
-# - Its time is `seconds_of(model, layout, cluster)`.
+# - Its time is `seconds_of(model, layout, cluster)`. Layouts with equal times can be in any order.
 #
 # `memory_of` and `seconds_of` are functions such as your `predict_layout_memory` and `predict_step_seconds`. The check passes
-# others, because a planner should work with any prediction. They are only defined for layouts that are possible.
+# other functions, because a planner should work with any prediction. Call them only for layouts that are possible.
 #
-# - **Nothing fits**: raise a `ValueError` that states the smallest need of any possible layout in bytes, so that the reader
-#   knows how much is missing.
+# - **Nothing fits**: raise a `ValueError` that states how many bytes the smallest of the possible layouts needs, as a whole
+#   number such as 81234567, so that the reader knows how much is missing.
 # - **Nothing is possible**, such as seven devices for eight layers, four heads, and a batch of ten: also raise a
 #   `ValueError`.
 #
@@ -1604,7 +1611,7 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# More: 195, because a layout can have many sizes of micro-batches. With your formulas, trying them all takes milliseconds.
+# More: 195, because most combinations of dp, tp, and pp allow many sizes of micro-batches. With your formulas, trying them all takes milliseconds.
 # </details>
 #
 # Now plan for the GPT with 39 billion parameters on eight nodes with eight devices each, and then with slower links between
@@ -1628,21 +1635,22 @@ for title, one in others.items():
         print(f"  {seconds:5.1f} s  {need / 1e9:4.1f} GB  {layout}")
 
 # %% [markdown]
-# With fast links, the planner uses as many replicas as memory allows. Tensor-parallel groups of 2 to 4 ranks make the model fit.
-# With slow links between nodes, gradients are expensive, so it prefers two replicas and 16 stages: only activations of one
-# micro-batch cross from node to node. With less memory, more stages make room, for a little more time.
+# With fast links and 80 GB, the planner uses as many replicas as memory allows: 16. Tensor-parallel groups of 2 or 4 ranks make
+# the model fit. With slow links between nodes, gradients are expensive, so it prefers two replicas and 16 stages: a rank then
+# has only 3 GB of gradients to average, instead of 20 GB, and pipelines send only activations from node to node. With less
+# memory, more stages make room, and the step takes only about 1 % longer.
 #
 # ## 9. Is the planner right?
 #
-# A planner is only useful if it puts layouts into the right order. So measure: the next cells run layouts on an emulated
+# A planner is only useful if it puts the layouts in the right order. So you measure: the next cells run layouts on an emulated
 # cluster with two nodes of four ranks. Each step has real messages and collectives of the right sizes, in the order of the
-# 1F1B schedule, on [emulated links](../book/emulated_network.md). For a computation, a rank sleeps as long as the computation
-# would take. The model is tiny and the links are slow, so that steps take about half a second.
+# 1F1B schedule, on [emulated links](../book/emulated_network.md). Instead of computing, a rank sleeps for as long as the computation
+# would take. The model is tiny and the links are slow, so a step takes from half a second to a bit more than one second.
 #
-# First, your planner predicts all layouts that fit. From these, the cell takes those that differ by at least 4 % from the one
-# before, up to ten, because two layouts with nearly equal times have no order that could be measured.
+# First, your planner lists all layouts that fit, the fastest first. The cell takes up to ten of them, each predicted to be
+# more than 4 % slower than the last one taken, because the order of two nearly equal times cannot be measured.
 #
-# **Predict**: devices have 1.8 MB. Does pure data parallelism fit? Which layout will be the fastest?
+# **Predict**: a device has 1.8 MB. Does pure data parallelism fit? Which layout will be the fastest?
 
 # %%
 # %%px
@@ -1659,9 +1667,9 @@ for layout in plans:
         chosen.append(layout)
         predicted.append(seconds)
 if rank == 0:
-    print(
-        f"{len(plans)} layouts fit, and {len(chosen)} are measured. The planner's pick: {plans[0]}"
-    )
+    print(f"{len(plans)} layouts fit. These are measured, and the first one is the planner's pick:")
+    for number, layout in enumerate(chosen, 1):
+        print(f"{number:4}  {layout}")
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 120
@@ -1680,26 +1688,26 @@ drawn, axes = predicted_and_measured(chosen, predicted, measured)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# With pure data parallelism, a rank has all weights and gradients, and needs more than 1.8 MB. The fastest layout that fits
-# splits the model only as much as necessary: four replicas of two ranks each. Messages are rare, so two stages beat two
-# tensor-parallel ranks, which wait for an all-reduce in every half of a layer.
+# Pure data parallelism does not fit, though only by 1 %: a rank has all weights and gradients (0.92 MB), an eighth of the
+# optimizer's states (0.34 MB), and the activations of one sequence (0.56 MB), together 1.82 MB. The fastest layout that fits
+# splits the model only as much as necessary: four replicas of two ranks each. Stages seldom exchange messages, so two stages
+# beat two tensor-parallel ranks, which wait for two all-reduces in each pass through a layer.
 # </details>
 #
-# A rank correlation of 1 means that the order of predicted times is the order of measured ones. Measured times are a few
-# percent longer, because ranks wake up late, messages wait for links that are busy, and the machine has fewer cores than
-# ranks. An error that all layouts share does not change the order.
+# A rank correlation of 1 means that the predicted and the measured times have the same order. The measured times are longer,
+# by about 2 to 13 % when this page was made: ranks wake up late, messages wait for busy links, and the machine may have fewer
+# cores than ranks. An error that affects all layouts in a similar way does not change their order.
 
 # %% [markdown]
 # # Part D: the compiler inserts the collectives
 
 # %% [markdown]
 # So far, you have written every message yourself. In JAX, you write a program for *whole* arrays, and say how each array is
-# split over the devices. The compiler divides the computation to match, and inserts the collectives that this needs. This
-# is how most models on TPUs are trained.
+# split over the devices. The compiler divides the computation accordingly, and inserts the collectives that this requires. This
+# is how most models are trained on TPUs.
 #
-# One process controls many devices. Here, JAX sees four devices, which share the CPU of the process. (They would be four
-# GPUs or TPUs on a larger machine, and the compiler would insert the same collectives.) So the cells that compile a
-# program run only on rank 0.
+# In JAX, one process controls several devices, so the cells that compile a program run only on rank 0. Here, JAX sees four
+# devices, which share the CPU of the process. (On a larger machine, they would be four GPUs or TPUs.)
 
 # %%
 # %%px --timeout 120
@@ -1715,8 +1723,8 @@ from jax.sharding import PartitionSpec as P
 
 # %% [markdown]
 # A *sharding* says which part of an array each device holds. It consists of a mesh of devices and a `PartitionSpec`, which
-# has one entry for each dimension of the array: the dimension of the mesh over which it is split, or None. Entries at the
-# end that are None may be left out. On the mesh `{"dp": 2, "tp": 2}`, an array of 8 rows and 6 columns is split like this:
+# has one entry for each dimension of the array: the dimension of the mesh over which it is split, or None. You can leave
+# out None at the end. On the mesh `{"dp": 2, "tp": 2}`, an array of 8 rows and 6 columns is split like this:
 
 # %%
 # %%px --targets 0
@@ -1730,7 +1738,7 @@ for spec in (P("dp"), P(None, "tp"), P("dp", "tp"), P()):
 # %% [markdown]
 # ## 10. The shardings of an MLP
 #
-# *Difficulty 2/5, 15 minutes.*
+# *Difficulty 2/5, 10 minutes.*
 #
 # `jax_layers.mlp(x, w1, b1, w2, b2)` is an MLP for whole arrays. It contains no collective:
 #
@@ -1743,28 +1751,28 @@ for spec in (P("dp"), P(None, "tp"), P("dp", "tp"), P()):
 # | | Shape | Each device holds |
 # |---|---|---|
 # | x, y | (batch, sequence, H) | the samples of its replica: the batch is split over `"dp"`, and nothing else is split |
-# | w1, b1, w2 | (H, F), (F,), (F, H) | one part of `tp` parts, the same in each replica. It is for you to choose which dimension is split |
+# | w1, b1, w2 | (H, F), (F,), (F, H) | one of `tp` parts, the same in each replica. You decide which dimension is split |
 # | b2 | (H,) | all of it |
 #
 # - **Collectives.** The compiled program contains exactly one, which is an all-reduce over `"tp"`. If tp is 1, it contains none.
 # - **Result.** `mlp_shardings` returns a dictionary with the keys `"x"`, `"w1"`, `"b1"`, `"w2"`, `"b2"`, and `"y"`. The values
 #   are `NamedSharding(mesh, spec)`.
-# - **Mesh.** Its dimensions can be in any order and have any sizes. It may have further dimensions, over which nothing is
-#   split. If it has no dimension `"dp"` or `"tp"`, raise a `ValueError` that names the missing one. `NamedSharding` does
-#   this for you.
+# - **Mesh.** Its dimensions can be in any order and have any sizes. It may have other dimensions, over which nothing is
+#   split. If it has no dimension `"dp"` or `"tp"`, a `ValueError` must name the missing one. `NamedSharding` raises it for
+#   you.
 #
 # **Predict**: somebody leaves w2 whole on every device (`P()`). How many all-reduces does the compiler insert then, and what
 # has changed?
 #
 # <details><summary>Hint 1</summary>
 #
-# Tensor parallelism cuts the first layer by columns, the outputs, and the second one by rows, the inputs. In PyTorch, the
-# weights are transposed, but here w1 is (inputs, outputs).
+# Tensor parallelism splits the outputs of the first layer (column parallel) and the inputs of the second one (row parallel).
+# PyTorch stores weights as (outputs, inputs), but here w1 is (inputs, outputs).
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# Write a dictionary from names to specs, such as `"w1": P(None, "tp")`. Then make a `NamedSharding` of each one. b1 has one
+# Write a dictionary from names to specs, such as `"w1": P(None, "tp")`. Then make a `NamedSharding` from each spec. b1 has one
 # number for each output of the first layer.
 # </details>
 
@@ -1830,8 +1838,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It is still one all-reduce. Each device uses only its rows of w2, and the other rows take memory for nothing. So the
-# number of collectives alone does not prove that the layer is parallel. The check also looks at the part of each array
+# It still inserts one all-reduce. But each device uses only its rows of w2, and the other rows waste memory. So the number of
+# collectives alone does not show that the weights are split. The check also looks at the part of each array
 # that a device holds.
 # </details>
 #
@@ -1854,8 +1862,8 @@ print(*jax_layers.collectives(program), sep="\n")
 print("the groups of exercise 2:", mesh_groups({"dp": 2, "tp": 2}, "tp"))
 
 # %% [markdown]
-# The compiler also knows the backward pass. **Predict**: which all-reduces does the program contain that computes the
-# gradients of x and of the four parameters? Over which devices is each of them?
+# The compiler also divides the backward pass. **Predict**: a program computes the gradients of x and of the four parameters.
+# Which all-reduces does it contain, and over which devices?
 
 # %%
 # %%px --targets 0 --timeout 60
@@ -1866,46 +1874,46 @@ for operation, shape, devices in jax_layers.collectives(program):
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# There are three. Two of them are over `"tp"`, and have the shape of a replica's activations: the forward pass sums the output (g in lab 04), and
-# the backward pass sums the gradient of x (f). The third one is over `"dp"`. It sums the parameters' gradients over the
-# replicas, all four in one message. In lab 02, you called this a bucket.
+# There are three. Two of them run over `"tp"`, and have the shape of a replica's activations: the forward pass sums the output (g in lab 04), and
+# the backward pass sums the gradient of x (f). The third one runs over `"dp"`. It sums the parameters' gradients over the
+# replicas, all four in one all-reduce. In lab 02, this was called a bucket.
 # </details>
 
 # %% [markdown]
 # ## 11. The shardings of an attention layer
 #
-# *Difficulty 3/5, 15 minutes.*
+# *Difficulty 3/5, 10 minutes.*
 #
 # `jax_layers.attention(x, wq, wk, wv, wo)` is causal attention for whole arrays. The weights have a dimension for the heads,
-# because a device must get whole heads. (One array (H, 3H) for q, k, and v would be cut in the wrong places, and the
-# compiler would have to move its parts around.) Several query heads may share one head of keys and values: with 8 heads and
-# 2 key and value heads, four in a row share one.
+# because a device must get whole heads. (A single array (H, 3H) for q, k, and v would be split in the wrong places, and the
+# compiler would have to move parts of it between devices.) Several query heads may share one key and value head: with 8
+# query heads and 2 key and value heads, four consecutive query heads share one.
 #
 # | | Shape | Each device holds |
 # |---|---|---|
 # | x, y | (batch, sequence, H) | the samples of its replica, as in exercise 10 |
-# | wq | (H, heads, head size) | the weights of its heads, one part of `tp` parts |
-# | wk, wv | (H, key and value heads, head size) | the weights of its heads, if tp divides the number of key and value heads, and otherwise all of them |
-# | wo | (heads, head size, H) | the weights of its heads, one part of `tp` parts |
+# | wq | (H, heads, head size) | the weights of its heads, one of `tp` parts |
+# | wk, wv | (H, key and value heads, head size) | the weights of its key and value heads, one of `tp` parts, if tp divides their number; otherwise all of them |
+# | wo | (heads, head size, H) | the weights of its heads, one of `tp` parts |
 #
 # - **Collectives.** The compiled program contains exactly one, which is an all-reduce over `"tp"`. If tp is 1, it contains none.
 # - **Result.** `attention_shardings` returns a dictionary with the keys `"x"`, `"wq"`, `"wk"`, `"wv"`, `"wo"`, and `"y"`. The
 #   values are `NamedSharding(mesh, spec)`.
-# - **Mesh.** It is as in exercise 10. `mesh.shape` maps names to sizes, such as `mesh.shape["tp"]`.
+# - **Mesh.** As in exercise 10. `mesh.shape` maps names to sizes: `mesh.shape["tp"]` is tp.
 # - **Errors.** If the mesh has no dimension `"dp"` or `"tp"`, raise a `ValueError` that names the missing one. If tp does not
 #   divide `heads`, raise a `ValueError` that names `heads`.
 #
-# **Predict**: somebody splits the last dimension of wq, wk, and wv, the head size, and the second one of wo. Each device
-# also holds one part of `tp` parts then. Which other tensor must be summed over the devices?
+# **Predict**: somebody splits the last dimension of wq, wk, and wv, the head size, and the second one of wo. Then each
+# device also holds one of `tp` parts. Besides y, which tensor must be summed over the devices?
 #
 # <details><summary>Hint 1</summary>
 #
-# The dimension that is split is the second one of wq, wk, and wv, and the first one of wo.
+# The dimension of the heads is split. Where is it in wq, wk, and wv, and where is it in wo?
 # </details>
 #
 # <details><summary>Hint 2</summary>
 #
-# `mesh.shape["tp"]` raises a `KeyError` if there is no such dimension. Look first whether `"dp"` and `"tp"` are in
+# `mesh.shape["tp"]` raises a `KeyError` if there is no such dimension. So first check whether `"dp"` and `"tp"` are in
 # `mesh.shape`.
 # </details>
 
@@ -1978,12 +1986,13 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The scores are sums over the head size, so each device would have a part of each sum. The compiler inserts a second
-# all-reduce, of a tensor (batch, heads, sequence, sequence), which grows with the square of the sequence.
+# The attention scores. They are sums over the head size, so each device would have only a part of each sum. The compiler
+# inserts a second all-reduce, of a tensor of shape (batch, heads, sequence, sequence), which grows with the square of the
+# sequence length.
 # </details>
 #
-# The next cell compares with PyTorch, for 8 heads that share 2 heads of keys and values, on two meshes. On the second one,
-# tp is 4, so each device holds all keys and values.
+# The next two cells compare your layer with PyTorch's, for 8 query heads that share 2 key and value heads, on two meshes. On
+# the second mesh, tp is 4, so each device holds all of wk and wv.
 
 # %%
 # %%px --targets 0 --timeout 60
@@ -2016,13 +2025,13 @@ for sizes in ({"dp": 2, "tp": 2}, {"dp": 1, "tp": 4}):
 # %% [markdown]
 # # Going further
 #
-# - Change the order of the mesh to `{"tp": 2, "pp": 2, "dp": 2}`, and run the lab again. The losses must stay the same. Which groups
-#   cross nodes now, if a node has four ranks?
+# - In `composed_meshes`, change the order of the first mesh to `{"tp": 2, "pp": 2, "dp": 2}`, and train again. The losses must stay the
+#   same. If a node has four ranks, which groups cross nodes now?
 # - Add a fourth dimension "cp" for the ring attention of [lab 09](09_all_to_all.ipynb). Ranks that differ only in "cp" have different
 #   tokens of the same rows. Which of your functions change? Over which groups are the gradients averaged?
 # - Split the tied embedding by vocabulary, as in [lab 04](04_tensor_parallel.ipynb). How many ranks have a copy of its gradient now?
-# - Run the training step on an emulated network, and draw its timeline. In which parts does a rank wait?
+# - Run the training step on an emulated network, and draw its timeline. When does a rank wait?
 # - Let the planner also choose activation checkpointing from [lab 08](08_memory.ipynb): a layer then stores fewer bytes, and computes
 #   its forward pass twice. For which models does the best layout change?
-# - Save each rank's shards in one layout, and load them in another one. A shard of ZeRO-1 begins anywhere in a tensor, so first write
-#   down which numbers of which parameter it has.
+# - Save each rank's shards in one layout, and load them in another one. A shard of ZeRO-1 can begin anywhere in a tensor, so first write
+#   down which numbers of which parameter each shard has.

@@ -14,33 +14,30 @@ def predicted_and_measured(
 ) -> tuple[Any, Any]:
     """Draw a point for each layout, and the line on which both times are equal.
 
-    The kind of a point shows how many pipeline stages the layout has, and its label the sizes of
-    data and tensor parallelism and of a micro-batch. Returns matplotlib's figure and axes.
+    The kind of a point shows how many pipeline stages the layout has. Its label is the place of the
+    layout in the planner's list, counted from 1. Returns matplotlib's figure and axes.
     """
-    drawn, axes = subplots("Predicted and measured times of layouts, dp × tp × pp")
-    ends = [0.95 * min(*predicted, *measured), 1.08 * max(*predicted, *measured)]
-    axes.plot(ends, ends, color=NEUTRAL, linewidth=1)
+    drawn, axes = subplots("Predicted and measured times of layouts")
+    ends = [0.9 * min(*predicted, *measured), 1.05 * max(*predicted, *measured)]
+    axes.plot(ends, ends, color=NEUTRAL, linewidth=1, label="equal")
     for place, stages in enumerate(sorted({layout.pp for layout in layouts})):
         own = [i for i, layout in enumerate(layouts) if layout.pp == stages]
         name = "1 stage" if stages == 1 else f"{stages} stages"
         look = artist(series(place, name)) | {"linestyle": "", "markersize": 8}
         axes.plot([predicted[i] for i in own], [measured[i] for i in own], **look)
-    crowded = 0.16 * (ends[1] - ends[0])
-    points = sorted(zip(predicted, measured, layouts, strict=True), key=lambda point: point[0])
-    for (x, y, layout), (after, *_) in zip(points, [*points[1:], (float("inf"),)], strict=True):
-        left = after - x < crowded  # the next point would cover a label on the right
+    for number, point in enumerate(zip(predicted, measured, strict=True), 1):
         axes.annotate(
-            f"{layout.dp} × {layout.tp} × {layout.pp}, b = {layout.micro_batch}",
-            (x, y),
-            xytext=(-8, 3) if left else (8, -7),
+            str(number),
+            point,
+            xytext=(0, 9),
             textcoords="offset points",
-            ha="right" if left else "left",
-            va="center",
+            ha="center",
             color=NEUTRAL,
-            fontsize="x-small",
+            fontsize="small",
         )
     axes.set_xlabel("predicted time of a step (s)")
     axes.set_ylabel(emulated("time of a step (s)"))
-    axes.margins(x=0.3)
+    axes.set_aspect("equal")
+    axes.set(xlim=ends, ylim=ends)
     axes.legend(frameon=False, labelcolor=NEUTRAL, loc="lower right")
     return drawn, axes

@@ -11,10 +11,6 @@ def test_a_point_for_each_layout_by_its_stages() -> None:
     assert list(equal.get_xdata()) == list(equal.get_ydata())
     found = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in points}
     assert found == {"1 stage": [(1.1, 1.3)], "2 stages": [(1.0, 1.2), (3.0, 3.1)]}
-    labels = {text.get_text(): text.get_ha() for text in axes.texts}
-    assert labels == {
-        "2 × 1 × 2, b = 1": "right",
-        "1 × 4 × 1, b = 2": "left",
-        "1 × 2 × 2, b = 4": "left",
-    }
+    labels = {text.get_text(): text.xy for text in axes.texts}
+    assert labels == {"1": (1.0, 1.2), "2": (1.1, 1.3), "3": (3.0, 3.1)}
     assert "emulated" in axes.get_ylabel()

@@ -95,6 +95,7 @@ class Predictions:
             zip(layouts, draw.sample(range(9_999, 99_999), len(layouts)), strict=True)
         )
         self.times = dict(zip(layouts, draw.sample(range(999, 9_999), len(layouts)), strict=True))
+        self.times |= dict.fromkeys(layouts[:2], 4_000)  # layouts have no order of their own
         self.states = draw.randrange(1, 4_000)
         self.odd: list[Layout] = []
 
@@ -133,7 +134,7 @@ def _require_plans(trial: Trial, *sizes: int) -> None:
             lambda: _possible(got, model, limited),
             predictions.none_odd,
             lambda: _fits(got, right, need, limited),
-            lambda: _order(got, right, need),
+            lambda: _order(got, right, need, time),
         )
     smallest = need[by_need[0]]
     for memory in (smallest - 1, 0):
@@ -204,12 +205,15 @@ def _fits(
     return observed(f"({missing[0]}) is missing: it is possible and fits")
 
 
-def _order(got: list[Layout], right: list[Layout], need: dict[Layout, float]) -> Finding | None:
-    if list(got) == right:
+def _order(
+    got: list[Layout], right: list[Layout], need: dict[Layout, float], time: dict[Layout, float]
+) -> Finding | None:
+    times, sorted_times = ([time[one] for one in layouts] for layouts in (got, right))
+    if times == sorted_times:
         return None
-    if list(got) == right[::-1]:
+    if times == sorted_times[::-1]:
         return MISTAKES.slowest_first()
     if list(got) == sorted(right, key=need.__getitem__):
         return MISTAKES.by_memory()
-    place = next(i for i, (one, other) in enumerate(zip(got, right, strict=True)) if one != other)
+    place = next(i for i, one in enumerate(times) if one != sorted_times[i])
     return observed(f"layout {place} is ({got[place]}), expected ({right[place]})")

@@ -59,7 +59,8 @@ CLUSTERS = {"slow links between nodes": (FAST, SLOW, 1e9), "slow links inside": 
 CLUSTERS |= {"slow devices": (FAST, SLOW, 2e7)}
 LAYOUTS = [  # of 24 devices: dp, tp, pp, micro-batch
     (2, 3, 4, 3),
-    (2, 2, 6, 8),
+    (2, 2, 6, 6),
+    (1, 4, 6, 2),  # stages begin inside a node and end on the next one
     (12, 2, 1, 1),
     (4, 6, 1, 5),
     (8, 1, 3, 1),
