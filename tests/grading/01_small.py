@@ -35,7 +35,7 @@ def ring_shift(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
 
 
 # %% tags=["check"] exercise="ring_shift" points=2
-# %%px --timeout 15
+# %%px --timeout 60
 check.ring_shift(ring_shift)
 
 # %% tags=["hidden-check"] exercise="ring_shift" points=1
@@ -57,7 +57,7 @@ def ring_all_gather(x: np.ndarray, comm: MPI.Intracomm) -> None:
 
 
 # %% tags=["check"] exercise="ring_all_gather" points=3
-# %%px --timeout 15
+# %%px --timeout 60
 check.ring_all_gather(ring_all_gather)
 
 # %% tags=["hidden-check"] exercise="ring_all_gather" points=1
@@ -85,7 +85,7 @@ def ring_reduce_scatter(x: np.ndarray, comm: MPI.Intracomm) -> np.ndarray:
 
 
 # %% tags=["check"] exercise="ring_reduce_scatter" points=2
-# %%px --timeout 15
+# %%px --timeout 60
 check.ring_reduce_scatter(ring_reduce_scatter)
 
 # %% tags=["hidden-check"] exercise="ring_reduce_scatter" points=2
@@ -107,7 +107,7 @@ def ring_all_reduce(x: np.ndarray, comm: MPI.Intracomm) -> None:
 
 
 # %% tags=["check"] exercise="ring_all_reduce" points=2
-# %%px --timeout 15
+# %%px --timeout 60
 check.ring_all_reduce(ring_all_reduce)
 
 # %% tags=["hidden-check"] exercise="ring_all_reduce" points=1

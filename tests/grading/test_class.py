@@ -39,7 +39,7 @@ EACH_CASE = [
 ]
 
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.needs("bubblewrap")]
-# A rank cell of the lab ends itself after 15 s. Other cells may take long on a busy machine.
+# A hidden check of the lab ends itself after 15 s. Other cells may take long on a busy machine.
 LIMITS = ["--cell-timeout", "90", "--timeout", "600", "--memory", "3"]
 
 

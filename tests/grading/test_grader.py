@@ -175,7 +175,7 @@ def test_ctrl_c_keeps_what_was_graded(
     wait_until(lambda: len(stored(handed_in)) >= 1, SECONDS, "one is graded")
     below = psutil.Process(grader.pid).children(recursive=True)
     grader.send_signal(signal.SIGINT)
-    _, printed = grader.communicate(timeout=60)
+    _, printed = grader.communicate(timeout=SECONDS)
     assert grader.returncode == 130 and "goes on from there" in printed
     assert [p for p in below if p.is_running()] == []
     before = stored(handed_in)
@@ -190,12 +190,12 @@ def test_two_graders_on_one_folder(lab: GradedLab, handed_in: Path, endless: Pat
     first = subprocess.Popen(command(lab, handed_in), stderr=subprocess.DEVNULL)
     try:
         lock = handed_in.parent / "out" / ".lock"
-        wait_until(lambda: lock.exists() and _is_locked(lock), 60, "the first one works")
+        wait_until(lambda: lock.exists() and _is_locked(lock), SECONDS, "the first one works")
         second = graded(command(lab, handed_in))
         assert second.returncode == 2 and "another grader works" in second.stderr
     finally:
         first.terminate()
-        assert first.wait(60) == 130
+        assert first.wait(SECONDS) == 130
 
 
 def _is_locked(path: Path) -> bool:
