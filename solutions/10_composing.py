@@ -1315,7 +1315,7 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 # predict the memory of a layout, predict the seconds of its step, and choose.
 #
 # The classes `Model`, `Layout`, and `Cluster` describe what the planner works with. Read about their attributes in
-# [`parlab/layouts.py`](../parlab/layouts.py). `gpt` is the model of the next exercises:
+# `parlab/layouts.py`. `gpt` is the model of the next exercises:
 
 # %%
 # %%px
