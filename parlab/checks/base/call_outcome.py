@@ -72,7 +72,8 @@ def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     if len(stuck) < len(endings):
         yield "The stuck ranks wait for ranks that have already returned"
         return
-    doing = {name for ended in stuck for name in _METHOD.findall(ended.line)}
+    found = (_METHOD.search(ended.line) for ended in stuck)  # its arguments may be calls, too
+    doing = {method[1] for method in found if method}
     if doing and doing <= {"Send", "send", "Ssend", "ssend"}:
         yield (
             "All of them wait in a send, so none receives. A send may wait until its receiver has "

@@ -241,7 +241,7 @@ def _gradient(seen: Seen, stage: Stage, serial: Serial) -> Finding | None:
         halved[: stage.embedding.numel()] = serial.gradient[: stage.embedding.numel()] / 2
     wrong = {"tied_not_summed": alone, "tied_averaged": halved}
     name = "the gradient at the call of zero_step"
-    return explained(got, serial.gradient, wrong, MISTAKES, name, meshes.TOLERANCE)
+    return explained(got, serial.gradient, wrong, MISTAKES, name, 100 * meshes.TOLERANCE)
 
 
 def _weights(stage: Stage, serial: Serial) -> Finding | None:
