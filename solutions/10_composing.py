@@ -1296,7 +1296,7 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 #
 # - **The bytes** are nearly the same. Both reduce-scatter the gradients and all-gather the weights once per step. The library gathers the weights before the first
 #   forward pass, and you gather them after the update. So between two steps, the library holds only a shard of the weights and of the gradients, and you hold all of them.
-#   During the backward pass, both hold all of them, because the library is told not to free the weights between micro-batches.
+#   During the backward pass, both hold all of them, because our settings keep the library's weights until the last micro-batch.
 # - **The number of collectives** is different. You have one reduce-scatter and one all-gather for the whole stage, and the library has them for each layer. On GPUs, it hides them behind the
 #   computation of other layers. With a model this small on CPUs, there is nothing to hide them behind, and each call costs time.
 # - **Large models** need what only the library can do. If the weights of a stage do not fit on a device next to the activations, they must be freed layer by layer, even within a step.
