@@ -2,7 +2,8 @@
 
     play/ring_shift.html …        one page for each exercise and example
     play/sw.js                    the service worker: headers, and reading offline
-    play/assets-HASH/             scripts, style, editor, and the Python files of the course
+    play/assets-HASH/             scripts, style, and editor
+    play/course-HASH.json         the Python files of the course
     play/pyodide-VERSION-HASH/    Python and NumPy
     play/licenses/                what is included, and under which license
 
@@ -13,6 +14,7 @@ two versions together.
 import hashlib
 import json
 import shutil
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from parlab.plots import look
-from parlab_staff.play.course_files import course_files
+from parlab_staff.play.bundle import write_python_files
 from parlab_staff.play.pages import PlayPage, play_pages
 from parlab_staff.play.pyodide import write_pyodide
 
@@ -46,7 +48,7 @@ def write_playground(book: Path, edition: str) -> None:
     python = write_pyodide(play)
     assets = _write_assets(play)
     pages = play_pages(edition)
-    addresses = {"pyodide": f"{python}/", "files": f"{assets}/course.json"}
+    addresses = {"pyodide": f"{python}/", "files": write_python_files(play)}
     colors = {name: look.style(role).colour for name, role in _COLORS.items()}
     for page in pages:
         _write(
@@ -54,7 +56,7 @@ def write_playground(book: Path, edition: str) -> None:
             assets=assets, page=page, colors=colors, data=_as_script(page, addresses),
         )  # fmt: skip
     _write(play / "index.html", "index.html.j2", assets=assets, pages=pages)
-    shutil.copytree(HERE / "vendor" / "licenses", play / "licenses")
+    _write_licenses(play / "licenses", assets)
     shell = [file.relative_to(play) for file in sorted(play.rglob("*")) if file.is_file()]
     small = [path.as_posix() for path in shell if path.parts[0] != python]
     _write_service_worker(play, python, ["./", *small])
@@ -68,12 +70,22 @@ def _write_assets(play: Path) -> str:
         for path in sorted(HERE.glob(pattern))
         if path.name != "sw.js"
     }
-    files["course.json"] = json.dumps(course_files(), ensure_ascii=False, sort_keys=True).encode()
     name = f"assets-{_hash(part for name in sorted(files) for part in (name.encode(), files[name]))}"
     for path, content in files.items():
         (play / name / path).parent.mkdir(parents=True, exist_ok=True)
         (play / name / path).write_bytes(content)
     return name
+
+
+def _write_licenses(folder: Path, assets: str) -> None:
+    shutil.copytree(HERE / "vendor" / "licenses", folder)
+    shutil.copy(HERE / "vendor" / "codemirror" / "LICENSE", folder / "CodeMirror-MIT.txt")
+    [numpy] = (HERE / "vendor").glob("numpy-*.whl")
+    with zipfile.ZipFile(numpy) as wheel:
+        [text] = (name for name in wheel.namelist() if name.endswith("dist-info/LICENSE.txt"))
+        (folder / "NumPy-BSD-3-Clause.txt").write_bytes(wheel.read(text))
+    texts = sorted(file.name for file in folder.glob("*.txt"))
+    _write(folder / "index.html", "licenses.html.j2", assets=f"../{assets}", texts=texts)
 
 
 def _as_script(page: PlayPage, addresses: dict[str, str]) -> str:

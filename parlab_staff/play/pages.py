@@ -13,17 +13,16 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from parlab.runtime.notebook import Cell
 from parlab.runtime.source_code import names_in
 from parlab_staff.course.lab import Exercise, Lab
-from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.course.percent_source import read_lab
+from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.course.solution_regions import stubbed, without_markers
 from parlab_staff.play.tries import TRIES
 
 LAB = "01_mpi"
 EXAMPLES = Path(__file__).parent / "examples"
-# Modules that only a notebook's ranks have.
-_NOT_IN_A_BROWSER = ("parlab.rank", "parlab.reference", "parlab.checks")
+# Modules that a run does not need. The first takes long to import.
+_NOT_NEEDED = ("parlab.checks", "parlab.reference")
 _MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips them'
-_MATH = re.compile(r'class="math')
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,17 @@ class PlayPage:
 
     @property
     def has_math(self) -> bool:
-        return _MATH.search(self.text) is not None
+        return 'class="math' in self.text
 
 
-@functools.cache
 def page_names() -> list[str]:
     """Return the names of all pages: the keys of the lab's exercises, and the examples."""
-    return [*read_lab(SOLUTIONS / f"{LAB}.py").keys, *(path.stem for path in _examples())]
+    return [*_lab().keys, *(path.stem for path in _examples())]
 
 
 def play_pages(edition: str) -> list[PlayPage]:
     """Return the pages of an edition. Those of the student edition contain no solution."""
-    lab = read_lab(SOLUTIONS / f"{LAB}.py")
+    lab = _lab()
     exercises = [_exercise_page(lab, exercise, edition) for exercise in lab.exercises]
     return [*exercises, *map(_example_page, _examples())]
 
@@ -69,10 +67,9 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
     needed = [one for one in lab.exercises if one.key in _names(exercise.cell) - {key}]
     data = {
         "name": key,
-        "check": key,
-        "function": exercise.function_name,
+        "check": f"from parlab.checks import {lab.topic} as check\n{_check(exercise)}",
         "program": stubbed(_code(exercise), key) + ending,
-        "setup": _imports(lab),
+        "setup": _imports(),
         "needs": [
             {
                 "name": one.key,
@@ -104,7 +101,7 @@ def _example_page(path: Path) -> PlayPage:
     data = {
         "name": path.stem,
         "program": program,
-        "setup": "import numpy as np\nfrom mpi4py import MPI\nfrom parlab.chunks import chunk",
+        "setup": _imports(),
         "needs": [],
     }
     return PlayPage(path.stem, title.rstrip("."), _html(text), data)
@@ -123,19 +120,27 @@ def _names(cell: Cell) -> set[str]:
     return names_in(ast.parse(cell.code), ast.Load)
 
 
-def _imports(lab: Lab) -> str:
-    """Return the imports of the lab's first rank cell that a browser has."""
-    first = next(cell for cell in lab.cells if "from mpi4py" in cell.source)
-    kept = [
-        one
-        for one in ast.parse(first.code).body
-        if not (isinstance(one, ast.ImportFrom) and _is_missing(one.module or ""))
-    ]
+def _check(exercise: Exercise) -> str:
+    """Return the lines of the check cells without their magics."""
+    lines = (line for cell in exercise.checks for line in cell.source.splitlines())
+    return "\n".join(line for line in lines if not line.startswith("%"))
+
+
+@functools.cache
+def _lab() -> Lab:
+    return read_lab(SOLUTIONS / f"{LAB}.py")
+
+
+@functools.cache
+def _imports() -> str:
+    """Return the imports of the lab's first cell for ranks, without those that a run does not need."""
+    first = next(cell for cell in _lab().cells if "from mpi4py" in cell.source)
+    kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
     return "\n".join(map(ast.unparse, kept))
 
 
-def _is_missing(module: str) -> bool:
-    return module.startswith(_NOT_IN_A_BROWSER)
+def _is_unneeded(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and (statement.module or "") in _NOT_NEEDED
 
 
 def _text_before(lab: Lab, cell: Cell) -> tuple[str, str]:

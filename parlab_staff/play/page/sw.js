@@ -34,7 +34,7 @@ self.addEventListener("fetch", (event) => {
 async function answer(request) {
   const path = new URL(request.url).pathname.slice(new URL(self.registration.scope).pathname.length);
   const cache = await caches.open(path.startsWith(LARGE + "/") ? LARGE_CACHE : CACHE);
-  const immutable = path.startsWith(LARGE + "/") || path.startsWith("assets-");
+  const immutable = /^(assets|course|pyodide)-/.test(path);
   const kept = immutable ? await cache.match(request.url) : undefined;
   return isolated(kept ?? (await fetched(request, cache)));
 }

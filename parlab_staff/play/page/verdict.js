@@ -32,7 +32,10 @@ export function verdict(results, { checked, stopped, seconds }) {
     return [h("p", { class: "bad", "data-mistake": name }, "The check found a problem."), h("pre", { class: "message", tabindex: 0 }, error)];
   }
   if (of("stuck").length) return [h("p", { class: "bad" }, "Deadlock: no rank can continue."), list()];
-  if (of("raised").length) return [h("p", { class: "bad" }, same(results) ?? "The program raised an error."), list()];
+  if (of("raised").length) {
+    const all = same(results);
+    return all ? [h("p", { class: "bad" }, all)] : [h("p", { class: "bad" }, "The program raised an error."), list()];
+  }
   if (of("interrupted").length || of("killed").length) {
     const why = stopped ? "You stopped the program." : `The program was stopped after ${seconds} seconds.`;
     return [h("p", { class: "bad" }, why), list()];
@@ -43,9 +46,9 @@ export function verdict(results, { checked, stopped, seconds }) {
 
 // One sentence if all ranks raised the same error.
 function same(results) {
-  const [{ kind, error, line }] = results;
-  const equal = results.every((one) => one.kind === kind && one.error === error && one.line === line);
-  return equal ? `All ranks raised ${error}` : null;
+  const [first] = results;
+  const equal = results.every(({ kind, error, line }) => kind === first.kind && error === first.error && line === first.line);
+  return equal ? [`All ranks raised ${first.error}`, ...where(first)] : null;
 }
 
 // The problems that the editor marks: {line, text} with all ranks of a line.
