@@ -4,8 +4,9 @@
 // sends it another one. So if each rank has ended or waits, and each has seen all of its wake-ups,
 // no rank can ever continue. The rank that blocks last finds this out at once, without a timeout.
 const LOCK = 0, ORDERS = 1, CONTEXTS = 2, BEGUN = 3, HEADER = 16;
-// Numbers of each rank. INSIDE: it runs the reader's code, and not the check around it.
-const STATE = 0, WAKE = 1, SEEN = 2, FREED = 3, INSIDE = 4, RANK_FIELDS = 8;
+// Numbers of each rank. INSIDE: it runs the reader's code, and not the check around it. LIMIT: the
+// millisecond of the run at which the page interrupts it, or 0.
+const STATE = 0, WAKE = 1, SEEN = 2, FREED = 3, INSIDE = 4, LIMIT = 5, RANK_FIELDS = 8;
 const RUNNING = 0, WAITING = 1, ENDED = 2;
 // Numbers of each slot, which holds a send or a receive. REFS: who still needs the slot.
 const USE = 0, KIND = 1, CONTEXT = 2, PEER = 3, TAG = 4, BYTES = 5, OFFSET = 6, MATCH = 7, ORDER = 8,
@@ -31,7 +32,7 @@ export function makeShared(size) {
 export function reset(shared) {
   const c = new Int32Array(shared.control);
   c.fill(0);
-  c[CONTEXTS] = 2; // 0 and 1 are the world's
+  c[CONTEXTS] = 4; // those before belong to COMM_WORLD and COMM_SELF
 }
 
 /** Let a waiting rank look around, after its interrupt was set. */
@@ -39,6 +40,15 @@ export function wake(shared, rank) {
   const c = new Int32Array(shared.control), at = HEADER + rank * RANK_FIELDS + WAKE;
   Atomics.add(c, at, 1);
   Atomics.notify(c, at);
+}
+
+/** Return the ranks whose time limit is over, and remove these limits. */
+export function overdue(shared, milliseconds) {
+  const c = new Int32Array(shared.control);
+  return [...Array(shared.size).keys()].filter((rank) => {
+    const at = HEADER + rank * RANK_FIELDS + LIMIT, limit = Atomics.load(c, at);
+    return limit > 0 && limit < milliseconds && Atomics.compareExchange(c, at, limit, 0) === limit;
+  });
 }
 
 /** One rank's view. `interrupt` is an array whose first number is not 0 while the rank is to stop. */
@@ -68,6 +78,7 @@ export class Hub {
   }
   /** Note whether this rank runs the reader's code. A deadlock frees only those that do. */
   setInside(inside) { Atomics.store(this.c, this._rank(this.rank) + INSIDE, inside ? 1 : 0); }
+  setLimit(milliseconds) { Atomics.store(this.c, this._rank(this.rank) + LIMIT, milliseconds); }
   /** Return two numbers that mark the messages of a new communicator: this one and the next. */
   newContext() { return Atomics.add(this.c, CONTEXTS, 2); }
   /** Return whether each other rank waits or has ended. */

@@ -6,10 +6,11 @@
 //
 // `pyodide` is the address of the folder with Python, and `files` that of a JSON file with the
 // course's Python files. Both have a version or a hash in their names, which name the snapshot, too.
-import { makeShared, reset, wake } from "./hub.js";
+import { makeShared, overdue, reset, wake } from "./hub.js";
 
 const GRACE = 1500; // milliseconds until a rank that does not stop is replaced
 const LARGEST_HEAP = 400 << 20; // bytes; Python cannot give memory back, so a larger rank is replaced
+const LOOK = 200; // milliseconds between two searches for ranks whose time is over
 const SNAPSHOTS = "parlab-snapshots";
 
 export class Ranks {
@@ -39,11 +40,13 @@ export class Ranks {
       for (const interrupt of this.interrupts) interrupt[0] = 0;
       const begun = performance.now();
       const timer = setTimeout(() => this.stop(), 1000 * seconds);
+      const look = setInterval(() => overdue(this.shared, performance.now() - begun).forEach((rank) => this._interrupt(rank)), LOOK);
       await new Promise((resolve) => {
         run.resolve = resolve;
-        for (const worker of this.workers) worker.postMessage({ do: "run", code, setup, check });
+        for (const worker of this.workers) worker.postMessage({ do: "run", code, setup, check, begun: performance.timeOrigin + begun });
       });
       clearTimeout(timer);
+      clearInterval(look);
       const ms = performance.now() - begun, events = run.events.sort((a, b) => a.t0 - b.t0);
       const first = events[0]?.t0 ?? 0;
       for (const event of events) { event.t0 -= first; event.t1 -= first; }
@@ -56,7 +59,7 @@ export class Ranks {
   stop() {
     const run = this.current;
     if (!run?.resolve) return;
-    this.interrupts.forEach((interrupt, rank) => { interrupt[0] = 2; wake(this.shared, rank); }); // 2: SIGINT
+    for (let rank = 0; rank < this.size; rank++) this._interrupt(rank);
     setTimeout(() => {
       if (this.current !== run) return;
       for (let rank = 0; rank < this.size; rank++)
@@ -70,6 +73,10 @@ export class Ranks {
     this.workers = [];
   }
 
+  _interrupt(rank) {
+    this.interrupts[rank][0] = 2; // SIGINT: Python raises KeyboardInterrupt
+    wake(this.shared, rank);
+  }
   _startRank(rank) {
     this.workers[rank]?.terminate();
     const interrupt = this.interrupts[rank] = new Uint8Array(new SharedArrayBuffer(1));

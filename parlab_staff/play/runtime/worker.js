@@ -3,7 +3,7 @@ import { Hub, RECEIVE, SEND } from "./hub.js";
 
 const COURSE = "/course/"; // where Python finds the files of the course
 const MOST_EVENTS = 5000; // more than a picture can show
-let hub, rank, runProgram, events = [];
+let hub, rank, runProgram, events = [], begun = 0;
 const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
 const now = () => performance.timeOrigin + performance.now(); // the same clock on all ranks
 
@@ -18,6 +18,8 @@ const bridge = {
   now,
   new_context: () => hub.newContext(),
   set_inside: (inside) => hub.setInside(inside),
+  // Interrupt this rank after so many seconds; 0 for never.
+  set_limit: (seconds) => hub.setLimit(seconds && Math.ceil(now() - begun + 1000 * seconds)),
   others_wait: () => hub.othersWait(),
   sleep: (seconds) => hub.sleep(seconds),
   post_send: (context, peer, tag, view, detached) => withBytes(view, (data) => hub.post(SEND, context, peer, tag, data, 0, detached)),
@@ -82,8 +84,9 @@ async function start(message) {
   self.heap = () => python._module.HEAPU8.length;
 }
 
-function run({ code, setup, check }) {
+function run({ code, setup, check, begun: runBegun }) {
   events = [];
+  begun = runBegun;
   let result, broken = false;
   hub.begin();
   try {

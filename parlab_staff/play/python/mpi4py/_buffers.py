@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
 from mpi4py._values import ERR_BUFFER, ERR_COUNT, IN_PLACE, TYPES, Datatype, Exception
 
 _NOTHING = np.empty(0, np.uint8)
@@ -32,7 +31,9 @@ class Buffer:
     def equal_parts(self, number: int) -> list["Buffer"]:
         count, left = divmod(self.bytes.size, number * self.dtype.itemsize)
         if left:
-            raise ValueError(f"message: buffer length {self.elements.size} is not multiple of required block size {number}")
+            raise ValueError(
+                f"message: buffer length {self.elements.size} is not multiple of required block size {number}"
+            )
         return [self.part(i * count, count) for i in range(number)]
 
 
@@ -79,7 +80,9 @@ def buffer(spec: Any, *, writable: bool = False) -> Buffer:
     size = whole.dtype.itemsize
     if count is None and displacement is None:
         if data.size % size:
-            raise ValueError(f"message: buffer length {data.size} is not a multiple of datatype extent {size}")
+            raise ValueError(
+                f"message: buffer length {data.size} is not a multiple of datatype extent {size}"
+            )
         return whole
     first = int(displacement or 0)
     return whole.part(first, data.size // size - first if count is None else int(count))
@@ -101,7 +104,10 @@ def parts(spec: Any, number: int, *, writable: bool = False, same: bool = False)
         return [whole.part(i * each, each) for i in range(number)]
     if displacements is None:
         displacements = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return [whole.part(int(first), int(count)) for first, count in zip(displacements, counts, strict=True)]
+    return [
+        whole.part(int(first), int(count))
+        for first, count in zip(displacements, counts, strict=True)
+    ]
 
 
 def in_place(spec: Any) -> bool:

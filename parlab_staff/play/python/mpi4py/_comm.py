@@ -6,7 +6,6 @@ from typing import Any
 
 import _hub
 import numpy as np
-
 from mpi4py._buffers import Buffer, buffer
 from mpi4py._groups import Group, Shared, compare
 from mpi4py._operations import Nothing, Operation, Receive, Send, check_answer, progress, wait
@@ -145,7 +144,9 @@ class Messages:
         raise SystemExit(f"MPI_Abort was called with error code {errorcode}")
 
     @classmethod
-    def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
+    def Create_keyval(
+        cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False
+    ) -> int:
         _delete_functions[len(_delete_functions) + 1] = delete_fn
         return len(_delete_functions)
 
@@ -168,7 +169,9 @@ class Messages:
             raise Exception(ERR_RANK)
         return members[rank]
 
-    def _send(self, api: str, data: np.ndarray, dest: int, tag: int, detached: bool = False) -> Operation:
+    def _send(
+        self, api: str, data: np.ndarray, dest: int, tag: int, detached: bool = False
+    ) -> Operation:
         shared = Messages._get(self)
         progress()
         if tag < 0:
@@ -184,7 +187,9 @@ class Messages:
             raise Exception(ERR_TAG)
         if source == PROC_NULL:
             return Nothing((PROC_NULL, ANY_TAG, 0))
-        return Receive(api, shared.context, Messages._peer(self, source, any_source=True), tag, into)
+        return Receive(
+            api, shared.context, Messages._peer(self, source, any_source=True), tag, into
+        )
 
     def _request(self, operation: Operation) -> Request:
         return Request._of(operation, Messages._get(self).number)
@@ -217,35 +222,53 @@ class Messages:
     def _taken(self, send: int) -> Message:
         return MESSAGE_NO_PROC if send < 0 else Message._of(_hub.take(send), self._get().number)
 
-    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+    def Probe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> bool:
         self._probe("Probe", source, tag, status)
         return True
 
-    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
+    def Iprobe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> bool:
         if source == PROC_NULL:
-            return self.Probe(source, tag, status)
+            return Messages.Probe(self, source, tag, status)
         send, _ = self._find(source, tag)
         if send >= 0:
             self._fill(status, send)
         return send >= 0
 
-    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
+    def Mprobe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Message:
         return self._taken(self._probe("Mprobe", source, tag, status))
 
-    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
+    def Improbe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> Message | None:
         if source == PROC_NULL:
             return MESSAGE_NO_PROC
-        return self.Mprobe(source, tag, status) if self.Iprobe(source, tag) else None
+        return Messages.Mprobe(self, source, tag, status) if Messages.Iprobe(self, source, tag) else None
 
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
-    def Recv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
-        Messages._request(self, self._receive("Recv", buffer(buf, writable=True).bytes, source, tag)).Wait(status)
+    def Recv(
+        self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> None:
+        Messages._request(
+            self, self._receive("Recv", buffer(buf, writable=True).bytes, source, tag)
+        ).Wait(status)
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         return self._request(self._receive("Irecv", buffer(buf, writable=True).bytes, source, tag))
 
-    def recv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
+    def recv(
+        self,
+        buf: Any = None,
+        source: int = ANY_SOURCE,
+        tag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> Any:
         return self._request(self._receive("recv", None, source, tag)).wait(status)
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
@@ -313,7 +336,9 @@ class Messages:
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
         into = buffer(buf, writable=True).bytes
-        return Prequest._prepared(lambda: self._receive("Irecv", into, source, tag), self._get().number)
+        return Prequest._prepared(
+            lambda: self._receive("Irecv", into, source, tag), self._get().number
+        )
 
 
 def _add_sends() -> None:
@@ -326,7 +351,9 @@ def _add_sends() -> None:
             wait(self._send(name, buffer(buf).bytes, dest, tag, detached))
 
         def isend_buffer(self: Messages, buf: Any, dest: int, tag: int = 0) -> Request:
-            return Messages._request(self, Messages._send(self, name, buffer(buf).bytes, dest, tag, detached))
+            return Messages._request(
+                self, Messages._send(self, name, buffer(buf).bytes, dest, tag, detached)
+            )
 
         def send_object(self: Messages, obj: Any, dest: int, tag: int = 0) -> None:
             wait(self._send(name, pickled(obj), dest, tag, detached))
@@ -336,7 +363,9 @@ def _add_sends() -> None:
 
         def persistent(self: Messages, buf: Any, dest: int, tag: int = 0) -> Prequest:
             data = buffer(buf).bytes
-            return Prequest._prepared(lambda: self._send("Isend", data, dest, tag, detached), self._get().number)
+            return Prequest._prepared(
+                lambda: self._send("Isend", data, dest, tag, detached), self._get().number
+            )
 
         if name.endswith("_init"):
             return persistent

@@ -46,7 +46,11 @@ class Group:
         return self._with([one for one in self._members if one not in out])
 
     def _ranges(self, ranks: Sequence[Sequence[int]]) -> list[int]:
-        return [r for first, last, step in ranks for r in range(first, last + (1 if step > 0 else -1), step)]
+        return [
+            r
+            for first, last, step in ranks
+            for r in range(first, last + (1 if step > 0 else -1), step)
+        ]
 
     def Range_incl(self, ranks: Sequence[Sequence[int]]) -> "Group":
         return self.Incl(self._ranges(ranks))
@@ -66,7 +70,9 @@ class Group:
     def Difference(cls, one: "Group", other: "Group") -> "Group":
         return one._with([m for m in one._members if m not in other._members])
 
-    def Translate_ranks(self, ranks: Sequence[int] | None = None, group: "Group | None" = None) -> list[int]:
+    def Translate_ranks(
+        self, ranks: Sequence[int] | None = None, group: "Group | None" = None
+    ) -> list[int]:
         assert group is not None
         places = {member: rank for rank, member in enumerate(group._members)}
         ranks = range(self.size) if ranks is None else ranks

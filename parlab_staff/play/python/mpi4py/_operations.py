@@ -12,7 +12,6 @@ from typing import Any
 
 import _hub
 import numpy as np
-
 from mpi4py._values import ERR_TRUNCATE, Deadlock, Exception
 
 PROGRAM = "/program.py"  # the file name of the reader's program
@@ -80,7 +79,9 @@ class Operation:
 
     def note(self) -> None:
         """Add this call to the page's picture."""
-        _hub.event(self.api, self.kind, self.peer, self.bytes, self.tag, self.start, self.line, self.order)
+        _hub.event(
+            self.api, self.kind, self.peer, self.bytes, self.tag, self.start, self.line, self.order
+        )
 
     def cancel(self) -> None:
         if not self.completed and all([_hub.cancel(slot) for slot in self.slots]):
@@ -91,7 +92,9 @@ class Operation:
 class Send(Operation):
     """A message to a rank of the page."""
 
-    def __init__(self, api: str, context: int, peer: int, tag: int, data: np.ndarray, detached: bool = False) -> None:
+    def __init__(
+        self, api: str, context: int, peer: int, tag: int, data: np.ndarray, detached: bool = False
+    ) -> None:
         super().__init__(api, "send", peer, tag, data.size)
         self.add(_hub.post_send(context, peer, tag, _view(data), detached))
         if detached:
@@ -112,7 +115,13 @@ class Receive(Operation):
     """
 
     def __init__(
-        self, api: str, context: int, peer: int, tag: int, into: np.ndarray | None, slot: int | None = None
+        self,
+        api: str,
+        context: int,
+        peer: int,
+        tag: int,
+        into: np.ndarray | None,
+        slot: int | None = None,
     ) -> None:
         super().__init__(api, "recv", peer, tag, 0 if into is None else into.size)
         self.into = into
@@ -172,7 +181,13 @@ class Nothing(Operation):
     """A message to or from `MPI.PROC_NULL`, which ends at once."""
 
     def __init__(self, found: tuple[int, int, int]) -> None:
-        self.completed, self.cancelled, self.error, self.value, self.found = True, False, None, None, found
+        self.completed, self.cancelled, self.error, self.value, self.found = (
+            True,
+            False,
+            None,
+            None,
+            found,
+        )
 
 
 def _view(data: np.ndarray) -> memoryview:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import _hub
-
 from mpi4py._buffers import buffer
 from mpi4py._operations import Operation, Receive, progress, wait, wait_any
 from mpi4py._values import ANY_SOURCE, ANY_TAG, UNDEFINED, Status
@@ -110,15 +109,22 @@ class Request:
         return True
 
     @classmethod
-    def waitall(cls, requests: Sequence["Request"], statuses: list[Status] | None = None) -> list[Any]:
-        return [Request._end(one, status) for one, status in zip(requests, _statuses(requests, statuses), strict=True)]
+    def waitall(
+        cls, requests: Sequence["Request"], statuses: list[Status] | None = None
+    ) -> list[Any]:
+        return [
+            Request._end(one, status)
+            for one, status in zip(requests, _statuses(requests, statuses), strict=True)
+        ]
 
     @classmethod
     def Waitany(cls, requests: Sequence["Request"], status: Status | None = None) -> int:
         return cls.waitany(requests, status)[0]
 
     @classmethod
-    def waitany(cls, requests: Sequence["Request"], status: Status | None = None) -> tuple[int, Any]:
+    def waitany(
+        cls, requests: Sequence["Request"], status: Status | None = None
+    ) -> tuple[int, Any]:
         active = [i for i, one in enumerate(requests) if not one._null()]
         if not active:
             return UNDEFINED, None
@@ -126,7 +132,9 @@ class Request:
         return index, Request._end(requests[index], status)
 
     @classmethod
-    def Waitsome(cls, requests: Sequence["Request"], statuses: list[Status] | None = None) -> list[int] | None:
+    def Waitsome(
+        cls, requests: Sequence["Request"], statuses: list[Status] | None = None
+    ) -> list[int] | None:
         return cls.waitsome(requests, statuses)[0]
 
     @classmethod
@@ -142,7 +150,10 @@ class Request:
     @classmethod
     def _ended(cls, requests: Any, active: list[int], statuses: Any) -> tuple[list[int], list[Any]]:
         done = [i for i in active if requests[i]._shared.operation.completed]
-        return done, [Request._end(requests[i], s) for i, s in zip(done, _statuses(done, statuses), strict=True)]
+        return done, [
+            Request._end(requests[i], s)
+            for i, s in zip(done, _statuses(done, statuses), strict=True)
+        ]
 
     @classmethod
     def Testall(cls, requests: Sequence["Request"], statuses: list[Status] | None = None) -> bool:
@@ -157,12 +168,16 @@ class Request:
         return True, cls.waitall(requests, statuses)
 
     @classmethod
-    def Testany(cls, requests: Sequence["Request"], status: Status | None = None) -> tuple[int, bool]:
+    def Testany(
+        cls, requests: Sequence["Request"], status: Status | None = None
+    ) -> tuple[int, bool]:
         index, flag, _ = cls.testany(requests, status)
         return index, flag
 
     @classmethod
-    def testany(cls, requests: Sequence["Request"], status: Status | None = None) -> tuple[int, bool, Any]:
+    def testany(
+        cls, requests: Sequence["Request"], status: Status | None = None
+    ) -> tuple[int, bool, Any]:
         active = [i for i, one in enumerate(requests) if not one._null()]
         done = next((i for i in active if requests[i]._completed()), None)
         if done is None:
@@ -170,7 +185,9 @@ class Request:
         return done, True, Request._end(requests[done], status)
 
     @classmethod
-    def Testsome(cls, requests: Sequence["Request"], statuses: list[Status] | None = None) -> list[int] | None:
+    def Testsome(
+        cls, requests: Sequence["Request"], statuses: list[Status] | None = None
+    ) -> list[int] | None:
         return cls.testsome(requests, statuses)[0]
 
     @classmethod
@@ -265,7 +282,9 @@ class Message:
         return self._receive("recv", None)
 
     @classmethod
-    def Probe(cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> "Message":
+    def Probe(
+        cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
+    ) -> "Message":
         return comm.Mprobe(source, tag, status)
 
     @classmethod

@@ -10,8 +10,12 @@ IDENT, CONGRUENT, SIMILAR, UNEQUAL = range(4)
 COMM_TYPE_SHARED = 0
 THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
 MAX_PROCESSOR_NAME, TAG_UB = 256, 2**30
-SUCCESS, ERR_BUFFER, ERR_COUNT, ERR_TYPE, ERR_TAG, ERR_COMM, ERR_RANK, ERR_REQUEST, ERR_ROOT = range(9)
-ERR_GROUP, ERR_OP, ERR_TOPOLOGY, ERR_DIMS, ERR_ARG, ERR_UNKNOWN, ERR_TRUNCATE, ERR_OTHER = range(9, 17)
+SUCCESS, ERR_BUFFER, ERR_COUNT, ERR_TYPE, ERR_TAG, ERR_COMM, ERR_RANK, ERR_REQUEST, ERR_ROOT = (
+    range(9)
+)
+ERR_GROUP, ERR_OP, ERR_TOPOLOGY, ERR_DIMS, ERR_ARG, ERR_UNKNOWN, ERR_TRUNCATE, ERR_OTHER = range(
+    9, 17
+)
 ERR_REVOKED = 72
 _TEXTS = {
     ERR_BUFFER: "MPI_ERR_BUFFER: invalid buffer pointer",
@@ -28,7 +32,7 @@ _TEXTS = {
 }
 
 
-class Exception(RuntimeError):  # noqa: A001 - mpi4py's name
+class Exception(RuntimeError):
     """An error of MPI, with the text of Open MPI."""
 
     def __init__(self, code: int = SUCCESS) -> None:
