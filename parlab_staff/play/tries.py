@@ -72,7 +72,7 @@ print(x)""",
         ),
         "ring_reduce_scatter": Try(
             """\
-x = np.full(world_size, 10**rank)  # the digits show which ranks' numbers a sum contains
+x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
 ring_reduce_scatter(x, comm)
 print("  ".join(f"{number:0{world_size}d}" for number in x))""",
             "N − 1 messages, (N − 1)/N · S bytes",
@@ -97,7 +97,7 @@ if rank == 0:
         ),
         "ring_all_reduce": Try(
             """\
-x = np.full(world_size, 10**rank)  # the digits show which ranks' numbers a sum contains
+x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
 ring_all_reduce(x, comm)
 print("  ".join(f"{number:0{world_size}d}" for number in x))""",
             "2(N − 1) messages, 2(N − 1)/N · S bytes",

@@ -2,7 +2,7 @@
 // Colors and patterns are those of the course: a call waits for its partner (idle, dots) and then
 // communicates (orange, strokes). Between calls, a rank computes.
 import { plural, svg } from "./dom.js";
-import { isSend, neverEnds } from "./steps.js";
+import { isCollective, isSend, neverEnds, other } from "./steps.js";
 
 const WIDTH = 880, ROW = 52, LEFT = 58, RIGHT = 14, TOP = 12, BAR = 9;
 const MOST = 1000; // calls that one picture shows
@@ -47,15 +47,17 @@ export class Picture {
     ]).flat();
   }
 
-  // Sends are above a rank's line, and receives below it.
+  // Sends are above a rank's line, receives below it, and collectives on both sides.
   bars(event) {
     const waits = this.steps.waitsUntil(event), end = this.steps.end(event);
     const from = this.x(event.t0);
     const until = neverEnds(event) ? WIDTH - RIGHT : Math.max(this.x(end), from + 3);
     const middle = neverEnds(event) ? until : Math.min(until, Math.max(from, this.x(waits)));
-    const y = this.y(event.rank) + (isSend(event) ? -BAR - 1 : 1);
+    const both = isCollective(event);
+    const y = this.y(event.rank) + (isSend(event) || both ? -BAR - 1 : 1);
+    const height = both ? 2 * BAR + 2 : BAR;
     const bar = (left, right, kind) =>
-      right - left > 0.3 && svg("rect", { x: left, y, width: right - left, height: BAR, class: kind, fill: `url(#${kind})` }, svg("title", {}, describe(event)));
+      right - left > 0.3 && svg("rect", { x: left, y, width: right - left, height, class: kind, fill: `url(#${kind})` }, svg("title", {}, describe(event)));
     const idle = neverEnds(event) ? "forever" : "idle";
     return [bar(from, middle, idle), bar(middle, until, "communication")].filter(Boolean);
   }
@@ -90,10 +92,8 @@ export class Picture {
 }
 
 export function describe(event) {
-  const peer = event.peer < 0 ? "any rank" : `rank ${event.peer}`;
   const time = neverEnds(event) ? "waits forever" : `${(event.t1 - event.t0).toFixed(2)} ms`;
-  const size = isSend(event) || !neverEnds(event) ? `, ${plural(event.bytes, "byte")}` : "";
-  return `rank ${event.rank}, line ${event.line}: ${event.api} ${isSend(event) ? "to" : "from"} ${peer}${size}, ${time}`;
+  return `rank ${event.rank}, line ${event.line}: ${event.api} ${other(event)}, ${plural(event.bytes, "byte")}, ${time}`;
 }
 
 // Each kind has a color and a pattern, so the picture is readable without color.

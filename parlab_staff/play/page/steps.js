@@ -1,21 +1,23 @@
 // The order of what happened: from the events of a run to moments, and the ranks at each moment.
 //
 // An event is a call of a rank: {rank, api, kind, peer, bytes, tag, t0, t1, line, order}. A send and its
-// receive have the same `order`, which is negative if no partner came.
+// receive have the same `order`, which is negative if the call never ended. Calls outside of the reader's
+// program, such as those of the imports, have line 0 and are left out.
 
 export const isSend = (event) => event.kind === "send";
+export const isCollective = (event) => event.kind === "collective";
 export const neverEnds = (event) => event.order < 0;
 
 export class Steps {
   constructor(events, size) {
     this.size = size;
-    this.events = [...events].sort((a, b) => a.t0 - b.t0 || a.rank - b.rank);
+    this.events = events.filter(({ line }) => line > 0).sort((a, b) => a.t0 - b.t0 || a.rank - b.rank);
     const last = Math.max(...this.events.map((event) => Math.max(event.t0, neverEnds(event) ? 0 : event.t1)));
     this.first = Math.min(...this.events.map((event) => event.t0));
     this.last = Math.max(last, this.first + 0.001);
     const ends = this.events.filter((event) => !neverEnds(event)).map((event) => event.t1);
     this.moments = [...new Set([...this.events.map((event) => event.t0), ...ends])].sort((a, b) => a - b);
-    const of = (kind) => new Map(this.events.filter((event) => event.kind === kind && !neverEnds(event)).map((event) => [event.order, event]));
+    const of = (kind) => new Map(this.events.filter((event) => event.kind === kind && event.order > 0).map((event) => [event.order, event]));
     this.sends = of("send");
     this.receives = of("recv");
   }
@@ -52,6 +54,13 @@ export class Steps {
     );
     return { now, ranks, inFlight };
   }
+}
+
+// The other side of a call, in words.
+export function other(event) {
+  const rank = event.peer < 0 ? "any rank" : `rank ${event.peer}`;
+  if (isCollective(event)) return event.peer < 0 ? "with all ranks" : `with root ${event.peer}`;
+  return isSend(event) ? `to ${rank}` : `from ${rank}`;
 }
 
 // Messages and bytes that each rank has sent. A send that found no receiver does not count.

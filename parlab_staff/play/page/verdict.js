@@ -7,6 +7,7 @@ const where = (result) =>
 function waiting(result) {
   const waits = result.waits;
   if (!waits) return "waits";
+  if (waits.kind === "collective") return `waits in ${waits.api}` + (waits.peer < 0 ? "" : ` for rank ${waits.peer}`);
   if (waits.kind === "send") return `waits for rank ${waits.peer} to receive`;
   return waits.peer < 0 ? "waits for a message from any rank" : `waits for a message from rank ${waits.peer}`;
 }

@@ -1,7 +1,7 @@
 // What the page shows of a run below the editor: picture, steps, counts, and table.
 import { h, plural } from "./dom.js";
 import { Picture } from "./picture.js";
-import { Steps, isSend } from "./steps.js";
+import { Steps, other } from "./steps.js";
 import { counts, table } from "./table.js";
 
 export class View {
@@ -20,14 +20,15 @@ export class View {
 
   show(events, size, page, original) {
     this.clear();
-    if (!events.length) return;
     this.steps = new Steps(events, size);
+    const calls = this.steps.events;
+    if (!calls.length) return;
     this.index = null;
     this.figure = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of the messages" });
     this.step = h("div", { class: "step", role: "status", "aria-live": "polite" });
     this.parent.append(
       h("h2", {}, "Messages in time"), legend(), this.figure, this.controls(), this.step,
-      counts(events, size, page, original), table(events)
+      counts(calls, size, page, original), table(calls)
     );
     this.parent.hidden = false;
     this.draw();
@@ -67,7 +68,7 @@ export class View {
 function place({ rank, calls, line, before }) {
   if (!before) return `rank ${rank} has not made its first call`;
   if (!calls.length) return `rank ${rank} has left ${before.api} in line ${line}`;
-  const names = calls.map((call) => `${call.api} ${isSend(call) ? "to" : "from"} ${call.peer < 0 ? "any rank" : `rank ${call.peer}`}`);
+  const names = calls.map((call) => `${call.api} ${other(call)}`);
   return `rank ${rank} is in ${names.join(" and in ")}, line ${line}`;
 }
 
@@ -81,5 +82,5 @@ function legend() {
   const entry = (kind, text) => h("li", {}, h("span", { class: `key ${kind}`, "aria-hidden": "true" }), text);
   return h("ul", { class: "legend" },
     entry("idle", "waits for the other rank"), entry("communication", "communicates"),
-    entry("forever", "waits forever"), h("li", {}, "Sends are above a rank’s line, and receives are below it."));
+    entry("forever", "waits forever"), h("li", {}, "Sends are above a rank’s line, receives are below it, and collectives are on both sides."));
 }
