@@ -11,7 +11,8 @@ export async function isolate() {
     forget();
     return true;
   }
-  if (!worker) throw new Error("The service worker of this page could not start. Allow site data for this page, and reload it.");
+  if (!worker) throw new Error("The service worker of this page could not start. Allow site data for this " +
+    "page, and reload it.");
   // One reload. The mark remains until a page was isolated, so a browser that never isolates a page
   // gets the message below, and no loop.
   if (!remember())
@@ -24,12 +25,25 @@ export async function isolate() {
 async function registered() {
   if (!("serviceWorker" in navigator)) return null;
   try {
-    await navigator.serviceWorker.register("sw.js");
-    return await navigator.serviceWorker.ready;
-  } catch (error) {
+    const registration = await navigator.serviceWorker.register("sw.js");
+    if (registration.active) return registration.active;
+    return await activated(registration.installing ?? registration.waiting);
+  } catch {
     // Offline, an earlier version of the worker continues. Otherwise, the caller reports it.
     return navigator.serviceWorker.controller;
   }
+}
+
+// Resolves to the worker, or to null if it could not load its files.
+function activated(worker) {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (worker.state === "activated") resolve(worker);
+      if (worker.state === "redundant") resolve(null);
+    };
+    worker.addEventListener("statechange", look);
+    look();
+  });
 }
 
 function remember() {

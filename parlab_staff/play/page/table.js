@@ -27,8 +27,9 @@ export function counts(events, size, { formula, costs }, original) {
   const most = { messages: Math.max(...total.map((one) => one.messages)), bytes: Math.max(...total.map((one) => one.bytes)) };
   const amounts = ({ messages, bytes }) => `${plural(messages, "message")} and ${plural(Math.round(bytes), "byte")}`;
   const collectives = events.filter(isCollective).length;
-  const lines = [h("li", {}, `All ranks together sent ${amounts({ messages: sum("messages"), bytes: sum("bytes") })}.`),
-    h("li", {}, `A rank sent at most ${amounts(most)}.`)];
+  const lines = [];
+  if (events.some((event) => !isCollective(event))) lines.push(h("li", {}, `All ranks together sent ${amounts({ messages: sum("messages"), bytes: sum("bytes") })}.`),
+    h("li", {}, `A rank sent at most ${amounts(most)}.`));
   if (collectives) lines.push(h("li", {}, `${plural(collectives, "collective call")}: the library's own messages are not counted.`));
   if (formula) {
     const numbers = original && costs.length ? `: ${amounts(costs[size - 1])} on ${plural(size, "rank")}` : "";
