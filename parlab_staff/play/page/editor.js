@@ -71,7 +71,9 @@ export class Editor {
           lintGutter(), ranksGutter, rankLines, lineNumbers(), history(), drawSelection(),
           indentUnit.of("    "), indentOnInput(), bracketMatching(), closeBrackets(), highlightActiveLine(),
           python(), syntaxHighlighting(classHighlighter),
-          EditorView.contentAttributes.of({ "aria-label": "Program in Python", "aria-describedby": "editor-help", spellcheck: "false" }),
+          EditorView.contentAttributes.of({
+            "aria-label": "Program in Python", "aria-describedby": "editor-help", spellcheck: "false", tabindex: "0",
+          }),
           EditorView.updateListener.of((update) => update.docChanged && onChange(update.state.doc.toString())),
         ],
       }),

@@ -44,8 +44,11 @@ def window(chromium: Browser, server: PlainServer) -> Iterator[Reader]:
 @pytest.fixture
 def playground(window: Reader) -> Playground:
     """The page of `ring_shift` with its own program."""
+    opened = Playground(window.page, window.base)
+    if not window.page.url.endswith("/ring_shift.html"):
+        opened.open("ring_shift")
     window.page.locator("#reset").click()
-    return Playground(window.page, window.base)
+    return opened
 
 
 def test_the_first_visit_loads_at_most_10_mb_and_nothing_from_elsewhere(
@@ -105,7 +108,6 @@ def test_after_the_first_visit_all_pages_work_offline(
         playground.open("deadlock")
         assert "4 ranks ready" in playground.text("#status")
         assert "Deadlock" in playground.press("run")
-        playground.open("ring_shift")
     finally:
         server.offline = False
 
