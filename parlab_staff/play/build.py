@@ -53,7 +53,7 @@ def write_playground(book: Path, edition: str) -> None:
     for page in pages:
         _write(
             play / f"{page.name}.html", "page.html.j2",
-            assets=assets, page=page, colors=colors, data=_as_script(page, addresses),
+            assets=assets, page=page, colors=colors, data=as_script(page, addresses),
         )  # fmt: skip
     _write(play / "index.html", "index.html.j2", assets=assets, pages=pages)
     _write_licenses(play / "licenses", assets)
@@ -70,7 +70,7 @@ def _write_assets(play: Path) -> str:
         for path in sorted(HERE.glob(pattern))
         if path.name != "sw.js"
     }
-    name = f"assets-{_hash(part for name in sorted(files) for part in (name.encode(), files[name]))}"
+    name = f"assets-{_hash(part for path in files for part in (path.encode(), files[path]))}"
     for path, content in files.items():
         (play / name / path).parent.mkdir(parents=True, exist_ok=True)
         (play / name / path).write_bytes(content)
@@ -88,7 +88,7 @@ def _write_licenses(folder: Path, assets: str) -> None:
     _write(folder / "index.html", "licenses.html.j2", assets=f"../{assets}", texts=texts)
 
 
-def _as_script(page: PlayPage, addresses: dict[str, str]) -> str:
+def as_script(page: PlayPage, addresses: dict[str, str]) -> str:
     """Return a page's data as JSON that cannot end its script element."""
     return json.dumps(page.data | {"assets": addresses}, ensure_ascii=False).replace("<", "\\u003c")
 

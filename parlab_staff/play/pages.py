@@ -133,7 +133,7 @@ def _lab() -> Lab:
 
 @functools.cache
 def _imports() -> str:
-    """Return the imports of the lab's first cell for ranks, without those that a run does not need."""
+    """Return the imports of the lab's first cell for ranks, except those that no run needs."""
     first = next(cell for cell in _lab().cells if "from mpi4py" in cell.source)
     kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
     return "\n".join(map(ast.unparse, kept))

@@ -1,7 +1,7 @@
 """Collectives.
 
-Every rank makes the same call, and the library decides which rank sends what to which other rank. The
-digits of a number show which ranks' numbers it contains: 1111 is the sum over four ranks.
+Every rank makes the same call, and the library decides which rank sends what to which other rank.
+The digits of a number show which ranks' numbers it contains: 1111 is the sum over four ranks.
 
 **Predict** each line before you run the program. Then change it:
 

@@ -1,14 +1,14 @@
 """Why programs wait forever.
 
 Four ranks form a ring. Each rank sends to its right neighbor and then receives from its left one.
-In this page, no message is buffered: each `Send` waits until its receiver is ready, as `Ssend` does,
-and as `Send` does with large messages.
+On this page, no message is buffered. Each `Send` waits until its receiver is ready, as `Ssend`
+does, and as `Send` does with large messages.
 
 **Predict** at which line each rank is stuck. Then run the program. The page reports the deadlock as
 soon as no rank can continue.
 
-Draw an arrow from each rank to the rank that it waits for, and find the circle. Then fix the program
-in one of these ways, and look at the picture each time:
+Draw an arrow from each rank to the rank that it waits for, and find the circle. Then fix the
+program in one of these ways, and look at the picture each time:
 
 - Use `Sendrecv`.
 - Use `Isend`, then `Recv`, and then `Wait` on the request.

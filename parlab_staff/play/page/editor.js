@@ -1,9 +1,33 @@
 // The program's editor: CodeMirror with Python, problems at their lines, and the ranks at theirs.
 import {
-  Decoration, EditorState, EditorView, GutterMarker, RangeSet, StateEffect, StateField, bracketMatching,
-  classHighlighter, closeBrackets, closeBracketsKeymap, defaultKeymap, drawSelection, gutter,
-  highlightActiveLine, history, historyKeymap, indentLess, indentMore, indentOnInput, indentUnit, keymap,
-  lineNumbers, lintGutter, python, setDiagnostics, syntaxHighlighting, toggleComment,
+  Decoration,
+  EditorState,
+  EditorView,
+  GutterMarker,
+  RangeSet,
+  StateEffect,
+  StateField,
+  bracketMatching,
+  classHighlighter,
+  closeBrackets,
+  closeBracketsKeymap,
+  defaultKeymap,
+  drawSelection,
+  gutter,
+  highlightActiveLine,
+  history,
+  historyKeymap,
+  indentLess,
+  indentMore,
+  indentOnInput,
+  indentUnit,
+  keymap,
+  lineNumbers,
+  lintGutter,
+  python,
+  setDiagnostics,
+  syntaxHighlighting,
+  toggleComment,
 } from "../vendor/codemirror/codemirror.js";
 
 const showRanks = StateEffect.define();
@@ -36,7 +60,9 @@ const rankLines = StateField.define({
     for (const effect of transaction.effects)
       if (effect.is(showRanks)) {
         const doc = transaction.state.doc;
-        const places = [...effect.value].filter(([line]) => line >= 1 && line <= doc.lines).sort(([a], [b]) => a - b);
+        const places = [...effect.value]
+          .filter(([line]) => line >= 1 && line <= doc.lines)
+          .sort(([a], [b]) => a - b);
         const at = places.map(([line, ranks]) => [doc.line(line).from, ranks]);
         next = {
           markers: RangeSet.of(at.map(([from, ranks]) => new Ranks(ranks).range(from))),
@@ -68,13 +94,28 @@ export class Editor {
         extensions: [
           keymap.of(keys),
           keymap.of([...closeBracketsKeymap, ...defaultKeymap, ...historyKeymap]),
-          lintGutter(), ranksGutter, rankLines, lineNumbers(), history(), drawSelection(),
-          indentUnit.of("    "), indentOnInput(), bracketMatching(), closeBrackets(), highlightActiveLine(),
-          python(), syntaxHighlighting(classHighlighter),
+          lintGutter(),
+          ranksGutter,
+          rankLines,
+          lineNumbers(),
+          history(),
+          drawSelection(),
+          indentUnit.of("    "),
+          indentOnInput(),
+          bracketMatching(),
+          closeBrackets(),
+          highlightActiveLine(),
+          python(),
+          syntaxHighlighting(classHighlighter),
           EditorView.contentAttributes.of({
-            "aria-label": "Program in Python", "aria-describedby": "editor-help", spellcheck: "false", tabindex: "0",
+            "aria-label": "Program in Python",
+            "aria-describedby": "editor-help",
+            spellcheck: "false",
+            tabindex: "0",
           }),
-          EditorView.updateListener.of((update) => update.docChanged && onChange(update.state.doc.toString())),
+          EditorView.updateListener.of(
+            (update) => update.docChanged && onChange(update.state.doc.toString()),
+          ),
         ],
       }),
     });
@@ -91,11 +132,13 @@ export class Editor {
   // `problems` is a list of {line, text}.
   mark(problems) {
     const doc = this.view.state.doc;
-    const found = problems.filter(({ line }) => line >= 1 && line <= doc.lines).map(({ line, text }) => {
-      const at = doc.line(line);
-      const indent = at.text.match(/^\s*/)[0].length;
-      return { from: Math.min(at.from + indent, at.to), to: at.to, severity: "error", message: text };
-    });
+    const found = problems
+      .filter(({ line }) => line >= 1 && line <= doc.lines)
+      .map(({ line, text }) => {
+        const at = doc.line(line);
+        const indent = at.text.match(/^\s*/)[0].length;
+        return { from: Math.min(at.from + indent, at.to), to: at.to, severity: "error", message: text };
+      });
     this.view.dispatch(setDiagnostics(this.view.state, found));
   }
 

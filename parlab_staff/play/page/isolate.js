@@ -11,13 +11,17 @@ export async function isolate() {
     forget();
     return true;
   }
-  if (!worker) throw new Error("The service worker of this page could not start. Allow site data for this " +
-    "page, and reload it.");
+  if (!worker)
+    throw new Error(
+      "The service worker of this page could not start. Allow site data for this " + "page, and reload it.",
+    );
   // One reload. The mark remains until a page was isolated, so a browser that never isolates a page
   // gets the message below, and no loop.
   if (!remember())
-    throw new Error("This browser does not isolate the page, so the ranks have no shared memory. " +
-      "Use a current Firefox, Chrome, Edge, or Safari, in an ordinary window.");
+    throw new Error(
+      "This browser does not isolate the page, so the ranks have no shared memory. " +
+        "Use a current Firefox, Chrome, Edge, or Safari, in an ordinary window.",
+    );
   location.reload();
   return false;
 }

@@ -13,7 +13,13 @@ const MOST_LINES = 500; // of output, for each rank
 const say = (text) => (element("status").textContent = text);
 const buttons = (...ids) => ids.map(element).filter(Boolean);
 
-let editor, view, ranks, output = [], shared = false, running = false, stopped = false;
+let editor,
+  view,
+  ranks,
+  output = [],
+  shared = false,
+  running = false,
+  stopped = false;
 
 async function main() {
   const linked = await fromLink();
@@ -71,7 +77,8 @@ function explained(error, size) {
   const text = String(error.message ?? error);
   if (/memory|allocat/i.test(text))
     return `This device has too little free memory for ${plural(size, "rank")}. Choose fewer ranks, or close other pages.`;
-  if (!navigator.onLine) return "Python could not be loaded, because there is no network. Open this page once while you are online.";
+  if (!navigator.onLine)
+    return "Python could not be loaded, because there is no network. Open this page once while you are online.";
   return `The ranks could not start: ${text}`;
 }
 
@@ -93,7 +100,12 @@ async function run(checked) {
   output = Array.from({ length: size }, () => []);
   const code = editor.text;
   try {
-    const ended = await ranks.run({ code, setup: setup(checked), check: checked ? page.check : "", seconds: SECONDS });
+    const ended = await ranks.run({
+      code,
+      setup: setup(checked),
+      check: checked ? page.check : "",
+      seconds: SECONDS,
+    });
     show(ended, code, checked, size);
   } catch (error) {
     window.playgroundProblem(explained(error, size));

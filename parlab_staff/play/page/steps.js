@@ -17,7 +17,12 @@ export class Steps {
     this.last = Math.max(last, this.first + 0.001);
     const ends = this.events.filter((event) => !neverEnds(event)).map((event) => event.t1);
     this.moments = [...new Set([...this.events.map((event) => event.t0), ...ends])].sort((a, b) => a - b);
-    const of = (kind) => new Map(this.events.filter((event) => event.kind === kind && event.order > 0).map((event) => [event.order, event]));
+    const of = (kind) =>
+      new Map(
+        this.events
+          .filter((event) => event.kind === kind && event.order > 0)
+          .map((event) => [event.order, event]),
+      );
     this.sends = of("send");
     this.receives = of("recv");
   }
@@ -50,7 +55,7 @@ export class Steps {
     });
     const inFlight = open.filter(isSend).concat(
       // A send may end before its receive.
-      begun.filter((event) => isSend(event) && !open.includes(event) && this.partner(event)?.t1 > now)
+      begun.filter((event) => isSend(event) && !open.includes(event) && this.partner(event)?.t1 > now),
     );
     return { now, ranks, inFlight };
   }

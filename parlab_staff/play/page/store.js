@@ -35,7 +35,9 @@ export async function codeInLink() {
     if (location.hash.startsWith("#code=")) throw new Error("damaged");
     return null;
   }
-  const bytes = Uint8Array.from(atob(found[1].replaceAll("-", "+").replaceAll("_", "/")), (c) => c.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(found[1].replaceAll("-", "+").replaceAll("_", "/")), (c) =>
+    c.charCodeAt(0),
+  );
   return new TextDecoder().decode(await through(new Blob([bytes]), new DecompressionStream("deflate-raw")));
 }
 

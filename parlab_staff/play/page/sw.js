@@ -13,14 +13,17 @@ const LARGE_CACHE = PREFIX + LARGE;
 self.addEventListener("install", (event) => {
   // A new version waits until the pages of the old one are closed, and then replaces its cache.
   event.waitUntil(
-    caches.open(CACHE).then((cache) => cache.addAll(SHELL.map((path) => new Request(path, { cache: "no-cache" }))))
+    caches
+      .open(CACHE)
+      .then((cache) => cache.addAll(SHELL.map((path) => new Request(path, { cache: "no-cache" })))),
   );
 });
 
 self.addEventListener("activate", (event) => {
-  const outdated = (name) => name.startsWith(PREFIX) && ![CACHE, LARGE_CACHE].includes(name) && !name.startsWith(PREFIX + "snapshot");
+  const outdated = (name) =>
+    name.startsWith(PREFIX) && ![CACHE, LARGE_CACHE].includes(name) && !name.startsWith(PREFIX + "snapshot");
   event.waitUntil(
-    caches.keys().then((names) => Promise.all(names.filter(outdated).map((name) => caches.delete(name))))
+    caches.keys().then((names) => Promise.all(names.filter(outdated).map((name) => caches.delete(name)))),
   );
 });
 

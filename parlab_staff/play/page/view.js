@@ -24,11 +24,21 @@ export class View {
     const calls = this.steps.events;
     if (!calls.length) return;
     this.index = null;
-    this.figure = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Picture of the messages" });
+    this.figure = h("div", {
+      class: "scroll",
+      tabindex: 0,
+      role: "region",
+      "aria-label": "Picture of the messages",
+    });
     this.step = h("div", { class: "step", role: "status", "aria-live": "polite" });
     this.parent.append(
-      h("h2", {}, "Messages in time"), legend(), this.figure, this.controls(), this.step,
-      counts(calls, size, page, original), table(calls)
+      h("h2", {}, "Messages in time"),
+      legend(),
+      this.figure,
+      this.controls(),
+      this.step,
+      counts(calls, size, page, original),
+      table(calls),
     );
     this.parent.hidden = false;
     this.draw();
@@ -36,12 +46,23 @@ export class View {
 
   controls() {
     const button = (text, action) => h("button", { type: "button", onclick: action }, text);
-    const time = h("input", { type: "checkbox", onchange: (event) => { this.inTime = event.target.checked; this.draw(); } });
+    const time = h("input", {
+      type: "checkbox",
+      onchange: (event) => {
+        this.inTime = event.target.checked;
+        this.draw();
+      },
+    });
     time.checked = this.inTime;
-    return h("div", { class: "controls", role: "group", "aria-label": "Step through the run" },
-      button("First", () => this.go(0)), button("Back", () => this.go((this.index ?? 0) - 1)),
-      button("Next", () => this.go((this.index ?? -1) + 1)), button("Last", () => this.go(this.steps.moments.length - 1)),
-      h("label", {}, time, " to scale, in milliseconds"));
+    return h(
+      "div",
+      { class: "controls", role: "group", "aria-label": "Step through the run" },
+      button("First", () => this.go(0)),
+      button("Back", () => this.go((this.index ?? 0) - 1)),
+      button("Next", () => this.go((this.index ?? -1) + 1)),
+      button("Last", () => this.go(this.steps.moments.length - 1)),
+      h("label", {}, time, " to scale, in milliseconds"),
+    );
   }
 
   draw() {
@@ -59,8 +80,12 @@ export class View {
     this.showRanks(places, true);
     this.step.replaceChildren(
       h("p", {}, `Step ${this.index + 1} of ${this.steps.moments.length}.`),
-      h("ul", {}, state.ranks.map((one) => h("li", {}, place(one)))),
-      h("p", {}, flight(state.inFlight))
+      h(
+        "ul",
+        {},
+        state.ranks.map((one) => h("li", {}, place(one))),
+      ),
+      h("p", {}, flight(state.inFlight)),
     );
   }
 }
@@ -80,7 +105,12 @@ function flight(messages) {
 
 function legend() {
   const entry = (kind, text) => h("li", {}, h("span", { class: `key ${kind}`, "aria-hidden": "true" }), text);
-  return h("ul", { class: "legend" },
-    entry("idle", "waits for the other rank"), entry("communication", "communicates"),
-    entry("forever", "waits forever"), h("li", {}, "Sends are above a rank’s line, receives are below it, and collectives are on both sides."));
+  return h(
+    "ul",
+    { class: "legend" },
+    entry("idle", "waits for the other rank"),
+    entry("communication", "communicates"),
+    entry("forever", "waits forever"),
+    h("li", {}, "Sends are above a rank’s line, receives are below it, and collectives are on both sides."),
+  );
 }

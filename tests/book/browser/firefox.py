@@ -49,7 +49,7 @@ class Firefox:
         self._call("browsingContext.navigate", context=self._context, url=url, wait="complete")
 
     def value(self, expression: str) -> Any:
-        """Return the value of an expression, which must be a string, a number, or a promise of one."""
+        """Return the value of an expression: a string, a number, or what a promise resolves to."""
         got = self._call(
             "script.evaluate",
             expression=expression,
@@ -95,7 +95,7 @@ def firefox(folder: Path) -> Iterator[Firefox]:
     lines = [f'user_pref("{name}", {json.dumps(value)});\n' for name, value in PREFERENCES.items()]
     (profile / "user.js").write_text("".join(lines), encoding="utf-8")
     program = find_firefox()
-    assert program, "these tests need Firefox: .ci/packages installs firefox-esr"
+    assert program, "Firefox was not found"
     command = [program, "--headless", "--no-remote", "--profile", str(profile)]
     with (
         (folder / "log").open("w+", encoding="utf-8") as log,

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.book.browser.firefox import firefox
+from tests.book.browser.firefox import find_firefox, firefox
 from tests.book.browser.playground import STARTED, PlainServer, Playground, plain_server
 from tests.book.browser.reader import PHONE, Reader, reader
 
@@ -203,6 +203,8 @@ def test_pages_are_accessible_and_fit_a_phone(
 
 @pytest.mark.nightly
 def test_firefox_runs_the_same(server: PlainServer, tmp_path: Path) -> None:
+    if not find_firefox():
+        pytest.skip("Firefox: not found. `.ci/packages test-all` installs it on Debian.")
     with firefox(tmp_path) as browser:
         browser.open(f"{server.base}play/ring_shift.html")
         browser.wait_for(STARTED)
