@@ -35,11 +35,11 @@ def program(folder: Path, name: str, code: str = "exit 0") -> None:
     path.chmod(0o755)
 
 
-def install(machine: Path) -> tuple[str, list[list[str]]]:
+def install(machine: Path, *target: str) -> tuple[str, list[list[str]]]:
     """Return the output of `.ci/packages`, and the packages of each `apt-get install`."""
     notes = machine / "notes"
     ran = subprocess.run(
-        [PACKAGES],
+        [PACKAGES, *target],
         env={"PATH": str(machine), "NOTES": str(notes)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -66,6 +66,13 @@ def test_nothing_is_installed_if_nothing_is_missing(machine: Path) -> None:
     for name in EVERYTHING:
         program(machine, name)
     assert install(machine) == ("", [])
+
+
+def test_firefox_is_installed_only_for_all_tests(machine: Path) -> None:
+    for name in EVERYTHING:
+        program(machine, name)
+    assert install(machine, "test") == ("", [])
+    assert install(machine, "test-all")[1] == [["firefox" if UBUNTU else "firefox-esr"]]
 
 
 def test_a_browser_that_does_not_start_is_missing(machine: Path) -> None:
