@@ -248,7 +248,11 @@ class Messages:
     ) -> Message | None:
         if source == PROC_NULL:
             return MESSAGE_NO_PROC
-        return Messages.Mprobe(self, source, tag, status) if Messages.Iprobe(self, source, tag) else None
+        return (
+            Messages.Mprobe(self, source, tag, status)
+            if Messages.Iprobe(self, source, tag)
+            else None
+        )
 
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
