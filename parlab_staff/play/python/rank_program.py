@@ -39,7 +39,7 @@ class Output(io.TextIOBase):
         if self._left < 0:
             self.flush()
             raise RuntimeError(
-                f"this rank printed more than {MOST_CHARACTERS:,} characters, so the page stopped it"
+                f"this rank printed more than {MOST_CHARACTERS:,} characters: the page stopped it"
             )
         if "\n" in text and time.monotonic() - self._sent > FLUSH_SECONDS:
             self.flush()
@@ -56,9 +56,7 @@ class NoInput(io.TextIOBase):
     """Standard input: ranks have none."""
 
     def readline(self, size: int | None = -1) -> str:
-        raise RuntimeError(
-            "ranks have no keyboard: put the value into the program instead of input()"
-        )
+        raise RuntimeError("ranks have no keyboard: put the value into the program")
 
     read = readline
 
