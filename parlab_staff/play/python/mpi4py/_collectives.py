@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import mpi4py._object_collectives  # noqa: F401 - both fill `plans`
+import mpi4py._buffer_collectives  # noqa: F401 - fills `plans`
+import mpi4py._object_collectives  # noqa: F401 - fills `plans`
 from mpi4py._comm import Messages
 from mpi4py._exchange import plans
 from mpi4py._operations import Operation, wait
