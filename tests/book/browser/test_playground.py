@@ -122,6 +122,17 @@ def test_a_page_that_cannot_be_isolated_says_so_and_does_not_reload(
         assert playground.page.locator("#run").is_disabled()
 
 
+def test_a_page_reloads_only_once_to_be_isolated(chromium: Browser, server: PlainServer) -> None:
+    with chromium.new_context() as context:
+        context.add_init_script("Object.defineProperty(window, 'crossOriginIsolated', {value: 0})")
+        page = context.new_page()
+        loads: list[str] = []
+        page.on("load", lambda loaded: loads.append(loaded.url))
+        Playground(page, server.base).open("ring_shift")
+        assert "does not isolate" in page.locator("#problem").inner_text()
+        assert len([url for url in loads if url != "about:blank"]) == 2
+
+
 @pytest.mark.nightly
 def test_code_is_kept_shared_and_reset(playground: Playground) -> None:
     page = playground.page
