@@ -19,6 +19,7 @@ from parlab.checks.base.watchdog import Ended
 def prepare() -> None:
     """Put the page's versions in place, before a check runs."""
     watchdog.run_watched = run_watched
+    watchdog._LIBRARIES = ("/lib/",)  # Pyodide's `sysconfig` writes //lib
     # Ranks that wait in a check must not look busy, because the hub would find no deadlock.
     collective._wait = MPI.Request.Wait
 

@@ -1,7 +1,6 @@
 // One rank: a worker with its own Python, whose `mpi4py` sends messages through the hub.
 import { Hub, RECEIVE, SEND } from "./hub.js";
 
-const COURSE = "/course/"; // where Python finds the files of the course
 const MOST_EVENTS = 5000; // more than a picture can show
 let hub, rank, runProgram, events = [], begun = 0;
 const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
@@ -73,13 +72,14 @@ async function start(message) {
   hub = new Hub(message.shared, rank, message.interrupt);
   python.setInterruptBuffer(message.interrupt);
   python.registerJsModule("_hub", bridge);
+  // Where packages are installed, so that lines there do not count as the reader's.
+  const folder = python.runPython("import sysconfig; sysconfig.get_path('purelib')") + "/";
   for (const [name, text] of Object.entries(message.files)) {
-    const path = COURSE + name;
+    const path = folder + name;
     python.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
     python.FS.writeFile(path, text);
   }
-  python.globals.set("course", COURSE);
-  runProgram = python.runPython("import sys; sys.path.insert(0, course); import rank_program; rank_program.run_program");
+  runProgram = python.runPython("import importlib; importlib.invalidate_caches(); import rank_program; rank_program.run_program");
   say({ ready: true, heap: python._module.HEAPU8.length });
   self.heap = () => python._module.HEAPU8.length;
 }
