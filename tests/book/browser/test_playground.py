@@ -1,6 +1,7 @@
 """The playground of the built book in a browser, from a server that sends no special headers."""
 
 import gzip
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -209,6 +210,29 @@ def test_pages_are_accessible_and_fit_a_phone(
         for name in ("index", "licenses/index"):
             window.page.goto(f"{server.base}play/{name}.html")
             assert not Axe().run(window.page).response["violations"]
+        assert not window.problems
+
+
+@pytest.mark.nightly
+def test_a_new_version_replaces_the_old_one_as_a_whole(
+    chromium: Browser, full_book: Path, tmp_path: Path
+) -> None:
+    for folder in ("play", "_static"):
+        shutil.copytree(full_book / folder, tmp_path / folder)
+    play = tmp_path / "play"
+    [old] = play.glob("assets-*")
+    with plain_server(tmp_path) as server, reader(chromium, server.base) as window:
+        playground = Playground(window.page, server.base)
+        playground.open("ring_shift")
+        for file in [*play.glob("*.html"), play / "sw.js"]:
+            file.write_text(file.read_text().replace(old.name, "assets-new"))
+        old.rename(play / "assets-new")
+        server.paths.clear()
+        playground.open("ring_shift")
+        assert "4 ranks ready" in playground.text("#status")
+        assert not [path for path in server.paths if old.name in path]
+        loaded = window.page.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
+        assert any("/assets-new/" in url for url in loaded)
         assert not window.problems
 
 
