@@ -1,0 +1,134 @@
+"""Runs the reader's program on this rank, and reports how it ended and in which line."""
+
+import gc
+import importlib
+import io
+import json
+import linecache
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+import _hub
+import numpy  # noqa: F401 - stays loaded between runs
+
+PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
+MOST_CHARACTERS = 100_000
+FLUSH_SECONDS = 0.05
+_KEPT = set(sys.modules)  # other modules are imported again in each run, so that runs do not interact
+
+
+class Output(io.TextIOBase):
+    """Sends what is printed to the page, and stops a program that prints without end."""
+
+    def __init__(self) -> None:
+        self._waiting: list[str] = []
+        self._left, self._sent = MOST_CHARACTERS, 0.0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._left < 0:
+            return len(text)  # of a program that continues after the error
+        self._left -= len(text)
+        self._waiting.append(text)
+        if self._left < 0:
+            self.flush()
+            raise RuntimeError(
+                f"this rank printed more than {MOST_CHARACTERS:,} characters, so the page stopped it"
+            )
+        if "\n" in text and time.monotonic() - self._sent > FLUSH_SECONDS:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        if self._waiting:
+            _hub.write("".join(self._waiting)[: MOST_CHARACTERS])
+            self._waiting.clear()
+            self._sent = time.monotonic()
+
+
+class NoInput(io.TextIOBase):
+    """Standard input: ranks have none."""
+
+    def readline(self, size: int | None = -1) -> str:
+        raise RuntimeError("ranks have no keyboard: put the value into the program instead of input()")
+
+    read = readline
+
+
+def sleep(seconds: float) -> None:
+    """Sleep until the time is over, or the page stops this rank."""
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    if _hub.sleep(seconds) != 0:
+        _hub.interrupted()
+        raise KeyboardInterrupt
+
+
+time.sleep = sleep
+
+
+def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
+    """Run `setup`, `code`, and `check` in the same names. Return the result as JSON."""
+    for name in set(sys.modules) - _KEPT:
+        del sys.modules[name]
+    output = sys.stdout = sys.stderr = Output()
+    sys.stdin = NoInput()
+    for file, text in ((PROGRAM, code), (SETUP, setup), (CHECK, check)):
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    result: dict[str, Any] = {"kind": "returned", "line": 0, "text": "", "error": ""}
+    try:
+        _run(code, setup, check, rank, size)
+    except BaseException as error:
+        result |= _described(error)
+        result["text"] = linecache.getline(PROGRAM, result["line"]).strip()
+        error.__traceback__ = None
+    output.flush()
+    gc.collect()
+    return json.dumps(result)
+
+
+def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
+    MPI = importlib.import_module("mpi4py.MPI")
+    MPI._begin(rank, size)
+    if setup or check:
+        importlib.import_module("seams").prepare()
+    names = {"__name__": "__main__"}
+    _hub.set_inside(True)
+    exec(compile(setup, SETUP, "exec"), names)
+    try:
+        exec(compile(code, PROGRAM, "exec"), names)
+    except SystemExit as exit:
+        if exit.code not in (None, 0) or check:
+            raise
+    _hub.set_inside(False)
+    exec(compile(check, CHECK, "exec"), names)
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    """Return how a program ended that did not return."""
+    kinds = {"Deadlock": "stuck", "KeyboardInterrupt": "interrupted", "CheckFailed": "failed"}
+    kind = kinds.get(type(error).__name__, "raised")
+    line = _line_of(error.__traceback__)
+    text = f"{type(error).__name__}: {error}" if kind == "raised" else str(error)
+    if isinstance(error, SyntaxError) and error.filename == PROGRAM:
+        line, text = error.lineno or 0, f"{type(error).__name__}: {error.msg}"
+    described = {"kind": kind, "line": line, "error": text}
+    if kind == "stuck":
+        described["waits"] = error.waits  # type: ignore[attr-defined]
+    if kind == "failed":
+        described["name"] = error.finding.mistake  # type: ignore[attr-defined]
+    return described
+
+
+def _line_of(traceback: TracebackType | None) -> int:
+    """Return the innermost line of the reader's program, or 0."""
+    line = 0
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == PROGRAM:
+            line = traceback.tb_lineno
+        traceback = traceback.tb_next
+    return line

@@ -1,0 +1,1 @@
+"""Requests in a page need no replacement: a deadlock ends every wait."""

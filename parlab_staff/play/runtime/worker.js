@@ -1,0 +1,105 @@
+// One rank: a worker with its own Python, whose `mpi4py` sends messages through the hub.
+import { Hub, RECEIVE, SEND } from "./hub.js";
+
+const COURSE = "/course/"; // where Python finds the files of the course
+const MOST_EVENTS = 5000; // more than a picture can show
+let hub, rank, runProgram, events = [], begun = 0;
+const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
+const now = () => performance.timeOrigin + performance.now(); // the same clock on all ranks
+
+/** Let `use` see the memory of a Python buffer. */
+function withBytes(view, use) {
+  const buffer = view.getBuffer("u8");
+  try { return use(buffer.data); } finally { buffer.release(); }
+}
+
+// What Python imports as `_hub`. Ranks are those of the page.
+const bridge = {
+  now,
+  new_context: () => hub.newContext(),
+  set_inside: (inside) => hub.setInside(inside),
+  // Interrupt this rank after so many seconds; 0 for never.
+  set_limit: (seconds) => hub.setLimit(seconds && Math.ceil(now() - begun + 1000 * seconds)),
+  others_wait: () => hub.othersWait(),
+  sleep: (seconds) => hub.sleep(seconds),
+  post_send: (context, peer, tag, view, detached) => withBytes(view, (data) => hub.post(SEND, context, peer, tag, data, 0, detached)),
+  post_receive: (context, peer, tag, capacity) => hub.post(RECEIVE, context, peer, tag, null, capacity),
+  ready: (slot) => hub.ready(slot),
+  wait_any: (slots) => hub.waitAny(slots.toJs()),
+  wait: (slot) => hub.waitAny([slot]),
+  find_send: (context, peer, tag) => hub.findSend(context, peer, tag),
+  wait_for_send: (context, peer, tag) => hub.waitForSend(context, peer, tag),
+  take: (send) => hub.take(send),
+  cancel: (slot) => hub.cancel(slot),
+  end_send: (slot) => hub.endSend(slot),
+  // [source, tag, bytes, order] of a send, or of the send that a receive has got
+  describe: (send) => { const m = hub.describe(send); return [m.source, m.tag, m.bytes, m.order]; },
+  received: (slot) => { const m = hub.received(slot); return [m.source, m.tag, m.bytes, m.order]; },
+  copy: (slot, bytes, view) => withBytes(view, (data) => data.set(hub.memory(hub.received(slot), bytes))),
+  free_receive: (slot) => hub.freeReceive(slot),
+  interrupted: () => { hub.interrupt[0] = 0; }, // Python raises KeyboardInterrupt itself
+  write: (text) => say({ output: text }),
+  event: (api, kind, peer, bytes, tag, t0, line, order) => {
+    if (events.length < MOST_EVENTS) events.push({ rank, api, kind, peer, bytes, tag, t0, t1: now(), line, order });
+  },
+};
+
+/** Start Python. The page has compiled it once for all ranks: `module`. */
+async function loadPython({ pyodide, module, lock, snapshot, makeSnapshot }) {
+  const { loadPyodide } = await import(pyodide + "pyodide.mjs");
+  const fetchFile = self.fetch, instantiate = WebAssembly.instantiateStreaming;
+  self.fetch = (url, ...rest) =>
+    String(url.url ?? url).endsWith("pyodide.asm.wasm") ? Promise.resolve(new Response("")) : fetchFile(url, ...rest);
+  WebAssembly.instantiateStreaming = async (_, imports) => ({ module, instance: await WebAssembly.instantiate(module, imports) });
+  try {
+    const options = { indexURL: pyodide, lockFileContents: lock, packageBaseUrl: pyodide, stdout: () => {}, stderr: () => {} };
+    if (snapshot) options._loadSnapshot = snapshot.slice(); // a copy: TextDecoder refuses shared memory
+    if (makeSnapshot) options._makeSnapshot = true;
+    return await loadPyodide(options);
+  } finally {
+    self.fetch = fetchFile;
+    WebAssembly.instantiateStreaming = instantiate;
+  }
+}
+
+async function start(message) {
+  rank = message.rank;
+  const python = await loadPython(message);
+  if (message.makeSnapshot) {
+    const snapshot = python.makeMemorySnapshot();
+    return say({ snapshot }, [snapshot.buffer]);
+  }
+  await python.loadPackage("numpy", { messageCallback: () => {}, errorCallback: () => {} });
+  hub = new Hub(message.shared, rank, message.interrupt);
+  python.setInterruptBuffer(message.interrupt);
+  python.registerJsModule("_hub", bridge);
+  for (const [name, text] of Object.entries(message.files)) {
+    const path = COURSE + name;
+    python.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
+    python.FS.writeFile(path, text);
+  }
+  python.globals.set("course", COURSE);
+  runProgram = python.runPython("import sys; sys.path.insert(0, course); import rank_program; rank_program.run_program");
+  say({ ready: true, heap: python._module.HEAPU8.length });
+  self.heap = () => python._module.HEAPU8.length;
+}
+
+function run({ code, setup, check, begun: runBegun }) {
+  events = [];
+  begun = runBegun;
+  let result, broken = false;
+  hub.begin();
+  try {
+    result = JSON.parse(runProgram(code, setup, check, rank, hub.size));
+  } catch (error) { // Python itself has ended, as after exhausting the memory
+    broken = true;
+    result = { kind: "raised", error: String(error.message ?? error).trim().split("\n").at(-1), line: 0, text: "" };
+  }
+  hub.end();
+  say({ done: result, events, heap: self.heap(), broken });
+}
+
+self.onmessage = ({ data }) => {
+  if (data.do === "start") start(data).catch((error) => say({ failed: String(error.message ?? error) }));
+  else run(data);
+};

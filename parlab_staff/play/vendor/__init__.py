@@ -1,0 +1,1 @@
+"""Files of other projects that the playground contains (see README.md)."""
