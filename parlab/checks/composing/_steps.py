@@ -1,7 +1,8 @@
 """What the checks of a training step share: groups of a mesh, a stage, and batches."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from random import Random
 
 import torch
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor, nn
 
+from parlab import training
 from parlab.checks.base.check import Check
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.trial import Trial
@@ -37,6 +39,32 @@ def trials(check: Check) -> Iterator[Trial]:
     for ranks in orders:
         with check.trial(ranks) as trial:
             yield trial
+
+
+@dataclass
+class Setup:
+    """What a rank has in a mesh. A rank that takes no part has only the mesh."""
+
+    mesh: Mesh
+    groups: dict[str, RecordingGroup]
+    stage: Stage | None = None
+    adam: ShardedAdam | None = None
+    serial: GPT | None = None  # the model that the stage is a part of
+    replica: int = 0
+
+
+def in_each_mesh(check: Check, case: Callable[[Trial, Setup], None], lr: float) -> None:
+    """Run `case` on each trial, in each mesh of its ranks, with a stage and ZeRO-1 for it."""
+    for trial in trials(check):
+        for _, mesh in trial.cases(meshes(trial.size)):
+            seed = trial.draw.getrandbits(31)
+            with groups_of(trial, mesh) as groups:
+                own = Setup(mesh, groups)
+                if trial.takes_part:
+                    own.stage, own.serial = stage_of(mesh, trial.rank, groups, seed)
+                    own.adam = ShardedAdam(own.stage, groups["dp"], copies_for(mesh), lr)
+                    own.replica = coordinates(trial.rank, mesh)["dp"]
+                case(trial, own)
 
 
 def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
@@ -127,10 +155,6 @@ def stage_of(mesh: Mesh, rank: int, groups: Groups, seed: int) -> tuple[Stage, G
     return stage, serial
 
 
-def sharded_adam(stage: Stage, mesh: Mesh, dp_group: dist.ProcessGroup, lr: float) -> ShardedAdam:
-    return ShardedAdam(stage, dp_group, copies_for(mesh), lr)
-
-
 def copies_for(mesh: Mesh) -> dict[str, int]:
     """Return how many ranks have the same shard of a gradient, by the kind of its parameter."""
     tp, ends = mesh["tp"], 2 if mesh["pp"] > 1 else 1
@@ -141,10 +165,29 @@ def flat(named: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in named.values()])
 
 
-def flat_part(stage: Stage, model: nn.Module, kind: str = "grad") -> Tensor:
-    """Return the part of the serial model's gradients that a stage has, in one tensor."""
-    named = {n: p.grad if kind == "grad" else p for n, p in model.named_parameters()}
-    return flat(stage.part_of(named))
+def loss_and_gradients(
+    stage: Stage, serial: GPT, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Return the serial model's loss and gradients, and the gradients from this stage's work alone.
+
+    They differ in the embedding, of which the first and the last stage each make one use.
+    """
+    output = nn.Parameter(serial.tokens.weight.detach().clone())
+    serial.zero_grad()
+    serial.unembed.weight = output
+    try:
+        loss = training.token_loss(serial(inputs), labels)
+        loss.backward()
+    finally:
+        serial.unembed.weight = serial.tokens.weight
+    uses = serial.tokens.weight.grad, output.grad
+    alone = [use for use, own in zip(uses, (stage.first, stage.last), strict=True) if own]
+    gradients = {name: parameter.grad for name, parameter in serial.named_parameters()}
+    return (
+        loss.detach(),
+        gradients | {"tokens.weight": sum(uses)},
+        gradients | {"tokens.weight": sum(alone)},
+    )
 
 
 def draw_tokens(draw: Random, *shape: int) -> tuple[Tensor, Tensor]:
