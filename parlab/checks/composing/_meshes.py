@@ -1,8 +1,8 @@
 """What the checks of meshes have in common: meshes, right coordinates, and refusals."""
 
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import product
 from typing import Any
 
 from parlab.checks.base.mistakes import COMMON, Finding, observed
@@ -21,13 +21,15 @@ MESHES: list[dict[str, int]] = [
 ]
 
 
-def coordinates_of(rank: int, mesh: Mesh) -> dict[str, int]:
-    """Return the coordinates of a rank."""
-    found, next_one = {}, math.prod(mesh.values())
-    for dim, size in mesh.items():
-        next_one //= size
-        found[dim] = rank // next_one % size
-    return found
+def places(mesh: Mesh) -> list[dict[str, int]]:
+    """Return the coordinates of all ranks, which are counted like a number with several digits."""
+    return [dict(zip(mesh, at, strict=True)) for at in product(*map(range, mesh.values()))]
+
+
+def peers(mesh: Mesh, dims: Collection[str]) -> list[list[int]]:
+    """Return for each rank the ranks that differ from it only in `dims`, itself included."""
+    others = [tuple(at[dim] for dim in mesh if dim not in dims) for at in places(mesh)]
+    return [[rank for rank, its in enumerate(others) if its == own] for own in others]
 
 
 def mesh_unchanged(now: Mesh, before: Mesh) -> Finding | None:

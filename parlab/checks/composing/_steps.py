@@ -14,6 +14,7 @@ from parlab import training
 from parlab.checks.base.check import Check
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.trial import Trial
+from parlab.checks.composing._meshes import Mesh, peers, places
 from parlab.models import GPT, GPTConfig
 from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 
@@ -27,7 +28,6 @@ SIZES = {  # sizes of the dimensions, by the number of ranks
     8: [(2, 2, 2)],
 }
 
-Mesh = Mapping[str, int]
 Groups = dict[str, dist.ProcessGroup]
 
 
@@ -63,28 +63,16 @@ def in_each_mesh(check: Check, case: Callable[[Trial, Setup], None], lr: float) 
                 if trial.takes_part:
                     own.stage, own.serial = stage_of(mesh, trial.rank, groups, seed)
                     own.adam = ShardedAdam(own.stage, groups["dp"], copies_for(mesh), lr)
-                    own.replica = coordinates(trial.rank, mesh)["dp"]
+                    own.replica = places(mesh)[trial.rank]["dp"]
                 case(trial, own)
-
-
-def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
-    found = {}
-    for dim, size in reversed(mesh.items()):
-        rank, found[dim] = divmod(rank, size)
-    return found
 
 
 def group_ranks(rank: int, mesh: Mesh) -> dict[str, list[int]]:
     """Return the ranks of each group that `rank` belongs to, in order, by the group's name."""
-    places = [coordinates(other, mesh) for other in range(_size(mesh))]
-    own = places[rank]
-
-    def alike(dims: set[str]) -> list[int]:
-        return [r for r, place in enumerate(places) if all(place[d] == own[d] for d in dims)]
-
-    found = {dim: alike({*mesh} - {dim}) for dim in mesh} | {"all": alike(set())}
-    if own["pp"] in (0, mesh["pp"] - 1):
-        found["embedding"] = sorted({found["pp"][0], found["pp"][-1]})
+    found = {dim: peers(mesh, [dim])[rank] for dim in mesh} | {"all": peers(mesh, mesh)[rank]}
+    pipeline = found["pp"]
+    if rank in (pipeline[0], pipeline[-1]):
+        found["embedding"] = sorted({pipeline[0], pipeline[-1]})
     return found
 
 
@@ -146,7 +134,7 @@ def config_for(mesh: Mesh) -> GPTConfig:
 def stage_of(mesh: Mesh, rank: int, groups: Groups, seed: int) -> tuple[Stage, GPT]:
     """Return this rank's stage and the serial model. Their scores are not close to zero."""
     config = config_for(mesh)
-    stage = Stage(config, seed, groups["tp"], coordinates(rank, mesh)["pp"], mesh["pp"])
+    stage = Stage(config, seed, groups["tp"], places(mesh)[rank]["pp"], mesh["pp"])
     serial = serial_gpt(config, seed)
     for model in (stage, serial):
         for name, parameter in model.named_parameters():
@@ -205,10 +193,3 @@ def meshes(size: int) -> dict[str, Mesh]:
 
 def name_of(mesh: Mesh) -> str:
     return " × ".join(f"{size} {dim}" for dim, size in mesh.items())
-
-
-def _size(mesh: Mesh) -> int:
-    size = 1
-    for count in mesh.values():
-        size *= count
-    return size

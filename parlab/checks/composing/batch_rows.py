@@ -14,8 +14,8 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
-    coordinates_of,
     mesh_unchanged,
+    places,
     require_named_refusal,
 )
 
@@ -115,7 +115,7 @@ def _form(got: Any) -> Finding | None:
 
 def _rows(got: Tensor, rank: int, mesh: Mesh, step: int, rows: Tensor) -> Finding | None:
     """Compare the rows of a rank. `rows` has those of all replicas."""
-    replica = coordinates_of(rank, mesh)["dp"]
+    replica = places(mesh)[rank]["dp"]
     difference = equal(got, rows[replica], f"rank {rank}'s result")
     if difference is None or got.dtype != torch.int64:
         return difference

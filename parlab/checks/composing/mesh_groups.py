@@ -12,8 +12,8 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
-    coordinates_of,
     mesh_unchanged,
+    peers,
     require_named_refusal,
 )
 
@@ -84,19 +84,13 @@ def _compare(trial: Trial, mesh: Mesh, dims: tuple[str, ...]) -> None:
     got = trial.run(given, *dims)
     trial.require(
         lambda: mesh_unchanged(given, mesh),
-        lambda: _form(got, groups_of(mesh, dims)),
+        lambda: _form(got, _right(mesh, dims)),
         lambda: _groups(got, mesh, dims),
     )
 
 
-def groups_of(mesh: Mesh, dims: Sequence[str]) -> Groups:
-    """Return the groups, as `mesh_groups` should."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(math.prod(mesh.values())):
-        coordinates = coordinates_of(rank, mesh)
-        same = tuple(c for dim, c in coordinates.items() if dim not in dims)
-        groups.setdefault(same, []).append(rank)
-    return list(groups.values())
+def _right(mesh: Mesh, dims: Sequence[str]) -> Groups:
+    return [group for rank, group in enumerate(peers(mesh, dims)) if rank == group[0]]
 
 
 def _form(got: Any, right: Groups) -> Finding | None:
@@ -114,7 +108,7 @@ def _form(got: Any, right: Groups) -> Finding | None:
 
 
 def _groups(got: Groups, mesh: Mesh, dims: Sequence[str]) -> Finding | None:
-    right = groups_of(mesh, dims)
+    right = _right(mesh, dims)
     if got == right:
         return None
     if len(right) > 1 and len(got) == 1 and got[0] in right:
@@ -143,7 +137,7 @@ def _variants(mesh: Mesh, dims: Sequence[str]) -> Iterator[tuple[Groups, Finding
     others = [dim for dim in mesh if dim not in dims]
     written = " and ".join(dims)
     if dims and others:
-        yield groups_of(mesh, others), MISTAKES.complement(dims=written)
+        yield _right(mesh, others), MISTAKES.complement(dims=written)
     ranks, size = range(math.prod(mesh.values())), math.prod(mesh[dim] for dim in dims)
     parts = [list(ranks[first : first + size]) for first in ranks[::size]]
     yield parts, MISTAKES.consecutive()
