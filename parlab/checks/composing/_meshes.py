@@ -1,13 +1,9 @@
 """What the checks of meshes have in common: meshes, right coordinates, and refusals."""
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
-from typing import Any
 
-from parlab.checks.base.mistakes import COMMON, Finding, observed
-from parlab.checks.base.refusals import require_refusal
-from parlab.checks.base.trial import Trial
+from parlab.checks.base.mistakes import COMMON, Finding
 
 Mesh = Mapping[str, int]
 
@@ -36,13 +32,3 @@ def mesh_unchanged(now: Mesh, before: Mesh) -> Finding | None:
     """Compare the sizes of a mesh and their order."""
     alike = list(now.items()) == list(before.items())
     return None if alike else COMMON.argument_changed(name="`mesh`")
-
-
-def require_named_refusal(
-    trial: Trial, attempt: Callable[[], Any], accepted: Finding, *, what: str, name: str
-) -> None:
-    """Require that `attempt` raises a ValueError whose text has the word `name`."""
-    text = require_refusal(trial, attempt, accepted, what=what)
-    named = re.search(rf"\b{name}\b", text, re.IGNORECASE)
-    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `{name}`")
-    trial.require(lambda: None if named else shown)

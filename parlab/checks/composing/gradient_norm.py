@@ -13,9 +13,9 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close, equal
 from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
-from parlab.checks.composing._meshes import require_named_refusal
 
 TOLERANCE = 1e-5
 
@@ -115,14 +115,14 @@ def gradient_norm(check: Check) -> str:
         ([-1, 2], "copies of [−1, 2]"),
     ):
         with check.trial() as trial:
-            require_named_refusal(
+            require_refusal(
                 trial,
                 lambda copies=copies, group=trial.group: check.function(
                     [torch.ones(3), torch.ones(2)], copies, group
                 ),
                 MISTAKES.not_refused(what=what),
                 what=what,
-                name="copies",
+                names="copies",
             )
     return (
         "the norm of one process, with one all-reduce of one number, on all meshes of 1 to "

@@ -7,12 +7,12 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
     mesh_unchanged,
     places,
-    require_named_refusal,
 )
 
 MISTAKES = Mistakes(
@@ -63,12 +63,12 @@ def mesh_coordinates(check: Check) -> str:
     for mesh, rank in REFUSED:
         with check.trial() as trial:
             what, trial.situation = f"rank {rank}", f"mesh {mesh}"
-            require_named_refusal(
+            require_refusal(
                 trial,
                 lambda rank=rank, mesh=mesh: check.function(rank, dict(mesh)),
                 MISTAKES.not_refused(what=what),
                 what=what,
-                name="rank",
+                names="rank",
             )
     return "the coordinates of all ranks in meshes of 0 to 5 dimensions; other ranks are refused"
 

@@ -8,13 +8,13 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
     mesh_unchanged,
     peers,
-    require_named_refusal,
 )
 
 Groups = list[list[int]]
@@ -64,12 +64,12 @@ def mesh_groups(check: Check) -> str:
     for dims, name in REFUSED:
         with check.trial() as trial:
             what, trial.situation = f"the dimension {name!r}", _situation(mesh, dims)
-            require_named_refusal(
+            require_refusal(
                 trial,
                 lambda dims=dims: check.function(dict(mesh), *dims),
                 MISTAKES.not_refused(what=what),
                 what=what,
-                name=name,
+                names=name,
             )
     return "groups along any dimensions, in any order, of meshes of 1 to 5 dimensions"
 

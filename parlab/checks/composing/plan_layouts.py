@@ -1,6 +1,5 @@
 """Exercise `plan_layouts`: plans by predictions that the check makes up."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import numbers_in, require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.costs.layouts import possible
 from parlab.layouts import Cluster, Layout, Link, Model
@@ -148,16 +147,10 @@ def _require_plans(trial: Trial, *sizes: int) -> None:
         trial.require(
             lambda: (
                 None
-                if smallest in _numbers(text)
+                if smallest in numbers_in(text)
                 else MISTAKES.smallest_not_named(**values, text=repr(text))
             )
         )
-
-
-def _numbers(text: str) -> list[float]:
-    """Return the numbers in a text, also those with separators of thousands."""
-    joined = re.sub(r"(?<=\d)[,_ ](?=\d{3})", "", text)
-    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", joined)]
 
 
 def _a_list(got: Any) -> Finding | None:

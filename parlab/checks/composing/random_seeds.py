@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
-from parlab.checks.composing._meshes import mesh_unchanged, places, require_named_refusal
+from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
     of_rank=(
@@ -104,12 +105,12 @@ def random_seeds(check: Check) -> str:
         for mesh in REFUSED:
             for rank in (-1, math.prod(mesh.values())):
                 what = f"rank {rank} in the mesh {mesh}"
-                require_named_refusal(
+                require_refusal(
                     trial,
                     lambda mesh=mesh, rank=rank: check.function(1, 2, rank, dict(mesh)),
                     MISTAKES.not_refused(rank=rank, mesh=mesh),
                     what=what,
-                    name="rank",
+                    names="rank",
                 )
     return "the same where ranks hold the same, and different for all other ranks, layers, and runs"
 
