@@ -84,10 +84,9 @@ class Watch:
                     self.segments |= _mapped(process)
 
     def files(self) -> Counter[str]:
-        """Return the names of the files for temporary data, without their random parts."""
-        paths = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
-        kept = (str(path) for path in paths if not any(map(OWN_FILES.match, path.parts)))
-        return Counter(re.sub(r"(parlab-|tmp)\w+|[0-9a-f]{8,}|\d+", "#", path) for path in kept)
+        """Return the temporary files and folders, by name without its random part."""
+        names = (path.name for path in self.folder.iterdir() if not OWN_FILES.match(path.name))
+        return Counter(re.sub(r"(?<=parlab-)\w+|(?<=tmp)\w+|\d+", "…", name) for name in names)
 
     def abandoned_segments(self) -> set[Path]:
         """Return the shared memory that exists although no process of the run uses it."""
