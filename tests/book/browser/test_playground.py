@@ -113,14 +113,43 @@ def test_after_the_first_visit_all_pages_work_offline(
         server.offline = False
 
 
-def test_a_page_that_cannot_be_isolated_says_so_and_does_not_reload(
-    chromium: Browser, server: PlainServer
+@pytest.mark.parametrize(
+    ("lack", "problem"),
+    [
+        ("", "The service worker of this page could not start"),  # the context blocks it
+        ("delete window.WebAssembly", "This browser has no WebAssembly"),
+        ("Object.defineProperty(window, 'isSecureContext', {value: false})", "https address"),
+    ],
+)
+def test_a_page_names_what_the_browser_lacks(
+    chromium: Browser, server: PlainServer, lack: str, problem: str
 ) -> None:
     with chromium.new_context(service_workers="block") as context:
+        context.add_init_script(lack)
         playground = Playground(context.new_page(), server.base)
         playground.open("ring_shift")
-        assert "service worker" in playground.text("#problem")
+        assert problem in playground.text("#problem")
         assert playground.page.locator("#run").is_disabled()
+
+
+def test_too_little_memory_is_reported_with_what_to_do(window: Reader) -> None:
+    page = window.page.context.new_page()
+    try:
+        page.add_init_script(
+            "SharedArrayBuffer = function () { throw new RangeError('allocation failed'); }"
+        )
+        playground = Playground(page, window.base)
+        playground.open("ring_shift")
+        assert "too little free memory for 4 ranks" in playground.text("#problem")
+    finally:
+        page.close()
+
+
+def test_a_page_in_a_folder_on_disk_says_what_it_needs(chromium: Browser, full_book: Path) -> None:
+    with chromium.new_context() as context:
+        playground = Playground(context.new_page(), f"{full_book.as_uri()}/")
+        playground.open("ring_shift")
+        assert "python -m http.server" in playground.text("#problem")
 
 
 def test_a_page_reloads_only_once_to_be_isolated(chromium: Browser, server: PlainServer) -> None:
