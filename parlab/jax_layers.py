@@ -145,6 +145,10 @@ class Collective(NamedTuple):
     shape: str  # of what a device gets, such as "f32[4,16]"
     groups: list[list[int]]  # of devices that communicate with each other; [] if it has none
 
+    def __str__(self) -> str:
+        groups = " and ".join(map(str, self.groups))
+        return f"{self.operation} of {self.shape}" + (f" over devices {groups}" if groups else "")
+
 
 OPERATIONS = "all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (\([^)]*\)|\S+) ({OPERATIONS})(?:-start)?\((.*)")

@@ -53,7 +53,7 @@ class Attention(nn.Module):
         super().__init__()
         if config.hidden_size % config.heads:
             raise ValueError(
-                f"hidden_size {config.hidden_size} does not divide into {config.heads} heads"
+                f"heads = {config.heads} does not divide hidden_size = {config.hidden_size}"
             )
         self.heads = config.heads
         self.key_value_heads = config.key_value_heads or config.heads

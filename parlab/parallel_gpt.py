@@ -211,4 +211,4 @@ def _dimension(name: str) -> bool:
 
 def _require_divisible(what: str, number: int, by: str, divisor: int) -> None:
     if number % divisor:
-        raise ValueError(f"{number} {what} do not divide into {by} = {divisor} equal parts")
+        raise ValueError(f"{by} = {divisor} does not divide {number} {what}")

@@ -14,8 +14,8 @@
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #
-# You can do the parts in any order, and in several sittings. Within Part A, exercise 3 needs
-# `checkpoint` of exercise 2. Part D needs the 8-bit Adam of Part C, and the comparison with the library needs all exercises.
+# You can do the parts in any order, and in several sittings. Within Part A, exercise 3 needs `checkpoint` from exercise 2.
+# Part D needs the 8-bit Adam of Part C, and the comparison with the library needs all exercises.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -77,14 +77,15 @@ from parlab.sharding import flat_buffers
 # There is no dropout. Attention is *fused*: it keeps its output, which the list already counts as the input of a linear layer,
 # and computes its scores again in the backward pass.
 #
-# **Predict in numbers**: how many bytes are kept in float32? Leave out small things, such as the tokens and the norms' means.
+# **Predict in numbers**: how many bytes do these parts keep in float32? Leave out small things, such as the tokens and the
+# norms' means.
 #
-# - `block`: by one block
-# - `scores`: by one block *in addition*, if attention is not fused. The softmax keeps its output: for each sample and each
-#   of the $a$ heads, a probability for each pair of tokens, masked ones included. The scores before the softmax are not kept
-# - `model`: by $l$ blocks, the last norm, the output layer, and the loss. The norm and the output layer keep their inputs,
-#   and the cross-entropy keeps one logarithm for each token and each of the $V$ entries of the vocabulary
-# - `checkpointed`: by the same model, if each block keeps only its input. (You will write this in exercise 2.)
+# - `block`: one block.
+# - `scores`: one block *in addition*, if attention is not fused. The softmax keeps its output, a probability for each pair of
+#   tokens in each sample and each of the $a$ heads. Masked pairs count, too. The scores before the softmax are not kept.
+# - `model`: $l$ blocks, the last norm, the output layer, and the loss. The norm and the output layer keep their inputs, and
+#   the cross-entropy keeps one logarithm for each token and each of the $V$ entries of the vocabulary.
+# - `checkpointed`: the same model, if each block keeps only its input. (You will write this in exercise 2.)
 
 
 # %% tags=["exercise"] exercise="predict_kept"
@@ -127,26 +128,26 @@ check.show_values(
 # *Difficulty 3/5, 15 minutes.*
 #
 # Autograd can show you each tensor that it keeps. Inside `with torch.autograd.graph.saved_tensors_hooks(pack, unpack):`, it
-# calls `pack(tensor)` and keeps what `pack` returns. In the backward pass, it calls `unpack` with that object, and expects the
-# tensor.
+# calls `pack(tensor)` and keeps what `pack` returns. In the backward pass, it calls `unpack` with that object, and uses the
+# tensor that `unpack` returns.
 #
 # Write `kept_bytes`, which calls `forward()` once and returns the bytes that autograd keeps of it.
 #
 # - **Storages.** Several tensors can be views of one storage, as Q, K, and V are. Count each storage once, and count all of
 #   it: even a small view keeps the whole storage in memory.
-# - **Parameters** of `model` are in memory anyway. Do not count them, nor views of them, such as the transposed weight that a
+# - **Parameters** of `model` are in memory anyway. Do not count them or views of them, such as the transposed weight that a
 #   product keeps. A parameter that needs no gradient does not count either.
 # - **Everything else that is kept** counts, whatever its dtype: inputs, targets, masks, and buffers of the model, too.
 # - **The pass stays the same.** If `forward` stores its result in a variable, a backward pass from that result gives the same
 #   gradients as without your hooks.
-# - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the place of the original
-#   could be taken by the next tensor.
-# - **Nothing is left** when `kept_bytes` has returned and no variable refers to the result any more. An operation such as softmax keeps
-#   its own output. If `pack` returned that very tensor, the tensor and the graph would refer to each other, and would never be
-#   freed. Return `tensor.detach()`, which is a view.
+# - **No copies.** Autograd keeps the same storages as without your hooks. If `pack` returned a copy, the next tensor could
+#   take the place of the original in memory.
+# - **Nothing is left in memory** when `kept_bytes` has returned and no variable refers to the result any more. An operation
+#   such as softmax keeps its own output. If `pack` returned that very tensor, the tensor and the graph would refer to each
+#   other, and would never be freed. Return `tensor.detach()`, which is a view.
 #
-# **Predict**: somebody replaces the GELU by a ReLU. A GELU keeps its input, and a ReLU keeps its output. How many numbers does
-# the block then keep, instead of 16?
+# **Predict**: suppose that you replace the GELU with a ReLU. A GELU keeps its input, and a ReLU keeps its output. How many
+# numbers does the block then keep, instead of 16?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -294,17 +295,18 @@ if rank == 0:
 # backward pass reaches the segment, it runs the segment's forward pass a second time, now with a graph, and runs the backward
 # pass through this graph.
 #
-# Write `checkpoint`, which is called in place of `function(*args, **kwargs)`, and returns the same. You can use the skeleton of
-# an `autograd.Function` below, or something of your own, but not `torch.utils.checkpoint`.
+# Write `checkpoint`, which is called in place of `function(*args, **kwargs)`, and returns the same results. You can use the
+# skeleton of an `autograd.Function` below, or something of your own, but not `torch.utils.checkpoint`.
 #
 # - **Memory.** Between the forward and the backward pass, nothing that `function` computes is kept, apart from its outputs.
-#   When the segment's backward pass is done, what the second forward pass has computed is freed, and so are the arguments.
+#   When the segment's backward pass is done, the arguments are freed, and so is everything that the second forward pass has
+#   computed.
 # - **Gradients** equal those without `checkpoint`, bit for bit. Parameters that `function` uses without getting them as an
-#   argument, as a block does, have gradients, too.
+#   argument, as a block does, also get gradients.
 # - **Random numbers.** The second forward pass draws the same dropout masks as the first one, so it has to start with the
-#   generator in the same state. After it, put back the state that the generator had before: the rest of the training must draw
-#   the same numbers as without `checkpoint`. Use `training.generator_states()` and `training.set_generator_states(states)`,
-#   which know the generator of a GPU, too.
+#   generator in the same state. After it, put back the state that the generator had before: the rest of the training must
+#   draw the same numbers as without `checkpoint`. Use `training.generator_states()` and
+#   `training.set_generator_states(states)`, which also handle the generator of a GPU.
 # - **Time.** `function` runs once in the forward and once in the backward pass, unless it is inside another checkpoint.
 #
 # The check also tries:
@@ -315,14 +317,14 @@ if rank == 0:
 # - **A checkpoint inside a checkpoint.**
 # - **Inside `torch.no_grad()`**, `function` runs once, and the outputs need no gradient.
 #
-# **Predict**: how many forward passes of computing does a training step with checkpoints take, if a backward pass takes as long
-# as two? How much longer does the step take than without?
+# **Predict**: suppose that a backward pass takes as long as two forward passes. How many forward passes does a training step
+# with checkpoints take in total? How much longer is it than a step without checkpoints?
 #
 # <details><summary>Hint 1</summary>
 #
-# `forward` of an `autograd.Function` runs without a graph. Its tensors are arguments of `apply`, and only these get gradients,
-# so pass the values of `kwargs` as further arguments. If no argument of `apply` needs a gradient, autograd never calls
-# `backward`. An empty tensor that requires a gradient, as one more argument, is enough.
+# `forward` of an `autograd.Function` runs without a graph. Its tensors are arguments of `apply`, and only these get
+# gradients, so pass the values of `kwargs` as further arguments. If no argument of `apply` needs a gradient, autograd never
+# calls `backward`. So pass one more argument, an empty tensor that requires a gradient.
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -433,9 +435,9 @@ check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=Tru
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# A step with checkpoints takes 4 forward passes: one forward, one more, and two for the backward pass. Without checkpoints it
-# takes 3, so the step is 4/3 as long. In practice, the ratio is a little smaller, because the loss and the optimizer's step are
-# not computed again.
+# A step with checkpoints takes as long as 4 forward passes: the forward pass, its repetition, and two for the backward pass.
+# Without checkpoints, it takes 3, so the step is 4/3 as long. In practice, the ratio is a little smaller, because the loss
+# and the optimizer's step are not computed again.
 # </details>
 #
 # What does the GPT keep if each block is checkpointed, and how many FLOPs does it compute again?
@@ -531,8 +533,8 @@ drawn, axes = memory_over_time(
 # - The check tries 40 segments and budgets of gigabytes. That is too much for trying all $2^{40}$ plans, and for a table with an
 #   entry for each byte. But real models have only a few kinds of layers, so the number of different sums of bytes is small.
 #
-# **Predict**: which segment should a plan never recompute? If all segments are alike, are the first or the last ones recomputed, or
-# does it make no difference?
+# **Predict**: which segment should a plan never recompute? If all segments are alike, should the plan recompute the first or
+# the last ones, or does it make no difference?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -599,9 +601,10 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Never recompute the last segment. Its $h$ occurs in no sum, so keeping it costs no memory. If all segments are alike, each
-# recomputed segment before the last one frees the same bytes for the end of the chain, where the peak is, so it makes no difference
-# which ones you recompute. The order matters if a segment in the middle has a large peak: then only the segments before it help.
+# A plan should never recompute the last segment. Its $h$ does not occur in any of the sums, so keeping its activations costs
+# no memory. If all segments are alike, each recomputed segment before the last one frees the same bytes for the end of the
+# chain, where the peak is, so it makes no difference which ones you recompute. The order matters if a segment in the middle
+# has a large peak: then only the segments before it help.
 # </details>
 #
 # Now measure the segments of the GPT, and plan for half of the memory that it needs if everything is kept:
@@ -662,26 +665,26 @@ drawn = memory_plans.plan_frontier(title, profile, found, budget)
 # tensor: `pack(tensor)` when the forward pass saves it, and `unpack(packed)` with whatever `pack` returned when the backward pass
 # needs it. `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is the context manager in which this happens.
 #
-# `store_for(device)` gives you a place for the numbers: pinned memory of the host for a GPU, with copies on their own stream, and
-# otherwise a file in the system's folder for temporary files (or in another `folder`, if that one is in memory). The file has no name,
-# so the operating system removes it even if the process is killed. A store has one method: `ticket = store.write(numbers)` takes a
-# flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If nothing refers to a ticket any more, its place
-# in the store is free again.
+# `store_for(device)` gives you a place for the numbers. For a GPU, this is pinned memory of the host, with copies on their
+# own stream. Otherwise, it is a file in the system's folder for temporary files (or in another `folder`, if that one is in
+# memory). The file has no name, so the operating system removes it even if the process is killed. A store has one method:
+# `ticket = store.write(numbers)` takes a flat uint8 tensor, and `ticket.read()` returns a new one with the same numbers. If
+# nothing refers to a ticket any more, its place in the store is free again.
 #
 # Write a context manager that moves what autograd saves to a store:
 #
-# - **What stays**: tensors that share a storage with a parameter or buffer of `module`, such as a transposed weight, and tensors whose
-#   storage has fewer than `smallest` bytes. Leave them in memory.
-# - **What goes** is written as whole storages, each only once, even if autograd saves several views of it, such as Q, K, and V. After
-#   that, your code must not keep it in memory.
-# - **Coming back**: the backward pass gets tensors of the same shape, strides, and dtype, so all gradients are equal bit for bit. Two
-#   views of one storage that it needs at the same time share memory again, and the storage is read only once for both. If the graph
-#   is retained, the backward pass can run again.
-# - **In place**: a storage may change after it has been saved. The backward pass then uses the old numbers, and if the storage is saved
-#   again, the new ones are written too. Of a tensor that stays, you have no old copy. If it has changed in place, raise a RuntimeError
-#   in the backward pass, as autograd does: **with hooks, PyTorch no longer checks this itself.**
-# - **Afterwards**: only the graph keeps tickets. When it is freed, the store is empty. When the context ends, even with an exception,
-#   nothing more is offloaded. The backward pass may run inside or outside of the context.
+# - **What stays**: tensors that share a storage with a parameter or buffer of `module`, such as a transposed weight, and
+#   tensors whose storage has fewer than `smallest` bytes. Leave them in memory.
+# - **What goes** is written as whole storages, each only once, even if autograd saves several views of it, such as Q, K, and
+#   V. After that, your code must not keep it in memory.
+# - **Coming back**: the backward pass gets tensors of the same shape, strides, and dtype, so all gradients are equal bit for
+#   bit. Two views of one storage that it needs at the same time share memory again, and the storage is read only once for
+#   both. If the graph is retained, the backward pass can run again.
+# - **In place**: a storage may change after it has been saved. The backward pass then uses the old numbers, and if the
+#   storage is saved again, the new ones are written too. You have no old copy of a tensor that stays. If it has changed in
+#   place, raise a RuntimeError in the backward pass, as autograd does: **with hooks, PyTorch no longer checks this itself.**
+# - **Afterwards**: only the graph keeps tickets. When it is freed, the store is empty. When the context ends, even with an
+#   exception, nothing more is offloaded. The backward pass may run inside or outside of the context.
 #
 # **Predict**: the GPT below keeps about 50 MB for its backward pass. By how much will the process grow in a forward pass with your
 # context manager?
@@ -778,8 +781,8 @@ check.show_values(
 )
 
 # %% [markdown]
-# Now run the GPT with and without your context manager, and look at the process: its memory really falls, because the file is outside
-# of it.
+# Now run the GPT with and without your context manager, and look at the memory of the process. It really is smaller with
+# offloading, because the file is outside of the process.
 
 
 # %%
@@ -820,11 +823,11 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Hardly at all. During the forward pass, a few of the largest tensors exist at the same time. After it, only the small tensors are
-# left, such as the statistics of the norms. Whether this costs time depends on the link: for each of the $bsh$ numbers between two
-# layers, a block writes 16 numbers and computes at least $24h$ FLOPs. If a device computes $F$ FLOP/s and its link takes $W$ bytes/s,
-# then in float32 the writes can hide behind the computation if $24h/F \ge 64/W$, that is, if $h$ is large enough.
-# [Chapter 08](../book/08_memory.md) has the numbers.
+# The process hardly grows. During the forward pass, a few of the largest tensors exist at the same time. After it, only the
+# small tensors are left, such as the statistics of the norms. Whether offloading costs time depends on the link. For each of
+# the $bsh$ numbers between two layers, a block writes 16 numbers and computes at least $24h$ FLOPs. If a device computes $F$
+# FLOP/s and its link takes $W$ bytes/s, then in float32 the writes can hide behind the computation if $24h/F \ge 64/W$, that
+# is, if $h$ is large enough. [Chapter 08](../book/08_memory.md) has the numbers.
 #
 # `torch.autograd.graph.save_on_cpu` has the same hooks, but it copies each saved tensor on its own: parameters too, and a tensor
 # twice if two operations save it. Plans can combine the three ways: keep a segment, recompute it, or offload its input.
@@ -858,7 +861,7 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # the forward pass ends, both gradients are complete. The backward pass only multiplies them by the gradient that it
 # receives.
 #
-# Write the two methods of `ChunkedCrossEntropy`. They have the loss and the gradients of
+# Write the two methods of `ChunkedCrossEntropy`. They compute the same loss and the same gradients as
 # `F.cross_entropy(hidden @ weight.T, targets)`. Do not call `F.linear_cross_entropy`, which does this exercise for you.
 #
 # The check also tries:
@@ -976,9 +979,10 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Three. The loss keeps the logarithms of the probabilities, and the logits are freed. In the backward pass, there are also their
-# gradient and the gradient of the logits. With small chunks, the largest tensor is the gradient of the weight, of $Vh$ numbers, which
-# training needs in any case. A chunk of $c$ tokens has $cV$ logits, so chunks of much fewer than $h$ tokens save little more.
+# Three such tensors are alive. The forward pass keeps the logarithms of the probabilities, and frees the logits. The backward
+# pass adds the gradient of these logarithms and the gradient of the logits. With small chunks, the largest tensor is the
+# gradient of the weight, of $Vh$ numbers, which training needs in any case. A chunk of $c$ tokens has $cV$ logits, so chunks
+# of much fewer than $h$ tokens save little more.
 # </details>
 #
 # The next cells measure the peak for several chunk sizes, and compare it with the bytes of all logits:
@@ -1035,9 +1039,9 @@ axes.set(xlabel="peak, over the bytes of all logits", xscale="log", ylim=(0, 1.4
 label = axes.set_ylabel("time over F.cross_entropy")
 
 # %% [markdown]
-# The labels are the chunk sizes. Chunks can also be faster. The plain loss reads and writes tensors that do not fit into the processor's
-# cache, and a small chunk stays in it. If chunks become too small, the products become inefficient, and each chunk goes through the whole
-# gradient of the weight.
+# The labels are the chunk sizes. Chunks can also be faster. The plain loss reads and writes tensors that do not fit into the
+# processor's cache, but a small chunk stays in it. If chunks become too small, the products become inefficient, and each
+# chunk goes through the whole gradient of the weight.
 #
 # In a GPT, the output layer and the embedding are often one weight. The next cell trains one with both losses. It replaces the output
 # layer, so that the model returns its hidden states:
@@ -1073,14 +1077,13 @@ if rank == 0:
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# Adam keeps a running mean of each number's gradient, its *first moment*, and divides it by the root of a *second moment*, a running
-# mean of the squares. This moment has as many
-# numbers as the model. Adafactor does not keep it for a matrix. It keeps the mean of each row and the mean of each column, and estimates
-# the moment of a number from its row and its column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that
-# is, no momentum.
+# Adam keeps a running mean of each number's gradient, its *first moment*, and divides it by the root of a *second moment*, a
+# running mean of the squares. Each moment has as many numbers as the model. For a matrix, Adafactor does not keep the second
+# moment. It keeps the mean of each row and the mean of each column, and estimates the moment of a number from its row and its
+# column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that is, no momentum.
 #
-# **Predict in numbers**: a model has parameters of the given shapes, in float32. Each shape is that of a vector, `(n,)`, or of a matrix,
-# `(n, m)`. How many bytes of states do these optimizers keep in float32? Do not count the number of steps.
+# **Predict in numbers**: a model has parameters of the given shapes, in float32. Each shape is that of a vector, `(n,)`, or
+# of a matrix, `(n, m)`. How many bytes of states do these optimizers keep in float32? Do not count the step counter.
 #
 # - `momentum`: SGD with momentum, a running mean of the gradients
 # - `adam`: Adam
@@ -1136,8 +1139,9 @@ check.show_values(
 #
 # The check also tries:
 #
-# - **Zeros:** rows or columns of the gradient may be zero, as in an embedding whose words are not in the batch, or all of it. These numbers do not
-#   move. (In float32, a product of two numbers as small as $\epsilon_1 = 10^{-30}$ is zero.)
+# - **Zeros:** rows or columns of the gradient may be zero, as in an embedding whose words are not in the batch. The whole
+#   gradient may also be zero. Numbers with a zero gradient do not move. (In float32, a product of two numbers as small as
+#   $\epsilon_1 = 10^{-30}$ is zero.)
 # - **Other settings:** a large $\epsilon_1$, $\epsilon_2$, or `lr`, and a small $d$.
 # - **Small parameters**, whose RMS is less than $\epsilon_2$.
 #
@@ -1230,9 +1234,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The run does not change, because $U$ does not change. (It changes where $\epsilon_1$ matters, that is, for gradients of about $10^{-15}$.)
-# A bias that is zero has a size of $\epsilon_2 = 10^{-3}$ in the formula, so its first step has an RMS of at most $10^{-5}$. Small parameters move slowly,
-# in proportion to their size.
+# The run does not change, because $U$ does not change. (The exception is gradients of about $10^{-15}$, whose squares are
+# about as large as $\epsilon_1$.) A bias that is zero has a size of $\epsilon_2 = 10^{-3}$ in the formula, so its first step
+# has an RMS of at most $10^{-5}$. Small parameters move slowly, in proportion to their size.
 # </details>
 #
 # The next cells train the small GPT with Adam and with your Adafactor, and compare the states' bytes with your prediction:
@@ -1288,8 +1292,9 @@ axes.set(xlabel="step", ylabel="loss, mean of 5 steps")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# Both learning rates are good ones for this small model. Do not conclude that Adafactor is as good everywhere: when DeepMind trained
-# Gopher, it was less stable than Adam at the largest size, and the model became worse. The chapter's page has more about this.
+# Both learning rates are good ones for this small model. Do not conclude that Adafactor is as good everywhere. In DeepMind's
+# experiments for Gopher, training with Adafactor was less stable and the loss was worse for the larger models. [Chapter
+# 08](../book/08_memory.md) has more about this.
 
 # %% [markdown]
 # ## 7. Quantize a state in blocks
@@ -1393,7 +1398,8 @@ check.show_values(
 #
 # *Difficulty 1/5, 5 minutes.*
 #
-# Write the way back: each number is the level at its code, times the absmax of its block.
+# Write `dequantize_blocks`, the way back from codes to numbers. Each number is the level at its code, multiplied by the
+# absmax of its block.
 #
 # The last block may again be shorter. The result has its own memory, and the arguments stay as they are.
 #
@@ -1554,9 +1560,10 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Its $m$ is 10⁻⁴ of the block's absmax, and is kept. Its $v$ is 10⁻⁸ of the absmax, less than half of the smallest level, which is 3.25·10⁻⁷. So it
-# becomes zero. In a step with gradient 0, only $\epsilon$ is left of the denominator, and the parameter moves by thousands of learning
-# rates. The rows of an embedding have a gradient of 0 if their token is not in the batch. The paper keeps the states of embeddings in 32 bits.
+# The second number keeps its $m$, which is 10⁻⁴ of the block's absmax. It loses its $v$, which is 10⁻⁸ of the absmax. This is
+# less than half of the smallest level, 3.25·10⁻⁷, so $v$ becomes zero. In a step with gradient 0, only $\epsilon$ is left of
+# the denominator, and the parameter moves by thousands of learning rates. The rows of an embedding have a gradient of 0 if
+# their token is not in the batch. The paper keeps the states of embeddings in 32 bits.
 # </details>
 #
 # The next cells train the small GPT with float32 Adam and with your step. Your step has 8-bit states for all of its tensors.
@@ -1662,15 +1669,16 @@ check.show_values(
 # k blocks in a shard, rank r has the blocks rk to rk + k − 1, and they are the same blocks as on one rank.
 #
 # - In `__init__`, make each forward pass of a module in `layers` checkpointed. Use your `checkpoint` or
-#   `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`. `flat_buffers(parameters, multiple)` makes the buffers: the parameters and
-#   their `.grad` become views of them. Then the buffer of rank 0 is broadcast to all ranks of the group, and `self.shard` is this rank's part of `self.flat`.
+#   `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`. `flat_buffers(parameters, multiple)` makes the buffers: the
+#   parameters and their `.grad` become views of them. Then the buffer of rank 0 is broadcast to all ranks of the group, and
+#   `self.shard` is this rank's part of `self.flat`.
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
-# - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers all shards. The
-#   loss of a rank is already multiplied by its share of the samples, so sum the gradients, and do not average them. Each step starts from a gradient of zero, even if another backward pass has
-#   left some.
-# - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass runs each
-#   layer's forward pass a second time. Whatever is attached to that forward pass, such as a hook on an inner module that starts a reduction,
-#   then happens a second time, too. So keep communication out of the forward pass: reduce when the backward pass has ended.
+# - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers
+#   all shards. The loss of a rank is already multiplied by its share of the samples, so sum the gradients, and do not average
+#   them. Each step starts from a gradient of zero, even if another backward pass has left some.
+# - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass
+#   runs each layer's forward pass a second time. A hook on an inner module that starts a reduction would then start it twice.
+#   So keep communication out of the forward pass, and reduce when the backward pass has ended.
 #
 # Edge cases:
 #
@@ -1841,9 +1849,10 @@ drawn, axes = plots.memory_bars(title, ways)
 # %% [markdown]
 # ## Checkpoints
 #
-# `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward` starts
-# a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor hooks. A tensor is
-# computed again when `unpack` first asks for a tensor of its segment. The next cells compare both with yours, on blocks with dropout.
+# `torch.utils.checkpoint` has two implementations. With `use_reentrant=True`, it is a `Function` like yours, whose `backward`
+# starts a backward pass inside the backward pass. With `use_reentrant=False`, which is recommended, it uses saved-tensor
+# hooks. A segment is computed again when `unpack` is called for the first of its tensors. The next cells compare both with
+# yours, on blocks with dropout.
 
 # %%
 # %%px --timeout 100
@@ -1984,9 +1993,13 @@ drawn, axes = plots.ratio_bars("Your loss, over each of PyTorch's", panels, "you
 # In PyTorch, the loss in chunks is a single operation, and `memory.Peak` does not see the buffers inside it. Its real peak is
 # higher than shown.
 #
-# `torch.optim.Adafactor` differs from the paper in two settings. It has a weight decay, which is off here. And it does not add $\epsilon_1$ to the
-# squares. Instead, the mean of $r$ is at least $\epsilon_1$, the root of $V$ is at least $\epsilon_1$, and $\epsilon_1$ is $1.2 \cdot 10^{-7}$ by default, the
-# gap between 1 and the next float32. **Predict**: for which sizes of gradients do your steps agree with PyTorch's?
+# `torch.optim.Adafactor` differs from the paper in two ways:
+#
+# - It has a weight decay, which is off here.
+# - It does not add $\epsilon_1$ to the squares. Instead, it replaces the mean of $r$ and the root of $V$ by $\epsilon_1$ if
+#   they are smaller. By default, $\epsilon_1$ is $1.2 \cdot 10^{-7}$, the gap between 1 and the next float32.
+#
+# **Predict**: for which sizes of gradients do your steps agree with PyTorch's?
 
 
 # %%
@@ -2022,10 +2035,11 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small
-# and its update too large, but clipping hides most of it. From about $6 \cdot 10^{-6}$ on, the root of $V$ is at its limit, which clipping
-# still hides. Below $1.2 \cdot 10^{-7}$, the update is smaller than 1, nothing is clipped, and the parameter hardly moves. With `eps=(1e-16, 1e-3)`, both limits are far away for
-# gradients down to about 10⁻⁷.
+# The mean of $r$ is the mean of the squares. It reaches $1.2 \cdot 10^{-7}$ when the RMS of the gradient is
+# $3.5 \cdot 10^{-4}$. Below that, PyTorch's $V$ is too small and its update too large, but clipping hides most of it. Below
+# about $6 \cdot 10^{-6}$, the root of $V$ is at its limit, which clipping still hides. Below $1.2 \cdot 10^{-7}$, the update
+# is smaller than 1, nothing is clipped, and the parameter hardly moves. With `eps=(1e-16, 1e-3)`, both limits are far away
+# for gradients down to about 10⁻⁷.
 # </details>
 #
 # The next cell trains the GPT with both, and measures a step:

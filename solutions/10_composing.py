@@ -1937,7 +1937,7 @@ def attention_shardings(mesh: Mesh, heads: int, kv_heads: int) -> dict[str, Name
             raise ValueError(f"the mesh has no dimension {dim!r}, only {list(mesh.shape)}")
     tp = mesh.shape["tp"]
     if heads % tp:
-        raise ValueError(f"heads: {heads} heads do not divide over {tp} devices")
+        raise ValueError(f"tp = {tp} does not divide {heads} heads")
     keys = P() if kv_heads % tp else P(None, "tp")
     specs = {"x": P("dp"), "wq": P(None, "tp"), "wk": keys, "wv": keys, "wo": P("tp"), "y": P("dp")}
     return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}

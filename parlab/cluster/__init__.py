@@ -41,6 +41,11 @@ __all__ = [
 
 NO_RANKS = "Interrupted. No ranks are running any more. Run cluster.start() to start new ones."
 
+ALL_LOST = (
+    "The earlier ranks have ended, and with them the imports and variables of earlier `%%px` "
+    "cells. Run the cells again that you need."
+)
+
 _current: Session | None = None
 
 
@@ -72,6 +77,7 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
         )
     if not loopback.works():
         raise ClusterError(f"no ranks can start, because {loopback.REMEDY}")
+    earlier = _current and _current.names
     stop()
     n = n or gpus.default_ranks()
     with StopButton() as button:
@@ -82,6 +88,8 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
         raise RankInterrupted(NO_RANKS)
     _current.ready(print)
     print(_current.ranks.description or gpus.description(_current.ranks.devices, network))
+    if earlier and (earlier.imports or earlier.variables):
+        print(ALL_LOST)
     if progress_line := progress.line():
         print(progress_line)
 

@@ -178,6 +178,8 @@ class Channel:
     def close(self) -> None:
         """End every rank. A supervisor ends its rank when its connection is closed."""
         self._closed = True
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # ends the `accept` that waits in its thread
         self._server.close()
         with self._changed:
             connections = list(self._connections)

@@ -216,9 +216,13 @@ def kept_text(outcome: Outcome) -> str:
     if outcome.continued:
         text += f" A signal had stopped {ranks_text(outcome.continued)}. It was made to continue."
     if outcome.torch_is_new:
+        text += " torch.distributed was started again, and `group` works again."
+        old = [name for name in outcome.old if name not in outcome.lost]
         text += (
-            " torch.distributed was started again, and `group` works again. Objects on the "
-            "default group, such as DDP models and meshes, must be created again."
+            f" The process groups in {', '.join(f'`{name}`' for name in old)} ended: run the cells "
+            "that define these variables again."
+            if old
+            else " Process groups, DDP models, and meshes must be created again."
         )
     if outcome.lost:
         names = ", ".join(f"`{name}`" for name in outcome.lost)

@@ -149,6 +149,7 @@ class Freeing:
         if answers is None:
             return False
         outcome.lost = sorted({name for answer in answers.values() for name in answer["lost"]})
+        outcome.old = sorted({name for answer in answers.values() for name in answer["old"]})
         outcome.torch_is_new = any(answer["torch"] for answer in answers.values())
         return True
 

@@ -35,3 +35,4 @@ class Outcome:
     continued: list[int] = field(default_factory=list)  # ranks that a signal had stopped
     lost: list[str] = field(default_factory=list)  # variables with communicators that were revoked
     torch_is_new: bool = False
+    old: list[str] = field(default_factory=list)  # variables with groups from before that

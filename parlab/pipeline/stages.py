@@ -61,7 +61,7 @@ def share_of(
     Raises ValueError if `ranks` do not have equally many stages.
     """
     if len(stages) % ranks:
-        raise ValueError(f"{len(stages)} stages do not divide over {ranks} ranks")
+        raise ValueError(f"{ranks} ranks do not divide {len(stages)} stages")
     inputs = [sample]
     with torch.no_grad():
         for stage in stages[:-1]:

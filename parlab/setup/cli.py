@@ -25,14 +25,20 @@ def lab(context: typer.Context) -> None:
     """Open JupyterLab with the list of labs. Other options are passed to JupyterLab.
 
     Example: parlab lab --no-browser --port 8899. Press Ctrl-C twice to stop it.
+
+    If the course's folder is read-only, the labs are copied to ~/parlab and opened there.
     """
     from parlab.runtime.environment import harmful, without_harmful
     from parlab.setup.jupyterlab import command, folders
+    from parlab.setup.learner_folder import own_folder
 
-    # The whole course is served, so that a lab's links to the book work; browsing starts in labs/.
-    arguments = command(ROOT, f"--ServerApp.preferred_dir={ROOT / 'labs'}", *context.args)
     if problem := folders.problem():
         raise ValueError(problem)
+    root = own_folder(ROOT)
+    if root != ROOT:
+        print(f"parlab lab: {ROOT} is read-only, so your labs are in {root}/labs", file=sys.stderr)
+    # The whole course is served, so that a lab's links to the book work; browsing starts in labs/.
+    arguments = command(root, f"--ServerApp.preferred_dir={root / 'labs'}", *context.args)
     for name, effect in harmful().items():
         print(f"parlab lab: ignoring {name}={os.environ[name]}, because {effect}", file=sys.stderr)
     os.execve(arguments[0], arguments, without_harmful())

@@ -18,7 +18,7 @@ from parlab.runtime.notebook import Cell, read_cells
 from parlab.runtime.source_code import bound_names, read_names
 from parlab_staff.gpu_check import display
 from parlab_staff.gpu_check.cells import targets
-from parlab_staff.gpu_check.stand_ins import Unavailable, refusing_module
+from parlab_staff.gpu_check.stand_ins import Unavailable, refuse_package
 from parlab_staff.ranks.worker import this_rank
 
 # Names of functions in torch 2.13, and their earlier names.
@@ -63,7 +63,7 @@ def start(options: dict[str, Any]) -> list[str]:
 
 def _start_torch(options: dict[str, Any], topic: str) -> list[str]:
     display.install()
-    refusing_module(PICTURES, "is left out: pictures are not drawn here")
+    refuse_package(PICTURES, "is left out: pictures are not drawn here")
     import torch
     import torch.distributed as dist
 

@@ -85,7 +85,7 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
     if edition == "full":
         reference = solution
         data["reference"] = solution + ending
-    return PlayPage(key, title, _html(text), data, reference=reference)
+    return PlayPage(key, title, _html(f"{text}\n\n{attempt.note}"), data, reference=reference)
 
 
 def _example_page(path: Path) -> PlayPage:

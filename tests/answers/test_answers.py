@@ -24,7 +24,7 @@ from tests.support.timing import record_cases, record_for_others
 
 RANKS, FEW = 4, 2
 TIMED = "ping_pong"  # its check tells mistakes apart by the clock, which other tests disturb
-AGAIN = 3  # how often such an answer is tried again
+ATTEMPTS = 3  # how often such an answer is tried again
 FEWEST_WRONG, FEWEST_RIGHT = 5, 5
 RIGHT_BY_DAY = 2
 CANNOT_REMEMBER = {
@@ -67,29 +67,31 @@ def on_one_rank(key: str) -> bool:
 Verdicts = dict[tuple[str, str], Verdict]
 
 
-def said_on(ranks: int, wanted: list[tuple[str, str]]) -> Verdicts:
-    """What checks say of these (exercise, answer) on so many ranks."""
-    said = run(ranks, wanted, fixed=True, seconds=1200) if wanted else []
-    return {(one.exercise, one.answer): one for one in said}
+def verdicts_on(ranks: int, wanted: list[tuple[str, str]]) -> Verdicts:
+    """Return the verdicts on these pairs of exercise and answer, on this number of ranks."""
+    returned = run(ranks, wanted, fixed=True, seconds=1200) if wanted else []
+    return {(one.exercise, one.answer): one for one in returned}
 
 
-def verdicts(keys: tuple[str, ...]) -> Verdicts:
+def verdicts_by_day(keys: tuple[str, ...]) -> Verdicts:
     """Return a verdict on the day's answers to these exercises, from as few ranks as will do.
 
     Most wrong answers are rejected on two ranks. Those that are not get their verdict on four.
     """
     alone = [key for key in keys if on_one_rank(key)]
-    found = said_on(1, [one for key in alone for one in by_day(key)])
+    found = verdicts_on(1, [one for key in alone for one in by_day(key)])
     rest = [key for key in keys if key not in alone]
-    on_few = said_on(FEW, [one for key in rest for one in by_day(key)])
+    on_few = verdicts_on(FEW, [one for key in rest for one in by_day(key)])
     kept = [answer for key in rest for answer in answers_of_the_day(key)]
     unclear = [a for a in kept if problem(a, on_few[a.exercise, a.name])]
-    return found | on_few | said_on(RANKS, [(answer.exercise, answer.name) for answer in unclear])
+    return (
+        found | on_few | verdicts_on(RANKS, [(answer.exercise, answer.name) for answer in unclear])
+    )
 
 
 def verdicts_on_all_ranks(keys: tuple[str, ...]) -> Verdicts:
     names = {key: [REFERENCE, *(answer.name for answer in answers_to(key))] for key in keys}
-    return said_on(RANKS, [(key, name) for key in keys for name in names[key]])
+    return verdicts_on(RANKS, [(key, name) for key in keys for name in names[key]])
 
 
 def answers_of_the_day(key: str) -> list[Answer]:
@@ -132,10 +134,10 @@ class Together:
         found = self.ran[how, keys]
         if isinstance(found, RuntimeError):
             raise found
-        ours = {answer: said for (exercise, answer), said in found.items() if exercise == key}
-        record_cases(self.record, {answer: said.seconds for answer, said in ours.items()})
-        own = sum(said.seconds for said in ours.values())
-        everyone = sum(said.seconds for said in found.values())
+        ours = {answer: verdict for (exercise, answer), verdict in found.items() if exercise == key}
+        record_cases(self.record, {answer: verdict.seconds for answer, verdict in ours.items()})
+        own = sum(verdict.seconds for verdict in ours.values())
+        everyone = sum(verdict.seconds for verdict in found.values())
         record_for_others(self.record, everyone - own if first else -own)
         return ours
 
@@ -152,28 +154,28 @@ def together(request: pytest.FixtureRequest, record_property: Callable) -> Toget
     return Together(request, record_property)
 
 
-def problem(answer: Answer, said: Verdict) -> str:
+def problem(answer: Answer, verdict: Verdict) -> str:
     """What is wrong with a verdict; "" if nothing is."""
     if not answer.wrong:
-        return "" if said.passed else f"the check refuses this right answer: {said.text}"
-    if said.passed:
+        return "" if verdict.passed else f"the check refuses this right answer: {verdict.text}"
+    if verdict.passed:
         return "the check accepts this wrong answer"
-    if said.mistake != answer.mistake or answer.says not in said.text:
-        return f"expected [{answer.mistake}] {answer.says}, got [{said.mistake}]: {said.text}"
+    if verdict.mistake != answer.mistake or answer.says not in verdict.text:
+        return f"expected [{answer.mistake}] {answer.says}, got [{verdict.mistake}]: {verdict.text}"
     return ""
 
 
-def problems(key: str, answers: Sequence[Answer], said: dict[str, Verdict]) -> str:
+def problems(key: str, answers: Sequence[Answer], verdicts: dict[str, Verdict]) -> str:
     """What is wrong with the verdicts on these answers to an exercise, in a line for each."""
     found = []
-    if REFERENCE in said and not said[REFERENCE].passed:
-        found.append(f"{REFERENCE}: {said[REFERENCE].text}")
-    if REMEMBERING in said and said[REMEMBERING].passed:
+    if REFERENCE in verdicts and not verdicts[REFERENCE].passed:
+        found.append(f"{REFERENCE}: {verdicts[REFERENCE].text}")
+    if REMEMBERING in verdicts and verdicts[REMEMBERING].passed:
         found.append("the check accepts a function that gives its last result again")
     for answer in answers:
-        text = problem(answer, said[answer.name])
-        again = said[answer.name]
-        for _ in range(AGAIN if key == TIMED else 0):
+        text = problem(answer, verdicts[answer.name])
+        again = verdicts[answer.name]
+        for _ in range(ATTEMPTS if key == TIMED else 0):
             if text and not again.passed:
                 [again] = run(RANKS, [(key, answer.name)], fixed=True)
                 text = problem(answer, again)
@@ -185,7 +187,9 @@ def problems(key: str, answers: Sequence[Answer], said: dict[str, Verdict]) -> s
 @pytest.mark.timeout(1300)
 @each_exercise
 def test_answers_of_the_day_get_their_verdicts(topic: str, key: str, together: Together) -> None:
-    found = problems(key, answers_of_the_day(key), together(verdicts, HALVES[half_of(topic)], key))
+    found = problems(
+        key, answers_of_the_day(key), together(verdicts_by_day, HALVES[half_of(topic)], key)
+    )
     assert not found, found
 
 

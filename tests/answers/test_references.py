@@ -24,9 +24,9 @@ BY_DAY = 3
 def test_the_references_pass(world_size: int, record_property: Callable) -> None:
     # All labs on one set of ranks: to start seven, which import torch, takes longer than a check.
     keys = [key for _, key in exercises() if world_size != BY_DAY or not on_one_rank(key)]
-    said = run(world_size, [(key, REFERENCE) for key in keys], seconds=880)
-    record_cases(record_property, {verdict.exercise: verdict.seconds for verdict in said})
-    refused = {verdict.exercise: verdict.text for verdict in said if not verdict.passed}
+    verdicts = run(world_size, [(key, REFERENCE) for key in keys], seconds=880)
+    record_cases(record_property, {verdict.exercise: verdict.seconds for verdict in verdicts})
+    refused = {verdict.exercise: verdict.text for verdict in verdicts if not verdict.passed}
     if world_size == 1:
         assert "takes two" in refused.pop(NEEDS_TWO)
     assert refused == {}

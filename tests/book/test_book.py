@@ -37,7 +37,7 @@ def chapters() -> list[str]:
     return [page["file"] for part in parts for page in part["chapters"]]
 
 
-def said(path: Path) -> str:
+def plain_text(path: Path) -> str:
     """Return the text of a book's file on one line without markup; "" for pictures and scripts."""
     if path.suffix == ".html":
         text = html.unescape(re.sub(r"<[^>]*>", "", path.read_text(encoding="utf-8")))
@@ -59,7 +59,7 @@ def said(path: Path) -> str:
 def texts(book: Path) -> dict[str, str]:
     """Return the text of each page, source, download, and index of a book."""
     files = (path for path in book.rglob("*") if path.is_file())
-    return {path.relative_to(book).as_posix(): said(path) for path in files}
+    return {path.relative_to(book).as_posix(): plain_text(path) for path in files}
 
 
 def solution_lines() -> set[str]:
@@ -70,7 +70,7 @@ def solution_lines() -> set[str]:
         lines |= {" ".join(line.split()) for region in regions for line in region.splitlines()}
     # A hint may contain a line, and a chapter may explain it.
     public = [*(ROOT / "labs").glob("*.ipynb"), *(ROOT / "book").glob("*.md")]
-    shown = "\n".join(map(said, public))
+    shown = "\n".join(map(plain_text, public))
     return {line for line in lines if len(line) >= 24 and line not in shown}
 
 
@@ -185,7 +185,7 @@ def test_the_student_edition_has_nothing_for_instructors(
     full_book: Path, student_book: Path
 ) -> None:
     hidden = hidden_checks()
-    assert any(text in said(full_book / "book" / "instructors.html") for text in hidden)
+    assert any(text in plain_text(full_book / "book" / "instructors.html") for text in hidden)
     for name, text in texts(student_book).items():
         assert "instructors" not in name
         assert not any(check in text for check in hidden), name
@@ -196,7 +196,7 @@ def test_the_student_edition_has_nothing_for_instructors(
 def test_the_index_of_the_student_edition_describes_two_pages_a_chapter(
     sources: dict[str, Path],
 ) -> None:
-    index = {edition: said(root / "book" / "index.md") for edition, root in sources.items()}
+    index = {edition: plain_text(root / "book" / "index.md") for edition, root in sources.items()}
     assert "**The solutions** are the lab as it runs" in index["full"]
     assert "The solutions" not in index["student"].replace("*", "")
 

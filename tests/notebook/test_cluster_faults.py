@@ -5,6 +5,7 @@ the lines, and the next cell works on every rank. If no rank died, the variables
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -576,6 +577,24 @@ def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
     assert "Your own communicator `pair` ended" in ran.message, "a new one is named again"
+    works_and_keeps(notebook, held=True)
+
+
+def test_variables_with_groups_that_ended_are_named(notebook: Notebook):
+    made = notebook.run(
+        "%%px --timeout 120\nimport torch, torch.distributed as dist\n"
+        "from parlab.rank import group\ndeep = [{'x': ({'y': comm.Split(0)}, 1)}]\n"
+        "layouts = {'a': ({'dp': dist.new_group()}, 1)}\ndeep[0]"
+    )
+    assert made.status == "ok", made.message
+    stuck = "if rank != 1:\n    deep[0]['x'][0]['y'].Barrier()"
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{stuck}")
+    assert "Your own communicator `deep` ended: run the cell that makes it again." in ran.message
+    stuck = "if rank != 1:\n    dist.all_reduce(torch.ones(3))"
+    ran = notebook.run(f"%%px --timeout {DEADLINE}\n{stuck}")
+    named = re.search(r"The process groups in (.*) ended: run the cells that define", ran.message)
+    assert named and "`layouts`" in named[1], ran.message
+    assert "`group`" not in named[1] and "`_" not in named[1]
     works_and_keeps(notebook, held=True)
 
 

@@ -178,7 +178,9 @@ def test_one_rank_and_more_ranks_than_cores(kernel: Notebook):
 def test_starting_again_ends_the_first_ranks(kernel: Notebook):
     started(kernel, 2)
     first = processes_of(kernel)
-    started(kernel, 3)
+    assert kernel.run("%%px\nimport math").status == "ok"
+    ran = kernel.run("cluster.start(3)")
+    assert "the imports and variables of earlier `%%px` cells" in ran.text, ran.text
     wait_until(lambda: not alive(first), 60, "the end of the first ranks")
     assert kernel.run("%px __import__('parlab.rank').rank.world_size").text == "[all ranks] 3\n"
 

@@ -36,6 +36,11 @@ REFUSED = {
     ),
     "class Odd:\n    def __repr__(self): raise ValueError('no text')\nOdd()": "ValueError: no text",
     "import asyncio\nawait asyncio.sleep(0)": "asyncio.run",
+    "from parlab.checks import mpi as check\ncheck.ring_shift(ring_shift)": (
+        "NameError: name 'ring_shift' is not defined\n"
+        "  line 3: check.ring_shift(ring_shift)\n"
+        "  First run the cell of exercise ring_shift above, which defines ring_shift"
+    ),
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
     "input('How many? ')": "A rank cannot ask for input. Write the value into the cell.",
 }

@@ -98,6 +98,9 @@ def premul_sum(world: World, dtype: torch.dtype, factor: float | torch.Tensor) -
     ours = tensors[world.rank].clone()
     dist.all_reduce(ours, op, group=world.group)
     assert torch.equal(ours, right)
+    ours = tensors[world.rank].clone()
+    dist.reduce(ours, 0, op, group=world.group)
+    assert torch.equal(ours, tensors[world.rank] if world.rank else right)
     whole = torch.stack([t.repeat(world.size) for t in tensors])[world.rank]
     kept, part = whole.clone(), torch.empty(7, dtype=dtype)
     dist.reduce_scatter_single(part, whole, op, group=world.group)

@@ -29,7 +29,7 @@ def test_a_rank_has_every_pth_stage() -> None:
 
 
 def test_stages_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(ValueError, match="4 stages do not divide over 3 ranks"):
+    with pytest.raises(ValueError, match="3 ranks do not divide 4 stages"):
         share_of(stages(), torch.zeros(1, 2), 0, 3)
 
 

@@ -1,6 +1,8 @@
 """Ranks on two nodes of a real Slurm, through the profile that `parlab profile slurm` writes."""
 
+import contextlib
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +73,29 @@ def test_the_start_reports_the_nodes_and_the_network(kernel: Notebook, slurm: Sl
     assert len(slurm.jobs()) == 1
     ran = kernel.run("%%px\nimport os\nprint(os.environ['SLURM_GPUS_ON_NODE'])")
     assert ran.text == "[all ranks] 2\n", "all of a node's GPUs, on both nodes"
+
+
+IN_THE_JOB = """
+import socket
+from parlab import cluster
+cluster.start(3)
+print(cluster.current().view.apply_sync(socket.gethostname))
+cluster.stop()
+"""
+
+
+def test_ranks_without_a_profile_start_in_a_job_of_two_nodes(slurm: Slurm, tmp_path: Path) -> None:
+    """JupyterHub starts notebooks in jobs with `--export`. Their ranks stay on the notebook's node.
+
+    Otherwise, mpiexec starts ranks through `srun`, which then does not pass variables to them.
+    """
+    script, output = tmp_path / "script.py", tmp_path / "output"
+    script.write_text(IN_THE_JOB)
+    exported = f"--export={','.join(slurm.environment)}"
+    job = ("--wait", "--nodes=2", "--ntasks-per-node=1", exported, f"--output={output}")
+    with contextlib.suppress(AssertionError):  # the job's own output says more
+        slurm.run("sbatch", *job, f"--wrap=PYTHONPATH={ROOT} {sys.executable} {script}")
+    assert output.read_text().endswith(f"{[socket.gethostname()] * 3}\n"), output.read_text()
 
 
 @pytest.mark.nightly

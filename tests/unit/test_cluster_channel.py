@@ -3,11 +3,13 @@
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from parlab.cluster.channel import Channel
+from tests.conftest import wait_until
 
 
 @pytest.fixture
@@ -41,3 +43,12 @@ def test_a_supervisor_with_the_token_is_its_rank(channel: Channel) -> None:
         with channel._changed:
             assert channel._changed.wait_for(channel.deaths, 30)
     assert channel.deaths() == {0: 3}
+
+
+def test_the_threads_of_a_closed_channel_end() -> None:
+    before = set(threading.enumerate())
+    channel = Channel(lambda process: None)
+    with connected(channel, channel.address.split(",")[1]):
+        wait_until(lambda: 0 in channel.ranks, 30, "the connection")
+        channel.close()
+        wait_until(lambda: set(threading.enumerate()) <= before, 30, "the end of the threads")

@@ -60,6 +60,8 @@ def test_the_text_is_read_in_each_form(groups: str) -> None:
     program = SimpleNamespace(as_text=lambda: text)
     expected = ("all-reduce", "(f32[4], f32[2,3])", [[0, 2], [1, 3]])
     assert jax_layers.collectives(program) == [expected]
+    shown = "all-reduce of (f32[4], f32[2,3]) over devices [0, 2] and [1, 3]"
+    assert [str(one) for one in jax_layers.collectives(program)] == [shown]
     assert jax_layers.count_operations(program) == {"all-reduce": 1}
 
 

@@ -33,7 +33,7 @@ def on_the_plot(trace: Any) -> bool:
     return trace.visible and trace.x0 < 2 and y < 50
 
 
-def seen(figure: Any) -> tuple[list[Any], list[str], list[float]]:
+def shown(figure: Any) -> tuple[list[Any], list[str], list[float]]:
     """Return the visible parts: schedules, lines of text from top to bottom, and dotted lines."""
     shown = [trace for trace in figure.data[4:] if on_the_plot(trace)]
     maps = sorted((t for t in shown if t.type == "heatmap"), key=lambda t: t.y0)
@@ -48,7 +48,7 @@ def test_each_choice_shows_its_schedules_after_any_other(figure: Any) -> None:
         for slider, position in ((2, k), (0, i), (1, j)):
             move(figure, slider, position)
         p, m, v = RANKS[i], MICRO_BATCHES[j], CHUNKS[k]
-        maps, texts, ideal = seen(figure)
+        maps, texts, ideal = shown(figure)
         bubble = costs.bubble(p, m)
         assert texts[0] == f"bubble {bubble:.1%}, holds {m}"
         assert texts[1] == f"bubble {bubble:.1%}, holds {min(p, m)}"
@@ -69,17 +69,17 @@ def test_each_choice_shows_its_schedules_after_any_other(figure: Any) -> None:
 
 
 def test_the_explorer_begins_at_the_active_positions(figure: Any) -> None:
-    before = seen(figure)[1]
+    before = shown(figure)[1]
     for slider, position in enumerate((1, 2, 1)):
         move(figure, slider, position)
         assert figure.layout.sliders[slider].active == position
-    assert seen(figure)[1] == before == [
+    assert shown(figure)[1] == before == [
         "bubble 37.5%, holds 8", "bubble 37.5%, holds 4", "bubble 18.8%, holds 5.5",
     ]  # fmt: skip
 
 
 def test_cells_are_units_of_time_and_numbers_mark_starts_of_passes(figure: Any) -> None:
-    gpipe = seen(figure)[0][0]
+    gpipe = shown(figure)[0][0]
     last = list(gpipe.z[3])
     assert last == [0] * 3 + [1, 2] * 4 + [3, 3, 4, 4] * 4 + [0] * 6
     assert [number for number in gpipe.text[3] if number] == [str(i % 8) for i in range(16)]

@@ -25,7 +25,7 @@ def move(figure: Any, slider: int, position: int) -> None:
             figure.data[index][name] = value
 
 
-def seen(figure: Any) -> list[list[float]]:
+def shown(figure: Any) -> list[list[float]]:
     """Return the heights of the visible bars. No other bar reacts to the pointer."""
     bars = [bar for bar in figure.data if bar.y != (None,)]
     assert all((bar.hoverinfo == "all") == bool(bar.opacity) for bar in bars)
@@ -38,11 +38,11 @@ def test_each_choice_shows_its_bars_after_any_other(figure: Any) -> None:
             move(figure, slider, position)
         psi, n, recipe = list(MODELS.values())[i], WORLDS[j], list(RECIPES.values())[k]
         held = [zero.model_states(psi, n, stage, recipe) for stage in zero.STAGES]
-        assert seen(figure) == [[of[kind] / 1e9 for of in held] for kind in KINDS]
+        assert shown(figure) == [[of[kind] / 1e9 for of in held] for kind in KINDS]
 
 
 def test_the_explorer_begins_with_the_first_choices(figure: Any) -> None:
-    assert seen(figure) == [[2.0] * 4, [2.0] * 4, [12.0] * 4]
+    assert shown(figure) == [[2.0] * 4, [2.0] * 4, [12.0] * 4]
 
 
 def test_the_ranks_shards_fill_one_copy_together() -> None:

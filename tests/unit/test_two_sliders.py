@@ -31,7 +31,7 @@ def move(figure: Any, slider: int, position: int) -> None:
             figure.data[index][name] = value
 
 
-def seen(figure: Any) -> list[str]:
+def shown(figure: Any) -> list[str]:
     """Return the visible traces. Only these are in the legend and react to the pointer."""
     shown = []
     for trace in figure.data:
@@ -44,14 +44,14 @@ def seen(figure: Any) -> list[str]:
 
 
 def test_the_sliders_begin_at_the_active_positions(figure: Any) -> None:
-    assert seen(figure) == ["always", "b3"]
+    assert shown(figure) == ["always", "b3"]
 
 
 def test_each_pair_of_positions_shows_its_traces_after_any_other(figure: Any) -> None:
     for (i, letter), (j, digit) in product(enumerate(FIRST), enumerate(SECOND)):
         move(figure, 0, i)
         move(figure, 1, j)
-        assert seen(figure) == ["always", f"{letter}{digit}"]
+        assert shown(figure) == ["always", f"{letter}{digit}"]
 
 
 def test_sliders_say_what_they_choose(figure: Any) -> None:

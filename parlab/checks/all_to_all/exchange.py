@@ -73,7 +73,14 @@ def exchange(check: Check) -> str:
         right = rows[:, trial.rank]
         trial.require(lambda got=gradient, r=right: None if same(got, r) else OF_ANOTHER_GROUP)
         for wrong in {2 * trial.size, trial.size + 1, trial.size - 1}:
-            _refused(trial, wrong)
+            require_refusal(
+                trial,
+                lambda trial=trial, rows=wrong: check.function(torch.ones(rows, 2), trial.group),
+                MISTAKES.not_refused(rows=wrong, ranks=trial.size),
+                what=f"x with {wrong} rows",
+                names=str(wrong),
+                seconds=SECONDS,
+            )
     return (
         "row j goes to rank j, and its gradient comes back, with one all-to-all in each pass, on 1 "
         f"to {check.world_size} ranks"
@@ -156,19 +163,3 @@ def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:
         alone.close()
     output.backward(rows[trial.rank])
     return x.grad
-
-
-def _refused(trial: Trial, rows: int) -> None:
-    x = torch.ones(rows, 2)
-    accepted = MISTAKES.not_refused(rows=rows, ranks=trial.size)
-    error = require_refusal(
-        trial,
-        lambda: trial.check.function(x, trial.group),
-        accepted,
-        what=f"x with {rows} rows",
-        seconds=SECONDS,
-    )
-    text = (
-        f"for x with {rows} rows, it raises ValueError: {error}. It does not name the {rows} rows"
-    )
-    trial.require(lambda: None if str(rows) in error else observed(text))

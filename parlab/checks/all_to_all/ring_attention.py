@@ -285,15 +285,13 @@ def _refusals(trial: Trial) -> None:
     for shape in ((n + 1, length), (n, length + 2), (n * length,)):
         positions = torch.arange(torch.Size(shape).numel()).view(shape)
         inputs = torch.ones(3, 1, length, 1, 2)
-        error = require_refusal(
+        require_refusal(
             trial,
             lambda inputs=inputs, positions=positions: trial.check.function(
                 *inputs, positions, trial.group
             ),
             MISTAKES.not_refused(shape=shape, right=right),
             what=f"positions of shape {shape}, not {right}",
+            names="positions",
             seconds=SECONDS,
         )
-        unnamed = observed(f"it raises ValueError: {error}. It does not name `positions`")
-        found = None if "positions" in error else unnamed
-        trial.require(lambda found=found: found)

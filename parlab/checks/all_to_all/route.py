@@ -1,6 +1,5 @@
 """Exercise `route`: slots are compared with a queue that is filled in a loop."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import product
@@ -195,12 +194,10 @@ def _gradient(gates: Tensor, scores: Tensor, k: int) -> Finding | None:
 
 def _refuses(trial: Trial, k: int, capacity: int, name: str) -> None:
     what = f"k = {k} with 3 experts" if name == "k" else f"a capacity of {capacity}"
-    text = require_refusal(
+    require_refusal(
         trial,
         lambda: trial.check.function(torch.zeros(4, 3), k, capacity),
         MISTAKES.not_refused(what=what),
         what=what,
+        names=name,
     )
-    named = re.search(rf"\b{name}\b", text, re.IGNORECASE)
-    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `{name}`")
-    trial.require(lambda: None if named else shown)

@@ -6,6 +6,7 @@ from typing import Any
 
 from parlab.checks.base.compare import close, has_type
 from parlab.checks.base.mistakes import Finding, observed
+from parlab.checks.base.trial import Trial
 
 Wrong = tuple[str, float, Finding]  # a name, the number from a misconception, and its finding
 TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
@@ -55,3 +56,23 @@ def first_wrong(
             ratio = f", {got / right:.3g} times {what}" if right else ""
             return observed(f"{name}: you predicted {got}{ratio}, which is wrong")
     return None
+
+
+def require_numbers(
+    trial: Trial,
+    predicted: Any,
+    right: Mapping[str, float],
+    wrong: Iterable[Wrong],
+    what: str = "what was measured",
+) -> None:
+    """Require the right numbers. If a misconception explains a wrong one, its finding comes first.
+
+    Args:
+        wrong: what misconceptions predict.
+        what: names the right number in the message about another wrong number.
+    """
+    trial.require(
+        lambda: form(predicted, right),
+        lambda: misconception(predicted, right, wrong),
+        lambda: first_wrong(predicted, right, what),
+    )

@@ -1,5 +1,6 @@
 """Calls that must raise a ValueError."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ def require_refusal(
     accepted: Finding,
     *,
     what: str = "",
+    names: str = "",
     seconds: float | None = None,
     explain: Explain | None = None,
 ) -> str:
@@ -23,6 +25,7 @@ def require_refusal(
     Args:
         accepted: the finding if it raises nothing.
         what: what must be refused, unless the trial's situation already names it.
+        names: a word or a number that the error's text must have.
         seconds, explain: see `Trial.run_function`.
 
     Returns:
@@ -50,7 +53,21 @@ def require_refusal(
             return observed(f"{prefix} raises a ValueError without a text. State what is wrong")
         if trial.calls[trial.rank]:
             return observed(f"{prefix} sends something before it refuses")
+        if not re.search(_word(names), str(error)):
+            return observed(f"{prefix} raises ValueError: {error}. It does not name `{names}`")
         return None
 
     trial.require(refused)
     return str(error or "")
+
+
+def _word(names: str) -> str:
+    """Return a pattern for a word, which may begin a sentence."""
+    first, rest = names[:1], re.escape(names[1:])
+    return rf"\b[{first}{first.upper()}]{rest}\b" if names else ""
+
+
+def numbers_in(text: str) -> list[float]:
+    """Return the numbers in a text, also those with separators of thousands."""
+    joined = re.sub(r"(?<=\d)[,_ ](?=\d{3})", "", text)
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", joined)]

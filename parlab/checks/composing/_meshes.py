@@ -1,13 +1,9 @@
 """What the checks of meshes have in common: meshes, right coordinates, and refusals."""
 
-import math
-import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from itertools import product
 
-from parlab.checks.base.mistakes import COMMON, Finding, observed
-from parlab.checks.base.refusals import require_refusal
-from parlab.checks.base.trial import Trial
+from parlab.checks.base.mistakes import COMMON, Finding
 
 Mesh = Mapping[str, int]
 
@@ -21,26 +17,18 @@ MESHES: list[dict[str, int]] = [
 ]
 
 
-def coordinates_of(rank: int, mesh: Mesh) -> dict[str, int]:
-    """Return the coordinates of a rank."""
-    found, next_one = {}, math.prod(mesh.values())
-    for dim, size in mesh.items():
-        next_one //= size
-        found[dim] = rank // next_one % size
-    return found
+def places(mesh: Mesh) -> list[dict[str, int]]:
+    """Return the coordinates of all ranks, which are counted like a number with several digits."""
+    return [dict(zip(mesh, at, strict=True)) for at in product(*map(range, mesh.values()))]
+
+
+def peers(mesh: Mesh, dims: Collection[str]) -> list[list[int]]:
+    """Return for each rank the ranks that differ from it only in `dims`, itself included."""
+    others = [tuple(at[dim] for dim in mesh if dim not in dims) for at in places(mesh)]
+    return [[rank for rank, its in enumerate(others) if its == own] for own in others]
 
 
 def mesh_unchanged(now: Mesh, before: Mesh) -> Finding | None:
     """Compare the sizes of a mesh and their order."""
     alike = list(now.items()) == list(before.items())
     return None if alike else COMMON.argument_changed(name="`mesh`")
-
-
-def require_named_refusal(
-    trial: Trial, attempt: Callable[[], Any], accepted: Finding, *, what: str, name: str
-) -> None:
-    """Require that `attempt` raises a ValueError whose text has the word `name`."""
-    text = require_refusal(trial, attempt, accepted, what=what)
-    named = re.search(rf"\b{name}\b", text, re.IGNORECASE)
-    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `{name}`")
-    trial.require(lambda: None if named else shown)

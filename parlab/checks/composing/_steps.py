@@ -1,7 +1,8 @@
 """What the checks of a training step share: groups of a mesh, a stage, and batches."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from random import Random
 
 import torch
@@ -9,9 +10,11 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch import Tensor, nn
 
+from parlab import training
 from parlab.checks.base.check import Check
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.trial import Trial
+from parlab.checks.composing._meshes import Mesh, peers, places
 from parlab.models import GPT, GPTConfig
 from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 
@@ -25,7 +28,6 @@ SIZES = {  # sizes of the dimensions, by the number of ranks
     8: [(2, 2, 2)],
 }
 
-Mesh = Mapping[str, int]
 Groups = dict[str, dist.ProcessGroup]
 
 
@@ -39,24 +41,38 @@ def trials(check: Check) -> Iterator[Trial]:
             yield trial
 
 
-def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
-    found = {}
-    for dim, size in reversed(mesh.items()):
-        rank, found[dim] = divmod(rank, size)
-    return found
+@dataclass
+class Setup:
+    """What a rank has in a mesh. A rank that takes no part has only the mesh."""
+
+    mesh: Mesh
+    groups: dict[str, RecordingGroup]
+    stage: Stage | None = None
+    adam: ShardedAdam | None = None
+    serial: GPT | None = None  # the model that the stage is a part of
+    replica: int = 0
+
+
+def in_each_mesh(check: Check, case: Callable[[Trial, Setup], None], lr: float) -> None:
+    """Run `case` on each trial, in each mesh of its ranks, with a stage and ZeRO-1 for it."""
+    for trial in trials(check):
+        for _, mesh in trial.cases(meshes(trial.size)):
+            seed = trial.draw.getrandbits(31)
+            with groups_of(trial, mesh) as groups:
+                own = Setup(mesh, groups)
+                if trial.takes_part:
+                    own.stage, own.serial = stage_of(mesh, trial.rank, groups, seed)
+                    own.adam = ShardedAdam(own.stage, groups["dp"], copies_for(mesh), lr)
+                    own.replica = places(mesh)[trial.rank]["dp"]
+                case(trial, own)
 
 
 def group_ranks(rank: int, mesh: Mesh) -> dict[str, list[int]]:
     """Return the ranks of each group that `rank` belongs to, in order, by the group's name."""
-    places = [coordinates(other, mesh) for other in range(_size(mesh))]
-    own = places[rank]
-
-    def alike(dims: set[str]) -> list[int]:
-        return [r for r, place in enumerate(places) if all(place[d] == own[d] for d in dims)]
-
-    found = {dim: alike({*mesh} - {dim}) for dim in mesh} | {"all": alike(set())}
-    if own["pp"] in (0, mesh["pp"] - 1):
-        found["embedding"] = sorted({found["pp"][0], found["pp"][-1]})
+    found = {dim: peers(mesh, [dim])[rank] for dim in mesh} | {"all": peers(mesh, mesh)[rank]}
+    pipeline = found["pp"]
+    if rank in (pipeline[0], pipeline[-1]):
+        found["embedding"] = sorted({pipeline[0], pipeline[-1]})
     return found
 
 
@@ -118,17 +134,13 @@ def config_for(mesh: Mesh) -> GPTConfig:
 def stage_of(mesh: Mesh, rank: int, groups: Groups, seed: int) -> tuple[Stage, GPT]:
     """Return this rank's stage and the serial model. Their scores are not close to zero."""
     config = config_for(mesh)
-    stage = Stage(config, seed, groups["tp"], coordinates(rank, mesh)["pp"], mesh["pp"])
+    stage = Stage(config, seed, groups["tp"], places(mesh)[rank]["pp"], mesh["pp"])
     serial = serial_gpt(config, seed)
     for model in (stage, serial):
         for name, parameter in model.named_parameters():
             if name.startswith(("tokens", "embedding", "positions")):
                 parameter.data *= 25
     return stage, serial
-
-
-def sharded_adam(stage: Stage, mesh: Mesh, dp_group: dist.ProcessGroup, lr: float) -> ShardedAdam:
-    return ShardedAdam(stage, dp_group, copies_for(mesh), lr)
 
 
 def copies_for(mesh: Mesh) -> dict[str, int]:
@@ -141,10 +153,29 @@ def flat(named: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in named.values()])
 
 
-def flat_part(stage: Stage, model: nn.Module, kind: str = "grad") -> Tensor:
-    """Return the part of the serial model's gradients that a stage has, in one tensor."""
-    named = {n: p.grad if kind == "grad" else p for n, p in model.named_parameters()}
-    return flat(stage.part_of(named))
+def loss_and_gradients(
+    stage: Stage, serial: GPT, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Return the serial model's loss and gradients, and the gradients from this stage's work alone.
+
+    They differ in the embedding, of which the first and the last stage each make one use.
+    """
+    output = nn.Parameter(serial.tokens.weight.detach().clone())
+    serial.zero_grad()
+    serial.unembed.weight = output
+    try:
+        loss = training.token_loss(serial(inputs), labels)
+        loss.backward()
+    finally:
+        serial.unembed.weight = serial.tokens.weight
+    uses = serial.tokens.weight.grad, output.grad
+    alone = [use for use, own in zip(uses, (stage.first, stage.last), strict=True) if own]
+    gradients = {name: parameter.grad for name, parameter in serial.named_parameters()}
+    return (
+        loss.detach(),
+        gradients | {"tokens.weight": sum(uses)},
+        gradients | {"tokens.weight": sum(alone)},
+    )
 
 
 def draw_tokens(draw: Random, *shape: int) -> tuple[Tensor, Tensor]:
@@ -162,10 +193,3 @@ def meshes(size: int) -> dict[str, Mesh]:
 
 def name_of(mesh: Mesh) -> str:
     return " × ".join(f"{size} {dim}" for dim, size in mesh.items())
-
-
-def _size(mesh: Mesh) -> int:
-    size = 1
-    for count in mesh.values():
-        size *= count
-    return size

@@ -10,13 +10,13 @@ from torch import Tensor
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, has_type, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
-    coordinates_of,
     mesh_unchanged,
-    require_named_refusal,
+    places,
 )
 
 MISTAKES = Mistakes(
@@ -69,12 +69,12 @@ def batch_rows(check: Check) -> str:
             what = f"rank {rank}" if name == "rank" else f"global_batch {global_batch}"
             trial.situation = f"mesh {MESH}, micro_batch {micro_batch}"
             sizes = (1, rank, dict(MESH), global_batch, micro_batch)
-            require_named_refusal(
+            require_refusal(
                 trial,
                 lambda sizes=sizes: check.function(*sizes),
                 MISTAKES.not_refused(what=what, name=name),
                 what=what,
-                name=name,
+                names=name,
             )
     return (
         "consecutive rows for each replica, and the same ones for all its ranks, with data "
@@ -115,7 +115,7 @@ def _form(got: Any) -> Finding | None:
 
 def _rows(got: Tensor, rank: int, mesh: Mesh, step: int, rows: Tensor) -> Finding | None:
     """Compare the rows of a rank. `rows` has those of all replicas."""
-    replica = coordinates_of(rank, mesh)["dp"]
+    replica = places(mesh)[rank]["dp"]
     difference = equal(got, rows[replica], f"rank {rank}'s result")
     if difference is None or got.dtype != torch.int64:
         return difference

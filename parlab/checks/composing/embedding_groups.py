@@ -1,8 +1,6 @@
 """Exercise `embedding_groups`."""
 
-import re
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from parlab.checks.base.check import Check, check_of
@@ -10,6 +8,7 @@ from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
+from parlab.checks.composing._meshes import Mesh, mesh_unchanged, peers, places
 
 MISTAKES = Mistakes(
     whole_pipelines=(
@@ -56,16 +55,22 @@ def embedding_groups(check: Check) -> str:
             _compare(trial, dict(mesh))
         trial.situation = "with a wrong mesh"
         for mesh in REFUSED:
-            _refused(trial, mesh)
+            require_refusal(
+                trial,
+                lambda mesh=mesh: check.function(dict(mesh)),
+                MISTAKES.not_refused(mesh=mesh),
+                what=f"the mesh {mesh}",
+                names="pp",
+            )
     return "the ranks of the first and the last stage in meshes of any order, with 1 to 6 stages"
 
 
 def _compare(trial: Trial, mesh: dict[str, int]) -> None:
     trial.situation = f"the mesh is {mesh}"
-    before = list(mesh.items())
+    before = dict(mesh)
     got = trial.run(mesh)
     trial.require(
-        lambda: None if list(mesh.items()) == before else observed("it changes `mesh`"),
+        lambda: mesh_unchanged(mesh, before),
         lambda: _form(got),
         lambda: _right([list(group) for group in got], mesh),
     )
@@ -83,7 +88,7 @@ def _form(got: Any) -> Finding | None:
     return None
 
 
-def _right(got: list[list[int]], mesh: Mapping[str, int]) -> Finding | None:
+def _right(got: list[list[int]], mesh: Mesh) -> Finding | None:
     right = _groups(mesh, _ends(mesh["pp"]))
     if got == right:
         return None
@@ -112,17 +117,13 @@ def _ends(stages: int) -> list[int]:
     return sorted({0, stages - 1})
 
 
-def _groups(mesh: Mapping[str, int], stages: Any) -> list[list[int]]:
-    """Return the ranks of these stages that differ only in "pp", found by their coordinates."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    place = list(mesh).index("pp")
-    for rank, at in enumerate(product(*map(range, mesh.values()))):
-        if at[place] in stages:
-            groups.setdefault((*at[:place], *at[place + 1 :]), []).append(rank)
-    return sorted(groups.values())
+def _groups(mesh: Mesh, stages: Collection[int]) -> list[list[int]]:
+    """Return the ranks of these stages that differ only in "pp"."""
+    at, groups = places(mesh), {tuple(group) for group in peers(mesh, ["pp"])}
+    return sorted([rank for rank in group if at[rank]["pp"] in stages] for group in groups)
 
 
-def _wrong(mesh: Mapping[str, int]) -> Iterator[tuple[Finding, list[list[int]]]]:
+def _wrong(mesh: Mesh) -> Iterator[tuple[Finding, list[list[int]]]]:
     """Yield what mistakes return."""
     stages = mesh["pp"]
     yield MISTAKES.whole_pipelines(), _groups(mesh, range(stages))
@@ -139,16 +140,3 @@ def _wrong(mesh: Mapping[str, int]) -> Iterator[tuple[Finding, list[list[int]]]]
 
 def _in_order(groups: list[list[int]]) -> list[list[int]]:
     return sorted(map(sorted, groups))
-
-
-def _refused(trial: Trial, mesh: dict[str, int]) -> None:
-    what = f"the mesh {mesh}"
-    text = require_refusal(
-        trial,
-        lambda: trial.check.function(dict(mesh)),
-        MISTAKES.not_refused(mesh=mesh),
-        what=what,
-    )
-    named = re.search(r"\bpp\b", text)
-    shown = observed(f'for {what}, it raises ValueError: {text}. It does not name "pp"')
-    trial.require(lambda: None if named else shown)

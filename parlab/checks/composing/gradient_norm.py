@@ -1,7 +1,6 @@
 """Exercise `gradient_norm`."""
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +115,15 @@ def gradient_norm(check: Check) -> str:
         ([-1, 2], "copies of [−1, 2]"),
     ):
         with check.trial() as trial:
-            _refused(trial, copies, what)
+            require_refusal(
+                trial,
+                lambda copies=copies, group=trial.group: check.function(
+                    [torch.ones(3), torch.ones(2)], copies, group
+                ),
+                MISTAKES.not_refused(what=what),
+                what=what,
+                names="copies",
+            )
     return (
         "the norm of one process, with one all-reduce of one number, on all meshes of 1 to "
         f"{check.world_size} ranks"
@@ -233,15 +240,3 @@ IN_16_BITS: tuple[Callable[[Tensor, int], float], ...] = (
     lambda value, copies: value.norm().item() ** 2 / copies,
     lambda value, copies: (value.norm() ** 2 / copies).item(),
 )
-
-
-def _refused(trial: Trial, copies: list[int], what: str) -> None:
-    text = require_refusal(
-        trial,
-        lambda: trial.check.function([torch.ones(3), torch.ones(2)], copies, trial.group),
-        MISTAKES.not_refused(what=what),
-        what=what,
-    )
-    named = re.search(r"\bcopies\b", text, re.IGNORECASE)
-    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `copies`")
-    trial.require(lambda: None if named or not trial.takes_part else shown)

@@ -7,12 +7,12 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
-    coordinates_of,
     mesh_unchanged,
-    require_named_refusal,
+    places,
 )
 
 MISTAKES = Mistakes(
@@ -63,12 +63,12 @@ def mesh_coordinates(check: Check) -> str:
     for mesh, rank in REFUSED:
         with check.trial() as trial:
             what, trial.situation = f"rank {rank}", f"mesh {mesh}"
-            require_named_refusal(
+            require_refusal(
                 trial,
                 lambda rank=rank, mesh=mesh: check.function(rank, dict(mesh)),
                 MISTAKES.not_refused(what=what),
                 what=what,
-                name="rank",
+                names="rank",
             )
     return "the coordinates of all ranks in meshes of 0 to 5 dimensions; other ranks are refused"
 
@@ -81,7 +81,7 @@ def _form(got: Any) -> Finding | None:
 
 
 def _coordinates(got: list[dict[str, int]], mesh: Mesh) -> Finding | None:
-    right = [coordinates_of(rank, mesh) for rank in range(len(got))]
+    right = places(mesh)
     if got == right:
         orders = [list(one) for one in got if list(one) != list(mesh)]
         return MISTAKES.other_order(got=orders[0], right=list(mesh)) if orders else None
@@ -97,7 +97,7 @@ def _variants(
 ) -> Iterator[tuple[list[dict[str, int]], Finding]]:
     """Yield the coordinates that mistakes would give."""
     ranks, turned = range(len(right)), dict(reversed(mesh.items()))
-    yield [coordinates_of(rank, turned) for rank in ranks], MISTAKES.first_fastest()
+    yield places(turned), MISTAKES.first_fastest()
     remainders = [{dim: rank % size for dim, size in mesh.items()} for rank in ranks]
     yield remainders, MISTAKES.not_divided()
     quotients = []

@@ -8,13 +8,13 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
-    coordinates_of,
     mesh_unchanged,
-    require_named_refusal,
+    peers,
 )
 
 Groups = list[list[int]]
@@ -64,12 +64,12 @@ def mesh_groups(check: Check) -> str:
     for dims, name in REFUSED:
         with check.trial() as trial:
             what, trial.situation = f"the dimension {name!r}", _situation(mesh, dims)
-            require_named_refusal(
+            require_refusal(
                 trial,
                 lambda dims=dims: check.function(dict(mesh), *dims),
                 MISTAKES.not_refused(what=what),
                 what=what,
-                name=name,
+                names=name,
             )
     return "groups along any dimensions, in any order, of meshes of 1 to 5 dimensions"
 
@@ -84,19 +84,13 @@ def _compare(trial: Trial, mesh: Mesh, dims: tuple[str, ...]) -> None:
     got = trial.run(given, *dims)
     trial.require(
         lambda: mesh_unchanged(given, mesh),
-        lambda: _form(got, groups_of(mesh, dims)),
+        lambda: _form(got, _right(mesh, dims)),
         lambda: _groups(got, mesh, dims),
     )
 
 
-def groups_of(mesh: Mesh, dims: Sequence[str]) -> Groups:
-    """Return the groups, as `mesh_groups` should."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(math.prod(mesh.values())):
-        coordinates = coordinates_of(rank, mesh)
-        same = tuple(c for dim, c in coordinates.items() if dim not in dims)
-        groups.setdefault(same, []).append(rank)
-    return list(groups.values())
+def _right(mesh: Mesh, dims: Sequence[str]) -> Groups:
+    return [group for rank, group in enumerate(peers(mesh, dims)) if rank == group[0]]
 
 
 def _form(got: Any, right: Groups) -> Finding | None:
@@ -114,7 +108,7 @@ def _form(got: Any, right: Groups) -> Finding | None:
 
 
 def _groups(got: Groups, mesh: Mesh, dims: Sequence[str]) -> Finding | None:
-    right = groups_of(mesh, dims)
+    right = _right(mesh, dims)
     if got == right:
         return None
     if len(right) > 1 and len(got) == 1 and got[0] in right:
@@ -143,7 +137,7 @@ def _variants(mesh: Mesh, dims: Sequence[str]) -> Iterator[tuple[Groups, Finding
     others = [dim for dim in mesh if dim not in dims]
     written = " and ".join(dims)
     if dims and others:
-        yield groups_of(mesh, others), MISTAKES.complement(dims=written)
+        yield _right(mesh, others), MISTAKES.complement(dims=written)
     ranks, size = range(math.prod(mesh.values())), math.prod(mesh[dim] for dim in dims)
     parts = [list(ranks[first : first + size]) for first in ranks[::size]]
     yield parts, MISTAKES.consecutive()

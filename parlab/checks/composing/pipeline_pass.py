@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parlab import training
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
@@ -174,29 +173,10 @@ def _serial(
     """
     gradients, losses = [], []
     for inputs, labels in zip(tokens, targets, strict=True):
-        serial.zero_grad()
-        loss, ends = _loss_and_embedding_parts(serial, inputs, labels)
-        own = sum(part for part, used in zip(ends, (stage.first, stage.last), strict=True) if used)
-        named = {n: p.grad for n, p in serial.named_parameters()} | {"tokens.weight": own}
-        if stage.embedding is None:
-            named["tokens.weight"] = serial.tokens.weight
-        gradients.append(meshes.flat(stage.part_of(named)))
+        loss, _, alone = meshes.loss_and_gradients(stage, serial, inputs, labels)
+        gradients.append(meshes.flat(stage.part_of(alone)))
         losses.append(loss)
     return sum(gradients) / len(losses), gradients[-1], sum(losses) / len(losses), losses
-
-
-def _loss_and_embedding_parts(
-    serial: GPT, inputs: Tensor, labels: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the loss, and the gradients of the embedding as the input and as the output layer."""
-    output = nn.Parameter(serial.tokens.weight.detach().clone())
-    serial.unembed.weight = output
-    try:
-        loss = training.token_loss(serial(inputs), labels)
-        loss.backward()
-    finally:
-        serial.unembed.weight = serial.tokens.weight
-    return loss.detach(), (serial.tokens.weight.grad, output.grad)
 
 
 def _once(run: Run, m: int, samples: int) -> Finding | None:

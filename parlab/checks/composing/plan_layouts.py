@@ -1,6 +1,5 @@
 """Exercise `plan_layouts`: plans by predictions that the check makes up."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -8,17 +7,17 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import numbers_in, require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.costs.layouts import possible
 from parlab.layouts import Cluster, Layout, Link, Model
 
 MISTAKES = Mistakes(
     wrong_devices="{layout} has {got} devices, and the cluster has {right}: use all of them",
-    heads_undivided="{layout} is impossible: {heads} heads do not divide by tp",
-    layers_undivided="{layout} is impossible: {layers} layers do not divide by pp",
+    heads_undivided="{layout} is impossible: tp = {tp} does not divide {heads} heads",
+    layers_undivided="{layout} is impossible: pp = {pp} does not divide {layers} layers",
     batch_undivided=(
-        "{layout} is impossible: a batch of {batch} does not divide by dp · micro_batch"
+        "{layout} is impossible: dp · micro_batch = {rows} does not divide a batch of {batch}"
     ),
     too_large="{layout} does not fit: it needs {need} bytes, and a device has {memory}",
     exact_fit_missing=(
@@ -45,15 +44,15 @@ MISTAKES = Mistakes(
 )
 LINK = Link.of(1e-6, 1e9)
 SIZES = {  # layers, heads, batch, nodes, devices per node
-    "8 devices on 2 nodes": (12, 8, 24, 2, 4),
-    "12 devices on 3 nodes": (6, 12, 36, 3, 4),
-    "6 devices, and heads, layers, and a batch that few of them divide": (9, 8, 10, 1, 6),
-    "4 devices, of which only tensor parallelism divides anything": (3, 4, 5, 1, 4),
-    "one device": (3, 4, 6, 1, 1),
+    "on 8 devices of 2 nodes": (12, 8, 24, 2, 4),
+    "on 12 devices of 3 nodes": (6, 12, 36, 3, 4),
+    "on 6 devices, for 9 layers, 8 heads, and a batch of 10": (9, 8, 10, 1, 6),
+    "on 4 devices, which divide only the heads": (3, 4, 5, 1, 4),
+    "on one device": (3, 4, 6, 1, 1),
 }
 IMPOSSIBLE = {  # layers, heads, batch, nodes, devices per node
-    "7 devices, 8 layers, 4 heads, a batch of 10": (8, 4, 10, 1, 7),
-    "6 devices, of which 3 divide neither heads, layers, nor batch": (4, 4, 8, 2, 3),
+    "on 7 devices, for 8 layers, 4 heads, and a batch of 10": (8, 4, 10, 1, 7),
+    "on 6 devices, for 4 layers, 4 heads, and a batch of 8": (4, 4, 8, 2, 3),
 }
 
 
@@ -148,16 +147,10 @@ def _require_plans(trial: Trial, *sizes: int) -> None:
         trial.require(
             lambda: (
                 None
-                if smallest in _numbers(text)
+                if smallest in numbers_in(text)
                 else MISTAKES.smallest_not_named(**values, text=repr(text))
             )
         )
-
-
-def _numbers(text: str) -> list[float]:
-    """Return the numbers in a text, also those with separators of thousands."""
-    joined = re.sub(r"(?<=\d)[,_ ](?=\d{3})", "", text)
-    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", joined)]
 
 
 def _a_list(got: Any) -> Finding | None:
@@ -173,11 +166,12 @@ def _possible(got: list[Layout], model: Model, cluster: Cluster) -> Finding | No
         if layout.devices != cluster.devices:
             return MISTAKES.wrong_devices(got=layout.devices, right=cluster.devices, **values)
         if model.heads % layout.tp:
-            return MISTAKES.heads_undivided(heads=model.heads, **values)
+            return MISTAKES.heads_undivided(tp=layout.tp, heads=model.heads, **values)
         if model.layers % layout.pp:
-            return MISTAKES.layers_undivided(layers=model.layers, **values)
-        if layout.micro_batch < 1 or model.batch % (layout.dp * layout.micro_batch):
-            return MISTAKES.batch_undivided(batch=model.batch, **values)
+            return MISTAKES.layers_undivided(pp=layout.pp, layers=model.layers, **values)
+        rows = layout.dp * layout.micro_batch
+        if layout.micro_batch < 1 or model.batch % rows:
+            return MISTAKES.batch_undivided(rows=rows, batch=model.batch, **values)
     layout, count = Counter(got).most_common(1)[0] if got else (None, 1)
     return MISTAKES.twice(layout=f"({layout})", count=count) if count > 1 else None
 

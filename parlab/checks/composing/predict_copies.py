@@ -1,12 +1,12 @@
 """Exercise `predict_copies`."""
 
 from collections.abc import Iterator, Mapping
-from itertools import product
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import Mistakes, observed
+from parlab.checks.base.mistakes import Mistakes
 from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
 from parlab.checks.base.trial import Trial
+from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
     replicas_left_out=(
@@ -56,10 +56,10 @@ def predict_copies(check: Check) -> str:
 
 def _compare(trial: Trial, mesh: dict[str, int]) -> None:
     trial.situation = f"the mesh is {mesh}"
-    right, before = _counted(mesh), list(mesh.items())
+    right, before = _counted(mesh), dict(mesh)
     predicted = trial.run(mesh)
     trial.require(
-        lambda: None if list(mesh.items()) == before else observed("it changes `mesh`"),
+        lambda: mesh_unchanged(mesh, before),
         lambda: form(predicted, right),
         lambda: misconception(predicted, right, _wrong(**mesh)),
         lambda: first_wrong(predicted, right, "the number of copies"),
@@ -68,7 +68,7 @@ def _compare(trial: Trial, mesh: dict[str, int]) -> None:
 
 def _counted(mesh: Mapping[str, int]) -> dict[str, int]:
     """Count the ranks that have the gradient that rank 0, on the first stage, has."""
-    ranks = [dict(zip(mesh, at, strict=True)) for at in product(*map(range, mesh.values()))]
+    ranks = places(mesh)
     ends = (0, mesh["pp"] - 1)
     first = [at for at in ranks if at["pp"] == 0]
     column = [at for at in first if at["tp"] == 0]

@@ -48,15 +48,15 @@ MISTAKES = Mistakes(
     one_sequence="activations: this counts one sequence of a micro-batch. It has b of them",
 )
 MODELS = {  # sizes, and the layouts (dp, tp, pp, micro-batch)
-    "12 layers": (
+    "for a model with 12 layers": (
         {"layers": 12, "heads": 12, "batch": 120},
         [(5, 3, 4, 2), (2, 2, 6, 3), (1, 6, 2, 5), (10, 4, 3, 1)],
     ),
-    "fewer micro-batches than stages": (
+    "with fewer micro-batches than stages": (
         {"layers": 30, "heads": 8, "batch": 24},
         [(4, 2, 5, 3), (2, 4, 15, 4), (3, 8, 10, 8)],
     ),
-    "one device, or one dimension": (
+    "on one device, or in one dimension": (
         {"layers": 6, "heads": 6, "batch": 12},
         [(1, 1, 1, 3), (4, 1, 1, 1), (1, 3, 1, 4), (1, 1, 6, 2)],
     ),

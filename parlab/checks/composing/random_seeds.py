@@ -1,9 +1,8 @@
 """Exercise `random_seeds`: all seeds of small runs are compared with each other."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from parlab.checks.base.check import Check, check_of
@@ -12,6 +11,7 @@ from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
+from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
     of_rank=(
@@ -41,7 +41,11 @@ MISTAKES = Mistakes(
     ),
     sums_collide=(
         "{one}, and also {other}: different arguments lead to the same number. A sum of them loses "
-        "which is which. Hash them, or count all combinations"
+        "which is which, also if it is hashed. Hash the separate numbers, or count all combinations"
+    ),
+    no_separator=(
+        "{one}, and also {other}: their digits, one after the other, are the same. Put a separator "
+        "between the numbers before you hash them, such as a space"
     ),
     low_bits=(
         "{one}, and {other}: these are equal in the lowest 32 bits, and a CPU uses no others"
@@ -100,29 +104,36 @@ def random_seeds(check: Check) -> str:
         trial.situation = "with a rank that is not in the mesh"
         for mesh in REFUSED:
             for rank in (-1, math.prod(mesh.values())):
-                _refused(trial, mesh, rank)
+                what = f"rank {rank} in the mesh {mesh}"
+                require_refusal(
+                    trial,
+                    lambda mesh=mesh, rank=rank: check.function(1, 2, rank, dict(mesh)),
+                    MISTAKES.not_refused(rank=rank, mesh=mesh),
+                    what=what,
+                    names="rank",
+                )
     return "the same where ranks hold the same, and different for all other ranks, layers, and runs"
 
 
 def _small(trial: Trial, mesh: dict[str, int], seeds: Sequence[int], layers: Sequence[int]) -> None:
     ranks = range(math.prod(mesh.values()))
-    places = list(product(seeds, layers, ranks))
-    before = list(mesh.items())
+    calls = list(product(seeds, layers, ranks))
+    before = dict(mesh)
     with generators() as watched:
-        results = trial.run_function(_call_all, trial, mesh, places)
-        again = trial.run_function(_call_all, trial, mesh, places[::-1])
+        results = trial.run_function(_call_all, trial, mesh, calls)
+        again = trial.run_function(_call_all, trial, mesh, calls[::-1])
     trial.require(
-        lambda: None if list(mesh.items()) == before else observed("it changes `mesh`"),
+        lambda: mesh_unchanged(mesh, before),
         watched.moved,
         lambda: next(filter(None, map(_form, results)), None),
         lambda: _repeats(results, again[::-1]),
     )
     everyone = trial.gather(results)
     other = {dim: size + 1 for dim, size in mesh.items()}
-    elsewhere = trial.run_function(_call_all, trial, other, places[: len(ranks)])
+    elsewhere = trial.run_function(_call_all, trial, other, calls[: len(ranks)])
     trial.require(
         lambda: _in_every_process(everyone),
-        lambda: _alike(uses := list(_uses(results, mesh, places))) or _different(uses, 32),
+        lambda: _alike(uses := list(_uses(results, mesh, calls))) or _different(uses, 32),
         lambda: None if elsewhere[0][0] == results[0][0] else MISTAKES.of_mesh(),
     )
 
@@ -136,18 +147,18 @@ def _large(
 ) -> None:
     """Compare so many seeds that lowest bits may be equal by accident, but 63 bits are not."""
     # One process is enough: small runs have shown that all of them get the same seeds.
-    places = list(product(seeds, layers, ranks)) if trial.rank == 0 else []
-    results = trial.run_function(_call_all, trial, mesh, places)
+    calls = list(product(seeds, layers, ranks)) if trial.rank == 0 else []
+    results = trial.run_function(_call_all, trial, mesh, calls)
 
     def right() -> Finding | None:
-        uses = list(_uses(results, mesh, places))
+        uses = list(_uses(results, mesh, calls))
         return next(filter(None, map(_form, results)), None) or _alike(uses) or _different(uses)
 
     trial.require(right)
 
 
-def _call_all(trial: Trial, mesh: dict[str, int], places: list[tuple[int, int, int]]) -> list[Any]:
-    return [trial.check.function(*place, mesh) for place in places]
+def _call_all(trial: Trial, mesh: dict[str, int], calls: list[tuple[int, int, int]]) -> list[Any]:
+    return [trial.check.function(*place, mesh) for place in calls]
 
 
 def _form(got: Any) -> Finding | None:
@@ -177,21 +188,15 @@ def _in_every_process(everyone: list[list[Any]]) -> Finding | None:
 
 
 def _uses(
-    results: list[Any], mesh: Mapping[str, int], places: list[tuple[int, int, int]]
+    results: list[Any], mesh: Mapping[str, int], calls: list[tuple[int, int, int]]
 ) -> Iterator[Use]:
-    for numbers, (seed, layer, rank) in zip(results, places, strict=True):
-        at = _coordinates(rank, mesh)
+    coordinates = places(mesh)
+    for numbers, (seed, layer, rank) in zip(results, calls, strict=True):
+        at = coordinates[rank]
         dims = {"weights": (None, None), "replicated": (at["dp"], None)}
         for number, purpose in zip(numbers, PURPOSES, strict=True):
             dp, tp = dims.get(purpose, (at["dp"], at["tp"]))
             yield Use(number, purpose, seed, layer, dp, tp, rank)
-
-
-def _coordinates(rank: int, mesh: Mapping[str, int]) -> dict[str, int]:
-    coordinates = {}
-    for dim in reversed(list(mesh)):
-        rank, coordinates[dim] = divmod(rank, mesh[dim])
-    return coordinates
 
 
 def _alike(uses: Iterable[Use]) -> Finding | None:
@@ -219,8 +224,21 @@ def _different(uses: Iterable[Use], bits: int = 63) -> Finding | None:
             clashes.append((one, use))
     if not clashes:
         return None
+    if any(_same_digits(clashes, order) for order in permutations(Use._fields[2:6])):
+        one, other = clashes[0]
+        return MISTAKES.no_separator(one=one, other=other)
     # The one with the fewest differences shows best what is missing.
     return _named(*min(clashes, key=lambda pair: len(_differences(*pair))))
+
+
+def _same_digits(clashes: list[tuple[Use, Use]], order: Sequence[str]) -> bool:
+    """Return whether joining the digits of the numbers in this order explains all clashes."""
+
+    def digits(use: Use) -> tuple[str, str]:
+        numbers = (getattr(use, name) for name in order)
+        return use.purpose, "".join(str(number) for number in numbers if number is not None)
+
+    return all(digits(one) == digits(other) for one, other in clashes)
 
 
 def _differences(one: Use, other: Use) -> list[str]:
@@ -243,16 +261,3 @@ def _named(one: Use, other: Use) -> Finding:
     }
     key = keys.get(tuple(_differences(one, other)), "sums_collide")
     return getattr(MISTAKES, key)(**found)
-
-
-def _refused(trial: Trial, mesh: dict[str, int], rank: int) -> None:
-    what = f"rank {rank} in the mesh {mesh}"
-    text = require_refusal(
-        trial,
-        lambda: trial.check.function(1, 2, rank, dict(mesh)),
-        MISTAKES.not_refused(rank=rank, mesh=mesh),
-        what=what,
-    )
-    named = re.search(r"\brank\b", text, re.IGNORECASE)
-    shown = observed(f"for {what}, it raises ValueError: {text}. It does not name `rank`")
-    trial.require(lambda: None if named else shown)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,15 +17,15 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.composing import _steps as meshes
 from parlab.costs.collectives import ring_bytes
 from parlab.models import GPTConfig
-from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
+from parlab.parallel_gpt import ShardedAdam, serial_gpt
 
 MISTAKES = Mistakes(
     summed=(
-        "this is the norm of the sum of the replicas' gradients, expected that of their mean. Adam "
-        "hides this factor, but clipping does not"
+        "gradient_norm gets the sum of the replicas' gradients, expected their mean. Adam hides "
+        "this factor, but clipping does not"
     ),
     not_averaged=(
-        "this is the norm before the replicas' gradients are averaged. First average them, and "
+        "gradient_norm gets this replica's own gradients. First average those of all replicas, and "
         "then call gradient_norm"
     ),
     norm_of_part=(
@@ -33,13 +33,22 @@ MISTAKES = Mistakes(
         "all ranks have parts of the gradient"
     ),
     copies_ignored=(
-        "this norm counts each copy of a gradient. Pass `adam.copies` to gradient_norm"
+        "gradient_norm gets the copies {got}. Pass `adam.copies`, or the norm counts some "
+        "gradients too often"
     ),
     clipped_norm="this is the norm after clipping. Return the norm before it",
     not_clipped="the gradient is not clipped, although its norm is larger than `max_norm`",
     lengthened=(
         "the gradient is multiplied by `max_norm` / norm although its norm is smaller, so it got "
         "longer. Clip only larger ones"
+    ),
+    clipped_by_own_norm=(
+        "the gradient is clipped by the norm of this rank's shard. Use the norm of the whole "
+        "model's gradient, which gradient_norm returns, so that all ranks use the same factor"
+    ),
+    max_norm_missing=(
+        "the gradient is multiplied by 1 / norm, so that its norm becomes 1. Multiply it by "
+        "`max_norm` / norm"
     ),
     not_gathered=(
         "this rank's `adam.flat` has new values in its own shard only. Gather those of the others"
@@ -61,31 +70,25 @@ MAX_NORM, LR = 5.0, 0.01
 @check_of(MISTAKES)
 def zero_step(check: Check) -> str:
     """Check the norm, Adam's states, the weights, and the traffic of three steps."""
-    for trial in meshes.trials(check):
-        for _, mesh in trial.cases(meshes.meshes(trial.size)):
-            _case(trial, mesh)
+    meshes.in_each_mesh(check, _case, LR)
     return (
         "norm, clipping, and Adam's steps on the shard, with one reduce-scatter and one "
         f"all-gather, in all meshes of 1 to {min(check.world_size, 4)} ranks"
     )
 
 
-@dataclass
 class Norms:
-    """A right `gradient_norm`, which remembers its calls."""
+    """Replace `gradient_norm`: return the right norm, and remember the arguments."""
 
-    calls: list[tuple[list[Tensor], list[int], Any]] = field(default_factory=list)
+    def __init__(self, norm: float) -> None:
+        self.norm = norm
+        self.calls: list[tuple[list[Tensor], list[int], Any]] = []
 
     def __call__(
         self, gradients: Sequence[Tensor], copies: Sequence[int], group: dist.ProcessGroup
     ) -> Tensor:
-        parts, counts = list(gradients), list(copies)
-        self.calls.append(([g.detach().clone() for g in parts], counts, group))
-        total = torch.zeros(())
-        for gradient, number in zip(parts, counts, strict=True):
-            total += gradient.detach().float().square().sum() / number
-        dist.all_reduce(total, group=group)
-        return total.sqrt()
+        self.calls.append(([g.detach().clone() for g in gradients], list(copies), group))
+        return torch.tensor(self.norm)
 
 
 @dataclass
@@ -96,61 +99,48 @@ class State:
     optimizer: torch.optim.Optimizer
 
 
-def _case(trial: Trial, mesh: meshes.Mesh) -> None:
-    seed = trial.draw.getrandbits(31)
-    with meshes.groups_of(trial, mesh) as groups:
-        stage = adam = state = None
-        if trial.takes_part:
-            stage, _ = meshes.stage_of(mesh, trial.rank, groups, seed)
-            adam = meshes.sharded_adam(stage, mesh, groups["dp"], LR)
-            weights = nn.Parameter(adam.flat.detach().clone())
-            state = State(weights, torch.optim.Adam([weights], lr=LR))
-        for _, scale in trial.cases(STEPS, again=False):
-            _step(trial, mesh, groups, stage, adam, state, scale)
-
-
-def _step(
-    trial: Trial,
-    mesh: meshes.Mesh,
-    groups: Mapping[str, RecordingGroup],
-    stage: Stage | None,
-    adam: ShardedAdam | None,
-    state: State | None,
-    scale: float,
-) -> None:
-    seed, norms = trial.draw.getrandbits(31), Norms()
-    replicas: list[Tensor] = []
+def _case(trial: Trial, own: meshes.Setup) -> None:
+    state = None
     if trial.takes_part:
-        replicas = [_padded(g, adam) for g in _gradients(stage, mesh, seed, scale)]
-        adam.gradient.copy_(replicas[meshes.coordinates(trial.rank, mesh)["dp"]])
+        weights = nn.Parameter(own.adam.flat.detach().clone())
+        state = State(weights, torch.optim.Adam([weights], lr=LR))
+    for _, scale in trial.cases(STEPS, again=False):
+        _step(trial, own, state, scale)
+
+
+def _step(trial: Trial, own: meshes.Setup, state: State | None, scale: float) -> None:
+    adam, seed, groups = own.adam, trial.draw.getrandbits(31), own.groups
+    right_norm = _whole_norm(own.mesh, seed, scale)
+    norms = Norms(right_norm)
+    if trial.takes_part:
+        replicas = [_padded(g, adam) for g in _gradients(own, seed, scale)]
+        adam.gradient.copy_(replicas[own.replica])
         groups["dp"].take_events()
-        places = _places(adam)
-        before = adam.flat.detach().clone()
-    norm = trial.run_function(
-        lambda: trial.check.function(adam, groups, MAX_NORM, norms), seconds=meshes.SECONDS
-    )
-    right_norm = _whole_norm(mesh, seed, scale)
-    wrong_norms = trial.gather(adam and _squares(adam, replicas, groups))
-    if trial.takes_part:
-        mean = sum(replicas) / len(replicas)
-        clip = min(1.0, MAX_NORM / right_norm) if right_norm else 1.0
-        expected = _expected(state, mean * clip)
+        places, before = _places(adam), adam.flat.detach().clone()
         length = len(adam.shard)
-        own = slice(groups["dp"].rank() * length, (groups["dp"].rank() + 1) * length)
+        part = slice(groups["dp"].rank() * length, (groups["dp"].rank() + 1) * length)
+        total = sum(replicas)
+        mean = total / len(replicas)
+        shards = {"summed": total[part], "not_averaged": replicas[own.replica][part]}
+    norm = trial.run(adam, groups, MAX_NORM, norms, seconds=meshes.SECONDS)
+    if trial.takes_part:
+        clip = min(1.0, MAX_NORM / right_norm) if right_norm else 1.0
+        expected = _expected(state, mean * clip)[part]
     trial.require(
         lambda: _moved(adam, places),
-        lambda: _norm(norm, right_norm, wrong_norms, trial, mesh, groups),
+        lambda: _norm(norm, right_norm, mean[part]),
         lambda: None if len(norms.calls) == 1 else MISTAKES.norm_calls(got=len(norms.calls)),
-        lambda: _moments(adam, expected[own], mean[own], right_norm, state),
-        lambda: _weights(adam, before, own, state),
+        lambda: _arguments(*norms.calls[0], adam, mean[part], shards, trial.size),
+        lambda: _moments(adam, expected, mean[part], right_norm, state),
+        lambda: _weights(adam, before, part, state),
         lambda: _traffic(groups["dp"], adam),
     )
 
 
-def _gradients(stage: Stage, mesh: meshes.Mesh, seed: int, scale: float) -> Iterator[Tensor]:
+def _gradients(own: meshes.Setup, seed: int, scale: float) -> Iterator[Tensor]:
     """Yield the stage's part of each replica's gradient, which is the same on all copies."""
-    for whole in _whole_gradients(mesh, seed, scale):
-        yield meshes.flat(stage.part_of(whole))
+    for whole in _whole_gradients(own.mesh, seed, scale):
+        yield meshes.flat(own.stage.part_of(whole))
 
 
 def _whole_gradients(mesh: meshes.Mesh, seed: int, scale: float) -> Iterator[dict[str, Tensor]]:
@@ -177,55 +167,36 @@ def _whole_norm(mesh: meshes.Mesh, seed: int, scale: float) -> float:
     return (sum(every) / len(every)).norm().item()
 
 
-def _squares(
-    adam: ShardedAdam, replicas: list[Tensor], groups: Mapping[str, RecordingGroup]
-) -> dict[str, float]:
-    """Return this rank's sums of squares, of which mistakes make norms."""
-    length, rank = len(adam.shard), groups["dp"].rank()
-    own = slice(rank * length, (rank + 1) * length)
-    mean = (sum(replicas) / len(replicas))[own]
-    alone = replicas[rank][own]
-    sizes = [len(part) for part in adam.parts]
-
-    def square(gradient: Tensor, *, counted: bool = True) -> float:
-        copies = adam.copies if counted else [1] * len(sizes)
-        parts = gradient[: sum(sizes)].split(sizes)
-        return sum(p.square().sum().item() / n for p, n in zip(parts, copies, strict=True))
-
-    return {
-        "mean": square(mean),
-        "all_copies": square(mean, counted=False),
-        "alone": square(alone),
-    }
-
-
-def _norm(
-    norm: Any,
-    right: float,
-    squares: list[dict[str, float]],
-    trial: Trial,
-    mesh: meshes.Mesh,
-    groups: Mapping[str, RecordingGroup],
-) -> Finding | None:
+def _norm(norm: Any, right: float, shard: Tensor) -> Finding | None:
     """Compare the returned norm."""
-
-    def of(key: str, ranks: Sequence[int]) -> Tensor:
-        return torch.tensor(sum(squares[rank][key] for rank in ranks)).sqrt()
-
-    everyone = range(trial.size)
-    variants = [
-        ("summed", torch.tensor(right * mesh["dp"])),
-        ("copies_ignored", of("all_copies", everyone)),
-        ("not_averaged", of("alone", everyone)),
-        ("clipped_norm", torch.tensor(min(right, MAX_NORM))),
-    ]
-    members = meshes.group_ranks(trial.rank, mesh)
-    parts = [[trial.rank], *(members[name] for name in members if name != "all")]
-    variants += [
-        ("norm_of_part", of(key, part)) for part in parts for key in ("mean", "all_copies")
-    ]
+    variants = {"clipped_norm": torch.tensor(min(right, MAX_NORM)), "norm_of_part": shard.norm()}
     name = "the returned norm"
     return explained(norm, torch.tensor(right), variants, MISTAKES, name, meshes.TOLERANCE)
+
+
+def _arguments(
+    gradients: list[Tensor],
+    copies: list[int],
+    group: Any,
+    adam: ShardedAdam,
+    right: Tensor,
+    wrong: Mapping[str, Tensor],
+    ranks: int,
+) -> Finding | None:
+    """Compare what gradient_norm got with this rank's part of the mean gradient."""
+    if group.size() != ranks:
+        return MISTAKES.norm_of_part()
+    sizes, expected = ([len(one) for one in parts] for parts in (gradients, adam.parts))
+    if sizes != expected:
+        return observed(
+            f"gradient_norm gets {len(sizes)} gradients with {sum(sizes)} numbers, expected the "
+            f"{len(expected)} parts of `adam.parts` with {sum(expected)}"
+        )
+    if copies != adam.copies:
+        return MISTAKES.copies_ignored(got=copies)
+    size, name = sum(sizes), "the gradient that gradient_norm gets"
+    got, variants = torch.cat([right[:0], *gradients]), {k: v[:size] for k, v in wrong.items()}
+    return explained(got, right[:size], variants, MISTAKES, name, meshes.TOLERANCE)
 
 
 def _expected(state: State, gradient: Tensor) -> Tensor:
@@ -245,15 +216,18 @@ def _moments(
     steps, expected = (int(s["step"].item()) for s in (states, _states(state)))
     if steps != expected:
         return observed(f"Adam has taken {steps} steps, expected {expected}")
-    factor = MAX_NORM / norm if norm else 1.0
-    clip = min(1.0, factor)
-    wrong = {}
-    if factor < 1:
-        wrong["not_clipped"] = right + 0.1 * (1 - clip) * mean
-    else:
-        wrong["lengthened"] = right + 0.1 * (factor - 1) * mean
-    got = states["exp_avg"]
-    return explained(got, right, wrong, MISTAKES, "Adam's moment of the shard", meshes.TOLERANCE)
+    # After this step, the moment has a tenth of the shard's gradient in it.
+    got, applied = states["exp_avg"], min(1.0, MAX_NORM / norm) if norm else 1.0
+    own = mean.norm().item()
+    factors = {
+        "not_clipped": 1.0,
+        "lengthened": MAX_NORM / norm if norm else 1.0,
+        "clipped_by_own_norm": min(1.0, MAX_NORM / own) if own else 1.0,
+        "max_norm_missing": 1 / norm if norm else 1.0,
+    }
+    wrong = {key: right + 0.1 * (factor - applied) * mean for key, factor in factors.items()}
+    name = "the mean of this shard's gradients that Adam keeps (`exp_avg`)"
+    return explained(got, right, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 
 def _states(state: State) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.checks.base.predictions import require_numbers
 from parlab.checks.base.trial import Trial
 from parlab.models import GPT
 
@@ -54,11 +54,7 @@ def compare(trial: Trial, ranks: int, measured: dict[str, float]) -> None:
         ("bytes_flat", right["bytes"] / right["messages"], MISTAKES.fewer_bytes()),
         ("bytes_ring", right["bytes_ring"] / 2, MISTAKES.half_of_the_ring()),
     ]
-    trial.require(
-        lambda: form(predicted, right),
-        lambda: misconception(predicted, right, wrong),
-        lambda: first_wrong(predicted, right, what),
-    )
+    require_numbers(trial, predicted, right, wrong, what)
 
 
 def measure(trial: Trial) -> dict[str, float]:

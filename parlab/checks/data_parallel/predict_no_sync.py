@@ -9,7 +9,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import same_states
 from parlab.checks.base.mistakes import Mistakes
 from parlab.checks.base.models import TOLERANCE, tokens, trainable
-from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.checks.base.predictions import require_numbers
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel._models import awkward_model, gradients_of
 from parlab.checks.data_parallel._replica import Replica
@@ -49,11 +49,7 @@ def predict_no_sync(check: Check) -> str:
         wrong = [(*value, getattr(MISTAKES, key)()) for key, (value, _) in WRONG.items()]
         if trial.size == 1:
             del right["alike_here"]  # one rank always agrees with itself
-        trial.require(
-            lambda: form(predicted, right),
-            lambda: misconception(predicted, right, wrong),
-            lambda: first_wrong(predicted, right),
-        )
+        require_numbers(trial, predicted, right, wrong)
     return "as measured: " + ", ".join(f"{name} {value:g}" for name, value in right.items())
 
 

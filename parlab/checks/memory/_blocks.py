@@ -24,9 +24,8 @@ def scaled(values: Tensor, block_size: int) -> Tensor:
 
 
 def nearest(numbers: Tensor, levels: Tensor) -> Tensor:
-    """Return the position of the level nearest to each number."""
-    levels = levels.double()
-    return torch.bucketize(numbers.double(), (levels[1:] + levels[:-1]) / 2)
+    """Return the position of the level nearest to each number, by trying all of them."""
+    return (numbers.double()[:, None] - levels.double()).abs().argmin(1)
 
 
 def quantized(values: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor]:

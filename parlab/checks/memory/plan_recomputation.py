@@ -1,6 +1,5 @@
 """Exercise `plan_recomputation`: plans are compared with all others, then run on a GPT."""
 
-import re
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from parlab import memory, models, segments
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type, instead
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import numbers_in, require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.memory._plans import (
     Plan,
@@ -161,11 +160,10 @@ def require_smallest(trial: Trial, chain: list[Segment]) -> None:
         text = require_refusal(
             trial, lambda: trial.check.function(chain, budget), MISTAKES.refusal_missing(**values)
         )
-        numbers = [int(n) for n in re.findall(r"\d+", re.sub(r"(?<=\d)[,_ ](?=\d{3})", "", text))]
         trial.require(
             lambda: (
                 None
-                if smallest in numbers
+                if smallest in numbers_in(text)
                 else MISTAKES.smallest_not_named(**values, text=repr(text))
             )
         )

@@ -2,7 +2,7 @@
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.checks.base.predictions import require_numbers
 from parlab.costs.tensor_parallel import block_in_numbers
 
 MISTAKES = Mistakes(
@@ -61,9 +61,5 @@ def predict_kept(check: Check) -> str:
                 *((n, right[n] - logits, MISTAKES.logits_forgotten(name=n)) for n in whole),
                 *((n, right[n] - 2 * between, MISTAKES.end_forgotten(name=n)) for n in whole),
             ]
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong),
-                lambda: first_wrong(predicted, right),
-            )
+            require_numbers(trial, predicted, right, wrong)
     return "16 numbers for each of bsh in a block, 1 if it is checkpointed, and V for each token"

@@ -7,7 +7,7 @@ import torch
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.costs.collectives import ring_bytes
 
 BLOCK = 256
@@ -57,11 +57,7 @@ def predict_rank_bytes(check: Check) -> str:
         for _, arguments in trial.cases(cases):
             right = right_numbers(*arguments)
             predicted = trial.run(*arguments)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong_numbers(*arguments)),
-                lambda: first_wrong(predicted, right, "the right number"),
-            )
+            require_numbers(trial, predicted, right, wrong_numbers(*arguments), "the right number")
     return "4Ψ + 4Ψ + 2.03Ψ/N held, 4bsh for each layer, and 8Ψ(N − 1)/N sent"
 
 

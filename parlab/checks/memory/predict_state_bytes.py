@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 
 MISTAKES = Mistakes(
     numbers="{name}: this counts numbers. A float32 takes 4 bytes",
@@ -29,11 +29,7 @@ def predict_state_bytes(check: Check) -> str:
             trial.situation = f"shapes {shapes}"
             predicted = trial.run(list(shapes))
             right = state_bytes(shapes)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong(shapes)),
-                lambda: first_wrong(predicted, right, "the right number"),
-            )
+            require_numbers(trial, predicted, right, wrong(shapes), "the right number")
     return "4Ψ for momentum, 8Ψ for Adam, 4(n + m) for each matrix with Adafactor"
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.costs.collectives import ring_bytes
 
 MISTAKES = Mistakes(
@@ -57,10 +57,8 @@ def predict_bytes(check: Check) -> str:
                 + ring_bytes("all_gather", 2 * numbers, ranks),
             }
             predicted = trial.run(numbers, ranks)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong_numbers(numbers, ranks)),
-                lambda: first_wrong(predicted, right, "the right number"),
+            require_numbers(
+                trial, predicted, right, wrong_numbers(numbers, ranks), "the right number"
             )
     return "16Ψ held with and without, 4Ψ + 12Ψ/N sharded; half of the bytes sent"
 

@@ -6,7 +6,7 @@ import torch
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 
 MISTAKES = Mistakes(
     whole_gap=(
@@ -52,11 +52,7 @@ def predict_vanishing(check: Check) -> str:
                 "counter": last_count(dtype),
             }
             predicted = trial.run(weight, eps)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong_numbers(weight, eps)),
-                lambda: first_wrong(predicted, right, "the right number"),
-            )
+            require_numbers(trial, predicted, right, wrong_numbers(weight, eps), "the right number")
     return "half of the gap above, and of the gap below; a counter stops where the gap is 2"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from parlab.checks.base.check import Check
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 
 Numbers = dict[str, float]
 
@@ -18,9 +18,5 @@ def compare(
     with check.trial() as trial:
         for _, size in trial.cases({f"for {size} ranks": size for size in RANKS}):
             predicted = trial.run(size)
-            trial.require(
-                lambda: form(predicted, right(size)),
-                lambda: misconception(predicted, right(size), wrong(size)),
-                lambda: first_wrong(predicted, right(size), "the right number"),
-            )
+            require_numbers(trial, predicted, right(size), wrong(size), "the right number")
     return f"right for {min(RANKS)} to {max(RANKS)} ranks"

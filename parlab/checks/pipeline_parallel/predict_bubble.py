@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.checks.pipeline_parallel import _schedules
 from parlab.pipeline import bubble, simulate
 
@@ -36,11 +36,7 @@ def predict_bubble(check: Check) -> str:
         for _, size in trial.cases({f"p = {p}, m = {m}, v = {v}": (p, m, v) for p, m, v in sizes}):
             right = simulated(*size)
             predicted = trial.run(*size)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong(right, *size)),
-                lambda: first_wrong(predicted, right),
-            )
+            require_numbers(trial, predicted, right, wrong(right, *size))
     return "(p − 1)/m, which interleaving divides by v; ten times p − 1 micro-batches for a tenth"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.checks.pipeline_parallel import _schedules
 from parlab.pipeline import needs
 
@@ -41,11 +41,7 @@ def predict_live(check: Check) -> str:
         for _, size in trial.cases(cases):
             right = simulated(*size)
             predicted = trial.run(*size)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong(*size)),
-                lambda: first_wrong(predicted, right),
-            )
+            require_numbers(trial, predicted, right, wrong(*size))
     return "m, or p − r and no more than m; two messages a micro-batch at each of p·v − 1 cuts"
 
 

@@ -2,7 +2,7 @@
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.checks.base.predictions import require_numbers
 from parlab.costs import tensor_parallel as costs
 
 MISTAKES = Mistakes(
@@ -42,9 +42,5 @@ def predict_activations(check: Check) -> str:
                 ("sequence_parallel", norms, MISTAKES.gathered_kept()),
                 *((name, serial, MISTAKES.not_cut(name=name)) for name in parallel),
             ]
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong),
-                lambda: first_wrong(predicted, right),
-            )
+            require_numbers(trial, predicted, right, wrong)
     return "16 numbers a token and hidden unit; 4 + 12/N with tensor parallelism; 16/N with both"

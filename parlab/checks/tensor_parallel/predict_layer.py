@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.checks.base.predictions import require_numbers
 from parlab.checks.base.trial import Trial
 from parlab.costs import tensor_parallel as costs
 
@@ -56,11 +56,7 @@ def _compare(trial: Trial, sizes: tuple[int, int, int, int], right: dict[str, fl
             (one, right[one] * 8 / 7, MISTAKES.whole(name=one)) for one in ("sent", "weights")
         ]
         wrong += [("weights", 2 * right["weights"], MISTAKES.gathered_twice())]
-    trial.require(
-        lambda: form(predicted, right),
-        lambda: misconception(predicted, right, wrong),
-        lambda: first_wrong(predicted, right),
-    )
+    require_numbers(trial, predicted, right, wrong)
 
 
 def _measured(trial: Trial, batch: int, sequence: int, hidden: int) -> dict[str, float]:

@@ -4,7 +4,7 @@ import torch
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
-from parlab.checks.base.predictions import first_wrong, form, misconception
+from parlab.checks.base.predictions import require_numbers
 from parlab.kernels.traffic import traffic
 
 MISTAKES = Mistakes(
@@ -33,11 +33,7 @@ def predict_fusion(check: Check) -> str:
             trial.situation = f"{rows} × {columns} numbers of {x.itemsize} bytes"
             right = measured(x)
             predicted = trial.run(rows, columns, x.itemsize)
-            trial.require(
-                lambda: form(predicted, right),
-                lambda: misconception(predicted, right, wrong(right, x)),
-                lambda: first_wrong(predicted, right),
-            )
+            require_numbers(trial, predicted, right, wrong(right, x))
     return "(8MN + 4M) numbers by five operations, 2MN by one; for Adam, 72 bytes and 28"
 
 

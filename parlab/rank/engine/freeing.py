@@ -8,6 +8,7 @@ on every rank.
 import contextlib
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 from types import FrameType, ModuleType
@@ -20,9 +21,9 @@ from parlab.rank.engine.interrupts import interrupt, interrupt_taken
 from parlab.rank.engine.tracebacks import is_cell
 
 WAKERS = 6  # at least the number of revocations that the kernel may request
-# The search for communicators looks this deep into lists, dicts, and objects, and at this many
-# parts of each, because a variable may hold a data set.
-DEPTH, WIDTH = 2, 100
+# The search for communicators looks this deep into lists, dicts, and objects, at this many parts of
+# each, and at this many parts of a variable, because it may hold a data set or a model.
+DEPTH, WIDTH, PARTS = 5, 100, 1000
 
 # Communicators of this rank alone. `_wake` revokes one at a time.
 _wakers: list[MPI.Comm] = []
@@ -119,36 +120,36 @@ def prepare() -> None:
 def _communicators_in_use(frame: FrameType | None) -> Iterator[MPI.Comm]:
     while frame is not None:
         if is_cell(frame.f_code.co_filename):
-            for variables in (frame.f_locals, frame.f_globals):
-                yield from (comm for _, comm in communicators_of(variables))
+            found = (
+                part
+                for variables in (frame.f_locals, frame.f_globals)
+                for value in list(variables.values())
+                for part in within(value)
+            )
         else:
             # In a library's frame, search less: deeper objects may belong to the library and must
             # still work after this cell.
-            for value in list(frame.f_locals.values()):
-                yield from _communicators_in(value, set(), depth=1, attributes=("comm",))
+            values = list(frame.f_locals.values())
+            found = (part for value in values for part in within(value, 1, ("comm",)))
+        yield from (part for part in found if issubclass(type(part), MPI.Comm))
         frame = frame.f_back
 
 
-def communicators_of(namespace: dict[str, object]) -> Iterator[tuple[str, MPI.Comm]]:
-    """Yield (name, communicator) for these variables, including containers and attributes."""
-    for name, value in list(namespace.items()):
-        yield from ((name, comm) for comm in _communicators_in(value, set()))
-
-
-def _communicators_in(
-    value: object, visited: set[int], depth: int = DEPTH, attributes: tuple[str, ...] | None = None
-) -> Iterator[MPI.Comm]:
+def within(
+    value: object, depth: int = DEPTH, attributes: tuple[str, ...] | None = None
+) -> Iterator[object]:
+    """Yield `value` and its parts, the outer ones first, or only parts in these attributes."""
     # Use the type, and none of the methods that a class may override, so that the search does not
     # run the learner's code.
-    kind = type(value)
-    if issubclass(kind, MPI.Comm):
-        yield value
-        return
-    if depth == 0 or issubclass(kind, (type, ModuleType)) or id(value) in visited:
-        return
-    visited.add(id(value))
-    for part in _parts(value, attributes):
-        yield from _communicators_in(part, visited, depth - 1, attributes)
+    waiting, seen = deque([(value, depth)]), set()
+    while waiting and len(seen) < PARTS:
+        part, deeper = waiting.popleft()
+        if id(part) in seen or issubclass(type(part), (type, ModuleType)):
+            continue
+        seen.add(id(part))
+        yield part
+        if deeper and not issubclass(type(part), MPI.Comm):
+            waiting.extend((one, deeper - 1) for one in _parts(part, attributes))
 
 
 def _parts(value: object, attributes: tuple[str, ...] | None) -> list[object]:

@@ -5,9 +5,7 @@ import sys
 from mpi4py import MPI
 
 from parlab.rank import world
-from parlab.rank.engine import freeing
-
-_reported: list[MPI.Comm] = []  # revoked communicators that were already reported to the learner
+from parlab.rank.engine import ended, freeing
 
 
 def recover(
@@ -22,8 +20,8 @@ def recover(
 
     Returns:
         `lost`, names in `namespace` with communicators that were revoked since the last call. The
-        lab made them from `comm`, so only the lab can make them again. And `torch`, True if
-        torch.distributed was restarted.
+        lab made them from `comm`, so only the lab can make them again. Then `torch`, True if
+        torch.distributed was restarted, and `old`, the names that use groups from before that.
     """
     freeing.set_generation(generation)
     emulated = sys.modules.get("parlab.network.registry")
@@ -40,10 +38,5 @@ def recover(
         emulated.renew()
     everywhere = world.comm.allreduce(int(groups is not None), op=MPI.MIN)
     torch_is_new = bool(groups.renew()) if groups and everywhere else False
-    lost = [
-        (name, comm)
-        for name, comm in freeing.communicators_of(namespace)
-        if comm != MPI.COMM_NULL and comm.Is_revoked() and not any(comm is old for old in _reported)
-    ]
-    _reported.extend(comm for _, comm in lost)
-    return {"lost": sorted({name for name, _ in lost}), "torch": torch_is_new}
+    old = ended.on_old_groups(namespace) if torch_is_new else []
+    return {"lost": ended.revoked(namespace), "torch": torch_is_new, "old": old}

@@ -1,6 +1,7 @@
 """Shows errors of a rank cell with the lines that the learner wrote."""
 
 import linecache
+import re
 import warnings
 from pathlib import PurePath
 from types import TracebackType
@@ -46,8 +47,10 @@ def _structured_traceback(
         return syntax_error(error)
     handled = _handled(error)
     inside = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    message = _message(error)
-    return [message, *frames(tb), *handled, *(f"  {type(one).__name__}: {one}" for one in inside)]
+    message, places = _message(error), frames(tb)
+    if isinstance(error, NameError):
+        places += _missing_exercise(error, places)
+    return [message, *places, *handled, *(f"  {type(one).__name__}: {one}" for one in inside)]
 
 
 def _handled(error: BaseException) -> list[str]:
@@ -61,6 +64,14 @@ def _handled(error: BaseException) -> list[str]:
     place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
     message = _message(first).partition("\n")[0][:MAX_CHARACTERS]
     return [f"{HANDLED}{message}" + (f" ({place})" if place else "")]
+
+
+def _missing_exercise(error: NameError, places: list[str]) -> list[str]:
+    """Return a line that says which cell to run if a check came before its exercise."""
+    called = re.search(r": check\.(\w+)\((\w+)", places[0]) if places else None
+    if called is None or error.name != called[2]:
+        return []
+    return [f"  First run the cell of exercise {called[1]} above, which defines {called[2]}"]
 
 
 def _message(error: BaseException) -> str:

@@ -45,10 +45,11 @@ def temporary_folder() -> Finding:
 
 def disk() -> Finding:
     free = shutil.disk_usage(ROOT).free / GIB
+    if not os.access(ROOT / "labs", os.W_OK):
+        meaning = "`parlab lab` copies the labs to ~/parlab and opens them there."
+        return Finding("note", f"{ROOT / 'labs'} is read-only", meaning)
     if reason := why_not(ROOT):
-        return Finding(
-            "note", reason, "Copy the course to a folder of yours: labs cannot be saved here."
-        )
+        return Finding("note", reason, "Make room or allow writing there: labs cannot be saved.")
     if free < ENOUGH_DISK:
         return Finding("note", f"{free:.1f} GiB free", "Make room: the book and labs need 1 GiB.")
     return Finding("ok", f"{free:.0f} GiB free", "Enough for the book and the labs.")

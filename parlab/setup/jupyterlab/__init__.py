@@ -18,10 +18,12 @@ def command(root: Path, *options: str) -> list[str]:
     """Return the command that serves the folder `root`, and opens the list of labs.
 
     overrides.json has defaults, which a user's own settings replace: text opens rendered, and no
-    pop-up asks about news. `options` are JupyterLab's.
+    pop-up asks about news. `options` are JupyterLab's. A server that a JupyterHub starts belongs to
+    one of its users.
     """
+    program = "jupyterhub.singleuser" if "JUPYTERHUB_API_TOKEN" in os.environ else "jupyterlab"
     return [
-        *(sys.executable, "-m", "jupyterlab"),
+        *(sys.executable, "-m", program),
         f"--ServerApp.root_dir={root}",
         f"--LabApp.app_settings_dir={SETTINGS}",
         f"--LabApp.default_url=/lab/tree/{START_PAGE}",

@@ -105,6 +105,8 @@ export class Editor {
           bracketMatching(),
           closeBrackets(),
           highlightActiveLine(),
+          // On a phone, lines scroll: with 40 characters in a line, a program has no shape.
+          matchMedia("(min-width: 48rem)").matches ? EditorView.lineWrapping : [],
           python(),
           syntaxHighlighting(classHighlighter),
           EditorView.contentAttributes.of({

@@ -16,7 +16,9 @@ const buttons = (...ids) => ids.map(element).filter(Boolean);
 let editor,
   view,
   ranks,
-  output = [],
+  starting, // the ranks of the latest start
+  output = [], // of each rank
+  drawn = 0, // the request to show the output, if there is one
   shared = false,
   running = false,
   stopped = false;
@@ -41,7 +43,7 @@ async function fromLink() {
   try {
     return await codeInLink();
   } catch {
-    say("The program in this link is damaged. Ask for the link again.");
+    element("verdict").textContent = "The program in this link is damaged. Ask for the link again.";
     dropLink();
     return null;
   }
@@ -55,17 +57,21 @@ function changed(text) {
 async function start() {
   const size = Number(element("size").value);
   for (const button of buttons("run", "check")) button.disabled = true;
+  element("size").disabled = false;
   say(`Starting Python on ${plural(size, "rank")}…`);
   ranks?.close();
   ranks = null;
+  document.body.dataset.ready = "";
   const begun = performance.now();
-  const made = new Ranks({ size, assets: page.assets, onOutput: received });
+  const made = (starting = new Ranks({ size, assets: page.assets, onOutput: received }));
   try {
     await made.start();
   } catch (error) {
     made.close();
-    return window.playgroundProblem(explained(error, size));
+    if (made === starting) window.playgroundProblem(explained(error, size));
+    return;
   }
+  if (made !== starting) return made.close(); // the reader has chosen another number since
   ranks = made;
   element("problem").hidden = true;
   for (const button of buttons("run", "check")) button.disabled = false;
@@ -83,7 +89,13 @@ function explained(error, size) {
 }
 
 function received(rank, text) {
-  output[rank].push(...text.replace(/\n$/, "").split("\n"));
+  output[rank] += text;
+  drawn ||= requestAnimationFrame(showOutput);
+}
+
+function showOutput() {
+  drawn = 0;
+  element("output").replaceChildren(...output.map(printed).filter(Boolean));
 }
 
 async function run(checked) {
@@ -97,7 +109,7 @@ async function run(checked) {
   view.clear();
   editor.mark([]);
   say("Running…");
-  output = Array.from({ length: size }, () => []);
+  output = Array.from({ length: size }, () => "");
   const code = editor.text;
   try {
     const ended = await ranks.run({
@@ -128,7 +140,7 @@ function show({ results, events, ms }, code, checked, size) {
   const bad = results.some(({ kind }) => kind !== "returned");
   say(`${bad ? "Ended with a problem" : "Done"} after ${Math.round(ms)} ms.`);
   element("verdict").replaceChildren(...verdict(results, { checked, stopped, seconds: SECONDS }));
-  element("output").replaceChildren(...output.map(printed).filter(Boolean));
+  showOutput();
   editor.mark(problems(results));
   // A check tries the function many times, so its messages make no readable picture.
   if (!checked) view.show(events, size, page, lines(code) === lines(page.program));
@@ -137,8 +149,9 @@ function show({ results, events, ms }, code, checked, size) {
 // The lines that call the function. The formula's numbers are those of the page's own call.
 const lines = (code) => code.slice(code.indexOf('if __name__ == "__main__":'));
 
-function printed(all, rank) {
-  if (!all.length) return null;
+function printed(whole, rank) {
+  if (!whole) return null;
+  const all = whole.replace(/\n$/, "").split("\n");
   const left = all.length - MOST_LINES;
   const text = all.slice(0, MOST_LINES).join("\n") + (left > 0 ? `\n… and ${plural(left, "more line")}` : "");
   return h("div", { class: "printed" }, h("h3", {}, `rank ${rank}`), h("pre", { tabindex: 0 }, text));

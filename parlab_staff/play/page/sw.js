@@ -39,7 +39,10 @@ async function answer(request) {
   const cache = await caches.open(path.startsWith(LARGE + "/") ? LARGE_CACHE : CACHE);
   const immutable = /^(assets|course|pyodide)-/.test(path);
   const kept = immutable ? await cache.match(request.url) : undefined;
-  return isolated(kept ?? (await fetched(request, cache)));
+  if (kept) return isolated(kept);
+  // A page may be in the browser's own cache, where it could be older than this worker.
+  const wanted = immutable ? request : new Request(request.url, { cache: "no-cache" });
+  return isolated(await fetched(wanted, cache));
 }
 
 async function fetched(request, cache) {

@@ -40,7 +40,12 @@ export function verdict(results, { checked, stopped, seconds }) {
       h("pre", { class: "message", tabindex: 0 }, error),
     ];
   }
-  if (of("stuck").length) return [h("p", { class: "bad" }, "Deadlock: no rank can continue."), list()];
+  if (of("stuck").length) {
+    const why = of("raised").length
+      ? "A rank raised an error, so no rank can continue."
+      : "Deadlock: no rank can continue.";
+    return [h("p", { class: "bad" }, why), list()];
+  }
   if (of("raised").length) {
     const all = same(results);
     return all

@@ -75,6 +75,7 @@ export class View {
     this.index = Math.max(0, Math.min(index, this.steps.moments.length - 1));
     const state = this.steps.at(this.index);
     this.picture.point(state.now);
+    this.picture.cursor.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone, it is outside
     const places = new Map();
     for (const { rank, line } of state.ranks) if (line) places.set(line, [...(places.get(line) ?? []), rank]);
     this.showRanks(places, true);

@@ -49,7 +49,7 @@ answers.edit("raises", "keys_refused", (HEADS, "if heads % tp or kv_heads % tp")
 answers.edit(None, "key_error", (DIMS, "if False"), says="Raise a ValueError")
 answers.edit(None, "out_by_size", (WO, '"wo": P(None, "tp")'), says="Device 0 holds")
 answers.edit(None, "output_by_features", ('"y": P("dp")', '"y": P("dp", None, "tp")'))
-answers.edit(None, "only_queries_named", ("heads: {heads} heads do", "{heads} do"), says="`heads`")
+answers.edit(None, "only_queries_named", (" {heads} heads", " {heads}"), says="`heads`")
 answers.edit(
     None, "which_dimension", ("the mesh has no dimension {dim!r}", "no dimension"), says="`tp`"
 )

@@ -80,7 +80,7 @@ def three_dimensions_only(mesh):
     return sorted(groups.values())
 
 
-@answers.wrong(None, says="changes `mesh`")
+@answers.wrong("argument_changed")
 def popped(mesh):
     groups = answers.reference()(mesh)
     mesh.pop("pp")

@@ -26,7 +26,7 @@ answers.edit(None, "in_the_usual_order", ('mesh["dp"], mesh["tp"], mesh["pp"]', 
 answers.edit(None, "no_column_shard", (f"        {COLUMN_SHARD},\n", ""))
 
 
-@answers.wrong(None)
+@answers.wrong("argument_changed")
 def taken_apart(mesh):
     copies = answers.reference()(mesh)
     mesh.pop("pp")

@@ -36,7 +36,11 @@ answers.edit("purposes_alike", "no_purpose", (KEY, "(*(key[1:] or [0]), seed, la
 ON_ONE_RANK = f"{SHARDED} if mesh['tp'] > 1 else {REPLICATED}"
 answers.edit("purposes_alike", "without_shards", (SHARDED, ON_ONE_RANK))
 answers.edit("sums_collide", "added_and_hashed", (KEY, "(*key, seed + layer)"))
-answers.edit("sums_collide", "no_separator", ('" ".join', '"".join'))
+answers.edit("no_separator", "no_separator", ('" ".join', '"".join'))
+answers.edit("no_separator", "no_separator_seed_first", (
+    '" ".join(map(str, (*key, seed, layer)))',
+    '"".join(map(str, (key[0], seed, layer, *key[1:])))',
+))  # fmt: skip
 answers.edit(
     "low_bits", "high_bits", (NUMBER, f"({NUMBER}) // 2**32 * 2**32")
 )  # fmt: skip

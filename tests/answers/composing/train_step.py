@@ -44,6 +44,11 @@ answers.edit("raises", "middle_stages", (
 ))  # fmt: skip
 answers.edit("calls", "no_update", (UPDATE, ""))
 answers.edit("calls", "two_updates", (UPDATE, UPDATE + UPDATE))
+answers.edit(None, "two_optimizers", (
+    UPDATE, UPDATE + "    adam.optimizer.step()\n"
+), says="the stage's weight after the step")  # fmt: skip
+answers.edit("other_arguments", "other_group", ('groups["pp"]', 'groups["dp"]'))
+answers.edit("other_arguments", "targets_twice", ("tokens_MbS, targets", "targets_MbS, targets"))
 answers.edit("replica_loss", "loss_over_pp", (
     LOSS, '    dist.all_reduce(loss, group=groups["pp"])\n'
 ), (" / " + COPIES, ""))  # fmt: skip

@@ -30,6 +30,18 @@ answers.edit("clipped_norm", "clipped_norm", (
 answers.edit("not_clipped", "not_clipped", (CLIP, ""))
 answers.edit("not_clipped", "clipped_after_the_step", (CLIP + STEP, STEP + CLIP))
 answers.edit("lengthened", "always_scaled", (CLIP, "    gradient *= max_norm / (norm + 1e-12)\n"))
+answers.edit("clipped_by_own_norm", "own_shard_clipped", (
+    CLIP,
+    "    own = gradient.norm()\n"
+    "    gradient *= (max_norm / own).clamp(max=1.0)\n",
+))  # fmt: skip
+answers.edit("clipped_by_own_norm", "clip_grad_norm", (
+    CLIP, "    torch.nn.utils.clip_grad_norm_([adam.shard], max_norm)\n"
+))  # fmt: skip
+answers.edit("max_norm_missing", "scaled_to_1", (CLIP, CLIP.replace("max_norm /", "1 /")))
+answers.edit(None, "one_part", (
+    "adam.parts, adam.copies", "[gradient], [1]"
+), says="gradient_norm gets 1 gradients")  # fmt: skip
 answers.edit("not_a_number", "zero_by_zero", (
     CLIP, "    gradient *= norm.clamp(max=max_norm) / norm\n"
 ))  # fmt: skip

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-STARTED = "document.body.dataset.ready || !document.getElementById('problem').hidden"
+# A page that loads again has no body for a moment.
+STARTED = "document.body?.dataset.ready || document.getElementById('problem')?.hidden === false"
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

@@ -1,6 +1,7 @@
 """The playground of the built book in a browser, from a server that sends no special headers."""
 
 import gzip
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,14 +113,54 @@ def test_after_the_first_visit_all_pages_work_offline(
         server.offline = False
 
 
-def test_a_page_that_cannot_be_isolated_says_so_and_does_not_reload(
-    chromium: Browser, server: PlainServer
+@pytest.mark.parametrize(
+    ("lack", "problem"),
+    [
+        ("", "The service worker of this page could not start"),  # the context blocks it
+        ("delete window.WebAssembly", "This browser has no WebAssembly"),
+        ("Object.defineProperty(window, 'isSecureContext', {value: false})", "https address"),
+    ],
+)
+def test_a_page_names_what_the_browser_lacks(
+    chromium: Browser, server: PlainServer, lack: str, problem: str
 ) -> None:
     with chromium.new_context(service_workers="block") as context:
+        context.add_init_script(lack)
         playground = Playground(context.new_page(), server.base)
         playground.open("ring_shift")
-        assert "service worker" in playground.text("#problem")
+        assert problem in playground.text("#problem")
         assert playground.page.locator("#run").is_disabled()
+
+
+def test_too_little_memory_is_reported_with_what_to_do(window: Reader) -> None:
+    page = window.page.context.new_page()
+    try:
+        page.add_init_script(
+            "SharedArrayBuffer = function () { throw new RangeError('allocation failed'); }"
+        )
+        playground = Playground(page, window.base)
+        playground.open("ring_shift")
+        assert "too little free memory for 4 ranks" in playground.text("#problem")
+    finally:
+        page.close()
+
+
+def test_a_page_in_a_folder_on_disk_says_what_it_needs(chromium: Browser, full_book: Path) -> None:
+    with chromium.new_context() as context:
+        playground = Playground(context.new_page(), f"{full_book.as_uri()}/")
+        playground.open("ring_shift")
+        assert "python -m http.server" in playground.text("#problem")
+
+
+def test_a_page_reloads_only_once_to_be_isolated(chromium: Browser, server: PlainServer) -> None:
+    with chromium.new_context() as context:
+        context.add_init_script("Object.defineProperty(window, 'crossOriginIsolated', {value: 0})")
+        page = context.new_page()
+        loads: list[str] = []
+        page.on("load", lambda loaded: loads.append(loaded.url))
+        Playground(page, server.base).open("ring_shift")
+        assert "does not isolate" in page.locator("#problem").inner_text()
+        assert len([url for url in loads if url != "about:blank"]) == 2
 
 
 @pytest.mark.nightly
@@ -198,6 +239,29 @@ def test_pages_are_accessible_and_fit_a_phone(
         for name in ("index", "licenses/index"):
             window.page.goto(f"{server.base}play/{name}.html")
             assert not Axe().run(window.page).response["violations"]
+        assert not window.problems
+
+
+@pytest.mark.nightly
+def test_a_new_version_replaces_the_old_one_as_a_whole(
+    chromium: Browser, full_book: Path, tmp_path: Path
+) -> None:
+    for folder in ("play", "_static"):
+        shutil.copytree(full_book / folder, tmp_path / folder)
+    play = tmp_path / "play"
+    [old] = play.glob("assets-*")
+    with plain_server(tmp_path) as server, reader(chromium, server.base) as window:
+        playground = Playground(window.page, server.base)
+        playground.open("ring_shift")
+        for file in [*play.glob("*.html"), play / "sw.js"]:
+            file.write_text(file.read_text().replace(old.name, "assets-new"))
+        old.rename(play / "assets-new")
+        server.paths.clear()
+        playground.open("ring_shift")
+        assert "4 ranks ready" in playground.text("#status")
+        assert not [path for path in server.paths if old.name in path]
+        loaded = window.page.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
+        assert any("/assets-new/" in url for url in loaded)
         assert not window.problems
 
 

@@ -1,0 +1,136 @@
+"""Looks for what cells leave behind: processes, files, shared memory, threads, and memory."""
+
+import contextlib
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from tests.soak.cells import OWN_FILES
+
+MARK = "PARLAB_SOAK"  # an environment variable of all processes of a run
+SHARED_MEMORY = Path("/dev/shm")
+# The role of a process, by a part of its command. The first match counts.
+ROLES = {
+    "supervisor": "parlab/rank/engine/supervisor.py",
+    "rank": "parlab.rank.engine",
+    "controller": "ipyparallel.controller",
+    "mpiexec": "mpiexec",
+    "cleanup": "parlab/cluster/cleanup.py",
+    "kernel": "ipykernel_launcher",
+}
+# How much a process may gain with each cell. Python's history and caches of a notebook grow a
+# little with each cell.
+LIMITS = {"KiB of memory": 60.0, "threads": 0.02, "open files": 0.02}
+
+
+class Sample(NamedTuple):
+    """What one process has after a cell."""
+
+    cell: int
+    values: dict[str, float]
+
+
+class Watch:
+    """Observes the processes of one run, which have the environment variable `MARK` = `mark`."""
+
+    def __init__(self, mark: str, folder: Path) -> None:
+        """Watch the processes with this mark, which use `folder` for temporary files."""
+        self.mark = mark
+        self.folder = folder
+        self.segments: set[Path] = set()  # the shared memory that a process of the run has mapped
+        self._known: dict[psutil.Process, str] = {}  # roles
+        self._samples: dict[str, dict[psutil.Process, list[Sample]]] = defaultdict(dict)
+
+    def processes(self) -> dict[psutil.Process, str]:
+        """Return the run's processes, with their roles."""
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and (role := self._role(process)):
+                    found[process] = role
+        self._known = found
+        return found
+
+    def _role(self, process: psutil.Process) -> str:
+        if process in self._known:
+            return self._known[process]
+        if process.environ().get(MARK) != self.mark:
+            return ""
+        command = " ".join(process.cmdline())
+        return next((role for role, part in ROLES.items() if part in command), f"other: {command}")
+
+    def count(self) -> Counter[str]:
+        """Return how many processes of each role the run has."""
+        return Counter(self.processes().values())
+
+    def sample(self, cell: int) -> None:
+        """Record what the kernel, the controller, and the ranks have after this cell."""
+        for process, role in self.processes().items():
+            with contextlib.suppress(psutil.Error):
+                if role in ("kernel", "controller", "rank"):
+                    values = {
+                        "KiB of memory": process.memory_full_info().uss / 1024,
+                        "threads": process.num_threads(),
+                        "open files": process.num_fds(),
+                    }
+                    samples = self._samples[role].setdefault(process, [])
+                    samples.append(Sample(cell, values))
+                if role == "rank":
+                    self.segments |= _mapped(process)
+
+    def files(self) -> Counter[str]:
+        """Return the temporary files and folders, by name without its random part."""
+        names = (path.name for path in self.folder.iterdir() if not OWN_FILES.match(path.name))
+        return Counter(re.sub(r"(?<=parlab-)\w+|(?<=tmp)\w+|\d+", "…", name) for name in names)
+
+    def abandoned_segments(self) -> set[Path]:
+        """Return the shared memory that exists although no process of the run uses it."""
+        used = set()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error, OSError):
+                used |= _mapped(process)
+        return {path for path in self.segments - used if path.exists()}
+
+    def slopes(self) -> Iterator[tuple[str, str, float, float, bool]]:
+        """Yield (role, quantity, gain with each cell, its standard error, whether it is too much).
+
+        Each process has its own level, and all processes of a role have the same slope. The first
+        cells of each process do not count, because a process grows until it has loaded what it
+        needs.
+        """
+        for role, by_process in self._samples.items():
+            for quantity, limit in LIMITS.items():
+                series = [
+                    [(sample.cell, sample.values[quantity]) for sample in samples[WARM_UP:]]
+                    for samples in by_process.values()
+                ]
+                slope, error = _slope([points for points in series if len(points) > 1])
+                yield role, quantity, slope, error, slope > limit and slope > 4 * error
+
+
+WARM_UP = 5
+
+
+def _slope(series: list[list[tuple[float, float]]]) -> tuple[float, float]:
+    """Return the common slope of several series, and its standard error."""
+    centered = []
+    for points in series:
+        x, y = (statistics.fmean(values) for values in zip(*points, strict=True))
+        centered += [(point[0] - x, point[1] - y) for point in points]
+    spread = sum(x * x for x, _ in centered)
+    degrees = len(centered) - len(series) - 1
+    if not spread or degrees < 1:
+        return 0.0, 0.0
+    slope = sum(x * y for x, y in centered) / spread
+    residue = sum((y - slope * x) ** 2 for x, y in centered)
+    return slope, (residue / degrees / spread) ** 0.5
+
+
+def _mapped(process: psutil.Process) -> set[Path]:
+    maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return {Path(line) for line in re.findall(rf"{SHARED_MEMORY}/\S+", maps)}
