@@ -20,14 +20,16 @@ PAGE = """<!doctype html><title>Ranks</title><link rel="icon" href="data:,"><scr
 import { Ranks } from "./runtime/ranks.js";
 window.start = async (size) => {
   window.ranks?.close();
-  window.ranks = new Ranks({ size, assets: ASSETS, onOutput: (rank, text) => output[rank].push(text) });
+  const onOutput = (rank, text) => window.output[rank].push(text);
+  window.ranks = new Ranks({ size, assets: ASSETS, onOutput });
   await window.ranks.start();
 };
 window.run = async ({ stopAfter, ...program }) => {
   window.output = Array.from({ length: window.ranks.size }, () => []);
   if (stopAfter) setTimeout(() => window.ranks.stop(), stopAfter);
   const ended = await window.ranks.run(program);
-  return { ...ended, output: window.output.map((texts) => texts.join("")), heaps: window.ranks.heaps };
+  const output = window.output.map((texts) => texts.join(""));
+  return { ...ended, output, heaps: window.ranks.heaps };
 };
 </script>"""
 

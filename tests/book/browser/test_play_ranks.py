@@ -198,9 +198,8 @@ def test_events_describe_the_messages(ranks: RanksPage) -> None:
     messages = {event["kind"]: event for event in events if event["kind"] != "collective"}
     send, receive = messages["send"], messages["recv"]
     assert send["order"] == receive["order"] > 0
-    described = [
-        (e["rank"], e["api"], e["peer"], e["bytes"], e["tag"], e["line"]) for e in (send, receive)
-    ]
+    fields = ("rank", "api", "peer", "bytes", "tag", "line")
+    described = [tuple(event[field] for field in fields) for event in (send, receive)]
     assert described == [(0, "Send", 1, 24, 7, 6), (1, "Recv", 0, 24, 7, 7)]
     barriers = [event for event in events if event["api"] == "Barrier"]
     assert len({event["order"] for event in barriers}) == 1 and len(barriers) == SIZE
