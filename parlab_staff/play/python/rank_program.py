@@ -34,8 +34,8 @@ class Output(io.TextIOBase):
     def write(self, text: str) -> int:
         if self._left < 0:
             return len(text)  # of a program that continues after the error
+        self._waiting.append(text[: self._left])
         self._left -= len(text)
-        self._waiting.append(text)
         if self._left < 0:
             self.flush()
             raise RuntimeError(
@@ -47,7 +47,7 @@ class Output(io.TextIOBase):
 
     def flush(self) -> None:
         if self._waiting:
-            _hub.write("".join(self._waiting)[:MOST_CHARACTERS])
+            _hub.write("".join(self._waiting))
             self._waiting.clear()
             self._sent = time.monotonic()
 

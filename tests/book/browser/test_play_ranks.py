@@ -110,7 +110,8 @@ def test_each_rank_may_use_100_mb(ranks: RanksPage) -> None:
 
 
 def test_more_memory_than_a_page_has_raises_an_error(ranks: RanksPage) -> None:
-    raises(ranks, "np.ones(3 << 30, np.uint8)", "MemoryError")
+    raises(ranks, "np.ones(1 << 30, np.uint8)", "MemoryError")
+    raises(ranks, "parts = []\nwhile True: parts.append(bytes(1 << 24))", "MemoryError", line=6)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,9 @@ def test_a_rank_whose_python_ends_is_replaced(ranks: RanksPage) -> None:
 
 @pytest.mark.nightly
 def test_a_rank_that_keeps_much_memory_is_replaced(ranks: RanksPage) -> None:
-    _, ended = ends(ranks, "parts = [bytes(1 << 24) for _ in range(40)]")
+    _, ended = ends(ranks, "parts = [bytes(1 << 24) for _ in range(26)]")
     assert min(ended["heaps"]) > 400 << 20
+    ranks.run("")
     assert max(ranks.run("")["heaps"]) < 200 << 20
 
 
