@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 
 from parlab_staff.answers.collected import exercises
 from parlab_staff.answers.run import Verdict
-from tests.answers.test_answers import AGAIN, TIMED, problem
+from tests.answers.test_answers import ATTEMPTS, TIMED, problem
 from tests.book.browser.ranks_page import RanksPage, ranks_page
 from tests.support.play_answers import Program, programs
 
@@ -53,7 +53,7 @@ def problems(ranks: RanksPage, key: str, chosen: list[Program]) -> list[str]:
     """Return what is wrong with verdicts in the page, in a line for each answer."""
     found = []
     for program in chosen:
-        for _ in range(AGAIN + 1 if key == TIMED else 1):
+        for _ in range(ATTEMPTS + 1 if key == TIMED else 1):
             wrong = problem(program.answer, verdict(ranks, program))
             if not wrong:
                 break
