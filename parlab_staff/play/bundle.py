@@ -17,6 +17,7 @@ ROOTS = (
     "parlab.chunks",
     "parlab.costs.collectives",
     "parlab.ledger",
+    "parlab.pipeline",
     "parlab.progress",
     "parlab.rank.world",
     "parlab.reference",
