@@ -9,10 +9,9 @@ from parlab_staff.course.definitions import reference_code
 from parlab_staff.course.references import lab_of
 
 # What the files of answers import, where the references are already defined.
-ANSWERS = '''
+ANSWERS = """
 import os, sys, types
 os.environ["PARLAB_CHECK_SEED"] = "1"
-_defined = globals()
 class Answers:
     def __init__(self, exercise):
         self.exercise, self.named = exercise, {}
@@ -29,7 +28,7 @@ class Answers:
 sys.modules["parlab_staff"] = types.ModuleType("parlab_staff")
 sys.modules["parlab_staff.answers"] = types.ModuleType("parlab_staff.answers")
 sys.modules["parlab_staff.answers"].Answers = Answers
-'''
+"""
 
 
 @dataclass(frozen=True)

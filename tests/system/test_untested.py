@@ -13,7 +13,18 @@ from parlab.runtime.paths import ROOT
 PACKAGES = ROOT / ".ci" / "packages"
 # The programs that the script itself uses. A test adds all others.
 TOOLS = ("sh", "env", "grep", "tr", "cat")
-EVERYTHING = ("make", "python3", "git", "g++", "chromium", "bwrap", "sbatch", "munge", "ssh")
+EVERYTHING = (
+    "make",
+    "python3",
+    "git",
+    "g++",
+    "node",
+    "chromium",
+    "bwrap",
+    "sbatch",
+    "munge",
+    "ssh",
+)
 UBUNTU = platform.freedesktop_os_release()["ID"] == "ubuntu"
 BROWSER = "chromium-browser" if UBUNTU else "chromium"
 
@@ -56,7 +67,7 @@ def test_root_installs_missing_packages_and_says_so(machine: Path) -> None:
     program(machine, "make")
     program(machine, "bwrap")
     printed, installed = install(machine)
-    missing = ["python3", "python3-venv", "git", "g++", BROWSER, "slurm-wlm", "munge"]
+    missing = ["python3", "python3-venv", "git", "g++", "nodejs", BROWSER, "slurm-wlm", "munge"]
     missing += ["openssh-client"]
     assert installed == [missing]
     assert f"Installing {' '.join(missing)}\n" in printed

@@ -16,7 +16,9 @@ import numpy  # noqa: F401 - stays loaded between runs
 PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
 MOST_CHARACTERS = 100_000
 FLUSH_SECONDS = 0.05
-_KEPT = set(sys.modules)  # other modules are imported again in each run, so that runs do not interact
+_KEPT = set(
+    sys.modules
+)  # other modules are imported again in each run, so that runs do not interact
 
 
 class Output(io.TextIOBase):
@@ -37,7 +39,7 @@ class Output(io.TextIOBase):
         if self._left < 0:
             self.flush()
             raise RuntimeError(
-                f"this rank printed more than {MOST_CHARACTERS:,} characters, so the page stopped it"
+                f"this rank printed more than {MOST_CHARACTERS:,} characters: the page stopped it"
             )
         if "\n" in text and time.monotonic() - self._sent > FLUSH_SECONDS:
             self.flush()
@@ -45,7 +47,7 @@ class Output(io.TextIOBase):
 
     def flush(self) -> None:
         if self._waiting:
-            _hub.write("".join(self._waiting)[: MOST_CHARACTERS])
+            _hub.write("".join(self._waiting)[:MOST_CHARACTERS])
             self._waiting.clear()
             self._sent = time.monotonic()
 
@@ -54,7 +56,7 @@ class NoInput(io.TextIOBase):
     """Standard input: ranks have none."""
 
     def readline(self, size: int | None = -1) -> str:
-        raise RuntimeError("ranks have no keyboard: put the value into the program instead of input()")
+        raise RuntimeError("ranks have no keyboard: put the value into the program")
 
     read = readline
 
