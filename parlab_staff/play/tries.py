@@ -41,9 +41,9 @@ for size in (8, 1_000, 100_000):
     seconds = ping_pong(size, 20, comm)
     if rank == 0:
         print(f"{size:>7,} bytes: {1e6 * seconds:,.0f} µs")""",
-            note="**In the browser,** a message takes hundreds of microseconds for almost any size. "
-            "Most of this is the time of Python in the browser, and the browser rounds its clock. "
-            "The check works here, but measure α and β on the lab's real ranks.",
+            note="**In the browser,** a message takes much longer than on the lab's real ranks: "
+            "Python is slower here, and a rank that waits needs time to wake up. The check works on "
+            "this page, but measure α and β in the lab.",
         ),
         "fit_alpha_beta": Try(
             """\

@@ -1,6 +1,7 @@
 """The playground of the built book in a browser, from a server that sends no special headers."""
 
 import gzip
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +10,18 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
+from parlab_staff.course.percent_source import read_lab
+from parlab_staff.course.references import SOLUTIONS
+from parlab_staff.play.build import write_playground
+from parlab_staff.play.pages import LAB, page_names
+from parlab_staff.play.tries import TRIES
 from tests.book.browser.firefox import find_firefox, firefox
 from tests.book.browser.playground import STARTED, PlainServer, Playground, plain_server
 from tests.book.browser.reader import PHONE, Reader, reader
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
+KEYS = read_lab(SOLUTIONS / f"{LAB}.py").keys
 MOST_BYTES = 10_000_000
 SENDS_FIRST = """\
     received = np.empty_like(x)
@@ -183,6 +190,59 @@ def test_code_is_kept_shared_and_reset(playground: Playground) -> None:
     page.locator("#reset").click()
     playground.open("ring_shift")
     assert "not done yet" in playground.program
+
+
+@pytest.mark.nightly
+def test_the_reference_on_each_page_passes_and_its_messages_fit_the_formula(
+    playground: Playground,
+) -> None:
+    page = playground.page
+    for key in KEYS:
+        playground.open(key)
+        page.locator("#use-reference").evaluate("(button) => button.click()")  # it is folded
+        assert "The check passed" in playground.press("check"), key
+        assert playground.press("run") == "", key
+        assert playground.text("#output").startswith("rank 0"), key
+        if TRIES[key].formula:
+            most, formula = playground.text(".counts").splitlines()[1:3]
+            assert re.findall(r"most (.+)\.", most) == re.findall(r": (.+) on 4 ranks", formula)
+        page.locator("#reset").click()
+
+
+@pytest.mark.nightly
+def test_each_example_ends_as_its_text_says(playground: Playground) -> None:
+    ends = {
+        "collectives": ("", "all-to-all"),
+        "deadlock": ("Deadlock", ""),
+        "extra_collective": ("rank 0 waits in Allreduce", "3 becomes"),
+        "message_order": ("", "from rank 3 with tag 30"),
+    }
+    assert {*ends, *KEYS} == set(page_names())
+    for name, (verdict, output) in ends.items():
+        playground.open(name)
+        ended = playground.press("run")
+        assert verdict in ended and bool(ended) == bool(verdict), name
+        assert output in playground.text("#output"), name
+
+
+@pytest.mark.nightly
+def test_in_the_student_edition_an_exercise_uses_the_readers_own_functions(
+    chromium: Browser, full_book: Path, tmp_path: Path
+) -> None:
+    write_playground(tmp_path, "student")
+    shutil.copytree(full_book / "_static", tmp_path / "_static")
+    with plain_server(tmp_path) as server, reader(chromium, server.base) as window:
+        playground = Playground(window.page, server.base)
+        playground.open("ring_all_reduce")
+        assert not window.page.locator("#use-reference").count()
+        playground.solve("    ring_reduce_scatter(x, comm)\n    ring_all_gather(x, comm)")
+        assert "exercise ring_reduce_scatter: not done yet" in playground.press("run")
+        for key, line in (("ring_reduce_scatter", "x[:] = 7"), ("ring_all_gather", "pass")):
+            playground.open(key)
+            playground.solve(f"    {line}")
+        playground.open("ring_all_reduce")
+        assert playground.press("run") == ""
+        assert playground.text("#output").splitlines()[1] == "0007  0007  0007  0007"
 
 
 @pytest.mark.nightly
