@@ -20,7 +20,6 @@ from parlab_staff.play.tries import TRIES
 
 LAB = "01_mpi"
 EXAMPLES = Path(__file__).parent / "examples"
-_CHAPTERS = {"pipeline_schedule": "05_pipeline_parallel"}  # of examples that are not from lab 01
 # Modules that a run does not need. The first takes long to import.
 _NOT_NEEDED = ("parlab.checks", "parlab.reference")
 _MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips them'
@@ -105,8 +104,7 @@ def _example_page(path: Path) -> PlayPage:
         "setup": _imports(),
         "needs": [],
     }
-    chapter = _CHAPTERS.get(path.stem, LAB)
-    return PlayPage(path.stem, title.rstrip("."), _html(text), data, chapter)
+    return PlayPage(path.stem, title.rstrip("."), _html(text), data)
 
 
 def _examples() -> list[Path]:
