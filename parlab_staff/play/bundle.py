@@ -17,7 +17,6 @@ ROOTS = (
     "parlab.chunks",
     "parlab.costs.collectives",
     "parlab.ledger",
-    "parlab.pipeline",
     "parlab.progress",
     "parlab.rank.world",
     "parlab.reference",
