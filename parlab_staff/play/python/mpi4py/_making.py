@@ -6,8 +6,10 @@ from typing import Any
 import _hub
 from mpi4py._collectives import Collectives
 from mpi4py._comm import Messages
+from mpi4py._exchange import plans
 from mpi4py._groups import Group, Shared
 from mpi4py._identity import handle_of
+from mpi4py._operations import wait
 from mpi4py._values import ERR_ARG, ERR_DIMS, ERR_RANK, PROC_NULL, UNDEFINED, Exception
 
 
@@ -24,8 +26,8 @@ class Comm(Collectives):
     """A communicator."""
 
     def _agree(self, own: Any) -> list[Any]:
-        """Return the values of all ranks. Subclasses that record `allgather` do not see this call."""
-        return Collectives.allgather(self, own)
+        """Return the values of all ranks, for a call that the page shows as `Split`."""
+        return wait(plans["allgather"](self, "Split", own)).value
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
         if color < 0 and color != UNDEFINED:
