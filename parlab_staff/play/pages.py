@@ -104,11 +104,11 @@ def _example_page(path: Path) -> PlayPage:
         "setup": _imports(),
         "needs": [],
     }
-    return PlayPage(path.stem, title.rstrip("."), _html(text), data)
+    return PlayPage(path.stem, title.rstrip("."), _html(text), data, chapter=path.parent.name)
 
 
 def _examples() -> list[Path]:
-    return sorted(EXAMPLES.glob("*.py"))
+    return sorted(EXAMPLES.glob("*/*.py"))
 
 
 def _code(exercise: Exercise) -> str:

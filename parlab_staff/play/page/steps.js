@@ -43,6 +43,21 @@ export class Steps {
     return partner ? Math.min(Math.max(event.t0, partner.t0), event.t1) : event.t0;
   }
 
+  // The times in which a rank is in no blocking call, between its first call and its last one:
+  // {rank, from, to}. A call that returns at once does not hold its rank.
+  between() {
+    return Array.from({ length: this.size }, (_, rank) => {
+      const calls = this.events.filter((event) => event.rank === rank && !/^i(?!probe)/i.test(event.api));
+      const gaps = [];
+      let until = Infinity;
+      for (const call of calls) {
+        if (call.t0 > until) gaps.push({ rank, from: until, to: call.t0 });
+        until = Math.max(until === Infinity ? 0 : until, this.end(call));
+      }
+      return gaps;
+    }).flat();
+  }
+
   // What each rank does just after moment number `index`, and which messages are on their way.
   at(index) {
     const now = this.moments[index];
