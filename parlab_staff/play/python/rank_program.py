@@ -13,6 +13,12 @@ from typing import Any
 import _hub
 import numpy  # noqa: F401 - stays loaded between runs
 
+# How a rank has ended, by its error. Modules are new in each run, so the classes have only names.
+_KINDS = {
+    "mpi4py._values.Deadlock": "stuck",
+    "builtins.KeyboardInterrupt": "interrupted",
+    "parlab.checks.base.verdict.CheckFailed": "failed",
+}
 PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
 MOST_CHARACTERS = 100_000
 FLUSH_SECONDS = 0.05
@@ -34,8 +40,8 @@ class Output(io.TextIOBase):
     def write(self, text: str) -> int:
         if self._left < 0:
             return len(text)  # of a program that continues after the error
+        self._waiting.append(text[: self._left])
         self._left -= len(text)
-        self._waiting.append(text)
         if self._left < 0:
             self.flush()
             raise RuntimeError(
@@ -47,7 +53,7 @@ class Output(io.TextIOBase):
 
     def flush(self) -> None:
         if self._waiting:
-            _hub.write("".join(self._waiting)[:MOST_CHARACTERS])
+            _hub.write("".join(self._waiting))
             self._waiting.clear()
             self._sent = time.monotonic()
 
@@ -112,8 +118,7 @@ def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
 
 def _described(error: BaseException) -> dict[str, Any]:
     """Return how a program ended that did not return."""
-    kinds = {"Deadlock": "stuck", "KeyboardInterrupt": "interrupted", "CheckFailed": "failed"}
-    kind = kinds.get(type(error).__name__, "raised")
+    kind = _KINDS.get(f"{type(error).__module__}.{type(error).__name__}", "raised")
     line = _line_of(error.__traceback__)
     text = f"{type(error).__name__}: {error}" if kind == "raised" else str(error)
     if isinstance(error, SyntaxError) and error.filename == PROGRAM:

@@ -2,6 +2,7 @@
 import { Hub, RECEIVE, SEND } from "./hub.js";
 
 const MOST_EVENTS = 5000; // more than a picture can show
+const MOST_MEMORY = 512 << 20; // bytes of a rank; more raises MemoryError
 let hub, rank, runProgram, events = [], begun = 0;
 const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
 const now = () => performance.timeOrigin + performance.now(); // the same clock on all ranks
@@ -41,6 +42,13 @@ const bridge = {
   event: (api, kind, peer, bytes, tag, t0, line, order) => {
     if (events.length < MOST_EVENTS) events.push({ rank, api, kind, peer, bytes, tag, t0, t1: now(), line, order });
   },
+};
+
+// A program that takes all memory would end the page, or slow down the reader's machine.
+const grow = WebAssembly.Memory.prototype.grow;
+WebAssembly.Memory.prototype.grow = function (pages) {
+  if (this.buffer.byteLength + 65536 * pages > MOST_MEMORY) throw new RangeError("too much memory");
+  return grow.call(this, pages);
 };
 
 /** Start Python. The page has compiled it once for all ranks: `module`. */
@@ -91,9 +99,10 @@ function run({ code, setup, check, begun: runBegun }) {
   hub.begin();
   try {
     result = JSON.parse(runProgram(code, setup, check, rank, hub.size));
-  } catch (error) { // Python itself has ended, as after exhausting the memory
-    broken = true;
-    result = { kind: "raised", error: String(error.message ?? error).trim().split("\n").at(-1), line: 0, text: "" };
+  } catch (error) { // a second interrupt, or the end of Python itself
+    broken = error.type !== "KeyboardInterrupt";
+    result = broken ? { kind: "raised", error: String(error.message ?? error).trim().split("\n").at(-1), line: 0, text: "" }
+      : { kind: "interrupted", error: "", line: 0, text: "" };
   }
   hub.end();
   say({ done: result, events, heap: self.heap(), broken });

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 
 from parlab_staff.answers.collected import exercises
 from parlab_staff.answers.run import Verdict
-from tests.answers.test_answers import AGAIN, TIMED, problem
+from tests.answers.test_answers import ATTEMPTS, TIMED, problem
 from tests.book.browser.ranks_page import RanksPage, ranks_page
 from tests.support.play_answers import Program, programs
 
@@ -53,7 +53,7 @@ def problems(ranks: RanksPage, key: str, chosen: list[Program]) -> list[str]:
     """Return what is wrong with verdicts in the page, in a line for each answer."""
     found = []
     for program in chosen:
-        for _ in range(AGAIN + 1 if key == TIMED else 1):
+        for _ in range(ATTEMPTS + 1 if key == TIMED else 1):
             wrong = problem(program.answer, verdict(ranks, program))
             if not wrong:
                 break
@@ -110,7 +110,8 @@ def test_each_rank_may_use_100_mb(ranks: RanksPage) -> None:
 
 
 def test_more_memory_than_a_page_has_raises_an_error(ranks: RanksPage) -> None:
-    raises(ranks, "np.ones(3 << 30, np.uint8)", "MemoryError")
+    raises(ranks, "np.ones(1 << 30, np.uint8)", "MemoryError")
+    raises(ranks, "parts = []\nwhile True: parts.append(bytes(1 << 24))", "MemoryError", line=6)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,9 @@ def test_a_rank_whose_python_ends_is_replaced(ranks: RanksPage) -> None:
 
 @pytest.mark.nightly
 def test_a_rank_that_keeps_much_memory_is_replaced(ranks: RanksPage) -> None:
-    _, ended = ends(ranks, "parts = [bytes(1 << 24) for _ in range(40)]")
+    _, ended = ends(ranks, "parts = [bytes(1 << 24) for _ in range(26)]")
     assert min(ended["heaps"]) > 400 << 20
+    ranks.run("")
     assert max(ranks.run("")["heaps"]) < 200 << 20
 
 
