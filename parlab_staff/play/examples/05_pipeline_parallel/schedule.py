@@ -5,14 +5,16 @@ order in which it does them. `F2` is the forward pass of micro-batch 2, and `B2`
 pass. The code below the lists runs any schedule: it receives what an action needs, computes, and
 sends the result. Here, a computation only takes time.
 
-Run the program, and show the picture to scale. Then change the lists:
+**Predict** how long rank 0 takes. Run the program, and show the picture to scale. Then change it,
+one step after the other:
 
-- Let rank 3 begin with `F0 B0 F1 B1`. **Predict** first which ranks become idle.
-- Write 1F1B: rank 3 alternates, rank 2 does one more forward pass first, and so on. The blocking
-  `Send` makes it wait forever. Find the circle of ranks.
-- Replace the last line of `run` by
-  `requests.append(comm.Isend(data, dest=dest, tag=tag))`. Now 1F1B ends.
-- Let rank 1 run `B0` before `F1`, while rank 2 runs `F0 F1 B0`. Does `Isend` help here?
+- Let rank 3 begin with `F0 B0 F1 B1`. The blocking `Send` makes the ranks wait forever. Find the
+  circle of ranks.
+- Replace the last line of `run` by `requests.append(comm.Isend(data, dest=dest, tag=tag))`. Now the
+  same lists end.
+- Write 1F1B: rank 3 alternates `F` and `B` from the beginning, rank 2 does one more `F` first, and
+  so on. Does rank 0 take less time than before? What does 1F1B save?
+- Let rank 1 run `B0` before `F1`, while rank 2 runs `F0 F1 B0`. Why does `Isend` not help here?
 """
 
 SCHEDULE = [
