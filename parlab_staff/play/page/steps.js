@@ -6,6 +6,8 @@
 
 export const isSend = (event) => event.kind === "send";
 export const isCollective = (event) => event.kind === "collective";
+// Isend, irecv, and so on return at once, and are noted as ended when their rank makes a later call.
+const returnsAtOnce = (event) => /^i(?!probe)/i.test(event.api);
 export const neverEnds = (event) => event.order < 0;
 
 export class Steps {
@@ -28,7 +30,9 @@ export class Steps {
   }
 
   end(event) {
-    return neverEnds(event) ? this.last : event.t1;
+    if (neverEnds(event)) return this.last;
+    const partner = returnsAtOnce(event) && this.partner(event);
+    return partner ? Math.min(event.t1, Math.max(event.t0, partner.t1)) : event.t1;
   }
 
   partner(event) {
@@ -47,7 +51,7 @@ export class Steps {
   // {rank, from, to}. A call that returns at once does not hold its rank.
   between() {
     return Array.from({ length: this.size }, (_, rank) => {
-      const calls = this.events.filter((event) => event.rank === rank && !/^i(?!probe)/i.test(event.api));
+      const calls = this.events.filter((event) => event.rank === rank && !returnsAtOnce(event));
       const gaps = [];
       let until = Infinity;
       for (const call of calls) {
