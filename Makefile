@@ -18,7 +18,7 @@ quick: setup ## the style and the unit tests, in a minute and a half
 	@$(BIN)/python -m pytest $(IN_PARALLEL) -m "not nightly" tests/unit $(ARGS)
 
 define tested
-.ci/packages
+.ci/packages $(1)
 $(MAKE) --no-print-directory setup
 $(style)
 $(BIN)/python -m $(2) $(IN_PARALLEL) $(3) $(ARGS) || { echo "make $(1): what failed is listed" \

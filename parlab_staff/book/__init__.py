@@ -12,6 +12,7 @@ from pathlib import Path
 
 from parlab.runtime.paths import ROOT
 from parlab_staff.book.source import EDITIONS, stage
+from parlab_staff.play.build import write_playground
 
 # -n: every reference must resolve. -W: a warning fails the build; --keep-going lets it report all.
 _OPTIONS = ["-n", "-W", "--keep-going"]
@@ -37,6 +38,7 @@ def build(edition: str = "full", output: Path | None = None) -> int:
         return code
     built = work / "_build" / "html"
     _offer_original_notebooks(built)
+    write_playground(built, edition)
     _replace(built, output)
     print(f"The {edition} edition is built: open {_shown(output / 'index.html')} in a browser.")
     return 0

@@ -5,17 +5,32 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from plotly.offline import get_plotlyjs
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxRole
 
 from parlab_staff.book.figures import FIGURE_CLASS
 from parlab_staff.book.lexer import RankCellLexer
 from parlab_staff.book.notebooks import LEXER
+from parlab_staff.play.pages import page_names
 
 # SVG output draws its glyphs from this one file: no web fonts, which some browsers refuse to load
 # from a folder on disk. "full" holds all TeX extensions, so that none is fetched later.
 MATHJAX = "mathjax/tex-svg-full.js"
 PLOTLY = "plotly.min.js"
+
+
+class PlayRole(SphinxRole):
+    """{play}`name`: a link to a page of the playground, which is written after the book."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        if self.text not in page_names():
+            known = ", ".join(page_names())
+            text = f"the playground has no page {self.text!r}; it has: {known}"
+            return [], [self.inliner.reporter.warning(text, line=self.lineno)]
+        address = "../" * self.env.docname.count("/") + f"play/{self.text}.html"
+        return [nodes.reference("", "Run it here", refuri=address, classes=["run-here"])], []
 
 
 def _write_scripts(app: Sphinx) -> None:
@@ -36,6 +51,7 @@ def _load_plotly(
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx when it loads the extensions named in `_config.yml`."""
     app.add_lexer(LEXER, RankCellLexer)
+    app.add_role("play", PlayRole())
     app.connect("builder-inited", _write_scripts)
     app.connect("html-page-context", _load_plotly)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from parlab_staff.play.pages import LAB
+
 # The name under which extension.py registers RankCellLexer.
 LEXER = "ipython-ranks"
 
@@ -23,7 +25,22 @@ _FENCE = re.compile(r"\s*(```|~~~|:::)")
 
 def lab_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:
     """Return a lab's notebook as a page of the book; `page` is its file's name without suffix."""
-    return _page(notebook, _BEFORE_LAB.format(page=page))
+    made = _page(notebook, _BEFORE_LAB.format(page=page))
+    if page == LAB:
+        made["cells"] = [one for cell in made["cells"] for one in _with_link(cell)]
+    return made
+
+
+def _with_link(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an exercise's cell after a link to the playground, and any other cell alone."""
+    if "exercise" not in cell["metadata"].get("tags", []):
+        return [cell]
+    key = cell["metadata"]["exercise"]
+    text = (
+        f"{{play}}`{key}`: you can also do this exercise in your browser, without an installation."
+    )
+    link = {"cell_type": "markdown", "id": f"play-{key}", "metadata": {}, "source": text}
+    return [link, cell]
 
 
 def solutions_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:

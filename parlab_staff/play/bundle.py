@@ -1,4 +1,4 @@
-"""Collects the Python files that ranks in a page need: mpi4py's interface, the checks, the seams."""
+"""Collects the Python files that ranks in a page need: mpi4py, the checks, and the seams."""
 
 import ast
 import hashlib

@@ -1,5 +1,6 @@
 """Writes Python for WebAssembly, which the ranks in a page load, from the vendored files."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -10,13 +11,8 @@ from parlab_staff.play.vendor.fetch import FOLDER, VERSION, numpy_entry, pyodide
 _AS_THEY_ARE = ("pyodide.mjs", "pyodide.asm.js", "python_stdlib.zip")
 
 
-def write_pyodide(folder: Path) -> str:
-    """Write Python and NumPy into a new folder in `folder`, and return the name of that folder.
-
-    The name contains the version and a hash of the files. Python itself is compressed there,
-    because some servers do not compress it. The name of this file does not end in .gz, because
-    other servers state that files with this ending are compressed.
-    """
+@functools.cache
+def _files() -> dict[str, bytes]:
     verify()
     entry = numpy_entry() | {"depends": []}
     lock = json.loads(pyodide_file("pyodide-lock.json"))
@@ -25,6 +21,17 @@ def write_pyodide(folder: Path) -> str:
     files["pyodide.asm.wasm.packed"] = gzip.compress(pyodide_file("pyodide.asm.wasm"), 9, mtime=0)
     files["pyodide-lock.json"] = json.dumps(lock, sort_keys=True).encode()
     files[entry["file_name"]] = (FOLDER / entry["file_name"]).read_bytes()
+    return files
+
+
+def write_pyodide(folder: Path) -> str:
+    """Write Python and NumPy into a new folder in `folder`, and return the name of that folder.
+
+    The name contains the version and a hash of the files. Python itself is compressed there,
+    because some servers do not compress it. The name of this file does not end in .gz, because
+    other servers state that files with this ending are compressed.
+    """
+    files = _files()
     whole = hashlib.sha256()
     for name in sorted(files):
         whole.update(name.encode() + hashlib.sha256(files[name]).digest())

@@ -13,7 +13,18 @@ from parlab.runtime.paths import ROOT
 PACKAGES = ROOT / ".ci" / "packages"
 # The programs that the script itself uses. A test adds all others.
 TOOLS = ("sh", "env", "grep", "tr", "cat")
-EVERYTHING = ("make", "python3", "git", "g++", "chromium", "bwrap", "sbatch", "munge", "ssh")
+EVERYTHING = (
+    "make",
+    "python3",
+    "git",
+    "g++",
+    "node",
+    "chromium",
+    "bwrap",
+    "sbatch",
+    "munge",
+    "ssh",
+)
 UBUNTU = platform.freedesktop_os_release()["ID"] == "ubuntu"
 BROWSER = "chromium-browser" if UBUNTU else "chromium"
 
@@ -35,11 +46,11 @@ def program(folder: Path, name: str, code: str = "exit 0") -> None:
     path.chmod(0o755)
 
 
-def install(machine: Path) -> tuple[str, list[list[str]]]:
+def install(machine: Path, *target: str) -> tuple[str, list[list[str]]]:
     """Return the output of `.ci/packages`, and the packages of each `apt-get install`."""
     notes = machine / "notes"
     ran = subprocess.run(
-        [PACKAGES],
+        [PACKAGES, *target],
         env={"PATH": str(machine), "NOTES": str(notes)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,7 +67,7 @@ def test_root_installs_missing_packages_and_says_so(machine: Path) -> None:
     program(machine, "make")
     program(machine, "bwrap")
     printed, installed = install(machine)
-    missing = ["python3", "python3-venv", "git", "g++", BROWSER, "slurm-wlm", "munge"]
+    missing = ["python3", "python3-venv", "git", "g++", "nodejs", BROWSER, "slurm-wlm", "munge"]
     missing += ["openssh-client"]
     assert installed == [missing]
     assert f"Installing {' '.join(missing)}\n" in printed
@@ -66,6 +77,13 @@ def test_nothing_is_installed_if_nothing_is_missing(machine: Path) -> None:
     for name in EVERYTHING:
         program(machine, name)
     assert install(machine) == ("", [])
+
+
+def test_firefox_is_installed_only_for_all_tests(machine: Path) -> None:
+    for name in EVERYTHING:
+        program(machine, name)
+    assert install(machine, "test") == ("", [])
+    assert install(machine, "test-all")[1] == [["firefox" if UBUNTU else "firefox-esr"]]
 
 
 def test_a_browser_that_does_not_start_is_missing(machine: Path) -> None:

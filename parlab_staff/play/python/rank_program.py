@@ -13,10 +13,18 @@ from typing import Any
 import _hub
 import numpy  # noqa: F401 - stays loaded between runs
 
+# How a rank has ended, by its error. Modules are new in each run, so the classes have only names.
+_KINDS = {
+    "mpi4py._values.Deadlock": "stuck",
+    "builtins.KeyboardInterrupt": "interrupted",
+    "parlab.checks.base.verdict.CheckFailed": "failed",
+}
 PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
 MOST_CHARACTERS = 100_000
 FLUSH_SECONDS = 0.05
-_KEPT = set(sys.modules)  # other modules are imported again in each run, so that runs do not interact
+_KEPT = set(
+    sys.modules
+)  # other modules are imported again in each run, so that runs do not interact
 
 
 class Output(io.TextIOBase):
@@ -32,12 +40,12 @@ class Output(io.TextIOBase):
     def write(self, text: str) -> int:
         if self._left < 0:
             return len(text)  # of a program that continues after the error
+        self._waiting.append(text[: self._left])
         self._left -= len(text)
-        self._waiting.append(text)
         if self._left < 0:
             self.flush()
             raise RuntimeError(
-                f"this rank printed more than {MOST_CHARACTERS:,} characters, so the page stopped it"
+                f"this rank printed more than {MOST_CHARACTERS:,} characters: the page stopped it"
             )
         if "\n" in text and time.monotonic() - self._sent > FLUSH_SECONDS:
             self.flush()
@@ -45,7 +53,7 @@ class Output(io.TextIOBase):
 
     def flush(self) -> None:
         if self._waiting:
-            _hub.write("".join(self._waiting)[: MOST_CHARACTERS])
+            _hub.write("".join(self._waiting))
             self._waiting.clear()
             self._sent = time.monotonic()
 
@@ -54,7 +62,7 @@ class NoInput(io.TextIOBase):
     """Standard input: ranks have none."""
 
     def readline(self, size: int | None = -1) -> str:
-        raise RuntimeError("ranks have no keyboard: put the value into the program instead of input()")
+        raise RuntimeError("ranks have no keyboard: put the value into the program")
 
     read = readline
 
@@ -110,8 +118,7 @@ def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
 
 def _described(error: BaseException) -> dict[str, Any]:
     """Return how a program ended that did not return."""
-    kinds = {"Deadlock": "stuck", "KeyboardInterrupt": "interrupted", "CheckFailed": "failed"}
-    kind = kinds.get(type(error).__name__, "raised")
+    kind = _KINDS.get(f"{type(error).__module__}.{type(error).__name__}", "raised")
     line = _line_of(error.__traceback__)
     text = f"{type(error).__name__}: {error}" if kind == "raised" else str(error)
     if isinstance(error, SyntaxError) and error.filename == PROGRAM:

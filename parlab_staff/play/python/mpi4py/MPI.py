@@ -6,9 +6,9 @@ from typing import Any
 
 import _hub
 import mpi4py._values as _values
-from mpi4py._comm import handle_of as _handle_of
 from mpi4py._groups import Group
 from mpi4py._groups import Shared as _Shared
+from mpi4py._identity import handle_of as _handle_of
 from mpi4py._making import (  # noqa: F401 - names of the interface
     Cartcomm,
     Comm,
@@ -16,15 +16,8 @@ from mpi4py._making import (  # noqa: F401 - names of the interface
     Intracomm,
     Topocomm,
 )
-from mpi4py._requests import (  # noqa: F401
-    MESSAGE_NO_PROC,
-    MESSAGE_NULL,
-    REQUEST_NULL,
-    Grequest,
-    Message,
-    Prequest,
-    Request,
-)
+from mpi4py._matched import MESSAGE_NO_PROC, MESSAGE_NULL, Message  # noqa: F401
+from mpi4py._requests import REQUEST_NULL, Grequest, Prequest, Request  # noqa: F401
 from mpi4py._values import *  # noqa: F403
 from mpi4py._values import OPS as _OPS
 from mpi4py._values import TYPES as _TYPES

@@ -32,7 +32,8 @@ class Buffer:
         count, left = divmod(self.bytes.size, number * self.dtype.itemsize)
         if left:
             raise ValueError(
-                f"message: buffer length {self.elements.size} is not multiple of required block size {number}"
+                f"message: buffer length {self.elements.size} is not multiple of "
+                f"required block size {number}"
             )
         return [self.part(i * count, count) for i in range(number)]
 

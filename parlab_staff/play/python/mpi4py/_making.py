@@ -5,8 +5,9 @@ from typing import Any
 
 import _hub
 from mpi4py._collectives import Collectives
-from mpi4py._comm import Messages, handle_of
+from mpi4py._comm import Messages
 from mpi4py._groups import Group, Shared
+from mpi4py._identity import handle_of
 from mpi4py._values import ERR_ARG, ERR_DIMS, ERR_RANK, PROC_NULL, UNDEFINED, Exception
 
 

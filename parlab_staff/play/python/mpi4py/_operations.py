@@ -78,10 +78,10 @@ class Operation:
         raise NotImplementedError
 
     def note(self) -> None:
-        """Add this call to the page's picture."""
-        _hub.event(
-            self.api, self.kind, self.peer, self.bytes, self.tag, self.start, self.line, self.order
-        )
+        """Add this call to the page's picture, if it is the reader's and not the check's own."""
+        if self.line:
+            peer, size = self.peer, self.bytes
+            _hub.event(self.api, self.kind, peer, size, self.tag, self.start, self.line, self.order)
 
     def cancel(self) -> None:
         if not self.completed and all([_hub.cancel(slot) for slot in self.slots]):

@@ -116,16 +116,33 @@ class Datatype:
         raise RuntimeError(f"MPI.Datatype.{name} is not part of mpi4py in this page")
 
 
+# The names of the types of each code. A `LONG` has 64 bits, as on Linux.
 _TYPES = {
-    "BYTE": "B", "CHAR": "b", "SIGNED_CHAR": "b", "UNSIGNED_CHAR": "B", "BOOL": "?", "C_BOOL": "?", "CXX_BOOL": "?",
-    "SHORT": "h", "UNSIGNED_SHORT": "H", "INT": "i", "UNSIGNED": "I", "UNSIGNED_INT": "I",
-    "LONG": "q", "UNSIGNED_LONG": "Q", "LONG_LONG": "q", "UNSIGNED_LONG_LONG": "Q", "AINT": "q", "COUNT": "q",
-    "INT8_T": "i1", "INT16_T": "i2", "INT32_T": "i4", "INT64_T": "i8",
-    "UINT8_T": "u1", "UINT16_T": "u2", "UINT32_T": "u4", "UINT64_T": "u8",
-    "FLOAT": "f", "DOUBLE": "d", "COMPLEX": "F", "DOUBLE_COMPLEX": "D",
-    "C_FLOAT_COMPLEX": "F", "C_DOUBLE_COMPLEX": "D", "INTEGER": "i4", "REAL": "f", "DOUBLE_PRECISION": "d",
-}  # fmt: skip
-TYPES = {name: Datatype(code, f"MPI_{name}") for name, code in _TYPES.items()}
+    "B": "BYTE UNSIGNED_CHAR",
+    "b": "CHAR SIGNED_CHAR",
+    "?": "BOOL C_BOOL CXX_BOOL",
+    "h": "SHORT",
+    "H": "UNSIGNED_SHORT",
+    "i": "INT",
+    "I": "UNSIGNED UNSIGNED_INT",
+    "q": "LONG LONG_LONG AINT COUNT",
+    "Q": "UNSIGNED_LONG UNSIGNED_LONG_LONG",
+    "i1": "INT8_T",
+    "i2": "INT16_T",
+    "i4": "INT32_T INTEGER",
+    "i8": "INT64_T",
+    "u1": "UINT8_T",
+    "u2": "UINT16_T",
+    "u4": "UINT32_T",
+    "u8": "UINT64_T",
+    "f": "FLOAT REAL",
+    "d": "DOUBLE DOUBLE_PRECISION",
+    "F": "COMPLEX C_FLOAT_COMPLEX",
+    "D": "DOUBLE_COMPLEX C_DOUBLE_COMPLEX",
+}
+TYPES = {
+    name: Datatype(code, f"MPI_{name}") for code, names in _TYPES.items() for name in names.split()
+}
 
 
 class Op:

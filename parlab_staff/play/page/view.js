@@ -1,0 +1,118 @@
+// What the page shows of a run below the editor: picture, steps, counts, and table.
+import { h, plural } from "./dom.js";
+import { Picture } from "./picture.js";
+import { Steps, other } from "./steps.js";
+import { counts, table } from "./table.js";
+
+export class View {
+  // `showRanks(places, scroll)` shows ranks at their lines in the editor.
+  constructor(parent, showRanks) {
+    this.parent = parent;
+    this.showRanks = showRanks;
+    this.inTime = false;
+  }
+
+  clear() {
+    this.parent.hidden = true;
+    this.parent.replaceChildren();
+    this.showRanks(new Map());
+  }
+
+  show(events, size, page, original) {
+    this.clear();
+    this.steps = new Steps(events, size);
+    const calls = this.steps.events;
+    if (!calls.length) return;
+    this.index = null;
+    this.figure = h("div", {
+      class: "scroll",
+      tabindex: 0,
+      role: "region",
+      "aria-label": "Picture of the messages",
+    });
+    this.step = h("div", { class: "step", role: "status", "aria-live": "polite" });
+    this.parent.append(
+      h("h2", {}, "Messages in time"),
+      legend(),
+      this.figure,
+      this.controls(),
+      this.step,
+      counts(calls, size, page, original),
+      table(calls),
+    );
+    this.parent.hidden = false;
+    this.draw();
+  }
+
+  controls() {
+    const button = (text, action) => h("button", { type: "button", onclick: action }, text);
+    const time = h("input", {
+      type: "checkbox",
+      onchange: (event) => {
+        this.inTime = event.target.checked;
+        this.draw();
+      },
+    });
+    time.checked = this.inTime;
+    return h(
+      "div",
+      { class: "controls", role: "group", "aria-label": "Step through the run" },
+      button("First", () => this.go(0)),
+      button("Back", () => this.go((this.index ?? 0) - 1)),
+      button("Next", () => this.go((this.index ?? -1) + 1)),
+      button("Last", () => this.go(this.steps.moments.length - 1)),
+      h("label", {}, time, " to scale, in milliseconds"),
+    );
+  }
+
+  draw() {
+    this.picture = new Picture(this.steps, this.inTime);
+    this.figure.replaceChildren(this.picture.root);
+    if (this.index !== null) this.picture.point(this.steps.moments[this.index]);
+  }
+
+  go(index) {
+    this.index = Math.max(0, Math.min(index, this.steps.moments.length - 1));
+    const state = this.steps.at(this.index);
+    this.picture.point(state.now);
+    this.picture.cursor.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone, it is outside
+    const places = new Map();
+    for (const { rank, line } of state.ranks) if (line) places.set(line, [...(places.get(line) ?? []), rank]);
+    this.showRanks(places, true);
+    this.step.replaceChildren(
+      h("p", {}, `Step ${this.index + 1} of ${this.steps.moments.length}.`),
+      h(
+        "ul",
+        {},
+        state.ranks.map((one) => h("li", {}, place(one))),
+      ),
+      h("p", {}, flight(state.inFlight)),
+    );
+  }
+}
+
+function place({ rank, calls, line, before }) {
+  if (!before) return `rank ${rank} has not made its first call`;
+  if (!calls.length) return `rank ${rank} has left ${before.api} in line ${line}`;
+  const names = calls.map((call) => `${call.api} ${other(call)}`);
+  return `rank ${rank} is in ${names.join(" and in ")}, line ${line}`;
+}
+
+function flight(messages) {
+  if (!messages.length) return "No message is in flight.";
+  const each = messages.map((send) => `${send.rank} → ${send.peer} (${plural(send.bytes, "byte")})`);
+  return `${plural(messages.length, "message")} in flight: ${each.join(", ")}`;
+}
+
+function legend() {
+  const entry = (kind, text) => h("li", {}, h("span", { class: `key ${kind}`, "aria-hidden": "true" }), text);
+  return h(
+    "ul",
+    { class: "legend" },
+    entry("compute", "runs other code"),
+    entry("idle", "waits for the other rank"),
+    entry("communication", "communicates"),
+    entry("forever", "waits forever"),
+    h("li", {}, "Sends are above a rank’s line, receives are below it, and collectives are on both sides."),
+  );
+}

@@ -1,0 +1,172 @@
+"""What each page of the playground contains, from a lab's source and from `examples/`."""
+
+import ast
+import functools
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+from parlab.runtime.notebook import Cell
+from parlab.runtime.source_code import names_in
+from parlab_staff.course.lab import Exercise, Lab
+from parlab_staff.course.percent_source import read_lab
+from parlab_staff.course.references import SOLUTIONS
+from parlab_staff.course.solution_regions import stubbed, without_markers
+from parlab_staff.play.tries import TRIES
+
+LAB = "01_mpi"
+EXAMPLES = Path(__file__).parent / "examples"
+# Modules that a run does not need. The first takes long to import.
+_NOT_NEEDED = ("parlab.checks", "parlab.reference")
+_MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips them'
+
+
+@dataclass(frozen=True)
+class PlayPage:
+    """One page. `data` is what its scripts read; `text` is HTML."""
+
+    name: str
+    title: str
+    text: str
+    data: dict[str, Any] = field(repr=False)
+    chapter: str = LAB
+    reference: str = ""
+
+    @property
+    def is_exercise(self) -> bool:
+        return bool(self.data.get("check"))
+
+    @property
+    def has_math(self) -> bool:
+        return 'class="math' in self.text
+
+
+def page_names() -> list[str]:
+    """Return the names of all pages: the keys of the lab's exercises, and the examples."""
+    return [*_lab().keys, *(path.stem for path in _examples())]
+
+
+def play_pages(edition: str) -> list[PlayPage]:
+    """Return the pages of an edition. Those of the student edition contain no solution."""
+    lab = _lab()
+    exercises = [_exercise_page(lab, exercise, edition) for exercise in lab.exercises]
+    return [*exercises, *map(_example_page, _examples())]
+
+
+def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
+    key = exercise.key
+    title, text = _text_before(lab, exercise.cell)
+    attempt = TRIES[key]
+    body = "\n".join(f"    {line}" if line else "" for line in attempt.code.splitlines())
+    solution = without_markers(_code(exercise))
+    ending = f"\n\n\n{_MAIN}\n{body}\n"
+    needed = [one for one in lab.exercises if one.key in _names(exercise.cell) - {key}]
+    data = {
+        "name": key,
+        "check": f"from parlab.checks import {lab.topic} as check\n{_check(exercise)}",
+        "program": stubbed(_code(exercise), key) + ending,
+        "setup": _imports(),
+        "needs": [
+            {
+                "name": one.key,
+                "code": without_markers(_code(one)) if edition == "full" else None,
+                "stub": stubbed(_code(one), one.key),
+            }
+            for one in needed
+        ],
+        "formula": attempt.formula,
+        "costs": attempt.costs(),
+    }
+    reference = ""
+    if edition == "full":
+        reference = solution
+        data["reference"] = solution + ending
+    return PlayPage(key, title, _html(f"{text}\n\n{attempt.note}"), data, reference=reference)
+
+
+def _example_page(path: Path) -> PlayPage:
+    """Read an example: its docstring is the text of the page, and its first line is the title."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    documentation = ast.get_docstring(tree)
+    if not documentation:
+        raise ValueError(f"{path.name}: an example begins with a docstring, the page's text")
+    title, _, text = documentation.partition("\n")
+    below = source.splitlines()[tree.body[0].end_lineno :]
+    program = "\n".join(below).strip() + "\n"
+    data = {
+        "name": path.stem,
+        "program": program,
+        "setup": _imports(),
+        "needs": [],
+    }
+    return PlayPage(path.stem, title.rstrip("."), _html(text), data, chapter=path.parent.name)
+
+
+def _examples() -> list[Path]:
+    return sorted(EXAMPLES.glob("*/*.py"))
+
+
+def _code(exercise: Exercise) -> str:
+    """Return the exercise's cell without its magic."""
+    return exercise.cell.code.removeprefix("# %%px\n").strip()
+
+
+def _names(cell: Cell) -> set[str]:
+    return names_in(ast.parse(cell.code), ast.Load)
+
+
+def _check(exercise: Exercise) -> str:
+    """Return the lines of the check cells without their magics."""
+    lines = (line for cell in exercise.checks for line in cell.source.splitlines())
+    return "\n".join(line for line in lines if not line.startswith("%"))
+
+
+@functools.cache
+def _lab() -> Lab:
+    return read_lab(SOLUTIONS / f"{LAB}.py")
+
+
+@functools.cache
+def _imports() -> str:
+    """Return the imports of the lab's first cell for ranks, except those that no run needs."""
+    first = next(cell for cell in _lab().cells if "from mpi4py" in cell.source)
+    kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
+    return "\n".join(map(ast.unparse, kept))
+
+
+def _is_unneeded(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and (statement.module or "") in _NOT_NEEDED
+
+
+def _text_before(lab: Lab, cell: Cell) -> tuple[str, str]:
+    """Return the title and the text of an exercise: what the lab has above its cell.
+
+    If the text's own cell has no heading, the title is that of the section, and answers to earlier
+    questions at the beginning are left out.
+    """
+    above = [one for one in lab.cells[: lab.cells.index(cell)] if one.kind == "markdown"]
+    text = above[-1].source
+    found = list(re.finditer(r"^## (.+)$", text, re.MULTILINE))
+    if found:
+        return found[-1][1], text[found[-1].end() :].strip()
+    headings = [re.findall(r"^## (.+)$", one.source, re.MULTILINE) for one in above]
+    title = next(titles[-1] for titles in reversed(headings) if titles)
+    return title, re.sub(r"\A\s*<details>.*?</details>", "", text, flags=re.DOTALL).strip()
+
+
+def _html(text: str) -> str:
+    """Return Markdown as HTML. MathJax finds formulas in its own delimiters."""
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+    markdown.use(dollarmath_plugin, renderer=_formula)
+    html = markdown.render(re.sub(r"\.\./(book|labs)/(\w+)\.(md|ipynb)", r"../\1/\2.html", text))
+    return html.replace("<pre>", '<pre tabindex="0">')  # a reader without a mouse can scroll it
+
+
+def _formula(content: str, options: dict[str, Any]) -> str:
+    escaped = content.replace("&", "&amp;").replace("<", "&lt;")
+    return f"\\[{escaped}\\]" if options["display_mode"] else f"\\({escaped}\\)"

@@ -1,0 +1,220 @@
+"""Ranks in a page: kept answers get the verdicts of MPI, and bad programs have a clear end.
+
+All tests share one page with four ranks. Each test also shows that the one before left the ranks
+usable.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from parlab_staff.answers.collected import exercises
+from parlab_staff.answers.run import Verdict
+from tests.answers.test_answers import ATTEMPTS, TIMED, problem
+from tests.book.browser.ranks_page import RanksPage, ranks_page
+from tests.support.play_answers import Program, programs
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
+
+SIZE = 4
+KEYS = [key for topic, key in exercises() if topic == "mpi"]
+EXCEPTIONS = {("fit_alpha_beta", "with_torch"): "it uses torch, which pages do not have"}
+
+START = """\
+from mpi4py import MPI
+import numpy as np
+comm = MPI.COMM_WORLD
+rank = comm.rank
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RanksPage]:
+    with ranks_page(chromium, tmp_path_factory.mktemp("ranks"), SIZE) as page:
+        yield page
+
+
+def verdict(ranks: RanksPage, program: Program) -> Verdict:
+    """Return the verdict in the page as the tests of answers on MPI have it."""
+    answer = program.answer
+    ended = ranks.run(program.code, program.setup, program.check, seconds=60)
+    results = ended["results"]
+    passed = all(result["kind"] == "returned" for result in results)
+    failed = next((one for one in results if one["kind"] == "failed"), None)
+    mistake = failed["name"] if failed else None
+    text = failed["error"] if failed else str(results)
+    assert passed or all(one["kind"] == "failed" for one in results), f"{answer.name}: {text}"
+    return Verdict(answer.exercise, answer.name, passed, mistake, text, ended["ms"] / 1000)
+
+
+def problems(ranks: RanksPage, key: str, chosen: list[Program]) -> list[str]:
+    """Return what is wrong with verdicts in the page, in a line for each answer."""
+    found = []
+    for program in chosen:
+        for _ in range(ATTEMPTS + 1 if key == TIMED else 1):
+            wrong = problem(program.answer, verdict(ranks, program))
+            if not wrong:
+                break
+        if bool(wrong) != ((key, program.answer.name) in EXCEPTIONS):
+            found.append(f"{program.answer.name}: {wrong or 'it gets its verdict after all'}")
+    return found
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != TIMED])
+def test_the_reference_and_a_mistake_get_their_verdicts(ranks: RanksPage, key: str) -> None:
+    all_programs = programs(key)
+    mistake = next(one for one in all_programs if one.answer.mistake)
+    assert problems(ranks, key, [all_programs[0], mistake]) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("key", KEYS)
+def test_all_answers_get_the_verdicts_of_mpi(ranks: RanksPage, key: str) -> None:
+    assert problems(ranks, key, programs(key)) == []
+
+
+def ends(ranks: RanksPage, code: str, **options: float) -> tuple[list[str], dict[str, Any]]:
+    """Run a program. Return how each rank ended, and all about the run. The ranks stay usable."""
+    ended = ranks.run(START + code, **options)
+    after = ranks.run(f"{START}print(comm.allreduce(rank))")
+    assert after["output"] == ["6\n"] * SIZE
+    return [result["kind"] for result in ended["results"]], ended
+
+
+def raises(ranks: RanksPage, code: str, error: str, rank: int = 0, line: int = 5) -> None:
+    """Require that a program raises this error on this rank, in this line."""
+    _, ended = ends(ranks, code)
+    result = ended["results"][rank]
+    assert (result["kind"], result["line"]) == ("raised", line), result
+    assert error in result["error"]
+
+
+def test_a_program_that_prints_without_end_is_stopped(ranks: RanksPage) -> None:
+    raises(ranks, "while True: print('x' * 1000)", "printed more than 100,000 characters")
+
+
+def test_a_program_that_ignores_the_end_of_its_output_can_be_stopped(ranks: RanksPage) -> None:
+    code = "while True:\n  try: print('x' * 1000)\n  except Exception: pass"
+    kinds, ended = ends(ranks, code, seconds=1)
+    assert kinds == ["interrupted"] * SIZE
+    assert all(len(text) <= 100_000 for text in ended["output"])
+
+
+def test_each_rank_may_use_100_mb(ranks: RanksPage) -> None:
+    code = "parts = [bytes(1 << 20) for _ in range(100)]\ncomm.Barrier()\nprint(len(parts))"
+    kinds, ended = ends(ranks, code)
+    assert kinds == ["returned"] * SIZE
+    assert ended["output"] == ["100\n"] * SIZE
+
+
+def test_more_memory_than_a_page_has_raises_an_error(ranks: RanksPage) -> None:
+    raises(ranks, "np.ones(1 << 30, np.uint8)", "MemoryError")
+    raises(ranks, "parts = []\nwhile True: parts.append(bytes(1 << 24))", "MemoryError", line=6)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("input('name')", "ranks have no keyboard"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("comm.Send(np.ones(1), SIZE)", "NameError: name 'SIZE' is not defined"),
+        ("comm.Send(np.ones(1), 4)", "MPI_ERR_RANK: invalid rank"),
+        ("comm.Send(np.ones(4)[::2], 1)", "ndarray is not contiguous"),
+        ("comm.Create_graph([1], [1])", "Create_graph is not part of mpi4py in this page"),
+        ("MPI.File", "MPI.File is not part of mpi4py in this page"),
+        ("[comm.Isend(np.ones(1), 1) for _ in range(300)]", "256 messages under way"),
+        ("def f(): return f()\nf()", "RecursionError"),
+    ],
+)
+def test_errors_say_what_is_wrong(ranks: RanksPage, code: str, error: str) -> None:
+    raises(ranks, code, error)
+
+
+def test_exit_ends_a_rank(ranks: RanksPage) -> None:
+    assert ends(ranks, "exit()")[0] == ["returned"] * SIZE
+
+
+def test_ranks_that_wait_for_one_that_raised_are_stuck(ranks: RanksPage) -> None:
+    kinds, ended = ends(ranks, "if rank == 1: 1 / 0\ncomm.recv(source=1)")
+    assert kinds == ["stuck", "raised", "stuck", "stuck"]
+    waits = {"api": "recv", "kind": "recv", "peer": 1, "tag": -1}
+    assert ended["results"][0]["waits"] == waits
+    assert ended["results"][0]["text"] == "comm.recv(source=1)"
+
+
+def test_a_message_may_have_50_mb_but_not_100(ranks: RanksPage) -> None:
+    code = "x = np.full(SIZE << 20, rank, np.uint8)\nif rank == 0: comm.Send(x, 1)\n"
+    code += "if rank == 1: comm.Recv(x, 0); print(x.sum())"
+    kinds, ended = ends(ranks, code.replace("SIZE", "50"))
+    assert kinds == ["returned"] * SIZE
+    assert ended["output"][1] == "0\n"
+    raises(ranks, code.replace("SIZE", "100"), "more than 64 MB at the same time", line=6)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["while True: pass", "import time; time.sleep(100)", "if rank == 2:\n  while True: pass"],
+)
+def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
+    kinds, _ = ends(ranks, f"{code}\ncomm.Barrier()", stopAfter=300)
+    assert kinds == ["interrupted"] * SIZE
+
+
+@pytest.mark.nightly
+def test_a_rank_that_does_not_stop_is_replaced(ranks: RanksPage) -> None:
+    code = "while rank == 1:\n  try:\n    while True: pass\n  except BaseException: pass"
+    kinds, ended = ends(ranks, code, stopAfter=300)
+    assert kinds == ["returned", "killed", "returned", "returned"]
+    assert "did not react and was started again" in ended["results"][1]["error"]
+
+
+@pytest.mark.nightly
+def test_a_rank_whose_python_ends_is_replaced(ranks: RanksPage) -> None:
+    kinds, _ = ends(ranks, "import os\nif rank == 0: os._exit(1)\ncomm.Barrier()")
+    assert kinds == ["raised", "stuck", "stuck", "stuck"]
+
+
+@pytest.mark.nightly
+def test_a_rank_that_keeps_much_memory_is_replaced(ranks: RanksPage) -> None:
+    _, ended = ends(ranks, "parts = [bytes(1 << 24) for _ in range(26)]")
+    assert min(ended["heaps"]) > 400 << 20
+    ranks.run("")
+    assert max(ranks.run("")["heaps"]) < 200 << 20
+
+
+@pytest.mark.nightly
+def test_a_call_that_polls_forever_does_not_end(ranks: RanksPage) -> None:
+    [reference, *_] = programs("ring_shift")
+    polls = "def ring_shift(x, comm):\n  while not comm.Iprobe(): pass"
+    ended = ranks.run(polls, reference.setup, reference.check, seconds=60)
+    assert [result["name"] for result in ended["results"]] == ["does_not_end"] * SIZE
+
+
+def test_events_describe_the_messages(ranks: RanksPage) -> None:
+    code = "x = np.ones(3)\nif rank == 0: comm.Send(x, 1, tag=7)\nif rank == 1: comm.Recv(x)\n"
+    _, ended = ends(ranks, f"{code}comm.Barrier()")
+    events = ended["events"]
+    messages = {event["kind"]: event for event in events if event["kind"] != "collective"}
+    send, receive = messages["send"], messages["recv"]
+    assert send["order"] == receive["order"] > 0
+    fields = ("rank", "api", "peer", "bytes", "tag", "line")
+    described = [tuple(event[field] for field in fields) for event in (send, receive)]
+    assert described == [(0, "Send", 1, 24, 7, 6), (1, "Recv", 0, 24, 7, 7)]
+    barriers = [event for event in events if event["api"] == "Barrier"]
+    assert len({event["order"] for event in barriers}) == 1 and len(barriers) == SIZE
+    assert all(0 <= event["t0"] <= event["t1"] for event in events)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_a_page_has_1_to_8_ranks(ranks: RanksPage, size: int) -> None:
+    [reference, *_] = programs("ring_all_reduce")
+    try:
+        ranks.start(size)
+        ended = ranks.run(reference.code, reference.setup, reference.check, seconds=60)
+        assert [result["kind"] for result in ended["results"]] == ["returned"] * size
+    finally:
+        ranks.start(SIZE)

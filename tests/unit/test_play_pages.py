@@ -1,0 +1,80 @@
+"""The pages of the playground, from the lab's source and the examples."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from parlab_staff.course.percent_source import read_lab
+from parlab_staff.course.references import SOLUTIONS
+from parlab_staff.play import pages
+from parlab_staff.play.build import as_script
+from parlab_staff.play.pages import LAB, play_pages
+from parlab_staff.play.tries import MOST_RANKS, TRIES
+
+LAB_01 = read_lab(SOLUTIONS / f"{LAB}.py")
+
+
+def test_each_exercise_has_a_page_with_its_text_stub_and_check() -> None:
+    made = {page.name: page for page in play_pages("full")}
+    assert list(made)[: len(LAB_01.keys)] == LAB_01.keys
+    for exercise in LAB_01.exercises:
+        page = made[exercise.key]
+        assert f'"exercise {exercise.key}: not done yet"' in page.data["program"]
+        assert f"check.{exercise.key}({exercise.function_name})" in page.data["check"]
+        assert f"def {exercise.function_name}(" in page.reference
+        assert "SOLUTION" not in page.reference
+        for code in (page.data["program"], page.data["setup"], page.data["check"]):
+            compile(code, page.name, "exec")
+
+
+def test_a_page_begins_with_its_own_exercise() -> None:
+    [page] = (page for page in play_pages("full") if page.name == "ring_shift")
+    assert page.title == "3. A deadlock"
+    assert page.text.startswith("<p>Now write the shift around the ring")
+    assert page.text.count("<summary>Hint") == 2
+
+
+def test_the_student_edition_has_no_solution() -> None:
+    regions = re.findall(r"# BEGIN SOLUTION\n(.*?)# END SOLUTION", LAB_01.text, re.DOTALL)
+    lines = {line.strip() for region in regions for line in region.splitlines()}
+    long = {line for line in lines if len(line) > 30}
+    full = json.dumps([page.data for page in play_pages("full")])
+    found = {line for line in long if json.dumps(line)[1:-1] in full}
+    assert len(found) > 0.9 * len(long), "this test would not see a solution"
+    for page in play_pages("student"):
+        assert page.reference == ""
+        shown = json.dumps(page.data)
+        hints = {line for line in found if line in page.text}
+        assert not [line for line in found - hints if json.dumps(line)[1:-1] in shown], page.name
+
+
+def test_an_exercise_gets_the_functions_that_it_calls() -> None:
+    for edition in ("full", "student"):
+        [page] = (page for page in play_pages(edition) if page.name == "ring_all_reduce")
+        names = [one["name"] for one in page.data["needs"]]
+        assert names == ["ring_reduce_scatter", "ring_all_gather"]
+        assert all("not done yet" in one["stub"] for one in page.data["needs"])
+        assert all((one["code"] is None) == (edition == "student") for one in page.data["needs"])
+
+
+def test_formulas_have_numbers_for_all_ranks_that_a_reader_can_choose() -> None:
+    assert set(TRIES) == set(LAB_01.keys)
+    for attempt in TRIES.values():
+        assert len(attempt.costs()) == (MOST_RANKS if attempt.formula else 0)
+    assert TRIES["ring_all_reduce"].costs()[3] == {"messages": 6, "bytes": 48}
+
+
+def test_an_example_needs_a_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "01_mpi").mkdir()
+    (tmp_path / "01_mpi" / "silent.py").write_text("print(rank)\n")
+    monkeypatch.setattr(pages, "EXAMPLES", tmp_path)
+    with pytest.raises(ValueError, match=r"silent.py: an example begins with a docstring"):
+        play_pages("full")
+
+
+def test_a_program_cannot_end_the_script_that_contains_it() -> None:
+    page = pages.PlayPage("name", "title", "", {"program": "print('</script>')"})
+    assert "</script" not in as_script(page, {})
+    assert json.loads(as_script(page, {}))["program"] == "print('</script>')"
