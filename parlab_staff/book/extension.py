@@ -10,6 +10,7 @@ from sphinx.application import Sphinx
 
 from parlab_staff.book.figures import FIGURE_CLASS
 from parlab_staff.book.lexer import RankCellLexer
+from parlab_staff.book.navigation import leave_solutions_out, link_pages_of_chapter
 from parlab_staff.book.notebooks import LEXER
 
 # SVG output draws its glyphs from this one file: no web fonts, which some browsers refuse to load
@@ -33,9 +34,32 @@ def _load_plotly(
         app.builder.add_js_file("figures.js", defer="defer")
 
 
+def _lead_to_the_file_that_people_edit(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Make the buttons for source and edit of labs and solutions lead to `solutions/NN_topic.py`.
+
+    The pages' own files are notebooks, which are derived from this source.
+    """
+    folder, _, name = pagename.partition("/")
+    theirs = context.get("get_edit_provider_and_url")
+    if folder not in ("labs", "solutions") or theirs is None:
+        return
+
+    def provider_and_url() -> tuple[str, str]:
+        provider, url = theirs()
+        return provider, url.replace(f"{pagename}.ipynb", f"solutions/{name}.py")
+
+    context["get_edit_provider_and_url"] = provider_and_url
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx when it loads the extensions named in `_config.yml`."""
     app.add_lexer(LEXER, RankCellLexer)
     app.connect("builder-inited", _write_scripts)
     app.connect("html-page-context", _load_plotly)
+    app.connect("html-page-context", link_pages_of_chapter)
+    app.connect("html-page-context", leave_solutions_out)
+    # After the theme's function that finds the file, and before its buttons (at 501).
+    app.connect("html-page-context", _lead_to_the_file_that_people_edit)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

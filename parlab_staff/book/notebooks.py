@@ -1,7 +1,10 @@
 """Labs and solutions as pages: one title, a note to the reader, rank cells in color."""
 
+import html
 import re
 from typing import Any
+
+from parlab_staff.book.site import Site
 
 # The name under which extension.py registers RankCellLexer.
 LEXER = "ipython-ranks"
@@ -16,14 +19,32 @@ _BEFORE_LAB = """\
 :::{{tip}}
 Read it here, and work in JupyterLab: `make lab` opens this notebook with everything it needs.
 The [chapter](../book/{page}.md) explains what you build.
-:::"""
+:::
+
+<p class="launch">{buttons}</p>"""
+# The download is the lab's own notebook; see `_offer_original_notebooks`.
+_DOWNLOAD = (
+    '<a class="{look}" href="../_sources/labs/{page}.ipynb" download>Download the notebook</a>'
+)
+_OPEN = '<a class="{look}" href="{address}">Open in {service}</a>'
+_FIRST, _OTHER = "sd-btn sd-btn-primary", "sd-btn sd-btn-outline-primary"
 _HEADING = re.compile(r"(#+) ")
 _FENCE = re.compile(r"\s*(```|~~~|:::)")
 
 
-def lab_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:
+def lab_page(notebook: dict[str, Any], page: str, site: Site) -> dict[str, Any]:
     """Return a lab's notebook as a page of the book; `page` is its file's name without suffix."""
-    return _page(notebook, _BEFORE_LAB.format(page=page))
+    return _page(notebook, _BEFORE_LAB.format(page=page, buttons=_launch_buttons(page, site)))
+
+
+def _launch_buttons(page: str, site: Site) -> str:
+    """Return the links that open a lab elsewhere, and the one that downloads it, as buttons."""
+    opening = [
+        _OPEN.format(look=_FIRST, address=html.escape(address), service=service)
+        for service, address in site.launchers(page).items()
+    ]
+    look = _OTHER if opening else _FIRST
+    return " ".join([*opening, _DOWNLOAD.format(look=look, page=page)])
 
 
 def solutions_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:
