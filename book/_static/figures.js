@@ -53,7 +53,10 @@
     canvas.style.height = `${layout.height ?? 400}px`;
     const pending = Plotly.newPlot(canvas, data, themed, config);
     drawn.push({ canvas, layout });
-    return pending.then(() => figure.classList.add("drawn"));
+    return pending.then(() => {
+      addSliderKeys(canvas);
+      figure.classList.add("drawn");
+    });
   }
 
   function retheme() {

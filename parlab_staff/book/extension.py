@@ -1,5 +1,6 @@
 """Sphinx extension: the book contains all scripts, and each page loads only those it needs."""
 
+import itertools
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 from sphinx.application import Sphinx
 
+from parlab_staff.book.accessible import correct_page
 from parlab_staff.book.figures import FIGURE_CLASS
 from parlab_staff.book.lexer import RankCellLexer
 from parlab_staff.book.navigation import leave_solutions_out, link_pages_of_chapter
@@ -31,6 +33,7 @@ def _load_plotly(
 ) -> None:
     if f'class="{FIGURE_CLASS}"' in context.get("body", ""):
         app.builder.add_js_file(PLOTLY, defer="defer")
+        app.builder.add_js_file("slider_keys.js", defer="defer")
         app.builder.add_js_file("figures.js", defer="defer")
 
 
@@ -42,15 +45,12 @@ def _lead_to_the_file_that_people_edit(
     The pages' own files are notebooks, which are derived from this source.
     """
     folder, _, name = pagename.partition("/")
-    theirs = context.get("get_edit_provider_and_url")
-    if folder not in ("labs", "solutions") or theirs is None:
+    if folder not in ("labs", "solutions"):
         return
-
-    def provider_and_url() -> tuple[str, str]:
-        provider, url = theirs()
-        return provider, url.replace(f"{pagename}.ipynb", f"solutions/{name}.py")
-
-    context["get_edit_provider_and_url"] = provider_and_url
+    groups = (group.get("buttons", []) for group in context["header_buttons"])
+    for button in itertools.chain(*groups):
+        if button.get("label") in ("source-file-button", "source-edit-button"):
+            button["url"] = button["url"].replace(f"{pagename}.ipynb", f"solutions/{name}.py")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -60,6 +60,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("html-page-context", _load_plotly)
     app.connect("html-page-context", link_pages_of_chapter)
     app.connect("html-page-context", leave_solutions_out)
-    # After the theme's function that finds the file, and before its buttons (at 501).
-    app.connect("html-page-context", _lead_to_the_file_that_people_edit)
+    # These change what the theme makes at 500 and 501.
+    app.connect("html-page-context", correct_page, priority=502)
+    app.connect("html-page-context", _lead_to_the_file_that_people_edit, priority=502)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

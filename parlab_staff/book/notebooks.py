@@ -4,6 +4,7 @@ import html
 import re
 from typing import Any
 
+from parlab_staff.book import alternatives
 from parlab_staff.book.site import Site
 
 # The name under which extension.py registers RankCellLexer.
@@ -68,10 +69,23 @@ def _page(notebook: dict[str, Any], word: str, before_title: str = "") -> dict[s
         if cell["cell_type"] == "markdown":
             text, headings = _one_title("".join(cell["source"]), headings, before_title, word)
             cell = cell | {"source": text}
-        cells.append(cell)
+        cells.append(_described(cell))
     language = notebook["metadata"].get("language_info", {}) | {"pygments_lexer": LEXER}
     metadata = notebook["metadata"] | {"language_info": language}
     return notebook | {"cells": cells, "metadata": metadata}
+
+
+def _described(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return the cell with a text for its figure, if it has one and no text."""
+    drawn = [
+        "".join(output["data"]["image/svg+xml"])
+        for output in cell.get("outputs", [])
+        if "image/svg+xml" in output.get("data", {})
+    ]
+    if not drawn:
+        return cell
+    image = {"image": {"alt": " ".join(map(alternatives.of_svg, drawn))}}
+    return cell | {"metadata": {"mystnb": image} | cell["metadata"]}
 
 
 def _one_title(text: str, headings: int, before_title: str, word: str) -> tuple[str, int]:

@@ -61,8 +61,7 @@ def read_site(root: Path, environment: Mapping[str, str] = os.environ) -> Site:
 
     Raises ValueError, with what to do, for an unknown name or a malformed address.
     """
-    file = root / FILE
-    written = yaml.safe_load(file.read_text(encoding="utf-8")) if file.exists() else {}
+    written = _written(root / FILE)
     if not isinstance(written, dict) or set(written) - set(_FORMS):
         raise ValueError(f"{FILE}: write lines such as `address: …`; known: {', '.join(_FORMS)}")
     values = {}
@@ -74,6 +73,16 @@ def read_site(root: Path, environment: Mapping[str, str] = os.environ) -> Site:
             raise ValueError(f"{where}: {name} is {value!r}; leave it empty, or write {example}")
         values[name] = value
     return Site(**values | {"branch": values["branch"] or "main"})
+
+
+def _written(file: Path) -> Any:
+    """Return the content of the file; {} without a file, and None if it is not YAML."""
+    if not file.exists():
+        return {}
+    try:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        return None
 
 
 def _well_formed(name: str, value: str) -> bool:
