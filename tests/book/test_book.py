@@ -22,7 +22,8 @@ from tests.support.built_book import pages
 
 # Elements that a browser loads by itself, unlike links.
 LOADED = re.compile(
-    r"""<(?:script|img|iframe|source|video|audio|object|embed)\b[^>]*?\b(?:src|data)=["']([^"']+)"""
+    r"""<(?:script|img|iframe|source|video|audio|object|embed|track|input|use|image)\b"""
+    r"""[^>]*?\s(?:src|srcset|data|poster|href|xlink:href)=["']([^"']+)"""
     r"""|<link\b(?![^>]*rel=["'](?:canonical|search|index|next|prev|author))[^>]*?\bhref=["']([^"']+)"""
 )
 STYLE_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""")
@@ -93,7 +94,9 @@ def test_each_chapter_is_three_pages() -> None:
 def test_a_page_loads_nothing_from_elsewhere(edition: str, request: pytest.FixtureRequest) -> None:
     book = request.getfixturevalue(edition)
     for page in pages(book):
-        for groups in LOADED.findall((book / page).read_text()):
+        text = (book / page).read_text()
+        assert not STYLE_URL.findall(text), page
+        for groups in LOADED.findall(text):
             address = "".join(groups)
             assert not re.match(r"(https?:)?//", address), (page, address)
             if not address.startswith("data:"):
