@@ -6,7 +6,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-_CORRECTIONS = [
+CORRECTIONS = [
     # The text of a folded cell is its name: "Show the code".
     (re.compile(r'<summary aria-label="Toggle hidden content">'), "<summary>"),
     # Markdown makes an empty head where a table has no words.
@@ -22,7 +22,7 @@ def correct_page(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
 ) -> None:
     """Correct a page's text, and give the sidebar's folded parts names."""
-    for wrong, right in _CORRECTIONS:
+    for wrong, right in CORRECTIONS:
         context["body"] = wrong.sub(right, context.get("body", ""))
     if made := context.get("generate_toctree_html"):
         context["generate_toctree_html"] = _with_names(made)

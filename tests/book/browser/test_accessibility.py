@@ -39,9 +39,10 @@ def violations(page: Page) -> list[list[str]]:
 def test_axe_finds_no_violation(
     chromium: Browser, served: str, full_book: Path, which: str
 ) -> None:
+    every = [path for path in pages(full_book) if path != "index.html"]  # which leads to another
     with reader(chromium, served) as window:
         found = {}
-        for path in SAMPLE if which == "sample" else pages(full_book):
+        for path in SAMPLE if which == "sample" else every:
             if wrong := violations(window.open(path)):
                 found[path] = wrong
         assert found == {}
