@@ -33,7 +33,8 @@ def build(edition: str = "full", output: Path | None = None) -> int:
     if code != 0:
         print(f"The book was not built: fix the warnings above, then `{_command(edition)}`.")
         return code
-    _replace(work / "_build" / "html", output)
+    built = work / "_build" / "html"
+    _replace(built, output)
     print(f"The {edition} edition is built: open {_shown(output / 'index.html')} in a browser.")
     return 0
 

@@ -33,7 +33,6 @@ def _load_plotly(
 ) -> None:
     if f'class="{FIGURE_CLASS}"' in context.get("body", ""):
         app.builder.add_js_file(PLOTLY, defer="defer")
-        app.builder.add_js_file("slider_keys.js", defer="defer")
         app.builder.add_js_file("figures.js", defer="defer")
 
 

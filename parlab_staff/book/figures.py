@@ -32,21 +32,18 @@ class PlotlyRenderer(MimeRenderPlugin):
 def figure_html(figure: dict) -> str:
     """Return the HTML of a figure: its title as text, which wraps on a phone, and its data.
 
-    A figure with sliders is a group, because the content of an image is hidden from the keyboard.
-
     `figure` is Plotly's JSON: `data`, `layout` and `config`.
     """
     layout = dict(figure["layout"])
     title = html.escape(layout.pop("title", {}).get("text", "").replace("<br>", " "), quote=True)
     said = html.escape(alternatives.of_plotly(figure), quote=True)
-    role = "group" if layout.get("sliders") else "img"
     slim = {"data": figure["data"], "layout": layout, "config": figure.get("config", {})}
     # "</script>" in a string must not end the element that holds the data.
     text = json.dumps(slim, separators=(",", ":"), sort_keys=True).replace("</", "<\\/")
     return (
         f'<figure class="{FIGURE_CLASS}">'
         f"<figcaption>{title}</figcaption>"
-        f'<div class="plotly-canvas" role="{role}" aria-label="{said}"></div>'
+        f'<div class="plotly-canvas" role="img" aria-label="{said}"></div>'
         f'<script type="application/json">{text}</script>'
         "</figure>"
     )

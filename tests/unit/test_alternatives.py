@@ -7,7 +7,6 @@ from matplotlib import pyplot
 from parlab import plots
 from parlab_staff.book import alternatives
 from parlab_staff.book.accessible import CORRECTIONS
-from parlab_staff.book.figures import figure_html
 
 
 def test_a_figure_of_matplotlib_is_described_from_its_texts() -> None:
@@ -43,11 +42,6 @@ def test_long_lists_are_cut() -> None:
     traces = [{"type": "scatter", "name": f"bucket {i}"} for i in range(20)]
     said = alternatives.of_plotly({"data": traces, "layout": {}})
     assert said.endswith("bucket 11, and more.")
-
-
-def test_only_a_figure_without_sliders_is_an_image() -> None:
-    assert 'role="group" aria-label="Stage 3 fits' in figure_html(slider_figure())
-    assert 'role="img"' in figure_html({"data": [], "layout": {"title": {"text": "One"}}})
 
 
 def test_what_confuses_a_screen_reader_is_corrected() -> None:

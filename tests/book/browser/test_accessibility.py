@@ -58,7 +58,7 @@ def test_every_figure_says_what_it_shows(full_book: Path) -> None:
                 r'class="(logo__image|sd-card-img-top)', image
             ):  # the text is next to it
                 assert len(alt[1]) > 20 and "_images" not in alt[1], (path, image)
-        for said in re.findall(r'class="plotly-canvas" role="\w+" aria-label="([^"]*)"', text):
+        for said in re.findall(r'class="plotly-canvas" role="img" aria-label="([^"]*)"', text):
             assert "axis: " in said and said.count(". ") >= 2, (path, said)
 
 
