@@ -12,6 +12,7 @@ from pathlib import Path
 from bs4 import BeautifulSoup, Tag
 
 from parlab_staff.pdf.addresses import drop_dead_links, key_of, localize
+from parlab_staff.pdf.pictures import inline
 from parlab_staff.pdf.unfold import reference_solutions, unfold
 
 INTRODUCTION = "book/index"
@@ -62,7 +63,7 @@ def combined(built: Path, pages: list[str]) -> str:
         document.append(content)
     drop_dead_links(document)
     head = _head(built, pages, chapters)
-    return (
+    return inline(
         '<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light">'
         f'<head><meta charset="utf-8"><title>{TITLE}</title>{head}</head>'
         f'<body><main class="bd-content bd-article">{document}</main></body></html>'

@@ -32,10 +32,11 @@ def unfold(article: Tag) -> None:
         for label in tabs.find_all("label", recursive=False):
             label.name, label["class"] = "p", "tab-title"
             del label["for"]
-    for card in article.select(".sd-card:has(> a.sd-stretched-link)"):
+    for card in article.select(".sd-card"):
+        card["class"] = [name for name in card["class"] if name != "sd-shadow-sm"]
         link, title = card.select_one("a.sd-stretched-link"), card.select_one(".sd-card-title")
         if link and title:
-            title.append(_element("a", "", *_taken(title), href=str(link["href"])))
+            title.append(_element("a", "", *list(title.contents), href=str(link["href"])))
             link.decompose()
 
 
