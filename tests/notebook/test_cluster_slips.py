@@ -41,6 +41,13 @@ REFUSED = {
         "  line 3: check.ring_shift(ring_shift)\n"
         "  First run the cell of exercise ring_shift above, which defines ring_shift"
     ),
+    "raise RuntimeError(f'Could not resolve the process group registered under the name {rank}')": (
+        "all ranks: RuntimeError: Could not resolve the process group registered under the name …\n"
+        "  line 2: raise RuntimeError("
+    ),
+    "raise RuntimeError('Could not resolve the process group')": (
+        "  This group has ended. Run the cells again that make the group, mesh, or model"
+    ),
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
     "input('How many? ')": "A rank cannot ask for input. Write the value into the cell.",
 }
