@@ -20,8 +20,12 @@ test("a message arrives, whoever comes first", async () => {
 });
 test("messages between two ranks stay in order, and a tag chooses among them", async () => {
   const sends = [1, 2, 3].map((value) => ["begin send", 1, value % 2, value]);
-  const receives = [["receive", 0, 0], ["receive", 0, ANY], ["receive", 0, 1]];
+  const receives = [["sleep", 0.1], ["receive", 0, 0], ["receive", 0, ANY], ["receive", 0, 1]];
   assert.deepEqual((await run([...sends, ["wait"], ["wait"], ["wait"]], receives))[1], ended([2, 1, 3]));
+});
+test("messages of another communicator are not taken", async () => {
+  const program = [[["begin send", 1, 0, 1], ["context", 2], ["send", 1, 0, 2], ["wait"]], [["context", 2], ["receive", 0, 0], ["context", 0], ["receive", 0, 0]]];
+  assert.deepEqual(await run(...program), [ended([]), ended([2, 1])]);
 });
 test("a receive from any rank takes the message that was sent first", async () => {
   const program = [[["sleep", 0.1], ["receive", ANY, ANY], ["receive", ANY, ANY]], [["sleep", 0.05], ["send", 0, 0, 1]], [["send", 0, 0, 2]]];
@@ -45,9 +49,12 @@ test("ranks are not stuck while one of them sleeps", async () => {
   assert.deepEqual(await run(...program), [ended([4]), ended([3]), ended([])]);
 });
 test("a deadlock frees only ranks in the reader's code, and the check goes on", async () => {
-  const reader = [["inside", 1], ["receive", 1, 0]];
-  const check = [["receive", 0, 7]];
-  assert.deepEqual(await run(reader, check), [stuck(1), stuck(0)], "the reader first, then the check");
+  const reader = [["inside", 1], ["try", ["receive", 1, 0]], ["inside", 0], ["send", 1, 7, 5]];
+  assert.deepEqual(await run(reader, [["receive", 0, 7]]), [ended([-1]), ended([5])]);
+});
+test("what a rank has begun before a deadlock is taken back", async () => {
+  const reader = [["inside", 1], ["begin receive", 1, 3], ["try", ["receive", 1, 0]], ["inside", 0], ["send", 1, 7, 5], ["receive", 1, 3]];
+  assert.deepEqual(await run(reader, [["receive", 0, 7], ["send", 0, 3, 6]]), [ended([-1, 6]), ended([5])]);
 });
 test("a probe waits for a message and leaves it, and take gets that one", async () => {
   const program = [[["probe", ANY, 3], ["take", ANY, 3], ["receive", 1, 2]], [["begin send", 0, 2, 20], ["send", 0, 3, 30], ["wait"]]];
@@ -74,6 +81,8 @@ test("the memory of messages is used again, and grows for a large one", async ()
   const fits = "growable" in SharedArrayBuffer.prototype;
   const [sender, receiver] = await run(sends, [...many, 0, 0].map(() => ["receive", 0, 0]));
   if (fits) assert.deepEqual(receiver, ended([...many, big, 3]));
+  const second = [["begin send", 1, 0, [40 << 20]], ["begin send", 1, 0, 7], ["wait"], ["send", 1, 1, [40 << 20]], ["wait"]];
+  if (fits) assert.deepEqual((await run(second, [["receive", 0, 0], ["receive", 0, 1], ["receive", 0, 0]]))[1], ended([40 << 20, 40 << 20, 7]));
   else assert.equal(sender.why, "no memory"); // Node before version 20: the room has 16 MB
 });
 test("too many messages under way, or too large ones, are refused", async () => {

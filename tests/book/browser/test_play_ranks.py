@@ -1,7 +1,7 @@
 """Ranks in a page: kept answers get the verdicts of MPI, and bad programs have a clear end.
 
-All tests share one page with four ranks. Each test also shows that the one before left the ranks
-usable.
+All tests share one page with four ranks. Each test therefore also shows that the one before left
+the ranks usable.
 """
 
 from collections.abc import Iterator
@@ -75,11 +75,17 @@ def test_all_answers_get_the_verdicts_of_mpi(ranks: RanksPage, key: str) -> None
     assert problems(ranks, key, programs(key)) == []
 
 
-def ends(ranks: RanksPage, code: str, **options: float) -> tuple[list[str], dict[str, Any]]:
-    """Run a program. Return how each rank ended, and all about the run. The ranks stay usable."""
-    ended = ranks.run(START + code, **options)
+@pytest.fixture
+def usable(ranks: RanksPage) -> Iterator[None]:
+    """Require that all ranks work together after the test."""
+    yield
     after = ranks.run(f"{START}print(comm.allreduce(rank))")
     assert after["output"] == ["6\n"] * SIZE
+
+
+def ends(ranks: RanksPage, code: str, **options: float) -> tuple[list[str], dict[str, Any]]:
+    """Run a program. Return how each rank ended, and all about the run."""
+    ended = ranks.run(START + code, **options)
     return [result["kind"] for result in ended["results"]], ended
 
 
@@ -109,6 +115,7 @@ def test_each_rank_may_use_100_mb(ranks: RanksPage) -> None:
     assert ended["output"] == ["100\n"] * SIZE
 
 
+@pytest.mark.usefixtures("usable")
 def test_more_memory_than_a_page_has_raises_an_error(ranks: RanksPage) -> None:
     raises(ranks, "np.ones(1 << 30, np.uint8)", "MemoryError")
     raises(ranks, "parts = []\nwhile True: parts.append(bytes(1 << 24))", "MemoryError", line=6)
@@ -137,6 +144,7 @@ def test_exit_ends_a_rank(ranks: RanksPage) -> None:
     assert ends(ranks, "exit()")[0] == ["returned"] * SIZE
 
 
+@pytest.mark.usefixtures("usable")
 def test_ranks_that_wait_for_one_that_raised_are_stuck(ranks: RanksPage) -> None:
     kinds, ended = ends(ranks, "if rank == 1: 1 / 0\ncomm.recv(source=1)")
     assert kinds == ["stuck", "raised", "stuck", "stuck"]
@@ -154,6 +162,7 @@ def test_a_message_may_have_50_mb_but_not_100(ranks: RanksPage) -> None:
     raises(ranks, code.replace("SIZE", "100"), "more than 64 MB at the same time", line=6)
 
 
+@pytest.mark.usefixtures("usable")
 @pytest.mark.parametrize(
     "code",
     ["while True: pass", "import time; time.sleep(100)", "if rank == 2:\n  while True: pass"],
@@ -163,6 +172,7 @@ def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
     assert kinds == ["interrupted"] * SIZE
 
 
+@pytest.mark.usefixtures("usable")
 @pytest.mark.nightly
 def test_a_rank_that_does_not_stop_is_replaced(ranks: RanksPage) -> None:
     code = "while rank == 1:\n  try:\n    while True: pass\n  except BaseException: pass"
@@ -171,20 +181,22 @@ def test_a_rank_that_does_not_stop_is_replaced(ranks: RanksPage) -> None:
     assert "did not react and was started again" in ended["results"][1]["error"]
 
 
+@pytest.mark.usefixtures("usable")
 @pytest.mark.nightly
 def test_a_rank_whose_python_ends_is_replaced(ranks: RanksPage) -> None:
     kinds, _ = ends(ranks, "import os\nif rank == 0: os._exit(1)\ncomm.Barrier()")
     assert kinds == ["raised", "stuck", "stuck", "stuck"]
 
 
+@pytest.mark.usefixtures("usable")
 @pytest.mark.nightly
 def test_a_rank_that_keeps_much_memory_is_replaced(ranks: RanksPage) -> None:
     _, ended = ends(ranks, "parts = [bytes(1 << 24) for _ in range(26)]")
     assert min(ended["heaps"]) > 400 << 20
-    ranks.run("")
     assert max(ranks.run("")["heaps"]) < 200 << 20
 
 
+@pytest.mark.usefixtures("usable")
 @pytest.mark.nightly
 def test_a_call_that_polls_forever_does_not_end(ranks: RanksPage) -> None:
     [reference, *_] = programs("ring_shift")

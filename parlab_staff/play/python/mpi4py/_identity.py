@@ -20,7 +20,7 @@ def handle_of(shared: Shared) -> int:
 
 
 class Identity:
-    """The methods of communicators that tell who is in them, and end them."""
+    """The methods of communicators that describe them, and free them."""
 
     def __new__(cls, comm: "Identity | None" = None, *_: Any, **__: Any) -> "Identity":
         self = super().__new__(cls)

@@ -6,9 +6,16 @@ from typing import Any
 import _hub
 from mpi4py._collectives import Collectives
 from mpi4py._comm import Messages
+from mpi4py._exchange import plans
 from mpi4py._groups import Group, Shared
 from mpi4py._identity import handle_of
+from mpi4py._operations import wait
 from mpi4py._values import ERR_ARG, ERR_DIMS, ERR_RANK, PROC_NULL, UNDEFINED, Exception
+
+
+def _null() -> Any:
+    """Return a communicator that is equal to COMM_NULL."""
+    return Intracomm()
 
 
 def _made(shared: Shared) -> Any:
@@ -19,12 +26,10 @@ class Comm(Collectives):
     """A communicator."""
 
     def _agree(self, own: Any) -> list[Any]:
-        """Return the values of all ranks. Learners that watch `allgather` do not see this call."""
-        return Collectives.allgather(self, own)
+        """Return the values of all ranks, for a call that the page shows as `Split`."""
+        return wait(plans["allgather"](self, "Split", own)).value
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
-        from mpi4py import MPI
-
         if color < 0 and color != UNDEFINED:
             raise Exception(ERR_ARG)
         shared = self._get()
@@ -33,7 +38,7 @@ class Comm(Collectives):
         everyone = self._agree((color, key, shared.rank, contexts))
         colors = sorted({entry[0] for entry in everyone} - {UNDEFINED})
         if color == UNDEFINED:
-            return MPI.Intracomm()
+            return _null()
         chosen = sorted((entry[1], entry[2]) for entry in everyone if entry[0] == color)
         members = [shared.members[rank] for _, rank in chosen]
         return _made(Shared(everyone[0][3][colors.index(color)], members, shared.own))
@@ -67,7 +72,7 @@ class Intracomm(Comm):
         """Make a communicator of the ranks in `group`. Only these call it."""
         shared = self._get()
         if shared.own not in group._members:
-            return MPI_NULL()
+            return _null()
         number = 2**28 + tag  # a tag that no collective has
         first, *others = group._members
         context = None
@@ -97,15 +102,6 @@ class Intracomm(Comm):
             return made
         made._get().topology = dims, periods
         return Messages.fromhandle(made.handle)
-
-    def Cart_map(self, dims: Sequence[int], periods: Any = None) -> int:
-        return self._get().rank
-
-
-def MPI_NULL() -> Any:
-    from mpi4py import MPI
-
-    return MPI.Intracomm()
 
 
 def _product(numbers: Sequence[int]) -> int:

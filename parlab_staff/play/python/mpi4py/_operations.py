@@ -4,7 +4,6 @@ A receive copies its message when it is waited for or tested, and also at each o
 MPI makes progress in all of its calls.
 """
 
-import inspect
 import pickle
 import sys
 from collections.abc import Callable
@@ -258,10 +257,3 @@ def wait_any(operations: list[Operation]) -> int:
         slots = [operation.next_slot() for operation in operations]
         if None not in slots:
             check_answer(_hub.wait_any(slots), operations[0])
-
-
-def signature_of(function: Callable, without: int) -> inspect.Signature:
-    """Return the signature of `function` without the parameters after `self` that it adds."""
-    signature = inspect.signature(function)
-    own, *rest = signature.parameters.values()
-    return signature.replace(parameters=[own, *rest[without:]])
