@@ -74,6 +74,12 @@ def test_an_example_needs_a_docstring(tmp_path: Path, monkeypatch: pytest.Monkey
         play_pages("full")
 
 
+def test_a_new_exercise_needs_lines_that_try_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "TRIES", {})
+    with pytest.raises(ValueError, match=r"exercise ping_pong: add the lines .* tries\.py"):
+        play_pages("full")
+
+
 def test_a_program_cannot_end_the_script_that_contains_it() -> None:
     page = pages.PlayPage("name", "title", "", {"program": "print('</script>')"})
     assert "</script" not in as_script(page, {})
