@@ -76,7 +76,7 @@ def test_an_example_needs_a_docstring(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_new_exercise_needs_lines_that_try_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "TRIES", {})
-    with pytest.raises(ValueError, match=r"exercise ping_pong: add the lines .* tries\.py"):
+    with pytest.raises(ValueError, match=r"exercise ping_pong: add the lines .*tries\.py"):
         play_pages("full")
 
 
