@@ -47,9 +47,7 @@ def _with_link(cell: dict[str, Any]) -> list[dict[str, Any]]:
     if "exercise" not in cell["metadata"].get("tags", []):
         return [cell]
     key = cell["metadata"]["exercise"]
-    text = (
-        f"{{play}}`{key}`: you can also do this exercise in your browser, without an installation."
-    )
+    text = f"{{play}}`{key}` if you want to do this exercise in your browser."
     link = {"cell_type": "markdown", "id": f"play-{key}", "metadata": {}, "source": text}
     return [link, cell]
 
