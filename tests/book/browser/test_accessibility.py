@@ -16,7 +16,7 @@ SAMPLE = ["book/03_zero.html", "book/index.html", "labs/01_mpi.html", "solutions
 # In the middle of a change of colors, the contrast is neither theme's.
 NO_TRANSITIONS = "*, ::before, ::after { transition: none !important; animation: none !important; }"
 VIOLATIONS = """async () => {
-    // For screen readers, MathJax adds MathML, which axe does not take for the text of a table's head.
+    // MathJax adds MathML for screen readers. To axe, it is not the text of a table's head.
     const context = { exclude: ["th:has(.math)"] };
     const found = await axe.run(context, { resultTypes: ["violations"] });
     return found.violations.flatMap(({ id, nodes }) =>
