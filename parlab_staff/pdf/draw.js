@@ -5,6 +5,8 @@ async () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   await document.fonts.ready;
+  // Only the canvas of a figure is a picture, which has a description.
+  for (const part of document.querySelectorAll("figure, figcaption")) part.role = "none";
   for (const { math, typesetRoot } of MathJax.startup.document.math) {
     typesetRoot.querySelector("mjx-assistive-mml")?.remove();
     // The tags of a PDF have no MathML: a formula is a picture that is described by its TeX.
