@@ -80,6 +80,8 @@ def _named(contents: Any) -> Iterator[str]:
 
 
 def _make_folder(output: Path) -> None:
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder: add the name of a file, such as parlab.pdf")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=output.parent).close()

@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import (
@@ -154,10 +155,12 @@ def _give_body(pdf: PdfWriter, item: DictionaryObject) -> None:
     )
     reference = pdf._add_object(body)
     for kid in others:
-        kid.get_object()[NameObject("/P")] = reference
+        if _type(kid):
+            kid.get_object()[NameObject("/P")] = reference
     item[NameObject("/K")] = ArrayObject([*labels, reference])
 
 
-def _type(kid) -> str:
+def _type(kid: Any) -> str:
+    """Return the type of a structure element; "" for a piece of a page's content."""
     kid = kid.get_object()
     return kid.get("/S", "") if isinstance(kid, DictionaryObject) else ""

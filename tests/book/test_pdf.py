@@ -172,6 +172,8 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         pages_to_print(tmp_path, "student")
     with pytest.raises(ValueError, match="--output"):
         print_pages(tmp_path, [], tmp_path / "book" / "index.html" / "book.pdf")
+    with pytest.raises(ValueError, match="is a folder"):
+        print_pages(tmp_path, [], tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ValueError, match="install chromium"):
