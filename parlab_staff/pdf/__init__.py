@@ -30,7 +30,12 @@ def print_book(
     """
     built = built or ROOT / "_build" / "html"
     output = output or ROOT / "_build" / "pdf" / "parlab.pdf"
-    pages = pages_to_print(built, edition)
+    print_pages(built, pages_to_print(built, edition), output)
+    return output
+
+
+def print_pages(built: Path, pages: list[str], output: Path) -> None:
+    """Print some pages of the built book, such as "book/01_mpi", in order."""
     _make_folder(output)
     browser = find_chromium()
     if browser is None:
@@ -42,7 +47,6 @@ def print_book(
         document.write_text(combined(built, pages), encoding="utf-8")
         print_document(document, printed, browser)
         complete(printed, output)
-    return output
 
 
 def pages_to_print(built: Path, edition: str) -> list[str]:
@@ -76,6 +80,8 @@ def _named(contents: Any) -> Iterator[str]:
 
 
 def _make_folder(output: Path) -> None:
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder: add the name of a file, such as parlab.pdf")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=output.parent).close()

@@ -5,6 +5,7 @@ It is one document because PDF files that are joined afterwards lose their tags 
 
 import datetime
 import json
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -71,16 +72,14 @@ def combined(built: Path, pages: list[str]) -> str:
 
 
 def _article(built: Path, page: str) -> Tag:
-    soup = _parse(built, page)
-    article = soup.select_one("article.bd-article")
+    text = (built / f"{page}.html").read_text(encoding="utf-8")
+    found = re.search(r"<article class=\"bd-article\">.*?</article>", text, re.DOTALL)
+    assert found, page
+    article = BeautifulSoup(found[0], "html.parser").article
     assert article is not None, page
     for element in article.select(".headerlink, button, script:not([type])"):
         element.decompose()
     return article
-
-
-def _parse(built: Path, page: str) -> BeautifulSoup:
-    return BeautifulSoup((built / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
 
 
 def _chapter(article: Tag, page: str, built: Path) -> Chapter:
@@ -144,8 +143,8 @@ def _head(built: Path, pages: list[str], chapters: list[Chapter]) -> str:
     found: dict[str, None] = {}
     headers = ""
     for page in pages:
-        head = _parse(built, page).head
-        assert head is not None, page
+        text = (built / f"{page}.html").read_text(encoding="utf-8")
+        head = BeautifulSoup(text.partition("</head>")[0], "html.parser")
         for element in head.select("link[rel=stylesheet], script"):
             for name in ("href", "src"):
                 if name in element.attrs:

@@ -5,6 +5,12 @@ async () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   await document.fonts.ready;
+  // Only the canvas of a figure is a picture, which has a description.
+  for (const part of document.querySelectorAll("figure, figcaption")) part.role = "none";
+  // Code in a table is broken within words only if the table is too wide otherwise.
+  for (const table of document.querySelectorAll("table")) {
+    table.classList.toggle("wide", table.offsetWidth > table.parentElement.offsetWidth);
+  }
   for (const { math, typesetRoot } of MathJax.startup.document.math) {
     typesetRoot.querySelector("mjx-assistive-mml")?.remove();
     // The tags of a PDF have no MathML: a formula is a picture that is described by its TeX.

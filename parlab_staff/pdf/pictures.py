@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlparse
 
 _PICTURE = re.compile(r"<img\b[^>]*\.svg[^>]*>")
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
-_PROLOG = re.compile(r".*?(?=<svg\b)|<metadata>.*?</metadata>", re.DOTALL)
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 # An id, and what refers to one.
 _NAMES = re.compile(r'(\bid="|url\(#|\bhref="#)')
 
@@ -23,7 +23,8 @@ def _content(picture: str, key: str) -> str:
     """Return the content of the file that an `img` element shows, with `key` before each id."""
     attributes = dict(_ATTRIBUTE.findall(picture))
     file = Path(unquote(urlparse(html.unescape(attributes["src"])).path))
-    content = _PROLOG.sub("", file.read_text(encoding="utf-8"), count=2)
+    content = file.read_text(encoding="utf-8")
+    content = _METADATA.sub("", content[content.index("<svg") :])
     content = _NAMES.sub(rf"\1{key}-", content)
     # A style sheet in a picture would be one of the whole document.
     content = content.replace("*{", f"#{key} *{{")

@@ -8,17 +8,20 @@ import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import (
     ArrayObject,
     DictionaryObject,
+    IndirectObject,
     NameObject,
+    StreamObject,
     TextStringObject,
 )
 
 # Chromium writes each of these on a line of its own, and never inside of a text object.
-_MARK = re.compile(rb"^(?:/\w+.*B[DM]C|EMC)$", re.MULTILINE)
+_MARK = re.compile(rb"^(?:/\w+.*B[DM]C|EMC|(?P<form>/\w+) Do)$", re.MULTILINE)
 # Types of structure elements that only PDF 2.0 has, and what they are in older versions.
 _ROLES = {"/Strong": "/Span", "/Em": "/Span"}
 _METADATA = """\
@@ -37,11 +40,10 @@ _METADATA = """\
 
 def complete(printed: Path, output: Path) -> None:
     """Write the PDF `printed` to `output` with complete tags."""
-    pages = destinations(printed)
+    pages, forms = destinations(printed), {}
     pdf = PdfWriter(clone_from=printed, keep_initial_header=True)
     for page in pdf.pages:
-        content = page["/Contents"]
-        content.set_data(with_artifacts(content.get_data()))
+        _mark_artifacts(page["/Contents"], page["/Resources"], forms)
         for link in page.get("/Annots", []):
             _describe(link.get_object(), pages)
     root = pdf.root_object["/StructTreeRoot"]
@@ -68,14 +70,46 @@ def destinations(pdf: Path) -> dict[str, int]:
     return {name.removeprefix("/"): page + 1 for name, page in pages.items() if page is not None}
 
 
-def with_artifacts(content: bytes) -> bytes:
-    """Mark everything in the content of a page that has no tag as an artifact."""
+def _mark_artifacts(stream: StreamObject, resources: DictionaryObject, done: dict) -> bool:
+    """Mark what has no tag in the content of a page or form. Return False if nothing has one.
+
+    A form is a part of a page that Chromium draws as a whole, such as a clipped one. `done` holds
+    the results for forms, by the numbers of their objects.
+    """
+    drawn = resources.get("/XObject", {})
+    tagged = {name for name in drawn if _is_tagged_form(drawn.raw_get(name), done)}
+    content = stream.get_data()
+    if not tagged and b"/MCID" not in content:
+        return False
+    stream.set_data(with_artifacts(content, tagged))
+    return True
+
+
+def _is_tagged_form(reference: IndirectObject, done: dict[int, bool]) -> bool:
+    drawn = reference.get_object()
+    if drawn["/Subtype"] != "/Form":
+        return False
+    if reference.idnum not in done:
+        done[reference.idnum] = _mark_artifacts(drawn, drawn.get("/Resources", {}), done)
+    return done[reference.idnum]
+
+
+def with_artifacts(content: bytes, tagged: set[str]) -> bytes:
+    """Mark everything in a content stream that has no tag as an artifact.
+
+    `tagged` are the names of forms that contain tags.
+    """
     parts, end, depth = [b"/Artifact BMC\n"], 0, 0
     for mark in _MARK.finditer(content):
-        opens = not mark[0].startswith(b"EMC")
+        draws = mark[0].endswith(b"Do")
+        opens = mark[0].endswith(b"C") and mark[0] != b"EMC"
+        if draws and (depth > 0 or mark["form"].decode() not in tagged):
+            continue
         parts.append(content[end : mark.start()])
-        parts.append(b"EMC\n" + mark[0] if opens and depth == 0 else mark[0])
-        depth += 1 if opens else -1
+        if depth == 0:
+            parts.append(b"EMC\n")
+        parts.append(mark[0])
+        depth += 0 if draws else 1 if opens else -1
         if depth == 0:
             parts.append(b"\n/Artifact BMC")
         end = mark.end()
@@ -121,10 +155,12 @@ def _give_body(pdf: PdfWriter, item: DictionaryObject) -> None:
     )
     reference = pdf._add_object(body)
     for kid in others:
-        kid.get_object()[NameObject("/P")] = reference
+        if _type(kid):
+            kid.get_object()[NameObject("/P")] = reference
     item[NameObject("/K")] = ArrayObject([*labels, reference])
 
 
-def _type(kid) -> str:
+def _type(kid: Any) -> str:
+    """Return the type of a structure element; "" for a piece of a page's content."""
     kid = kid.get_object()
     return kid.get("/S", "") if isinstance(kid, DictionaryObject) else ""
