@@ -2,7 +2,7 @@
 
 Follow jupyterhub_config.py, but put the course into a folder that the nodes share, also install
 `batchspawner`, and pass this file to `jupyterhub`. The hub runs on a machine with Slurm's commands.
-It submits jobs as the user through `sudo`, which must not ask for a password.
+It submits each job as the user, through `sudo`.
 """
 
 from pathlib import Path
