@@ -2,18 +2,19 @@
 
 Follow jupyterhub_config.py, but put the course into a folder that the nodes share, also install
 `batchspawner`, and pass this file to `jupyterhub`. The hub runs on a machine with Slurm's commands.
-It submits jobs as the user through `sudo`, which must not ask for a password.
+It submits each job as the user, through `sudo`.
 """
 
 from pathlib import Path
 
 import batchspawner
 
-BIN = Path(__file__).resolve().parents[1] / ".venv/bin"
+BASE = Path(__file__).resolve().with_name("jupyterhub_config.py")
 
-load_subconfig("jupyterhub_config.py")  # noqa: F821, JupyterHub defines it
-
+# JupyterHub defines these two functions. The first one ignores a path that does not exist.
+load_subconfig(str(BASE))  # noqa: F821
 c = get_config()  # noqa: F821
+BIN = BASE.parents[1] / ".venv/bin"
 c.JupyterHub.hub_ip = "0.0.0.0"  # nodes connect to the hub. Use an address that only they reach
 c.JupyterHub.spawner_class = batchspawner.SlurmSpawner
 c.SlurmSpawner.batchspawner_singleuser_cmd = str(BIN / "batchspawner-singleuser")
