@@ -127,7 +127,7 @@ class Soak:
         for code in cell.after:
             self.notebook.run(code, FOREVER)
         self._probe(cell, ran)
-        self.watch.sample(self.number)
+        self.watch.sample(cell.kind)
 
     def _ran(self, cell: Cell) -> Ran:
         """Run the cell, and press the stop button when it says so."""
@@ -194,11 +194,11 @@ class Soak:
         self.notebook.shutdown()
         self._processes, self._files = Counter(), Counter({"profile_default": 1})  # IPython's
         self._check_leftovers(cell)
-        for role, quantity, slope, error, too_much in self.watch.slopes():
-            text = f"{role}: {slope:+.3f} ± {error:.3f} {quantity} with each cell"
-            self._say(text)
-            if too_much:
-                self._report(cell, text)
+        for gain in self.watch.gains():
+            if gain.is_too_much:
+                self._report(cell, str(gain))
+            else:
+                self._say(str(gain))
         self._folder.cleanup()
 
     def _report(self, cell: Cell, what: str, ran: Ran | None = None) -> None:
