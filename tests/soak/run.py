@@ -100,10 +100,10 @@ class Soak:
                 self.notebook.kill()
                 self._start()
             if time.monotonic() > check:
-                self._check_leftovers(cell)
+                self.check_leftovers(cell)
                 check = time.monotonic() + CHECK_SECONDS
             self.number += 1
-        self._check_leftovers(cell)
+        self.check_leftovers(cell)
         self._end(cell)
 
     def step(self, cell: Cell) -> None:
@@ -173,7 +173,8 @@ class Soak:
                 self._report(cell, "variables are lost, though no rank died", ran)
         self._held = self.number + 1
 
-    def _check_leftovers(self, cell: Cell) -> None:
+    def check_leftovers(self, cell: Cell) -> None:
+        """Report what has been left behind, once processes that were replaced have ended."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline and self._extra():
             time.sleep(0.5)
@@ -191,15 +192,18 @@ class Soak:
         return ", ".join([*(f"{number} × {name}" for name, number in extra.items()), *segments])
 
     def _end(self, cell: Cell) -> None:
-        self.notebook.shutdown()
+        self.close()
         self._processes, self._files = Counter(), Counter({"profile_default": 1})  # IPython's
-        self._check_leftovers(cell)
+        self.check_leftovers(cell)
         for gain in self.watch.gains():
             if gain.is_too_much:
                 self._report(cell, str(gain))
             else:
                 self._say(str(gain))
-        self._folder.cleanup()
+
+    def close(self) -> None:
+        """End the notebook."""
+        self.notebook.shutdown()
 
     def _report(self, cell: Cell, what: str, ran: Ran | None = None) -> None:
         self.violations.append(Violation(self.number, cell, what, ran))
