@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -52,7 +52,8 @@ class Violation:
         lines = [
             f"VIOLATION {self.what}",
             f"  repeat: python -m tests.soak 1 --seed {seed} --first {self.number}",
-            f"  {self.cell}",
+            f"  {replace(self.cell, code='')}",
+            *(f"  {line}" for line in self.cell.code.splitlines()),
             f"  load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         ]
         if self.ran:
@@ -70,7 +71,7 @@ class Soak:
         self.number = first
         self.counts: Counter[tuple[str, str]] = Counter()  # cells by kind and error
         self.lost: Counter[str] = Counter()  # cells that cost the variables, by kind
-        self.late = 0  # cells that ended later than on an idle machine
+        self.late: list[float] = []  # seconds of cells that ended more than `SLACK_SECONDS` late
         self.violations: list[Violation] = []
         self._folder = tempfile.TemporaryDirectory(prefix="soak-")
         self._idle_seconds = 0.0  # that an empty cell took last
@@ -115,7 +116,8 @@ class Soak:
             ran = self._ran(cell)
         limit = self._limit(cell)
         self.counts[cell.kind, ran.error or "no error"] += 1
-        self.late += ran.seconds > cell.ends_within + SLACK_SECONDS
+        if ran.seconds > cell.ends_within + SLACK_SECONDS:
+            self.late.append(ran.seconds - cell.ends_within)
         if ran.seconds > limit:
             self._report(cell, f"it ended after {ran.seconds:.1f} s, not {limit:.1f}", ran)
         if ran.error not in KNOWN_ERRORS:
@@ -180,9 +182,12 @@ class Soak:
             time.sleep(0.5)
         if extra := self._extra():
             self._report(cell, f"left behind: {extra}")
+        late = f"{len(self.late)} over {SLACK_SECONDS:g} s late"
+        if self.late:
+            late += f" (at most {max(self.late):.1f} s)"
         self._say(
             f"{sum(self.counts.values())} cells, {sum(self.lost.values())} lost the variables, "
-            f"{self.late} late, {len(self.violations)} violations"
+            f"{late}, {len(self.violations)} violations"
         )
 
     def _extra(self) -> str:
