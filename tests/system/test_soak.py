@@ -53,17 +53,43 @@ def test_a_violation_is_reported(soak: Soak, what: str, capsys: pytest.CaptureFi
     assert "repeat: python -m tests.soak 1 --seed 0 --first 0" in capsys.readouterr().out
 
 
+# For each kind of what a cell can leave: how it is reported, and cells that leave and remove it.
+LEFT = {
+    "1 × other: sleep 1000": (
+        ["import subprocess\nleft = subprocess.Popen(['sleep', '1000'])"],
+        "left.kill()\nleft.wait()",
+    ),
+    "1 × left": (
+        [
+            "import pathlib, tempfile\nleft = pathlib.Path(tempfile.gettempdir(), 'left')\n"
+            "left.touch()"
+        ],
+        "left.unlink()",
+    ),
+    "/dev/shm/soak-": (
+        [
+            "import mmap, tempfile\nfile, name = tempfile.mkstemp(dir='/dev/shm', prefix='soak-')\n"
+            "os.truncate(file, 4096)\nleft = mmap.mmap(file, 4096)",
+            "left.close()\nos.close(file)",
+        ],
+        "os.unlink(name)",
+    ),
+}
+
+
 @pytest.mark.nightly
-def test_a_process_that_a_cell_leaves_is_reported(
-    soak: Soak, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", LEFT)
+def test_what_a_cell_leaves_is_reported(
+    soak: Soak, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "SETTLE_SECONDS", 0.0)
+    leave, remove = LEFT[what]
+    for code in leave:
+        soak.step(cell := Cell(f"%%px --targets 0\n{code}"))
     soak.violations.clear()
-    cell = Cell("%%px --targets 0\nimport subprocess\nleft = subprocess.Popen(['sleep', '1000'])")
-    soak.step(cell)
     soak.check_leftovers(cell)
-    assert "left behind: 1 × other: sleep 1000" in soak.violations[-1].what
-    soak.step(Cell("%%px --targets 0\nleft.kill()\nleft.wait()"))
+    assert what in soak.violations[-1].what
+    soak.step(Cell(f"%%px --targets 0\n{remove}"))
     soak.violations.clear()
     soak.check_leftovers(cell)
     assert not soak.violations
