@@ -152,3 +152,13 @@ def test_the_output_of_earlier_cells_takes_no_memory(notebook: Notebook) -> None
     grown = [end - begin for begin, end in zip(before, after, strict=True)]
     assert max(grown) < 50, f"MB of the kernel and the controller, after 100 MB: {grown}"
     assert notebook.run("print(later.stdout[0])").text == "kept\n\n"
+
+
+def test_ranks_keep_nothing_of_what_they_printed_and_displayed(notebook: Notebook) -> None:
+    kept = "sum(len(str(of)) for of in get_ipython().history_manager.outputs.values())"
+    ran = notebook.run(
+        f"%%px\nprint('x' * 100_000)\nprint('in the cell:', {kept})\n"
+        "from IPython.display import HTML, display\ndisplay(HTML('x' * 100_000))"
+    )
+    assert "in the cell: 0\n" in ran.text, ran.message
+    assert notebook.run(f"%%px\nprint({kept})").text == "[all ranks] 0\n"

@@ -49,6 +49,12 @@ REFUSED = {
         "  This group has ended. Run the cells again that make the group, mesh, or model"
     ),
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
+    "if rank == 2:\n    MPI.COMM_WORLD.Abort(3)\ncomm.Barrier()": (
+        "rank 2: RuntimeError: Abort(3) would end all ranks, and their variables would be lost. In "
+        "a rank cell, raise an error instead. In a script, Abort works.\n"
+        "  line 3: MPI.COMM_WORLD.Abort(3)\n"
+    ),
+    "comm.Split(rank % 2).Abort()": "all ranks: RuntimeError: Abort(0) would end all ranks",
     "input('How many? ')": "A rank cannot ask for input. Write the value into the cell.",
 }
 

@@ -192,7 +192,7 @@ def signals(random: Random) -> Cell:
 @kind(0.5)
 def abort(random: Random) -> Cell:
     call = random.choice(["comm.Abort(3)", "MPI.COMM_WORLD.Abort()", "MPI.COMM_SELF.Abort(1)"])
-    return _stopped(random, _some_ranks(random, call), keeps=False)
+    return _stopped(random, _some_ranks(random, call), shows="raise an error instead")
 
 
 @kind(4)
