@@ -1,6 +1,6 @@
 # `make lab` and `make test` are all that a fresh machine needs: each sets .venv up first.
 
-.PHONY: test test-all quick book notebooks grade bench gpu-check mutants lock
+.PHONY: test test-all quick book pdf notebooks grade bench gpu-check mutants lock
 
 include common.mk # help, setup, lab, doctor, clean
 
@@ -33,6 +33,9 @@ endef
 
 book: setup ## build the book into _build/html (EDITION=student: without the solutions)
 	@$(BIN)/parlab book --edition $(or $(EDITION),full)
+
+pdf: setup ## print the book that `make book` built into _build/pdf/parlab.pdf (EDITION=student)
+	@$(BIN)/parlab pdf --edition $(or $(EDITION),full)
 
 notebooks: setup ## derive labs and solutions from solutions/*.py; run what changed (ARGS=--check)
 	@$(BIN)/parlab notebooks $(ARGS)

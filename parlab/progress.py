@@ -38,6 +38,11 @@ class Lab:
         return f"{len(self.done)} of {len(self.exercises)}"
 
     @property
+    def bar(self) -> str:
+        """How much is done, as a bar with a square for each exercise: `■■■□□□□`."""
+        return "■" * len(self.done) + "□" * (len(self.exercises) - len(self.done))
+
+    @property
     def marked(self) -> str:
         """All exercises, each with a mark: `✓ Ping-pong, ○ A deadlock`."""
         return ", ".join(
@@ -93,7 +98,8 @@ def line(folder: Path | None = None) -> str | None:
 def table(folder: Path) -> str:
     """What is done in all labs of `folder`, as a table in Markdown."""
     rows = [
-        f"| [{lab.title}]({lab.path.name}) | {lab.count} | {lab.marked} |" for lab in labs(folder)
+        f"| [{lab.title}]({lab.path.name}) | {lab.bar} {lab.count} | {lab.marked} |"
+        for lab in labs(folder)
     ]
     return "\n".join(["| Lab | Done | Exercises |", "|---|---|---|", *rows])
 

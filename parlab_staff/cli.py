@@ -31,6 +31,22 @@ def book(
     raise typer.Exit(build(edition))
 
 
+@staff.command()
+def pdf(
+    edition: Annotated[
+        str, typer.Option(help="full, or student (without solutions): what `parlab book` built.")
+    ] = "full",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: _build/pdf/parlab.pdf.")
+    ] = None,
+) -> None:
+    """Print the built book as a PDF, with Chromium."""
+    from parlab_staff.pdf import print_book
+
+    file = print_book(edition, output=output)
+    print(f"The {edition} edition is printed: open {file}.")
+
+
 @staff.command(context_settings=PASS_ON | {"help_option_names": []})
 def notebooks(context: typer.Context) -> None:
     """Derive labs and solutions from solutions/*.py, and run the labs that changed."""

@@ -1,5 +1,6 @@
 """What the notebook shows when a rank cell has ended."""
 
+import re
 import signal
 from collections.abc import Mapping
 
@@ -34,6 +35,8 @@ TORCH_ENDED = (
 CUT_OFF = (
     "The process that connects this notebook with its ranks (ipyparallel's controller) has ended."
 )
+# In errors of torch.distributed: a port or the number of a group, which differ from rank to rank.
+_OWN_NUMBER = re.compile(r"(\[[\d.:a-f]+\]:|group registered under the name )\d+")
 INTACT = "The ranks are free again, and their variables are intact."
 COMM_WORKS = "The ranks are free again, their variables are intact, and `comm` works again."
 
@@ -55,8 +58,8 @@ def _message_and_lines(error: RemoteError) -> tuple[str, str]:
     text = error.traceback or ""
     message = f"{error.ename}: {error.evalue}".rstrip(": ")
     if text.startswith(message) or not text:
-        shown = f"{error.ename}: {_cut(error.evalue)}".rstrip(": ")
-        return shown, text.removeprefix(message).lstrip("\n")
+        shown = _cut(_OWN_NUMBER.sub(r"\1…", error.evalue))
+        return f"{error.ename}: {shown}".rstrip(": "), text.removeprefix(message).lstrip("\n")
     return _cut(text), ""
 
 

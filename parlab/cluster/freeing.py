@@ -226,4 +226,7 @@ def _recover(generation: int, messages_only: bool) -> dict[str, object]:
 
     from parlab.rank.engine.recovery import recover
 
-    return recover(get_ipython().user_ns, generation, messages_only)
+    shell = get_ipython()
+    hidden = shell.user_ns_hidden  # IPython's own, such as `exit`, through which all is found
+    own = {name: v for name, v in shell.user_ns.items() if v is not hidden.get(name)}
+    return recover(own, generation, messages_only)

@@ -25,6 +25,8 @@ CONTROLLER_ARGS = [
     "--HeartMonitor.max_heartmonitor_misses=36000",
     "--IPController.use_threads=True",
     "--IPController.broadcast_scheduler_depth=0",
+    # By default, the controller keeps in memory what each of the last 1,024 cells has printed.
+    "--IPController.db_class=NoDB",
 ]
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",

@@ -55,7 +55,7 @@ class RankMagics(ParallelMagics):
             replies = self.session.send(code, targets)
             self.session.names.add(code)
             self.session.background.append(replies)
-            self.session.last = replies
+            self.session.remember(replies, is_shared=True)
             result = self.last_result = replies.result
             if args.save_name:
                 self.shell.user_ns[args.save_name] = result
@@ -141,7 +141,8 @@ class RankMagics(ParallelMagics):
             outcome = execution.run(progress)
             printed = outputs.printed(execution.replies, stop)
             error = self._error(execution, outcome)
-            self.session.last, self.last_result = execution.replies, execution.replies.result
+            self.session.remember(execution.replies, is_shared=bool(save_name))
+            self.last_result = execution.replies.result
             if save_name:
                 self.shell.user_ns[save_name] = execution.replies.result
             progress.clear()

@@ -42,6 +42,7 @@ def _set_up(imports: list[str]) -> SetUpResult:
         children,
         interrupts,
         output_limit,
+        refused_abort,
         refused_input,
         tracebacks,
     )
@@ -53,6 +54,7 @@ def _set_up(imports: list[str]) -> SetUpResult:
     cell_magics.install(shell)
     interrupts.install(shell.kernel)
     refused_input.install(shell.kernel)
+    refused_abort.install()
     broken_state.install(shell)
     output_limit.install(shell)
     children.install(shell)

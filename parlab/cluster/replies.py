@@ -14,6 +14,7 @@ class Replies:
     def __init__(self, ranks: list[int], result: AsyncResult, channel: Channel) -> None:
         self._channel = channel
         self.result = result
+        self.is_shared = False  # True if the user has `result`
         # AsyncResult is done when the whole cell is. Its children are the futures of single ranks.
         self._futures = dict(zip(ranks, result._children, strict=True))
         self._before: dict[int, dict[str, int]] = {}  # see `ended_early`
@@ -22,6 +23,18 @@ class Replies:
         """Call `call` each time a rank has answered."""
         for future in self._futures.values():
             future.add_done_callback(lambda _: call())
+
+    def forget(self) -> None:
+        """Free the memory of what the ranks printed and returned, which ipyparallel would keep.
+
+        Not if the user has the AsyncResult.
+        """
+        if self.is_shared:
+            return
+        if self.result.ready():
+            self.result._client.purge_local_results(self.result)
+        for future in self._futures.values():
+            future.output.metadata.clear()  # ipyparallel caches the last 128 results elsewhere
 
     def running(self) -> list[int]:
         """Return the ranks that have not answered."""

@@ -69,6 +69,16 @@ class Session:
         result = self.client[ranks].execute(code, silent=False, block=False)
         return Replies(ranks, result, self.channel)
 
+    def remember(self, replies: Replies, *, is_shared: bool) -> None:
+        """Keep the answers to the last cell, and forget those to the cell before it.
+
+        `is_shared` is True if the user has ipyparallel's result of the cell.
+        """
+        if self.last is not None:
+            self.last.forget()
+        replies.is_shared = is_shared
+        self.last = replies
+
     def in_background(self) -> list[int]:
         """Return the ranks that run a `--noblock` cell."""
         return sorted({rank for replies in self.background for rank in replies.running()})

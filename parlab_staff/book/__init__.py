@@ -30,18 +30,25 @@ def build(edition: str = "full", output: Path | None = None) -> int:
     work = ROOT / "_build" / "book" / edition
     # Start from nothing: an earlier build would hide what changed in parlab.
     shutil.rmtree(work, ignore_errors=True)
-    source = work / "source"
-    stage(ROOT, source, edition)
-    code = _run_jupyter_book(source, work)
+    code = render(ROOT, work, edition)
     if code != 0:
         print(f"The book was not built: fix the warnings above, then `{_command(edition)}`.")
         return code
     built = work / "_build" / "html"
-    _offer_original_notebooks(built)
     write_playground(built, edition)
     _replace(built, output)
     print(f"The {edition} edition is built: open {_shown(output / 'index.html')} in a browser.")
     return 0
+
+
+def render(root: Path, work: Path, edition: str) -> int:
+    """Build an edition of the course in `root` into `work/_build/html`. Return 0 on success."""
+    source = work / "source"
+    stage(root, source, edition)
+    code = _run_jupyter_book(source, work)
+    if code == 0:
+        _offer_original_notebooks(root, work / "_build" / "html")
+    return code
 
 
 def _run_jupyter_book(source: Path, work: Path) -> int:
@@ -67,11 +74,11 @@ def _run_jupyter_book(source: Path, work: Path) -> int:
     return process.returncode
 
 
-def _offer_original_notebooks(built: Path) -> None:
+def _offer_original_notebooks(root: Path, built: Path) -> None:
     """Make the download buttons of pages offer the notebooks as they are in the repository."""
     downloads = built / "_sources"
     for notebook in downloads.rglob("*.ipynb"):
-        shutil.copy(ROOT / notebook.relative_to(downloads), notebook)
+        shutil.copy(root / notebook.relative_to(downloads), notebook)
 
 
 def _replace(built: Path, output: Path) -> None:

@@ -1,5 +1,6 @@
 """Sphinx extension: the book contains all scripts, and each page loads only those it needs."""
 
+import itertools
 import shutil
 from importlib.resources import files
 from pathlib import Path
@@ -10,8 +11,10 @@ from plotly.offline import get_plotlyjs
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
 
+from parlab_staff.book.accessible import correct_page
 from parlab_staff.book.figures import FIGURE_CLASS
 from parlab_staff.book.lexer import RankCellLexer
+from parlab_staff.book.navigation import leave_solutions_out, link_pages_of_chapter
 from parlab_staff.book.notebooks import LEXER
 from parlab_staff.play.pages import page_names
 
@@ -48,10 +51,31 @@ def _load_plotly(
         app.builder.add_js_file("figures.js", defer="defer")
 
 
+def _lead_to_the_file_that_people_edit(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Make the buttons for source and edit of labs and solutions lead to `solutions/NN_topic.py`.
+
+    The pages' own files are notebooks, which are derived from this source.
+    """
+    folder, _, name = pagename.partition("/")
+    if folder not in ("labs", "solutions"):
+        return
+    groups = (group.get("buttons", []) for group in context["header_buttons"])
+    for button in itertools.chain(*groups):
+        if button.get("label") in ("source-file-button", "source-edit-button"):
+            button["url"] = button["url"].replace(f"{pagename}.ipynb", f"solutions/{name}.py")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx when it loads the extensions named in `_config.yml`."""
     app.add_lexer(LEXER, RankCellLexer)
     app.add_role("play", PlayRole())
     app.connect("builder-inited", _write_scripts)
     app.connect("html-page-context", _load_plotly)
+    app.connect("html-page-context", link_pages_of_chapter)
+    app.connect("html-page-context", leave_solutions_out)
+    # These change what the theme makes at 500 and 501.
+    app.connect("html-page-context", correct_page, priority=502)
+    app.connect("html-page-context", _lead_to_the_file_that_people_edit, priority=502)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,11 @@
 """Labs and solutions as pages: one title, a note to the reader, rank cells in color."""
 
+import html
 import re
 from typing import Any
 
+from parlab_staff.book import alternatives
+from parlab_staff.book.site import Site
 from parlab_staff.play.pages import LAB
 
 # The name under which extension.py registers RankCellLexer.
@@ -18,14 +21,22 @@ _BEFORE_LAB = """\
 :::{{tip}}
 Read it here, and work in JupyterLab: `make lab` opens this notebook with everything it needs.
 The [chapter](../book/{page}.md) explains what you build.
-:::"""
+:::
+
+<p class="launch">{buttons}</p>"""
+# The download is the lab's own notebook; see `_offer_original_notebooks`.
+_DOWNLOAD = (
+    '<a class="{look}" href="../_sources/labs/{page}.ipynb" download>Download the notebook</a>'
+)
+_OPEN = '<a class="{look}" href="{address}">Open in {service}</a>'
+_FIRST, _OTHER = "sd-btn sd-btn-primary", "sd-btn sd-btn-outline-primary"
 _HEADING = re.compile(r"(#+) ")
 _FENCE = re.compile(r"\s*(```|~~~|:::)")
 
 
-def lab_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:
+def lab_page(notebook: dict[str, Any], page: str, site: Site) -> dict[str, Any]:
     """Return a lab's notebook as a page of the book; `page` is its file's name without suffix."""
-    made = _page(notebook, _BEFORE_LAB.format(page=page))
+    made = _page(notebook, _BEFORE_LAB.format(page=page, buttons=_launch_buttons(page, site)))
     if page == LAB:
         made["cells"] = [one for cell in made["cells"] for one in _with_link(cell)]
     return made
@@ -36,11 +47,19 @@ def _with_link(cell: dict[str, Any]) -> list[dict[str, Any]]:
     if "exercise" not in cell["metadata"].get("tags", []):
         return [cell]
     key = cell["metadata"]["exercise"]
-    text = (
-        f"{{play}}`{key}`: you can also do this exercise in your browser, without an installation."
-    )
+    text = f"{{play}}`{key}` if you want to do this exercise in your browser."
     link = {"cell_type": "markdown", "id": f"play-{key}", "metadata": {}, "source": text}
     return [link, cell]
+
+
+def _launch_buttons(page: str, site: Site) -> str:
+    """Return the links that open a lab elsewhere, and the one that downloads it, as buttons."""
+    opening = [
+        _OPEN.format(look=_FIRST, address=html.escape(address), service=service)
+        for service, address in site.launchers(page).items()
+    ]
+    look = _OTHER if opening else _FIRST
+    return " ".join([*opening, _DOWNLOAD.format(look=look, page=page)])
 
 
 def solutions_page(notebook: dict[str, Any], page: str) -> dict[str, Any]:
@@ -64,10 +83,23 @@ def _page(notebook: dict[str, Any], word: str, before_title: str = "") -> dict[s
         if cell["cell_type"] == "markdown":
             text, headings = _one_title("".join(cell["source"]), headings, before_title, word)
             cell = cell | {"source": text}
-        cells.append(cell)
+        cells.append(_described(cell))
     language = notebook["metadata"].get("language_info", {}) | {"pygments_lexer": LEXER}
     metadata = notebook["metadata"] | {"language_info": language}
     return notebook | {"cells": cells, "metadata": metadata}
+
+
+def _described(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return the cell with a text for its figure, if it has one and no text."""
+    drawn = [
+        "".join(output["data"]["image/svg+xml"])
+        for output in cell.get("outputs", [])
+        if "image/svg+xml" in output.get("data", {})
+    ]
+    if not drawn:
+        return cell
+    image = {"image": {"alt": " ".join(map(alternatives.of_svg, drawn))}}
+    return cell | {"metadata": {"mystnb": image} | cell["metadata"]}
 
 
 def _one_title(text: str, headings: int, before_title: str, word: str) -> tuple[str, int]:

@@ -37,7 +37,12 @@ _LOADED = {
     "vendor/codemirror": "vendor/codemirror/codemirror.js",
 }
 # What the colors of a picture mean in the course's other figures.
-_COLORS = {"communication": "communication", "idle": "idle", "stuck": "reference"}
+_COLORS = {
+    "compute": "compute",
+    "communication": "communication",
+    "idle": "idle",
+    "stuck": "reference",
+}
 
 
 def write_playground(book: Path, edition: str) -> None:

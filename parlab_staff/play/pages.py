@@ -60,6 +60,8 @@ def play_pages(edition: str) -> list[PlayPage]:
 def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
     key = exercise.key
     title, text = _text_before(lab, exercise.cell)
+    if key not in TRIES:
+        raise ValueError(f"exercise {key}: add the lines that try it to parlab_staff/play/tries.py")
     attempt = TRIES[key]
     body = "\n".join(f"    {line}" if line else "" for line in attempt.code.splitlines())
     solution = without_markers(_code(exercise))
@@ -104,11 +106,11 @@ def _example_page(path: Path) -> PlayPage:
         "setup": _imports(),
         "needs": [],
     }
-    return PlayPage(path.stem, title.rstrip("."), _html(text), data)
+    return PlayPage(path.stem, title.rstrip("."), _html(text), data, chapter=path.parent.name)
 
 
 def _examples() -> list[Path]:
-    return sorted(EXAMPLES.glob("*.py"))
+    return sorted(EXAMPLES.glob("*/*.py"))
 
 
 def _code(exercise: Exercise) -> str:

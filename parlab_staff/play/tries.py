@@ -42,8 +42,8 @@ for size in (8, 1_000, 100_000):
     if rank == 0:
         print(f"{size:>7,} bytes: {1e6 * seconds:,.0f} µs")""",
             note="**In the browser,** a message takes much longer than on the lab's real ranks: "
-            "Python is slower here, and a rank that waits needs time to wake up. The check works on "
-            "this page, but measure α and β in the lab.",
+            "Python is slower here, and a rank that waits needs time to wake up. The check "
+            "works on this page, but measure α and β in the lab.",
         ),
         "fit_alpha_beta": Try(
             """\

@@ -23,8 +23,8 @@ from parlab_staff.notebooks.make import OWN, lab_notebook, to_text
 from parlab_staff.release.leaks import leaks
 
 AS_THEY_ARE = (
-    ".gitattributes", "LICENSE", "pyproject.toml",
-    "requirements.in", "requirements.txt", "environment.yml",
+    ".dockerignore", ".gitattributes", "LICENSE", "pyproject.toml",
+    "requirements.in", "requirements.txt", "environment.yml", "compose.yaml",
 )  # fmt: skip
 MAKEFILE = "common.mk"  # the make targets for students
 
@@ -59,6 +59,7 @@ def _write(course: Course, lab: Lab, out: Path) -> None:
     for name in AS_THEY_ARE:
         shutil.copy(root / name, out)
     shutil.copy(root / MAKEFILE, out / "Makefile")
+    shutil.copytree(root / "containers", out / "containers")
     for folder in ("labs", "book"):
         (out / folder).mkdir()
     (out / "labs" / f"{lab.name}.ipynb").write_text(to_text(notebook), encoding="utf-8")

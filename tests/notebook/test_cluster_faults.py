@@ -584,6 +584,8 @@ def test_variables_with_groups_that_ended_are_named(notebook: Notebook):
     made = notebook.run(
         "%%px --timeout 120\nimport torch, torch.distributed as dist\n"
         "from parlab.rank import group\ndeep = [{'x': ({'y': comm.Split(0)}, 1)}]\n"
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('dp', 'tp'))\n"
         "layouts = {'a': ({'dp': dist.new_group()}, 1)}\ndeep[0]"
     )
     assert made.status == "ok", made.message
@@ -593,7 +595,7 @@ def test_variables_with_groups_that_ended_are_named(notebook: Notebook):
     stuck = "if rank != 1:\n    dist.all_reduce(torch.ones(3))"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\n{stuck}")
     named = re.search(r"The process groups in (.*) ended: run the cells that define", ran.message)
-    assert named and "`layouts`" in named[1], ran.message
+    assert named and "`layouts`" in named[1] and "`mesh`" in named[1], ran.message
     assert "`group`" not in named[1] and "`_" not in named[1]
     works_and_keeps(notebook, held=True)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from parlab.cluster.outputs import OUTPUT_SECONDS
@@ -132,3 +133,32 @@ def test_endless_printing_ends_at_the_deadline(notebook: Notebook, code: str) ->
     assert f"ranks 0-3  line 2: while True: {code}" in ran.message
     assert ran.seconds < DEADLINE + OUTPUT_SECONDS
     assert notebook.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 4\n"
+
+
+def test_the_output_of_earlier_cells_takes_no_memory(notebook: Notebook) -> None:
+    pid = notebook.run("print(cluster.current().ranks.processes.cluster.controller.pid)").text
+    processes = [psutil.Process(notebook.pid), psutil.Process(int(pid))]
+    later = notebook.run("%%px -o later\nprint('kept')")
+    assert later.status == "ok", later.message
+
+    def print_much(times: int) -> list[float]:
+        """Print 20 MB in each of some cells, and return the memory of both processes in MB."""
+        for _ in range(times):
+            ran = notebook.run("%%px\nfor _ in range(50): print('z' * 100_000)")
+            assert ran.status == "ok", ran.message
+        return [process.memory_full_info().uss / 1e6 for process in processes]
+
+    before, after = print_much(2), print_much(5)
+    grown = [end - begin for begin, end in zip(before, after, strict=True)]
+    assert max(grown) < 50, f"MB of the kernel and the controller, after 100 MB: {grown}"
+    assert notebook.run("print(later.stdout[0])").text == "kept\n\n"
+
+
+def test_ranks_keep_nothing_of_what_they_printed_and_displayed(notebook: Notebook) -> None:
+    kept = "sum(len(str(of)) for of in get_ipython().history_manager.outputs.values())"
+    ran = notebook.run(
+        f"%%px\nprint('x' * 100_000)\nprint('in the cell:', {kept})\n"
+        "from IPython.display import HTML, display\ndisplay(HTML('x' * 100_000))"
+    )
+    assert "in the cell: 0\n" in ran.text, ran.message
+    assert notebook.run(f"%%px\nprint({kept})").text == "[all ranks] 0\n"

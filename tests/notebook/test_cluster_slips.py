@@ -41,7 +41,20 @@ REFUSED = {
         "  line 3: check.ring_shift(ring_shift)\n"
         "  First run the cell of exercise ring_shift above, which defines ring_shift"
     ),
+    "raise RuntimeError(f'Could not resolve the process group registered under the name {rank}')": (
+        "all ranks: RuntimeError: Could not resolve the process group registered under the name …\n"
+        "  line 2: raise RuntimeError("
+    ),
+    "raise RuntimeError('Could not resolve the process group')": (
+        "  This group has ended. Run the cells again that make the group, mesh, or model"
+    ),
     "raise RuntimeError('ab' * 1_000_000)": "1,995,000 characters left out",
+    "if rank == 2:\n    MPI.COMM_WORLD.Abort(3)\ncomm.Barrier()": (
+        "rank 2: RuntimeError: Abort(3) would end all ranks, and their variables would be lost. In "
+        "a rank cell, raise an error instead. In a script, Abort works.\n"
+        "  line 3: MPI.COMM_WORLD.Abort(3)\n"
+    ),
+    "comm.Split(rank % 2).Abort()": "all ranks: RuntimeError: Abort(0) would end all ranks",
     "input('How many? ')": "A rank cannot ask for input. Write the value into the cell.",
 }
 

@@ -15,7 +15,10 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     soak = Soak(arguments.seed, arguments.first)
-    soak.run(60 * arguments.minutes)
+    try:
+        soak.run(60 * arguments.minutes)
+    except KeyboardInterrupt:
+        soak.close()
     print(soak.summary())
     sys.exit(bool(soak.violations))
 

@@ -134,7 +134,8 @@ def module_that_waits(random: Random) -> Cell:
     name = f"mine_{random.randrange(10**9)}"
     code = (
         "import pathlib, sys, tempfile\nfolder = pathlib.Path(tempfile.gettempdir())\n"
-        f"if rank == 0: (folder / '{name}.py').write_text('from parlab.rank import comm\\n{wait}')\n"
+        f"text = 'from parlab.rank import comm\\n{wait}'\n"
+        f"if rank == 0: (folder / '{name}.py').write_text(text)\n"
         "comm.Barrier()\nsys.path[:0] = [str(folder)]\nsys.path_importer_cache.clear()\n"
         f"import {name}"
     )
@@ -191,7 +192,7 @@ def signals(random: Random) -> Cell:
 @kind(0.5)
 def abort(random: Random) -> Cell:
     call = random.choice(["comm.Abort(3)", "MPI.COMM_WORLD.Abort()", "MPI.COMM_SELF.Abort(1)"])
-    return _stopped(random, _some_ranks(random, call), keeps=False)
+    return _stopped(random, _some_ranks(random, call), shows="raise an error instead")
 
 
 @kind(4)
@@ -235,7 +236,8 @@ STUBBORN = [
     "with open(os.devnull) as f:\n    comm.recv(source=rank)",
     "def f(n): return f(n - 1) if n else comm.recv(source=rank)\nf(300)",
     "list(map(lambda n: time.sleep(0.01), range(10**6)))",
-    "import concurrent.futures as c\nwith c.ThreadPoolExecutor() as p: p.submit(time.sleep, 4).result()",
+    "import concurrent.futures as c\nwith c.ThreadPoolExecutor() as pool:\n"
+    "    pool.submit(time.sleep, 4).result()",
 ]
 
 
@@ -326,12 +328,15 @@ def some_ranks(random: Random) -> Cell:
 
 @kind(1)
 def function_sent(random: Random) -> Cell:
+    """A function was sent to a rank. It can be interrupted if the notebook defines it."""
     rank = random.randrange(RANKS)
-    seconds = random.choice(["0.01", "0.7", "1000"])
+    seconds = random.choice([0.01, 0.7, 1000])
+    function = random.choice(["lambda seconds: time.sleep(seconds)", "time.sleep"])
     before = (
-        f"import time\nsent = cluster.current().client[{rank}].apply_async(time.sleep, {seconds})"
+        "import time\nfrom parlab import cluster\n"
+        f"sent = cluster.current().client[{rank}].apply_async({function}, {seconds})"
     )
-    return _stopped(random, "comm.Barrier()", before=[before])
+    return _stopped(random, "comm.Barrier()", before=[before], keeps="lambda" in function)
 
 
 @kind(0.4)

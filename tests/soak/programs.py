@@ -52,7 +52,7 @@ TORCH_STATEMENTS = [
     "work = dist.isend(x, dst=(rank + 1) % 4); dist.irecv(y, src=(rank - 1) % 4).wait()",
     "dist.all_gather([torch.empty_like(x) for _ in range(4)], x)",
     "dist.all_reduce(x, async_op=True).wait()",
-    "other = dist.new_group([0, 1])",
+    "other = dist.new_group(); dist.destroy_process_group(other)",
     "comm.Barrier()",
 ]
 COMMON = [

@@ -1,4 +1,4 @@
-"""Runs random cells for some minutes, checks the notebook after each, and reports what was wrong."""
+"""Runs random cells for some minutes, and checks the notebook after each of them."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -52,7 +52,8 @@ class Violation:
         lines = [
             f"VIOLATION {self.what}",
             f"  repeat: python -m tests.soak 1 --seed {seed} --first {self.number}",
-            f"  {self.cell}",
+            f"  {replace(self.cell, code='')}",
+            *(f"  {line}" for line in self.cell.code.splitlines()),
             f"  load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         ]
         if self.ran:
@@ -70,7 +71,7 @@ class Soak:
         self.number = first
         self.counts: Counter[tuple[str, str]] = Counter()  # cells by kind and error
         self.lost: Counter[str] = Counter()  # cells that cost the variables, by kind
-        self.late = 0  # cells that ended later than on an idle machine
+        self.late: list[float] = []  # seconds of cells that ended more than `SLACK_SECONDS` late
         self.violations: list[Violation] = []
         self._folder = tempfile.TemporaryDirectory(prefix="soak-")
         self._idle_seconds = 0.0  # that an empty cell took last
@@ -100,10 +101,10 @@ class Soak:
                 self.notebook.kill()
                 self._start()
             if time.monotonic() > check:
-                self._check_leftovers(cell)
+                self.check_leftovers(cell)
                 check = time.monotonic() + CHECK_SECONDS
             self.number += 1
-        self._check_leftovers(cell)
+        self.check_leftovers(cell)
         self._end(cell)
 
     def step(self, cell: Cell) -> None:
@@ -115,7 +116,8 @@ class Soak:
             ran = self._ran(cell)
         limit = self._limit(cell)
         self.counts[cell.kind, ran.error or "no error"] += 1
-        self.late += ran.seconds > cell.ends_within + SLACK_SECONDS
+        if ran.seconds > cell.ends_within + SLACK_SECONDS:
+            self.late.append(ran.seconds - cell.ends_within)
         if ran.seconds > limit:
             self._report(cell, f"it ended after {ran.seconds:.1f} s, not {limit:.1f}", ran)
         if ran.error not in KNOWN_ERRORS:
@@ -127,7 +129,7 @@ class Soak:
         for code in cell.after:
             self.notebook.run(code, FOREVER)
         self._probe(cell, ran)
-        self.watch.sample(self.number)
+        self.watch.sample(cell.kind)
 
     def _ran(self, cell: Cell) -> Ran:
         """Run the cell, and press the stop button when it says so."""
@@ -173,15 +175,19 @@ class Soak:
                 self._report(cell, "variables are lost, though no rank died", ran)
         self._held = self.number + 1
 
-    def _check_leftovers(self, cell: Cell) -> None:
+    def check_leftovers(self, cell: Cell) -> None:
+        """Report what has been left behind, once processes that were replaced have ended."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline and self._extra():
             time.sleep(0.5)
         if extra := self._extra():
             self._report(cell, f"left behind: {extra}")
+        late = f"{len(self.late)} over {SLACK_SECONDS:g} s late"
+        if self.late:
+            late += f" (at most {max(self.late):.1f} s)"
         self._say(
             f"{sum(self.counts.values())} cells, {sum(self.lost.values())} lost the variables, "
-            f"{self.late} late, {len(self.violations)} violations"
+            f"{late}, {len(self.violations)} violations"
         )
 
     def _extra(self) -> str:
@@ -191,15 +197,18 @@ class Soak:
         return ", ".join([*(f"{number} × {name}" for name, number in extra.items()), *segments])
 
     def _end(self, cell: Cell) -> None:
+        self.close()
+        self._processes, self._files = Counter(), Counter({"profile_default": 1})  # IPython's
+        self.check_leftovers(cell)
+        for gain in self.watch.gains():
+            if gain.is_too_much:
+                self._report(cell, str(gain))
+            else:
+                self._say(str(gain))
+
+    def close(self) -> None:
+        """End the notebook."""
         self.notebook.shutdown()
-        self._processes, self._files = Counter(), Counter()
-        self._check_leftovers(cell)
-        for role, quantity, slope, error, too_much in self.watch.slopes():
-            text = f"{role}: {slope:+.3f} ± {error:.3f} {quantity} with each cell"
-            self._say(text)
-            if too_much:
-                self._report(cell, text)
-        self._folder.cleanup()
 
     def _report(self, cell: Cell, what: str, ran: Ran | None = None) -> None:
         self.violations.append(Violation(self.number, cell, what, ran))

@@ -5,6 +5,7 @@ import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,10 +30,45 @@ LIMITS = {"KiB of memory": 60.0, "threads": 0.02, "open files": 0.02}
 
 
 class Sample(NamedTuple):
-    """What one process has after a cell."""
+    """What one process has after a cell of this kind."""
 
-    cell: int
+    kind: str
     values: dict[str, float]
+
+
+class Gain(NamedTuple):
+    """What the processes of a role gained with each cell, by the kind of the cell."""
+
+    role: str
+    quantity: str
+    limit: float
+    by_kind: dict[str, list[float]]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(chain(*self.by_kind.values()))
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of the mean."""
+        values = list(chain(*self.by_kind.values()))
+        return statistics.pstdev(values) / len(values) ** 0.5
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.mean > self.limit + 3 * self.error
+
+    def __str__(self) -> str:
+        largest = sorted(self.by_kind, key=lambda kind: -sum(self.by_kind[kind]))[:3]
+        kinds = ", ".join(
+            f"{statistics.fmean(self.by_kind[kind]):+.3g} with each of {len(self.by_kind[kind])} "
+            f"{kind}"
+            for kind in largest
+        )
+        return (
+            f"{self.role}: {self.mean:+.3g} ± {self.error:.2g} {self.quantity} with each cell, "
+            f"limit {self.limit:g} ({kinds})"
+        )
 
 
 class Watch:
@@ -68,8 +104,8 @@ class Watch:
         """Return how many processes of each role the run has."""
         return Counter(self.processes().values())
 
-    def sample(self, cell: int) -> None:
-        """Record what the kernel, the controller, and the ranks have after this cell."""
+    def sample(self, kind: str) -> None:
+        """Record what the kernel, the controller, and the ranks have after a cell of this kind."""
         for process, role in self.processes().items():
             with contextlib.suppress(psutil.Error):
                 if role in ("kernel", "controller", "rank"):
@@ -79,7 +115,7 @@ class Watch:
                         "open files": process.num_fds(),
                     }
                     samples = self._samples[role].setdefault(process, [])
-                    samples.append(Sample(cell, values))
+                    samples.append(Sample(kind, values))
                 if role == "rank":
                     self.segments |= _mapped(process)
 
@@ -96,39 +132,23 @@ class Watch:
                 used |= _mapped(process)
         return {path for path in self.segments - used if path.exists()}
 
-    def slopes(self) -> Iterator[tuple[str, str, float, float, bool]]:
-        """Yield (role, quantity, gain with each cell, its standard error, whether it is too much).
+    def gains(self) -> Iterator[Gain]:
+        """Yield what processes of each role gain with each cell.
 
-        Each process has its own level, and all processes of a role have the same slope. The first
-        cells of each process do not count, because a process grows until it has loaded what it
-        needs.
+        The first cell of a kind in a process does not count, because it loads what it needs.
         """
         for role, by_process in self._samples.items():
             for quantity, limit in LIMITS.items():
-                series = [
-                    [(sample.cell, sample.values[quantity]) for sample in samples[WARM_UP:]]
-                    for samples in by_process.values()
-                ]
-                slope, error = _slope([points for points in series if len(points) > 1])
-                yield role, quantity, slope, error, slope > limit and slope > 4 * error
-
-
-WARM_UP = 5
-
-
-def _slope(series: list[list[tuple[float, float]]]) -> tuple[float, float]:
-    """Return the common slope of several series, and its standard error."""
-    centered = []
-    for points in series:
-        x, y = (statistics.fmean(values) for values in zip(*points, strict=True))
-        centered += [(point[0] - x, point[1] - y) for point in points]
-    spread = sum(x * x for x, _ in centered)
-    degrees = len(centered) - len(series) - 1
-    if not spread or degrees < 1:
-        return 0.0, 0.0
-    slope = sum(x * y for x, y in centered) / spread
-    residue = sum((y - slope * x) ** 2 for x, y in centered)
-    return slope, (residue / degrees / spread) ** 0.5
+                by_kind: dict[str, list[float]] = defaultdict(list)
+                for samples in by_process.values():
+                    seen: set[str] = set()
+                    for before, after in pairwise(samples):
+                        if after.kind in seen:
+                            gained = after.values[quantity] - before.values[quantity]
+                            by_kind[after.kind].append(gained)
+                        seen.add(after.kind)
+                if by_kind:
+                    yield Gain(role, quantity, limit, by_kind)
 
 
 def _mapped(process: psutil.Process) -> set[Path]:

@@ -67,9 +67,16 @@ def test_formulas_have_numbers_for_all_ranks_that_a_reader_can_choose() -> None:
 
 
 def test_an_example_needs_a_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "silent.py").write_text("print(rank)\n")
+    (tmp_path / "01_mpi").mkdir()
+    (tmp_path / "01_mpi" / "silent.py").write_text("print(rank)\n")
     monkeypatch.setattr(pages, "EXAMPLES", tmp_path)
     with pytest.raises(ValueError, match=r"silent.py: an example begins with a docstring"):
+        play_pages("full")
+
+
+def test_a_new_exercise_needs_lines_that_try_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "TRIES", {})
+    with pytest.raises(ValueError, match=r"exercise ping_pong: add the lines .*tries\.py"):
         play_pages("full")
 
 

@@ -46,8 +46,8 @@ def test_a_pass_is_kept_and_counted_in_its_own_lab(labs: Path) -> None:
 def test_the_table_names_all_exercises_and_marks_those_done(labs: Path) -> None:
     progress.record("step", labs)
     assert progress.table(labs).splitlines()[2:] == [
-        "| [01 Walking](01_walk.ipynb) | 1 of 2 | ○ Standing, ✓ One step |",
-        "| [02 Running](02_run.ipynb) | 0 of 1 | ○ Running |",
+        "| [01 Walking](01_walk.ipynb) | ■□ 1 of 2 | ○ Standing, ✓ One step |",
+        "| [02 Running](02_run.ipynb) | □ 0 of 1 | ○ Running |",
     ]
 
 
@@ -98,7 +98,7 @@ def test_the_start_page_takes_the_table_once(labs: Path) -> None:
     page = (ROOT / "labs" / "START.md").read_text()
     progress.record("run", labs)
     shown = with_progress(page, labs)
-    assert "| 1 of 1 | ✓ Running |" in shown
+    assert "| ■ 1 of 1 | ✓ Running |" in shown
     assert with_progress(shown, labs) == shown  # even if someone saved the shown page
 
 

@@ -102,11 +102,15 @@ def test_the_installed_packages_are_compatible() -> None:
     assert ran.returncode == 0, ran.stdout
 
 
-def test_conda_and_binder_get_the_same_versions() -> None:
+@pytest.mark.parametrize("name", ["environment.yml", ".binder/environment.yml"])
+def test_conda_and_binder_get_the_same_versions(name: str) -> None:
     """environment.yml installs the lock, and has no versions of its own that could differ."""
-    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    dependencies = yaml.safe_load((ROOT / name).read_text())["dependencies"]
     (pip,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
-    assert pip == ["-r requirements.txt", "-e ."]
+    installed = [line.split() for line in pip if not line.startswith("--extra-index-url ")]
+    assert [option for option, _ in installed] == ["-r", "-e"]
+    paths = [(ROOT / name).parent / path for _, path in installed]  # conda runs pip in this folder
+    assert [path.resolve() for path in paths] == [LOCK, ROOT]
     others = [entry for entry in dependencies if isinstance(entry, str)]
     assert sorted(re.split("[=<>]", entry)[0] for entry in others) == ["pip", "python"]
     (python,) = [entry.removeprefix("python=") for entry in others if entry.startswith("python")]

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 
 from parlab.runtime.paths import ROOT, numbered
+from parlab_staff.book.lab_minutes import lab_minutes
 
 LABS = [ROOT / "labs" / f"{source.stem}.ipynb" for source in numbered(ROOT / "solutions", ".py")]
 ROW = re.compile(r"^\| \[(.+?)\]\((.+?\.ipynb)\) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
@@ -47,3 +48,19 @@ def test_a_lab_takes_as_long_as_its_exercises(lab: Path) -> None:
     assert found
     assert int(found[1]) == sum(map(int, minutes))
     assert total == sum(int(part or 0) for part in found.groups())
+
+
+def test_the_books_map_shows_the_minutes_of_the_page() -> None:
+    stated = {file.removesuffix(".ipynb"): time for file, (_, time, _) in rows().items()}
+    minutes = lab_minutes()
+    assert list(minutes) == list(stated)
+    assert all(stated[lab].startswith(f"{of} minutes") for lab, of in minutes.items())
+    index = (ROOT / "book" / "index.md").read_text()
+    assert all(f"Lab: {{glue:text}}`lab_{lab[:2]}` minutes" in index for lab in minutes)
+
+
+def test_a_lab_without_its_time_is_named(tmp_path: Path) -> None:
+    cell = nbformat.v4.new_markdown_cell("# Lab 01: Walking")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "01_walk.ipynb")
+    with pytest.raises(ValueError, match=r"01_walk\.ipynb: write"):
+        lab_minutes(tmp_path)

@@ -95,7 +95,8 @@ class Predictions:
         )
         self.times = dict(zip(layouts, draw.sample(range(999, 9_999), len(layouts)), strict=True))
         self.times |= dict.fromkeys(layouts[:2], 4_000)  # layouts have no order of their own
-        self.states = draw.randrange(1, 4_000)
+        # Large, so that some layout fits if a planner forgets one kind of bytes.
+        self.states = draw.randrange(6_000, 9_000)
         self.odd: list[Layout] = []
 
     def memory(self, model: Model, layout: Layout) -> dict[str, float]:

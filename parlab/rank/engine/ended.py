@@ -50,7 +50,5 @@ def _test_of_groups() -> Callable[[object], bool]:
 
 
 def _of_lab(namespace: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the lab's variables. IPython's own names, such as `_` and `Out`, are left out."""
-    for name, value in list(namespace.items()):
-        if not name.startswith("_") and name not in ("In", "Out"):
-            yield name, value
+    """Yield the lab's variables, but not the last results, which IPython calls `_` and `_5`."""
+    return ((name, value) for name, value in namespace.items() if not name.startswith("_"))

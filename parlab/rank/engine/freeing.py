@@ -24,6 +24,8 @@ WAKERS = 6  # at least the number of revocations that the kernel may request
 # The search for communicators looks this deep into lists, dicts, and objects, at this many parts of
 # each, and at this many parts of a variable, because it may hold a data set or a model.
 DEPTH, WIDTH, PARTS = 5, 100, 1000
+# Of the groups in these packages, only `comm` belongs to the lab. They renew what else they hold.
+_GROUPS = ("parlab.network.", "parlab.runtime.")
 
 # Communicators of this rank alone. `_wake` revokes one at a time.
 _wakers: list[MPI.Comm] = []
@@ -149,7 +151,9 @@ def within(
         seen.add(id(part))
         yield part
         if deeper and not issubclass(type(part), MPI.Comm):
-            waiting.extend((one, deeper - 1) for one in _parts(part, attributes))
+            ours = str(type(part).__module__).startswith(_GROUPS)
+            shown = ("comm",) if ours else attributes
+            waiting.extend((one, deeper - 1) for one in _parts(part, shown))
 
 
 def _parts(value: object, attributes: tuple[str, ...] | None) -> list[object]:

@@ -4,6 +4,7 @@ The notebook's kernel reads output more slowly than ranks can print it. Without 
 of a cell that prints in an endless loop would delay the output of later cells.
 """
 
+import contextlib
 import sys
 import time
 from typing import Any
@@ -94,7 +95,12 @@ class Displays:
 
 
 def install(shell: Any) -> None:
-    """Limit what each cell of `shell` sends."""
+    """Limit what each cell of `shell` sends, and keep none of it on this rank.
+
+    IPython 9 would keep in its history all that cells print, beyond these limits, and display.
+    """
+    shell._tee = lambda channel: contextlib.nullcontext()
     streams = [name for name in ("stdout", "stderr") if isinstance(getattr(sys, name), OutStream)]
     for limited in (*map(Printing, streams), Displays(shell.display_pub)):
         after_cell(shell, limited.end_cell)
+    after_cell(shell, getattr(shell.history_manager, "outputs", {}).clear)

@@ -12,6 +12,9 @@ MAX_CHARACTERS = 200  # of the message of the error that was being handled
 SHOWN_FRAMES = 8  # an endless recursion has a thousand
 # Errors for which IPython shows its own text, without the learner's line.
 FORMATTED_BY_IPYTHON = (SystemExit, BaseExceptionGroup)
+# torch's error if a mesh or a model uses a group from before torch.distributed was started again.
+NO_GROUP = "Could not resolve the process group"
+GROUP_ENDED = "This group has ended. Run the cells again that make the group, mesh, or model"
 AWAIT = (
     "SyntaxError: `await` does not work at the top of a rank cell. Put it into `async def main()` "
     "and run this: "
@@ -50,6 +53,8 @@ def _structured_traceback(
     message, places = _message(error), frames(tb)
     if isinstance(error, NameError):
         places += _missing_exercise(error, places)
+    if NO_GROUP in message:
+        places.append(f"  {GROUP_ENDED}")
     return [message, *places, *handled, *(f"  {type(one).__name__}: {one}" for one in inside)]
 
 

@@ -40,7 +40,7 @@ def install_command(package: str) -> str:
 
 
 def find_chromium() -> str | None:
-    """Return the path of a Chromium or Chrome that starts, for the browser tests; None if none."""
+    """Return the path of a Chromium or Chrome that starts; None if there is none."""
     elsewhere = [path for place in CHROMIUM_PATHS for path in glob.glob(os.path.expanduser(place))]
     for path in filter(None, map(shutil.which, [*CHROMIUM_NAMES, *elsewhere])):
         # Without the snap, Ubuntu's chromium is a script that only prints an error.
@@ -52,11 +52,15 @@ def find_chromium() -> str | None:
 def chromium() -> Finding:
     path = find_chromium()
     if path:
-        return Finding("ok", path, "`make test` opens the book and JupyterLab in this browser.")
+        return Finding(
+            "ok",
+            path,
+            "`make test` opens the book and JupyterLab in it, and `make pdf` prints the book.",
+        )
     return Finding(
         "note",
         "not found",
-        f"Only `make test` needs Chrome or Chromium: {install_command('chromium')}.",
+        f"Only `make test` and `make pdf` need Chrome or Chromium: {install_command('chromium')}.",
     )
 
 

@@ -1,6 +1,6 @@
 // The picture of a run: one row for each rank, time from left to right, an arrow for each message.
 // Colors and patterns are those of the course: a call waits for its partner (idle, dots) and then
-// communicates (orange, strokes). Between calls, a rank computes.
+// communicates (orange, strokes). Between calls, a rank runs other code (blue, a thin line).
 import { plural, svg } from "./dom.js";
 import { isCollective, isSend, neverEnds, other } from "./steps.js";
 
@@ -31,6 +31,7 @@ export class Picture {
       },
       patterns(),
       this.rows(),
+      this.steps.between().map((gap) => this.between(gap)),
       this.shown.flatMap((event) => this.bars(event)),
       this.arrows(),
       this.axis(),
@@ -61,6 +62,17 @@ export class Picture {
       svg("text", { x: 2, y: this.y(rank) + 4 }, `rank ${rank}`),
       svg("line", { class: "row", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(rank), y2: this.y(rank) }),
     ]).flat();
+  }
+
+  between({ rank, from, to }) {
+    const x = this.x(from);
+    return svg("rect", {
+      class: "compute",
+      x,
+      y: this.y(rank) - 2.5,
+      width: Math.max(0, this.x(to) - x),
+      height: 5,
+    });
   }
 
   // Sends are above a rank's line, receives below it, and collectives on both sides.

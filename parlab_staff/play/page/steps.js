@@ -6,6 +6,8 @@
 
 export const isSend = (event) => event.kind === "send";
 export const isCollective = (event) => event.kind === "collective";
+// Isend, irecv, and so on return at once, and are noted as ended when their rank makes a later call.
+const returnsAtOnce = (event) => /^i(?!probe)/i.test(event.api);
 export const neverEnds = (event) => event.order < 0;
 
 export class Steps {
@@ -28,7 +30,9 @@ export class Steps {
   }
 
   end(event) {
-    return neverEnds(event) ? this.last : event.t1;
+    if (neverEnds(event)) return this.last;
+    const partner = returnsAtOnce(event) && this.partner(event);
+    return partner ? Math.min(event.t1, Math.max(event.t0, partner.t1)) : event.t1;
   }
 
   partner(event) {
@@ -41,6 +45,21 @@ export class Steps {
     if (neverEnds(event)) return this.last;
     const partner = this.partner(event);
     return partner ? Math.min(Math.max(event.t0, partner.t0), event.t1) : event.t0;
+  }
+
+  // The times in which a rank is in no blocking call, between its first call and its last one:
+  // {rank, from, to}. A call that returns at once does not hold its rank.
+  between() {
+    return Array.from({ length: this.size }, (_, rank) => {
+      const calls = this.events.filter((event) => event.rank === rank && !returnsAtOnce(event));
+      const gaps = [];
+      let until = Infinity;
+      for (const call of calls) {
+        if (call.t0 > until) gaps.push({ rank, from: until, to: call.t0 });
+        until = Math.max(until === Infinity ? 0 : until, this.end(call));
+      }
+      return gaps;
+    }).flat();
   }
 
   // What each rank does just after moment number `index`, and which messages are on their way.

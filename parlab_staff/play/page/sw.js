@@ -6,22 +6,22 @@
 // from the network if there is one.
 "use strict";
 
-const PREFIX = "parlab-play-";
+// Another edition of the book on the same host has its own caches.
+const PREFIX = `parlab-play ${new URL(self.registration.scope).pathname} `;
 const CACHE = PREFIX + VERSION;
 const LARGE_CACHE = PREFIX + LARGE;
 
+// These addresses contain a hash, so what is kept is never out of date.
+const isImmutable = (path) => /^(assets|course|pyodide)-/.test(path);
+
 self.addEventListener("install", (event) => {
+  const wanted = SHELL.map((path) => new Request(path, isImmutable(path) ? {} : { cache: "no-cache" }));
   // A new version waits until the pages of the old one are closed, and then replaces its cache.
-  event.waitUntil(
-    caches
-      .open(CACHE)
-      .then((cache) => cache.addAll(SHELL.map((path) => new Request(path, { cache: "no-cache" })))),
-  );
+  event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(wanted)));
 });
 
 self.addEventListener("activate", (event) => {
-  const outdated = (name) =>
-    name.startsWith(PREFIX) && ![CACHE, LARGE_CACHE].includes(name) && !name.startsWith(PREFIX + "snapshot");
+  const outdated = (name) => name.startsWith(PREFIX) && ![CACHE, LARGE_CACHE].includes(name);
   event.waitUntil(
     caches.keys().then((names) => Promise.all(names.filter(outdated).map((name) => caches.delete(name)))),
   );
@@ -31,25 +31,25 @@ self.addEventListener("fetch", (event) => {
   const request = event.request;
   if (request.method !== "GET" || new URL(request.url).origin !== location.origin) return;
   if (request.cache === "only-if-cached" && request.mode !== "same-origin") return;
-  event.respondWith(answer(request));
+  event.respondWith(answer(request, event));
 });
 
-async function answer(request) {
+async function answer(request, event) {
   const path = new URL(request.url).pathname.slice(new URL(self.registration.scope).pathname.length);
   const cache = await caches.open(path.startsWith(LARGE + "/") ? LARGE_CACHE : CACHE);
-  const immutable = /^(assets|course|pyodide)-/.test(path);
+  const immutable = isImmutable(path);
   const kept = immutable ? await cache.match(request.url) : undefined;
   if (kept) return isolated(kept);
   // A page may be in the browser's own cache, where it could be older than this worker.
   const wanted = immutable ? request : new Request(request.url, { cache: "no-cache" });
-  return isolated(await fetched(wanted, cache));
+  return isolated(await fetched(wanted, cache, event));
 }
 
-async function fetched(request, cache) {
+async function fetched(request, cache, event) {
   try {
     const response = await fetch(request);
     // The disk may be full. The page works without a copy.
-    if (response.ok) await cache.put(request.url, response.clone()).catch(() => {});
+    if (response.ok) event.waitUntil(cache.put(request.url, response.clone()).catch(() => {}));
     return response;
   } catch (error) {
     const kept = await cache.match(request.url, { ignoreSearch: true });

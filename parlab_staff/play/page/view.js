@@ -109,6 +109,7 @@ function legend() {
   return h(
     "ul",
     { class: "legend" },
+    entry("compute", "runs other code"),
     entry("idle", "waits for the other rank"),
     entry("communication", "communicates"),
     entry("forever", "waits forever"),

@@ -216,6 +216,7 @@ def test_each_example_ends_as_its_text_says(playground: Playground) -> None:
         "deadlock": ("Deadlock", ""),
         "extra_collective": ("rank 0 waits in Allreduce", "3 becomes"),
         "message_order": ("", "from rank 3 with tag 30"),
+        "schedule": ("", "done after"),
     }
     assert {*ends, *KEYS} == set(page_names())
     for name, (verdict, output) in ends.items():

@@ -1,0 +1,97 @@
+"""Readers who use a keyboard or a screen reader can read every page, in both themes."""
+
+import re
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Browser, Page, expect
+
+from tests.book.browser.reader import reader
+from tests.support.built_book import pages
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
+
+SAMPLE = ["book/03_zero.html", "book/index.html", "labs/01_mpi.html", "solutions/01_mpi.html"]
+# In the middle of a change of colors, the contrast is neither theme's.
+NO_TRANSITIONS = "*, ::before, ::after { transition: none !important; animation: none !important; }"
+VIOLATIONS = """async () => {
+    // MathJax adds MathML for screen readers. To axe, it is not the text of a table's head.
+    const context = { exclude: ["th:has(.math)"] };
+    const found = await axe.run(context, { resultTypes: ["violations"] });
+    return found.violations.flatMap(({ id, nodes }) =>
+        nodes.map(({ html, failureSummary }) => [id, html.slice(0, 200), failureSummary]));
+}"""
+THEMED = "theme => document.documentElement.dataset.theme === theme"
+
+
+def violations(page: Page) -> list[list[str]]:
+    found = []
+    page.add_style_tag(content=NO_TRANSITIONS)
+    page.evaluate(AXE_SCRIPT)
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_function(THEMED, arg=theme)
+        found += [[theme, *violation] for violation in page.evaluate(VIOLATIONS)]
+    return found
+
+
+@pytest.mark.parametrize("which", ["sample", pytest.param("all", marks=pytest.mark.nightly)])
+def test_axe_finds_no_violation(
+    chromium: Browser, served: str, full_book: Path, which: str
+) -> None:
+    every = [path for path in pages(full_book) if path != "index.html"]  # which leads to another
+    with reader(chromium, served) as window:
+        found = {}
+        for path in SAMPLE if which == "sample" else every:
+            if wrong := violations(window.open(path)):
+                found[path] = wrong
+        assert found == {}
+
+
+def test_every_figure_says_what_it_shows(full_book: Path) -> None:
+    for path in pages(full_book):
+        text = (full_book / path).read_text(encoding="utf-8")
+        for image in re.findall(r"<img\b[^>]*>", text):
+            alt = re.search(r'\balt="([^"]*)"', image)
+            assert alt, (path, image)
+            if not re.search(
+                r'class="(logo__image|sd-card-img-top)', image
+            ):  # the text is next to it
+                assert len(alt[1]) > 20 and "_images" not in alt[1], (path, image)
+        for said in re.findall(r'class="plotly-canvas" role="img" aria-label="([^"]*)"', text):
+            assert "axis: " in said and said.count(". ") >= 2, (path, said)
+
+
+def test_the_keyboard_moves_a_slider(chromium: Browser, served: str) -> None:
+    with reader(chromium, served) as window:
+        page = window.open("book/index.html")
+        slider = page.get_by_role("slider", name="ranks")
+        shown = "() => document.querySelector('figure.plotly-figure .bars').innerHTML"
+        expect(slider).to_have_attribute("aria-valuetext", "64")
+        before = page.evaluate(shown)
+        slider.focus()
+        page.keyboard.press("ArrowLeft")
+        expect(slider).not_to_have_attribute("aria-valuetext", "64")
+        page.keyboard.press("Home")
+        expect(slider).to_have_attribute("aria-valuenow", "0")
+        expect(slider).to_be_focused()
+        assert page.evaluate(shown) != before
+        # The pointer's changes are announced, too.
+        figure = page.locator("figure.plotly-figure").first
+        rail = figure.locator(".slider-rail-touch-rect")
+        box = rail.bounding_box()
+        assert box is not None
+        rail.click(position={"x": box["width"] * 0.98, "y": box["height"] / 2})
+        expect(slider).not_to_have_attribute("aria-valuenow", "0")
+
+
+def test_the_keyboard_opens_what_is_folded(chromium: Browser, served: str) -> None:
+    with reader(chromium, served) as window:
+        for path in ("book/03_zero.html", "solutions/03_zero.html"):
+            page = window.open(path)
+            fold = page.locator(".bd-article details").first
+            expect(fold).not_to_have_attribute("open", "")
+            fold.locator("summary").focus()
+            page.keyboard.press("Enter")
+            expect(fold).to_have_attribute("open", "")

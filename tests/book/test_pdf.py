@@ -1,0 +1,180 @@
+"""The printed book: numbers of pages, bookmarks, answers, and tags."""
+
+import re
+from pathlib import Path
+
+import pytest
+from bs4 import BeautifulSoup
+from pypdf import PdfReader
+from pypdf.generic import Destination
+
+from parlab.setup.doctor.programs import find_chromium
+from parlab_staff.pdf import pages_to_print, print_book, print_pages
+from parlab_staff.pdf.addresses import drop_dead_links, localize
+from parlab_staff.pdf.chromium import print_document
+from parlab_staff.pdf.tags import destinations, with_artifacts
+from parlab_staff.pdf.unfold import unfold
+from tests.support.tagged_pdf import faults
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
+SOME = ["book/index", "book/03_zero", "book/glossary", "solutions/03_zero"]
+
+
+@pytest.fixture(scope="module")
+def some_pages(full_book: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PDF of the introduction, one chapter, the glossary, and one page of solutions."""
+    output = tmp_path_factory.mktemp("pdf") / "some.pdf"
+    print_pages(full_book, SOME, output)
+    return output
+
+
+def words(pdf: Path, first: int = 1, last: int | None = None) -> str:
+    """Return the text of some pages of a PDF on one line."""
+    pages = PdfReader(pdf).pages[first - 1 : last]
+    return " ".join(" ".join(page.extract_text() for page in pages).split())
+
+
+def bookmarks(pdf: Path) -> dict[str, int]:
+    """Return the page of each bookmark of the first level."""
+    reader = PdfReader(pdf)
+    top = [entry for entry in reader.outline if isinstance(entry, Destination)]
+    return {str(entry.title): reader.get_destination_page_number(entry) + 1 for entry in top}
+
+
+@pytest.mark.needs("chromium")
+def test_the_contents_name_the_page_of_each_chapter(some_pages: Path) -> None:
+    pages = bookmarks(some_pages)
+    assert list(pages) == [
+        "Contents", "Train large models in parallel", "3 · ZeRO", "Glossary", "Reference solutions",
+    ]  # fmt: skip
+    contents = words(some_pages, pages["Contents"], pages["Train large models in parallel"] - 1)
+    for title in list(pages)[1:]:
+        assert f"{title} {pages[title]} " in f"{contents} ", title
+        # The running header.
+        assert title in words(some_pages, pages[title], pages[title])[: len(title) + 10]
+    assert "000" not in contents
+
+
+@pytest.mark.needs("chromium")
+def test_answers_are_at_the_end_of_their_chapter(some_pages: Path) -> None:
+    pages, places = bookmarks(some_pages), destinations(some_pages)
+    chapter = words(some_pages, pages["3 · ZeRO"], pages["Glossary"] - 1)
+    questions, _, answers = chapter.partition("Answers")
+    number = places["book-03_zero--answer-1"]
+    assert re.search(rf"\? Answer on page {number}\b", questions)
+    assert len(answers.split()) > 200
+    assert pages["3 · ZeRO"] < number < pages["Glossary"]
+
+
+@pytest.mark.needs("chromium")
+def test_the_tags_are_complete(some_pages: Path) -> None:
+    assert faults(some_pages) == []
+
+
+@pytest.mark.needs("chromium")
+def test_hatches_are_lines(some_pages: Path) -> None:
+    images = [
+        (number, image.name)
+        for number, page in enumerate(PdfReader(some_pages).pages, 1)
+        for image in page.images
+    ]
+    assert images == []
+
+
+@pytest.mark.needs("chromium")
+def test_a_print_without_completed_tags_has_faults(tmp_path: Path) -> None:
+    page, printed = tmp_path / "page.html", tmp_path / "page.pdf"
+    page.write_text(
+        "<title>Page</title><script>var MathJax = {startup: {document: {math: []}}}</script>"
+        "<h1>One</h1><h3>Three</h3><ul><li>item</ul><a href='https://example.org'>link</a>"
+        "<svg role=img width=9 height=9><circle r=9 /></svg>"
+    )
+    browser = find_chromium()
+    assert browser is not None
+    print_document(page, printed, browser)
+    found = " ".join(faults(printed))
+    for fault in ("standard", "link", "level 3 after", "item", "figure without"):
+        assert fault in found
+
+
+@pytest.mark.nightly
+@pytest.mark.needs("chromium")
+@pytest.mark.parametrize("edition", ["full", "student"])
+def test_an_edition_is_printed_completely(
+    edition: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    built = request.getfixturevalue(f"{edition}_book")
+    pdf = print_book(edition, built, tmp_path / "book.pdf")
+    assert faults(pdf) == []
+    pages = pages_to_print(built, edition)
+    titles = bookmarks(pdf)
+    chapters = [page for page in pages if page.startswith("book/")]
+    assert len(titles) == 1 + len(chapters) + (edition == "full")
+    assert ("Reference solutions" in titles) == (edition == "full")
+    assert {"book/index", "book/01_mpi", "book/glossary"} <= set(pages)
+
+
+def test_questions_and_answers_part() -> None:
+    page = BeautifulSoup(
+        '<article><section><h1>T</h1><section id="questions"><details><summary>'
+        '<span class="sd-summary-text">Why?</span></summary>'
+        '<div class="sd-summary-content">Because.'
+        '</div></details></section><section id="references">R</section></section></article>',
+        "html.parser",
+    )
+    assert page.article is not None
+    unfold(page.article)
+    assert " ".join(page.article.stripped_strings) == "T Why? Answer R Answers Because."
+
+
+def test_links_lead_to_pages_in_the_document_only(tmp_path: Path) -> None:
+    page = BeautifulSoup(
+        '<article><p id="a"></p><a href="#a">here</a><a href="glossary.html#term">term</a>'
+        '<a href="../labs/01_mpi.html">lab</a><a href="https://example.org">web</a></article>',
+        "html.parser",
+    )
+    assert page.article is not None
+    localize(page.article, "book/01_mpi", tmp_path)
+    page.append(BeautifulSoup('<section id="book-glossary"></section>', "html.parser"))
+    drop_dead_links(page)
+    found = {link.text: link["href"] for link in page.select("a")}
+    assert found == {
+        "here": "#book-01_mpi--a",
+        "term": "#book-glossary",
+        "web": "https://example.org",
+    }
+    assert "lab" in page.text
+
+
+def test_content_without_a_tag_becomes_decoration() -> None:
+    content = (
+        b"line\n/P <</MCID 0 >>BDC\n/Span<</ActualText (fi) >> BDC\ntext\nEMC\nEMC\n/X1 Do\n/X2 Do"
+    )
+    marked = with_artifacts(content, {"/X2"}).split(b"\n")
+    assert [line for line in marked if line] == [
+        b"/Artifact BMC", b"line", b"EMC", b"/P <</MCID 0 >>BDC", b"/Span<</ActualText (fi) >> BDC",
+        b"text", b"EMC", b"EMC", b"/Artifact BMC", b"/X1 Do", b"EMC", b"/X2 Do", b"/Artifact BMC",
+        b"EMC",
+    ]  # fmt: skip
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="run `make book` first"):
+        pages_to_print(tmp_path, "full")
+    with pytest.raises(ValueError, match="full, student"):
+        pages_to_print(tmp_path, "teacher")
+    for page in ("book/index.html", "solutions/01_mpi.html"):
+        (tmp_path / page).parent.mkdir()
+        (tmp_path / page).touch()
+    with pytest.raises(ValueError, match=r"01_mpi\.html: run `make book` again"):
+        pages_to_print(tmp_path, "full")
+    with pytest.raises(ValueError, match="run `make book EDITION=student` first"):
+        pages_to_print(tmp_path, "student")
+    with pytest.raises(ValueError, match="--output"):
+        print_pages(tmp_path, [], tmp_path / "book" / "index.html" / "book.pdf")
+    with pytest.raises(ValueError, match="is a folder"):
+        print_pages(tmp_path, [], tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ValueError, match="install chromium"):
+        print_pages(tmp_path, [], tmp_path / "book.pdf")

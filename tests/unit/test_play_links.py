@@ -1,0 +1,51 @@
+"""Links from the book to the playground."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+from parlab.runtime.paths import ROOT
+from parlab_staff.book.extension import PlayRole
+from parlab_staff.book.notebooks import lab_page
+from parlab_staff.book.site import Site
+from parlab_staff.play.pages import LAB, page_names
+
+
+def built(root: Path, text: str) -> tuple[str, str]:
+    """Build a page in a folder of a small book. Return its HTML, and the warnings."""
+    (root / "book").mkdir()
+    (root / "book" / "page.md").write_text(text, encoding="utf-8")
+    warnings = io.StringIO()
+    app = Sphinx(
+        root, None, root / "out", root / "trees", "html",
+        {"extensions": "myst_parser", "root_doc": "book/page"}, io.StringIO(), warnings,
+    )  # fmt: skip
+    app.add_role("play", PlayRole(), override=True)
+    app.build()
+    return (root / "out" / "book" / "page.html").read_text(encoding="utf-8"), warnings.getvalue()
+
+
+def test_a_link_leads_to_a_page_of_the_playground(tmp_path: Path) -> None:
+    page, warnings = built(tmp_path, "# Title\n\n{play}`deadlock`\n")
+    assert 'href="../play/deadlock.html">Run it here</a>' in page
+    assert warnings == ""
+
+
+def test_a_link_to_no_page_is_a_warning_with_all_names(tmp_path: Path) -> None:
+    _, warnings = built(tmp_path, "# Title\n\n{play}`dead_lock`\n")
+    assert "page.md:3: WARNING: the playground has no page 'dead_lock'; it has:" in warnings
+    assert all(name in warnings for name in page_names())
+
+
+def test_each_exercise_has_a_link_on_the_page_of_the_lab_but_not_in_the_notebook() -> None:
+    notebook = json.loads((ROOT / "labs" / f"{LAB}.ipynb").read_text(encoding="utf-8"))
+    cells = notebook["cells"]
+    exercises = [cell for cell in cells if "exercise" in cell["metadata"].get("tags", [])]
+    page = json.dumps(lab_page(notebook, LAB, Site()))
+    linked = re.findall(r"{play}`(\w+)`", page)
+    assert linked == [cell["metadata"]["exercise"] for cell in exercises]
+    assert set(linked) <= set(page_names())
+    assert "{play}" not in json.dumps(notebook)
