@@ -20,13 +20,16 @@ PAGE = """<!doctype html><title>Ranks</title><link rel="icon" href="data:,"><scr
 import { Ranks } from "./runtime/ranks.js";
 window.start = async (size) => {
   window.ranks?.close();
-  const onOutput = (rank, text) => window.output[rank].push(text);
+  const onOutput = (rank, text) => {
+    window.output[rank].push(text);
+    if (window.stopWhenPrinted) window.ranks.stop();
+  };
   window.ranks = new Ranks({ size, assets: ASSETS, onOutput });
   await window.ranks.start();
 };
-window.run = async ({ stopAfter, ...program }) => {
+window.run = async ({ stopWhenPrinted, ...program }) => {
+  window.stopWhenPrinted = stopWhenPrinted;
   window.output = Array.from({ length: window.ranks.size }, () => []);
-  if (stopAfter) setTimeout(() => window.ranks.stop(), stopAfter);
   const ended = await window.ranks.run(program);
   const output = window.output.map((texts) => texts.join(""));
   return { ...ended, output, heaps: window.ranks.heaps };
@@ -56,7 +59,7 @@ class RanksPage:
         self.page.evaluate("size => start(size)", size)
 
     def run(self, code: str, setup: str = "", check: str = "", **options: float) -> dict[str, Any]:
-        """Run a program. Options are `seconds`, and `stopAfter` so many milliseconds."""
+        """Run a program. Options: `seconds`, and `stopWhenPrinted`, to stop at the first output."""
         program = {"code": code, "setup": setup, "check": check, **options}
         return self.page.evaluate("program => run(program)", program)
 

@@ -165,18 +165,19 @@ def test_a_message_may_have_50_mb_but_not_100(ranks: RanksPage) -> None:
 @pytest.mark.usefixtures("usable")
 @pytest.mark.parametrize(
     "code",
-    ["while True: pass", "import time; time.sleep(100)", "if rank == 2:\n  while True: pass"],
+    ["while True: pass", "import time; time.sleep(100)", "while rank == 2: pass"],
 )
 def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
-    kinds, _ = ends(ranks, f"{code}\ncomm.Barrier()", stopAfter=300)
+    kinds, _ = ends(ranks, f"print('begun')\n{code}\ncomm.Barrier()", stopWhenPrinted=True)
     assert kinds == ["interrupted"] * SIZE
 
 
 @pytest.mark.usefixtures("usable")
 @pytest.mark.nightly
 def test_a_rank_that_does_not_stop_is_replaced(ranks: RanksPage) -> None:
-    code = "while rank == 1:\n  try:\n    while True: pass\n  except BaseException: pass"
-    kinds, ended = ends(ranks, code, stopAfter=300)
+    code = "while rank == 1:\n  try:\n    print('begun')\n    while True: pass\n"
+    code += "  except BaseException: pass"
+    kinds, ended = ends(ranks, code, stopWhenPrinted=True)
     assert kinds[1] == "killed"
     assert "killed" not in [kinds[0], *kinds[2:]]
     assert "did not react and was started again" in ended["results"][1]["error"]
