@@ -1,1 +1,13 @@
-"""The playground: pages of the book on which readers run ranks in their browser."""
+"""The playground: pages of the book on which readers run ranks in their browser.
+
+    runtime/   JavaScript: ranks are workers, and match their messages in shared memory
+    python/    what a rank imports there: mpi4py's interface, and seams for the course's own checks
+    page/      the pages: editor, picture, steps, table, service worker
+    vendor/    Python, NumPy, and CodeMirror, as their registries have them
+    examples/  programs of pages that are no exercises, by chapter
+    build.py   writes all of this into a built book
+
+A send waits for its receiver, as in the course's checks. Times are those of the browser's clock: a
+message takes about 0.1 ms in either direction, most of which is Python, so α is a hundred times as
+large as between processes. A check that measures time compares delays that are much longer.
+"""
