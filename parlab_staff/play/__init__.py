@@ -4,10 +4,10 @@
     python/    what a rank imports there: mpi4py's interface, and seams for the course's own checks
     page/      the pages: editor, picture, steps, table, service worker
     vendor/    Python, NumPy, and CodeMirror, as their registries have them
-    examples/  programs of pages that are no exercises, by chapter
+    examples/  programs of the other pages, by chapter
     build.py   writes all of this into a built book
 
-A send waits for its receiver, as in the course's checks. Times are those of the browser's clock: a
-message takes about 0.1 ms in either direction, most of which is Python, so α is a hundred times as
-large as between processes. A check that measures time compares delays that are much longer.
+A send waits for its receiver, as in the course's checks. Times are those of the browser's clock. A
+small message takes about 0.1 ms, most of which is Python, so α is much larger than between
+processes. The check that measures time works, because its delays are much longer.
 """
