@@ -77,7 +77,7 @@ def _article(built: Path, page: str) -> Tag:
     assert found, page
     article = BeautifulSoup(found[0], "html.parser").article
     assert article is not None, page
-    for element in article.select(".headerlink, button, script:not([type])"):
+    for element in article.select(".headerlink, button, script:not([type]), p:has(> .run-here)"):
         element.decompose()
     return article
 

@@ -49,9 +49,11 @@ def complete(printed: Path, output: Path) -> None:
     root = pdf.root_object["/StructTreeRoot"]
     names = {NameObject(name): NameObject(role) for name, role in _ROLES.items()}
     root[NameObject("/RoleMap")] = DictionaryObject(names)
-    for item in list(_elements(root)):
-        if item.get("/S") == "/LI":
-            _give_body(pdf, item)
+    for element in list(_elements(root)):
+        if element["/S"] == "/LI":
+            _give_body(pdf, element)
+        elif element["/S"] == "/Figure" and _is_part_of_figure(element):
+            element[NameObject("/S")] = NameObject("/NonStruct")
     pdf.xmp_metadata = _METADATA.format(title=html.escape(pdf.metadata.title)).encode()
     names = {
         NameObject("/Type"): NameObject("/Metadata"),
@@ -137,6 +139,19 @@ def _elements(root: DictionaryObject) -> Iterator[DictionaryObject]:
 def _kids(element: DictionaryObject) -> list:
     kids = element.get("/K", ArrayObject()).get_object()
     return [kid.get_object() for kid in (kids if isinstance(kids, ArrayObject) else [kids])]
+
+
+def _is_part_of_figure(element: DictionaryObject) -> bool:
+    """Return True for a shape in a figure, if the figure has a description and the shape has none.
+
+    Chromium tags some shapes of an SVG as figures of their own.
+    """
+    parent = element["/P"]
+    while "/Alt" not in element and "/S" in parent:
+        if parent["/S"] == "/Figure" and "/Alt" in parent:
+            return True
+        parent = parent["/P"]
+    return False
 
 
 def _give_body(pdf: PdfWriter, item: DictionaryObject) -> None:

@@ -28,7 +28,7 @@ def faults(pdf: Path) -> list[str]:
     for number, page in enumerate(reader.pages, 1):
         if page.get("/Tabs") != "/S":
             found.append(f"page {number}: the tab key does not follow the structure")
-        if PAINTS.search(untagged(page["/Contents"].get_data())):
+        if paints_untagged(page["/Contents"].get_data(), page["/Resources"]):
             found.append(f"page {number}: content that is neither tagged nor decoration")
         links = [link.get_object() for link in page.get("/Annots", [])]
         found += [
@@ -37,6 +37,18 @@ def faults(pdf: Path) -> list[str]:
             if not link.get("/Contents")
         ]
     return found + list(faults_of_elements(reader))
+
+
+def paints_untagged(content: bytes, resources: DictionaryObject) -> bool:
+    """Return True if something is painted outside of marked sequences, also within forms."""
+    outside = untagged(content)
+    for form in re.findall(rb"^(/\w+) Do$", outside, re.MULTILINE):
+        drawn = resources["/XObject"][form.decode()]
+        if b"BDC" in drawn.get_data() or "/XObject" in drawn.get("/Resources", {}):
+            if paints_untagged(drawn.get_data(), drawn["/Resources"]):
+                return True
+            outside = outside.replace(form + b" Do", b"")
+    return bool(PAINTS.search(outside))
 
 
 def untagged(content: bytes) -> bytes:
