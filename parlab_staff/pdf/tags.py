@@ -46,6 +46,7 @@ def complete(printed: Path, output: Path) -> None:
         _mark_artifacts(page["/Contents"], page["/Resources"], forms)
         for link in page.get("/Annots", []):
             _describe(link.get_object(), pages)
+    _correct_bookmarks(pdf.root_object.get("/Outlines", DictionaryObject()))
     root = pdf.root_object["/StructTreeRoot"]
     names = {NameObject(name): NameObject(role) for name, role in _ROLES.items()}
     root[NameObject("/RoleMap")] = DictionaryObject(names)
@@ -124,6 +125,18 @@ def _describe(annotation: DictionaryObject, pages: dict[str, int]) -> None:
     if where is None and "/Dest" in annotation:
         where = f"page {pages[str(annotation['/Dest']).removeprefix('/')]}"
     annotation[NameObject("/Contents")] = TextStringObject(f"Go to {where}")
+
+
+def _correct_bookmarks(parent: DictionaryObject) -> None:
+    """Undo what Chromium 156 does to some bookmarks: the text of the heading comes twice."""
+    entry = parent.get("/First")
+    while entry is not None:
+        title = str(entry["/Title"])
+        half = title[: len(title) // 2]
+        if title == half + half:
+            entry[NameObject("/Title")] = TextStringObject(half)
+        _correct_bookmarks(entry)
+        entry = entry.get("/Next")
 
 
 def _elements(root: DictionaryObject) -> Iterator[DictionaryObject]:
