@@ -16,6 +16,7 @@ from pypdf.generic import (
     DictionaryObject,
     IndirectObject,
     NameObject,
+    NullObject,
     StreamObject,
     TextStringObject,
 )
@@ -129,14 +130,14 @@ def _describe(annotation: DictionaryObject, pages: dict[str, int]) -> None:
 
 def _correct_bookmarks(parent: DictionaryObject) -> None:
     """Undo what Chromium 156 does to some bookmarks: the text of the heading comes twice."""
-    entry = parent.get("/First")
-    while entry is not None:
+    entry = parent.get("/First", NullObject()).get_object()
+    while isinstance(entry, DictionaryObject):
         title = str(entry["/Title"])
         half = title[: len(title) // 2]
         if title == half + half:
             entry[NameObject("/Title")] = TextStringObject(half)
         _correct_bookmarks(entry)
-        entry = entry.get("/Next")
+        entry = entry.get("/Next", NullObject()).get_object()
 
 
 def _elements(root: DictionaryObject) -> Iterator[DictionaryObject]:
