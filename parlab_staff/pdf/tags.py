@@ -16,6 +16,7 @@ from pypdf.generic import (
     DictionaryObject,
     IndirectObject,
     NameObject,
+    NullObject,
     StreamObject,
     TextStringObject,
 )
@@ -46,6 +47,7 @@ def complete(printed: Path, output: Path) -> None:
         _mark_artifacts(page["/Contents"], page["/Resources"], forms)
         for link in page.get("/Annots", []):
             _describe(link.get_object(), pages)
+    _correct_bookmarks(pdf.root_object.get("/Outlines", DictionaryObject()))
     root = pdf.root_object["/StructTreeRoot"]
     names = {NameObject(name): NameObject(role) for name, role in _ROLES.items()}
     root[NameObject("/RoleMap")] = DictionaryObject(names)
@@ -124,6 +126,18 @@ def _describe(annotation: DictionaryObject, pages: dict[str, int]) -> None:
     if where is None and "/Dest" in annotation:
         where = f"page {pages[str(annotation['/Dest']).removeprefix('/')]}"
     annotation[NameObject("/Contents")] = TextStringObject(f"Go to {where}")
+
+
+def _correct_bookmarks(parent: DictionaryObject) -> None:
+    """Undo what Chromium 156 does to some bookmarks: the text of the heading comes twice."""
+    entry = parent.get("/First", NullObject()).get_object()
+    while isinstance(entry, DictionaryObject):
+        title = str(entry["/Title"])
+        half = title[: len(title) // 2]
+        if title == half + half:
+            entry[NameObject("/Title")] = TextStringObject(half)
+        _correct_bookmarks(entry)
+        entry = entry.get("/Next", NullObject()).get_object()
 
 
 def _elements(root: DictionaryObject) -> Iterator[DictionaryObject]:
