@@ -24,9 +24,12 @@ ROLES = {
     "cleanup": "parlab/cluster/cleanup.py",
     "kernel": "ipykernel_launcher",
 }
+WARM_UP = 3  # cells of a kind in which a process may load what they need
 # How much a process may gain with each cell. Python's history and caches of a notebook grow a
 # little with each cell.
 LIMITS = {"KiB of memory": 60.0, "threads": 0.02, "open files": 0.02}
+# Ranks load more later: Gloo opens a connection when two ranks first send to each other.
+LIMITS_OF_RANKS = {"KiB of memory": 200.0, "threads": 0.2, "open files": 0.5}
 
 
 class Sample(NamedTuple):
@@ -135,18 +138,19 @@ class Watch:
     def gains(self) -> Iterator[Gain]:
         """Yield what processes of each role gain with each cell.
 
-        The first cell of a kind in a process does not count, because it loads what it needs.
+        The first cells of a kind in a process do not count, because they load what they need.
         """
         for role, by_process in self._samples.items():
-            for quantity, limit in LIMITS.items():
+            limits = LIMITS_OF_RANKS if role == "rank" else LIMITS
+            for quantity, limit in limits.items():
                 by_kind: dict[str, list[float]] = defaultdict(list)
                 for samples in by_process.values():
-                    seen: set[str] = set()
+                    seen: Counter[str] = Counter()
                     for before, after in pairwise(samples):
-                        if after.kind in seen:
+                        if seen[after.kind] >= WARM_UP:
                             gained = after.values[quantity] - before.values[quantity]
                             by_kind[after.kind].append(gained)
-                        seen.add(after.kind)
+                        seen[after.kind] += 1
                 if by_kind:
                     yield Gain(role, quantity, limit, by_kind)
 
