@@ -169,7 +169,9 @@ def test_a_folded_solution_unfolds_and_its_output_is_always_visible(
 def test_answers_unfold(chromium: Browser, served: str, path: str) -> None:
     with reader(chromium, served) as window:
         page = window.open(path)
-        fold = page.locator("details:has(summary):not(.hide), .admonition.dropdown").first
+        fold = page.locator(
+            ".bd-article :is(details:has(summary):not(.hide), .admonition.dropdown)"
+        ).first
         fold.scroll_into_view_if_needed()
         before = fold.bounding_box()
         fold.locator("summary, .admonition-title").first.click()
