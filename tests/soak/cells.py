@@ -1,61 +1,10 @@
 """Random cells, by kind. `random_cell` draws one."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from random import Random
 
 from tests.soak import programs
+from tests.soak.cell import IMPORTS, KINDS, PATIENCE, Cell, kind, some_of_the_ranks, stopped
 from tests.soak.programs import RANKS
-
-# Modules that cells write.
-OWN_FILES = re.compile(r"mine_|__pycache__")
-FOREVER = 600  # seconds: a deadline that only a cell that hangs can reach
-IMPORTS = (
-    "%%px\nimport os, time\nfrom mpi4py import MPI\nfrom parlab.rank import comm, rank, world_size"
-)
-PATIENCE = 10.0  # seconds that C code gets to finish after a press of the stop button
-
-
-@dataclass
-class Cell:
-    """A cell for the notebook, and the result that it must have.
-
-    Attributes:
-        code: the text of the cell.
-        ends_within: seconds after which it must have ended, before any allowance.
-        keeps: True if the variables of the ranks must be kept, unless a rank died. False if they
-            may be lost, and the notebook must say so. None if the cell asks for new ranks.
-        before: cells that run before it, without a limit, and `after`, after it.
-        presses: seconds after which the stop button is pressed.
-        shows: text that it must show.
-        busy: True if other processes use all cores meanwhile.
-        kind: its kind.
-    """
-
-    code: str
-    ends_within: float = FOREVER
-    keeps: bool | None = True
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    presses: list[float] = field(default_factory=list)
-    shows: str = ""
-    busy: bool = False
-    kind: str = ""
-
-
-Make = Callable[[Random], Cell]
-KINDS: dict[str, tuple[float, Make]] = {}  # by name: how often, and the function that makes a cell
-
-
-def kind(weight: float) -> Callable[[Make], Make]:
-    """Register a function as a kind of cells that is drawn in proportion to `weight`."""
-
-    def register(make: Make) -> Make:
-        KINDS[make.__name__] = (weight, make)
-        return make
-
-    return register
 
 
 def random_cell(seed: int, number: int) -> Cell:
@@ -69,25 +18,9 @@ def random_cell(seed: int, number: int) -> Cell:
     return cell
 
 
-def _stopped(random: Random, body: str, **expected) -> Cell:
-    """Return a cell with a random deadline."""
-    seconds = round(random.uniform(0.5, 3), 1)
-    return Cell(f"%%px --timeout {seconds}\n{body}", ends_within=seconds, **expected)
-
-
-def _indented(body: str) -> str:
-    return "\n".join(f"    {line}" for line in body.splitlines())
-
-
-def _some_ranks(random: Random, body: str) -> str:
-    """Return a program in which only some ranks run `body`."""
-    ranks = sorted(random.sample(range(RANKS), random.randint(1, RANKS)))
-    return f"if rank in {ranks}:\n{_indented(body)}"
-
-
 @kind(12)
 def mpi_program(random: Random) -> Cell:
-    return _stopped(random, programs.mpi(random))
+    return stopped(random, programs.mpi(random))
 
 
 TORCH = "%%px --timeout 300\nimport torch, torch.distributed as dist\nfrom parlab.rank import group"
@@ -95,7 +28,7 @@ TORCH = "%%px --timeout 300\nimport torch, torch.distributed as dist\nfrom parla
 
 @kind(7)
 def torch_program(random: Random) -> Cell:
-    return _stopped(random, programs.torch(random), before=[TORCH])
+    return stopped(random, programs.torch(random), before=[TORCH])
 
 
 @kind(6)
@@ -111,7 +44,7 @@ def large_output(random: Random) -> Cell:
     characters = random.choice([10**4, 10**5, 10**6, 2 * 10**7])
     line = random.choice([1, 80, 10**6])
     code = f"for _ in range({max(1, characters // (line + 1))}): print('z' * {line})"
-    return Cell(f"%%px\n{_some_ranks(random, code)}", shows="z")
+    return Cell(f"%%px\n{some_of_the_ranks(random, code)}", shows="z")
 
 
 @kind(2)
@@ -123,7 +56,7 @@ def values(random: Random) -> Cell:
 @kind(4)
 def imports(random: Random) -> Cell:
     name = random.choice(["colorsys", "wave", "mailbox", "chunk_of_nothing", "xml.dom.minidom"])
-    return Cell(f"%%px\n{_some_ranks(random, f'import {name}')}")
+    return Cell(f"%%px\n{some_of_the_ranks(random, f'import {name}')}")
 
 
 @kind(2)
@@ -139,7 +72,7 @@ def module_that_waits(random: Random) -> Cell:
         "comm.Barrier()\nsys.path[:0] = [str(folder)]\nsys.path_importer_cache.clear()\n"
         f"import {name}"
     )
-    return _stopped(random, code)
+    return stopped(random, code)
 
 
 ERRORS = [
@@ -160,8 +93,8 @@ ERRORS = [
 @kind(8)
 def error(random: Random) -> Cell:
     after = random.choice(["", "comm.Barrier()", "comm.recv(source=rank)", "time.sleep(0.5)"])
-    code = f"{_some_ranks(random, random.choice(ERRORS))}\n{after}"
-    return _stopped(random, code)
+    code = f"{some_of_the_ranks(random, random.choice(ERRORS))}\n{after}"
+    return stopped(random, code)
 
 
 @kind(1)
@@ -175,8 +108,8 @@ EXITS = ["os._exit(0)", "os._exit(7)", "quit()", "exit()", "MPI.Finalize()"]
 @kind(1.5)
 def exits(random: Random) -> Cell:
     after = random.choice(["", "comm.Barrier()"])
-    code = f"{_some_ranks(random, random.choice(EXITS))}\n{after}"
-    return _stopped(random, code, keeps=False)
+    code = f"{some_of_the_ranks(random, random.choice(EXITS))}\n{after}"
+    return stopped(random, code, keeps=False)
 
 
 SIGNALS = ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGFPE", "SIGHUP", "SIGUSR2"]
@@ -186,13 +119,13 @@ SIGNALS = ["SIGTERM", "SIGKILL", "SIGSEGV", "SIGABRT", "SIGFPE", "SIGHUP", "SIGU
 def signals(random: Random) -> Cell:
     code = f"import signal\nos.kill(os.getpid(), signal.{random.choice(SIGNALS)})"
     after = random.choice(["", "comm.Barrier()"])
-    return _stopped(random, f"{_some_ranks(random, code)}\n{after}", keeps=False)
+    return stopped(random, f"{some_of_the_ranks(random, code)}\n{after}", keeps=False)
 
 
 @kind(0.5)
 def abort(random: Random) -> Cell:
     call = random.choice(["comm.Abort(3)", "MPI.COMM_WORLD.Abort()", "MPI.COMM_SELF.Abort(1)"])
-    return _stopped(random, _some_ranks(random, call), shows="raise an error instead")
+    return stopped(random, some_of_the_ranks(random, call), shows="raise an error instead")
 
 
 @kind(4)
@@ -201,12 +134,12 @@ def stopped_rank(random: Random) -> Cell:
     stop = "import signal\nos.kill(os.getpid(), signal.SIGSTOP)"
     others = random.choice(["comm.Barrier()", "while True: pass", "pass", "1 / 0"])
     if random.random() < 0.5:
-        return _stopped(random, f"{_some_ranks(random, stop)}\n{others}")
+        return stopped(random, f"{some_of_the_ranks(random, stop)}\n{others}")
     rank = random.randrange(RANKS)
     before = (
         f"import os, signal\nos.kill(cluster.current().channel.ranks[{rank}].pid, signal.SIGSTOP)"
     )
-    return _stopped(random, others, before=[before])
+    return stopped(random, others, before=[before])
 
 
 WINDOW = "import numpy as np\nwindow = MPI.Win.Create(np.zeros(4), comm=comm)\n"
@@ -225,7 +158,7 @@ IN_C = [
 
 @kind(1.5)
 def c_code(random: Random) -> Cell:
-    return _stopped(random, random.choice(IN_C), keeps=False)
+    return stopped(random, random.choice(IN_C), keeps=False)
 
 
 STUBBORN = [
@@ -243,7 +176,7 @@ STUBBORN = [
 
 @kind(5)
 def stubborn(random: Random) -> Cell:
-    return _stopped(random, _some_ranks(random, random.choice(STUBBORN)))
+    return stopped(random, some_of_the_ranks(random, random.choice(STUBBORN)))
 
 
 WAITS = ["while True: pass", "comm.recv(source=rank)", "time.sleep(1000)", "comm.Barrier()"]
@@ -255,7 +188,7 @@ def interrupted(random: Random) -> Cell:
     first = round(random.uniform(0.0, 2.0), 2)
     presses = [first] + [round(first + random.uniform(0, 1.5), 2)] * random.randrange(2)
     in_c = random.random() < 0.15
-    body = random.choice(IN_C) if in_c else _some_ranks(random, random.choice(WAITS))
+    body = random.choice(IN_C) if in_c else some_of_the_ranks(random, random.choice(WAITS))
     cell = Cell(f"%%px --timeout 60\n{body}", presses[-1], presses=presses)
     if in_c:
         cell.ends_within, cell.keeps = first + PATIENCE, False
@@ -275,7 +208,7 @@ LEFT = [
 
 @kind(5)
 def messages_left(random: Random) -> Cell:
-    return _stopped(random, random.choice(LEFT))
+    return stopped(random, random.choice(LEFT))
 
 
 BROKEN = [
@@ -299,13 +232,13 @@ BROKEN = [
 
 @kind(6)
 def broken_state(random: Random) -> Cell:
-    return _stopped(random, random.choice(BROKEN))
+    return stopped(random, random.choice(BROKEN))
 
 
 @kind(2)
 def no_default_group(random: Random) -> Cell:
     code = random.choice(["dist.destroy_process_group()", "group.comm.Free()"])
-    return _stopped(random, _some_ranks(random, code), before=[TORCH])
+    return stopped(random, some_of_the_ranks(random, code), before=[TORCH])
 
 
 @kind(3)
@@ -315,14 +248,14 @@ def in_background(random: Random) -> Cell:
     targets = random.choice(["0", "1,2", "0:4"])
     before = [f"%%px --noblock --targets {targets}\n{first}"]
     others = random.choice(["comm.Barrier()", "pass", "comm.recv(source=rank)"])
-    return _stopped(random, others, before=before)
+    return stopped(random, others, before=before)
 
 
 @kind(3)
 def some_ranks(random: Random) -> Cell:
     targets = random.choice(["0", "3", "0,2", "1:4"])
     body = random.choice(["print(rank)", "comm.Barrier()", "1 / 0", "while True: pass"])
-    cell = _stopped(random, body)
+    cell = stopped(random, body)
     return Cell(cell.code.replace("\n", f" --targets {targets}\n", 1), cell.ends_within)
 
 
@@ -336,7 +269,7 @@ def function_sent(random: Random) -> Cell:
         "import time\nfrom parlab import cluster\n"
         f"sent = cluster.current().client[{rank}].apply_async({function}, {seconds})"
     )
-    return _stopped(random, "comm.Barrier()", before=[before], keeps="lambda" in function)
+    return stopped(random, "comm.Barrier()", before=[before], keeps="lambda" in function)
 
 
 @kind(0.4)

@@ -16,7 +16,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from parlab.cluster.freeing import PATIENCE_SECONDS
-from tests.soak.cells import FOREVER, IMPORTS, Cell, random_cell
+from tests.soak.cell import FOREVER, IMPORTS, Cell
+from tests.soak.cells import random_cell
 from tests.soak.watch import MARK, Watch
 from tests.support.kernel import Notebook, Ran
 

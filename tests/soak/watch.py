@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.soak.cells import OWN_FILES
+from tests.soak.cell import OWN_FILES
 
 MARK = "PARLAB_SOAK"  # an environment variable of all processes of a run
 SHARED_MEMORY = Path("/dev/shm")

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.soak import run
-from tests.soak.cells import Cell, random_cell
+from tests.soak.cell import Cell
+from tests.soak.cells import random_cell
 from tests.soak.run import Soak
 from tests.soak.watch import Gain
 
