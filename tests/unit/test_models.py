@@ -55,7 +55,7 @@ def test_gpt_starts_near_the_loss_of_a_guess_and_learns() -> None:
 def test_gpt_refuses_invalid_inputs() -> None:
     with pytest.raises(ValueError, match="raise sequence_length"):
         models.GPT()(torch.zeros(1, 65, dtype=torch.int64))
-    with pytest.raises(ValueError, match="3 heads"):
+    with pytest.raises(ValueError, match="heads = 3"):
         models.GPT(models.GPTConfig(hidden_size=64, heads=3))
 
 
