@@ -84,11 +84,14 @@ cluster.stop()
 """
 
 
-def test_ranks_without_a_profile_start_in_a_job_of_two_nodes(slurm: Slurm, tmp_path: Path) -> None:
+def test_ranks_without_a_profile_start_in_a_job_of_two_nodes(
+    kernel: Notebook, slurm: Slurm, tmp_path: Path
+) -> None:
     """JupyterHub starts notebooks in jobs with `--export`. Their ranks stay on the notebook's node.
 
     Otherwise, mpiexec starts ranks through `srun`, which then does not pass variables to them.
     """
+    kernel.run("cluster.stop()")  # the ranks of other tests hold both nodes
     script, output = tmp_path / "script.py", tmp_path / "output"
     script.write_text(IN_THE_JOB)
     exported = f"--export={','.join(slurm.environment)}"
