@@ -5,6 +5,7 @@ borders as decoration, describe links, or give items of lists a body.
 """
 
 import html
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ from pypdf.generic import (
     StreamObject,
     TextStringObject,
 )
+
+# pypdf reports the number of objects in a file from Chromium, which no reader of the PDF can change.
+logging.getLogger("pypdf").setLevel(logging.ERROR)
 
 # Chromium writes each of these on a line of its own, and never inside of a text object.
 _MARK = re.compile(rb"^(?:/\w+.*B[DM]C|EMC|(?P<form>/\w+) Do)$", re.MULTILINE)
