@@ -22,7 +22,7 @@ from pypdf.generic import (
     TextStringObject,
 )
 
-# pypdf reports the number of objects in a file from Chromium, which no reader of the PDF can change.
+# pypdf warns of the number of objects in a file from Chromium, which a reader cannot change.
 logging.getLogger("pypdf").setLevel(logging.ERROR)
 
 # Chromium writes each of these on a line of its own, and never inside of a text object.
