@@ -54,7 +54,6 @@ function perform(hub, actions) {
 if (!isMainThread && workerData?.shared) {
   const { shared, rank, interrupt } = workerData;
   parentPort.on("message", (actions) => {
-    interrupt[0] = 0;
     parentPort.postMessage(perform(new Hub(shared, rank, interrupt), actions));
   });
 }
@@ -67,13 +66,16 @@ export class NodeRanks {
     this.workers = this.interrupts.map((interrupt, rank) =>
       new Worker(new URL(import.meta.url), { workerData: { shared: this.shared, rank, interrupt } }));
   }
+  /** Return the results of all ranks; `this.results` has a promise for each rank. */
   run(program) {
     reset(this.shared);
-    return Promise.all(this.workers.map((worker, rank) => new Promise((resolve, reject) => {
+    for (const interrupt of this.interrupts) interrupt[0] = 0;
+    this.results = this.workers.map((worker, rank) => new Promise((resolve, reject) => {
       worker.removeAllListeners();
       worker.once("message", resolve).once("error", reject);
       worker.postMessage(program[rank]);
-    })));
+    }));
+    return Promise.all(this.results);
   }
   stop(rank) {
     this.interrupts[rank][0] = 2;
