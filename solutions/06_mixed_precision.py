@@ -1411,7 +1411,7 @@ drawn, axes = plots.ending_curves(title, curves, POINTS, every)
 # On this machine, messages go through memory, and a sum of halves is not faster. So the next cell emulates a network with one rank on
 # each node, and averages a million gradients on it.
 
-# %%
+# %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
 from parlab.network import Link, Network, emulated_group
 
