@@ -33,6 +33,14 @@ class Try:
         return [{"messages": cost.rounds, "bytes": cost.bytes} for cost in costs]
 
 
+def _sum_of_digits(name: str) -> str:
+    """Return the lines that call a function which adds arrays of all ranks in place."""
+    return f"""\
+x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
+{name}(x, comm)
+print("  ".join(f"{{number:0{{world_size}}d}}" for number in x))"""
+
+
 TRIES: Mapping[str, Try] = MappingProxyType(
     {
         "ping_pong": Try(
@@ -76,10 +84,7 @@ print(x)""",
             data=lambda n: 32,
         ),
         "ring_reduce_scatter": Try(
-            """\
-x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
-ring_reduce_scatter(x, comm)
-print("  ".join(f"{number:0{world_size}d}" for number in x))""",
+            _sum_of_digits("ring_reduce_scatter"),
             formula="N − 1 messages, (N − 1)/N · S bytes",
             cost=collectives.ring_reduce_scatter,
             data=lambda n: 8 * n,
@@ -101,10 +106,7 @@ if rank == 0:
         print(n, "ranks:", predict_ring(n))"""
         ),
         "ring_all_reduce": Try(
-            """\
-x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
-ring_all_reduce(x, comm)
-print("  ".join(f"{number:0{world_size}d}" for number in x))""",
+            _sum_of_digits("ring_all_reduce"),
             formula="2(N − 1) messages, 2(N − 1)/N · S bytes",
             cost=collectives.ring_all_reduce,
             data=lambda n: 8 * n,
