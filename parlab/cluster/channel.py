@@ -33,9 +33,17 @@ class RankProcess:
 
     @property
     def crash(self) -> str:
-        """Return the stack that faulthandler wrote when the process crashed, or ""."""
-        _, found, after = self.stacks.rpartition("Fatal Python error")
-        return found + after if found else ""  # without this mark, a request caused the stack
+        """Return the stack that faulthandler wrote when the process crashed, or "".
+
+        It is the stack of the thread that crashed, or of the main thread if a thread that runs no
+        Python crashed, such as Gloo's.
+        """
+        _, crashed, after = self.stacks.rpartition("Fatal Python error")
+        if not crashed:  # a request caused the stack
+            return ""
+        threads = [text for text in after.split("\n\n") if "hread 0x" in text]
+        current = [text for text in threads if text.startswith("Current thread")]
+        return (current or threads or [""])[-1]  # faulthandler writes the main thread last
 
 
 class Channel:

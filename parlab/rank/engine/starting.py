@@ -26,7 +26,8 @@ def prepare() -> None:
 
     # Cells run in the main thread, so only its stack is needed. It also receives the signal.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
-    faulthandler.enable(file=stacks, all_threads=False)
+    # All threads, because Gloo aborts in one that runs no Python, and so has no stack.
+    faulthandler.enable(file=stacks, all_threads=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `sigint_blocked`
     freeing.prepare()
     freeing.start(requests, stacks)
