@@ -188,7 +188,7 @@ class Soak:
             late += f" (at most {max(self.late):.1f} s)"
         self._say(
             f"{sum(self.counts.values())} cells, {sum(self.lost.values())} lost the variables, "
-            f"{late}, {len(self.violations)} violations"
+            f"{late}, {len(self.violations)} violations; {self.watch.now()}"
         )
 
     def _extra(self) -> str:

@@ -122,6 +122,17 @@ class Watch:
                 if role == "rank":
                     self.segments |= _mapped(process)
 
+    def now(self) -> str:
+        """Return what the processes of each role have, as means over the living processes."""
+        texts = []
+        for role, by_process in self._samples.items():
+            last = [samples[-1].values for one, samples in by_process.items() if one.is_running()]
+            if last:
+                means = {name: statistics.fmean(one[name] for one in last) for name in last[0]}
+                shown = ", ".join(f"{mean:,.0f} {name}" for name, mean in means.items())
+                texts.append(f"{role}: {shown}")
+        return "; ".join(texts)
+
     def files(self) -> Counter[str]:
         """Return the temporary files and folders, by name without its random part."""
         names = (path.name for path in self.folder.iterdir() if not OWN_FILES.match(path.name))
