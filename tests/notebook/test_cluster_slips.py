@@ -147,6 +147,20 @@ def test_communicators_are_found_where_the_lab_keeps_them(notebook: Notebook, pl
     works_and_keeps(notebook)
 
 
+def test_a_deep_recursion_in_a_large_namespace_is_freed(notebook: Notebook) -> None:
+    """The search for communicators in the frames must not delay the revocation of `comm`."""
+    ran = notebook.run(
+        "%%px --timeout 2\nmany = {f'many_{i}': [0] * 100 for i in range(500)}\n"
+        "globals().update(many)\n"
+        "def f(n): return f(n - 1) if n else comm.recv(source=rank)\nf(300)"
+    )
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "variables are intact" in ran.message
+    ran = notebook.run("%%px\nfor name in [*many, 'many']: del globals()[name]")
+    assert ran.status == "ok", ran.message
+    works_and_keeps(notebook)
+
+
 @pytest.mark.parametrize("code", REFUSED)
 def test_the_message_says_what_is_wrong(notebook: Notebook, code: str) -> None:
     ran = notebook.run(f"%%px\n{code}")

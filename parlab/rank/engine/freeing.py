@@ -10,7 +10,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from types import FrameType, ModuleType
 
 from mpi4py import MPI
@@ -82,7 +82,8 @@ def revoke() -> None:
     emulated = sys.modules.get("parlab.network.registry")
     others = emulated.revocable() if emulated else []
     ours = [MPI.COMM_SELF, *world.communicators()]
-    for comm in [*ours, *others, *_communicators_in_use(frame)]:
+    # Ours come first, before the search in the frames, which takes long after a deep recursion.
+    for comm in chain(ours, others, _communicators_in_use(frame)):
         # These never include MPI's original communicators, because parlab does not expose them.
         if comm != MPI.COMM_NULL and not world.is_freed(comm) and not comm.Is_revoked():
             comm.Revoke()
@@ -120,11 +121,14 @@ def prepare() -> None:
 
 
 def _communicators_in_use(frame: FrameType | None) -> Iterator[MPI.Comm]:
+    shared = None  # the variables of the notebook, which all cells' frames share
     while frame is not None:
         if is_cell(frame.f_code.co_filename):
+            searched, shared = shared, frame.f_globals
             found = (
                 part
-                for variables in (frame.f_locals, frame.f_globals)
+                for variables in (frame.f_locals, shared)
+                if variables is not searched
                 for value in list(variables.values())
                 for part in within(value)
             )
