@@ -229,7 +229,9 @@ def test_the_result_of_a_freed_call_is_not_shown(notebook: Notebook) -> None:
         "    print('err', file=sys.stderr)\n    return 'what it gave'\nwaits()"
     )
     assert ran.error == "DeadlineExceeded", ran.message
-    assert ran.text == ""
+    assert "what it gave" not in ran.text
+    # On a busy machine, one rank may be interrupted after it printed. That rank's text is shown.
+    assert "[all ranks] err" not in ran.text
 
 
 def test_ranks_survive_after_the_lab_freed_comm(notebook: Notebook) -> None:
