@@ -7,9 +7,9 @@ from mpi4py import MPI
 from torch import Tensor
 
 from parlab.checks.all_to_all import _experts as experts
-from parlab.checks.all_to_all._experts import OUTPUT, gradient_of
+from parlab.checks.all_to_all._experts import gradient_of
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import same
+from parlab.checks.base.compare import equal, same
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
@@ -28,13 +28,11 @@ MISTAKES = Mistakes(
         "this is the gradient of this rank's result. Each row was sent by another "
         "rank, so its gradient must travel there: exchange it"
     ),
-    not_exchanged="this is x itself: row i must be the row that rank i sent to this rank",
     memory_order=(
         "the {which} pass sends or receives a tensor that is not contiguous. Gloo and NCCL refuse "
         "it. Use `.contiguous()`, and a contiguous output"
     ),
     sends_more=("the {which} pass makes the calls {got}, expected one all-to-all of {right} bytes"),
-    not_refused="it accepts x with {rows} rows on {ranks} ranks. Raise a ValueError",
 )
 OF_ANOTHER_GROUP = observed(
     "after a call for another group, the backward pass uses that group. Store the group in `ctx`, "
@@ -76,8 +74,7 @@ def exchange(check: Check) -> str:
             require_refusal(
                 trial,
                 lambda trial=trial, rows=wrong: check.function(torch.ones(rows, 2), trial.group),
-                MISTAKES.not_refused(rows=wrong, ranks=trial.size),
-                what=f"x with {wrong} rows",
+                what=f"x with {wrong} rows on {trial.size} ranks",
                 names=str(wrong),
                 seconds=SECONDS,
             )
@@ -99,30 +96,25 @@ def _case(
     run, calls, contiguous = trial.run_function(
         _both_passes, trial, own, own_gradient, seconds=SECONDS
     ) or (None, None, None)
-    right = {OUTPUT: x[:, trial.rank], gradient_of("x"): gradient[:, trial.rank]}
-    wrong = [(OUTPUT, "not_exchanged", own), (gradient_of("x"), "gradient_not_sent", own_gradient)]
-    size = x[0].nbytes
+    name = gradient_of("x")
+    right, wrong = gradient[:, trial.rank], [(name, "gradient_not_sent", own_gradient)]
 
     def as_asked(which: str) -> Finding | None:
-        if n == 1 or [call.op for call in calls[which]] == ["all_to_all"]:
-            if n > 1 and calls[which][0].bytes != size:
-                return MISTAKES.sends_more(which=which, got=_text(calls[which]), right=size)
-            return None if contiguous[which] else MISTAKES.memory_order(which=which)
-        return MISTAKES.sends_more(which=which, got=_text(calls[which]), right=size)
+        made = [(call.op, call.bytes) for call in calls[which]]
+        if n > 1 and made != [("all_to_all", x[0].nbytes)]:
+            got = ", ".join(f"{op} of {size} bytes" for op, size in made) or "none"
+            return MISTAKES.sends_more(which=which, got=got, right=x[0].nbytes)
+        return None if contiguous[which] else MISTAKES.memory_order(which=which)
 
     trial.require(
         lambda: experts.unchanged(run),
         lambda: something_sent(trial),
-        lambda: experts.values_are(run.values, {OUTPUT: right[OUTPUT]}, wrong, MISTAKES, 0.0),
+        lambda: equal(run.output, x[:, trial.rank]),
         lambda: None if run.has_graph else MISTAKES.no_backward(),
-        lambda: experts.values_are(run.values, right, wrong, MISTAKES, 0.0),
+        lambda: experts.gradients_are(run.gradients, {name: right}, MISTAKES, wrong, 0.0),
         lambda: as_asked("forward"),
         lambda: as_asked("backward"),
     )
-
-
-def _text(calls: list[Call]) -> str:
-    return ", ".join(f"{call.op} of {call.bytes} bytes" for call in calls) or "none"
 
 
 def _both_passes(
