@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from itertools import product
 
-from parlab.checks.base.mistakes import COMMON, Finding
+from parlab.checks.base.mistakes import COMMON, Finding, observed
 
 Mesh = Mapping[str, int]
 
@@ -16,16 +16,38 @@ MESHES: list[dict[str, int]] = [
     {"dp": 1, "tp": 1},
 ]
 
+NOT_SORTED = (
+    "the groups have the right ranks, but in another order. The ranks of a group ascend, and the "
+    "groups are in the order of their first ranks"
+)
+Groups = list[list[int]]
+
 
 def places(mesh: Mesh) -> list[dict[str, int]]:
     """Return the coordinates of all ranks, which are counted like a number with several digits."""
     return [dict(zip(mesh, at, strict=True)) for at in product(*map(range, mesh.values()))]
 
 
-def peers(mesh: Mesh, dims: Collection[str]) -> list[list[int]]:
+def peers(mesh: Mesh, dims: Collection[str]) -> Groups:
     """Return for each rank the ranks that differ from it only in `dims`, itself included."""
     others = [tuple(at[dim] for dim in mesh if dim not in dims) for at in places(mesh)]
     return [[rank for rank, its in enumerate(others) if its == own] for own in others]
+
+
+def groups_along(mesh: Mesh, dims: Collection[str]) -> Groups:
+    """Return each group of ranks that differ only in `dims`, in the order of their first ranks."""
+    return [group for rank, group in enumerate(peers(mesh, dims)) if rank == group[0]]
+
+
+def in_order(groups: Groups) -> Groups:
+    return sorted(map(sorted, groups))
+
+
+def first_difference(got: Groups, right: Groups) -> Finding:
+    for index, (one, other) in enumerate(zip(got, right, strict=False)):
+        if one != other:
+            return observed(f"group {index} is {one}, expected {other}")
+    return observed(f"there are {len(got)} groups, expected {len(right)}")
 
 
 def mesh_unchanged(now: Mesh, before: Mesh) -> Finding | None:

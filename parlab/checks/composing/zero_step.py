@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained
+from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.late_group import Event, RecordingGroup
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
@@ -24,31 +24,13 @@ MISTAKES = Mistakes(
         "gradient_norm gets the sum of the replicas' gradients, expected their mean. Adam hides "
         "this factor, but clipping does not"
     ),
-    not_averaged=(
-        "gradient_norm gets this replica's own gradients. First average those of all replicas, and "
-        "then call gradient_norm"
-    ),
-    norm_of_part=(
-        'this is the norm of a part of the model. Call gradient_norm with `groups["all"]`, because '
-        "all ranks have parts of the gradient"
-    ),
     copies_ignored=(
         "gradient_norm gets the copies {got}. Pass `adam.copies`, or the norm counts some "
         "gradients too often"
     ),
-    clipped_norm="this is the norm after clipping. Return the norm before it",
-    not_clipped="the gradient is not clipped, although its norm is larger than `max_norm`",
-    lengthened=(
-        "the gradient is multiplied by `max_norm` / norm although its norm is smaller, so it got "
-        "longer. Clip only larger ones"
-    ),
     clipped_by_own_norm=(
         "the gradient is clipped by the norm of this rank's shard. Use the norm of the whole "
         "model's gradient, which gradient_norm returns, so that all ranks use the same factor"
-    ),
-    max_norm_missing=(
-        "the gradient is multiplied by 1 / norm, so that its norm becomes 1. Multiply it by "
-        "`max_norm` / norm"
     ),
     not_gathered=(
         "this rank's `adam.flat` has new values in its own shard only. Gather those of the others"
@@ -57,7 +39,6 @@ MISTAKES = Mistakes(
         "{name} has another memory than before, which the stage's parameters do not share. Write "
         "into it"
     ),
-    norm_calls="it calls gradient_norm {got} times, expected once",
     sends_more=(
         "it makes the calls {got}, in which a rank sends {bytes:.0f} bytes (on rings) to other "
         "replicas, expected at most {right:.0f}. Use one reduce-scatter and one all-gather"
@@ -119,18 +100,15 @@ def _step(trial: Trial, own: meshes.Setup, state: State | None, scale: float) ->
         places, before = _places(adam), adam.flat.detach().clone()
         length = len(adam.shard)
         part = slice(groups["dp"].rank() * length, (groups["dp"].rank() + 1) * length)
-        total = sum(replicas)
-        mean = total / len(replicas)
-        shards = {"summed": total[part], "not_averaged": replicas[own.replica][part]}
+        mean = sum(replicas) / len(replicas)
     norm = trial.run(adam, groups, MAX_NORM, norms, seconds=meshes.SECONDS)
     if trial.takes_part:
         clip = min(1.0, MAX_NORM / right_norm) if right_norm else 1.0
         expected = _expected(state, mean * clip)[part]
     trial.require(
         lambda: _moved(adam, places),
-        lambda: _norm(norm, right_norm, mean[part]),
-        lambda: None if len(norms.calls) == 1 else MISTAKES.norm_calls(got=len(norms.calls)),
-        lambda: _arguments(*norms.calls[0], adam, mean[part], shards, trial.size),
+        lambda: equal(norm, torch.tensor(right_norm), "the returned norm", meshes.TOLERANCE),
+        lambda: _arguments(norms, adam, mean[part], len(replicas), trial.size),
         lambda: _moments(adam, expected, mean[part], right_norm, state),
         lambda: _weights(adam, before, part, state),
         lambda: _traffic(groups["dp"], adam),
@@ -167,25 +145,18 @@ def _whole_norm(mesh: meshes.Mesh, seed: int, scale: float) -> float:
     return (sum(every) / len(every)).norm().item()
 
 
-def _norm(norm: Any, right: float, shard: Tensor) -> Finding | None:
-    """Compare the returned norm."""
-    variants = {"clipped_norm": torch.tensor(min(right, MAX_NORM)), "norm_of_part": shard.norm()}
-    name = "the returned norm"
-    return explained(norm, torch.tensor(right), variants, MISTAKES, name, meshes.TOLERANCE)
-
-
 def _arguments(
-    gradients: list[Tensor],
-    copies: list[int],
-    group: Any,
-    adam: ShardedAdam,
-    right: Tensor,
-    wrong: Mapping[str, Tensor],
-    ranks: int,
+    norms: Norms, adam: ShardedAdam, right: Tensor, replicas: int, ranks: int
 ) -> Finding | None:
     """Compare what gradient_norm got with this rank's part of the mean gradient."""
+    if len(norms.calls) != 1:
+        return observed(f"it calls gradient_norm {len(norms.calls)} times, expected once")
+    gradients, copies, group = norms.calls[0]
     if group.size() != ranks:
-        return MISTAKES.norm_of_part()
+        return observed(
+            f"gradient_norm gets a group of {group.size()} ranks, expected all {ranks}, because "
+            "all have parts of the gradient"
+        )
     sizes, expected = ([len(one) for one in parts] for parts in (gradients, adam.parts))
     if sizes != expected:
         return observed(
@@ -194,9 +165,9 @@ def _arguments(
         )
     if copies != adam.copies:
         return MISTAKES.copies_ignored(got=copies)
-    size, name = sum(sizes), "the gradient that gradient_norm gets"
-    got, variants = torch.cat([right[:0], *gradients]), {k: v[:size] for k, v in wrong.items()}
-    return explained(got, right[:size], variants, MISTAKES, name, meshes.TOLERANCE)
+    name, right = "the gradient that gradient_norm gets", right[: sum(sizes)]
+    got, wrong = torch.cat([right[:0], *gradients]), {"summed": right * replicas}
+    return explained(got, right, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 
 def _expected(state: State, gradient: Tensor) -> Tensor:
@@ -217,17 +188,10 @@ def _moments(
     if steps != expected:
         return observed(f"Adam has taken {steps} steps, expected {expected}")
     # After this step, the moment has a tenth of the shard's gradient in it.
-    got, applied = states["exp_avg"], min(1.0, MAX_NORM / norm) if norm else 1.0
-    own = mean.norm().item()
-    factors = {
-        "not_clipped": 1.0,
-        "lengthened": MAX_NORM / norm if norm else 1.0,
-        "clipped_by_own_norm": min(1.0, MAX_NORM / own) if own else 1.0,
-        "max_norm_missing": 1 / norm if norm else 1.0,
-    }
-    wrong = {key: right + 0.1 * (factor - applied) * mean for key, factor in factors.items()}
+    factor, own = (min(1.0, MAX_NORM / one) if one else 1.0 for one in (norm, mean.norm().item()))
+    wrong = {"clipped_by_own_norm": right + 0.1 * (own - factor) * mean}
     name = "the mean of this shard's gradients that Adam keeps (`exp_avg`)"
-    return explained(got, right, wrong, MISTAKES, name, meshes.TOLERANCE)
+    return explained(states["exp_avg"], right, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 
 def _states(state: State) -> dict[str, Tensor]:
