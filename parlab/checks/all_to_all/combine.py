@@ -85,10 +85,9 @@ def _wrong(
     y_ECH: Tensor, experts_Tk: Tensor, slots_Tk: Tensor, gates_Tk: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the results of mistakes."""
-    weighted = gates_Tk.unsqueeze(-1) * y_ECH[experts_Tk, slots_Tk]  # of dropped: the last slot
-    yield "dropped_added", weighted.sum(1)
-    first = y_ECH[experts_Tk, slots_Tk.clamp(min=0)]
-    yield "dropped_added", (gates_Tk.unsqueeze(-1) * first).sum(1)
+    gates, rows = gates_Tk.unsqueeze(-1), y_ECH[experts_Tk, slots_Tk]  # of dropped: the last slot
+    yield "dropped_added", (gates * rows).sum(1)
+    yield "dropped_added", (gates * y_ECH[experts_Tk, slots_Tk.clamp(min=0)]).sum(1)
     for order in (1, -1):
         last = y_ECH.new_zeros(len(experts_Tk), y_ECH.shape[2])
         for token, choice, expert, slot in experts.kept(experts_Tk, slots_Tk)[::order]:
@@ -96,4 +95,4 @@ def _wrong(
         yield "one_choice", last
     if (slots_Tk >= 0).all():
         arrival = (experts_Tk * y_ECH.shape[1] + slots_Tk).flatten().argsort()
-        yield "order_of_arrival", weighted.flatten(0, 1)[arrival].view(weighted.shape).sum(1)
+        yield "order_of_arrival", (gates * rows.flatten(0, 1)[arrival].view(rows.shape)).sum(1)

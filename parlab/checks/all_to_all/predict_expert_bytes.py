@@ -18,6 +18,7 @@ MISTAKES = Mistakes(
         "tokens of each rank"
     ),
     not_rounded_up="capacity: round up to a whole number, so that there is room for every choice",
+    elements="exchange: this counts numbers. A float32 number takes 4 bytes",
     own_part="{name}: this includes what stays on this rank. It sends (N − 1)/N to other ranks",
     only_needed=(
         "{name}: this counts only slots with tokens. The tensor of all slots is sent, with the "
@@ -97,6 +98,7 @@ def _wrong(
         yield "capacity", of_all, MISTAKES.capacity_of_all_ranks()
     for capacity in (int(full), full):
         yield "capacity", capacity, MISTAKES.not_rounded_up()
+    yield "exchange", right["exchange"] / 4, MISTAKES.elements()
     yield (
         "layer",
         right["exchange"],

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from itertools import product
+from typing import Any
 
+from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import COMMON, Finding, observed
 
 Mesh = Mapping[str, int]
@@ -37,6 +39,19 @@ def peers(mesh: Mesh, dims: Collection[str]) -> Groups:
 def groups_along(mesh: Mesh, dims: Collection[str]) -> Groups:
     """Return each group of ranks that differ only in `dims`, in the order of their first ranks."""
     return [group for rank, group in enumerate(peers(mesh, dims)) if rank == group[0]]
+
+
+def groups_form(got: Any, kind: Any) -> Finding | None:
+    """Return None if `got` is a list (of the type `kind`) of lists of ints."""
+    if found := has_type(got, kind, "a list of groups"):
+        return found
+    for group in got:
+        if found := has_type(group, kind, "a list of ranks", "a group"):
+            return found
+        for rank in group:
+            if found := has_type(rank, int, "an int", "a rank in a group"):
+                return found
+    return None
 
 
 def in_order(groups: Groups) -> Groups:

@@ -1,11 +1,9 @@
 """Exercise `embedding_groups`."""
 
 from itertools import permutations
-from typing import Any
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
@@ -14,6 +12,7 @@ from parlab.checks.composing._meshes import (
     Mesh,
     first_difference,
     groups_along,
+    groups_form,
     in_order,
     mesh_unchanged,
 )
@@ -54,7 +53,7 @@ def embedding_groups(check: Check) -> str:
         for mesh in REFUSED:
             require_refusal(
                 trial,
-                lambda mesh=mesh: check.function(dict(mesh)),
+                lambda: check.function(dict(mesh)),
                 what=f"the mesh {mesh}",
                 names="pp",
             )
@@ -67,21 +66,9 @@ def _compare(trial: Trial, mesh: dict[str, int]) -> None:
     got = trial.run(mesh)
     trial.require(
         lambda: mesh_unchanged(mesh, before),
-        lambda: _form(got),
+        lambda: groups_form(got, list | tuple),
         lambda: _right([list(group) for group in got], mesh),
     )
-
-
-def _form(got: Any) -> Finding | None:
-    if found := has_type(got, list | tuple, "a list of groups"):
-        return found
-    for group in got:
-        if found := has_type(group, list | tuple, "a list of ranks", "a group"):
-            return found
-        for rank in group:
-            if type(rank) is not int:
-                return observed(f"a rank is a {type(rank).__name__}, expected an int")
-    return None
 
 
 def _right(got: list[list[int]], mesh: Mesh) -> Finding | None:

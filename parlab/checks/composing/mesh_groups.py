@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import Any
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
@@ -17,6 +16,7 @@ from parlab.checks.composing._meshes import (
     Mesh,
     first_difference,
     groups_along,
+    groups_form,
     in_order,
     mesh_unchanged,
 )
@@ -76,23 +76,15 @@ def _compare(trial: Trial, mesh: Mesh, dims: tuple[str, ...]) -> None:
     got = trial.run(given, *dims)
     trial.require(
         lambda: mesh_unchanged(given, mesh),
-        lambda: _form(got),
+        lambda: _several(got),
+        lambda: groups_form(got, list),
         lambda: _groups(got, mesh, dims),
     )
 
 
-def _form(got: Any) -> Finding | None:
-    if found := has_type(got, list, "a list of groups"):
-        return found
-    if got and all(type(rank) is int for rank in got):
-        return MISTAKES.only_one(got=got)
-    for group in got:
-        if found := has_type(group, list, "a list of ranks", "a group"):
-            return found
-        for rank in group:
-            if found := has_type(rank, int, "an int", "a rank in a group"):
-                return found
-    return None
+def _several(got: Any) -> Finding | None:
+    is_one = isinstance(got, list) and got and all(isinstance(rank, int) for rank in got)
+    return MISTAKES.only_one(got=got) if is_one else None
 
 
 def _groups(got: Groups, mesh: Mesh, dims: Sequence[str]) -> Finding | None:
