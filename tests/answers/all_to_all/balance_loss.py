@@ -9,7 +9,6 @@ from parlab_staff.answers import Answers
 
 answers = Answers("balance_loss")
 
-OWN = "own = probabilities_TE.sum(0)"
 CHOICES = "choices = torch.bincount(experts_Tk.flatten(), minlength=n_experts)"
 REDUCE = "dist.all_reduce(total, group=group)"
 GRADIENT = "sums = sums + group.size() * (own - own.detach())"

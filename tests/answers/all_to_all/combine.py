@@ -7,9 +7,7 @@ from parlab_staff.answers import Answers
 
 answers = Answers("combine")
 
-KEPT = "    tokens, choices = (slots_Tk >= 0).nonzero(as_tuple=True)\n"
 GATED = "gates_Tk[tokens, choices, None] * rows"
-ROWS = "y_ECH[experts_Tk[tokens, choices], slots_Tk[tokens, choices]]"
 
 answers.edit(None, "gates_forgotten", (GATED, "rows"))
 answers.edit("dropped_added", "minus_one_is_a_slot", ("slots_Tk >= 0", "slots_Tk >= -1"))

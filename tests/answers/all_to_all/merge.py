@@ -9,7 +9,6 @@ answers = Answers("merge")
 
 HIGHEST = "torch.maximum(lse_1, lse_2).detach().masked_fill(nothing, 0)"
 WEIGHTS = "(lse_1 - highest).exp(), (lse_2 - highest).exp()"
-TOTAL = "(weight_1 + weight_2).masked_fill(nothing, 1)"
 OUT = "weight_1.unsqueeze(-1) * out_1 + weight_2.unsqueeze(-1) * out_2"
 LSE = "(highest + total.log()).masked_fill(nothing, -torch.inf)"
 RETURN = "out / total.unsqueeze(-1), lse"

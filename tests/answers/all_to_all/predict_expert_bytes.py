@@ -9,7 +9,6 @@ answers = Answers("predict_expert_bytes")
 CAPACITY = "math.ceil(factor * tokens * k / experts)"
 EXCHANGE = "exchange = 4 * experts * capacity * hidden * others"
 LAYER = '"layer": 4 * exchange'
-NEEDED = '"needed": 4 * 4 * tokens * k * hidden * others'
 
 answers.edit(
     "capacity_of_all_ranks",

@@ -44,7 +44,6 @@ BACKWARD_WAIT = """\
 BACKWARD_BLOCK = "                of_q_part, *of_kv_part = attend_backward("
 GRADIENTS_ON = "            of_kv, of_kv_handles = pass_on(part + of_kv, group)\n"
 TEST = "if positions is not None and positions.shape != right:"
-SAVE = "        ctx.save_for_backward(q, k, v, out, lse, positions)\n"
 SENDING = "sending = dist.isend(x, group=group, group_dst=(rank + 1) % ranks)"
 RECEIVING = "receiving = dist.irecv(arriving, group=group, group_src=(rank - 1) % ranks)"
 ZEROS = "            part = torch.zeros_like(kv)\n"

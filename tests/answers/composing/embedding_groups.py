@@ -12,7 +12,6 @@ answers = Answers("embedding_groups")
 GROUP = "sorted({one[0], one[-1]})"
 RETURN = "sorted(sorted({one[0], one[-1]}) for one in pipelines.tolist())"
 LISTED = "pipelines.tolist()"
-RANKS = "ranks = torch.arange"
 REFUSE = 'if "pp" not in mesh:'
 
 answers.edit("whole_pipelines", "all_stages", (GROUP, "one"))

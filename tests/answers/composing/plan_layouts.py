@@ -7,12 +7,10 @@ from parlab_staff.answers import Answers
 
 answers = Answers("plan_layouts")
 
-DIVIDES = "dp * tp * pp != devices or model.heads % tp or model.layers % pp"
 SIZES = "range(1, model.batch // dp + 1)"
 BATCH = "model.batch % (dp * b) == 0"
 FITS = "need <= cluster.memory"
 SORTED = "sorted(fitting, key=lambda layout: seconds_of(model, layout, cluster))"
-SMALLEST = "min(needs.values())"
 REFUSAL = 'raise ValueError(f"no layout fits: the smallest needs {min(needs.values()):.0f} bytes")'
 IMPOSSIBLE = 'raise ValueError(f"no layout of {devices} devices divides heads, layers, and batch")'
 

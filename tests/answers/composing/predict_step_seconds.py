@@ -7,10 +7,7 @@ from parlab_staff.answers import Answers
 
 answers = Answers("predict_step_seconds")
 
-PASSES = "(m + pp - 1) * layers * (compute + 4 * reduce)"
-ONE_WAY = "sum(cluster.message_seconds(size, i * tp, (i + 1) * tp) for i in range(pp - 1))"
 MESSAGES = "-(-m // pp) * 2 * one_way"
-SHARED = "layers * model.layer_parameters / tp + model.embedding_parameters"
 REPLICAS = "range(0, layout.devices, tp * pp)"
 SCATTER = 'cluster.collective_seconds("reduce_scatter", shared, replicas)'
 TOTAL = "passes + messages + gradients + weights"
