@@ -26,9 +26,9 @@ SECONDS = 10.0
 
 MISTAKES = Mistakes(
     wrong_mask=(
-        "keys are masked with wrong positions. A key is visible if its position in the whole "
-        "sequence is not larger. In step s, rank r has the keys of rank (r - s) mod N, whose "
-        "positions are row (r - s) mod N of `positions`"
+        "the mask is missing, or it has wrong positions. A key is visible if its position in the "
+        "whole sequence is not larger. In step s, rank r has the keys of rank (r - s) mod N, whose "
+        "positions are in that row of `positions`"
     ),
     not_merged=(
         "the results of the blocks are added or averaged. Blocks with a larger sum of exponentials "
