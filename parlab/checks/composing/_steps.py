@@ -15,6 +15,7 @@ from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.subgroups import subgroups
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import Mesh, peers, places
+from parlab.costs.collectives import ring_bytes
 from parlab.models import GPT, GPTConfig
 from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 
@@ -121,6 +122,12 @@ def copies_for(mesh: Mesh) -> dict[str, int]:
     """Return how many ranks have the same shard of a gradient, by the kind of its parameter."""
     tp, ends = mesh["tp"], 2 if mesh["pp"] > 1 else 1
     return {"norm": tp, "column": 1, "embedding": tp * ends}
+
+
+def ring_bytes_in(group: RecordingGroup) -> float:
+    """Return how many bytes this rank has sent in a group since its events were taken."""
+    started = [event for event in group.events if event.kind == "start"]
+    return sum(ring_bytes(event.op, event.bytes, group.size()) for event in started)
 
 
 def flat(named: Mapping[str, Tensor]) -> Tensor:
