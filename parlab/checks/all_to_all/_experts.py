@@ -1,7 +1,7 @@
 """What the checks on experts share: random routings, a reference router, and both passes."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -119,7 +119,7 @@ def gradients_are(
                 )
             continue
         variants = [(key, one) for what, key, one in wrong if what == name]
-        if found := explained(got[name], value, variants, mistakes, name, tolerance):
-            is_named = found.mistake in dict(variants)
-            return replace(found, text=f"{name}: {found.text}") if is_named else found
+        found = explained(got[name], value, variants, mistakes, name, tolerance, with_name=True)
+        if found is not None:
+            return found
     return None

@@ -55,13 +55,10 @@ class Case:
         return 2 * self.k[0].nbytes
 
     @property
-    def lse_bytes(self) -> int:
-        return self.q[0].nbytes // HEAD_SIZE
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bytes of the positions and of one mask."""
-        return 0 if self.positions is None else self.positions.nbytes + self.length**2
+    def kept_bytes(self) -> int:
+        """Bytes that the backward pass needs, even if copied: q, k, v, out, lse, and a mask."""
+        mask = 0 if self.positions is None else self.positions.nbytes + self.length**2
+        return 3 * self.block_bytes + 2 * self.q[0].nbytes // HEAD_SIZE + mask
 
     def visible(self, rank: int, owner: int) -> Tensor:
         """Return which keys of `owner` the queries of `rank` see."""

@@ -1,7 +1,7 @@
 """Exercise `average_gradients`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -84,18 +84,12 @@ def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) ->
         )
     ranks = {"shared": list(range(n)), "own": same_experts}
 
-    def values() -> Finding | None:
-        for key, listed in drawn.items():
-            for number, gradients in enumerate(listed):
-                right, grad = gradients[ranks[key]].sum(0) / n, parameters[key][number].grad
-                if grad is None and not right.any():
-                    continue
-                wrong = _wrong(key, gradients, same_experts)
-                name = f"the gradient of {key}[{number}]"
-                if found := explained(grad, right, wrong, MISTAKES, name, TOLERANCE):
-                    named = found.mistake in MISTAKES.texts
-                    return replace(found, text=f"{name}: {found.text}") if named else found
-        return None
+    def averaged(key: str, number: int, gradients: Tensor) -> Finding | None:
+        right, got = gradients[ranks[key]].sum(0) / n, parameters[key][number].grad
+        if got is None and not right.any():
+            return None
+        wrong, name = _wrong(key, gradients, same_experts), f"the gradient of {key}[{number}]"
+        return explained(got, right, wrong, MISTAKES, name, TOLERANCE, with_name=True)
 
     def kept() -> Finding | None:
         changed = [key for key, listed in parameters.items() if any((p != 1).any() for p in listed)]
@@ -103,7 +97,11 @@ def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) ->
 
     trial.require(
         lambda: something_sent(trial),
-        values,
+        *(
+            partial(averaged, key, number, gradients)
+            for key, listed in drawn.items()
+            for number, gradients in enumerate(listed)
+        ),
         kept,
         lambda: _sends_no_more(trial, parameters, ranks),
     )

@@ -4,7 +4,6 @@ import copy
 import gc
 import math
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,20 +45,10 @@ MISTAKES = Mistakes(
 )
 
 
-@dataclass(frozen=True)
-class Case:
-    """A layer: experts on each rank, and sizes. Rank r has `tokens[r % 4]` tokens."""
-
-    own: int
-    k: int
-    capacity: int
-    tokens: tuple[int, int, int, int]
-
-
-CASES = {
-    "two experts on each rank, uneven tokens": Case(2, 2, 3, (5, 7, 4, 6)),
-    "one expert on each rank": Case(1, 1, 2, (5, 5, 5, 5)),
-    "three experts on each rank, few tokens": Case(3, 2, 4, (3, 1, 2, 4)),
+CASES = {  # experts on each rank, k, capacity, tokens of rank r (at place r % 4)
+    "two experts on each rank, uneven tokens": (2, 2, 3, (5, 7, 4, 6)),
+    "one expert on each rank": (1, 1, 2, (5, 5, 5, 5)),
+    "three experts on each rank, few tokens": (3, 2, 4, (3, 1, 2, 4)),
 }
 
 
@@ -68,34 +57,30 @@ def expert_parallel_mlp(check: Check) -> str:
     """Check own experts, outputs, gradients, memory, and calls; then a wrong number of experts."""
     for trial in check.trials():
         for _, case in trial.cases(CASES):
-            _case(trial, case)
+            _case(trial, *case)
         if trial.size > 1:
-            _uneven(trial, 2 * trial.size + 1)
+            n_experts = 2 * trial.size + 1
+            layer = _serial.drawn(trial.draw, n_experts, 1, 2, 3)
+            require_refusal(
+                trial,
+                lambda: _made(trial, layer),
+                what=f"{n_experts} experts on {trial.size} ranks",
+                names=str(n_experts),
+                seconds=SECONDS,
+            )
     return (
         "the outputs and gradients of the whole layer, with two all-to-alls in each pass; own "
         f"experts only in memory, on 1 to {check.world_size} ranks"
     )
 
 
-def _uneven(trial: Trial, n_experts: int) -> None:
-    """Require a ValueError for a number of experts that N does not divide."""
-    layer = _serial.drawn(trial.draw, n_experts, 1, 2, 3)
-    require_refusal(
-        trial,
-        lambda: _made(trial, layer),
-        what=f"{n_experts} experts on {trial.size} ranks",
-        names=str(n_experts),
-        seconds=SECONDS,
-    )
-
-
-def _case(trial: Trial, case: Case) -> None:
-    n, hidden = trial.size, 3
-    layer = _serial.drawn(
-        trial.draw, n * case.own, min(case.k, n * case.own), case.capacity, hidden
-    )
+def _case(
+    trial: Trial, own: int, k: int, capacity: int, n_tokens: tuple[int, int, int, int]
+) -> None:
+    n, n_experts, hidden = trial.size, trial.size * own, 3
+    layer = _serial.drawn(trial.draw, n_experts, min(k, n_experts), capacity, hidden)
     tokens, gradients = (
-        [experts.random(trial.draw, case.tokens[rank % 4], hidden) for rank in range(n)]
+        [experts.random(trial.draw, n_tokens[rank % 4], hidden) for rank in range(n)]
         for _ in range(2)
     )
     right = _serial.passed(layer, tokens, gradients, trial.rank)
@@ -110,12 +95,12 @@ def _case(trial: Trial, case: Case) -> None:
     )
     x_TH = tokens[trial.rank].clone().requires_grad_()
     output = trial.run_function(lambda: module(x_TH.view_as(x_TH)), seconds=SECONDS)
-    size = n * case.own * case.capacity * hidden * 8
+    size = n_experts * capacity * hidden * 8
     trial.require(
         lambda: None if same(x_TH, tokens[trial.rank]) else COMMON.argument_changed(name="`x_TH`"),
         lambda: _output(module, output, right, trial.rank),
         lambda: _calls_are(trial, "forward", size),
-        lambda: _called_once(module, n * case.capacity),
+        lambda: _called_once(module, n * capacity),
         lambda: _last_is(module, right),
     )
 

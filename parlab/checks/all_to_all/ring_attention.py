@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,7 +15,7 @@ from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import only_messages
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
-from parlab.checks.base.trial import Requirement, Trial
+from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.base.watchdog import Ended
 from parlab.ledger import Call
@@ -93,7 +92,7 @@ def _one_case(trial: Trial, case: Case) -> None:
             for name, (x, before) in (run.arguments if run else {}).items()
         ),
         lambda: _output(case, run, own),
-        *_gradients(case, run, own),
+        *(partial(_gradient, case, run, own, index) for index in range(3)),
         lambda: _blocks(case, run, "forward", own),
         lambda: _blocks(case, run, "backward", own),
         lambda: _neighbors(own, ranks, trial.calls[own]),
@@ -130,21 +129,18 @@ def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
     yield "not_merged", sum(outs) / len(outs)
 
 
-def _gradients(case: Case, run: Run, own: int) -> Iterator[Requirement]:
-    """Yield a requirement on each gradient."""
-
-    def one(index: int, name: str) -> Finding | None:
-        of_all = [gradients[index] for gradients in case.gradients]
-        others = (of_all[own - 1], of_all[(own + 1) % case.ranks]) if index else ()
-        wrong = [("not_home", other) for other in others]
-        name = f"the gradient of {name}"
-        found = explained(
-            run.gradients[name[-1]], of_all[own], wrong, MISTAKES, name, case.tolerance
-        )
-        named = found and found.mistake in MISTAKES.texts
-        return replace(found, text=f"{name}: {found.text}") if named else found
-
-    return (partial(one, index, name) for index, name in enumerate("qkv"))
+def _gradient(case: Case, run: Run, own: int, index: int) -> Finding | None:
+    of_all, letter = [gradients[index] for gradients in case.gradients], "qkv"[index]
+    others = (of_all[own - 1], of_all[(own + 1) % case.ranks]) if index else ()
+    return explained(
+        run.gradients[letter],
+        of_all[own],
+        (("not_home", other) for other in others),
+        MISTAKES,
+        f"the gradient of {letter}",
+        case.tolerance,
+        with_name=True,
+    )
 
 
 def _blocks(case: Case, run: Run, which: str, own: int) -> Finding | None:
@@ -223,9 +219,8 @@ def _memory(case: Case, run: Run) -> Finding | None:
         for block in blocks:
             if block.alive > 1:
                 return MISTAKES.hoards(which=which, step=block.step, got=block.alive)
-    limit = 3 * case.block_bytes + 2 * case.lse_bytes + case.mask_bytes  # even if copied
-    if run.kept > limit:
-        return MISTAKES.keeps_more(got=run.kept, right=limit)
+    if run.kept > case.kept_bytes:
+        return MISTAKES.keeps_more(got=run.kept, right=case.kept_bytes)
     return None
 
 

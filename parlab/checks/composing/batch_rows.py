@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -94,9 +93,7 @@ def _form(got: Any) -> Finding | None:
 def _rows(got: Tensor, rank: int, mesh: Mesh, rows: Tensor) -> Finding | None:
     """Compare the rows of a rank. `rows` has those of all replicas."""
     right, name = rows[places(mesh)[rank]["dp"]], f"rank {rank}'s result"
-    found = explained(got, right, _wrong(rank, mesh, rows), MISTAKES, name)
-    named = found and found.mistake in MISTAKES.texts
-    return replace(found, text=f"{name}: {found.text}") if named else found
+    return explained(got, right, _wrong(rank, mesh, rows), MISTAKES, name, with_name=True)
 
 
 def _wrong(rank: int, mesh: Mesh, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
