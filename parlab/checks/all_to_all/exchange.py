@@ -13,7 +13,7 @@ from parlab.checks.base.compare import equal, same
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.ledger import Call, Ledger
 
@@ -67,17 +67,13 @@ def exchange(check: Check) -> str:
         for _, (shape, dtype, layout) in trial.cases(CASES):
             _case(trial, shape, dtype, LAYOUTS[layout])
         rows = experts.random(trial.draw, trial.size, trial.size, 2)
-        gradient = trial.run_function(_with_another_group, trial, rows, seconds=SECONDS)
-        right = rows[:, trial.rank]
-        trial.require(lambda got=gradient, r=right: None if same(got, r) else OF_ANOTHER_GROUP)
+        got = trial.run_function(_with_another_group, trial, rows, seconds=SECONDS)
+        trial.require(lambda: None if same(got, rows[:, trial.rank]) else OF_ANOTHER_GROUP)
         for wrong in {2 * trial.size, trial.size + 1, trial.size - 1}:
-            require_refusal(
-                trial,
-                lambda trial=trial, rows=wrong: check.function(torch.ones(rows, 2), trial.group),
-                what=f"x with {wrong} rows on {trial.size} ranks",
-                names=str(wrong),
-                seconds=SECONDS,
-            )
+            call = {
+                f"x with {wrong} rows on {trial.size} ranks": (torch.ones(wrong, 2), trial.group)
+            }
+            require_refusals(trial, call, str(wrong), seconds=SECONDS)
     return (
         "row j goes to rank j, and its gradient comes back, with one all-to-all in each pass, on 1 "
         f"to {check.world_size} ranks"

@@ -148,7 +148,9 @@ def _has_own_experts(module: Any, layer: Layer, trial: Trial) -> Finding | None:
     for number, got in enumerate(module.experts):
         right = layer.experts[first + number].state_dict()
         if not same_states(got.state_dict(), right, 0.0):
-            return observed(f"`self.experts[{number}]` is not expert {first + number} of all")
+            return observed(
+                f"`self.experts[{number}]` of this rank must be expert {first + number}"
+            )
     return None
 
 

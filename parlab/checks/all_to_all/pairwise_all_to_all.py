@@ -16,7 +16,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import no_pickles, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
@@ -63,7 +63,9 @@ def pairwise_all_to_all(check: Check) -> str:
                 lambda: sent_at_once(MISTAKES, trial, trial.size - 1),
             )
             earlier.append(got)
-        refuses(trial)
+        n, comm = trial.size, trial.comm
+        wrong = {f"an `x` with {m} rows": (np.zeros((m, 2)), comm) for m in (n + 1, n - 1, 2 * n)}
+        require_refusals(trial, wrong, "x")
     return (
         f"row i came from rank i on 1 to {check.world_size} ranks; N−1 messages a rank, each of "
         "one row, in N−1 rounds; an `x` of another size is refused"
@@ -96,13 +98,3 @@ def one_row_to_each(trial: Trial, row: int) -> Finding | None:
         if row and len(calls) != trial.size - 1:
             return observed(f"rank {rank} sends {len(calls)} messages, expected {trial.size - 1}")
     return None
-
-
-def refuses(trial: Trial) -> None:
-    for rows in (trial.size + 1, trial.size - 1, 2 * trial.size):
-        require_refusal(
-            trial,
-            lambda: trial.check.function(np.zeros((rows, 2)), trial.comm),
-            what=f"an `x` with {rows} row" + "s" * (rows != 1),
-            names="x",
-        )

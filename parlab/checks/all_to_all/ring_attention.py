@@ -14,7 +14,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import only_messages
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.base.watchdog import Ended
@@ -226,13 +226,9 @@ def _memory(case: Case, run: Run) -> Finding | None:
 
 def _refusals(trial: Trial) -> None:
     n, length = trial.size, 4
+    calls = {}
     for shape in ((n + 1, length), (n, length + 2), (n * length,)):
         positions = torch.arange(torch.Size(shape).numel()).view(shape)
-        inputs = torch.ones(3, 1, length, 1, 2)
-        require_refusal(
-            trial,
-            lambda: trial.check.function(*inputs, positions, trial.group),
-            what=f"positions of shape {shape}, not {(n, length)}",
-            names="positions",
-            seconds=SECONDS,
-        )
+        what = f"positions of shape {shape}, not {(n, length)}"
+        calls[what] = (*torch.ones(3, 1, length, 1, 2), positions, trial.group)
+    require_refusals(trial, calls, "positions", seconds=SECONDS)

@@ -11,7 +11,7 @@ from torch import Tensor
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
@@ -41,7 +41,6 @@ CASES = {  # tokens, experts, k, capacity, dtype of the scores
     "no tokens": (0, 4, 2, 3, torch.float64),
     "one expert": (3, 1, 1, 2, torch.float64),
 }
-REFUSED = ((4, 2, "k"), (0, 2, "k"), (2, 0, "capacity"), (2, -1, "capacity"))
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
@@ -53,13 +52,11 @@ def route(check: Check) -> str:
             _case(trial, _scores(trial, tokens, n_experts, dtype), k, capacity)
         for _, shift in trial.cases({"scores above 1000": 1000.0, "scores below −1000": -1000.0}):
             _case(trial, _scores(trial, 8, 4, torch.float64) + shift, 2, 3)
-        for k, capacity, name in REFUSED:
-            require_refusal(
-                trial,
-                lambda: check.function(torch.zeros(4, 3), k, capacity),
-                what=f"k = {k} with 3 experts" if name == "k" else f"a capacity of {capacity}",
-                names=name,
-            )
+        scores = torch.zeros(4, 3)
+        wrong_k = {f"k = {k} with 3 experts": (scores, k, 2) for k in (4, 0)}
+        require_refusals(trial, wrong_k, "k")
+        no_slots = {f"a capacity of {capacity}": (scores, 2, capacity) for capacity in (0, -1)}
+        require_refusals(trial, no_slots, "capacity")
     return (
         "experts, gates, and slots for 1 to all experts a token, with dropped choices and without; "
         "the gates' gradient reaches all scores of a token"

@@ -12,7 +12,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes
 from parlab.checks.base.models import TOLERANCE
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.ledger import Call
@@ -66,14 +66,9 @@ def ulysses_attention(check: Check) -> str:
             shape = batch, n * tokens, n * heads, trial.draw.randrange(2, 6)
             _case(trial, shape, causal, layout)
         if n > 1:
-            zeros = torch.zeros(3, 1, 2, 2 * n + 1, 3)
-            require_refusal(
-                trial,
-                lambda: check.function(*zeros, False, trial.group),
-                what=f"{2 * n + 1} heads on {n} ranks",
-                names=str(2 * n + 1),
-                seconds=SECONDS,
-            )
+            zeros, heads = torch.zeros(3, 1, 2, 2 * n + 1, 3), 2 * n + 1
+            call = {f"{heads} heads on {n} ranks": (*zeros, False, trial.group)}
+            require_refusals(trial, call, str(heads), seconds=SECONDS)
     return (
         "output and gradients of the whole sequence, with two all-to-alls in each pass, on 1 to "
         f"{check.world_size} ranks"

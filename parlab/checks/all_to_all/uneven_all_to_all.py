@@ -15,7 +15,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained, has_type
 from parlab.checks.base.messages import no_pickles, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
@@ -129,10 +129,5 @@ def refuses(trial: Trial) -> None:
         "one more number": np.array([2] * n + [0]),
         "one number less": np.array([2] * (n - 2) + [4] if n > 1 else [], dtype=np.int64),
     }
-    for what, counts in wrong.items():
-        require_refusal(
-            trial,
-            lambda: trial.check.function(x, counts, trial.comm),
-            what=f"`counts` with {what}",
-            names="counts",
-        )
+    calls = {f"`counts` with {what}": (x, counts, trial.comm) for what, counts in wrong.items()}
+    require_refusals(trial, calls, "counts")

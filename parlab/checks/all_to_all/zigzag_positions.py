@@ -6,7 +6,7 @@ from torch import Tensor
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.mistakes import Finding, Mistakes
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 
 MISTAKES = Mistakes(
     not_turned_around=(
@@ -30,13 +30,8 @@ def zigzag_positions(check: Check) -> str:
             got = trial.run(sequence, ranks)
             trial.require(lambda: _layout(got, sequence, ranks))
         trial.situation = ""
-        for sequence, ranks in REFUSED:
-            require_refusal(
-                trial,
-                lambda: check.function(sequence, ranks),
-                what=f"a sequence of {sequence} tokens on {ranks} ranks",
-                names="sequence",
-            )
+        wrong = {f"a sequence of {s} tokens on {ranks} ranks": (s, ranks) for s, ranks in REFUSED}
+        require_refusals(trial, wrong, "sequence")
     return "each rank has an early chunk and the late one that belongs to it, on 1 to 8 ranks"
 
 

@@ -1,7 +1,7 @@
 """Calls that must raise a ValueError."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parlab.checks.base.mistakes import COMMON, Finding, observed
@@ -62,6 +62,20 @@ def require_refusal(
 
     trial.require(refused)
     return str(error or "")
+
+
+def require_refusals(
+    trial: Trial, calls: Mapping[str, tuple], names: str, *, seconds: float | None = None
+) -> None:
+    """Require that the learner's function refuses these arguments, by what is wrong with them."""
+    for what, arguments in calls.items():
+        require_refusal(
+            trial,
+            lambda: trial.check.function(*arguments),
+            what=what,
+            names=names,
+            seconds=seconds,
+        )
 
 
 def _word(names: str) -> str:

@@ -3,13 +3,13 @@
 JAX is imported only on the rank that compiles, in the functions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 
 if TYPE_CHECKING:
@@ -66,16 +66,11 @@ def require_shardings(trial: Trial, mesh: Any, got: Any, case: Case, mistakes: M
     )
 
 
-def require_named_dimensions(trial: Trial, function: Callable[..., Any], *rest: Any) -> None:
-    """Require that `function(mesh, *rest)` refuses a mesh that lacks a dimension, by its name."""
+def require_named_dimensions(trial: Trial, *rest: Any) -> None:
+    """Require that the function refuses a mesh that lacks a dimension, by its name."""
     for sizes, lacks in (({"dp": 2, "cp": 2}, "tp"), ({"tp": 4}, "dp")):
-        mesh = mesh_of(trial, sizes)
-        require_refusal(
-            trial,
-            lambda: function(mesh, *rest),
-            what=f"a mesh with only {' and '.join(map(repr, sizes))}",
-            names=lacks,
-        )
+        what = f"a mesh with only {' and '.join(map(repr, sizes))}"
+        require_refusals(trial, {what: (mesh_of(trial, sizes), *rest)}, lacks)
 
 
 def _form(got: Any, case: Case, mesh: Any) -> Finding | None:

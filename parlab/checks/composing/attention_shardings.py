@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.composing import _shardings
 from parlab.checks.composing._shardings import Case, Specs
 
@@ -63,13 +63,8 @@ def attention_shardings(check: Check) -> str:
             _shardings.require_shardings(trial, mesh, got, case, MISTAKES)
         for sizes, heads, kv_heads in REFUSED:
             trial.situation = f"mesh {sizes}, kv_heads={kv_heads}"
-            mesh = _shardings.mesh_of(trial, sizes)
-            require_refusal(
-                trial,
-                lambda: check.function(mesh, heads, kv_heads),
-                what=f"heads={heads}",
-                names="heads",
-            )
+            call = {f"heads={heads}": (_shardings.mesh_of(trial, sizes), heads, kv_heads)}
+            require_refusals(trial, call, "heads")
         trial.situation = "heads=8, kv_heads=4"
-        _shardings.require_named_dimensions(trial, check.function, 8, 4)
+        _shardings.require_named_dimensions(trial, 8, 4)
     return f"one all-reduce, and the right parts on each device, in {len(CASES)} cases"

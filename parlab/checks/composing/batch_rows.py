@@ -10,7 +10,7 @@ from torch import Tensor
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import MESHES, Mesh, mesh_unchanged, places
 
@@ -26,14 +26,7 @@ MISTAKES = Mistakes(
     ),
 )
 MESH = {"tp": 2, "dp": 2, "pp": 2}
-REFUSED = (  # the rank in this mesh, global batch, micro-batch, and what the error names
-    (8, 16, 2, "rank"),
-    (-1, 16, 2, "rank"),
-    (0, 15, 1, "global_batch"),
-    (0, 18, 2, "global_batch"),
-    (5, 12, 4, "global_batch"),
-    (7, 4, 4, "global_batch"),
-)
+REFUSED = ((0, 15, 1), (0, 18, 2), (5, 12, 4), (7, 4, 4))  # rank, global batch, micro-batch
 
 
 @check_of(MISTAKES, ranks=1)
@@ -47,15 +40,14 @@ def batch_rows(check: Check) -> str:
             sizes += [(1, 1, 3), (1, 3, 1), (1, 1, 1), (10**9 + 1, 2, 3)]  # row 6e9 needs int64
             for step, micro_batch, count in sizes:
                 _compare(trial, step, mesh, micro_batch, count)
-    for rank, global_batch, micro_batch, name in REFUSED:
-        with check.trial() as trial:
-            trial.situation = f"mesh {MESH}, micro_batch {micro_batch}"
-            require_refusal(
-                trial,
-                lambda: check.function(1, rank, dict(MESH), global_batch, micro_batch),
-                what=f"rank {rank}" if name == "rank" else f"global_batch {global_batch}",
-                names=name,
-            )
+        trial.situation = f"in the mesh {MESH}"
+        ranks = {f"rank {rank}": (1, rank, dict(MESH), 16, 2) for rank in (8, -1)}
+        require_refusals(trial, ranks, "rank")
+        sizes = {
+            f"global_batch {whole} and micro_batch {micro}": (1, rank, dict(MESH), whole, micro)
+            for rank, whole, micro in REFUSED
+        }
+        require_refusals(trial, sizes, "global_batch")
     return (
         "consecutive rows for each replica, and the same ones for all its ranks, with data "
         "parallelism at any place in the mesh"

@@ -4,7 +4,7 @@ from itertools import permutations
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     NOT_SORTED,
@@ -49,14 +49,8 @@ def embedding_groups(check: Check) -> str:
     with check.trial() as trial:
         for mesh in MESHES:
             _compare(trial, dict(mesh))
-        trial.situation = "with a wrong mesh"
-        for mesh in REFUSED:
-            require_refusal(
-                trial,
-                lambda: check.function(dict(mesh)),
-                what=f"the mesh {mesh}",
-                names="pp",
-            )
+        trial.situation = ""
+        require_refusals(trial, {f"the mesh {mesh}": (dict(mesh),) for mesh in REFUSED}, "pp")
     return "the ranks of the first and the last stage in meshes of any order, with 1 to 6 stages"
 
 

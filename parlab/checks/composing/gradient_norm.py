@@ -12,7 +12,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
@@ -103,14 +103,10 @@ def gradient_norm(check: Check) -> str:
             cases |= dict(_other_cases(trial.size))
         for _, parts in trial.cases(cases):
             _case(trial, parts)
-    for what, copies in REFUSED.items():
-        with check.trial() as trial:
-            require_refusal(
-                trial,
-                lambda: check.function([torch.ones(3), torch.ones(2)], copies, trial.group),
-                what=what,
-                names="copies",
-            )
+    with check.trial() as trial:
+        gradients = [torch.ones(3), torch.ones(2)]
+        wrong = {what: (gradients, copies, trial.group) for what, copies in REFUSED.items()}
+        require_refusals(trial, wrong, "copies")
     return (
         "the norm of one process, with one all-reduce of one number, on all meshes of 1 to "
         f"{check.world_size} ranks"

@@ -6,7 +6,7 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.composing._meshes import (
     MESHES,
     Mesh,
@@ -50,15 +50,9 @@ def mesh_coordinates(check: Check) -> str:
                 *(lambda one=one: _form(one) for one in got or ()),
                 lambda got=got, mesh=mesh: _coordinates(got, mesh),
             )
-    for mesh, rank in REFUSED:
-        with check.trial() as trial:
-            trial.situation = f"mesh {mesh}"
-            require_refusal(
-                trial,
-                lambda: check.function(rank, dict(mesh)),
-                what=f"rank {rank}",
-                names="rank",
-            )
+        trial.situation = ""
+        wrong = {f"rank {r} in the mesh {mesh}": (r, dict(mesh)) for mesh, r in REFUSED}
+        require_refusals(trial, wrong, "rank")
     return "the coordinates of all ranks in meshes of 0 to 5 dimensions; other ranks are refused"
 
 

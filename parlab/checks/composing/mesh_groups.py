@@ -7,7 +7,7 @@ from typing import Any
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import (
     MESHES,
@@ -36,6 +36,7 @@ MISTAKES = Mistakes(
     ),
     not_sorted=NOT_SORTED,
 )
+LACKING = {"dp": 2, "tp": 3}
 REFUSED = (  # dims, and the one of them that the mesh lacks
     (("cp",), "cp"),
     (("dp", "cp"), "cp"),
@@ -53,16 +54,10 @@ def mesh_groups(check: Check) -> str:
                     _compare(trial, mesh, tuple(trial.draw.sample(dims, count)))
         for dims in (("dp", "tp"), ("tp", "dp")):
             _compare(trial, MESHES[0], dims)
-    mesh = {"dp": 2, "tp": 3}
-    for dims, name in REFUSED:
-        with check.trial() as trial:
-            trial.situation = _situation(mesh, dims)
-            require_refusal(
-                trial,
-                lambda: check.function(dict(mesh), *dims),
-                what=f"the dimension {name!r}",
-                names=name,
-            )
+        for dims, name in REFUSED:
+            trial.situation = ""
+            wrong = {f"{dims} in the mesh {LACKING}": (dict(LACKING), *dims)}
+            require_refusals(trial, wrong, name)
     return "groups along any dimensions, in any order, of meshes of 1 to 5 dimensions"
 
 

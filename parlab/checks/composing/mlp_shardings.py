@@ -49,5 +49,5 @@ def mlp_shardings(check: Check) -> str:
             got = trial.run(mesh)
             case = Case(sizes, "mlp", SHAPES, RIGHT, WRONG)
             _shardings.require_shardings(trial, mesh, got, case, MISTAKES)
-        _shardings.require_named_dimensions(trial, check.function)
+        _shardings.require_named_dimensions(trial)
     return f"one all-reduce, and the right parts on each device, on {len(MESHES)} meshes"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
 from parlab.checks.composing._meshes import mesh_unchanged, places
@@ -31,6 +31,7 @@ MISTAKES = Mistakes(
     ),
 )
 OF_MESH = observed("`weights` is another number in another mesh. Use only `seed` and `layer`")
+REPEATED = observed("a second call with the same arguments returns other seeds: use only them")
 PURPOSES = ("weights", "replicated", "sharded")
 MESHES = {
     "dp 2 × pp 2 × tp 2": {"dp": 2, "pp": 2, "tp": 2},
@@ -80,15 +81,13 @@ def random_seeds(check: Check) -> str:
             _large(trial, LARGE, range(144), seeds, LAYERS)
         trial.situation = "100,000 ranks"
         _large(trial, LARGEST, (0, 1, 7, 8, 99_983, 99_984, 99_999), (0, 1), (0, 1, 998, 999))
-        trial.situation = "with a rank that is not in the mesh"
-        for mesh in REFUSED:
-            for rank in (-1, math.prod(mesh.values())):
-                require_refusal(
-                    trial,
-                    lambda: check.function(1, 2, rank, dict(mesh)),
-                    what=f"rank {rank} in the mesh {mesh}",
-                    names="rank",
-                )
+        trial.situation = ""
+        wrong = {
+            f"rank {rank} in the mesh {mesh}": (1, 2, rank, dict(mesh))
+            for mesh in REFUSED
+            for rank in (-1, math.prod(mesh.values()))
+        }
+        require_refusals(trial, wrong, "rank")
     return "the same where ranks hold the same, and different for all other ranks, layers, and runs"
 
 
@@ -103,7 +102,7 @@ def _small(trial: Trial, mesh: dict[str, int], seeds: Sequence[int], layers: Seq
         lambda: mesh_unchanged(mesh, before),
         watched.moved,
         lambda: next(filter(None, map(_form, results)), None),
-        lambda: _repeats(results, again[::-1]),
+        lambda: None if _equal(results, again[::-1]) else REPEATED,
     )
     everyone = trial.gather(results)
     other = {dim: size + 1 for dim, size in mesh.items()}
@@ -151,15 +150,13 @@ def _form(got: Any) -> Finding | None:
     return None
 
 
-def _repeats(first: list[Any], second: list[Any]) -> Finding | None:
-    if list(map(tuple, first)) == list(map(tuple, second)):
-        return None
-    return observed("a second call with the same arguments returns other seeds: use only them")
+def _equal(one: list[Any], other: list[Any]) -> bool:
+    return list(map(tuple, one)) == list(map(tuple, other))
 
 
 def _in_every_process(everyone: list[list[Any]]) -> Finding | None:
     for rank, results in enumerate(everyone):
-        if list(map(tuple, results)) != list(map(tuple, everyone[0])):
+        if not _equal(results, everyone[0]):
             return MISTAKES.of_process(rank=rank)
     return None
 

@@ -28,9 +28,7 @@ answers.edit("not_refused", "no_pipeline_is_one_stage", (REFUSE, f"{ONE_STAGE}\n
 TEXT = """f'the mesh {dict(mesh)} does not have the dimension "pp"'"""
 answers.edit(None, "not_named", (TEXT, '"no pipeline"'), says="does not name")
 answers.edit(None, "key_error", ("raise ValueError", "raise KeyError"), says="Raise a ValueError")
-answers.edit(
-    "wrong_type", "tensors", ("pipelines.tolist()", "pipelines"), says="a rank is a Tensor"
-)
+answers.edit("wrong_type", "tensors", ("pipelines.tolist()", "pipelines"))
 
 
 @answers.wrong("order_assumed")
