@@ -44,19 +44,21 @@ def _permuted(x: Tensor, _: int) -> Tensor:
     return x.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
-# How x and the gradient lie in memory, on a rank.
-LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "contiguous": lambda x, rank: x,
-    "permuted": _permuted,
-    "permuted on odd ranks": lambda x, rank: _permuted(x, rank) if rank % 2 else x,
-}
-CASES = {
-    "two dimensions": ((5,), torch.float64, "contiguous"),
-    "float32, four dimensions": ((2, 3, 2), torch.float32, "contiguous"),
-    "one number for each rank": ((), torch.float64, "contiguous"),
-    "not contiguous": ((4, 3), torch.float64, "permuted"),
-    "not contiguous on odd ranks": ((3, 2), torch.float64, "permuted on odd ranks"),
-    "no numbers": ((0, 2), torch.float64, "contiguous"),
+def _contiguous(x: Tensor, _: int) -> Tensor:
+    return x
+
+
+def _permuted_on_odd_ranks(x: Tensor, rank: int) -> Tensor:
+    return _permuted(x, rank) if rank % 2 else x
+
+
+CASES = {  # the shape of a row, its dtype, and how x and the gradient lie in memory on a rank
+    "two dimensions": ((5,), torch.float64, _contiguous),
+    "float32, four dimensions": ((2, 3, 2), torch.float32, _contiguous),
+    "one number for each rank": ((), torch.float64, _contiguous),
+    "not contiguous": ((4, 3), torch.float64, _permuted),
+    "not contiguous on odd ranks": ((3, 2), torch.float64, _permuted_on_odd_ranks),
+    "no numbers": ((0, 2), torch.float64, _contiguous),
 }
 
 
@@ -64,8 +66,8 @@ CASES = {
 def exchange(check: Check) -> str:
     """Check values, gradients, and calls; then another group, and a wrong number of rows."""
     for trial in check.trials():
-        for _, (shape, dtype, layout) in trial.cases(CASES):
-            _case(trial, shape, dtype, LAYOUTS[layout])
+        for _, case in trial.cases(CASES):
+            _case(trial, *case)
         rows = experts.random(trial.draw, trial.size, trial.size, 2)
         got = trial.run_function(_with_another_group, trial, rows, seconds=SECONDS)
         trial.require(lambda: None if same(got, rows[:, trial.rank]) else OF_ANOTHER_GROUP)

@@ -1,5 +1,6 @@
 """Exercise `uneven_all_to_all`."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def uneven_all_to_all(check: Check) -> str:
                 lambda: new_array(MISTAKES, got[0], x, "the array of received rows"),
                 lambda: new_array(MISTAKES, got[1], own_counts, "the array of received counts"),
                 lambda: none_to_itself(MISTAKES, trial),
-                lambda: count_and_rows_to_each(trial, counts, x.itemsize * size(shape)),
+                lambda: count_and_rows_to_each(trial, counts, x.itemsize * math.prod(shape)),
                 lambda: sent_at_once(MISTAKES, trial, 2 * (trial.size - 1)) if low > 0 else None,
             )
         refuses(trial)
@@ -65,10 +66,6 @@ def uneven_all_to_all(check: Check) -> str:
         "empty; one message of one count and at most one of rows to each other rank; wrong counts "
         "are refused"
     )
-
-
-def size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
 
 
 def random_counts(trial: Trial, low: int, high: int) -> np.ndarray:

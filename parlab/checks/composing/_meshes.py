@@ -1,11 +1,13 @@
 """What the checks of meshes have in common: meshes, right coordinates, and refusals."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 from itertools import product
 from typing import Any
 
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import COMMON, Finding, observed
+from parlab.checks.base.trial import Trial
 
 Mesh = Mapping[str, int]
 
@@ -34,6 +36,14 @@ def peers(mesh: Mesh, dims: Collection[str]) -> Groups:
     """Return for each rank the ranks that differ from it only in `dims`, itself included."""
     others = [tuple(at[dim] for dim in mesh if dim not in dims) for at in places(mesh)]
     return [[rank for rank, its in enumerate(others) if its == own] for own in others]
+
+
+def of_all_ranks(trial: Trial, mesh: Mesh, call: Callable[[int, Mesh], Any]) -> list[Any]:
+    """Return `call(rank, mesh)` for all ranks of a mesh, and require that it stays as it is."""
+    meshes = [dict(mesh) for _ in range(math.prod(mesh.values()))]
+    got = trial.run_function(lambda: [call(rank, of) for rank, of in enumerate(meshes)])
+    trial.require(*(lambda of=of: mesh_unchanged(of, mesh) for of in meshes))
+    return got or []
 
 
 def groups_along(mesh: Mesh, dims: Collection[str]) -> Groups:

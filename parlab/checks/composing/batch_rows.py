@@ -12,7 +12,7 @@ from parlab.checks.base.compare import explained, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
-from parlab.checks.composing._meshes import MESHES, Mesh, mesh_unchanged, places
+from parlab.checks.composing._meshes import MESHES, Mesh, of_all_ranks, places
 
 MISTAKES = Mistakes(
     wrong_replica='these are the rows of another replica than the coordinate "dp" of the rank',
@@ -59,16 +59,10 @@ def _compare(trial: Trial, step: int, mesh: Mesh, micro_batch: int, count: int) 
     trial.situation = (
         f"mesh {mesh}, step {step}, global_batch {global_batch}, micro_batch {micro_batch}"
     )
-    meshes = [dict(mesh) for _ in range(math.prod(mesh.values()))]
-
-    def of_all_ranks() -> list[Any]:
-        function = trial.check.function
-        return [function(step, r, of, global_batch, micro_batch) for r, of in enumerate(meshes)]
-
-    got = trial.run_function(of_all_ranks) or []
+    function = trial.check.function
+    got = of_all_ranks(trial, mesh, lambda r, of: function(step, r, of, global_batch, micro_batch))
     rows = torch.arange(global_batch).view(mesh["dp"], count, micro_batch) + step * global_batch
     trial.require(
-        *(lambda of=of: mesh_unchanged(of, mesh) for of in meshes),
         *(lambda one=one: _form(one) for one in got),
         *(lambda rank=rank, one=one: _rows(one, rank, mesh, rows) for rank, one in enumerate(got)),
     )

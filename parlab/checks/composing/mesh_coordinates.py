@@ -1,18 +1,12 @@
 """Exercise `mesh_coordinates`."""
 
-import math
 from typing import Any
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
-from parlab.checks.composing._meshes import (
-    MESHES,
-    Mesh,
-    mesh_unchanged,
-    places,
-)
+from parlab.checks.composing._meshes import MESHES, Mesh, of_all_ranks, places
 
 MISTAKES = Mistakes(
     first_fastest=(
@@ -24,13 +18,9 @@ MISTAKES = Mistakes(
         "{right}"
     ),
 )
-REFUSED = (  # meshes, and a rank that is not in each
-    ({"dp": 2, "pp": 2, "tp": 2}, 8),
-    ({"dp": 2, "pp": 2, "tp": 2}, -1),
-    ({"tp": 3, "dp": 2}, 100),
-    ({"dp": 1}, 1),
-    ({}, 1),
-)
+USUAL = {"dp": 2, "pp": 2, "tp": 2}
+# Meshes, and a rank that is not in each.
+REFUSED = ((USUAL, 8), (USUAL, -1), ({"tp": 3, "dp": 2}, 100), ({"dp": 1}, 1), ({}, 1))
 
 
 @check_of(MISTAKES, ranks=1)
@@ -39,16 +29,9 @@ def mesh_coordinates(check: Check) -> str:
     with check.trial() as trial:
         for mesh in (*MESHES, {}):
             trial.situation = f"mesh {mesh}"
-            meshes = [dict(mesh) for _ in range(math.prod(mesh.values()))]
-
-            def of_all_ranks(meshes: list[Mesh] = meshes) -> list[Any]:
-                return [check.function(rank, of) for rank, of in enumerate(meshes)]
-
-            got = trial.run_function(of_all_ranks)
+            got = of_all_ranks(trial, mesh, check.function)
             trial.require(
-                *(lambda of=of, mesh=mesh: mesh_unchanged(of, mesh) for of in meshes),
-                *(lambda one=one: _form(one) for one in got or ()),
-                lambda got=got, mesh=mesh: _coordinates(got, mesh),
+                *(lambda one=one: _form(one) for one in got), lambda: _coordinates(got, mesh)
             )
         trial.situation = ""
         wrong = {f"rank {r} in the mesh {mesh}": (r, dict(mesh)) for mesh, r in REFUSED}
