@@ -164,21 +164,6 @@ def weighted_probabilities(probabilities_TE, experts_Tk, group):
 
 
 @answers.right
-def gathered_sums(probabilities_TE, experts_Tk, group):
-    """Each rank's sums travel to all others."""
-    n_experts = probabilities_TE.shape[1]
-    own = probabilities_TE.sum(0)
-    counts = torch.bincount(experts_Tk.flatten(), minlength=n_experts).to(own.dtype)
-    packed = torch.cat([own.detach(), counts, own.new_tensor([len(experts_Tk)])])
-    parts = [torch.empty_like(packed) for _ in range(group.size())]
-    dist.all_gather(parts, packed, group=group)
-    sums, counts, tokens = torch.stack(parts).sum(0).split([n_experts, n_experts, 1])
-    f = counts / counts.sum()
-    gradient_only = group.size() * (own @ f - (own @ f).detach())
-    return n_experts / tokens[0] * (f @ sums + gradient_only)
-
-
-@answers.right
 def hook(probabilities_TE, experts_Tk, group):
     """The gradient is multiplied in a hook."""
     scaled = probabilities_TE.view_as(probabilities_TE)

@@ -114,16 +114,3 @@ def found_in_the_grid(rank, mesh):
     if not (grid == rank).any():
         raise ValueError(f"rank {rank} of {grid.numel()}")
     return dict(zip(mesh, (grid == rank).nonzero()[0].tolist(), strict=True))
-
-
-@answers.right
-def recursive(rank, mesh):
-    if rank < 0:
-        raise ValueError(f"rank {rank} is negative")
-    if not mesh:
-        if rank:
-            raise ValueError(f"the rank is {rank} too large")
-        return {}
-    *outer, last = mesh
-    quotient, coordinate = divmod(rank, mesh[last])
-    return recursive(quotient, {dim: mesh[dim] for dim in outer}) | {last: coordinate}

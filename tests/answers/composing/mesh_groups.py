@@ -4,7 +4,6 @@ import itertools
 import math
 
 import numpy as np
-import torch
 
 from parlab_staff.answers import Answers
 
@@ -142,20 +141,6 @@ def compared_with_every_group(mesh, *dims):
         else:
             groups.append([rank])
     return groups
-
-
-@answers.right
-def sorted_at_the_end(mesh, *dims):
-    try:
-        size = math.prod(mesh[dim] for dim in dims)
-    except KeyError as error:
-        raise ValueError(f"unknown dimension {error}") from None
-    ranks = torch.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
-    names = list(mesh)
-    axes = [names.index(dim) for dim in dims]
-    rest = [i for i in range(len(names)) if i not in axes]
-    groups = ranks.permute(*axes, *rest).reshape(size, -1).T.tolist()
-    return sorted(sorted(group) for group in groups)
 
 
 @answers.right
