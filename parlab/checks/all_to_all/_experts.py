@@ -1,6 +1,6 @@
 """What the checks on experts share: random routings, a reference router, and both passes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 from parlab.checks.base.compare import explained, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
+from parlab.ledger import Call
 
 Variant = tuple[str, str, Tensor]  # the name of a gradient; a mistake; what it computes
 
@@ -101,6 +102,17 @@ def run(function: Callable[..., Any], inputs: Mapping[str, Any], gradient: Tenso
 
 def unchanged(run: Run) -> Finding | None:
     return COMMON.argument_changed(name=f"`{run.changed}`") if run.changed else None
+
+
+def all_to_alls(
+    mistakes: Mistakes, which: str, calls: Sequence[Call], count: int, size: int
+) -> Finding | None:
+    """Require that a pass makes so many all-to-alls of `size` bytes, and no other calls."""
+    made = [(call.op, call.bytes) for call in calls]
+    if made == count * [("all_to_all", size)]:
+        return None
+    got = ", ".join(f"{op} of {of} bytes" for op, of in made) or "none"
+    return mistakes.sends_more(which=which, got=got, right=size)
 
 
 def gradients_are(

@@ -91,18 +91,15 @@ def _case(
     n = trial.size
     x, gradient = (experts.random(trial.draw, n, n, *shape, dtype=dtype) for _ in range(2))
     own, own_gradient = (layout(part[trial.rank], trial.rank) for part in (x, gradient))
-    run, calls, contiguous = trial.run_function(
-        _both_passes, trial, own, own_gradient, seconds=SECONDS
-    ) or (None, None, None)
+    done = trial.run_function(_both_passes, trial, own, own_gradient, seconds=SECONDS)
+    run, passes = done or (None, {})
     name = gradient_of("x")
     right, wrong = gradient[:, trial.rank], [(name, "gradient_not_sent", own_gradient)]
 
     def as_asked(which: str) -> Finding | None:
-        made = [(call.op, call.bytes) for call in calls[which]]
-        if n > 1 and made != [("all_to_all", x[0].nbytes)]:
-            got = ", ".join(f"{op} of {size} bytes" for op, size in made) or "none"
-            return MISTAKES.sends_more(which=which, got=got, right=x[0].nbytes)
-        return None if contiguous[which] else MISTAKES.memory_order(which=which)
+        calls, contiguous = passes[which]
+        found = experts.all_to_alls(MISTAKES, which, calls, 1, x[0].nbytes) if n > 1 else None
+        return found or (None if contiguous else MISTAKES.memory_order(which=which))
 
     trial.require(
         lambda: experts.unchanged(run),
@@ -117,26 +114,24 @@ def _case(
 
 def _both_passes(
     trial: Trial, x: Tensor, gradient: Tensor
-) -> tuple[experts.Run, dict[str, list[Call]], dict[str, bool]]:
-    """Run both passes; return also the calls of each pass, and whether tensors were contiguous."""
-    contiguous: dict[str, bool] = {}
+) -> tuple[experts.Run, dict[str, tuple[list[Call], bool]]]:
+    """Run both passes; return also the calls of each, and whether their tensors are contiguous."""
+    passes: dict[str, tuple[list[Call], bool]] = {}
     trial.group.take_events()
+
+    def note(which: str) -> None:
+        done = sum(len(calls) for calls, _ in passes.values())
+        contiguous = all(event.contiguous for event in trial.group.take_events())
+        passes[which] = trial.ledger.calls[done:], contiguous
 
     def forward(x: Tensor) -> Tensor:
         output = trial.check.function(x, trial.group)
-        calls["forward"] = list(trial.ledger.calls)
-        contiguous["forward"] = _all_contiguous(trial)
+        note("forward")
         return output
 
-    calls: dict[str, list[Call]] = {}
     run = experts.run(forward, {"x": x}, gradient)
-    calls["backward"] = trial.ledger.calls[len(calls["forward"]) :]
-    contiguous["backward"] = _all_contiguous(trial)
-    return run, calls, contiguous
-
-
-def _all_contiguous(trial: Trial) -> bool:
-    return all(event.contiguous for event in trial.group.take_events())
+    note("backward")
+    return run, passes
 
 
 def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:
