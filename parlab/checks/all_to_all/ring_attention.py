@@ -117,11 +117,8 @@ def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
         yield "wrong_mask", attention(case, own, torch.ones_like(right))
         local = torch.ones(length, length).tril().bool().repeat(1, ranks)
         yield "wrong_mask", attention(case, own, local)
-        order = [(2 * own - owner) % ranks for owner in range(ranks)]
-        yield (
-            "wrong_mask",
-            attention(case, own, torch.cat([case.visible(own, r) for r in order], 1)),
-        )
+        other = [case.visible(own, (2 * own - owner) % ranks) for owner in range(ranks)]
+        yield "wrong_mask", attention(case, own, torch.cat(other, 1))
     blocks = (right & (owners == (own - step) % ranks) for step in range(ranks))
     outs = [attention(case, own, block).nan_to_num() for block in blocks if block.any()]
     yield "not_merged", functools.reduce(lambda one, other: (one + other) / 2, outs)
