@@ -1,19 +1,19 @@
 """What the checks on experts share: random routings, a reference router, and both passes."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from parlab.checks.base.compare import explained, has_type, same
+from parlab.checks.base.compare import explained, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
+from parlab.ledger import Call
 
-OUTPUT = "the result"
-Variant = tuple[str, str, Tensor]  # the name of a value; a mistake; what it computes
+Variant = tuple[str, str, Tensor]  # the name of a gradient; a mistake; what it computes
 
 
 def gradient_of(name: str) -> str:
@@ -73,15 +73,12 @@ def routed(probabilities_TE: Tensor, k: int, capacity: int) -> tuple[Tensor, Ten
 
 @dataclass
 class Run:
-    """The values of both passes by name, and the name of a changed argument, or ""."""
+    """The output, the gradients by name, and the name of a changed argument, or ""."""
 
-    values: dict[str, Any]
+    output: Any
+    gradients: dict[str, Any]
     changed: str
     has_graph: bool
-
-    @property
-    def output(self) -> Any:
-        return self.values[OUTPUT]
 
 
 def run(function: Callable[..., Any], inputs: Mapping[str, Any], gradient: Tensor) -> Run:
@@ -100,34 +97,41 @@ def run(function: Callable[..., Any], inputs: Mapping[str, Any], gradient: Tenso
         output = output.detach()
     changed = next((n for n, v in copies.items() if not same(v, inputs[n])), "")
     gradients = {gradient_of(name): leaf.grad for name, leaf in leaves.items()}
-    return Run({OUTPUT: output, **gradients}, changed, has_graph)
+    return Run(output, gradients, changed, has_graph)
 
 
 def unchanged(run: Run) -> Finding | None:
     return COMMON.argument_changed(name=f"`{run.changed}`") if run.changed else None
 
 
-def values_are(
-    got: Mapping[str, Any],
+def all_to_alls(
+    mistakes: Mistakes, which: str, calls: Sequence[Call], count: int, size: int
+) -> Finding | None:
+    """Require that a pass makes so many all-to-alls of `size` bytes, and no other calls."""
+    made = [(call.op, call.bytes) for call in calls]
+    if made == count * [("all_to_all", size)]:
+        return None
+    got = ", ".join(f"{op} of {of} bytes" for op, of in made) or "none"
+    return mistakes.sends_more(which=which, got=got, right=size)
+
+
+def gradients_are(
+    got: Mapping[str, Tensor | None],
     right: Mapping[str, Tensor],
-    wrong: Iterable[Variant],
     mistakes: Mistakes,
+    wrong: Iterable[Variant] = (),
     tolerance: float = TOLERANCE,
 ) -> Finding | None:
-    """Compare values by name, and name the mistake that would compute the first wrong one."""
-    variants = list(wrong)
+    """Compare gradients by name, and name the mistake that would compute the first wrong one."""
     for name, value in right.items():
         if got[name] is None:
-            zeros = torch.zeros_like(value)
-            if name == OUTPUT:
-                return COMMON.returns_none()
-            if same(value, zeros):
-                continue  # nothing depends on it
-            return observed(f"{name} is None: the result does not depend on it in autograd's graph")
-        if found := has_type(got[name], Tensor, "a torch.Tensor", name):
+            if value.any():
+                return observed(
+                    f"{name} is None: the result does not depend on it in autograd's graph"
+                )
+            continue
+        variants = [(key, one) for what, key, one in wrong if what == name]
+        found = explained(got[name], value, variants, mistakes, name, tolerance, with_name=True)
+        if found is not None:
             return found
-        named = [(key, one) for what, key, one in variants if what == name]
-        if found := explained(got[name], value, named, mistakes, name, tolerance):
-            is_named = found.mistake in dict(named)
-            return replace(found, text=f"{name}: {found.text}") if is_named else found
     return None

@@ -1,6 +1,7 @@
 """Sequences that are split among ranks, and what a learner's ring attention does with them."""
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,13 +55,10 @@ class Case:
         return 2 * self.k[0].nbytes
 
     @property
-    def lse_bytes(self) -> int:
-        return self.q[0].nbytes // HEAD_SIZE
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bytes of the positions and of one mask."""
-        return 0 if self.positions is None else self.positions.nbytes + self.length**2
+    def kept_bytes(self) -> int:
+        """Bytes that the backward pass needs, even if copied: q, k, v, out, lse, and a mask."""
+        mask = 0 if self.positions is None else self.positions.nbytes + self.length**2
+        return 3 * self.block_bytes + 2 * self.q[0].nbytes // HEAD_SIZE + mask
 
     def visible(self, rank: int, owner: int) -> Tensor:
         """Return which keys of `owner` the queries of `rank` see."""
@@ -75,36 +73,13 @@ class Case:
     @functools.cached_property
     def gradients(self) -> list[list[Tensor]]:
         """The gradients of q, k, and v, for each rank."""
-        parts = [self.part_of_gradients(rank) for rank in range(self.ranks)]
-        of_k, of_v = (sum(part[i] for part in parts) for i in (1, 2))
-        return [[parts[r][0], of_k[r], of_v[r]] for r in range(self.ranks)]
-
-    def part_of_gradients(self, rank: int, owner: int | None = None) -> list[Tensor]:
-        """Return what the queries of `rank` add to the gradients of q, k, and v.
-
-        Those of k and v are for all ranks, or for one `owner`.
-        """
-        q, k, v = (x.clone().requires_grad_() for x in (self.q[rank], self.k, self.v))
-        out = attention(self, rank, self.mask(rank), (q, k, v))
-        of_q, of_k, of_v = torch.autograd.grad(out, (q, k, v), self.gradient[rank])
-        return [of_q, of_k, of_v] if owner is None else [of_q, of_k[owner], of_v[owner]]
-
-    def gradients_of_blocks(self, rank: int) -> list[Tensor]:
-        """Return the gradients if each block had its own softmax."""
-        of_q = torch.zeros_like(self.q[rank])
-        of_kv = [torch.zeros_like(self.k[rank]) for _ in range(2)]
-        for owner in range(self.ranks):
-            of_q += self._of_block(rank, owner)[0]
-            of_own = self._of_block(owner, rank)[1:]
-            of_kv = [total + part for total, part in zip(of_kv, of_own, strict=True)]
-        return [of_q, *of_kv]
-
-    def _of_block(self, rank: int, owner: int) -> tuple[Tensor, ...]:
-        q, k, v = (x.clone().requires_grad_() for x in (self.q[rank], self.k[owner], self.v[owner]))
-        out, _ = block_attention.attend(
-            *(x.transpose(1, 2) for x in (q, k, v)), self.visible(rank, owner)
-        )
-        return torch.autograd.grad(out.transpose(1, 2), (q, k, v), self.gradient[rank])
+        inputs = [x.clone().requires_grad_() for x in (self.q, self.k, self.v)]
+        outs = [
+            attention(self, rank, self.mask(rank), (inputs[0][rank], *inputs[1:]))
+            for rank in range(self.ranks)
+        ]
+        found = torch.autograd.grad(torch.stack(outs), inputs, self.gradient)
+        return [[of_all[rank] for of_all in found] for rank in range(self.ranks)]
 
 
 def attention(
@@ -116,17 +91,6 @@ def attention(
     scores = torch.einsum("bqad,bkad->baqk", q, k) / HEAD_SIZE**0.5
     probabilities = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     return torch.einsum("baqk,bkad->bqad", probabilities, v)
-
-
-def by_block(case: Case, rank: int) -> list[Tensor]:
-    """Return the output of each block alone, in the order of the owners."""
-    found = []
-    for owner in range(case.ranks):
-        given = (case.q[rank], case.k[owner], case.v[owner])
-        mask = case.visible(rank, owner)
-        out, _ = block_attention.attend(*(x.transpose(1, 2) for x in given), mask)
-        found.append(out.transpose(1, 2))
-    return found
 
 
 def _consecutive(trial: Trial, length: int) -> Tensor:
@@ -165,12 +129,21 @@ def drawn(trial: Trial, layout: Callable[[Trial, int], Tensor | None], name: str
 
 
 @dataclass
-class Progress:
-    """How many messages were started and waited for in a pass when a block was computed."""
+class Block:
+    """What had happened when a block was computed.
 
+    Attributes:
+        step: of the ring; None if the keys are no rank's.
+        sends, receives, waited: how many sends and receives had started in this pass, and how many
+            receives were waited for.
+        alive: how many blocks of earlier steps were in memory.
+    """
+
+    step: int | None
     sends: int
     receives: int
     waited: int
+    alive: int
 
 
 @dataclass
@@ -180,9 +153,7 @@ class Run:
     Attributes:
         arguments: by name: a tensor after the passes, and what it was before.
         sent: bytes of each message, by pass.
-        steps: the step of each block that was computed, by pass; None if its keys are no rank's.
-        progress: the messages at that time.
-        alive: blocks of earlier steps that were in memory then, by pass.
+        blocks: those that were computed, by pass.
         kept: bytes that were in memory between the passes.
     """
 
@@ -190,9 +161,7 @@ class Run:
     gradients: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     sent: dict[str, list[int]] = field(default_factory=dict)
-    steps: dict[str, list[int | None]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
-    progress: dict[str, list[Progress]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
-    alive: dict[str, list[int]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
+    blocks: dict[str, list[Block]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
     kept: int = 0
 
 
@@ -226,22 +195,22 @@ def passes(trial: Trial, case: Case) -> Run:
         positions = positions.clone()
         now["positions"] = positions
     before = {name: x.detach().clone() for name, x in now.items()}
-    functions = _Watched(trial, case, run, given)
+    watched = _Watched(trial, case, run, given)
     trial.group.take_events()
     with LiveStorages() as storages:
         out = trial.check.function(
             *(x.view_as(x) for x in given),
             positions,
             trial.group,
-            attend=functions.attend,
-            attend_backward=functions.attend_backward,
+            attend=watched.function("forward"),
+            attend_backward=watched.function("backward"),
         )
         run.kept = storages.live
-        run.sent["forward"] = functions.end_pass()
+        run.sent["forward"] = watched.end_pass()
         if isinstance(out, Tensor) and out.requires_grad:
             out.backward(gradient if gradient.shape == out.shape else torch.ones_like(out))
             out = out.detach()
-        run.sent["backward"] = functions.end_pass()
+        run.sent["backward"] = watched.end_pass()
     run.out, run.gradients = out, {name: x.grad for name, x in leaves.items()}
     run.arguments = {name: (x.detach(), before[name]) for name, x in now.items()}
     return run
@@ -255,41 +224,31 @@ class _Watched:
         self.own = {x.untyped_storage()._cdata for x in given}
         self.earlier: dict[str, dict[int, weakref.ref]] = {which: {} for which in FUNCTIONS}
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Any:
-        self._record("forward", k)
-        return block_attention.attend(q, k, v, visible)
+    def function(self, which: str) -> Callable[..., Any]:
+        function = getattr(block_attention, FUNCTIONS[which])
+        signature = inspect.signature(function)
 
-    def attend_backward(
-        self,
-        gradient: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visible: Tensor | None,
-    ) -> Any:
-        self._record("backward", k)
-        return block_attention.attend_backward(gradient, out, lse, q, k, v, visible)
+        def called(*arguments: Any, **named: Any) -> Any:
+            self._record(which, signature.bind(*arguments, **named).arguments["k"])
+            return function(*arguments, **named)
+
+        return called
 
     def _record(self, which: str, k: Tensor) -> None:
-        owners = [
-            rank
-            for rank, one in enumerate(self.case.k)
-            if torch.equal(one.transpose(1, 2), k.detach())
-        ]
-        step = (self.trial.rank - owners[0]) % self.case.ranks if owners else None
-        self.run.steps[which].append(step)
+        ranks = range(self.case.ranks)
+        owners = [r for r in ranks if torch.equal(self.case.k[r].transpose(1, 2), k.detach())]
+        step = (self.trial.rank - owners[0]) % len(ranks) if owners else None
         storage, earlier = k.untyped_storage(), self.earlier[which]
         earlier.pop(storage._cdata, None)  # a buffer that is used again
-        self.run.alive[which].append(sum(one() is not None for one in earlier.values()))
+        alive = sum(one() is not None for one in earlier.values())
         if storage._cdata not in self.own:
             earlier[storage._cdata] = weakref.ref(storage)
-        operation = {e.what: e.op for e in self.trial.group.events if e.kind == "start"}
-        waited = {e.what for e in self.trial.group.events if e.kind == "wait"}
-        receives = {number for number, op in operation.items() if op in RECEIVES}
-        sends = sum(op in SENDS for op in operation.values())
-        self.run.progress[which].append(Progress(sends, len(receives), len(receives & waited)))
+        events = self.trial.group.events
+        started = {e.what: e.op for e in events if e.kind == "start"}
+        receives = {number for number, op in started.items() if op in RECEIVES}
+        waited = receives & {e.what for e in events if e.kind == "wait"}
+        sends = sum(op in SENDS for op in started.values())
+        self.run.blocks[which].append(Block(step, sends, len(receives), len(waited), alive))
 
     def end_pass(self) -> list[int]:
         """Return the bytes of the messages that were sent since the end of the last pass."""

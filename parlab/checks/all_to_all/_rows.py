@@ -17,6 +17,7 @@ EXCHANGE = {
         "the messages pass one after the other, in {got} rounds instead of {right}. In each step, "
         "let every rank send and receive at the same time"
     ),
+    "shares_memory": "{name} is an argument, or a view of one. Return a new array",
 }
 
 
@@ -37,3 +38,7 @@ def sent_at_once(mistakes: Mistakes, trial: Trial, right: int) -> Finding | None
     rounds = rounds_of(trial)
     late = rounds is not None and rounds > right
     return mistakes.one_after_the_other(got=rounds, right=right) if late else None
+
+
+def new_array(mistakes: Mistakes, got: Any, argument: np.ndarray, name: str) -> Finding | None:
+    return mistakes.shares_memory(name=name) if np.shares_memory(got, argument) else None

@@ -15,30 +15,15 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
-    own_tokens=(
-        "this is the loss of this rank's own tokens. Take f and P over the tokens of all ranks"
-    ),
+    own_tokens=("f or P is that of this rank's own tokens. Take both over the tokens of all ranks"),
     losses_averaged=(
         "this is the mean of the losses that ranks compute from their own tokens. First take f and "
         "P over the tokens of all ranks, and then multiply them"
     ),
-    half_own="only one of f and P is over the tokens of all ranks. Both must be",
     mean_of_means=(
         "the mean over the ranks is taken as if they had equally many tokens. Add up sums and "
         "numbers of tokens, and then divide"
     ),
-    not_divided=(
-        "the loss is N or N² times what is right: f or P adds up the ranks' means without dividing "
-        "by N, or the loss is multiplied by N. Only the gradient is N times larger"
-    ),
-    factor_forgotten="the factor E, the number of experts, is missing",
-    tokens_for_choices=(
-        "the loss is k times what is right: f is a share of all choices, and each token makes k "
-        "of them"
-    ),
-    first_choices="f has only the first choices: count all of `experts_Tk`",
-    chosen_again="f has the most probable experts: count those in `experts_Tk`",
-    probabilities_counted="f is the mean probability, like P: count the choices in `experts_Tk`",
     tokens_sent=(
         "it sends {got} bytes for {tokens} tokens and {experts} experts. Send sums for each "
         "expert, not a number for each token"
@@ -47,14 +32,6 @@ MISTAKES = Mistakes(
     not_times_ranks=(
         "the gradient of `probabilities_TE` is the derivative of the loss, so the mean over the "
         "ranks is N times too small. Multiply it by the number of ranks"
-    ),
-    times_ranks_twice=(
-        "the gradient of `probabilities_TE` is N² times the derivative of the loss. Multiply it by "
-        "N only once"
-    ),
-    own_shares_in_gradient=(
-        "the gradient of `probabilities_TE` has f of this rank's own tokens. Take f over the "
-        "tokens of all ranks"
     ),
 )
 MANY = 120
@@ -81,18 +58,13 @@ class Tokens:
     def n_experts(self) -> int:
         return self.probabilities[0].shape[1]
 
-    def means(self, ranks: slice = slice(None)) -> Tensor:
-        """P over the tokens of some ranks."""
-        return torch.cat(self.probabilities[ranks]).mean(0)
+    def loss(self, f: Tensor, p: Tensor) -> Tensor:
+        return self.n_experts * f @ p
 
-    def shares(self, ranks: slice = slice(None)) -> Tensor:
-        """f over the tokens of some ranks."""
-        return share(torch.cat(self.experts[ranks]), self.n_experts)
-
-
-def share(experts: Tensor, n_experts: int) -> Tensor:
-    counts = torch.bincount(experts.flatten(), minlength=n_experts)
-    return counts / counts.sum()
+    def of(self, ranks: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return f and P over the tokens of some ranks."""
+        counts = torch.bincount(torch.cat(self.experts[ranks]).flatten(), minlength=self.n_experts)
+        return counts / counts.sum(), torch.cat(self.probabilities[ranks]).mean(0)
 
 
 @check_of(MISTAKES)
@@ -127,7 +99,7 @@ def _case(trial: Trial, tokens: Tokens) -> None:
         return loss, given[0].grad
 
     got = trial.run_function(passes)
-    right = tokens.n_experts * tokens.shares() @ tokens.means()
+    right = tokens.loss(*tokens.of())
     trial.require(
         lambda: unchanged("`probabilities_TE`", given[0], own),
         lambda: unchanged("`experts_Tk`", given[1], experts),
@@ -146,29 +118,15 @@ def _value(trial: Trial, tokens: Tokens, got: Any, right: Tensor) -> Finding | N
 
 def _wrong_losses(tokens: Tokens, rank: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the losses that mistakes compute."""
-    e, f, p = tokens.n_experts, tokens.shares(), tokens.means()
-    ranks = [slice(r, r + 1) for r in range(len(tokens.experts))]
-    own_f, own_p = tokens.shares(ranks[rank]), tokens.means(ranks[rank])
-    yield "own_tokens", e * own_f @ own_p
-    losses = [e * tokens.shares(one) @ tokens.means(one) for one in ranks]
-    yield "losses_averaged", torch.stack(losses).mean()
-    yield "half_own", e * own_f @ p
-    yield "half_own", e * f @ own_p
-    means_f = torch.stack([tokens.shares(one).nan_to_num() for one in ranks]).mean(0)
-    means_p = torch.stack([tokens.means(one).nan_to_num() for one in ranks]).mean(0)
-    yield from (("mean_of_means", e * a @ b) for a, b in ((means_f, means_p), (f, means_p)))
-    yield "mean_of_means", e * means_f @ p
-    yield "factor_forgotten", f @ p
-    k = tokens.experts[0].shape[1]
-    yield "tokens_for_choices", k * e * f @ p
-    first = share(torch.cat(tokens.experts)[:, :1], e)
-    yield "first_choices", e * first @ p
-    for count in {1, k}:
-        again = torch.cat(tokens.probabilities).topk(count).indices
-        yield "chosen_again", e * share(again, e) @ p
-    yield "probabilities_counted", e * p @ p
-    for times in (len(ranks), len(ranks) ** 2):
-        yield "not_divided", times * e * f @ p
+    f, p = tokens.of()
+    each = [tokens.of(slice(r, r + 1)) for r in range(len(tokens.experts))]
+    own_f, own_p = each[rank]
+    for pair in ((own_f, own_p), (own_f, p), (f, own_p)):
+        yield "own_tokens", tokens.loss(*pair)
+    yield "losses_averaged", torch.stack([tokens.loss(*one) for one in each]).mean()
+    mean_f, mean_p = (torch.stack(means).nan_to_num().mean(0) for means in zip(*each, strict=True))
+    for pair in ((mean_f, mean_p), (f, mean_p), (mean_f, p)):
+        yield "mean_of_means", tokens.loss(*pair)
 
 
 def _sums_only(trial: Trial, tokens: Tokens) -> Finding | None:
@@ -184,13 +142,7 @@ def _sums_only(trial: Trial, tokens: Tokens) -> Finding | None:
 def _gradient(trial: Trial, tokens: Tokens, loss: Tensor, got: Tensor | None) -> Finding | None:
     if not loss.requires_grad or got is None:
         return MISTAKES.no_gradient()
-    n, e, count = trial.size, tokens.n_experts, sum(map(len, tokens.experts))
-    right = (n * FACTOR * e * tokens.shares() / count).repeat(len(got), 1)
-    own_shares = tokens.shares(slice(trial.rank, trial.rank + 1))
-    wrong = {
-        "not_times_ranks": right / n,
-        "times_ranks_twice": right * n,
-        "own_shares_in_gradient": (n * FACTOR * e * own_shares / count).expand_as(got),
-    }
-    name = "the gradient of probabilities_TE"
+    n, count = trial.size, sum(map(len, tokens.experts))
+    right = (n * FACTOR * tokens.n_experts * tokens.of()[0] / count).repeat(len(got), 1)
+    wrong, name = {"not_times_ranks": right / n}, "the gradient of probabilities_TE"
     return explained(got, right, wrong, MISTAKES, name, TOLERANCE)

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from parlab.checks.all_to_all import _experts as experts
-from parlab.checks.all_to_all._experts import OUTPUT, Routing, Variant, gradient_of
+from parlab.checks.all_to_all._experts import Routing, gradient_of
 from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import explained
 from parlab.checks.base.mistakes import Mistakes
 from parlab.checks.base.trial import Trial
 
 MISTAKES = Mistakes(
-    no_gate="the experts' results are not multiplied by the gates",
     order_of_arrival=(
         "it has the order of experts and slots. Return the rows in the order of the tokens: "
         "row t is for token t"
@@ -21,19 +21,11 @@ MISTAKES = Mistakes(
         "choices that were dropped add the result of another token. As an index, −1 is the last "
         "slot, and a slot that is set to 0 is the first one. Leave out the choices whose slot is −1"
     ),
-    renormalized=(
-        "the gates of each token are divided by their sum. Multiply by the gates as they are"
-    ),
     one_choice=(
         "only one of the choices of each token is in it. Add up all of them: "
         "`y[tokens] = rows` and `y[tokens] += rows` write only once to each row, but `index_add` "
         "adds"
     ),
-    gates_detached=(
-        "the gates get no gradient, so the router does not learn. Multiply by the gates inside "
-        "autograd's graph"
-    ),
-    cut_off="the result is no part of autograd's graph: do not detach, and do not use `.data`",
 )
 CASES = {
     "two choices, none dropped": Routing(5, 2, 3, 2, 5),
@@ -67,28 +59,18 @@ def _case(trial: Trial, case: Routing) -> None:
     output = _combined(leaves[0], experts_Tk, slots_Tk, leaves[1])
     if output.requires_grad:
         output.backward(gradient)
-    right = {OUTPUT: output.detach()}
-    for name, leaf in zip(("y_ECH", "gates_Tk"), leaves, strict=True):
-        right[gradient_of(name)] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    inputs = {"y_ECH": y_ECH, "experts_Tk": experts_Tk, "slots_Tk": slots_Tk, "gates_Tk": gates_Tk}
+    names = "y_ECH", "experts_Tk", "slots_Tk", "gates_Tk"
+    inputs = dict(zip(names, (y_ECH, experts_Tk, slots_Tk, gates_Tk), strict=True))
+    right = {
+        gradient_of(name): torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for name, leaf in zip(("y_ECH", "gates_Tk"), leaves, strict=True)
+    }
     run = trial.run_function(experts.run, trial.check.function, inputs, gradient)
-    tolerance = 1e-5 if case.dtype is torch.float32 else 1e-12
+    tolerance, wrong = 1e-5 if case.dtype is torch.float32 else 1e-12, _wrong(*inputs.values())
     trial.require(
         lambda: experts.unchanged(run),
-        lambda: experts.values_are(
-            run.values,
-            {OUTPUT: right[OUTPUT]},
-            _wrong(y_ECH, experts_Tk, slots_Tk, gates_Tk),
-            MISTAKES,
-            tolerance,
-        ),
-        lambda: None if run.has_graph or (slots_Tk < 0).all() else MISTAKES.cut_off(),
-        lambda: (
-            MISTAKES.gates_detached()
-            if run.values[gradient_of("gates_Tk")] is None and (slots_Tk >= 0).any()
-            else None
-        ),
-        lambda: experts.values_are(run.values, right, (), MISTAKES, tolerance),
+        lambda: explained(run.output, output.detach(), wrong, MISTAKES, "the result", tolerance),
+        lambda: experts.gradients_are(run.gradients, right, MISTAKES, (), tolerance),
     )
 
 
@@ -101,26 +83,16 @@ def _combined(y_ECH: Tensor, experts_Tk: Tensor, slots_Tk: Tensor, gates_Tk: Ten
 
 def _wrong(
     y_ECH: Tensor, experts_Tk: Tensor, slots_Tk: Tensor, gates_Tk: Tensor
-) -> Iterator[Variant]:
+) -> Iterator[tuple[str, Tensor]]:
     """Yield the results of mistakes."""
-    tokens = len(experts_Tk)
-    ones, is_kept = torch.ones_like(gates_Tk), slots_Tk >= 0
-    rows = y_ECH[experts_Tk, slots_Tk]  # of dropped choices: the last slot
-    first = y_ECH[experts_Tk, slots_Tk.clamp(min=0)]
-    yield OUTPUT, "no_gate", _combined(y_ECH, experts_Tk, slots_Tk, ones)
-    for all_rows in (rows, first):
-        yield OUTPUT, "dropped_added", (gates_Tk.unsqueeze(-1) * all_rows).sum(1)
-    for gates in (gates_Tk, gates_Tk * is_kept):
-        shares = gates / gates.sum(1, keepdim=True).clamp(min=1e-30)
-        yield OUTPUT, "renormalized", _combined(y_ECH, experts_Tk, slots_Tk, shares)
+    gates, rows = gates_Tk.unsqueeze(-1), y_ECH[experts_Tk, slots_Tk]  # of dropped: the last slot
+    yield "dropped_added", (gates * rows).sum(1)
+    yield "dropped_added", (gates * y_ECH[experts_Tk, slots_Tk.clamp(min=0)]).sum(1)
     for order in (1, -1):
-        last = y_ECH.new_zeros(tokens, y_ECH.shape[2])
+        last = y_ECH.new_zeros(len(experts_Tk), y_ECH.shape[2])
         for token, choice, expert, slot in experts.kept(experts_Tk, slots_Tk)[::order]:
             last[token] = gates_Tk[token, choice] * y_ECH[expert, slot]
-        yield OUTPUT, "one_choice", last
-    if is_kept.all():
+        yield "one_choice", last
+    if (slots_Tk >= 0).all():
         arrival = (experts_Tk * y_ECH.shape[1] + slots_Tk).flatten().argsort()
-        by_slot = rows.flatten(0, 1)[arrival].view(rows.shape)
-        weighted = (gates_Tk.unsqueeze(-1) * rows).flatten(0, 1)[arrival].view(rows.shape)
-        yield OUTPUT, "order_of_arrival", weighted.sum(1)
-        yield OUTPUT, "order_of_arrival", (gates_Tk.unsqueeze(-1) * by_slot).sum(1)
+        yield "order_of_arrival", (gates * rows.flatten(0, 1)[arrival].view(rows.shape)).sum(1)

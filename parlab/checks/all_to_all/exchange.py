@@ -7,13 +7,13 @@ from mpi4py import MPI
 from torch import Tensor
 
 from parlab.checks.all_to_all import _experts as experts
-from parlab.checks.all_to_all._experts import OUTPUT, gradient_of
+from parlab.checks.all_to_all._experts import gradient_of
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import same
+from parlab.checks.base.compare import equal, same
 from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.ledger import Call, Ledger
 
@@ -28,13 +28,11 @@ MISTAKES = Mistakes(
         "this is the gradient of this rank's result. Each row was sent by another "
         "rank, so its gradient must travel there: exchange it"
     ),
-    not_exchanged="this is x itself: row i must be the row that rank i sent to this rank",
     memory_order=(
         "the {which} pass sends or receives a tensor that is not contiguous. Gloo and NCCL refuse "
         "it. Use `.contiguous()`, and a contiguous output"
     ),
     sends_more=("the {which} pass makes the calls {got}, expected one all-to-all of {right} bytes"),
-    not_refused="it accepts x with {rows} rows on {ranks} ranks. Raise a ValueError",
 )
 OF_ANOTHER_GROUP = observed(
     "after a call for another group, the backward pass uses that group. Store the group in `ctx`, "
@@ -46,19 +44,21 @@ def _permuted(x: Tensor, _: int) -> Tensor:
     return x.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
-# How x and the gradient lie in memory, on a rank.
-LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
-    "contiguous": lambda x, rank: x,
-    "permuted": _permuted,
-    "permuted on odd ranks": lambda x, rank: _permuted(x, rank) if rank % 2 else x,
-}
-CASES = {
-    "two dimensions": ((5,), torch.float64, "contiguous"),
-    "float32, four dimensions": ((2, 3, 2), torch.float32, "contiguous"),
-    "one number for each rank": ((), torch.float64, "contiguous"),
-    "not contiguous": ((4, 3), torch.float64, "permuted"),
-    "not contiguous on odd ranks": ((3, 2), torch.float64, "permuted on odd ranks"),
-    "no numbers": ((0, 2), torch.float64, "contiguous"),
+def _contiguous(x: Tensor, _: int) -> Tensor:
+    return x
+
+
+def _permuted_on_odd_ranks(x: Tensor, rank: int) -> Tensor:
+    return _permuted(x, rank) if rank % 2 else x
+
+
+CASES = {  # the shape of a row, its dtype, and how x and the gradient lie in memory on a rank
+    "two dimensions": ((5,), torch.float64, _contiguous),
+    "float32, four dimensions": ((2, 3, 2), torch.float32, _contiguous),
+    "one number for each rank": ((), torch.float64, _contiguous),
+    "not contiguous": ((4, 3), torch.float64, _permuted),
+    "not contiguous on odd ranks": ((3, 2), torch.float64, _permuted_on_odd_ranks),
+    "no numbers": ((0, 2), torch.float64, _contiguous),
 }
 
 
@@ -66,21 +66,16 @@ CASES = {
 def exchange(check: Check) -> str:
     """Check values, gradients, and calls; then another group, and a wrong number of rows."""
     for trial in check.trials():
-        for _, (shape, dtype, layout) in trial.cases(CASES):
-            _case(trial, shape, dtype, LAYOUTS[layout])
+        for _, case in trial.cases(CASES):
+            _case(trial, *case)
         rows = experts.random(trial.draw, trial.size, trial.size, 2)
-        gradient = trial.run_function(_with_another_group, trial, rows, seconds=SECONDS)
-        right = rows[:, trial.rank]
-        trial.require(lambda got=gradient, r=right: None if same(got, r) else OF_ANOTHER_GROUP)
+        got = trial.run_function(_with_another_group, trial, rows, seconds=SECONDS)
+        trial.require(lambda: None if same(got, rows[:, trial.rank]) else OF_ANOTHER_GROUP)
         for wrong in {2 * trial.size, trial.size + 1, trial.size - 1}:
-            require_refusal(
-                trial,
-                lambda trial=trial, rows=wrong: check.function(torch.ones(rows, 2), trial.group),
-                MISTAKES.not_refused(rows=wrong, ranks=trial.size),
-                what=f"x with {wrong} rows",
-                names=str(wrong),
-                seconds=SECONDS,
-            )
+            call = {
+                f"x with {wrong} rows on {trial.size} ranks": (torch.ones(wrong, 2), trial.group)
+            }
+            require_refusals(trial, call, str(wrong), seconds=SECONDS)
     return (
         "row j goes to rank j, and its gradient comes back, with one all-to-all in each pass, on 1 "
         f"to {check.world_size} ranks"
@@ -96,57 +91,47 @@ def _case(
     n = trial.size
     x, gradient = (experts.random(trial.draw, n, n, *shape, dtype=dtype) for _ in range(2))
     own, own_gradient = (layout(part[trial.rank], trial.rank) for part in (x, gradient))
-    run, calls, contiguous = trial.run_function(
-        _both_passes, trial, own, own_gradient, seconds=SECONDS
-    ) or (None, None, None)
-    right = {OUTPUT: x[:, trial.rank], gradient_of("x"): gradient[:, trial.rank]}
-    wrong = [(OUTPUT, "not_exchanged", own), (gradient_of("x"), "gradient_not_sent", own_gradient)]
-    size = x[0].nbytes
+    done = trial.run_function(_both_passes, trial, own, own_gradient, seconds=SECONDS)
+    run, passes = done or (None, {})
+    name = gradient_of("x")
+    right, wrong = gradient[:, trial.rank], [(name, "gradient_not_sent", own_gradient)]
 
     def as_asked(which: str) -> Finding | None:
-        if n == 1 or [call.op for call in calls[which]] == ["all_to_all"]:
-            if n > 1 and calls[which][0].bytes != size:
-                return MISTAKES.sends_more(which=which, got=_text(calls[which]), right=size)
-            return None if contiguous[which] else MISTAKES.memory_order(which=which)
-        return MISTAKES.sends_more(which=which, got=_text(calls[which]), right=size)
+        calls, contiguous = passes[which]
+        found = experts.all_to_alls(MISTAKES, which, calls, 1, x[0].nbytes) if n > 1 else None
+        return found or (None if contiguous else MISTAKES.memory_order(which=which))
 
     trial.require(
         lambda: experts.unchanged(run),
         lambda: something_sent(trial),
-        lambda: experts.values_are(run.values, {OUTPUT: right[OUTPUT]}, wrong, MISTAKES, 0.0),
+        lambda: equal(run.output, x[:, trial.rank]),
         lambda: None if run.has_graph else MISTAKES.no_backward(),
-        lambda: experts.values_are(run.values, right, wrong, MISTAKES, 0.0),
+        lambda: experts.gradients_are(run.gradients, {name: right}, MISTAKES, wrong, 0.0),
         lambda: as_asked("forward"),
         lambda: as_asked("backward"),
     )
 
 
-def _text(calls: list[Call]) -> str:
-    return ", ".join(f"{call.op} of {call.bytes} bytes" for call in calls) or "none"
-
-
 def _both_passes(
     trial: Trial, x: Tensor, gradient: Tensor
-) -> tuple[experts.Run, dict[str, list[Call]], dict[str, bool]]:
-    """Run both passes; return also the calls of each pass, and whether tensors were contiguous."""
-    contiguous: dict[str, bool] = {}
+) -> tuple[experts.Run, dict[str, tuple[list[Call], bool]]]:
+    """Run both passes; return also the calls of each, and whether their tensors are contiguous."""
+    passes: dict[str, tuple[list[Call], bool]] = {}
     trial.group.take_events()
+
+    def note(which: str) -> None:
+        done = sum(len(calls) for calls, _ in passes.values())
+        contiguous = all(event.contiguous for event in trial.group.take_events())
+        passes[which] = trial.ledger.calls[done:], contiguous
 
     def forward(x: Tensor) -> Tensor:
         output = trial.check.function(x, trial.group)
-        calls["forward"] = list(trial.ledger.calls)
-        contiguous["forward"] = _all_contiguous(trial)
+        note("forward")
         return output
 
-    calls: dict[str, list[Call]] = {}
     run = experts.run(forward, {"x": x}, gradient)
-    calls["backward"] = trial.ledger.calls[len(calls["forward"]) :]
-    contiguous["backward"] = _all_contiguous(trial)
-    return run, calls, contiguous
-
-
-def _all_contiguous(trial: Trial) -> bool:
-    return all(event.contiguous for event in trial.group.take_events())
+    note("backward")
+    return run, passes
 
 
 def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:

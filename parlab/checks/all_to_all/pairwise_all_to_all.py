@@ -5,18 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from parlab.checks.all_to_all._rows import EXCHANGE, none_to_itself, random_rows, sent_at_once
+from parlab.checks.all_to_all._rows import (
+    EXCHANGE,
+    new_array,
+    none_to_itself,
+    random_rows,
+    sent_at_once,
+)
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import no_pickles, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
     **EXCHANGE,
-    own_row_missing="the result has all rows but this rank's own. Copy `x[comm.rank]` into it",
     order_of_arrival=(
         "the rows are in the order of their arrival. Row i of the result is the row from rank i"
     ),
@@ -24,8 +29,6 @@ MISTAKES = Mistakes(
         "message {step} of rank {rank} goes to rank {got}, expected {right}. If ranks use another "
         "order than r + 1, r + 2, …, several ranks may send to the same one"
     ),
-    shares_memory="the result is `x` itself, or a view of it. Return a new array",
-    not_refused="it accepts `x` with {rows} rows. Raise a ValueError that names `x`",
 )
 
 # Of a row. "Another vector" would appear in an array that is kept for all results.
@@ -42,7 +45,7 @@ FORMS: dict[str, tuple[type, tuple[int, ...]]] = {
 def pairwise_all_to_all(check: Check) -> str:
     """Check rows, messages, and rounds on any number of ranks, with unbuffered messages."""
     for trial in check.trials(unbuffered=True):
-        earlier: list[tuple[Any, np.ndarray]] = []
+        earlier: list[Any] = []
         for _, (dtype, shape) in trial.cases(FORMS):
             rows = random_rows(trial.draw, (trial.size, trial.size, *shape), dtype)
             x = rows[trial.rank].copy()
@@ -52,36 +55,31 @@ def pairwise_all_to_all(check: Check) -> str:
                 lambda: unchanged("`x`", x, rows[trial.rank]),
                 lambda: only_messages(trial),
                 lambda: no_pickles(trial),
-                lambda: explained(got, right, wrong_results(got, right, trial), MISTAKES),
-                lambda: new_array(got, x, earlier),
+                lambda: explained(got, right, in_steps(right, trial), MISTAKES),
+                lambda: new_array(MISTAKES, got, x, "the result"),
+                lambda: not_earlier(got, earlier),
                 lambda: none_to_itself(MISTAKES, trial),
                 lambda: one_row_to_each(trial, x[:1].nbytes),
                 lambda: sent_at_once(MISTAKES, trial, trial.size - 1),
             )
-            earlier.append((got, right))
-        refuses(trial)
+            earlier.append(got)
+        n, comm = trial.size, trial.comm
+        wrong = {f"an `x` with {m} rows": (np.zeros((m, 2)), comm) for m in (n + 1, n - 1, 2 * n)}
+        require_refusals(trial, wrong, "x")
     return (
         f"row i came from rank i on 1 to {check.world_size} ranks; N−1 messages a rank, each of "
         "one row, in N−1 rounds; an `x` of another size is refused"
     )
 
 
-def wrong_results(got: Any, right: np.ndarray, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
-    if got.shape == right.shape:
-        without_own = right.copy()
-        without_own[trial.rank] = got[trial.rank]
-        yield "own_row_missing", without_own
-    steps = range(trial.size)
-    yield "order_of_arrival", right[[(trial.rank - step) % trial.size for step in steps]]
-    yield "order_of_arrival", right[[(trial.rank - step - 1) % trial.size for step in steps]]
+def in_steps(right: np.ndarray, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the rows in the order in which the steps bring them."""
+    for steps in (range(trial.size), range(1, trial.size + 1)):
+        yield "order_of_arrival", right[[(trial.rank - step) % trial.size for step in steps]]
 
 
-def new_array(
-    got: np.ndarray, x: np.ndarray, earlier: list[tuple[Any, np.ndarray]]
-) -> Finding | None:
-    if np.shares_memory(got, x):
-        return MISTAKES.shares_memory()
-    if any(np.shares_memory(got, array) for array, _ in earlier):
+def not_earlier(got: np.ndarray, earlier: list[Any]) -> Finding | None:
+    if any(np.shares_memory(got, array) for array in earlier):
         return observed("the result shares memory with that of an earlier call: return a new array")
     return None
 
@@ -100,14 +98,3 @@ def one_row_to_each(trial: Trial, row: int) -> Finding | None:
         if row and len(calls) != trial.size - 1:
             return observed(f"rank {rank} sends {len(calls)} messages, expected {trial.size - 1}")
     return None
-
-
-def refuses(trial: Trial) -> None:
-    for rows in (trial.size + 1, trial.size - 1, 2 * trial.size):
-        require_refusal(
-            trial,
-            lambda: trial.check.function(np.zeros((rows, 2)), trial.comm),
-            MISTAKES.not_refused(rows=rows),
-            what=f"an `x` with {rows} row" + "s" * (rows != 1),
-            names="x",
-        )

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.checks.base.trial import Trial
 from parlab.costs.collectives import ring_bytes
 
@@ -17,24 +17,17 @@ MISTAKES = Mistakes(
         "capacity: this counts the tokens of all ranks. Each expert has its own slots for the "
         "tokens of each rank"
     ),
-    one_choice="{name}: this sends each token to one expert, but each token goes to k experts",
-    not_whole="capacity: {got} is not a whole number of slots. Round up",
-    rounded_down="capacity: this is rounded down. Round up, so that there is room for every choice",
+    not_rounded_up="capacity: round up to a whole number, so that there is room for every choice",
     elements="exchange: this counts numbers. A float32 number takes 4 bytes",
     own_part="{name}: this includes what stays on this rank. It sends (N − 1)/N to other ranks",
     only_needed=(
         "{name}: this counts only slots with tokens. The tensor of all slots is sent, with the "
         "empty ones"
     ),
-    one_exchange=(
-        "layer: this is one all-to-all. There are four: to the experts and back, and the same for "
-        "the gradients"
+    too_few_exchanges=(
+        "{name}: this is {count}. There are four: to the experts and back, and the same for the "
+        "gradients"
     ),
-    two_exchanges=(
-        "{name}: this is two all-to-alls. There are four: to the experts and back, and the same "
-        "for the gradients"
-    ),
-    with_capacity="needed: this includes empty slots. Count only the k choices of each token",
 )
 
 
@@ -65,16 +58,12 @@ def _compare(trial: Trial, sizes: Sizes) -> None:
     if sizes[-1] == trial.size:
         right["exchange"] = _measured(trial, sizes, right["capacity"])
     predicted = trial.run(*sizes)
-    trial.require(
-        lambda: form(predicted, right),
-        lambda: _whole(predicted["capacity"]),
-        lambda: misconception(predicted, right, _wrong(*sizes)),
-        lambda: first_wrong(predicted, right, "the right number"),
-    )
+    require_numbers(trial, predicted, right, _wrong(*sizes), "the right number")
+    trial.require(lambda: _whole(predicted["capacity"]))
 
 
 def _whole(capacity: float) -> Finding | None:
-    return None if capacity == int(capacity) else MISTAKES.not_whole(got=f"{capacity:g}")
+    return None if capacity == int(capacity) else MISTAKES.not_rounded_up()
 
 
 def _right(
@@ -107,16 +96,19 @@ def _wrong(
     full = factor * tokens * k / experts
     for of_all in (math.ceil(ranks * full), ranks * right["capacity"]):
         yield "capacity", of_all, MISTAKES.capacity_of_all_ranks()
-    yield "capacity", math.ceil(full / k), MISTAKES.one_choice(name="capacity")
-    yield "capacity", int(full), MISTAKES.rounded_down()
+    for capacity in (int(full), full):
+        yield "capacity", capacity, MISTAKES.not_rounded_up()
     yield "exchange", right["exchange"] / 4, MISTAKES.elements()
-    yield "layer", right["exchange"], MISTAKES.one_exchange()
+    yield (
+        "layer",
+        right["exchange"],
+        MISTAKES.too_few_exchanges(name="layer", count="one all-to-all"),
+    )
     for name in ("exchange", "layer", "needed"):
         if ranks > 1:
             yield name, right[name] * ranks / (ranks - 1), MISTAKES.own_part(name=name)
     yield "exchange", right["needed"] / 4, MISTAKES.only_needed(name="exchange")
     yield "layer", right["needed"], MISTAKES.only_needed(name="layer")
-    yield "needed", right["layer"], MISTAKES.with_capacity()
-    yield "needed", right["needed"] / k, MISTAKES.one_choice(name="needed")
-    for name in ("layer", "needed"):
-        yield name, right[name] / 2, MISTAKES.two_exchanges(name=name)
+    for name, of_one in (("layer", right["exchange"]), ("needed", right["needed"] / 4)):
+        yield name, of_one, MISTAKES.too_few_exchanges(name=name, count="one all-to-all")
+        yield name, 2 * of_one, MISTAKES.too_few_exchanges(name=name, count="two all-to-alls")

@@ -1,5 +1,6 @@
 """Exercise `ring_attention`."""
 
+import functools
 from collections.abc import Iterator
 from functools import partial
 
@@ -7,13 +8,13 @@ import torch
 from torch import Tensor
 
 from parlab.checks.all_to_all import _ring
-from parlab.checks.all_to_all._ring import Case, Run, attention, by_block
+from parlab.checks.all_to_all._ring import Case, Run, attention
 from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import only_messages
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.base.watchdog import Ended
@@ -23,23 +24,10 @@ from parlab.ledger.calls import RECEIVES, SENDS
 SECONDS = 10.0
 
 MISTAKES = Mistakes(
-    no_mask="every query sees every key: a key is visible if its position is not larger",
-    local_positions=(
-        "the mask compares places within a block. Compare positions in the whole sequence, which "
-        "are in `positions`"
-    ),
-    consecutive_assumed=(
-        "the mask is right only if each rank has consecutive tokens. Which ones it has is in "
-        "`positions`"
-    ),
-    wrong_owner=(
-        "keys are masked with the positions of another rank: in step s, rank r has the keys of "
-        "rank (r - s) mod N"
-    ),
-    own_block_only="it is the attention over this rank's own keys: other ranks' keys are missing",
-    one_missing=(
-        "the keys of the next rank are missing. They arrive last, after N - 1 messages, and have "
-        "to be merged, too"
+    wrong_mask=(
+        "the mask is missing, or it has wrong positions. A key is visible if its position in the "
+        "whole sequence is not larger. In step s, rank r has the keys of rank (r - s) mod N, whose "
+        "positions are in that row of `positions`"
     ),
     not_merged=(
         "the results of the blocks are added or averaged. Blocks with a larger sum of exponentials "
@@ -49,13 +37,10 @@ MISTAKES = Mistakes(
         "it {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
         "numbers in the group, while `dst` and `src` are numbers in the whole job"
     ),
-    once_too_often=(
-        "the {which} pass sends {got} messages, expected {right}: after the last step, nobody "
-        "needs the keys and values any more"
-    ),
-    two_messages=(
-        "the {which} pass sends {got} messages, expected {right}: send keys and values as one "
-        "tensor, and their gradients, too"
+    sends_more=(
+        "the {which} pass sends {got} messages with {bytes:,} bytes, expected at most {right} with "
+        "{size:,} bytes each. Send keys and values, or their gradients, as one tensor, and none "
+        "after the last step, when nobody needs them any more"
     ),
     no_overlap=(
         "in step {step} of the {which} pass, {what} when `{function}` is called, so that message "
@@ -70,14 +55,6 @@ MISTAKES = Mistakes(
         "it is the gradient of another rank's: after the last step, gradients still have to travel "
         "one step further to their owner"
     ),
-    own_queries_only=(
-        "it has only what this rank's own queries add. Queries of other ranks use these keys and "
-        "values, too"
-    ),
-    block_lse=(
-        "it is computed with the output and the lse of single blocks. `attend_backward` takes "
-        "those of all blocks together"
-    ),
     keeps_more=(
         "{got} bytes are kept for the backward pass, expected at most {right}: keep only q, k, v, "
         "the output, and its lse"
@@ -86,7 +63,6 @@ MISTAKES = Mistakes(
         "in step {step} of the {which} pass, {got} blocks of earlier steps are still in memory. "
         "Replace a block by the next one when its message has left"
     ),
-    not_refused="it accepts `positions` of shape {shape}, expected {right}: raise a ValueError",
 )
 
 
@@ -116,7 +92,7 @@ def _one_case(trial: Trial, case: Case) -> None:
             for name, (x, before) in (run.arguments if run else {}).items()
         ),
         lambda: _output(case, run, own),
-        lambda: _gradients(case, run, own),
+        *(partial(_gradient, case, run, own, index) for index in range(3)),
         lambda: _blocks(case, run, "forward", own),
         lambda: _blocks(case, run, "backward", own),
         lambda: _neighbors(own, ranks, trial.calls[own]),
@@ -134,69 +110,39 @@ def _output(case: Case, run: Run, own: int) -> Finding | None:
 
 
 def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
-    ranks, length = case.ranks, case.length
-    queries, keys = torch.arange(length)[:, None], torch.arange(ranks * length)
-    owners, places = keys // length, keys % length
-    right = case.mask(own)
+    """Yield what mistakes compute."""
+    ranks, length, right = case.ranks, case.length, case.mask(own)
+    owners = torch.arange(ranks).repeat_interleave(length)
     if case.positions is not None:
-        yield "no_mask", attention(case, own, torch.ones_like(right))
-        yield "local_positions", attention(case, own, places <= queries)
-        yield (
-            "local_positions",
-            attention(case, own, (places <= queries) | (owners != own).expand(length, -1)),
-        )
-        earlier = (owners < own) | ((owners == own) & (places <= queries))
-        yield "consecutive_assumed", attention(case, own, earlier)
-        order = [(2 * own - owner) % ranks for owner in range(ranks)]
-        other = case.positions[order].flatten() <= case.positions[own][:, None]
-        if other.any(1).all():
-            yield "wrong_owner", attention(case, own, other)
-    only_own = right & (owners == own)
-    yield "own_block_only", attention(case, own, only_own)
-    yield "one_missing", attention(case, own, right & (owners != (own + 1) % ranks))
-    outs = by_block(case, own)
-    owners = [(own - step) % ranks for step in range(ranks)]
-    in_order = [outs[owner] for owner in owners if case.visible(own, owner).any()]
-    halved = in_order[0]
-    for out in in_order[1:]:
-        halved = (halved + out) / 2
-    yield "not_merged", halved
+        yield "wrong_mask", attention(case, own, torch.ones_like(right))
+        local = torch.ones(length, length).tril().bool().repeat(1, ranks)
+        yield "wrong_mask", attention(case, own, local)
+        other = [case.visible(own, (2 * own - owner) % ranks) for owner in range(ranks)]
+        yield "wrong_mask", attention(case, own, torch.cat(other, 1))
+    blocks = (right & (owners == (own - step) % ranks) for step in range(ranks))
+    outs = [attention(case, own, block).nan_to_num() for block in blocks if block.any()]
+    yield "not_merged", functools.reduce(lambda one, other: (one + other) / 2, outs)
     yield "not_merged", sum(outs)
-    yield "not_merged", sum(outs) / ranks
-    yield "not_merged", sum(outs) / len(in_order)
+    yield "not_merged", sum(outs) / len(outs)
 
 
-def _gradients(case: Case, run: Run, own: int) -> Finding | None:
-    found = []
-    right = case.gradients
-    for index, name in enumerate("qkv"):
-        title = f"the gradient of {name}"
-        one = explained(
-            run.gradients[name],
-            right[own][index],
-            _wrong_gradients(case, own, index, right),
-            MISTAKES,
-            title,
-            case.tolerance,
-        )
-        if one is not None:
-            found.append(Finding(f"{title}: {one.text}", one.mistake) if one.mistake else one)
-    return next((one for one in found if one.mistake in MISTAKES.texts), next(iter(found), None))
-
-
-def _wrong_gradients(
-    case: Case, own: int, index: int, right: list[list[Tensor]]
-) -> Iterator[tuple[str, Tensor]]:
-    if index:
-        yield "not_home", right[(own + 1) % case.ranks][index]
-        yield "not_home", right[own - 1][index]
-        yield "own_queries_only", case.part_of_gradients(own, own)[index]
-    yield "block_lse", case.gradients_of_blocks(own)[index]
+def _gradient(case: Case, run: Run, own: int, index: int) -> Finding | None:
+    of_all, letter = [gradients[index] for gradients in case.gradients], "qkv"[index]
+    others = (of_all[own - 1], of_all[(own + 1) % case.ranks]) if index else ()
+    return explained(
+        run.gradients[letter],
+        of_all[own],
+        (("not_home", other) for other in others),
+        MISTAKES,
+        f"the gradient of {letter}",
+        case.tolerance,
+        with_name=True,
+    )
 
 
 def _blocks(case: Case, run: Run, which: str, own: int) -> Finding | None:
     """Require one call for each block that has something visible."""
-    function, steps = _ring.FUNCTIONS[which], run.steps[which]
+    function, steps = _ring.FUNCTIONS[which], [block.step for block in run.blocks[which]]
     if not steps:
         return observed(f"`{function}` is never called. Compute each block with this argument")
     if None in steps:
@@ -237,31 +183,27 @@ def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
 
 def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding | None:
     """Require that a pass sends so many messages, and so many bytes."""
-    sent = run.sent[which]
-    got = f"{len(sent)} messages with {sum(sent):,} bytes"
-    values = {"which": which, "got": len(sent), "right": most}
-    if len(sent) > most and most and all(one == size for one in sent):
-        return MISTAKES.once_too_often(**values)
-    if len(sent) > most and sum(sent) <= most * size:
-        return MISTAKES.two_messages(**values)
-    if sent and not most:
+    count, total = len(run.sent[which]), sum(run.sent[which])
+    if count and not most:
         return observed(f"the {which} pass sends something, but there is only one rank")
-    if not least <= len(sent) <= most or sum(sent) > most * size:
-        return observed(f"the {which} pass sends {got}, expected {most} with {size:,} bytes each")
+    if count > most or total > most * size:
+        return MISTAKES.sends_more(which=which, got=count, bytes=total, right=most, size=size)
+    if count < least:
+        return observed(f"the {which} pass sends {count} messages, expected at least {least}")
     return None
 
 
 def _overlap(run: Run, which: str, ranks: int) -> Finding | None:
     """Require that the message for the next step is under way when a block is computed."""
-    for step, progress in zip(run.steps[which], run.progress[which], strict=True):
+    for block in run.blocks[which]:
+        what, step = "", block.step
         if step == ranks - 1:
             continue
-        what = ""
-        if progress.sends <= step:
+        if block.sends <= step:
             what = "nothing is being sent"
-        elif progress.receives <= step:
+        elif block.receives <= step:
             what = "no receive has started"
-        elif progress.waited > (step if which == "forward" else 2 * step):
+        elif block.waited > (step if which == "forward" else 2 * step):
             what = "the next block was already waited for"
         if what:
             function = _ring.FUNCTIONS[which]
@@ -270,28 +212,20 @@ def _overlap(run: Run, which: str, ranks: int) -> Finding | None:
 
 
 def _memory(case: Case, run: Run) -> Finding | None:
-    for which, steps in run.steps.items():
-        for step, alive in zip(steps, run.alive[which], strict=True):
-            if alive > 1:
-                return MISTAKES.hoards(which=which, step=step, got=alive)
-    limit = 3 * case.block_bytes + 2 * case.lse_bytes + case.mask_bytes  # even if copied
-    if run.kept > limit:
-        return MISTAKES.keeps_more(got=run.kept, right=limit)
+    for which, blocks in run.blocks.items():
+        for block in blocks:
+            if block.alive > 1:
+                return MISTAKES.hoards(which=which, step=block.step, got=block.alive)
+    if run.kept > case.kept_bytes:
+        return MISTAKES.keeps_more(got=run.kept, right=case.kept_bytes)
     return None
 
 
 def _refusals(trial: Trial) -> None:
-    right = n, length = trial.size, 4
+    n, length = trial.size, 4
+    calls = {}
     for shape in ((n + 1, length), (n, length + 2), (n * length,)):
         positions = torch.arange(torch.Size(shape).numel()).view(shape)
-        inputs = torch.ones(3, 1, length, 1, 2)
-        require_refusal(
-            trial,
-            lambda inputs=inputs, positions=positions: trial.check.function(
-                *inputs, positions, trial.group
-            ),
-            MISTAKES.not_refused(shape=shape, right=right),
-            what=f"positions of shape {shape}, not {right}",
-            names="positions",
-            seconds=SECONDS,
-        )
+        what = f"positions of shape {shape}, not {(n, length)}"
+        calls[what] = (*torch.ones(3, 1, length, 1, 2), positions, trial.group)
+    require_refusals(trial, calls, "positions", seconds=SECONDS)

@@ -1,7 +1,7 @@
 """Exercise `route`: slots are compared with a queue that is filled in a loop."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -9,20 +9,13 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained, same
+from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
-    softmax_over_tokens=(
-        "the softmax is over the tokens, so the probabilities of an expert add up to 1. Take it "
-        "over the experts, so that those of a token do"
-    ),
-    scores_for_gates=(
-        "the gates are scores. Use the probabilities, which are the softmax over all experts"
-    ),
     renormalized=(
         "the gates of each token add up to 1. Use the probabilities of the softmax over all "
         "experts, and do not divide them by their sum"
@@ -36,19 +29,6 @@ MISTAKES = Mistakes(
         "first and second choices have separate queues, so two tokens get the same slot of an "
         "expert. Continue the expert's queue with the second choices"
     ),
-    most_probable_first=(
-        "the most probable choices are first in the queue. First come the first choices, in the "
-        "order of the tokens"
-    ),
-    from_one="the slots are counted from 1: the first token of an expert gets slot 0",
-    never_dropped=(
-        "some slots are not below the capacity, {capacity}. A token that has such a place in the "
-        "queue is dropped, and its slot is −1"
-    ),
-    one_too_many=(
-        "some slots are {capacity}, which is the capacity. The last slot of an expert is {last}"
-    ),
-    not_refused="it accepts {what}: raise a ValueError that names the argument",
 )
 CASES = {  # tokens, experts, k, capacity, dtype of the scores
     "one expert for each token": (11, 4, 1, 2, torch.float64),
@@ -72,13 +52,11 @@ def route(check: Check) -> str:
             _case(trial, _scores(trial, tokens, n_experts, dtype), k, capacity)
         for _, shift in trial.cases({"scores above 1000": 1000.0, "scores below −1000": -1000.0}):
             _case(trial, _scores(trial, 8, 4, torch.float64) + shift, 2, 3)
-        for k, capacity, name in (
-            (4, 2, "k"),
-            (0, 2, "k"),
-            (2, 0, "capacity"),
-            (2, -1, "capacity"),
-        ):
-            _refuses(trial, k, capacity, name)
+        scores = torch.zeros(4, 3)
+        wrong_k = {f"k = {k} with 3 experts": (scores, k, 2) for k in (4, 0)}
+        require_refusals(trial, wrong_k, "k")
+        no_slots = {f"a capacity of {capacity}": (scores, 2, capacity) for capacity in (0, -1)}
+        require_refusals(trial, no_slots, "capacity")
     return (
         "experts, gates, and slots for 1 to all experts a token, with dropped choices and without; "
         "the gates' gradient reaches all scores of a token"
@@ -115,56 +93,28 @@ def _form(got: Any) -> Finding | None:
 
 def _chosen(got: tuple[Any, Any, Any], scores: Tensor, k: int) -> Finding | None:
     """Compare the experts and their gates."""
-    experts, gates, _ = got
-    probabilities = scores.softmax(-1)
-    right = probabilities.topk(k)
-    other = scores.softmax(0).topk(k)
-    tolerance = TOLERANCE[scores.dtype]
-    if isinstance(gates, Tensor) and len(scores) > 1 and same(gates, other.values, tolerance):
-        return MISTAKES.softmax_over_tokens()
-    wrong = {
-        "scores_for_gates": scores.gather(1, right.indices),
-        "renormalized": right.values / right.values.sum(-1, keepdim=True),
-    }
-    return equal(experts, right.indices, "experts_Tk") or explained(
-        gates, right.values, wrong, MISTAKES, "gates_Tk", tolerance
+    right = scores.softmax(-1).topk(k)
+    wrong = {"renormalized": right.values / right.values.sum(-1, keepdim=True)}
+    return equal(got[0], right.indices, "experts_Tk") or explained(
+        got[1], right.values, wrong, MISTAKES, "gates_Tk", TOLERANCE[scores.dtype]
     )
 
 
 def _slots(got: Any, scores: Tensor, k: int, capacity: int) -> Finding | None:
-    gates, experts = scores.softmax(-1).topk(k)
-    tokens, choices = range(len(scores)), range(k)
-    in_order = [(t, c) for c, t in product(choices, tokens)]
-    places = _places(experts, in_order)
-    right = _dropped(places, capacity)
-    if (found := equal(got, right, "slots_Tk")) is None:
-        return None
-    if same(got, places):
-        return MISTAKES.never_dropped(capacity=capacity)
-    if same(got, _dropped(places, capacity + 1)):
-        return MISTAKES.one_too_many(capacity=capacity, last=capacity - 1)
-    variants = _wrong_places(gates, experts, in_order)
-    wrong = [(key, _dropped(other, capacity)) for key, other in variants]
-    wrong += [
-        ("from_one", _dropped(places + 1, capacity)),
-        ("from_one", _dropped(places, capacity) + 1 - (places >= capacity).long()),
-    ]
-    return explained(got, right, wrong, MISTAKES, "slots_Tk") or found
-
-
-def _wrong_places(
-    gates: Tensor, experts: Tensor, in_order: list[tuple[int, int]]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield the places in other queues, by the mistake that makes them."""
-    yield "token_by_token", _places(experts, sorted(in_order))
-    columns = [_places(one, [(t, 0) for t in range(len(one))]) for one in experts.split(1, 1)]
-    yield "queue_for_each_choice", torch.cat(columns, 1)
-    by_gate = sorted(in_order, key=lambda place: -gates[place].item())
-    yield "most_probable_first", _places(experts, by_gate)
-    yield (
-        "most_probable_first",
-        _places(experts, sorted(in_order, key=lambda p: (p[1], -gates[p].item()))),
+    experts = scores.softmax(-1).topk(k).indices
+    tokens = range(len(experts))
+    by_choice, by_token = product(range(k), tokens), product(tokens, range(k))
+    columns = [_places(column, ((t, 0) for t in tokens)) for column in experts.split(1, 1)]
+    right, *wrong = (
+        places.where(places < capacity, -1)
+        for places in (
+            _places(experts, ((t, c) for c, t in by_choice)),
+            _places(experts, by_token),
+            torch.cat(columns, 1),
+        )
     )
+    variants = zip(("token_by_token", "queue_for_each_choice"), wrong, strict=True)
+    return explained(got, right, variants, MISTAKES, "slots_Tk")
 
 
 def _places(experts: Tensor, order: Iterable[tuple[int, int]]) -> Tensor:
@@ -177,10 +127,6 @@ def _places(experts: Tensor, order: Iterable[tuple[int, int]]) -> Tensor:
     return places
 
 
-def _dropped(places: Tensor, capacity: int) -> Tensor:
-    return places.where(places < capacity, -1)
-
-
 def _gradient(gates: Tensor, scores: Tensor, k: int) -> Finding | None:
     if not gates.requires_grad:
         return MISTAKES.no_gradient()
@@ -190,14 +136,3 @@ def _gradient(gates: Tensor, scores: Tensor, k: int) -> Finding | None:
     (other.softmax(-1).topk(k).values * weights).sum().backward()
     name = "the gradient of scores_TE"
     return equal(scores.grad, other.grad, name, TOLERANCE[scores.dtype])
-
-
-def _refuses(trial: Trial, k: int, capacity: int, name: str) -> None:
-    what = f"k = {k} with 3 experts" if name == "k" else f"a capacity of {capacity}"
-    require_refusal(
-        trial,
-        lambda: trial.check.function(torch.zeros(4, 3), k, capacity),
-        MISTAKES.not_refused(what=what),
-        what=what,
-        names=name,
-    )

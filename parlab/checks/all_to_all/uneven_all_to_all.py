@@ -1,16 +1,22 @@
 """Exercise `uneven_all_to_all`."""
 
-from collections.abc import Iterator
+import math
 from typing import Any
 
 import numpy as np
 
-from parlab.checks.all_to_all._rows import EXCHANGE, none_to_itself, random_rows, sent_at_once
+from parlab.checks.all_to_all._rows import (
+    EXCHANGE,
+    new_array,
+    none_to_itself,
+    random_rows,
+    sent_at_once,
+)
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained, has_type
+from parlab.checks.base.compare import equal, explained, has_type
 from parlab.checks.base.messages import no_pickles, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
@@ -19,23 +25,6 @@ MISTAKES = Mistakes(
     order_of_arrival=(
         "the rows are in the order of their arrival. Sort them by the rank that they came from"
     ),
-    own_counts=(
-        "the received counts are those that this rank sent. Return how many rows came from each "
-        "rank"
-    ),
-    padded=(
-        "rank {rank} sends {got} bytes of rows to rank {to}, but the rows for it have {right}. "
-        "Send them without padding"
-    ),
-    all_counts=(
-        "rank {rank} sends all of its {n} counts to rank {to}, which needs only the one for itself"
-    ),
-    empty_message=(
-        "rank {rank} sends an empty message to rank {to}. The counts already say that no rows will "
-        "come"
-    ),
-    shares_memory="{name} is an argument, or a view of one. Return new arrays",
-    not_refused="it accepts {what}. Raise a ValueError that names `counts`",
 )
 
 # Lowest and highest count, and the type and shape of a row.
@@ -64,10 +53,11 @@ def uneven_all_to_all(check: Check) -> str:
                 lambda: unchanged("`counts`", own_counts, counts[trial.rank]),
                 lambda: only_messages(trial),
                 lambda: no_pickles(trial),
-                lambda: rows_and_counts(got, arriving, own_counts, trial.rank),
-                lambda: new_arrays(got, x, own_counts),
+                lambda: rows_and_counts(got, arriving, trial.rank),
+                lambda: new_array(MISTAKES, got[0], x, "the array of received rows"),
+                lambda: new_array(MISTAKES, got[1], own_counts, "the array of received counts"),
                 lambda: none_to_itself(MISTAKES, trial),
-                lambda: count_and_rows_to_each(trial, counts, x.itemsize * size(shape)),
+                lambda: count_and_rows_to_each(trial, counts, x.itemsize * math.prod(shape)),
                 lambda: sent_at_once(MISTAKES, trial, 2 * (trial.size - 1)) if low > 0 else None,
             )
         refuses(trial)
@@ -76,10 +66,6 @@ def uneven_all_to_all(check: Check) -> str:
         "empty; one message of one count and at most one of rows to each other rank; wrong counts "
         "are refused"
     )
-
-
-def size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
 
 
 def random_counts(trial: Trial, low: int, high: int) -> np.ndarray:
@@ -95,59 +81,39 @@ def random_counts(trial: Trial, low: int, high: int) -> np.ndarray:
     return counts
 
 
-def rows_and_counts(
-    got: Any, arriving: list[np.ndarray], sent: np.ndarray, rank: int
-) -> Finding | None:
-    counts = np.array([len(part) for part in arriving])
+def rows_and_counts(got: Any, arriving: list[np.ndarray], rank: int) -> Finding | None:
     wrong = has_type(got, tuple, "a tuple: the rows, and their counts")
     if wrong is not None or len(got) != 2:
         return wrong or observed(
             f"it returns {len(got)} values, expected the rows and their counts"
         )
-    received, received_counts = got
-
-    def arrived() -> Iterator[tuple[str, np.ndarray]]:
-        for first in (0, 1):
-            order = [(rank - step - first) % len(arriving) for step in range(len(arriving))]
-            yield "order_of_arrival", np.concatenate([arriving[source] for source in order])
-
-    found = explained(received, np.concatenate(arriving), arrived(), MISTAKES, "the array of rows")
-    variants = {"own_counts": sent}
-    return found or explained(received_counts, counts, variants, MISTAKES, "the array of counts")
-
-
-def new_arrays(
-    got: tuple[np.ndarray, np.ndarray], x: np.ndarray, counts: np.ndarray
-) -> Finding | None:
-    for name, result, argument in zip(("rows", "counts"), got, (x, counts), strict=True):
-        if np.shares_memory(result, argument):
-            return MISTAKES.shares_memory(name=f"the array of received {name}")
-    return None
+    n, right = len(arriving), np.concatenate(arriving)
+    in_steps = (
+        ("order_of_arrival", np.concatenate([arriving[(rank - s) % n] for s in steps]))
+        for steps in (range(n), range(1, n + 1))
+    )
+    counts = np.array([len(part) for part in arriving])
+    return explained(got[0], right, in_steps, MISTAKES, "the array of rows") or equal(
+        got[1], counts, "the array of counts"
+    )
 
 
 def count_and_rows_to_each(trial: Trial, counts: np.ndarray, row: int) -> Finding | None:
     """Require a message of one count to each other rank, and one of rows if there are any."""
-    one, all_counts = counts.itemsize, counts[0].nbytes
     for rank in range(trial.size):
         sent = [(call.to, call.bytes_sent) for call in trial.sends(rank) if call.to is not None]
         if not sent and trial.size > 1:
             return COMMON.nothing_sent()
         for to in (other for other in range(trial.size) if other != rank):
-            rows = int(counts[rank, to]) * row
+            rows = int(counts[rank, to])
             got = sorted(size for dest, size in sent if dest == to)
-            right = sorted([one, *([rows] if rows else [])])
-            if got == right:
-                continue
-            if 0 in got:
-                return MISTAKES.empty_message(rank=rank, to=to)
-            if all_counts in got and one not in got:
-                return MISTAKES.all_counts(rank=rank, n=trial.size, to=to)
-            if len(got) == 2 and got[0] == one and got[1] > rows and got[1] != all_counts:
-                return MISTAKES.padded(rank=rank, got=got[1], to=to, right=rows)
-            return observed(
-                f"rank {rank} sends messages of {got} bytes to rank {to}, expected {right}: one "
-                f"int64 for the count, and {counts[rank, to]} rows of {row} bytes"
-            )
+            right = sorted([counts.itemsize, *([rows * row] if rows else [])])
+            if got != right:
+                return observed(
+                    f"rank {rank} sends messages of {got} bytes to rank {to}, expected {right}: "
+                    f"one int64, the count for this rank, and {rows} rows of {row} bytes, without "
+                    "padding, and without a message if there are none"
+                )
     return None
 
 
@@ -160,11 +126,5 @@ def refuses(trial: Trial) -> None:
         "one more number": np.array([2] * n + [0]),
         "one number less": np.array([2] * (n - 2) + [4] if n > 1 else [], dtype=np.int64),
     }
-    for what, counts in wrong.items():
-        require_refusal(
-            trial,
-            lambda: trial.check.function(x, counts, trial.comm),
-            MISTAKES.not_refused(what=f"`counts` with {what}"),
-            what=f"`counts` with {what}",
-            names="counts",
-        )
+    calls = {f"`counts` with {what}": (x, counts, trial.comm) for what, counts in wrong.items()}
+    require_refusals(trial, calls, "counts")

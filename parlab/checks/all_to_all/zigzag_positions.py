@@ -6,24 +6,14 @@ from torch import Tensor
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.mistakes import Finding, Mistakes
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 
 MISTAKES = Mistakes(
-    consecutive="each rank has consecutive tokens. It gets one early and one late chunk",
     not_turned_around=(
         "rank r has chunks r and N + r. The late chunks are in reverse order: rank 0 has the last "
         "one, 2N - 1"
     ),
-    chunk_backward=(
-        "the tokens of the late chunks are in reverse order. Only the chunks are, and the tokens "
-        "of each chunk stay in theirs"
-    ),
-    striped="rank r has each N-th token. The zigzag layout gives it two chunks of many tokens",
     late_first="the late chunk comes first. Rank r has chunk r, and then chunk 2N - 1 - r",
-    not_refused=(
-        "it accepts a sequence of {sequence} tokens on {ranks} ranks, which is not a multiple of "
-        "{chunks} chunks: raise a ValueError"
-    ),
 )
 SIZES = {
     f"{sequence} tokens on {ranks} rank{'s' * (ranks > 1)}": (sequence, ranks)
@@ -38,8 +28,10 @@ def zigzag_positions(check: Check) -> str:
     with check.trial() as trial:
         for _, (sequence, ranks) in trial.cases(SIZES, again=False):
             got = trial.run(sequence, ranks)
-            trial.require(lambda got=got, s=sequence, n=ranks: _layout(got, s, n))
-    _refusals(check)
+            trial.require(lambda: _layout(got, sequence, ranks))
+        trial.situation = ""
+        wrong = {f"a sequence of {s} tokens on {ranks} ranks": (s, ranks) for s, ranks in REFUSED}
+        require_refusals(trial, wrong, "sequence")
     return "each rank has an early chunk and the late one that belongs to it, on 1 to 8 ranks"
 
 
@@ -51,23 +43,7 @@ def _layout(got: Tensor, sequence: int, ranks: int) -> Finding | None:
         return torch.cat((first, second), 1)
 
     wrong = {
-        "consecutive": chunks.view(ranks, -1),
         "not_turned_around": joined(early, late),
-        "chunk_backward": joined(early, late.flip(0, 1)),
-        "striped": torch.arange(sequence).view(-1, ranks).T,
         "late_first": joined(late.flip(0), early),
     }
     return explained(got, joined(early, late.flip(0)), wrong, MISTAKES)
-
-
-def _refusals(check: Check) -> None:
-    for sequence, ranks in REFUSED:
-        with check.trial() as trial:
-            values = {"sequence": sequence, "ranks": ranks, "chunks": 2 * ranks}
-            require_refusal(
-                trial,
-                lambda sequence=sequence, ranks=ranks: check.function(sequence, ranks),
-                MISTAKES.not_refused(**values),
-                what=f"a sequence of {sequence} tokens on {ranks} ranks",
-                names="sequence",
-            )

@@ -4,6 +4,7 @@ A value is wrong unless it is within the tolerance. NaN never is, so it is alway
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,8 @@ def explained(
     mistakes: Mistakes,
     name: str = "the result",
     tolerance: float = 0.0,
+    *,
+    with_name: bool = False,
 ) -> Finding | None:
     """Compare `got` with `right`, and name the mistake that would compute `got`.
 
@@ -90,6 +93,7 @@ def explained(
         mistakes: the check's own, whose texts take no values.
         name: what the learner calls the compared value.
         tolerance: absolute and relative; 0 requires identical numbers.
+        with_name: whether the text of a mistake begins with `name`.
 
     Returns:
         None if `got` is right. Else the first mistake that computes `got`; if none does, the first
@@ -100,7 +104,8 @@ def explained(
         return difference
     for key, value in variants.items() if isinstance(variants, Mapping) else variants:
         if same(got, value, tolerance) and not same(value, right, tolerance):
-            return getattr(mistakes, key)()
+            found = getattr(mistakes, key)()
+            return replace(found, text=f"{name}: {found.text}") if with_name else found
     return difference
 
 

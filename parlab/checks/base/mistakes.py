@@ -91,6 +91,7 @@ COMMON = Mistakes(
     ),
     returns_none="it returns None: is a `return` missing?",
     returns_something="it returns {got}, but the exercise asks only for {instead}",
+    not_refused="it accepts {what}: raise a ValueError{naming}",
     wrong_type="{name} is {got}, expected {right}",
     wrong_shape="{name} has shape {got}, expected {right}",
     wrong_dtype="{name} has dtype {got}, expected {right}",

@@ -1,17 +1,17 @@
 """Calls that must raise a ValueError."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from parlab.checks.base.mistakes import Finding, observed
+from parlab.checks.base.mistakes import COMMON, Finding, observed
 from parlab.checks.base.trial import Explain, Trial
 
 
 def require_refusal(
     trial: Trial,
     attempt: Callable[[], Any],
-    accepted: Finding,
+    accepted: Finding | None = None,
     *,
     what: str = "",
     names: str = "",
@@ -23,7 +23,7 @@ def require_refusal(
     Collective over the lab.
 
     Args:
-        accepted: the finding if it raises nothing.
+        accepted: the finding if it raises nothing; by default, `not_refused` of `COMMON`.
         what: what must be refused, unless the trial's situation already names it.
         names: a word or a number that the error's text must have.
         seconds, explain: see `Trial.run_function`.
@@ -41,6 +41,9 @@ def require_refusal(
             return error
         return None
 
+    if accepted is None:
+        naming = f" that names `{names}`" if names else ""
+        accepted = COMMON.not_refused(what=what or "this", naming=naming)
     error = trial.run_function(attempted, seconds=seconds, explain=explain)
     prefix = f"for {what}, it" if what else "it"
 
@@ -59,6 +62,20 @@ def require_refusal(
 
     trial.require(refused)
     return str(error or "")
+
+
+def require_refusals(
+    trial: Trial, calls: Mapping[str, tuple], names: str, *, seconds: float | None = None
+) -> None:
+    """Require that the learner's function refuses these arguments, by what is wrong with them."""
+    for what, arguments in calls.items():
+        require_refusal(
+            trial,
+            lambda: trial.check.function(*arguments),
+            what=what,
+            names=names,
+            seconds=seconds,
+        )
 
 
 def _word(names: str) -> str:

@@ -3,13 +3,13 @@
 JAX is imported only on the rank that compiles, in the functions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 
 if TYPE_CHECKING:
@@ -20,25 +20,10 @@ Specs = Mapping[str, tuple[str | None, ...]]
 Parts = list[list[list[int]]]  # of each device, for each dimension: start and stop
 Placed = dict[str, Any]  # the parts of each array, by its name
 
-# The mistakes that both exercises have in common.
-COMMON_TEXTS = {
-    "other_mesh": (
-        "the sharding of `{name}` is for another mesh than the argument. Use "
-        "`NamedSharding(mesh, spec)`"
-    ),
-    "dims_swapped": (
-        '"dp" and "tp" are exchanged: the batch is split over "dp", and the weights are split over '
-        '"tp"'
-    ),
-    "whole": (
-        "each device holds all of `{name}`, and should hold one part of {parts}. The result is "
-        "right, and so may be the number of collectives, but memory is wasted"
-    ),
-    "batch_whole": (
-        "each device holds all samples of `{name}`, and not only those of its replica. Split the "
-        'batch over "dp"'
-    ),
-}
+WHOLE = (
+    "each device holds all of `{name}`, and should hold one part of it. The result is right, and "
+    "so may be the number of collectives, but memory is wasted"
+)
 
 
 @dataclass(frozen=True)
@@ -76,28 +61,19 @@ def mesh_of(trial: Trial, sizes: Mapping[str, int]) -> "Mesh | None":
 def require_shardings(trial: Trial, mesh: Any, got: Any, case: Case, mistakes: Mistakes) -> None:
     """Require shardings whose program has the right collectives, and the right parts."""
     trial.require(
-        lambda: _form(got, case, mesh, mistakes),
+        lambda: _form(got, case, mesh),
         lambda: _judged(got, case, mesh, mistakes),
     )
 
 
-def require_named_dimensions(
-    trial: Trial, function: Callable[..., Any], accepted: Callable[..., Finding], *rest: Any
-) -> None:
-    """Require that `function(mesh, *rest)` refuses a mesh that lacks a dimension, by its name."""
+def require_named_dimensions(trial: Trial, *rest: Any) -> None:
+    """Require that the function refuses a mesh that lacks a dimension, by its name."""
     for sizes, lacks in (({"dp": 2, "cp": 2}, "tp"), ({"tp": 4}, "dp")):
         what = f"a mesh with only {' and '.join(map(repr, sizes))}"
-        mesh = mesh_of(trial, sizes)
-        require_refusal(
-            trial,
-            lambda mesh=mesh: function(mesh, *rest),
-            accepted(name=lacks),
-            what=what,
-            names=lacks,
-        )
+        require_refusals(trial, {what: (mesh_of(trial, sizes), *rest)}, lacks)
 
 
-def _form(got: Any, case: Case, mesh: Any, mistakes: Mistakes) -> Finding | None:
+def _form(got: Any, case: Case, mesh: Any) -> Finding | None:
     from jax.sharding import NamedSharding
 
     if found := has_type(got, dict, "a dictionary of shardings"):
@@ -108,7 +84,7 @@ def _form(got: Any, case: Case, mesh: Any, mistakes: Mistakes) -> Finding | None
         if found := has_type(sharding, NamedSharding, "a NamedSharding", f"`{name}`"):
             return found
         if sharding.mesh != mesh:
-            return mistakes.other_mesh(name=name)
+            return observed(f"the sharding of `{name}` is for another mesh than the argument")
     return None
 
 
@@ -184,15 +160,11 @@ def _counted(operations: Mapping[str, int]) -> str:
 def _named(
     held: Placed, right: Placed, case: Case, mesh: Any, mistakes: Mistakes
 ) -> Finding | None:
-    other = {"dp": "tp", "tp": "dp", None: None}
-    swapped = {name: tuple(other[dim] for dim in spec) for name, spec in case.right.items()}
-    for key, specs in [*case.wrong.items(), ("dims_swapped", swapped)]:
+    for key, specs in case.wrong.items():
         if held == _placed(case, specs, mesh) != right:
             return getattr(mistakes, key)()
     whole = _placed(case, dict.fromkeys(case.right, ()), mesh)
     for name, parts in held.items():
         if parts == whole[name] != right[name]:
-            if name in "xy":
-                return mistakes.batch_whole(name=name)
-            return mistakes.whole(name=name, parts=case.mesh["tp"])
+            return mistakes.whole(name=name)
     return None

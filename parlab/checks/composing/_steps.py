@@ -1,20 +1,21 @@
 """What the checks of a training step share: groups of a mesh, a stage, and batches."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 from torch import Tensor, nn
 
 from parlab import training
 from parlab.checks.base.check import Check
 from parlab.checks.base.late_group import RecordingGroup
+from parlab.checks.base.subgroups import subgroups
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import Mesh, peers, places
+from parlab.costs.collectives import ring_bytes
 from parlab.models import GPT, GPTConfig
 from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 
@@ -87,36 +88,10 @@ def groups_over(mesh: Mesh) -> Groups:
 
 @contextmanager
 def groups_of(trial: Trial, mesh: Mesh) -> Iterator[dict[str, RecordingGroup]]:
-    """Provide this rank's groups on a trial. If the trial revokes its own, it revokes them too."""
-    if not trial.takes_part:
-        yield {}
-        return
-    own, plain, revoke = group_ranks(trial.rank, mesh), MPI.Intracomm(trial.comm), trial.comm.Revoke
-    comms = {}
-    for name in (*mesh, "embedding"):
-        color = min(own[name]) if name in own else MPI.UNDEFINED
-        made = plain.Split(color, trial.rank)
-        if made != MPI.COMM_NULL:
-            comms[name] = made
-
-    def revoke_all() -> None:
-        for comm in comms.values():
-            comm.Revoke()
-        revoke()
-
-    trial.comm.Revoke = revoke_all
-    with ExitStack() as stack:
-        groups = {"all": trial.group}
-        for name, comm in comms.items():
-            lab_ranks = [trial.ranks[rank] for rank in own[name]]
-            groups[name] = RecordingGroup(comm, lab_ranks, trial.ledger)
-            stack.callback(groups[name].close)
-        try:
-            yield groups
-        finally:
-            del trial.comm.Revoke
-    for comm in comms.values():
-        comm.Free()
+    """Provide this rank's groups on a trial, by their names."""
+    own = group_ranks(trial.rank, mesh) if trial.takes_part else {}
+    with subgroups(trial, {name: own.get(name, []) for name in (*mesh, "embedding")}) as groups:
+        yield {"all": trial.group} | groups if trial.takes_part else {}
 
 
 def config_for(mesh: Mesh) -> GPTConfig:
@@ -147,6 +122,12 @@ def copies_for(mesh: Mesh) -> dict[str, int]:
     """Return how many ranks have the same shard of a gradient, by the kind of its parameter."""
     tp, ends = mesh["tp"], 2 if mesh["pp"] > 1 else 1
     return {"norm": tp, "column": 1, "embedding": tp * ends}
+
+
+def ring_bytes_in(group: RecordingGroup) -> float:
+    """Return how many bytes this rank has sent in a group since its events were taken."""
+    started = [event for event in group.events if event.kind == "start"]
+    return sum(ring_bytes(event.op, event.bytes, group.size()) for event in started)
 
 
 def flat(named: Mapping[str, Tensor]) -> Tensor:

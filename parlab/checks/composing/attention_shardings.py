@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.composing import _shardings
 from parlab.checks.composing._shardings import Case, Specs
 
@@ -12,19 +12,11 @@ MISTAKES = Mistakes(
     head_size_split=(
         "the head size is split, so the scores are sums over several devices. Split the heads"
     ),
-    inputs_split=(
-        "wq, wk, and wv are split along their inputs, so q, k, and v are sums over several "
-        "devices. Split the heads"
-    ),
     outputs_split=(
         "wo is split along its outputs, so it needs the results of all heads. Split its first "
         "dimension, the heads"
     ),
-    dimension_accepted="it accepts a mesh without {name!r}: raise a ValueError that names it",
-    heads_accepted=(
-        "it accepts {heads} heads on a mesh with tp = {tp}: raise a ValueError that names `heads`"
-    ),
-    **_shardings.COMMON_TEXTS,
+    whole=_shardings.WHOLE,
 )
 HIDDEN, HEAD_SIZE = 8, 4
 # The mesh, the number of heads, and the number of heads of keys and values.
@@ -48,13 +40,9 @@ def specs(tp: int, kv_heads: int) -> dict[str, tuple[str | None, ...]]:
 
 def wrong_specs(right: Specs) -> Mapping[str, Specs]:
     """Return what mistakes make of them."""
-
-    def of_all(spec: tuple[str | None, ...]) -> Specs:
-        return {**right, **dict.fromkeys(("wq", "wk", "wv"), spec)}
-
+    by_size = dict.fromkeys(("wq", "wk", "wv"), (None, None, "tp"))
     return {
-        "head_size_split": {**of_all((None, None, "tp")), "wo": (None, "tp")},
-        "inputs_split": of_all(("tp",)),
+        "head_size_split": {**right, **by_size, "wo": (None, "tp")},
         "outputs_split": {**right, "wo": (None, None, "tp")},
     }
 
@@ -75,15 +63,8 @@ def attention_shardings(check: Check) -> str:
             _shardings.require_shardings(trial, mesh, got, case, MISTAKES)
         for sizes, heads, kv_heads in REFUSED:
             trial.situation = f"mesh {sizes}, kv_heads={kv_heads}"
-            what, mesh = f"heads={heads}", _shardings.mesh_of(trial, sizes)
-            require_refusal(
-                trial,
-                lambda: check.function(mesh, heads, kv_heads),
-                MISTAKES.heads_accepted(heads=heads, tp=sizes["tp"]),
-                what=what,
-                names="heads",
-            )
+            call = {f"heads={heads}": (_shardings.mesh_of(trial, sizes), heads, kv_heads)}
+            require_refusals(trial, call, "heads")
         trial.situation = "heads=8, kv_heads=4"
-        accepted = MISTAKES.dimension_accepted
-        _shardings.require_named_dimensions(trial, check.function, accepted, 8, 4)
+        _shardings.require_named_dimensions(trial, 8, 4)
     return f"one all-reduce, and the right parts on each device, in {len(CASES)} cases"

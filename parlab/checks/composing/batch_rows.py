@@ -8,49 +8,25 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.compare import explained, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
-from parlab.checks.composing._meshes import (
-    MESHES,
-    Mesh,
-    mesh_unchanged,
-    places,
-)
+from parlab.checks.composing._meshes import MESHES, Mesh, of_all_ranks, places
 
 MISTAKES = Mistakes(
-    wrong_replica=(
-        "rank {rank} reads the rows of replica {got}, expected {right}, which is its coordinate "
-        '"dp" in the mesh'
-    ),
+    wrong_replica='these are the rows of another replica than the coordinate "dp" of the rank',
     split_over_all_ranks=(
-        "the batch is divided among all {ranks} ranks. Divide it among the {dp} replicas: all "
-        "ranks of a replica read the same rows"
-    ),
-    step_forgotten="in step {step}, it returns the rows of step 0",
-    short_steps=(
-        "step {step} begins after {step} · B/dp rows. Each step uses B rows, those of all replicas"
+        "the batch is divided among all ranks. Divide it among the replicas: all ranks of a "
+        "replica read the same rows"
     ),
     not_consecutive=(
         "the replicas take turns in the global batch. Each of them reads one part of consecutive "
         "rows"
     ),
-    by_columns=(
-        "the rows go through the micro-batches column by column. The first micro-batch has the "
-        "first rows of the replica's part"
-    ),
-    not_refused="it accepts {what}: raise a ValueError that names `{name}`",
 )
 MESH = {"tp": 2, "dp": 2, "pp": 2}
-REFUSED = (  # the rank in this mesh, global batch, micro-batch, and what the error names
-    (8, 16, 2, "rank"),
-    (-1, 16, 2, "rank"),
-    (0, 15, 1, "global_batch"),
-    (0, 18, 2, "global_batch"),
-    (5, 12, 4, "global_batch"),
-    (7, 4, 4, "global_batch"),
-)
+REFUSED = ((0, 15, 1), (0, 18, 2), (5, 12, 4), (7, 4, 4))  # rank, global batch, micro-batch
 
 
 @check_of(MISTAKES, ranks=1)
@@ -64,18 +40,14 @@ def batch_rows(check: Check) -> str:
             sizes += [(1, 1, 3), (1, 3, 1), (1, 1, 1), (10**9 + 1, 2, 3)]  # row 6e9 needs int64
             for step, micro_batch, count in sizes:
                 _compare(trial, step, mesh, micro_batch, count)
-    for rank, global_batch, micro_batch, name in REFUSED:
-        with check.trial() as trial:
-            what = f"rank {rank}" if name == "rank" else f"global_batch {global_batch}"
-            trial.situation = f"mesh {MESH}, micro_batch {micro_batch}"
-            sizes = (1, rank, dict(MESH), global_batch, micro_batch)
-            require_refusal(
-                trial,
-                lambda sizes=sizes: check.function(*sizes),
-                MISTAKES.not_refused(what=what, name=name),
-                what=what,
-                names=name,
-            )
+        trial.situation = f"in the mesh {MESH}"
+        ranks = {f"rank {rank}": (1, rank, dict(MESH), 16, 2) for rank in (8, -1)}
+        require_refusals(trial, ranks, "rank")
+        sizes = {
+            f"global_batch {whole} and micro_batch {micro}": (1, rank, dict(MESH), whole, micro)
+            for rank, whole, micro in REFUSED
+        }
+        require_refusals(trial, sizes, "global_batch")
     return (
         "consecutive rows for each replica, and the same ones for all its ranks, with data "
         "parallelism at any place in the mesh"
@@ -87,21 +59,12 @@ def _compare(trial: Trial, step: int, mesh: Mesh, micro_batch: int, count: int) 
     trial.situation = (
         f"mesh {mesh}, step {step}, global_batch {global_batch}, micro_batch {micro_batch}"
     )
-    meshes = [dict(mesh) for _ in range(math.prod(mesh.values()))]
-
-    def of_all_ranks() -> list[Any]:
-        function = trial.check.function
-        return [function(step, r, of, global_batch, micro_batch) for r, of in enumerate(meshes)]
-
-    got = trial.run_function(of_all_ranks) or []
+    function = trial.check.function
+    got = of_all_ranks(trial, mesh, lambda r, of: function(step, r, of, global_batch, micro_batch))
     rows = torch.arange(global_batch).view(mesh["dp"], count, micro_batch) + step * global_batch
     trial.require(
-        *(lambda of=of: mesh_unchanged(of, mesh) for of in meshes),
         *(lambda one=one: _form(one) for one in got),
-        *(
-            lambda rank=rank, one=one: _rows(one, rank, mesh, step, rows)
-            for rank, one in enumerate(got)
-        ),
+        *(lambda rank=rank, one=one: _rows(one, rank, mesh, rows) for rank, one in enumerate(got)),
     )
 
 
@@ -113,34 +76,19 @@ def _form(got: Any) -> Finding | None:
     return None
 
 
-def _rows(got: Tensor, rank: int, mesh: Mesh, step: int, rows: Tensor) -> Finding | None:
+def _rows(got: Tensor, rank: int, mesh: Mesh, rows: Tensor) -> Finding | None:
     """Compare the rows of a rank. `rows` has those of all replicas."""
-    replica = places(mesh)[rank]["dp"]
-    difference = equal(got, rows[replica], f"rank {rank}'s result")
-    if difference is None or got.dtype != torch.int64:
-        return difference
-    for wrong, finding in _variants(rank, replica, mesh, step, rows):
-        if same(got, wrong) and not same(wrong, rows[replica]):
-            return finding
-    return difference
+    right, name = rows[places(mesh)[rank]["dp"]], f"rank {rank}'s result"
+    return explained(got, right, _wrong(rank, mesh, rows), MISTAKES, name, with_name=True)
 
 
-def _variants(
-    rank: int, replica: int, mesh: Mesh, step: int, rows: Tensor
-) -> Iterator[tuple[Tensor, Finding]]:
+def _wrong(rank: int, mesh: Mesh, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the rows that mistakes would give."""
-    dp, count, micro_batch = rows.shape
-    for other in range(dp):
-        text = {"rank": rank, "got": other, "right": replica}
-        yield rows[other], MISTAKES.wrong_replica(**text)
-    yield rows[replica] - step * rows.numel(), MISTAKES.step_forgotten(step=step)
-    short = rows[replica] - step * (rows.numel() - count * micro_batch)
-    yield short, MISTAKES.short_steps(step=step)
-    yield rows.view(-1, dp, micro_batch)[:, replica], MISTAKES.not_consecutive()
-    yield rows.view(-1, dp)[:, replica].view(-1, micro_batch), MISTAKES.not_consecutive()
-    yield rows[replica].reshape(micro_batch, count).T, MISTAKES.by_columns()
-    ranks = math.prod(mesh.values())
+    dp, _, micro_batch = rows.shape
+    replica, ranks = places(mesh)[rank]["dp"], math.prod(mesh.values())
+    for other in rows:
+        yield "wrong_replica", other
+    yield "not_consecutive", rows.view(-1, dp, micro_batch)[:, replica]
+    yield "not_consecutive", rows.view(-1, dp)[:, replica].view(-1, micro_batch)
     if rows.numel() % (ranks * micro_batch) == 0:
-        parts = rows.view(ranks, -1, micro_batch)
-        text = {"ranks": ranks, "dp": dp}
-        yield parts[rank], MISTAKES.split_over_all_ranks(**text)
+        yield "split_over_all_ranks", rows.view(ranks, -1, micro_batch)[rank]

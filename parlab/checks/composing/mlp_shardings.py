@@ -14,16 +14,7 @@ MISTAKES = Mistakes(
         "both weights are split along their outputs. Then w2 needs all numbers of the first layer, "
         "and not only those that a device has. Split w2 along its inputs"
     ),
-    bias_split=(
-        "b2 is split, but each device has sums for all H outputs. So it needs all of b2, which is "
-        "added after the all-reduce"
-    ),
-    bias_whole=(
-        "each device holds all of `b1`, but adds only the part that belongs to its columns of w1. "
-        "Split b1 like them"
-    ),
-    dimension_accepted="it accepts a mesh without {name!r}: raise a ValueError that names it",
-    **_shardings.COMMON_TEXTS,
+    whole=_shardings.WHOLE,
 )
 RIGHT = {
     "x": ("dp",),
@@ -36,8 +27,6 @@ RIGHT = {
 WRONG = {
     "rows_first": RIGHT | {"w1": ("tp",), "b1": (), "w2": (None, "tp")},
     "both_by_columns": RIGHT | {"w2": (None, "tp")},
-    "bias_split": RIGHT | {"b2": ("tp",)},
-    "bias_whole": RIGHT | {"b1": ()},
 }
 SHAPES = {"x": (8, 4, 8), "w1": (8, 16), "b1": (16,), "w2": (16, 8), "b2": (8,)}
 MESHES = (
@@ -60,6 +49,5 @@ def mlp_shardings(check: Check) -> str:
             got = trial.run(mesh)
             case = Case(sizes, "mlp", SHAPES, RIGHT, WRONG)
             _shardings.require_shardings(trial, mesh, got, case, MISTAKES)
-        accepted = MISTAKES.dimension_accepted
-        _shardings.require_named_dimensions(trial, check.function, accepted)
+        _shardings.require_named_dimensions(trial)
     return f"one all-reduce, and the right parts on each device, on {len(MESHES)} meshes"

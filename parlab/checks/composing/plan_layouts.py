@@ -13,33 +13,14 @@ from parlab.costs.layouts import possible
 from parlab.layouts import Cluster, Layout, Link, Model
 
 MISTAKES = Mistakes(
-    wrong_devices="{layout} has {got} devices, and the cluster has {right}: use all of them",
-    heads_undivided="{layout} is impossible: tp = {tp} does not divide {heads} heads",
-    layers_undivided="{layout} is impossible: pp = {pp} does not divide {layers} layers",
-    batch_undivided=(
-        "{layout} is impossible: dp · micro_batch = {rows} does not divide a batch of {batch}"
+    impossible=(
+        "{layout} is impossible: dp · tp · pp must be {devices} devices, tp must divide {heads} "
+        "heads, pp must divide {layers} layers, and dp · micro_batch must divide a batch of {batch}"
     ),
     too_large="{layout} does not fit: it needs {need} bytes, and a device has {memory}",
-    exact_fit_missing=(
-        "{layout} is missing. It needs {need} bytes, and a device has exactly as many, so it fits"
-    ),
-    one_micro_batch="all layouts have a micro-batch of 1. Others are possible, such as {layout}",
-    in_one_node=(
-        "layouts with tensor parallelism over several nodes are missing, such as {layout}. They "
-        "are possible; their time decides where they come"
-    ),
-    only_the_fastest="this returns one layout, and {right} fit. Return them all, fastest first",
-    slowest_first="the slowest layout comes first. Sort by increasing seconds",
-    by_memory="the layouts are sorted by their memory. Sort them by their seconds",
-    twice="{layout} is there {count} times",
-    refusal_missing=(
-        "no layout fits into {memory} bytes, since the smallest need is {right}, but it raises "
-        "nothing. Raise a ValueError"
-    ),
-    impossible_accepted="no layout divides the model, but it raises nothing. Raise a ValueError",
-    smallest_not_named=(
-        "no layout fits into {memory} bytes, and the ValueError does not state the smallest need, "
-        "{right} bytes: {text}"
+    not_sorted=(
+        "layout {place} is {got}, which takes {got_seconds:g} s, expected {right}, which takes "
+        "{seconds:g} s. Sort by increasing seconds"
     ),
 )
 LINK = Link.of(1e-6, 1e9)
@@ -68,7 +49,7 @@ def plan_layouts(check: Check) -> str:
             require_refusal(
                 trial,
                 lambda: check.function(model, cluster, made_up.memory, made_up.seconds),
-                MISTAKES.impossible_accepted(),
+                what="a model that no layout divides",
             )
             trial.require(made_up.none_odd)
     return "all possible layouts that fit, fastest first, and the smallest need if none fits"
@@ -131,27 +112,26 @@ def _require_plans(trial: Trial, *sizes: int) -> None:
         got = trial.run(model, limited, *functions)
         trial.require(
             lambda: _a_list(got),
-            lambda: _possible(got, model, limited),
+            lambda: _possible(got, need, model, cluster),
             predictions.none_odd,
-            lambda: _fits(got, right, need, limited),
-            lambda: _order(got, right, need, time),
+            lambda: _fits(got, right, need, memory),
+            lambda: _order(got, right, time),
         )
     smallest = need[by_need[0]]
     for memory in (smallest - 1, 0):
         limited = replace(cluster, memory=memory)
-        values = {"memory": memory, "right": smallest}
         text = require_refusal(
             trial,
             lambda: trial.check.function(model, limited, *functions),
-            MISTAKES.refusal_missing(**values),
+            what=f"a memory of {memory} bytes, although the smallest need is {smallest}",
         )
-        trial.require(
-            lambda: (
-                None
-                if smallest in numbers_in(text)
-                else MISTAKES.smallest_not_named(**values, text=repr(text))
-            )
-        )
+        trial.require(lambda: _named(smallest, text))
+
+
+def _named(smallest: int, text: str) -> Finding | None:
+    if smallest in numbers_in(text):
+        return None
+    return observed(f"the ValueError does not state the smallest need, {smallest} bytes: {text!r}")
 
 
 def _a_list(got: Any) -> Finding | None:
@@ -161,54 +141,36 @@ def _a_list(got: Any) -> Finding | None:
     return None if odd is None else observed(f"the list contains {odd!r}, expected a Layout")
 
 
-def _possible(got: list[Layout], model: Model, cluster: Cluster) -> Finding | None:
+def _possible(
+    got: list[Layout], need: dict[Layout, int], model: Model, cluster: Cluster
+) -> Finding | None:
     for layout in got:
-        values = {"layout": f"({layout})"}
-        if layout.devices != cluster.devices:
-            return MISTAKES.wrong_devices(got=layout.devices, right=cluster.devices, **values)
-        if model.heads % layout.tp:
-            return MISTAKES.heads_undivided(tp=layout.tp, heads=model.heads, **values)
-        if model.layers % layout.pp:
-            return MISTAKES.layers_undivided(pp=layout.pp, layers=model.layers, **values)
-        rows = layout.dp * layout.micro_batch
-        if layout.micro_batch < 1 or model.batch % rows:
-            return MISTAKES.batch_undivided(rows=rows, batch=model.batch, **values)
-    layout, count = Counter(got).most_common(1)[0] if got else (None, 1)
-    return MISTAKES.twice(layout=f"({layout})", count=count) if count > 1 else None
+        if layout not in need:
+            sizes = {"heads": model.heads, "layers": model.layers, "batch": model.batch}
+            return MISTAKES.impossible(layout=f"({layout})", devices=cluster.devices, **sizes)
+    twice = next((layout for layout, count in Counter(got).items() if count > 1), None)
+    return observed(f"({twice}) is in the list more than once") if twice else None
 
 
 def _fits(
-    got: list[Layout], right: list[Layout], need: dict[Layout, float], cluster: Cluster
+    got: list[Layout], right: list[Layout], need: dict[Layout, int], memory: float
 ) -> Finding | None:
-    large = next((layout for layout in got if layout not in right), None)
-    if large:
-        return MISTAKES.too_large(
-            layout=f"({large})", need=need[large], memory=f"{cluster.memory:.0f}"
-        )
-    missing = [layout for layout in right if layout not in got]
-    if not missing:
-        return None
-    values = {"layout": f"({missing[0]})"}
-    if len(missing) == 1 and need[missing[0]] == cluster.memory:
-        return MISTAKES.exact_fit_missing(need=need[missing[0]], **values)
-    if got == right[:1]:
-        return MISTAKES.only_the_fastest(right=len(right))
-    if all((layout.micro_batch > 1) == (layout in missing) for layout in right):
-        return MISTAKES.one_micro_batch(**values)
-    if all((layout.tp > cluster.devices_per_node) == (layout in missing) for layout in right):
-        return MISTAKES.in_one_node(**values)
-    return observed(f"({missing[0]}) is missing: it is possible and fits")
+    for layout in got:
+        if layout not in right:
+            needs = {"need": need[layout], "memory": f"{memory:.0f}"}
+            return MISTAKES.too_large(layout=f"({layout})", **needs)
+    for layout in right:
+        if layout not in got:
+            return observed(
+                f"({layout}) is missing. It is possible, and fits: it needs {need[layout]} bytes, "
+                f"and a device has {memory:.0f}"
+            )
+    return None
 
 
-def _order(
-    got: list[Layout], right: list[Layout], need: dict[Layout, float], time: dict[Layout, float]
-) -> Finding | None:
-    times, sorted_times = ([time[one] for one in layouts] for layouts in (got, right))
-    if times == sorted_times:
-        return None
-    if times == sorted_times[::-1]:
-        return MISTAKES.slowest_first()
-    if list(got) == sorted(right, key=need.__getitem__):
-        return MISTAKES.by_memory()
-    place = next(i for i, one in enumerate(times) if one != sorted_times[i])
-    return observed(f"layout {place} is ({got[place]}), expected ({right[place]})")
+def _order(got: list[Layout], right: list[Layout], time: dict[Layout, int]) -> Finding | None:
+    for place, (one, other) in enumerate(zip(got, right, strict=True)):
+        if time[one] != time[other]:
+            values = {"got_seconds": time[one] / 1000, "seconds": time[other] / 1000}
+            return MISTAKES.not_sorted(place=place, got=f"({one})", right=f"({other})", **values)
+    return None

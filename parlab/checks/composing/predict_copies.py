@@ -4,19 +4,11 @@ from collections.abc import Iterator, Mapping
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
-from parlab.checks.base.predictions import Wrong, first_wrong, form, misconception
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
-    replicas_left_out=(
-        "{name}: this counts one replica. All data-parallel replicas have the same averaged "
-        "gradient"
-    ),
-    shards_left_out=(
-        "{name}: this counts one rank of each tensor-parallel group, but all of them have the "
-        "whole gradient"
-    ),
     split_counted=(
         "{name}: this counts all ranks of a tensor-parallel group, but each of them has another "
         "part"
@@ -58,12 +50,8 @@ def _compare(trial: Trial, mesh: dict[str, int]) -> None:
     trial.situation = f"the mesh is {mesh}"
     right, before = _counted(mesh), dict(mesh)
     predicted = trial.run(mesh)
-    trial.require(
-        lambda: mesh_unchanged(mesh, before),
-        lambda: form(predicted, right),
-        lambda: misconception(predicted, right, _wrong(**mesh)),
-        lambda: first_wrong(predicted, right, "the number of copies"),
-    )
+    trial.require(lambda: mesh_unchanged(mesh, before))
+    require_numbers(trial, predicted, right, _wrong(**mesh), "the number of copies")
 
 
 def _counted(mesh: Mapping[str, int]) -> dict[str, int]:
@@ -83,23 +71,13 @@ def _counted(mesh: Mapping[str, int]) -> dict[str, int]:
 
 def _wrong(dp: int, pp: int, tp: int) -> Iterator[Wrong]:
     """List what each mistake predicts."""
-    a_layer = "a layer is on one stage"
-    yield "norm", tp, MISTAKES.replicas_left_out(name="norm")
-    yield "norm", dp, MISTAKES.shards_left_out(name="norm")
-    yield "norm", dp * tp * pp, MISTAKES.every_stage(name="norm", where=a_layer)
-    yield "column", 1, MISTAKES.replicas_left_out(name="column")
+    yield "norm", dp * tp * pp, MISTAKES.every_stage(name="norm", where="a layer is on one stage")
     yield "column", dp * tp, MISTAKES.split_counted(name="column")
-    yield "column", dp * pp, MISTAKES.every_stage(name="column", where=a_layer)
-    if pp > 1:
-        yield "embedding", dp * tp, MISTAKES.one_stage_only()
     if pp > 2:
         where = "the embedding is only on the first and the last"
         yield "embedding", dp * tp * pp, MISTAKES.every_stage(name="embedding", where=where)
-    if pp == 1:
-        yield "embedding", 2 * dp * tp, MISTAKES.one_stage_twice()
-    yield "embedding", tp * min(pp, 2), MISTAKES.replicas_left_out(name="embedding")
-    yield "embedding", dp * min(pp, 2), MISTAKES.shards_left_out(name="embedding")
+    two_stages = MISTAKES.one_stage_only() if pp > 1 else MISTAKES.one_stage_twice()
+    yield "embedding", dp * tp * (1 if pp > 1 else 2), two_stages
     yield "norm_shard", dp * tp, MISTAKES.not_sharded(name="norm_shard")
-    yield "norm_shard", 1, MISTAKES.shards_left_out(name="norm_shard")
     yield "column_shard", dp, MISTAKES.not_sharded(name="column_shard")
     yield "column_shard", tp, MISTAKES.split_counted(name="column_shard")

@@ -13,39 +13,18 @@ from parlab.layouts import Layout, Model
 STATES = ("weights", "gradients", "optimizer")
 MISTAKES = Mistakes(
     embedding_forgotten="{name}: the embedding is missing. The first stage has it, too",
-    embedding_split=(
-        "{name}: the embedding is divided by tp. Every tensor-parallel rank has all of it, so "
-        "divide only the parameters of the layers"
-    ),
-    all_layers="{name}: these are the layers of all stages. A rank has those of its own stage",
-    tp_forgotten=(
-        "{name}: these are the complete layers. Each tensor-parallel rank has its share of them"
-    ),
     gradients_sharded=(
         "gradients: these are divided by dp. ZeRO-1 shards only the optimizer's states: every "
         "replica has all gradients of its stage"
     ),
     optimizer_not_sharded="optimizer: ZeRO-1 shards these bytes over the dp replicas",
-    optimizer_over_devices=(
-        "optimizer: this is divided by all devices. Those of other stages and tensor-parallel "
-        "ranks have other parameters, so divide a rank's parameters by dp"
+    in_flight=(
+        "activations: this counts {count}. Under 1F1B, the first stage has p micro-batches in "
+        "flight, or all m of a step if these are fewer"
     ),
-    all_in_flight=(
-        "activations: this counts all micro-batches of a step. Under 1F1B, the first stage has at "
-        "most p in flight"
-    ),
-    too_many_in_flight=(
-        "activations: this counts p micro-batches in flight, but there are only m, fewer than p"
-    ),
-    one_in_flight=(
-        "activations: this counts one micro-batch. The first stage starts others before the "
-        "first one comes back"
-    ),
-    nothing_split="activations: this has 34 bytes for a number. 24 of them are split over tp ranks",
     all_split=(
         "activations: this divides all 34 bytes by tp. Every tensor-parallel rank keeps 10 of them"
     ),
-    one_sequence="activations: this counts one sequence of a micro-batch. It has b of them",
 )
 MODELS = {  # sizes, and the layouts (dp, tp, pp, micro-batch)
     "for a model with 12 layers": (
@@ -116,26 +95,15 @@ def _wrong(model: Model, layout: Layout) -> Iterator[Wrong]:
     """Yield what misconceptions predict."""
     right = memory(model, layout)
     dp, tp, pp = layout.dp, layout.tp, layout.pp
-    m = layout.micro_batches(model)
-    layers, embedding = model.layers * model.layer_parameters, model.embedding_parameters
-    parameters = layers / (tp * pp) + embedding
+    layers = model.layers * model.layer_parameters / (tp * pp)
     for name in STATES:
-        each = right[name] / parameters
-        yield name, each * layers / (tp * pp), MISTAKES.embedding_forgotten(name=name)
-        yield name, each * (layers / pp + embedding) / tp, MISTAKES.embedding_split(name=name)
-        yield name, each * (layers / tp + embedding), MISTAKES.all_layers(name=name)
-        yield name, each * (layers / pp + embedding), MISTAKES.tp_forgotten(name=name)
+        without = right[name] * layers / (layers + model.embedding_parameters)
+        yield name, without, MISTAKES.embedding_forgotten(name=name)
     yield "gradients", right["gradients"] / dp, MISTAKES.gradients_sharded()
     yield "optimizer", right["optimizer"] * dp, MISTAKES.optimizer_not_sharded()
-    yield "optimizer", right["optimizer"] / (tp * pp), MISTAKES.optimizer_over_devices()
-    kept, flying, share = right["activations"], min(m, pp), 10 + 24 / tp
-    for factor, finding in (
-        (m / flying, MISTAKES.all_in_flight()),
-        (pp / flying, MISTAKES.too_many_in_flight()),
-        (1 / flying, MISTAKES.one_in_flight()),
-        (34 / share, MISTAKES.nothing_split()),
-        (34 / tp / share, MISTAKES.all_split()),
-        (1 / layout.micro_batch, MISTAKES.one_sequence()),
-        (pp, MISTAKES.all_layers(name="activations")),
-    ):
-        yield "activations", kept * factor, finding
+    m = layout.micro_batches(model)
+    one, share = right["activations"] / min(m, pp), 10 + 24 / tp
+    yield "activations", m * one, MISTAKES.in_flight(count="all micro-batches of a step")
+    yield "activations", pp * one, MISTAKES.in_flight(count="p micro-batches")
+    yield "activations", one, MISTAKES.in_flight(count="one micro-batch")
+    yield "activations", right["activations"] * 34 / tp / share, MISTAKES.all_split()

@@ -2,56 +2,36 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import permutations, product
+from itertools import product
 from typing import Any, NamedTuple
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
 from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
-    of_rank=(
-        "{one}, and {other} on rank {rank}: all ranks must draw the same initial weights. Use only "
-        "`seed` and `layer`"
-    ),
-    of_mesh="`weights` is another number in another mesh. Use only `seed` and `layer`",
-    of_stage=(
-        '{one}, and {other} on rank {rank}, which differs only in "pp": a layer must draw the same '
-        "numbers on every stage"
-    ),
-    of_group=(
-        '{one}, and {other} on rank {rank}, which differs only in "tp" or "pp": the dropout of the '
-        'same activations must be the same. Use only the seed, the layer, and the coordinate "dp"'
+    of_place=(
+        "{one}, and {other} on rank {rank}, but both must draw the same numbers. A seed may depend "
+        'on `seed` and `layer`, `replicated` also on "dp", and `sharded` on "dp" and "tp"'
     ),
     of_process=(
         "the same arguments give other seeds in another process (on rank {rank} of the lab). Use "
         "only the arguments, and not the lab's `rank` or the `hash` of a text"
     ),
-    shards_alike="{one}, and also {other}: each rank must drop other numbers of its own part",
-    replicas_alike="{one}, and also {other}: replicas have other rows, and need other masks",
-    layers_alike="{one}, and also {other}: each layer must draw other numbers",
-    seed_unused="{one}, and also {other}: another seed must lead to other numbers",
-    purposes_alike=(
-        "{one}, and also {other}: different purposes need different seeds. Let the purpose be a "
-        "part of the number"
-    ),
-    sums_collide=(
-        "{one}, and also {other}: different arguments lead to the same number. A sum of them loses "
-        "which is which, also if it is hashed. Hash the separate numbers, or count all combinations"
-    ),
-    no_separator=(
-        "{one}, and also {other}: their digits, one after the other, are the same. Put a separator "
-        "between the numbers before you hash them, such as a space"
+    alike=(
+        "{one}, and also {other}: these are for other numbers, since their {what} differ. Hash "
+        "the purpose and all numbers, with a separator between them: a sum loses which is which"
     ),
     low_bits=(
         "{one}, and {other}: these are equal in the lowest 32 bits, and a CPU uses no others"
     ),
-    not_refused="it accepts rank {rank} in the mesh {mesh}: raise a ValueError that names `rank`",
 )
+OF_MESH = observed("`weights` is another number in another mesh. Use only `seed` and `layer`")
+REPEATED = observed("a second call with the same arguments returns other seeds: use only them")
 PURPOSES = ("weights", "replicated", "sharded")
 MESHES = {
     "dp 2 × pp 2 × tp 2": {"dp": 2, "pp": 2, "tp": 2},
@@ -101,17 +81,13 @@ def random_seeds(check: Check) -> str:
             _large(trial, LARGE, range(144), seeds, LAYERS)
         trial.situation = "100,000 ranks"
         _large(trial, LARGEST, (0, 1, 7, 8, 99_983, 99_984, 99_999), (0, 1), (0, 1, 998, 999))
-        trial.situation = "with a rank that is not in the mesh"
-        for mesh in REFUSED:
-            for rank in (-1, math.prod(mesh.values())):
-                what = f"rank {rank} in the mesh {mesh}"
-                require_refusal(
-                    trial,
-                    lambda mesh=mesh, rank=rank: check.function(1, 2, rank, dict(mesh)),
-                    MISTAKES.not_refused(rank=rank, mesh=mesh),
-                    what=what,
-                    names="rank",
-                )
+        trial.situation = ""
+        wrong = {
+            f"rank {rank} in the mesh {mesh}": (1, 2, rank, dict(mesh))
+            for mesh in REFUSED
+            for rank in (-1, math.prod(mesh.values()))
+        }
+        require_refusals(trial, wrong, "rank")
     return "the same where ranks hold the same, and different for all other ranks, layers, and runs"
 
 
@@ -126,7 +102,7 @@ def _small(trial: Trial, mesh: dict[str, int], seeds: Sequence[int], layers: Seq
         lambda: mesh_unchanged(mesh, before),
         watched.moved,
         lambda: next(filter(None, map(_form, results)), None),
-        lambda: _repeats(results, again[::-1]),
+        lambda: None if _equal(results, again[::-1]) else REPEATED,
     )
     everyone = trial.gather(results)
     other = {dim: size + 1 for dim, size in mesh.items()}
@@ -134,7 +110,7 @@ def _small(trial: Trial, mesh: dict[str, int], seeds: Sequence[int], layers: Seq
     trial.require(
         lambda: _in_every_process(everyone),
         lambda: _alike(uses := list(_uses(results, mesh, calls))) or _different(uses, 32),
-        lambda: None if elsewhere[0][0] == results[0][0] else MISTAKES.of_mesh(),
+        lambda: None if elsewhere[0][0] == results[0][0] else OF_MESH,
     )
 
 
@@ -174,15 +150,13 @@ def _form(got: Any) -> Finding | None:
     return None
 
 
-def _repeats(first: list[Any], second: list[Any]) -> Finding | None:
-    if list(map(tuple, first)) == list(map(tuple, second)):
-        return None
-    return observed("a second call with the same arguments returns other seeds: use only them")
+def _equal(one: list[Any], other: list[Any]) -> bool:
+    return list(map(tuple, one)) == list(map(tuple, other))
 
 
 def _in_every_process(everyone: list[list[Any]]) -> Finding | None:
     for rank, results in enumerate(everyone):
-        if list(map(tuple, results)) != list(map(tuple, everyone[0])):
+        if not _equal(results, everyone[0]):
             return MISTAKES.of_process(rank=rank)
     return None
 
@@ -205,40 +179,22 @@ def _alike(uses: Iterable[Use]) -> Finding | None:
     for use in uses:
         one = first.setdefault(use.key, use)
         if one.number != use.number:
-            key = "of_rank"
-            if use.purpose == "replicated":
-                key = "of_group"
-            elif use.purpose == "sharded":
-                key = "of_stage"
-            return getattr(MISTAKES, key)(one=one, other=use.number, rank=use.rank)
+            return MISTAKES.of_place(one=one, other=use.number, rank=use.rank)
     return None
 
 
 def _different(uses: Iterable[Use], bits: int = 63) -> Finding | None:
     """Require that seeds for different uses differ, in their lowest bits."""
     seen: dict[int, Use] = {}
-    clashes = []
-    for use in uses:
-        one = seen.setdefault(use.number % 2**bits, use)
-        if one.key != use.key:
-            clashes.append((one, use))
+    pairs = ((seen.setdefault(use.number % 2**bits, use), use) for use in uses)
+    clashes = [pair for pair in pairs if pair[0].key != pair[1].key]
     if not clashes:
         return None
-    if any(_same_digits(clashes, order) for order in permutations(Use._fields[2:6])):
-        one, other = clashes[0]
-        return MISTAKES.no_separator(one=one, other=other)
     # The one with the fewest differences shows best what is missing.
-    return _named(*min(clashes, key=lambda pair: len(_differences(*pair))))
-
-
-def _same_digits(clashes: list[tuple[Use, Use]], order: Sequence[str]) -> bool:
-    """Return whether joining the digits of the numbers in this order explains all clashes."""
-
-    def digits(use: Use) -> tuple[str, str]:
-        numbers = (getattr(use, name) for name in order)
-        return use.purpose, "".join(str(number) for number in numbers if number is not None)
-
-    return all(digits(one) == digits(other) for one, other in clashes)
+    one, other = min(clashes, key=lambda pair: len(_differences(*pair)))
+    if one.number != other.number:
+        return MISTAKES.low_bits(one=one, other=other)
+    return MISTAKES.alike(one=one, other=other, what=" and ".join(_differences(one, other)))
 
 
 def _differences(one: Use, other: Use) -> list[str]:
@@ -246,18 +202,3 @@ def _differences(one: Use, other: Use) -> list[str]:
     if one.purpose != other.purpose:  # their coordinates cannot be compared
         names = names[:3]
     return [name for name in names if getattr(one, name) != getattr(other, name)]
-
-
-def _named(one: Use, other: Use) -> Finding:
-    found = {"one": one, "other": other}
-    if one.number != other.number:
-        return MISTAKES.low_bits(**found)
-    keys = {
-        ("purpose",): "purposes_alike",
-        ("seed",): "seed_unused",
-        ("layer",): "layers_alike",
-        ("dp",): "replicas_alike",
-        ("tp",): "shards_alike",
-    }
-    key = keys.get(tuple(_differences(one, other)), "sums_collide")
-    return getattr(MISTAKES, key)(**found)

@@ -1,54 +1,33 @@
 """Exercise `zero_step`: three steps are compared with Adam on one rank."""
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained
-from parlab.checks.base.late_group import Event, RecordingGroup
+from parlab.checks.base.compare import equal, explained
+from parlab.checks.base.late_group import RecordingGroup
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.composing import _steps as meshes
 from parlab.costs.collectives import ring_bytes
-from parlab.models import GPTConfig
-from parlab.parallel_gpt import ShardedAdam, serial_gpt
+from parlab.parallel_gpt import ShardedAdam
 
 MISTAKES = Mistakes(
     summed=(
         "gradient_norm gets the sum of the replicas' gradients, expected their mean. Adam hides "
         "this factor, but clipping does not"
     ),
-    not_averaged=(
-        "gradient_norm gets this replica's own gradients. First average those of all replicas, and "
-        "then call gradient_norm"
-    ),
-    norm_of_part=(
-        'this is the norm of a part of the model. Call gradient_norm with `groups["all"]`, because '
-        "all ranks have parts of the gradient"
-    ),
     copies_ignored=(
         "gradient_norm gets the copies {got}. Pass `adam.copies`, or the norm counts some "
         "gradients too often"
     ),
-    clipped_norm="this is the norm after clipping. Return the norm before it",
-    not_clipped="the gradient is not clipped, although its norm is larger than `max_norm`",
-    lengthened=(
-        "the gradient is multiplied by `max_norm` / norm although its norm is smaller, so it got "
-        "longer. Clip only larger ones"
-    ),
     clipped_by_own_norm=(
         "the gradient is clipped by the norm of this rank's shard. Use the norm of the whole "
         "model's gradient, which gradient_norm returns, so that all ranks use the same factor"
-    ),
-    max_norm_missing=(
-        "the gradient is multiplied by 1 / norm, so that its norm becomes 1. Multiply it by "
-        "`max_norm` / norm"
     ),
     not_gathered=(
         "this rank's `adam.flat` has new values in its own shard only. Gather those of the others"
@@ -57,7 +36,6 @@ MISTAKES = Mistakes(
         "{name} has another memory than before, which the stage's parameters do not share. Write "
         "into it"
     ),
-    norm_calls="it calls gradient_norm {got} times, expected once",
     sends_more=(
         "it makes the calls {got}, in which a rank sends {bytes:.0f} bytes (on rings) to other "
         "replicas, expected at most {right:.0f}. Use one reduce-scatter and one all-gather"
@@ -65,6 +43,7 @@ MISTAKES = Mistakes(
 )
 STEPS = {"a gradient to clip": 2.0, "a short gradient": 0.01, "a gradient of zero": 0.0}
 MAX_NORM, LR = 5.0, 0.01
+PLACES = ("`adam.flat`", "`adam.gradient`", "`adam.shard`", "`adam.shard.grad`")
 
 
 @check_of(MISTAKES)
@@ -77,115 +56,93 @@ def zero_step(check: Check) -> str:
     )
 
 
-class Norms:
-    """Replace `gradient_norm`: return the right norm, and remember the arguments."""
-
-    def __init__(self, norm: float) -> None:
-        self.norm = norm
-        self.calls: list[tuple[list[Tensor], list[int], Any]] = []
-
-    def __call__(
-        self, gradients: Sequence[Tensor], copies: Sequence[int], group: dist.ProcessGroup
-    ) -> Tensor:
-        self.calls.append(([g.detach().clone() for g in gradients], list(copies), group))
-        return torch.tensor(self.norm)
-
-
-@dataclass
-class State:
-    """What a rank should have: all weights of its stage, and Adam for all of them."""
-
-    weights: nn.Parameter
-    optimizer: torch.optim.Optimizer
-
-
 def _case(trial: Trial, own: meshes.Setup) -> None:
-    state = None
+    optimizer = None
     if trial.takes_part:
-        weights = nn.Parameter(own.adam.flat.detach().clone())
-        state = State(weights, torch.optim.Adam([weights], lr=LR))
+        optimizer = torch.optim.Adam([nn.Parameter(own.adam.flat.detach().clone())], lr=LR)
     for _, scale in trial.cases(STEPS, again=False):
-        _step(trial, own, state, scale)
+        _step(trial, own, optimizer, scale)
 
 
-def _step(trial: Trial, own: meshes.Setup, state: State | None, scale: float) -> None:
-    adam, seed, groups = own.adam, trial.draw.getrandbits(31), own.groups
-    right_norm = _whole_norm(own.mesh, seed, scale)
-    norms = Norms(right_norm)
+def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, scale: float) -> None:
+    """Take a step on the shard, and one with all weights of the stage, by `whole`."""
+    adam, groups, seed, calls = own.adam, own.groups, trial.draw.getrandbits(31), []
     if trial.takes_part:
-        replicas = [_padded(g, adam) for g in _gradients(own, seed, scale)]
-        adam.gradient.copy_(replicas[own.replica])
+        every = _gradients(own, seed, scale)
+        mean = {name: sum(one[name] for one in every) / len(every) for name in every[0]}
+        norm, mean = meshes.flat(mean).norm(), _padded(own, mean)
+        adam.gradient.copy_(_padded(own, every[own.replica]))
         groups["dp"].take_events()
         places, before = _places(adam), adam.flat.detach().clone()
         length = len(adam.shard)
         part = slice(groups["dp"].rank() * length, (groups["dp"].rank() + 1) * length)
-        total = sum(replicas)
-        mean = total / len(replicas)
-        shards = {"summed": total[part], "not_averaged": replicas[own.replica][part]}
-    norm = trial.run(adam, groups, MAX_NORM, norms, seconds=meshes.SECONDS)
+
+    def gradient_norm(
+        gradients: Sequence[Tensor], copies: Sequence[int], group: dist.ProcessGroup
+    ) -> Tensor:
+        calls.append(([g.detach().clone() for g in gradients], list(copies), group))
+        return norm.clone()
+
+    got = trial.run(adam, groups, MAX_NORM, gradient_norm, seconds=meshes.SECONDS)
     if trial.takes_part:
-        clip = min(1.0, MAX_NORM / right_norm) if right_norm else 1.0
-        expected = _expected(state, mean * clip)[part]
+        [weights] = whole.param_groups[0]["params"]
+        weights.grad = mean * _clip(norm)
+        whole.step()
+        own_only = before.clone()
+        own_only[part] = weights.detach()[part]
     trial.require(
-        lambda: _moved(adam, places),
-        lambda: _norm(norm, right_norm, mean[part]),
-        lambda: None if len(norms.calls) == 1 else MISTAKES.norm_calls(got=len(norms.calls)),
-        lambda: _arguments(*norms.calls[0], adam, mean[part], shards, trial.size),
-        lambda: _moments(adam, expected, mean[part], right_norm, state),
-        lambda: _weights(adam, before, part, state),
+        lambda: _in_place(adam, places),
+        lambda: equal(got, norm, "the returned norm", meshes.TOLERANCE),
+        lambda: _arguments(calls, adam, mean[part], own.mesh["dp"], trial.size),
+        lambda: _moments(adam, whole.state[weights], part, mean[part], norm),
+        lambda: explained(
+            adam.flat.detach(),
+            weights.detach(),
+            {"not_gathered": own_only},
+            MISTAKES,
+            "`adam.flat`",
+            meshes.TOLERANCE,
+        ),
         lambda: _traffic(groups["dp"], adam),
     )
 
 
-def _gradients(own: meshes.Setup, seed: int, scale: float) -> Iterator[Tensor]:
-    """Yield the stage's part of each replica's gradient, which is the same on all copies."""
-    for whole in _whole_gradients(own.mesh, seed, scale):
-        yield meshes.flat(own.stage.part_of(whole))
-
-
-def _whole_gradients(mesh: meshes.Mesh, seed: int, scale: float) -> Iterator[dict[str, Tensor]]:
-    shapes = _shapes(meshes.config_for(mesh))
+def _gradients(own: meshes.Setup, seed: int, scale: float) -> list[dict[str, Tensor]]:
+    """Draw the serial model's gradient of each replica, the same on all copies."""
+    shapes = {name: p.shape for name, p in own.serial.named_parameters()}
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(mesh["dp"]):
-        yield {n: scale * torch.randn(shape, generator=generator) for n, shape in shapes.items()}
+    return [
+        {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        for _ in range(own.mesh["dp"])
+    ]
 
 
-@functools.cache
-def _shapes(config: GPTConfig) -> dict[str, torch.Size]:
-    return {name: p.shape for name, p in serial_gpt(config, 0).named_parameters()}
+def _padded(own: meshes.Setup, gradient: dict[str, Tensor]) -> Tensor:
+    """Return the stage's part of a gradient, with the padding of `adam.flat`."""
+    part = meshes.flat(own.stage.part_of(gradient))
+    return F.pad(part, (0, len(own.adam.flat) - len(part)))
 
 
-def _padded(gradient: Tensor, adam: ShardedAdam) -> Tensor:
-    whole = torch.zeros_like(adam.flat)
-    whole[: len(gradient)] = gradient
-    return whole
-
-
-def _whole_norm(mesh: meshes.Mesh, seed: int, scale: float) -> float:
-    """Return the norm of the serial model's mean gradient."""
-    every = [meshes.flat(whole) for whole in _whole_gradients(mesh, seed, scale)]
-    return (sum(every) / len(every)).norm().item()
-
-
-def _norm(norm: Any, right: float, shard: Tensor) -> Finding | None:
-    """Compare the returned norm."""
-    variants = {"clipped_norm": torch.tensor(min(right, MAX_NORM)), "norm_of_part": shard.norm()}
-    name = "the returned norm"
-    return explained(norm, torch.tensor(right), variants, MISTAKES, name, meshes.TOLERANCE)
+def _clip(norm: Tensor) -> Tensor:
+    return (MAX_NORM / norm).clamp(max=1.0)
 
 
 def _arguments(
-    gradients: list[Tensor],
-    copies: list[int],
-    group: Any,
+    calls: list[tuple[list[Tensor], list[int], dist.ProcessGroup]],
     adam: ShardedAdam,
     right: Tensor,
-    wrong: Mapping[str, Tensor],
+    replicas: int,
     ranks: int,
 ) -> Finding | None:
     """Compare what gradient_norm got with this rank's part of the mean gradient."""
+    if len(calls) != 1:
+        return observed(f"it calls gradient_norm {len(calls)} times, expected once")
+    [(gradients, copies, group)] = calls
     if group.size() != ranks:
-        return MISTAKES.norm_of_part()
+        return observed(
+            f"gradient_norm gets a group of {group.size()} ranks, expected all {ranks}, because "
+            "all have parts of the gradient"
+        )
     sizes, expected = ([len(one) for one in parts] for parts in (gradients, adam.parts))
     if sizes != expected:
         return observed(
@@ -194,80 +151,45 @@ def _arguments(
         )
     if copies != adam.copies:
         return MISTAKES.copies_ignored(got=copies)
-    size, name = sum(sizes), "the gradient that gradient_norm gets"
-    got, variants = torch.cat([right[:0], *gradients]), {k: v[:size] for k, v in wrong.items()}
-    return explained(got, right[:size], variants, MISTAKES, name, meshes.TOLERANCE)
-
-
-def _expected(state: State, gradient: Tensor) -> Tensor:
-    """Take the step on one rank; return Adam's first moment."""
-    state.weights.grad = gradient
-    state.optimizer.step()
-    return state.optimizer.state[state.weights]["exp_avg"]
-
-
-def _moments(
-    adam: ShardedAdam, right: Tensor, mean: Tensor, norm: float, state: State
-) -> Finding | None:
-    """Compare Adam's first moment, which has the gradient's length. Adam's step hides it."""
-    states = adam.optimizer.state.get(adam.shard)
-    if not states:
-        return observed("Adam has taken no step on `adam.shard`: call `adam.optimizer.step()`")
-    steps, expected = (int(s["step"].item()) for s in (states, _states(state)))
-    if steps != expected:
-        return observed(f"Adam has taken {steps} steps, expected {expected}")
-    # After this step, the moment has a tenth of the shard's gradient in it.
-    got, applied = states["exp_avg"], min(1.0, MAX_NORM / norm) if norm else 1.0
-    own = mean.norm().item()
-    factors = {
-        "not_clipped": 1.0,
-        "lengthened": MAX_NORM / norm if norm else 1.0,
-        "clipped_by_own_norm": min(1.0, MAX_NORM / own) if own else 1.0,
-        "max_norm_missing": 1 / norm if norm else 1.0,
-    }
-    wrong = {key: right + 0.1 * (factor - applied) * mean for key, factor in factors.items()}
-    name = "the mean of this shard's gradients that Adam keeps (`exp_avg`)"
+    name, right = "the gradient that gradient_norm gets", right[: sum(sizes)]
+    got, wrong = torch.cat([right[:0], *gradients]), {"summed": right * replicas}
     return explained(got, right, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 
-def _states(state: State) -> dict[str, Tensor]:
-    return state.optimizer.state[state.weights]
+def _moments(
+    adam: ShardedAdam, right: dict[str, Tensor], part: slice, mean: Tensor, norm: Tensor
+) -> Finding | None:
+    """Compare Adam's first moment, which has the gradient's length. Adam's step hides it."""
+    got = adam.optimizer.state.get(adam.shard) or {"step": torch.tensor(0)}
+    if got["step"] != right["step"]:
+        return observed(
+            f"Adam has taken {int(got['step'])} steps on `adam.shard`, expected "
+            f"{int(right['step'])}: call `adam.optimizer.step()` once"
+        )
+    moment, name = right["exp_avg"][part], "Adam's mean of this shard's gradients (`exp_avg`)"
+    # It has a tenth of the last gradient in it.
+    own = moment + 0.1 * (_clip(mean.norm()) - _clip(norm)) * mean
+    wrong = {"clipped_by_own_norm": own}
+    return explained(got["exp_avg"], moment, wrong, MISTAKES, name, meshes.TOLERANCE)
 
 
-def _weights(adam: ShardedAdam, before: Tensor, own: slice, state: State) -> Finding | None:
-    right = state.weights.detach()
-    mine = before.clone()
-    mine[own] = right[own]
-    got = adam.flat.detach()
-    return explained(got, right, {"not_gathered": mine}, MISTAKES, "`adam.flat`", meshes.TOLERANCE)
+def _places(adam: ShardedAdam) -> list[int]:
+    tensors = adam.flat, adam.gradient, adam.shard, adam.shard.grad
+    return [-1 if t is None else t.data_ptr() for t in tensors]
 
 
-def _places(adam: ShardedAdam) -> dict[str, int]:
-    tensors = {
-        "`adam.flat`": adam.flat,
-        "`adam.gradient`": adam.gradient,
-        "`adam.shard`": adam.shard,
-        "`adam.shard.grad`": adam.shard.grad,
-    }
-    return {name: -1 if t is None else t.data_ptr() for name, t in tensors.items()}
-
-
-def _moved(adam: ShardedAdam, before: Mapping[str, int]) -> Finding | None:
-    for name, place in _places(adam).items():
-        if place != before[name]:
+def _in_place(adam: ShardedAdam, before: list[int]) -> Finding | None:
+    for name, old, new in zip(PLACES, before, _places(adam), strict=True):
+        if old != new:
             return MISTAKES.memory_replaced(name=name)
     return None
 
 
 def _traffic(group: RecordingGroup, adam: ShardedAdam) -> Finding | None:
     """Allow a reduce-scatter and an all-gather of the stage's weights."""
-    started = [event for event in group.events if event.kind == "start"]
-    got = sum(ring_bytes(event.op, event.bytes, group.size()) for event in started)
+    got = meshes.ring_bytes_in(group)
     right = 2 * ring_bytes("all_gather", adam.flat.nbytes, group.size())
     if got <= 1.01 * right + 8:
         return None
-    return MISTAKES.sends_more(got=_names(started), bytes=got, right=right)
-
-
-def _names(events: list[Event]) -> str:
-    return ", ".join(event.op for event in events)
+    calls = ", ".join(event.op for event in group.events if event.kind == "start")
+    return MISTAKES.sends_more(got=calls, bytes=got, right=right)

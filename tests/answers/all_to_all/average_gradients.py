@@ -15,13 +15,11 @@ NONE = """\
 REDUCE = "            dist.all_reduce(p.grad, group=ranks)\n"
 DIVIDE = "            p.grad /= all_ranks.size()\n"
 
-answers.edit("own_over_all_ranks", "one_group", (LOOP, "((shared, all_ranks), (own, all_ranks))"))
+answers.edit("wrong_ranks", "one_group", (LOOP, "((shared, all_ranks), (own, all_ranks))"))
 answers.edit("own_divided_by_replicas", "mean_of_replicas", ("all_ranks.size()", "ranks.size()"))
 answers.edit("not_divided", "sums", (DIVIDE, ""))
-answers.edit(
-    "shared_over_replicas", "replicas_for_all", (LOOP, "((shared, replicas), (own, replicas))")
-)
-answers.edit("not_summed", "experts_left_out", (
+answers.edit("wrong_ranks", "replicas_for_all", (LOOP, "((shared, replicas), (own, replicas))"))
+answers.edit(None, "experts_left_out", (
     REDUCE, "            if ranks is all_ranks:\n    " + REDUCE
 ))  # fmt: skip
 answers.edit("none_skipped", "none_skipped", (
@@ -34,25 +32,12 @@ answers.edit(
 )
 answers.edit("raises", "none_forgotten", (NONE, ""))
 answers.edit("default_group", "default_group", (REDUCE, REDUCE.replace(", group=ranks", "")))
-answers.edit(None, "largest", (REDUCE, REDUCE.replace("p.grad,", "p.grad, dist.ReduceOp.MAX,")))
 answers.edit(
     "argument_changed", "parameters_too", (DIVIDE, DIVIDE + "            p.data -= p.grad\n")
 )
 
 
-@answers.wrong("own_over_all_ranks")
-def padded_with_zeros(shared, own, all_ranks, replicas):
-    """All gradients in one buffer, over all ranks."""
-    parameters = [*shared, *own]
-    for p in parameters:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    flat = torch.cat([p.grad.flatten() for p in parameters])
-    dist.all_reduce(flat, group=all_ranks)
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        p.grad = part.view_as(p) / all_ranks.size()
-
-
-@answers.wrong("none_left")
+@answers.wrong("wrong_type")
 def none_stays(shared, own, all_ranks, replicas):
     """A rank without a gradient contributes zeros, but does not get the result."""
     for parameters, group in ((shared, all_ranks), (own, replicas)):
@@ -61,16 +46,6 @@ def none_stays(shared, own, all_ranks, replicas):
             dist.all_reduce(total, group=group)
             if p.grad is not None:
                 p.grad = total / all_ranks.size()
-
-
-@answers.wrong("not_divided")
-def alone_not_divided(shared, own, all_ranks, replicas):
-    """Experts that only one rank has are left as they are."""
-    for parameters, group in ((shared, all_ranks), (own, replicas)):
-        for p in parameters if group.size() > 1 else ():
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            dist.all_reduce(p.grad, group=group)
-            p.grad /= all_ranks.size()
 
 
 def zeros_for_none(parameters):

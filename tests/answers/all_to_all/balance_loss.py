@@ -9,7 +9,6 @@ from parlab_staff.answers import Answers
 
 answers = Answers("balance_loss")
 
-OWN = "own = probabilities_TE.sum(0)"
 CHOICES = "choices = torch.bincount(experts_Tk.flatten(), minlength=n_experts)"
 REDUCE = "dist.all_reduce(total, group=group)"
 GRADIENT = "sums = sums + group.size() * (own - own.detach())"
@@ -21,48 +20,18 @@ for mistake, name, *edits in (
         "own_tokens_and_an_all_reduce",
         (REDUCE, "dist.all_reduce(total.clone(), group=group)"),
     ),
-    ("own_tokens", "own_tokens", (REDUCE, "")),
+    ("own_tokens", "own_probabilities", (GRADIENT, "sums, tokens = own, len(probabilities_TE)")),
+    (None, "factor_forgotten", (RETURN, RETURN.replace("n_experts * ", ""))),
     (
-        "half_own",
-        "own_choices",
-        (
-            RETURN,
-            "choices = torch.bincount(experts_Tk.flatten(), minlength=n_experts)\n    " + RETURN,
-        ),
-    ),
-    ("half_own", "own_probabilities", (GRADIENT, "sums, tokens = own, len(probabilities_TE)")),
-    ("factor_forgotten", "factor_forgotten", (RETURN, RETURN.replace("n_experts * ", ""))),
-    (
-        "tokens_for_choices",
-        "tokens_for_choices",
-        (RETURN, RETURN.replace("choices.sum()", "tokens")),
-    ),
-    (
-        "first_choices",
-        "first_choices",
-        (CHOICES, CHOICES.replace("experts_Tk.flatten()", "experts_Tk[:, 0].contiguous()")),
-    ),
-    (
-        "chosen_again",
-        "argmax",
-        (CHOICES, CHOICES.replace("experts_Tk.flatten()", "probabilities_TE.argmax(-1)")),
-    ),
-    (
-        "chosen_again",
+        None,
         "topk_again",
         (
             CHOICES,
             CHOICES.replace("experts_Tk", "probabilities_TE.topk(experts_Tk.shape[1]).indices"),
         ),
     ),
-    ("probabilities_counted", "probabilities_counted", (CHOICES, "choices = own.detach()")),
     ("no_gradient", "no_gradient", (GRADIENT, "")),
     ("not_times_ranks", "not_times_ranks", (GRADIENT, GRADIENT.replace("group.size() * ", ""))),
-    (
-        "times_ranks_twice",
-        "times_ranks_twice",
-        (GRADIENT, GRADIENT.replace("group.size()", "group.size() ** 2")),
-    ),
     (
         None,
         "gradient_of_f",
@@ -72,16 +41,6 @@ for mistake, name, *edits in (
     ("wrong_shape", "shape_1", (RETURN, RETURN.replace("return ", "return (") + ").view(1)")),
     ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
     ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
-    (
-        None,
-        "mean_of_the_largest",
-        (RETURN, "return n_experts * (choices / choices.sum()).max() * (sums / tokens).max()"),
-    ),
-    (
-        None,
-        "variance",
-        (RETURN, "return 1 + n_experts * (choices / choices.sum()).var() + 0 * sums.sum()"),
-    ),
 ):
     answers.edit(mistake, name, *edits)
 
@@ -116,22 +75,7 @@ def mean_of_means(probabilities_TE, experts_Tk, group):
     return means(probabilities_TE, experts_Tk, group, group.size())
 
 
-@answers.wrong("not_divided")
-def not_divided(probabilities_TE, experts_Tk, group):
-    return means(probabilities_TE, experts_Tk, group, 1)
-
-
-@answers.wrong("own_shares_in_gradient")
-def gradient_of_own_loss(probabilities_TE, experts_Tk, group):
-    """The right value, with the gradient of the loss of this rank's own tokens."""
-    loss = answers.reference()(probabilities_TE.detach(), experts_Tk, group)
-    if not len(experts_Tk):
-        return loss + 0 * probabilities_TE.sum()
-    own = own_loss(probabilities_TE, experts_Tk)
-    return loss + own - own.detach()
-
-
-@answers.wrong("not_divided")
+@answers.wrong(None)
 def loss_times_ranks(probabilities_TE, experts_Tk, group):
     return group.size() * answers.reference()(probabilities_TE, experts_Tk, group)
 
@@ -217,21 +161,6 @@ def weighted_probabilities(probabilities_TE, experts_Tk, group):
     value = own.detach().clone()
     dist.all_reduce(value, group=group)
     return value + n * own - (n * own).detach()
-
-
-@answers.right
-def gathered_sums(probabilities_TE, experts_Tk, group):
-    """Each rank's sums travel to all others."""
-    n_experts = probabilities_TE.shape[1]
-    own = probabilities_TE.sum(0)
-    counts = torch.bincount(experts_Tk.flatten(), minlength=n_experts).to(own.dtype)
-    packed = torch.cat([own.detach(), counts, own.new_tensor([len(experts_Tk)])])
-    parts = [torch.empty_like(packed) for _ in range(group.size())]
-    dist.all_gather(parts, packed, group=group)
-    sums, counts, tokens = torch.stack(parts).sum(0).split([n_experts, n_experts, 1])
-    f = counts / counts.sum()
-    gradient_only = group.size() * (own @ f - (own @ f).detach())
-    return n_experts / tokens[0] * (f @ sums + gradient_only)
 
 
 @answers.right

@@ -7,29 +7,16 @@ from parlab_staff.answers import Answers
 
 answers = Answers("combine")
 
-KEPT = "    tokens, choices = (slots_Tk >= 0).nonzero(as_tuple=True)\n"
 GATED = "gates_Tk[tokens, choices, None] * rows"
-ROWS = "y_ECH[experts_Tk[tokens, choices], slots_Tk[tokens, choices]]"
 
-answers.edit("no_gate", "gates_forgotten", (GATED, "rows"))
+answers.edit(None, "gates_forgotten", (GATED, "rows"))
 answers.edit("dropped_added", "minus_one_is_a_slot", ("slots_Tk >= 0", "slots_Tk >= -1"))
 answers.edit("returns_none", "no_return", ("return zeros", "zeros"))
-answers.edit(
-    "gates_detached", "gates_without_graph", ("gates_Tk[tokens", "gates_Tk.detach()[tokens")
-)
-answers.edit("cut_off", "without_graph", (GATED, f"({GATED}).detach()"))
-answers.edit(None, "results_without_graph", ("rows = y_ECH[", "rows = y_ECH.detach()["))
-answers.edit(
-    "renormalized",
-    "sum_of_one",
-    (KEPT, KEPT + "    gates_Tk = gates_Tk / gates_Tk.sum(1, keepdim=True)\n"),
-)
-answers.edit(None, "gates_twice", (GATED, f"gates_Tk[tokens, choices, None] * {GATED}"))
+answers.edit(None, "gates_without_graph", ("gates_Tk[tokens", "gates_Tk.detach()[tokens"))
 answers.edit("one_choice", "written_once", (
     f"return zeros.index_add(0, tokens, {GATED})",
     f"zeros[tokens] += {GATED}\n    return zeros",
 ))  # fmt: skip
-answers.edit(None, "mean_of_choices", ("return zeros", "return 1 / experts_Tk.shape[1] * zeros"))
 
 
 @answers.wrong("order_of_arrival")
@@ -46,18 +33,6 @@ def as_they_arrive(y_ECH, experts_Tk, slots_Tk, gates_Tk):
 @answers.wrong("dropped_added")
 def clamped(y_ECH, experts_Tk, slots_Tk, gates_Tk):
     return (y_ECH[experts_Tk, slots_Tk.clamp(min=0)] * gates_Tk.unsqueeze(-1)).sum(1)
-
-
-@answers.wrong("dropped_added")
-def all_choices(y_ECH, experts_Tk, slots_Tk, gates_Tk):
-    return torch.einsum("tk,tkh->th", gates_Tk, y_ECH[experts_Tk, slots_Tk])
-
-
-@answers.wrong("renormalized")
-def over_the_kept(y_ECH, experts_Tk, slots_Tk, gates_Tk):
-    gates = gates_Tk * (slots_Tk >= 0)
-    gates = gates / gates.sum(1, keepdim=True).clamp(min=1e-9)
-    return (y_ECH[experts_Tk, slots_Tk] * gates.unsqueeze(-1)).sum(1)
 
 
 @answers.right

@@ -14,32 +14,15 @@ WRITE = "slots_ECH[experts_Tk[tokens, choices], slots_Tk[tokens, choices]] = x_T
 
 answers.edit("dropped_kept", "minus_one_is_a_slot", (KEPT, ALL))
 answers.edit("returns_none", "no_return", ("return slots_ECH", "slots_ECH"))
-answers.edit("one_choice", "first_choices_only", ("slots_Tk >= 0", "slots_Tk[:, :1] >= 0"))
-answers.edit("cut_off", "without_graph", (WRITE, WRITE.replace("= x_TH[", "= x_TH.detach()[")))
-answers.edit("cut_off", "into_the_data", ("slots_ECH[experts", "slots_ECH.data[experts"))
+answers.edit(None, "without_graph", (WRITE, WRITE.replace("= x_TH[", "= x_TH.detach()[")))
 answers.edit(None, "not_zero", (ZEROS, ZEROS.replace("new_zeros", "new_ones")))
 answers.edit(
     "wrong_dtype", "in_float64", (ZEROS, f"{ZEROS}.double()"), (WRITE, f"{WRITE}.double()")
 )
 answers.edit(
-    None,
-    "scaled",
-    ("= x_TH[tokens]", "= x_TH[tokens] / experts_Tk.shape[1]"),
-)
-answers.edit(
     "wrong_shape", "one_slot_more", ("n_experts, capacity, x_TH", "n_experts, capacity + 1, x_TH")
 )
 answers.edit("argument_changed", "slots_changed", (KEPT, KEPT + "    slots_Tk.clamp_(min=0)\n"))
-
-
-@answers.wrong("dropped_kept", says="slot 0")
-def clamped(x_TH, experts_Tk, slots_Tk, n_experts, capacity):
-    slots_ECH = x_TH.new_zeros(n_experts, capacity, x_TH.shape[1])
-    for choice in range(experts_Tk.shape[1]):
-        for token in range(len(x_TH)):
-            slot = max(int(slots_Tk[token, choice]), 0)
-            slots_ECH[experts_Tk[token, choice], slot] = x_TH[token]
-    return slots_ECH
 
 
 @answers.wrong("packed")
@@ -50,14 +33,6 @@ def own_queue(x_TH, experts_Tk, slots_Tk, n_experts, capacity):
         kept = ((experts_Tk == expert) & (slots_Tk >= 0)).T.nonzero()[:, 1]
         slots_ECH[expert, : len(kept)] = x_TH[kept]
     return slots_ECH
-
-
-@answers.wrong(None)
-def added_to_slot_0(x_TH, experts_Tk, slots_Tk, n_experts, capacity):
-    places = (experts_Tk * capacity + slots_Tk.clamp(min=0)).flatten()
-    copies = x_TH.repeat_interleave(experts_Tk.shape[1], 0)
-    flat = x_TH.new_zeros(n_experts * capacity, x_TH.shape[1])
-    return flat.index_add(0, places, copies).view(n_experts, capacity, -1)
 
 
 @answers.right

@@ -22,9 +22,7 @@ INSIDE = """\
 
 answers.edit("no_backward", "library_only", ("    return Exchange.apply(x, group)\n", INSIDE))
 answers.edit("gradient_not_sent", "gradient_as_it_is", (BACK, "        return gradient, None\n"))
-answers.edit(
-    "not_exchanged", "only_a_barrier", (SEND, COPY + "        dist.barrier(group=group)\n")
-)
+answers.edit(None, "only_a_barrier", (SEND, COPY + "        dist.barrier(group=group)\n"))
 answers.edit("default_group", "default_group", (SEND, SEND.replace(", group=group", "")))
 answers.edit("not_refused", "not_refused", (REFUSE, "    if len(x) % group.size():\n"))
 answers.edit(
@@ -36,7 +34,6 @@ answers.edit(None, "an_assertion", ("raise ValueError", "raise AssertionError"))
 answers.edit(
     "memory_order", "as_it_lies", (OUTPUT, OF_ANY_ORDER), (SEND, SEND.replace(".contiguous()", ""))
 )
-answers.edit("memory_order", "output_as_it_lies", (OUTPUT, OF_ANY_ORDER))
 answers.edit(
     None,
     "one_group_for_all",
@@ -83,26 +80,6 @@ def gathered(x, group):
     return Mirror.apply(x, send)
 
 
-@answers.wrong("sends_more")
-def message_by_message(x, group):
-    refuse(x, group)
-
-    def send(x):
-        rows, output = (
-            [row.contiguous() for row in x],
-            [torch.empty_like(x[0].contiguous()) for _ in x],
-        )
-        output[group.rank()].copy_(rows[group.rank()])
-        others = [r for r in range(group.size()) if r != group.rank()]
-        works = [dist.irecv(output[r], group=group, group_src=r) for r in others]
-        works += [dist.isend(rows[r], group=group, group_dst=r) for r in others]
-        for work in works:
-            work.wait()
-        return torch.stack(output)
-
-    return Mirror.apply(x, send)
-
-
 @answers.right
 def lists(x, group):
     refuse(x, group)
@@ -138,19 +115,6 @@ def with_splits(x, group):
         output = torch.zeros_like(flat)
         dist.all_to_all_single(output, flat, sizes, sizes, group)
         return output.view(x.shape)
-
-    return Mirror.apply(x, send)
-
-
-@answers.right
-def later(x, group):
-    refuse(x, group)
-
-    def send(x):
-        sent = x.clone(memory_format=torch.contiguous_format)
-        output = torch.empty_like(sent)
-        dist.all_to_all_single(output, sent, group=group, async_op=True).wait()
-        return output
 
     return Mirror.apply(x, send)
 

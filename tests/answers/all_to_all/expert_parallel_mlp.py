@@ -22,7 +22,6 @@ ROUTE = "route(scores_TE, self.k, self.capacity)"
 LAST = "self.last = scores_TE.softmax(-1), experts_Tk"
 ARRIVED = "arrived = exchange(slots_ECH.unflatten(0, (ranks, -1)), self.group)"
 ROWS = "own = arrived.transpose(0, 1).flatten(1, 2)"
-RESULTS = "results = results.unflatten(1, (ranks, -1)).transpose(0, 1)"
 BACK = "y_ECH = exchange(results, self.group).flatten(0, 1)"
 EACH = "expert(rows)"
 RAW = """\
@@ -35,15 +34,15 @@ def exchanged(x, group):
 class ExpertParallelMLP("""
 CLASS = "class ExpertParallelMLP("
 
-answers.edit("all_experts", "keeps_all", (f"nn.ModuleList({OWN})", "nn.ModuleList(experts)"))
-answers.edit("strided", "every_nth", (OWN, "experts[group.rank() :: group.size()]"))
+answers.edit(None, "keeps_all", (f"nn.ModuleList({OWN})", "nn.ModuleList(experts)"))
+answers.edit(None, "every_nth", (OWN, "experts[group.rank() :: group.size()]"))
 answers.edit(
     "kept_whole",
     "keeps_a_list",
     (f"nn.ModuleList({OWN})", f"nn.ModuleList({OWN})\n        self.every = list(experts)"),
 )
 answers.edit(
-    "capacity_of_all_ranks",
+    None,
     "slots_for_all_ranks",
     (ROUTE, "route(scores_TE, self.k, max(self.capacity // ranks, 1))"),
 )
@@ -52,26 +51,15 @@ answers.edit(
     "not_transposed",
     (ROWS, "own = arrived.reshape(len(self.experts), -1, x_TH.shape[1])"),
 )
+answers.edit(None, "detached", (LAST, LAST.replace("scores_TE.", "scores_TE.detach().")))
 answers.edit(
-    "mixed_up", "not_transposed_back", (RESULTS, "results = results.reshape(arrived.shape)")
-)
-answers.edit("not_sent_back", "not_sent_back", (BACK, "y_ECH = results.flatten(0, 1)"))
-answers.edit("scores_in_last", "scores", (LAST, LAST.replace(".softmax(-1)", "")))
-answers.edit("last_detached", "detached", (LAST, LAST.replace("scores_TE.", "scores_TE.detach().")))
-answers.edit(
-    "experts_without_gradient",
+    None,
     "back_without_graph",
     (BACK, BACK.replace("exchange(", "exchanged(")),
     (CLASS, RAW),
 )
 answers.edit(
-    "x_through_gates",
-    "there_without_graph",
-    (ARRIVED, ARRIVED.replace("exchange(", "exchanged(")),
-    (CLASS, RAW),
-)
-answers.edit(
-    "called_often",
+    None,
     "rank_by_rank",
     (EACH, "torch.cat([expert(part) for part in rows.chunk(ranks)])"),
 )
@@ -85,11 +73,6 @@ answers.edit(
 answers.edit(
     "wrong_shape", "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}")
 )
-answers.edit("wrong_shape", "gates_in_last", (LAST, "self.last = gates_Tk, experts_Tk"))
-answers.edit(
-    None, "gates_of_one", ("slots_Tk, gates_Tk)\n", "slots_Tk, torch.ones_like(gates_Tk))\n")
-)
-answers.edit(None, "largest_k_only", (ROUTE, "route(scores_TE, 1, self.capacity)"))
 answers.edit(
     "experts_averaged",
     "experts_averaged",

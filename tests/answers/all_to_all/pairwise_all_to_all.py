@@ -12,28 +12,18 @@ PLACE = "received[source : source + 1]"
 WAYS = "(rank + step) % size, (rank - step) % size"
 NOT_N_ROWS = 'raise ValueError(f"x has {len(x)} rows, expected one for each of {size} ranks")'
 
-answers.edit("own_row_missing", "no_copy_of_the_own_row", (OWN, "received[rank] = 0"))
+answers.edit(None, "no_copy_of_the_own_row", (OWN, "received[rank] = 0"))
 answers.edit(
     "order_of_arrival",
     "by_step",
     (OWN, "received[0] = x[rank]"),
     (PLACE, "received[step : step + 1]"),
 )
-answers.edit(
-    "order_of_arrival",
-    "own_row_last",
-    (OWN, "received[-1] = x[rank]"),
-    (PLACE, "received[step - 1 : step]"),
-)
 answers.edit("other_order", "backwards", (WAYS, "(rank - step) % size, (rank + step) % size"))
 answers.edit("message_to_itself", "step_0", ("range(1, size)", "range(size)"))
 answers.edit(None, "one_step_too_few", ("range(1, size)", "range(1, size - 1)"))
-answers.edit(None, "row_of_the_source", ("x[to : to + 1]", "x[source : source + 1]"))
 answers.edit("not_refused", "any_size", (NOT_N_ROWS, "pass"))
 answers.edit("not_refused", "too_few_rows_only", ("len(x) != size", "len(x) < size"))
-answers.edit(
-    None, "asserts", ("if len(x) != size:", "assert len(x) == size\n    if len(x) != size:")
-)
 answers.edit(None, "error_without_a_name", (NOT_N_ROWS, "raise ValueError('wrong size')"))
 answers.edit("shares_memory", "one_rank", (OWN, OWN + "\n    if size == 1:\n        return x"))
 answers.edit("argument_changed", "into_x", (OWN, OWN + "\n    x[rank] = 0"))

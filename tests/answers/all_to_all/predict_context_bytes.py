@@ -9,22 +9,15 @@ answers = Answers("predict_context_bytes")
 FORWARD, BACKWARD = '"ulysses_forward": 4 *', '"ulysses_backward": 4 *'
 RING, RING_BACK = "2 * own * steps,", "2 * own * (steps + world_size)"
 
-answers.edit("elements", "numbers", ("own = 4 * batch", "own = batch"))
-answers.edit("times_ranks", "all_tokens", ("head_size / world_size", "head_size"))
-answers.edit("times_ranks", "all_to_every_rank", ("own * steps / world_size", "own * steps"))
+answers.edit(None, "numbers", ("own = 4 * batch", "own = batch"))
 answers.edit("own_part_sent", "keeps_nothing", ("own * steps / world_size", "own"))
 answers.edit("output_forgotten", "q_k_v", (FORWARD, '"ulysses_forward": 3 *'))
 answers.edit("output_forgotten", "three_gradients", (BACKWARD, '"ulysses_backward": 3 *'))
-answers.edit("half", "keys_alone", (RING, "own * steps,"))
-answers.edit("half", "keys_alone_back", (RING_BACK, "own * (steps + world_size)"))
+answers.edit(None, "keys_alone", (RING, "own * steps,"))
 answers.edit("one_step_too_many", "n_steps", (RING, "2 * own * world_size,"))
 answers.edit("one_step_too_many", "n_steps_back", (RING_BACK, "2 * own * 2 * world_size"))
 answers.edit("gradients_not_home", "n_minus_1_twice", (RING_BACK, "2 * own * 2 * steps"))
-answers.edit("gradients_only", "only_gradients", (RING_BACK, "2 * own * world_size"))
 answers.edit("no_gradients", "same_as_forward", (RING_BACK, "2 * own * steps"))
-answers.edit(None, "heads_left_out", ("* heads * head_size", "* head_size"))
-answers.edit(None, "twice_as_much_backward", (BACKWARD, '"ulysses_backward": 8 *'))
-answers.edit(None, "sixteen_bit", ("own = 4 * batch", "own = 2 * batch"))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 
 

@@ -9,17 +9,15 @@ answers = Answers("predict_expert_bytes")
 CAPACITY = "math.ceil(factor * tokens * k / experts)"
 EXCHANGE = "exchange = 4 * experts * capacity * hidden * others"
 LAYER = '"layer": 4 * exchange'
-NEEDED = '"needed": 4 * 4 * tokens * k * hidden * others'
 
 answers.edit(
     "capacity_of_all_ranks",
     "slots_for_all_ranks",
     (CAPACITY, "math.ceil(factor * world_size * tokens * k / experts)"),
 )
-answers.edit("one_choice", "one_choice_only", (CAPACITY, CAPACITY.replace(" * k", "")))
-answers.edit("one_choice", "needed_for_one_choice", (NEEDED, NEEDED.replace(" * k", "")))
-answers.edit("rounded_down", "rounded_down", (CAPACITY, CAPACITY.replace("math.ceil", "int")))
-answers.edit("not_whole", "not_rounded", (CAPACITY, CAPACITY.replace("math.ceil", "")))
+answers.edit(None, "one_choice_only", (CAPACITY, CAPACITY.replace(" * k", "")))
+answers.edit("not_rounded_up", "rounded_down", (CAPACITY, CAPACITY.replace("math.ceil", "int")))
+answers.edit("not_rounded_up", "not_rounded", (CAPACITY, CAPACITY.replace("math.ceil", "")))
 answers.edit(None, "at_most_the_tokens", (CAPACITY, f"min(tokens, {CAPACITY})"))
 answers.edit("elements", "numbers", (EXCHANGE, EXCHANGE.replace("4 * ", "")))
 answers.edit("own_part", "all_slots", ("(world_size - 1) / world_size", "1"))
@@ -28,12 +26,9 @@ answers.edit(
     "without_empty_slots",
     (EXCHANGE, "exchange = 4 * tokens * k * hidden * others"),
 )
-answers.edit("one_exchange", "one_all_to_all", (LAYER, '"layer": exchange'))
-answers.edit("two_exchanges", "forward_only", (LAYER, '"layer": 2 * exchange'))
-answers.edit("two_exchanges", "needed_forward", (NEEDED, NEEDED.replace("4 * 4 *", "2 * 4 *")))
-answers.edit("with_capacity", "with_empty_slots", (NEEDED, '"needed": 4 * exchange'))
+answers.edit("too_few_exchanges", "one_all_to_all", (LAYER, '"layer": exchange'))
+answers.edit("too_few_exchanges", "forward_only", (LAYER, '"layer": 2 * exchange'))
 answers.edit(None, "no_layer", (f"        {LAYER},\n", ""))
-answers.edit(None, "one_expert", (EXCHANGE, EXCHANGE.replace("experts * ", "")))
 
 
 @answers.right

@@ -14,7 +14,6 @@ merge = answers.reference("merge")
 MASK = "positions[owner] <= positions[rank][:, None]"
 MERGED = "part if result is None else merge(*result, *part)"
 HALVED = "part if result is None else ((result[0] + part[0]) / 2, merge(*result, *part)[1])"
-ADDED = "part if result is None else (result[0] + part[0], merge(*result, *part)[1])"
 # The two passes have these lines in common. What follows makes an edit possible in one of them.
 FORWARD = (
     "        result = None\n        for step in range(ranks):\n            if step < ranks - 1:\n"
@@ -44,7 +43,6 @@ BACKWARD_WAIT = """\
 BACKWARD_BLOCK = "                of_q_part, *of_kv_part = attend_backward("
 GRADIENTS_ON = "            of_kv, of_kv_handles = pass_on(part + of_kv, group)\n"
 TEST = "if positions is not None and positions.shape != right:"
-SAVE = "        ctx.save_for_backward(q, k, v, out, lse, positions)\n"
 SENDING = "sending = dist.isend(x, group=group, group_dst=(rank + 1) % ranks)"
 RECEIVING = "receiving = dist.irecv(arriving, group=group, group_src=(rank - 1) % ranks)"
 ZEROS = "            part = torch.zeros_like(kv)\n"
@@ -53,57 +51,25 @@ WAIT_AT_ONCE = f"            if step < ranks - 1:\n{WAIT}"
 NEVER_ALONE = "    if ranks == 1:\n        return x, []\n"
 
 answers.edit(
-    "local_positions",
+    "wrong_mask",
     "places_in_the_block",
     (MASK, "torch.ones_like(positions[0] + positions[0][:, None]).tril().bool()"),
 )
 answers.edit(
-    "local_positions",
-    "only_the_own_block_masked",
-    (MASK, f"({MASK}) | torch.tensor(owner != rank)"),
-)
-answers.edit("no_mask", "mask_forgotten", (MASK, "torch.ones_like(" + MASK + ")"))
-answers.edit(
-    "consecutive_assumed",
-    "earlier_ranks_are_seen",
-    (
-        MASK,
-        "(torch.tensor(owner < rank) | (torch.tensor(owner == rank) & "
-        "torch.ones(2 * positions.shape[1:]).tril().bool()))",
-    ),
-)
-answers.edit(
-    "wrong_owner",
+    "wrong_mask",
     "owner_in_front",
     (MASK, MASK.replace("owner", "(2 * rank - owner) % len(positions)")),
 )
 answers.edit(None, "strictly_before", (MASK, MASK.replace("<=", "<")))
-answers.edit(None, "seen_from_the_keys", (MASK, f"({MASK}).T"))
 answers.edit("not_merged", "halved", (MERGED, HALVED))
-answers.edit("not_merged", "added", (MERGED, ADDED))
 answers.edit(
-    "own_block_only",
-    "first_result_kept",
-    (MERGED, "part if result is None else result"),
-)
-answers.edit(
-    "one_missing",
-    "last_block_missing",
-    (
-        ATTEND,
-        ATTEND.replace("if visible", "if (step < ranks - 1 or not step) and (visible").replace(
-            "any():", "any()):"
-        ),
-    ),
-)
-answers.edit(
-    "once_too_often",
+    "sends_more",
     "sent_after_the_last_step",
     (FORWARD, FORWARD.replace("step < ranks - 1", "step < ranks > 1")),
     (FORWARD_WAIT, FORWARD_WAIT.replace("step < ranks - 1", "step < ranks > 1")),
 )
 answers.edit(
-    "once_too_often",
+    "sends_more",
     "sent_after_the_last_step_backward",
     (BACKWARD, BACKWARD.replace("step < ranks - 1", "step < ranks > 1")),
     (BACKWARD_WAIT, BACKWARD_WAIT.replace("step < ranks - 1", "step < ranks > 1")),
@@ -158,15 +124,9 @@ answers.edit(
     ),
 )
 answers.edit(
-    "own_queries_only",
+    None,
     "gradients_stay",
     (GRADIENTS_ON, "            of_kv = part if step == 0 else of_kv\n"),
-)
-answers.edit(
-    "block_lse",
-    "softmax_of_each_block",
-    (BACKWARD_BLOCK, "                out, lse = attend(q, *kv, visible)\n" + BACKWARD_BLOCK),
-    ("group, (_, attend_backward)", "group, (attend, attend_backward)"),
 )
 answers.edit(
     "keeps_more",
@@ -218,7 +178,7 @@ answers.edit(
 
 
 answers.edit(
-    "two_messages",
+    "sends_more",
     "keys_and_values_apart",
     (
         SENDING,
@@ -252,14 +212,6 @@ answers.edit(
     ("(rank + 1) % ranks)", "(rank - 1) % ranks)"),
     ("group_src=(rank - 1)", "group_src=(rank + 1)"),
     ("positions[owner] <=", "positions[(2 * rank - owner) % len(positions)] <="),
-)
-answers.edit(
-    "raises",
-    "size_of_the_lab",
-    (
-        "rank, ranks, (attend, _) = group.rank(), group.size(), blocks",
-        "rank, ranks, (attend, _) = group.rank(), world_size, blocks",
-    ),
 )
 answers.edit(
     "argument_changed",
@@ -397,16 +349,7 @@ def online(result, part):
 class RingAttention""",
     ),
 )
-answers.right_edit(
-    "tags",
-    (SENDING, SENDING.replace("ranks)", "ranks, tag=7)")),
-    (RECEIVING, RECEIVING.replace("ranks)", "ranks, tag=7)")),
-)
 answers.right_edit("receives_first", ("[sending, receiving]", "[receiving, sending]"))
-answers.right_edit(
-    "highest_position_looked_at",
-    (ATTEND, ATTEND.replace("visible.any()", "visible.sum() > 0")),
-)
 answers.right_edit(
     "merged_with_nothing",
     (
@@ -430,4 +373,3 @@ answers.right_edit(
         f"{GRADIENTS_ON}            for handle in of_kv_handles:\n                handle.wait()\n",
     ),
 )
-answers.right_edit("owner_from_the_end", (MASK, MASK.replace("owner", "owner - len(positions)")))

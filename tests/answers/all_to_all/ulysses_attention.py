@@ -24,18 +24,15 @@ answers.edit(
 answers.edit(
     "heads_mixed", "heads_interleaved", (HEADS, ".movedim(0, 2).flatten(1, 2).transpose(1, 2)")
 )
-answers.edit("mask_ignored", "never_masked", ("is_causal=causal", ""))
-answers.edit("always_masked", "always_masked", ("is_causal=causal", "is_causal=True"))
+answers.edit(None, "never_masked", ("is_causal=causal", ""))
 answers.edit("not_refused", "heads_left_out", (REFUSAL, f"{LEFT_OUT}\n    if False:"))
 answers.edit(None, "raises_later", (REFUSAL, "if False:"), says="Raise a ValueError")
-answers.edit(None, "other_refusal", (REFUSAL, "assert q.shape[2] % ranks == 0\n    if False:"))
 answers.edit(
     None, "size_not_named", ('f"{q.shape[2]} heads do not divide over {ranks} ranks"', '"heads"')
 )
 answers.edit(
     None, "refused_too_late", (f"{REFUSAL}\n", f"dist.barrier(group=group)\n    {REFUSAL}\n")
 )
-answers.edit(None, "scaled_by_all_heads", ("is_causal=causal", "is_causal=causal, scale=0.5"))
 answers.edit("argument_changed", "in_place", (REFUSAL, f"q.detach().mul_(1.5)\n    {REFUSAL}"))
 answers.edit("wrong_shape", "heads_not_returned", (HEADS, ".movedim(0, 1).flatten(1, 2)"))
 
@@ -45,12 +42,6 @@ def _swap(x, group):
     received = torch.empty_like(x)
     dist.all_to_all_single(received, x, group=group)
     return received
-
-
-@answers.wrong("own_tokens_only")
-def without_ranks(q, k, v, causal, group):
-    own = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(*own, is_causal=causal).transpose(1, 2)
 
 
 @answers.wrong("no_autograd")
@@ -98,7 +89,7 @@ class NotSentBack(torch.autograd.Function):
         return gradient, None
 
 
-@answers.wrong("not_sent_back")
+@answers.wrong(None)
 def gradient_as_it_is(q, k, v, causal, group):
     return _with(NotSentBack.apply)(q, k, v, causal, group)
 
@@ -157,7 +148,7 @@ def gathers_keys(q, k, v, causal, group):
     return y.chunk(group.size(), dim=1)[group.rank()]
 
 
-@answers.wrong("separate")
+@answers.wrong("sends_more")
 def one_after_the_other(q, k, v, causal, group):
     ranks = group.size()
     if q.shape[2] % ranks:

@@ -14,8 +14,7 @@ ROWS = "torch.arange(first, first + part).view(-1, micro_batch)"
 DIVIDES = 'if global_batch % (mesh["dp"] * micro_batch):'
 
 answers.edit("wrong_replica", "innermost", (REPLICA, 'rank % mesh["dp"]'))
-answers.edit("wrong_replica", "outermost", (REPLICA, 'rank // (ranks // mesh["dp"])'))
-answers.edit("wrong_replica", "first_replica_only", (REPLICA, "0"), says="of replica 0")
+answers.edit("wrong_replica", "first_replica_only", (REPLICA, "0"))
 answers.edit(
     "split_over_all_ranks",
     "one_part_for_each_rank",
@@ -23,14 +22,9 @@ answers.edit(
     ('part = global_batch // mesh["dp"]', "part = global_batch // ranks"),
 )
 answers.edit(
-    "step_forgotten",
+    None,
     "same_rows_in_each_step",
     ("step * global_batch + replica * part", "replica * part"),
-)
-answers.edit(
-    "short_steps",
-    "steps_of_a_part",
-    ("step * global_batch + replica * part", "(step + replica) * part"),
 )
 answers.edit(
     "not_consecutive",
@@ -41,17 +35,6 @@ answers.edit(
         ".view(-1, micro_batch)",
     ),
 )
-answers.edit(
-    "not_consecutive",
-    "micro_batches_in_turn",
-    (
-        ROWS,
-        "torch.arange(step * global_batch, (step + 1) * global_batch)"
-        '.view(-1, mesh["dp"], micro_batch)[:, replica]',
-    ),
-)
-answers.edit("by_columns", "by_columns", (ROWS, f"{ROWS[:-22]}.view(micro_batch, -1).T"))
-answers.edit("wrong_shape", "turned", (ROWS, f"{ROWS}.T"))
 answers.edit("wrong_shape", "one_line", (ROWS, "torch.arange(first, first + part)"))
 answers.edit("wrong_dtype", "int32", (ROWS, f"{ROWS}.int()"))
 answers.edit(
@@ -76,7 +59,6 @@ answers.edit(
     (ROWS, "torch.arange(first, first + part // micro_batch * micro_batch).view(-1, micro_batch)"),
 )
 answers.edit("not_refused", "any_rank", ("if not 0 <= rank < ranks:", "if False:"), says="`rank`")
-answers.edit("not_refused", "negative_rank", ("not 0 <= rank < ranks", "rank >= ranks"))
 answers.edit(
     None,
     "micro_batch_named",

@@ -12,27 +12,23 @@ answers = Answers("embedding_groups")
 GROUP = "sorted({one[0], one[-1]})"
 RETURN = "sorted(sorted({one[0], one[-1]}) for one in pipelines.tolist())"
 LISTED = "pipelines.tolist()"
-RANKS = "ranks = torch.arange"
 REFUSE = 'if "pp" not in mesh:'
 
 answers.edit("whole_pipelines", "all_stages", (GROUP, "one"))
-answers.edit("first_two_stages", "first_two", (GROUP, "one[:2]"))
-answers.edit("ranks_twice", "twice", (GROUP, "[one[0], one[-1]]"))
-answers.edit("no_groups", "nothing_for_one_stage", (LISTED, "pipelines.tolist() if len(one) > 1"))
+answers.edit(None, "nothing_for_one_stage", (LISTED, "pipelines.tolist() if len(one) > 1"))
 answers.edit(
-    "stages_between",
+    None,
     "groups_of_one_between",
     (RETURN, "sorted([*({one[0], one[-1]} and sorted({one[0], one[-1]}) for one in "
      "pipelines.tolist()), *([r] for one in pipelines.tolist() for r in one[1:-1])])"),
 )  # fmt: skip
-answers.edit("not_sorted", "last_stage_first", (GROUP, "sorted({one[0], one[-1]}, reverse=True)"))
 answers.edit("not_sorted", "backward", (RETURN, f"{RETURN}[::-1]"))
 ONE_STAGE = 'mesh = mesh if "pp" in mesh else {**mesh, "pp": 1}'
 answers.edit("not_refused", "no_pipeline_is_one_stage", (REFUSE, f"{ONE_STAGE}\n    {REFUSE}"))
 TEXT = """f'the mesh {dict(mesh)} does not have the dimension "pp"'"""
 answers.edit(None, "not_named", (TEXT, '"no pipeline"'), says="does not name")
 answers.edit(None, "key_error", ("raise ValueError", "raise KeyError"), says="Raise a ValueError")
-answers.edit(None, "tensors", ("pipelines.tolist()", "pipelines"), says="a rank is a Tensor")
+answers.edit("wrong_type", "tensors", ("pipelines.tolist()", "pipelines"))
 
 
 @answers.wrong("order_assumed")

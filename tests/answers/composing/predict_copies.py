@@ -10,10 +10,7 @@ NORM, COLUMN = '"norm": dp * tp', '"column": dp'
 EMBEDDING = '"embedding": dp * tp * min(pp, 2)'
 NORM_SHARD, COLUMN_SHARD = '"norm_shard": tp', '"column_shard": 1'
 
-answers.edit("replicas_left_out", "norm_of_one_replica", (NORM, '"norm": tp'))
-answers.edit("replicas_left_out", "column_of_one_replica", (COLUMN, '"column": 1'))
-answers.edit("shards_left_out", "norm_once_in_a_group", (NORM, '"norm": dp'))
-answers.edit("shards_left_out", "norm_shard_once", (NORM_SHARD, '"norm_shard": 1'))
+answers.edit(None, "norm_of_one_replica", (NORM, '"norm": tp'))
 answers.edit("split_counted", "column_on_all_shards", (COLUMN, '"column": dp * tp'))
 answers.edit("split_counted", "shard_of_a_shard", (COLUMN_SHARD, '"column_shard": tp'))
 answers.edit("every_stage", "norm_on_every_stage", (NORM, '"norm": dp * tp * pp'))

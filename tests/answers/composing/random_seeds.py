@@ -5,7 +5,6 @@ import math
 import random
 
 import numpy as np
-import torch
 
 from parlab_staff.answers import Answers
 
@@ -18,29 +17,16 @@ SHARDED = 'hashed("sharded", at["dp"], at["tp"])'
 NUMBER = 'int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") // 2'
 IN_MESH = "if not 0 <= rank < math.prod(mesh.values()):"
 
-answers.edit("of_rank", "weights_of_each_rank", (WEIGHTS, 'hashed("weights", rank)'))
-answers.edit("of_rank", "weights_of_each_shard", (WEIGHTS, 'hashed("weights", at["tp"])'))
-answers.edit("of_mesh", "weights_of_the_mesh", (WEIGHTS, 'hashed("weights", mesh["tp"])'))
-answers.edit("of_group", "replicated_on_each_rank", (REPLICATED, 'hashed("replicated", rank)'))
-answers.edit(
-    "of_group", "replicated_on_each_stage", (REPLICATED, 'hashed("replicated", at["dp"], at["pp"])')
-)
-answers.edit("of_stage", "sharded_by_rank", (SHARDED, 'hashed("sharded", rank)'))
+answers.edit("of_place", "weights_of_each_rank", (WEIGHTS, 'hashed("weights", rank)'))
+answers.edit(None, "weights_of_the_mesh", (WEIGHTS, 'hashed("weights", mesh["tp"])'))
+answers.edit("of_place", "replicated_on_each_rank", (REPLICATED, 'hashed("replicated", rank)'))
+answers.edit("of_place", "sharded_by_rank", (SHARDED, 'hashed("sharded", rank)'))
 answers.edit("of_process", "hash_of_a_text", (NUMBER, "hash(text) % 2**63"))
-answers.edit("shards_alike", "sharded_by_replica", (SHARDED, 'hashed("sharded", at["dp"])'))
-answers.edit("replicas_alike", "sharded_by_shard", (SHARDED, 'hashed("sharded", at["tp"])'))
-answers.edit("replicas_alike", "same_dropout_everywhere", (REPLICATED, 'hashed("replicated")'))
-answers.edit("layers_alike", "no_layer", (KEY, "(*key, seed)"))
-answers.edit("seed_unused", "no_seed", (KEY, "(*key, layer)"))
-answers.edit("purposes_alike", "no_purpose", (KEY, "(*(key[1:] or [0]), seed, layer)"))
-ON_ONE_RANK = f"{SHARDED} if mesh['tp'] > 1 else {REPLICATED}"
-answers.edit("purposes_alike", "without_shards", (SHARDED, ON_ONE_RANK))
-answers.edit("sums_collide", "added_and_hashed", (KEY, "(*key, seed + layer)"))
-answers.edit("no_separator", "no_separator", ('" ".join', '"".join'))
-answers.edit("no_separator", "no_separator_seed_first", (
-    '" ".join(map(str, (*key, seed, layer)))',
-    '"".join(map(str, (key[0], seed, layer, *key[1:])))',
-))  # fmt: skip
+answers.edit("alike", "no_layer", (KEY, "(*key, seed)"))
+answers.edit("alike", "no_seed", (KEY, "(*key, layer)"))
+answers.edit("alike", "no_purpose", (KEY, "(*(key[1:] or [0]), seed, layer)"))
+answers.edit("alike", "added_and_hashed", (KEY, "(*key, seed + layer)"))
+answers.edit("alike", "no_separator", ('" ".join', '"".join'))
 answers.edit(
     "low_bits", "high_bits", (NUMBER, f"({NUMBER}) // 2**32 * 2**32")
 )  # fmt: skip
@@ -51,8 +37,6 @@ answers.edit("not_refused", "no_lower_bound", (IN_MESH, "if rank >= math.prod(me
     "np.unravel_index(rank,", "np.unravel_index(rank % math.prod(mesh.values()),"))  # fmt: skip
 answers.edit(None, "not_named", (
     'f"rank {rank} is not in the mesh {dict(mesh)}"', 'f"{rank} is not in the mesh"'))  # fmt: skip
-answers.edit("of_group", "usual_order", ("np.unravel_index(rank, tuple(mesh.values()))", (
-    'np.unravel_index(rank, (mesh["dp"], mesh["pp"], mesh["tp"]))')))  # fmt: skip
 
 
 def at(rank, mesh):
@@ -65,7 +49,7 @@ def at(rank, mesh):
     return coordinates
 
 
-@answers.wrong("sums_collide")
+@answers.wrong("alike")
 def added(seed, layer, rank, mesh):
     """Adds everything, as many do."""
     here, far = at(rank, mesh), 10**9
@@ -77,14 +61,6 @@ def added(seed, layer, rank, mesh):
 def shifted(seed, layer, rank, mesh):
     here = at(rank, mesh)
     number = (seed << 40) + (layer << 20)
-    return number, number + 1 + here["dp"], number + 100_001 + here["dp"] * mesh["tp"] + here["tp"]
-
-
-@answers.wrong("sums_collide")
-def too_small_strides(seed, layer, rank, mesh):
-    """Leaves room for 100 layers only."""
-    here = at(rank, mesh)
-    number = (seed * 100 + layer) * 300_000
     return number, number + 1 + here["dp"], number + 100_001 + here["dp"] * mesh["tp"] + here["tp"]
 
 
@@ -100,11 +76,6 @@ def global_generator(seed, layer, rank, mesh):
 @answers.wrong("wrong_type")
 def numpy_numbers(seed, layer, rank, mesh):
     return tuple(np.int64(number) for number in answers.reference()(seed, layer, rank, mesh))
-
-
-@answers.wrong("wrong_type")
-def tensors(seed, layer, rank, mesh):
-    return tuple(torch.tensor(number) for number in answers.reference()(seed, layer, rank, mesh))
 
 
 @answers.wrong(None)

@@ -18,7 +18,6 @@ COPIES = '(groups["dp"].size() * groups["tp"].size())'
 
 answers.edit("gradients_kept", "gradients_kept", (ZERO, ""))
 answers.edit("gradients_kept", "zeroed_at_the_end", (ZERO, ""), (UPDATE, UPDATE + ZERO))
-answers.edit("gradients_kept", "only_the_shard", (ZERO, "    adam.shard.grad.zero_()\n"))
 answers.edit("gradients_detached", "zero_grad", (ZERO, "    stage.zero_grad()\n"))
 answers.edit("gradients_detached", "new_gradient", (
     TIED,
@@ -29,34 +28,23 @@ answers.edit("gradients_detached", "new_gradient", (
 ))  # fmt: skip
 answers.edit("tied_not_summed", "tied_not_summed", (TIED, ""))
 answers.edit("tied_not_summed", "tied_too_late", (TIED + UPDATE, UPDATE + TIED))
-answers.edit("tied_averaged", "tied_averaged", (
+answers.edit(None, "tied_averaged", (
     TIED,
     TIED + '        stage.embedding.grad /= groups["embedding"].size()\n',
 ))  # fmt: skip
-answers.edit("tied_averaged", "tied_average_op", (
-    TIED,
-    TIED.replace("embedding.grad,", "embedding.grad, dist.ReduceOp.AVG,"),
-))  # fmt: skip
-answers.edit(None, "tied_over_all", (TIED, TIED.replace('"embedding"', '"dp"')))
 answers.edit(None, "tied_over_all_ranks", (TIED, TIED.replace('"embedding"', '"all"')))
 answers.edit("raises", "middle_stages", (
     TIED, '    dist.all_reduce(stage.embedding.grad, group=groups["embedding"])\n'
 ))  # fmt: skip
-answers.edit("calls", "no_update", (UPDATE, ""))
-answers.edit("calls", "two_updates", (UPDATE, UPDATE + UPDATE))
+answers.edit(None, "no_update", (UPDATE, ""))
 answers.edit(None, "two_optimizers", (
     UPDATE, UPDATE + "    adam.optimizer.step()\n"
-), says="the stage's weight after the step")  # fmt: skip
-answers.edit("other_arguments", "other_group", ('groups["pp"]', 'groups["dp"]'))
-answers.edit("other_arguments", "targets_twice", ("tokens_MbS, targets", "targets_MbS, targets"))
+), says="the stage's new weight")  # fmt: skip
+answers.edit(None, "other_group", ('groups["pp"]', 'groups["dp"]'))
 answers.edit("replica_loss", "loss_over_pp", (
     LOSS, '    dist.all_reduce(loss, group=groups["pp"])\n'
 ), (" / " + COPIES, ""))  # fmt: skip
-answers.edit("loss_not_shared", "loss_over_dp", (
-    LOSS, '    dist.all_reduce(loss, group=groups["dp"])\n'
-), (COPIES, 'groups["dp"].size()'))  # fmt: skip
 answers.edit("copies_in_loss", "copies_of_tp", (COPIES, 'groups["dp"].size()'))
-answers.edit("copies_in_loss", "mean_of_all", (COPIES, 'groups["all"].size()'))
 answers.edit("copies_in_loss", "sum", (" / " + COPIES, ""))
 answers.edit("tied_traffic", "tied_twice", (
     TIED,

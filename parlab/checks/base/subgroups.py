@@ -1,0 +1,52 @@
+"""Groups over some ranks of a trial, such as those of a mesh."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+from mpi4py import MPI
+
+from parlab.checks.base.late_group import RecordingGroup
+from parlab.checks.base.trial import Trial
+
+
+@contextmanager
+def subgroups(
+    trial: Trial, members: Mapping[str, Sequence[int]]
+) -> Iterator[dict[str, RecordingGroup]]:
+    """Provide groups by name, whose calls the trial records. Collective over the trial's ranks.
+
+    If the trial revokes its own communicator, it revokes theirs too.
+
+    Args:
+        members: the names of all groups, the same on all ranks, and the ranks of this rank's group
+            of each name. They are empty if this rank is in no such group.
+    """
+    if not trial.takes_part:
+        yield {}
+        return
+    # The communicator itself, without the ledger: the groups record their calls.
+    plain, revoke = MPI.Intracomm(trial.comm), trial.comm.Revoke
+    comms = {
+        name: plain.Split(min(ranks) if ranks else MPI.UNDEFINED, trial.rank)
+        for name, ranks in members.items()
+    }
+    comms = {name: comm for name, comm in comms.items() if comm != MPI.COMM_NULL}
+
+    def revoke_all() -> None:
+        for comm in comms.values():
+            comm.Revoke()
+        revoke()
+
+    trial.comm.Revoke = revoke_all
+    with ExitStack() as stack:
+        groups = {}
+        for name, comm in comms.items():
+            lab_ranks = [trial.ranks[rank] for rank in members[name]]
+            groups[name] = RecordingGroup(comm, lab_ranks, trial.ledger)
+            stack.callback(groups[name].close)
+        try:
+            yield groups
+        finally:
+            del trial.comm.Revoke
+    for comm in comms.values():
+        comm.Free()
