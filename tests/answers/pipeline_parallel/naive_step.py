@@ -20,7 +20,7 @@ RETURN = "return y.item() if stage == last else None"
 answers.edit(
     "no_input_gradient", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", ""))
 )
-answers.edit("does_not_end", "gradients_not_sent", (SEND, "pass"), says="sent 0 of 1 messages")
+answers.edit("does_not_end", "gradients_not_sent", (SEND, "pass"), says="has begun F0 B0")
 answers.edit(
     "does_not_end",
     "sent_to_its_maker",
