@@ -16,6 +16,7 @@ MISTAKES = Mistakes(
         "output for the backward pass: dropout would draw again, and BatchNorm count twice"
     ),
     **_steps.MISTAKES.texts,
+    **_messages.MISTAKES.texts,
 )
 PIPELINE_MISTAKES = Mistakes(
     loss_not_divided=(

@@ -104,7 +104,6 @@ def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -
     ]
     trial.require(
         *(lambda n=n: _received(*rounds[n][:2], plan[n][0]) for n in range(ROUNDS)),
-        lambda: _messages.to_itself(trial),
         lambda: _messages.sends_once(trial, len(sizes), sum(sizes)),
         lambda: next(filter(None, (problem for *_, problem in rounds)), None),
     )
@@ -139,9 +138,10 @@ class _State:
         doing = f"is in `{self.doing}`" + (f" of {text(action)}" if action else "")
         if self.doing == "receive" and action and trial.ledger.calls:
             call, sender = trial.ledger.calls[-1], _source_of(action) % trial.size
+            sent = everyone[sender][1].get(action) or "nothing"
             doing += (
                 f". Its last call is {call.op} from rank {call.source} with tag {call.tag}. For "
-                f"this action, rank {sender} has sent {everyone[sender][1].get(action) or 'nothing'}"
+                f"this action, rank {sender} has sent {sent}"
             )
         blocked = all(ended.kind == "stuck" for ended in endings.values()) and any(
             method == "send" for method, _ in everyone
