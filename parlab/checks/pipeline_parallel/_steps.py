@@ -142,10 +142,11 @@ class Recorder:
     def explain(self, endings: _messages.Endings) -> Finding:
         """Say how far ranks came. Collective."""
         case, begun, found = self.case, self.actions, None
-        last = case.trial.gather(begun[-1:])
+        last_action = case.trial.gather(begun[-1] if begun else None)
         for rank, ended in endings.items():
-            if "NoneType" in ended.error and last[rank] and last[rank][0].kind == "backward":
-                found = MISTAKES.no_input_gradient(rank=rank, stage=last[rank][0].stage - 1)
+            last, no_tensor = last_action[rank], "NoneType" in ended.error
+            if no_tensor and last and last.kind == "backward" and last.stage > 0:
+                found = MISTAKES.no_input_gradient(rank=rank, stage=last.stage - 1)
         own = case.schedule[max(case.trial.rank, 0)]
         doing = f"has begun {case.texts(begun) or 'no action'}"
         if begun == own[: len(begun)] != own:

@@ -219,12 +219,12 @@ def _round(
     if storages.live:
         gc.collect()  # reference cycles
     problem = None
-    if requires_grad:
-        problem = observed("what `receive` returns requires a gradient: return it without a graph")
-    elif changed:
+    if changed:
         problem = COMMON.argument_changed(name="`tensor`")
     elif graphs:
         problem = MISTAKES.keeps_graph()
+    elif requires_grad:
+        problem = observed("what `receive` returns requires a gradient: return it without a graph")
     elif storages.live:
         problem = MISTAKES.kept(got=storages.live)
     return *results, problem

@@ -48,5 +48,5 @@ def wrong(right: dict[str, float], p: int, m: int, v: int) -> Iterator[Wrong]:
         yield name, right[name] / (1 + right[name]), share(name=name)
         yield name, p / pieces, ranks(name=name)
     yield "interleaved", right["gpipe"], MISTAKES.not_shorter()
-    yield "enough", 9 * (p - 1), share(name="enough")
+    yield "enough", max(1, 9 * (p - 1)), share(name="enough")
     yield "enough", 10 * p, ranks(name="enough")
