@@ -69,12 +69,13 @@ def _raised(raised: dict[int, Ended], took_part: int) -> Finding:
 def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     """Yield explanations of why these ranks wait, if they are certain."""
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
-    if len(stuck) < len(endings):
+    found = (_METHOD.search(ended.line) for ended in stuck)  # its arguments may be calls, too
+    doing = {match[1] for match in found if match}
+    send = bool(doing) and doing <= {"Send", "send", "Ssend", "ssend"}
+    if len(stuck) < len(endings) and not (send and len(stuck) > 1):  # these wait for each other
         yield "The stuck ranks wait for ranks that have already returned"
         return
-    found = (_METHOD.search(ended.line) for ended in stuck)  # its arguments may be calls, too
-    doing = {method[1] for method in found if method}
-    if doing and doing <= {"Send", "send", "Ssend", "ssend"}:
+    if send:
         yield (
             "All of them wait in a send, so none receives. A send may wait until its receiver has "
             "called a receive. MPI often buffers small messages, but not in this check"

@@ -2,7 +2,7 @@
 
 A module for each exercise, and those that several of them share: _schedules (requirements on lists
 of actions), _models (models, batches and right values), _steps (steps, recorded from inside the
-stages), _requirements (on a step), _hang_reasons and _mailbox_states (why ranks wait).
+stages), _requirements (on a step), and _messages (requirements on messages, and why ranks wait).
 """
 
 from parlab.checks.base.collective import show_values

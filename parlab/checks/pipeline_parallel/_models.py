@@ -2,18 +2,17 @@
 
 import copy
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.trial import Trial
-from parlab.pipeline import Schedule, sizes
+from parlab.pipeline import Action, Schedule, sizes, texts
 from parlab.pipeline.stages import Share, share_of
 
 VOCABULARY = 50
 
-LossOf = Callable[[Tensor, Tensor], Tensor]
 Values = tuple[Tensor, Tensor]  # the loss, and all gradients of this rank in one row
 
 
@@ -93,33 +92,27 @@ class Case:
                     size += self.samples * self.widths[cut] * 8
         return count, size
 
-    def right(self) -> Values:
-        return self.values(self.inputs, self.targets)
+    def texts(self, actions: Sequence[Action]) -> str:
+        """Return the names of actions; an unknown micro-batch is a question mark."""
+        return texts(actions, self.ranks if self.chunks == 1 else None).replace("-1", "?")
 
-    def values(self, inputs: Tensor, targets: Tensor, loss_of: LossOf = mean_square) -> Values:
+    def values(self, inputs: Tensor, targets: Tensor) -> Values:
         """Return the loss of some samples, and its gradient on this rank."""
         parameters = [p for s in self.own for p in self.layers[s].parameters() if p.requires_grad]
-        loss = loss_of(nn.Sequential(*self.layers)(inputs), targets)
+        loss = mean_square(nn.Sequential(*self.layers)(inputs), targets)
         gradients = torch.autograd.grad(loss, parameters) if parameters else ()
         return loss.detach(), in_one_row(gradients)
 
     def wrong(self) -> dict[str, Values]:
         """Return what each mistake computes, by its key."""
-        m, n = self.pieces, self.samples
-        cut = zip(self.inputs.tensor_split(m), self.targets.tensor_split(m), strict=True)
-        each = [self.values(x, t) for x, t in cut]
-        used, last = n // m * m, len(self.inputs.tensor_split(m)[-1])
-
-        def weighted(weights: list[float]) -> Values:
-            pairs = list(zip(weights, each, strict=True))
-            return sum(w * loss for w, (loss, _) in pairs), sum(w * row for w, (_, row) in pairs)
-
+        m, pieces = self.pieces, self.inputs.tensor_split(self.pieces)
+        each = list(map(self.values, pieces, self.targets.tensor_split(m)))
+        weights = {
+            "loss_not_divided": [1.0] * m,
+            "remainder_unweighted": [1 / m] * m,
+            "not_accumulated": [0.0] * (m - 1) + [len(pieces[-1]) / self.samples],
+        }
         return {
-            "loss_not_divided": weighted([1.0] * m),
-            "remainder_unweighted": weighted([1 / m] * m),
-            "not_accumulated": weighted([0.0] * (m - 1) + [last / n]),
-            "remainder_dropped": self.values(self.inputs[:used], self.targets[:used]),
-            "loss_arguments": self.values(
-                self.inputs, self.targets, lambda scores, targets: mean_square(targets, scores)
-            ),
+            key: tuple(sum(w * one for w, one in zip(of_key, values)) for values in zip(*each))  # noqa: B905
+            for key, of_key in weights.items()
         }

@@ -6,22 +6,17 @@ from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Requirement
-from parlab.checks.pipeline_parallel import _hang_reasons, _steps
-from parlab.checks.pipeline_parallel._hang_reasons import other_input
+from parlab.checks.pipeline_parallel import _messages, _steps
 from parlab.checks.pipeline_parallel._models import Case, in_one_row
 from parlab.checks.pipeline_parallel._steps import StepRecord
-from parlab.ledger.calls import RECEIVES, SENDS
-from parlab.pipeline import texts
 
 MISTAKES = Mistakes(
-    weights_updated=_steps.MISTAKES.texts["weights_updated"],
     recomputed=(
         "stage {stage} computes its forward pass of micro-batch {i} more than once. Keep the "
         "output for the backward pass: dropout would draw again, and BatchNorm count twice"
     ),
-    loss_arguments="the arguments of `loss_of` are exchanged: call `loss_of(scores, targets)`",
-    to_itself=_hang_reasons.MISTAKES.texts["to_itself"],
-    no_input_gradient=_hang_reasons.MISTAKES.texts["no_input_gradient"],
+    **_steps.MISTAKES.texts,
+    **_messages.MISTAKES.texts,
 )
 PIPELINE_MISTAKES = Mistakes(
     loss_not_divided=(
@@ -32,22 +27,12 @@ PIPELINE_MISTAKES = Mistakes(
         "all micro-batches count alike, although they have different numbers of samples. Weight "
         "each by its share of the batch's samples"
     ),
-    remainder_dropped=(
-        "the samples that remain after the division by m are in no micro-batch. `tensor_split(m)` "
-        "uses them all"
-    ),
     not_accumulated="only the last micro-batch counts. Add up the gradients of all of them",
     other_order="it runs {got}, but the schedule of this rank is {right}",
-    never_freed=(
-        "before {action}, the rank holds {got} bytes more of tensors than when as many "
-        "micro-batches were in flight earlier. After the backward pass of a micro-batch, keep "
-        "nothing of it"
+    kept=(
+        "{when}, {got} bytes of tensors are still there that are not needed any more. After the "
+        "backward pass of a micro-batch, keep nothing of it but the gradients"
     ),
-    kept_after_step=(
-        "after the step, {got} bytes of its tensors or of its batch are still there. Keep only "
-        "the gradients"
-    ),
-    blocking_send=_hang_reasons.MISTAKES.texts["blocking_send"],
     **MISTAKES.texts,
 )
 
@@ -58,28 +43,28 @@ def require(case: Case, steps: Sequence[StepRecord]) -> None:
     def each(requirement: Callable[[Case, StepRecord], Finding | None]) -> Requirement:
         return lambda: next((found for step in steps if (found := requirement(case, step))), None)
 
+    count, size = (len(steps) * one for one in case.messages(case.trial.rank))
     case.trial.require(
         each(lambda _, step: step.side_effect),
         each(computes_once),
         each(values_are),
         each(in_order),
         each(frees),
-        lambda: messages(case, len(steps)),
+        lambda: _messages.sends_once(case.trial, count, size),
     )
 
 
 def values_are(case: Case, step: StepRecord) -> Finding | None:
     """Require the gradients and the loss of the whole batch."""
-    rank, last = case.trial.rank, case.trial.size - 1
     for number, gradient in enumerate(step.gradients):
         if gradient is None:
             return observed(f"parameter {number} of this rank has no gradient")
-    right_loss, right_row = case.right()
+    right_loss, right_row = case.values(case.inputs, case.targets)
     row, name = in_one_row(step.gradients), "the gradient of this rank's parameters, in one row,"
     if equal(row, right_row, name, TOLERANCE):
         wrong = {key: values for key, (_, values) in case.wrong().items()}
         return explained(row, right_row, wrong, PIPELINE_MISTAKES, name, TOLERANCE)
-    if rank != last:
+    if case.trial.rank != case.trial.size - 1:
         if step.loss is None:
             return None
         got = f"a {type(step.loss).__name__}"
@@ -87,11 +72,9 @@ def values_are(case: Case, step: StepRecord) -> Finding | None:
     if not isinstance(step.loss, float):
         got = "None" if step.loss is None else f"a {type(step.loss).__name__}"
         return COMMON.wrong_type(name="the loss on the last rank", got=got, right="a float")
+    wrong = {key: loss for key, (loss, _) in case.wrong().items()}
     loss = right_loss.new_tensor(step.loss)
-    if equal(loss, right_loss, "the loss", TOLERANCE):
-        wrong = {key: value for key, (value, _) in case.wrong().items()}
-        return explained(loss, right_loss, wrong, PIPELINE_MISTAKES, "the loss", TOLERANCE)
-    return None
+    return explained(loss, right_loss, wrong, PIPELINE_MISTAKES, "the loss", TOLERANCE)
 
 
 def computes_once(case: Case, step: StepRecord) -> Finding | None:
@@ -105,9 +88,6 @@ def computes_once(case: Case, step: StepRecord) -> Finding | None:
 
 def in_order(case: Case, step: StepRecord) -> Finding | None:
     """Require this rank's actions, in the schedule's order."""
-    unknown = [action.stage for action in step.actions if action.micro_batch < 0]
-    if unknown:
-        return other_input(min(unknown))
     unseen = {0} & set(case.frozen or ())  # it has no backward pass
     own = [
         action
@@ -116,9 +96,9 @@ def in_order(case: Case, step: StepRecord) -> Finding | None:
     ]
     if step.actions == own:
         return None
-    several = case.ranks if case.chunks == 1 else None
-    got, right = texts(step.actions, several), texts(own, several)
-    return PIPELINE_MISTAKES.other_order(got=got, right=right)
+    got, right = case.texts(step.actions), case.texts(own)
+    order = PIPELINE_MISTAKES.other_order(got=got, right=right)
+    return _steps.other_input(step.actions) or order
 
 
 def frees(case: Case, step: StepRecord) -> Finding | None:
@@ -128,7 +108,7 @@ def frees(case: Case, step: StepRecord) -> Finding | None:
     were in flight.
     """
     if step.kept > 0:
-        return PIPELINE_MISTAKES.kept_after_step(got=step.kept)
+        return PIPELINE_MISTAKES.kept(when="after the step", got=step.kept)
     if case.samples % case.pieces or case.frozen is not None:
         return None  # micro-batches differ, or a backward pass is not recorded
     loose = max(_loop_variables(case, stage) for stage in case.own)
@@ -137,8 +117,7 @@ def frees(case: Case, step: StepRecord) -> Finding | None:
         more = alive - least.setdefault(flying, alive)
         least[flying] = min(least[flying], alive)
         if more > loose:
-            several = case.ranks if case.chunks == 1 else None
-            return PIPELINE_MISTAKES.never_freed(action=texts([action], several), got=more)
+            return PIPELINE_MISTAKES.kept(when=f"before {case.texts([action])}", got=more)
     return None
 
 
@@ -149,20 +128,3 @@ def _loop_variables(case: Case, stage: int) -> int:
     """
     inputs, outputs = case.widths[stage : stage + 2]
     return 8 * ((inputs + 2 * outputs) * case.samples // case.pieces + (inputs + 1) * outputs)
-
-
-def messages(case: Case, steps: int = 1) -> Finding | None:
-    """Require that this rank sends the tensors that other ranks need, once, and nothing else."""
-    trial = case.trial
-    for call in trial.calls[trial.rank]:
-        if call.op not in (*SENDS, *RECEIVES):
-            return observed(f"it calls {call.op}. Use only messages between two ranks")
-    count, size = (steps * one for one in case.messages(trial.rank))
-    sends = trial.sends(trial.rank)
-    got = sum(call.bytes_sent for call in sends)
-    if (len(sends), got) == (count, size):
-        return None
-    return observed(
-        f"it sends {len(sends)} messages with {got} bytes, expected {count} with "
-        f"{size}: each activation and each gradient once, to the rank that needs it"
-    )

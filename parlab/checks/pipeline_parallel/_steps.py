@@ -3,7 +3,7 @@
 import functools
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +16,15 @@ from parlab import memory
 from parlab.checks.base.compare import same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
-from parlab.checks.pipeline_parallel._hang_reasons import explain
+from parlab.checks.pipeline_parallel import _messages
 from parlab.checks.pipeline_parallel._models import Case
 from parlab.pipeline import Action, backward, forward
 from parlab.pipeline.stages import Share
 
 MISTAKES = Mistakes(
-    weights_updated=(
-        "parameter {number} of this rank has changed. Only the caller changes weights, between "
-        "steps: all micro-batches of a step use the same ones"
+    no_input_gradient=(
+        "rank {rank} has no gradient for stage {stage}: `x.grad` is None. A backward pass sets it "
+        "if `x` is a leaf that required a gradient (`requires_grad_()`) before the forward pass"
     ),
 )
 # A step takes milliseconds, but on a busy machine the ranks may meet late.
@@ -71,8 +71,7 @@ def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[Step
         return [recorder.step(step) for _ in range(steps)]
 
     _import_all()
-    explained = functools.partial(explain, case, recorder)
-    return case.trial.run_function(stepped, seconds=SECONDS, explain=explained) or []
+    return case.trial.run_function(stepped, seconds=SECONDS, explain=recorder.explain) or []
 
 
 @functools.cache
@@ -114,7 +113,6 @@ class Recorder:
     def __init__(self, case: Case) -> None:
         self.case, self.known = case, case.stage_inputs()
         self.actions: list[Action] = []
-        self.calls_before = 0
 
     def attach(self, share: Share) -> None:
         """Replace the stages of `share` with ones that record their passes."""
@@ -128,7 +126,6 @@ class Recorder:
         for parameter in self.parameters:
             parameter.grad = None
         self.actions, self.mode_changed = [], False
-        self.calls_before = len(self.case.trial.ledger.calls)
         self.alive: list[tuple[InFlight, int]] = []
         self.storages = StepStorages()
         with self._messages_apart(), self.storages:
@@ -141,6 +138,22 @@ class Recorder:
         pairs = zip(self.parameters, self.trainable, strict=True)
         gradients = [p.grad for p, trains in pairs if trains]
         return StepRecord(loss, gradients, self.actions, self.alive, self._kept(), side_effect)
+
+    def explain(self, endings: _messages.Endings) -> Finding:
+        """Say how far ranks came. Collective."""
+        case, begun, found = self.case, self.actions, None
+        last_action = case.trial.gather(begun[-1] if begun else None)
+        for rank, ended in endings.items():
+            last, no_tensor = last_action[rank], "NoneType" in ended.error
+            if no_tensor and last and last.kind == "backward" and last.stage > 0:
+                found = MISTAKES.no_input_gradient(rank=rank, stage=last.stage - 1)
+        own = case.schedule[max(case.trial.rank, 0)]
+        doing = f"has begun {case.texts(begun) or 'no action'}"
+        if begun == own[: len(begun)] != own:
+            doing += f". Its next action is {case.texts(own[len(begun) :][:1])}"
+        elif unknown := other_input(begun):
+            doing += f": {unknown.text}"
+        return _messages.explain(case.trial, endings, doing, found)
 
     def act(self, action: Action) -> None:
         """Record that a pass begins."""
@@ -204,7 +217,10 @@ class Recorder:
                     + " after the step. Leave `requires_grad` of parameters to the caller"
                 )
             if not same(parameter, self.before[number]):
-                return MISTAKES.weights_updated(number=number)
+                return observed(
+                    f"parameter {number} of this rank has changed. Only the caller changes "
+                    "weights, between steps: all micro-batches of a step use the same ones"
+                )
         if inputs.requires_grad:
             return observed(
                 "`inputs` requires a gradient after the step. It belongs to the caller, and the "
@@ -215,6 +231,19 @@ class Recorder:
         if rank == case.trial.size - 1 and not same(targets, case.targets):
             return COMMON.argument_changed(name="`targets`")
         return None
+
+
+def other_input(actions: Sequence[Action]) -> Finding | None:
+    """Require that stages compute only on tensors that the check knows."""
+    unknown = [action.stage for action in actions if action.micro_batch < 0]
+    if not unknown:
+        return None
+    if min(unknown) == 0:
+        return observed("stage 0 is called on a tensor that is no micro-batch of `inputs`")
+    return observed(
+        f"stage {min(unknown)} is called on a tensor that is not the output of stage "
+        f"{min(unknown) - 1} for any micro-batch. Call it on what `mailbox.receive` returned"
+    )
 
 
 class _Stage(nn.Module):

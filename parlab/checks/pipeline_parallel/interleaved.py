@@ -4,20 +4,11 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.pipeline_parallel import _schedules
-from parlab.pipeline import Schedule, text
 
 MISTAKES = Mistakes(
     not_refused=(
         "it accepts an m that is not a multiple of p. Micro-batches go through the stages in "
         "groups of p: raise a ValueError that names both numbers"
-    ),
-    forwards_order=(
-        "rank {rank} begins its backward passes with {got}. Gradients come from the end of the "
-        "model: begin with the rank's last stage, {right}, and go back to its first"
-    ),
-    blocks=(
-        "rank {rank} has stage {got}. Stage s belongs on rank s % p: with neighboring stages on "
-        "one rank, the first micro-batch reaches the last rank no sooner"
     ),
     **_schedules.texts_of("deadlock", "incomplete", "larger_bubble", "holds_too_many"),
 )
@@ -34,16 +25,15 @@ def interleaved(check: Check) -> str:
         cases = {f"p = {p}, m = {m}, v = {v}": (p, m, v) for p, m, v in [*sizes, *refused]}
         for _, (p, m, v) in trial.cases(cases):
             if m % p:
-                attempt = lambda: trial.check.function(p, m, v)  # noqa: E731
-                error = require_refusal(trial, attempt, MISTAKES.not_refused())
+                error = require_refusal(
+                    trial, lambda: trial.check.function(p, m, v), MISTAKES.not_refused()
+                )
                 trial.require(lambda: names(error, p, m))
                 continue
             got = trial.run(p, m, v)
             trial.require(
                 lambda: _schedules.is_schedule(got),
-                lambda: placed(got),
                 lambda: _schedules.complete(got, p, v, m),
-                lambda: backward_from_the_end(got, v),
                 lambda: _schedules.can_run(got),
                 lambda: _schedules.bubble_at_most(got, (p - 1) / (v * m)),
                 lambda: _schedules.holds_at_most(got, limits(p, m, v), "stages' micro-batches"),
@@ -62,20 +52,3 @@ def limits(p: int, m: int, v: int) -> list[int]:
     """Return the most that each rank may hold: its warm-up, and one forward pass more."""
     ahead = range(p - 1, -1, -1)
     return [min(1 + (2 * a + (v - 1) * p if v > 1 else a), m * v) for a in ahead]
-
-
-def placed(schedule: Schedule) -> Finding | None:
-    for rank, own in enumerate(schedule):
-        for action in own:
-            if action.stage % len(schedule) != rank:
-                return MISTAKES.blocks(rank=rank, got=action.stage)
-    return None
-
-
-def backward_from_the_end(schedule: Schedule, chunks: int) -> Finding | None:
-    for rank, own in enumerate(schedule):
-        first = next(action for action in own if action.kind == "backward")
-        last = rank + len(schedule) * (chunks - 1)
-        if first.stage != last:
-            return MISTAKES.forwards_order(rank=rank, got=text(first), right=last)
-    return None

@@ -4,19 +4,19 @@ import functools
 import gc
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.compare import equal, equal_states, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
-from parlab.checks.pipeline_parallel import _hang_reasons
-from parlab.checks.pipeline_parallel._mailbox_states import MailboxState, explain, source_of
-from parlab.ledger.calls import RECEIVES, SENDS
+from parlab.checks.base.watchdog import is_revoked
+from parlab.checks.pipeline_parallel import _messages
+from parlab.ledger.calls import SENDS
 from parlab.memory import LiveStorages
 from parlab.pipeline import Action, backward, forward, text
 from parlab.pipeline.stages import Share, share_of
@@ -24,6 +24,10 @@ from parlab.pipeline.stages import Share, share_of
 SECONDS = 10.0
 PIECES = 3
 ROUNDS = 2
+
+# What this rank's mailbox received by action, what another mailbox of this rank received, and
+# what is wrong with graphs or with memory.
+Round = tuple[dict[Action, Any], dict[Action, Any], Finding | None]
 
 MISTAKES = Mistakes(
     blocking_send=(
@@ -34,10 +38,6 @@ MISTAKES = Mistakes(
         "{action} receives what was sent to {other}. A tensor belongs to a kind, a stage and a "
         "micro-batch together: use a tag that distinguishes all of them"
     ),
-    shared_state=(
-        "two mailboxes of one rank share their tensors: one waits for, or returns, what was sent "
-        "with the other. Create lists and dicts in `__init__`, not in the class body"
-    ),
     keeps_graph=(
         "the autograd graph of a tensor that was sent is still alive. Keep and send "
         "`tensor.detach()`, which is the same memory without the graph"
@@ -46,33 +46,8 @@ MISTAKES = Mistakes(
         "{got} bytes of tensors are still there after `finish`. Remove handles from your list, and "
         "tensors from your dict, when they have left or were received (`pop`, `clear`)"
     ),
-    requires_grad=(
-        "what `receive` returns requires a gradient or has a graph. Return it without: the caller "
-        "decides about gradients"
-    ),
-    to_itself=_hang_reasons.MISTAKES.texts["to_itself"],
+    to_itself=_messages.MISTAKES.texts["to_itself"],
 )
-
-
-@dataclass
-class Round:
-    """The record of one round of sending and receiving on this rank.
-
-    Attributes:
-        received: the received tensors, by action.
-        received_by_other: the tensors that another mailbox received for the same actions.
-        requires_grad: whether a received tensor requires a gradient, or has a graph.
-        graphs: the number of tensors whose graph was alive before `finish`.
-        changed: whether a sent tensor has changed.
-        kept: bytes of tensors after `finish`.
-    """
-
-    received: dict[Action, Any]
-    received_by_other: dict[Action, Any]
-    requires_grad: bool
-    graphs: int
-    changed: bool
-    kept: int = 0
 
 
 @check_of(MISTAKES)
@@ -92,37 +67,87 @@ def mailbox(check: Check) -> str:
     )
 
 
+def _source_of(action: Action) -> int:
+    """Return the stage that has what an action needs."""
+    return action.stage + (1 if action.kind == "backward" else -1)
+
+
 def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -> None:
     stages = trial.size * chunks
     layers = [nn.Linear(4, 4).to(dtype) for _ in range(stages)]
     share = share_of(layers, torch.zeros(1, 4, dtype=dtype), max(trial.rank, 0), trial.size)
     pairs = [(s, i) for s in range(stages) for i in range(PIECES)]
     actions = [kind(s, i) for s, i in pairs for kind in (forward, backward)]
-    actions = [action for action in actions if 0 <= source_of(action) < stages]
+    actions = [action for action in actions if 0 <= _source_of(action) < stages]
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
     plan = []
     for _ in range(ROUNDS):
-        shapes = {action: (samples[action.micro_batch], 4) for action in actions}
         tensors = {
-            action: torch.randn(shape, generator=generator, dtype=dtype)
-            for action, shape in shapes.items()
+            action: torch.randn(samples[action.micro_batch], 4, generator=generator, dtype=dtype)
+            for action in actions
         }
         orders = [trial.draw.sample(actions, len(actions)) for _ in range(2)]
         plan.append((tensors, *orders))
-    state = MailboxState(trial)
+    state = _State(trial)
 
     def run() -> list[Round]:
         box, other = (trial.check.function(share, trial.group) for _ in range(2))
         return [_round(state, box, other, share, *one) for one in plan]
 
     _import_all()
-    reason = functools.partial(explain, trial, state, MISTAKES)
-    rounds = trial.run_function(run, seconds=SECONDS, explain=reason) or []
-    trial.require(*(lambda n=n: _received(rounds[n], plan[n][0]) for n in range(ROUNDS)))
+    rounds = trial.run_function(run, seconds=SECONDS, explain=state.explain) or []
+    sizes = [
+        tensor.nbytes
+        for tensors, *_ in plan
+        for action, tensor in tensors.items()
+        if _source_of(action) in share.own and action.stage not in share.own
+    ]
     trial.require(
-        lambda: _messages(trial, share, [tensors for tensors, *_ in plan]),
-        *(lambda n=n: _left_alone(rounds[n]) for n in range(ROUNDS)),
+        *(lambda n=n: _received(*rounds[n][:2], plan[n][0]) for n in range(ROUNDS)),
+        lambda: _messages.sends_once(trial, len(sizes), sum(sizes)),
+        lambda: next(filter(None, (problem for *_, problem in rounds)), None),
     )
+
+
+@dataclass
+class _State:
+    """What this rank is doing with its mailbox, and what it has sent for each action."""
+
+    trial: Trial
+    doing: str = ""
+    action: Action | None = None
+    sent: dict[Action, str] = field(default_factory=dict)
+
+    def does(self, method: str, action: Action | None = None) -> None:
+        if not is_revoked(self.trial.comm):
+            self.doing, self.action = method, action
+
+    def send(self, box: Any, action: Action, tensor: Tensor) -> None:
+        self.does("send", action)
+        before = len(self.trial.ledger.calls)
+        try:
+            box.send(action, tensor)
+        finally:
+            calls = [call for call in self.trial.ledger.calls[before:] if call.op in SENDS]
+            self.sent[action] = " and ".join(f"to rank {c.to} with tag {c.tag}" for c in calls)
+
+    def explain(self, endings: _messages.Endings) -> Finding:
+        """Say what each rank was doing, and what was sent for it. Collective."""
+        trial, action = self.trial, self.action
+        everyone = trial.gather((self.doing, self.sent))
+        doing = f"is in `{self.doing}`" + (f" of {text(action)}" if action else "")
+        if self.doing == "receive" and action and trial.ledger.calls:
+            call, sender = trial.ledger.calls[-1], _source_of(action) % trial.size
+            sent = everyone[sender][1].get(action) or "nothing"
+            doing += (
+                f". Its last call is {call.op} from rank {call.source} with tag {call.tag}. For "
+                f"this action, rank {sender} has sent {sent}"
+            )
+        blocked = all(ended.kind == "stuck" for ended in endings.values()) and any(
+            method == "send" for method, _ in everyone
+        )
+        found = MISTAKES.blocking_send() if blocked else None
+        return _messages.explain(trial, endings, doing, found)
 
 
 @functools.cache
@@ -148,7 +173,7 @@ class _Mark(torch.autograd.Function):
 
 
 def _round(
-    state: MailboxState,
+    state: _State,
     box: Any,
     other: Any,
     share: Share,
@@ -157,7 +182,7 @@ def _round(
     receive_order: Sequence[Action],
 ) -> Round:
     """Send all tensors, then receive all. `other` has only those that stay on this rank."""
-    outgoing = [action for action in send_order if source_of(action) in share.own]
+    outgoing = [action for action in send_order if _source_of(action) in share.own]
     incoming = [action for action in receive_order if action.stage in share.own]
     local = [action for action in outgoing if action.stage in share.own]
     tokens, originals = [], {}
@@ -170,7 +195,7 @@ def _round(
             del token
             state.send(box, action, tensor)
             del tensor
-        graphs = sum(token() is not None for token in tokens)
+        graphs = any(token() is not None for token in tokens)
         for action in local:
             other.send(action, _of_other(tensors[action]))
         state.does("finish of another mailbox")
@@ -179,21 +204,30 @@ def _round(
         for action in incoming:
             state.does("receive", action)
             received[action] = box.receive(action, len(tensors[action]))
+        state.does("receive of another mailbox")
         for action in local:
             of_other[action] = other.receive(action, len(tensors[action]))
         state.does("finish")
         box.finish()
         changed = not all(same(tensor, tensors[a]) for a, tensor in originals.items())
         originals.clear()
+    results = _numbers(received), _numbers(of_other)
     everything = [x for x in (*received.values(), *of_other.values()) if isinstance(x, Tensor)]
-    requires_grad = any(x.requires_grad or x.grad_fn is not None for x in everything)
-    result = Round(_numbers(received), _numbers(of_other), requires_grad, graphs, changed)
+    requires_grad = any(x.requires_grad for x in everything)
     for one in (received, of_other, everything):
         one.clear()
     if storages.live:
         gc.collect()  # reference cycles
-    result.kept = storages.live
-    return result
+    problem = None
+    if changed:
+        problem = COMMON.argument_changed(name="`tensor`")
+    elif graphs:
+        problem = MISTAKES.keeps_graph()
+    elif requires_grad:
+        problem = observed("what `receive` returns requires a gradient: return it without a graph")
+    elif storages.live:
+        problem = MISTAKES.kept(got=storages.live)
+    return *results, problem
 
 
 def _as_sent(numbers: Tensor, action: Action) -> Tensor:
@@ -210,46 +244,16 @@ def _numbers(received: dict[Action, Any]) -> dict[Action, Any]:
     return {a: x.detach().clone() if isinstance(x, Tensor) else x for a, x in received.items()}
 
 
-def _received(result: Round, tensors: dict[Action, Tensor]) -> Finding | None:
-    others = {action: _of_other(tensors[action]) for action in result.received_by_other}
-    for received, right in ((result.received, tensors), (result.received_by_other, others)):
-        for action, x in received.items():
-            name = f"what {text(action)} receives"
-            if found := has_type(x, Tensor, "a torch.Tensor", name):
-                return found
-            if difference := equal(x, right[action], name):
-                if action in others and (same(x, tensors[action]) or same(x, others[action])):
-                    return MISTAKES.shared_state()
-                instead = next((a for a, one in tensors.items() if same(x, one)), None)
-                if instead is None or instead == action:
-                    return difference
-                return MISTAKES.mixed_up(action=text(action), other=text(instead))
-    return MISTAKES.requires_grad() if result.requires_grad else None
-
-
-def _left_alone(result: Round) -> Finding | None:
-    if result.changed:
-        return COMMON.argument_changed(name="`tensor`")
-    if result.graphs:
-        return MISTAKES.keeps_graph()
-    return MISTAKES.kept(got=result.kept) if result.kept else None
-
-
-def _messages(trial: Trial, share: Share, rounds: Sequence[dict[Action, Tensor]]) -> Finding | None:
-    for call in trial.calls[trial.rank]:
-        if call.op not in (*SENDS, *RECEIVES):
-            return observed(f"it calls {call.op}. Use only messages between two ranks")
-    sizes = [
-        tensor.nbytes
-        for tensors in rounds
-        for action, tensor in tensors.items()
-        if source_of(action) in share.own and action.stage not in share.own
-    ]
-    sends = trial.sends(trial.rank)
-    size = sum(call.bytes_sent for call in sends)
-    if (len(sends), size) == (len(sizes), sum(sizes)):
-        return None
-    return observed(
-        f"it sends {len(sends)} messages with {size} bytes, expected {len(sizes)} "
-        f"with {sum(sizes)}: each tensor once"
-    )
+def _received(
+    received: dict[Action, Any], of_other: dict[Action, Any], tensors: dict[Action, Tensor]
+) -> Finding | None:
+    for action, x in received.items():
+        if difference := equal(x, tensors[action], f"what {text(action)} receives"):
+            instead = (a for a, t in tensors.items() if isinstance(x, Tensor) and same(x, t))
+            other = next(instead, action)
+            if other == action:
+                return difference
+            return MISTAKES.mixed_up(action=text(action), other=text(other))
+    name = "what {} receives from another mailbox of this rank"
+    right = {text(action): _of_other(tensors[action]) for action in of_other}
+    return equal_states({text(a): x for a, x in of_other.items()}, right, name, 0.0)

@@ -2,30 +2,27 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
-from parlab.checks.base.call_outcome import ending
+from parlab.checks.base.call_outcome import idle_ranks_left
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes
+from parlab.checks.base.mistakes import Mistakes
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
-from parlab.checks.base.watchdog import Ended
+from parlab.checks.base.unchanged import unchanged
 from parlab.checks.pipeline_parallel import _requirements, _schedules, _steps
 from parlab.checks.pipeline_parallel._models import Case, mean_square
 from parlab.pipeline import Schedule, backward, forward
 from parlab.pipeline.stages import Share
-from parlab.runtime.rank_names import ranks_text
 
 MISTAKES = Mistakes(
-    deadlock_accepted=(
-        "it accepts a schedule in which ranks wait for each other forever. `simulate(schedule)` "
-        "raises an error for it before any rank waits"
+    not_refused=(
+        "it accepts {what}. Raise a ValueError before any rank waits. `simulate(schedule)` raises "
+        "one for a schedule that cannot run"
     ),
-    not_refused="it accepts {what}. Raise a ValueError",
     refused_by_some=(
-        "{ranks} did not continue, and the other ranks wait. Refuse the batch on all ranks, which "
+        "some ranks refuse the batch, and the others wait for them. Refuse it on all ranks, which "
         "all know its size"
     ),
     **_requirements.PIPELINE_MISTAKES.texts,
@@ -42,13 +39,7 @@ def pipeline(check: Check) -> str:
             if number < 2 or trial.size == 1 or trial.draw.random() < 0.5:
                 schedule = [list(own) for own in case.schedule]
                 steps = _steps.run(case, partial(_make_step, trial, schedule), count)
-                trial.require(
-                    lambda case=case, schedule=schedule: (
-                        None
-                        if schedule == case.schedule
-                        else COMMON.argument_changed(name="`schedule`")
-                    )
-                )
+                trial.require(lambda: unchanged("`schedule`", schedule, case.schedule))
                 _requirements.require(case, steps)
         _refusals(trial)
     return (
@@ -101,26 +92,20 @@ def _refusals(trial: Trial) -> None:
         # As many stages as there are, all on one rank.
         schedules[f"a schedule for 1 rank with {p} stages"] = _schedules.forward_first(1, p, 3)
 
-    def make(schedule: Schedule) -> Callable[[], Any]:
-        return lambda: _make_step(trial, schedule, case.share())
-
     def step() -> None:
         few = torch.zeros(2, case.widths[0]).double(), torch.zeros(2, case.widths[-1]).double()
-        make(good)()(*few)
+        _make_step(trial, good, case.share())(*few)
 
-    attempts = {name: make(schedule) for name, schedule in schedules.items()}
+    attempts: dict[str, Callable] = {
+        name: lambda one=one: _make_step(trial, one, case.share())
+        for name, one in schedules.items()
+    }
     attempts["3 micro-batches of 2 samples"] = step
     for name, attempt in trial.cases(attempts):
-        deadlocked = schedules.get(name) is deadlock
-        accepted = MISTAKES.deadlock_accepted() if deadlocked else MISTAKES.not_refused(what=name)
-        require_refusal(trial, attempt, accepted, seconds=_steps.SECONDS, explain=_by_some)
-
-
-def _by_some(endings: dict[int, Ended]) -> Finding | None:
-    """Explain that some ranks wait for those that refused."""
-    returned = [rank for rank, ended in endings.items() if ended.kind == "returned"]
-    outcome = ending(endings)
-    if not returned or outcome is None:
-        return None
-    found = MISTAKES.refused_by_some(ranks=ranks_text(returned))
-    return Finding(f"{found.text}\n{outcome.text}", found.mistake)
+        require_refusal(
+            trial,
+            attempt,
+            MISTAKES.not_refused(what=name),
+            seconds=_steps.SECONDS,
+            explain=lambda endings: idle_ranks_left(endings, p * [0], MISTAKES.refused_by_some()),
+        )

@@ -10,8 +10,9 @@ from torch import nn
 from parlab import models
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.unchanged import unchanged
 from parlab.pipeline.stages import layers_of
 
 MISTAKES = Mistakes(
@@ -19,15 +20,6 @@ MISTAKES = Mistakes(
         "the stages contain copies of the layers. Use the layers themselves: an optimizer or a "
         "tied weight would refer to the originals"
     ),
-    strided=(
-        "the layers are dealt out one by one. Give each stage layers that follow each other, or "
-        "every layer would need a message"
-    ),
-    longer_last=(
-        "the last stages have one layer more than the first ones. Give the additional layers to "
-        "the first stages: the last one also has the output and the loss"
-    ),
-    layers_missing="the layers that remain after the division are in no stage",
     not_refused="it accepts a stage without a layer. Raise a ValueError that says so",
 )
 
@@ -58,11 +50,7 @@ def split_model(check: Check) -> str:
             got = trial.run(given, stages)
             trial.require(
                 lambda: has_type(got, list | tuple, "a list of modules"),
-                lambda: (
-                    None
-                    if list(map(id, given)) == list(map(id, layers))
-                    else COMMON.argument_changed(name="`layers`")
-                ),
+                lambda: unchanged("`layers`", list(map(id, given)), list(map(id, layers))),
                 lambda: stages_are(got, layers, stages),
             )
     return "all layers, in order, in stages of even size; a stage without a layer is refused"
@@ -78,24 +66,18 @@ def stages_are(got: Any, layers: list[nn.Module], stages: int) -> Finding | None
             return found
     numbers = {id(layer): index for index, layer in enumerate(layers)}
     places = [[numbers.get(id(layer)) for layer in stage] for stage in got]
-    n, each = len(layers), len(layers) // stages
-    right = [part.tolist() for part in np.array_split(np.arange(n), stages)]
-    variants = {
-        "strided": [list(range(stage, n, stages)) for stage in range(stages)],
-        "longer_last": [[n - 1 - i for i in part[::-1]] for part in right[::-1]],
-        "layers_missing": [list(range(s * each, (s + 1) * each)) for s in range(stages)],
-    }
+    right = [p.tolist() for p in np.array_split(np.arange(len(layers)), stages)]
     if places == right:
         return None
     unknown = [index for place in places for index in place if index is None]
-    if len(unknown) == n == sum(map(len, places)):
+    if len(unknown) == len(layers) == sum(map(len, places)):
         return MISTAKES.copied()
     if unknown:
         return observed(
             f"{len(unknown)} modules in the stages are none of `layers`. Use the layers "
             "themselves, and do not take them apart"
         )
-    for key, value in variants.items():
-        if places == value:
-            return getattr(MISTAKES, key)()
-    return observed(f"the stages have the layers {places}, expected {right}")
+    return observed(
+        f"the stages have the layers {places}, expected {right}: each stage has layers that follow "
+        "each other, and the first stages have the additional ones"
+    )

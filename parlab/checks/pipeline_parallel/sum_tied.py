@@ -1,20 +1,17 @@
 """Exercise `sum_tied`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Trial
-from parlab.checks.pipeline_parallel import _hang_reasons
-from parlab.checks.pipeline_parallel._hang_reasons import Endings, calls_itself, waited_in
+from parlab.checks.pipeline_parallel import _messages
 from parlab.ledger.calls import RECEIVES, SENDS
 
 SECONDS = 15.0
@@ -30,8 +27,8 @@ MISTAKES = Mistakes(
         "once, and wait for its handle after the receive"
     ),
     whole_group=(
-        "{op} waits for all ranks of `group`, but only the ranks with a copy call it. Exchange "
-        "messages between the two"
+        "{op} waits for all ranks of `group`, but not all of them call it. Exchange messages "
+        "between the two ranks with a copy"
     ),
     none_left_out=(
         "rank {rank} has no gradient and returns, so the other rank waits for it. If `.grad` is "
@@ -41,16 +38,8 @@ MISTAKES = Mistakes(
         "it receives from any rank. The message of another call, for another weight, may arrive "
         "first: receive from the other rank, with `group_src`"
     ),
-    to_itself=_hang_reasons.MISTAKES.texts["to_itself"],
+    to_itself=_messages.MISTAKES.texts["to_itself"],
 )
-
-
-@dataclass
-class Copy:
-    """A copy of the weight after the call."""
-
-    gradient: Tensor | None
-    weight: Tensor
 
 
 @check_of(MISTAKES)
@@ -88,26 +77,26 @@ def _one_weight(trial: Trial, first: int, last: int, empty: int | None) -> None:
     start = normal(shape)
     parts = {rank: normal(shape) for rank in dict.fromkeys((first, last))}
 
-    def run() -> Copy | None:
+    def run() -> tuple[Tensor | None, Tensor] | None:
         weight = None
         if trial.rank in parts:
             weight = nn.Parameter(start.clone())
             weight.grad = None if trial.rank == empty else parts[trial.rank].clone()
         trial.check.function(weight, first, last, trial.group)
-        return None if weight is None else Copy(weight.grad, weight.detach())
+        return None if weight is None else (weight.grad, weight.detach())
 
     copy = trial.run_function(run, seconds=SECONDS, explain=partial(_waiting, trial, empty))
-    copies = [one for one in trial.gather(copy) if one is not None]
+    gradients = [one[0] for one in trial.gather(copy) if one is not None]
     if empty is not None:
         parts[empty] = torch.zeros_like(start)
     trial.require(
         lambda: _takes_part(trial, first, last),
         lambda: (
             observed("the weight itself has changed. Change only its gradient")
-            if copy is not None and not same(copy.weight, start)
+            if copy is not None and not same(copy[1], start)
             else None
         ),
-        lambda: None if copy is None else _is_sum(trial.rank, copy, copies, parts, empty),
+        lambda: None if copy is None else _is_sum(trial.rank, copy[0], gradients, parts, empty),
         lambda: _sends_once(trial, start.nbytes),
     )
 
@@ -132,51 +121,40 @@ def _two_weights(trial: Trial, ends: list[tuple[int, int]], both: int) -> None:
         gradients = trial.run_function(run, seconds=SECONDS)
         trial.require(
             lambda: _names_source(trial, both, ends),
-            lambda: next(
-                filter(
-                    None,
-                    (
-                        equal(gradient, sum(part.values()), "`weight.grad`", TOLERANCE)
-                        for gradient, part in zip(gradients, parts, strict=True)
-                        if trial.rank in part
-                    ),
-                ),
-                None,
+            *(
+                lambda n=n: (
+                    equal(gradients[n], sum(parts[n].values()), "`weight.grad`", TOLERANCE)
+                    if trial.rank in parts[n]
+                    else None
+                )
+                for n in range(2)
             ),
         )
 
 
 def _names_source(trial: Trial, both: int, ends: list[tuple[int, int]]) -> Finding | None:
     """Require that no other message has the tag of a receive from any rank."""
-    if trial.rank != both:
-        return None
+    others = {rank for pair in ends for rank in pair} - {both}
+    tags = [{one.tag for one in trial.sends(rank) if one.to == both} for rank in others]
     for call in trial.receives(both):
-        others = {rank for pair in ends for rank in pair} - {both}
-        senders = [
-            rank
-            for rank in others
-            if any(one.to == both and one.tag == call.tag for one in trial.sends(rank))
-        ]
-        if call.source is None and len(senders) > 1:
+        if call.source is None and all(call.tag in of_rank for of_rank in tags):
             return MISTAKES.next_call()
     return None
 
 
-def _waiting(trial: Trial, empty: int | None, endings: Endings) -> Finding | None:
+def _waiting(trial: Trial, empty: int | None, endings: _messages.Endings) -> Finding:
     """Explain why a copy waits forever. Collective over the lab."""
-    waits = trial.gather(waited_in(trial.ledger.calls))
-    to_itself = trial.gather(calls_itself(trial.rank, trial.ledger.calls))
-    stuck = [rank for rank, ended in endings.items() if ended.kind == "stuck"]
-    ops = {waits[rank].op for rank in stuck if waits[rank] is not None}
-    outcome = ending(endings)
-    found = _hang_reasons.sends_to_itself(to_itself, endings)
-    if found is None and len(stuck) == 1 and empty is not None:
-        found = MISTAKES.none_left_out(rank=empty) if endings[empty].kind == "returned" else None
-    if found is None and len(stuck) == 2 and ops and ops <= set(SENDS):
+    ops = [{call.op for call in calls} for calls in trial.gather(trial.ledger.calls)]
+    library = set().union(*ops) - set.intersection(*ops) - {*SENDS, *RECEIVES}
+    stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
+    found = None
+    if stuck and library:
+        found = MISTAKES.whole_group(op=min(library))
+    elif len(stuck) == 1 and empty is not None and endings[empty].kind == "returned":
+        found = MISTAKES.none_left_out(rank=empty)
+    elif len(stuck) == 2 and all(".send(" in ended.line for ended in stuck):
         found = MISTAKES.both_send_first()
-    if found is None and ops and not ops & {*SENDS, *RECEIVES}:
-        found = MISTAKES.whole_group(op=ops.pop())
-    return found and outcome and Finding(f"{found.text}\n{outcome.text}", found.mistake)
+    return _messages.explain(trial, endings, "", found)
 
 
 def _takes_part(trial: Trial, first: int, last: int) -> Finding | None:
@@ -188,26 +166,29 @@ def _takes_part(trial: Trial, first: int, last: int) -> Finding | None:
             f"this rank has no copy, but it calls {calls[0].op}. Only the ranks `first` and `last` "
             "exchange messages"
         )
-    if calls_itself(trial.rank, calls):
-        return MISTAKES.to_itself(rank=trial.rank)
-    return None
+    return _messages.to_itself(trial)
 
 
 def _is_sum(
-    rank: int, copy: Copy, copies: list[Copy], parts: dict[int, Tensor], empty: int | None
+    rank: int,
+    gradient: Tensor | None,
+    everyone: list[Tensor | None],
+    parts: dict[int, Tensor],
+    empty: int | None,
 ) -> Finding | None:
     if rank == empty and len(parts) == 1:
         text = "`.grad` was None and is not. There is one copy, and nothing to do"
-        return None if copy.gradient is None else observed(text)
-    if copy.gradient is None:
+        return None if gradient is None else observed(text)
+    if gradient is None:
         return COMMON.wrong_type(name="`weight.grad`", got="None", right="a torch.Tensor")
     right = sum(parts.values())
     wrong = {"not_summed": parts[rank], "averaged": right / 2}
-    if found := explained(copy.gradient, right, wrong, MISTAKES, "`weight.grad`", TOLERANCE):
+    if found := explained(gradient, right, wrong, MISTAKES, "`weight.grad`", TOLERANCE):
         return found
     # A sum in another order differs in the last digit, and so would the two weights.
-    others = (one.gradient for one in copies if one.gradient is not None)
-    found = (equal(one, copy.gradient, "the other copy's gradient") for one in others)
+    found = (
+        equal(one, gradient, "the other copy's gradient") for one in everyone if one is not None
+    )
     return next(filter(None, found), None)
 
 

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,40 +10,30 @@ from torch import Tensor, nn
 
 from parlab.checks.base.compare import has_type, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
 from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, Variant, gradient_of, random
+from parlab.costs.collectives import ring_bytes
+from parlab.ledger.ledger import ring_bytes_sent
 
 MISTAKES = Mistakes(
-    no_reduce_backward=(
-        "each rank has only its own part: the ranks' parts must be added in the backward pass. Use "
-        "f where the parallel part begins"
+    not_summed=(
+        "{wrong}. The {which} pass sends {got}, but it needs {times} × all_reduce of {size} bytes: "
+        "without them, a rank has only its own part of a sum. Use f where the parallel part "
+        "begins, and g where it ends"
     ),
     reduced_again=(
         "it is multiplied by the number of ranks: it was complete on every rank, and was summed "
         "over the ranks again"
     ),
-    not_summed=(
-        "the forward pass sends nothing, so each rank has only its own part of the sum. Use g "
-        "where the parallel part ends"
-    ),
-    whole_weights="this rank has all of it: keep only its part",
-    output_gathered="this rank has the outputs of all ranks: keep only its part",
-    wrong_dimension=(
-        "it is cut along the wrong dimension. PyTorch stores a weight as (outputs, inputs), and an "
-        "embedding as (tokens, hidden size)"
-    ),
     fused_as_one=(
         "this is a part of all outputs together: the layer computes several matrices, such as Q, "
         "K, and V. Cut each section on its own"
     ),
-    strided="it has every N-th row or column: rank r needs the r-th of N parts, in one piece",
-    not_own_memory=(
-        "{name} has no memory of its own: it is a view of a larger tensor or of the serial layer. "
-        "Copy this rank's part"
+    kept_whole=(
+        "the memory of the serial layer is still in use after the cut: {why}. Copy this rank's "
+        "part, and keep no reference to the serial layer"
     ),
-    kept_whole="the serial layer is still in memory after the cut: keep no reference to it",
     **passes.MISTAKES.texts,
 )
 
@@ -60,24 +50,11 @@ class Share:
     dim: int | None = None
     sections: tuple[int, ...] = ()
 
-    def pieces(self, whole: Tensor) -> Sequence[Tensor]:
-        return whole.split(list(self.sections) or [whole.shape[self.dim]], dim=self.dim)
-
     def of(self, whole: Tensor, rank: int, size: int) -> Tensor:
         if self.dim is None:
             return whole
-        parts = [piece.chunk(size, dim=self.dim)[rank] for piece in self.pieces(whole)]
-        return torch.cat(parts, dim=self.dim)
-
-    def wrong(self, whole: Tensor, rank: int, size: int) -> Iterator[tuple[str, Tensor]]:
-        """Yield other parts that a rank might have."""
-        yield "whole_weights", whole
-        if self.dim is not None:
-            yield "fused_as_one", Share(self.dim).of(whole, rank, size)
-            rows = [p.movedim(self.dim, 0)[rank::size] for p in self.pieces(whole)]
-            yield "strided", torch.cat(rows).movedim(0, self.dim)
-            if whole.dim() == 2 and whole.shape[1 - self.dim] % size == 0:
-                yield "wrong_dimension", Share(1 - self.dim).of(whole, rank, size)
+        pieces = whole.split(list(self.sections) or [whole.shape[self.dim]], dim=self.dim)
+        return torch.cat([piece.chunk(size, dim=self.dim)[rank] for piece in pieces], dim=self.dim)
 
 
 WHOLE = Share()
@@ -95,9 +72,8 @@ class Case:
         shares: this rank's part of the parameters, of "x", and of OUTPUT, if not all of it.
         forward, backward: all-reduces in each pass. None if the check itself examines the calls.
         message: bytes of one all-reduce, if not those of the output (forward) and of x (backward).
-        wrong: the values that mistakes compute, from the serial values, the gradient of the output,
-            this rank, and the number of ranks.
-        partial: the mistake if the ranks' gradients of a whole tensor add up to the right one.
+        wrong: the values that mistakes compute, from the serial values, this rank, and the number
+            of ranks.
         in_place: whether the layer itself must be changed and returned.
         takes_apart: whether the serial layer may be destroyed.
         form: examines the layer after the cut.
@@ -112,28 +88,23 @@ class Case:
     forward: int | None = None
     backward: int | None = None
     message: int = 0
-    wrong: Callable[[dict[str, Tensor], Tensor, int, int], Iterable[Variant]] = lambda *_: ()
-    partial: str = "no_reduce_backward"
+    wrong: Callable[[dict[str, Tensor], int, int], Iterable[Variant]] = lambda *_: ()
     in_place: bool = False
     takes_apart: bool = False
     form: Callable[[nn.Module], Finding | None] = lambda _: None
     finish: bool = False
 
-    def own(self, name: str, whole: Tensor, trial: Trial) -> Tensor:
-        """Return this rank's part of a parameter, of its gradient, or of another value."""
-        share = self.shares.get(name.removeprefix(gradient_of("")), WHOLE)
-        return share.of(whole, trial.rank, trial.size)
+    def share(self, name: str) -> Share:
+        """Return this rank's share of a parameter, of its gradient, or of another value."""
+        return self.shares.get(name.removeprefix(gradient_of("")), WHOLE)
 
-    def is_whole(self, name: str) -> bool:
-        return self.shares.get(name.removeprefix(gradient_of("")), WHOLE) is WHOLE
+    def own(self, values: Mapping[str, Tensor], trial: Trial) -> dict[str, Tensor]:
+        """Return this rank's parts of serial values."""
+        return {n: self.share(n).of(v, trial.rank, trial.size) for n, v in values.items()}
 
 
-def compare(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Run]:
-    """Require that the learner's layer is this rank's share of the serial layer.
-
-    Returns:
-        The values of the serial layer, and the run of the learner's layer on this rank.
-    """
+def compare(trial: Trial, case: Case) -> Run:
+    """Require that the learner's layer is this rank's share of the serial layer. Return its run."""
     right, gradient = _serial(trial, case)
     module, found = trial.run_function(_cut, case, seconds=SECONDS) or (None, None)
     trial.require(
@@ -142,26 +113,40 @@ def compare(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Run]:
         lambda: _parameters_are(module, case, trial),
     )
     run = trial.run_function(_run, trial, case, module, gradient, seconds=SECONDS)
-    everyone = trial.gather(run and run.values)
-
-    def limit(which: str, times: int | None, size: int) -> Finding | None:
-        if times is None:
-            return None
-        return passes.sends_more(run, which, case.message or size, trial.size, times)
+    whole = [n for n in right if case.finish and n != OUTPUT and case.share(n) is WHOLE]
+    sums = {
+        "forward": (case.forward, case.message or right[OUTPUT].nbytes),
+        "backward": (case.backward, case.message or case.x.nbytes),
+        "finish()": (1 if whole else None, sum(right[n].nbytes for n in whole)),
+    }
 
     def values() -> Finding | None:
-        own = {name: case.own(name, value, trial) for name, value in right.items()}
-        wrong = [*case.wrong(right, gradient, trial.rank, trial.size)]
-        wrong += _wrong(run, right, own, everyone, case)
-        return passes.values_are(run.values, own, wrong, case.mistakes)
+        own = case.own(right, trial)
+        wrong = [*case.wrong(right, trial.rank, trial.size)]
+        wrong += [(n, "reduced_again", trial.size * one) for n, one in own.items() if n != OUTPUT]
+        for name, value in own.items():
+            which = "forward" if name == OUTPUT else "finish()" if name in whole else "backward"
+            (times, size), calls = sums[which], run.calls[which]
+            found = passes.values_are(run.values, {name: value}, wrong, case.mistakes)
+            if found and not found.mistake and times and trial.size > 1:
+                needed = times * ring_bytes("all_reduce", size, trial.size)
+                if ring_bytes_sent(calls) < needed:
+                    got = {"wrong": found.text, "got": passes.calls_text(calls)}
+                    return case.mistakes.not_summed(which=which, times=times, size=size, **got)
+            if found:
+                return found
+        return None
+
+    def limit(which: str) -> Finding | None:
+        times, size = sums[which]
+        return None if times is None else passes.sends_more(run, which, size, trial.size, times)
 
     trial.require(
         lambda: passes.unchanged(run),
         values,
-        lambda: limit("forward", case.forward, right[OUTPUT].nbytes),
-        lambda: limit("backward", case.backward, case.x.nbytes),
+        *(lambda which=which: limit(which) for which in sums),
     )
-    return right, run
+    return run
 
 
 def _serial(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Tensor]:
@@ -198,7 +183,7 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     for name, p in module.named_parameters():
         storage = p.untyped_storage()
         if storage.nbytes() > p.nbytes or storage.data_ptr() in memory:
-            return module, MISTAKES.not_own_memory(name=name)
+            return module, MISTAKES.kept_whole(why=f"{name} is a view of it or of a larger tensor")
     own = {id(p) for p in module.parameters()}
 
     def alive() -> bool:
@@ -207,7 +192,7 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     if not in_place and alive():
         gc.collect()  # slow, so only now
         if alive():
-            return module, MISTAKES.kept_whole()
+            return module, MISTAKES.kept_whole(why="something refers to its parameters")
     return module, None
 
 
@@ -217,46 +202,19 @@ def _parameters_are(module: nn.Module, case: Case, trial: Trial) -> Finding | No
     if got.keys() != whole.keys():
         return observed(f"the parameters are {sorted(got)}, expected {sorted(whole)}")
     wrong = [
-        (name, key, value)
-        for name, tensor in whole.items()
-        for key, value in case.shares.get(name, WHOLE).wrong(tensor, trial.rank, trial.size)
+        (name, "fused_as_one", Share(share.dim).of(whole[name], trial.rank, trial.size))
+        for name, share in case.shares.items()
+        if share.sections and name in whole
     ]
-    right = {name: case.own(name, tensor, trial) for name, tensor in whole.items()}
-    return passes.values_are(got, right, wrong, case.mistakes, 0.0)
+    return passes.values_are(got, case.own(whole, trial), wrong, case.mistakes, 0.0)
 
 
 def _run(trial: Trial, case: Case, module: nn.Module, gradient: Tensor) -> Run:
-    inputs, gradient = {"x": case.own("x", case.x, trial)}, case.own(OUTPUT, gradient, trial)
-    run = passes.run(trial, module, inputs, gradient, module, finish=case.finish)
+    own = case.own({"x": case.x, OUTPUT: gradient}, trial)
+    run = passes.run(trial, module, {"x": own["x"]}, own[OUTPUT], module, finish=case.finish)
     for name, p in named_as(module, case.shares).items():
         run.values[gradient_of(name)] = None if p.grad is None else p.grad.clone()
     return run
-
-
-def _wrong(
-    run: Run,
-    right: Mapping[str, Tensor],
-    own: Mapping[str, Tensor],
-    everyone: Sequence[Mapping[str, Tensor]],
-    case: Case,
-) -> Iterator[Variant]:
-    """Yield what any parallel layer may compute instead."""
-    ranks, output = len(everyone), run.values[OUTPUT]
-    yield OUTPUT, "output_gathered", right[OUTPUT]
-    if ranks > 1 and case.is_whole(OUTPUT) and not run.calls["forward"]:
-        yield OUTPUT, "not_summed", output
-    for name in own.keys() - {OUTPUT}:
-        yield name, "reduced_again", ranks * own[name]
-        if case.is_whole(name) and _are_parts([one[name] for one in everyone], right[name]):
-            yield name, case.partial, run.values[name]
-
-
-def _are_parts(everyone: Sequence[Tensor | None], right: Tensor) -> bool:
-    """Return True if the ranks have different tensors that add up to the right one."""
-    if len(everyone) == 1 or any(g is None or g.shape != right.shape for g in everyone):
-        return False
-    alike = all(same(g, everyone[0], TOLERANCE) for g in everyone)
-    return not alike and same(sum(everyone), right, TOLERANCE)
 
 
 def named_as(module: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:

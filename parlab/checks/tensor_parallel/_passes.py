@@ -1,6 +1,5 @@
 """Run a learner's function forward and backward, and check what it computes, sends, and refuses."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from parlab import memory
 from parlab.checks.base.compare import explained, same
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
-from parlab.checks.base.refusals import require_refusal
+from parlab.checks.base.refusals import numbers_in, require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.costs.collectives import ring_bytes
 from parlab.ledger import Call
@@ -130,23 +129,20 @@ def values_are(
     mistakes: Mistakes,
     tolerance: float = TOLERANCE,
 ) -> Finding | None:
-    """Compare values by name. If the output is right, a gradient with a named mistake comes first.
+    """Compare values by name.
 
     Args:
         wrong: what mistakes compute. Only those are named that `mistakes` has.
     """
-    variants, findings = [one for one in wrong if one[1] in mistakes.texts], []
     for name, value in right.items():
+        named = [(key, one) for what, key, one in wrong if what == name and key in mistakes.texts]
         zeros = torch.zeros_like(value) if got[name] is None else got[name]
-        named = [(key, one) for what, key, one in variants if what == name]
         found = explained(zeros, value, named, mistakes, name, tolerance)
         if found and found.mistake in dict(named):
-            findings.append(replace(found, text=f"{name}: {found.text}"))
-        elif found or got[name] is None:
-            findings.append(found if got[name] is not None else observed(f"{name} is None"))
-        if findings and name == OUTPUT:
-            return findings[0]
-    return next((one for one in findings if one.mistake), next(iter(findings), None))
+            return replace(found, text=f"{name}: {found.text}")
+        if found or got[name] is None:
+            return observed(f"{name} is None") if got[name] is None else found
+    return None
 
 
 def total(calls: Sequence[Call]) -> int:
@@ -180,15 +176,13 @@ def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence
 
     The size must be one of those `sizes` that the number of ranks does not divide.
     """
-    wrong = [str(size) for size in sizes if size % trial.size]
+    wrong = [size for size in sizes if size % trial.size]
     if not wrong:
         return
-
     accepted = MISTAKES.not_refused(what=what, ranks=trial.size)
     error = require_refusal(trial, attempt, accepted, what=what, seconds=SECONDS)
     text = f"for {what}, it raises ValueError: {error}. It does not name the size, {wrong[0]}"
-    named = set(wrong) & set(re.findall(r"\d+", error))
-    trial.require(lambda: None if named else observed(text))
+    trial.require(lambda: None if {*wrong} & {*numbers_in(error)} else observed(text))
 
 
 def uses_classes(trial: Trial, function: Callable, module: nn.Module, right: list[str]) -> Any:

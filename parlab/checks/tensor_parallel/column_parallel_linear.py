@@ -11,17 +11,7 @@ from parlab.checks.tensor_parallel._passes import OUTPUT, random, refuses
 
 MISTAKES = Mistakes(
     **layers.texts(
-        "wrong_dimension",
-        "fused_as_one",
-        "strided",
-        "whole_weights",
-        "output_gathered",
-        "no_reduce_backward",
-        "reduced_again",
-        "not_own_memory",
-        "sends_more",
-        "kept_whole",
-        "not_refused",
+        "fused_as_one", "not_summed", "reduced_again", "kept_whole", "sends_more", "not_refused"
     ),
 )
 UNEVEN = {  # sizes in parts of a rank: (whole parts, rest) of each section

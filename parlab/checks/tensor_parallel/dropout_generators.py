@@ -23,18 +23,10 @@ MISTAKES = Mistakes(
         "`together` draws other numbers on rank {rank} than on rank 0, so copies of one tensor "
         "would drift apart"
     ),
-    other_run=(
-        "{one} draws what {other} draws: runs with different seeds share their numbers. Start "
-        "the seeds of `apart` far above those that `together` takes, and give each pair of seed "
-        "and rank its own number"
-    ),
-    low_bits=(
-        "{one} draws what {other} draws, since their seeds are {seeds}: on a CPU, torch uses only "
-        "the lowest 32 bits of a seed. Keep seeds below 2**32"
-    ),
-    one_stream=(
-        "{one} comes to numbers that {other} draws: it starts elsewhere in the same stream. Give "
-        "each generator its own seed"
+    shared_numbers=(
+        "{one} comes to numbers that {other} draws, with the seeds {seeds}. Give each pair of seed "
+        "and rank its own seed of `apart`, far above those that `together` takes, and below 2**32: "
+        "on a CPU, torch uses only the lowest 32 bits of a seed"
     ),
     of_process=(
         "with the ranks in reverse order, rank {rank} draws other numbers from `{name}` for the "
@@ -152,16 +144,10 @@ def _shared(streams: list[Stream]) -> Finding | None:
 
 
 def _same(one: Stream, other: Stream) -> Finding:
-    if one.numbers != other.numbers:
-        return MISTAKES.one_stream(one=one, other=other)
-    if one.initial != other.initial and (one.initial - other.initial) % 2**32 == 0:
-        seeds = f"{other.initial} and {one.initial}"
-        return MISTAKES.low_bits(one=one, other=other, seeds=seeds)
-    if one.seed != other.seed:
-        return MISTAKES.other_run(one=one, other=other)
-    if one.name == other.name:
+    if (one.seed, one.name, one.numbers) == (other.seed, other.name, other.numbers):
         return MISTAKES.same_mask_everywhere(one=other.rank, other=one.rank)
-    return observed(f"{one} draws what {other} draws: use another seed for `apart`")
+    seeds = f"{one.initial} and {other.initial}"
+    return MISTAKES.shared_numbers(one=one, other=other, seeds=seeds)
 
 
 def _of_process(first: list[Stream], now: list[Stream]) -> Finding | None:

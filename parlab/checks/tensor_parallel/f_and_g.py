@@ -15,15 +15,10 @@ from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, gradient
 from parlab.ledger import Ledger
 
 MISTAKES = Mistakes(
-    f_no_reduce_backward=(
-        "this is the gradient of this rank alone: every rank has used x, so add the gradients of "
-        "all ranks"
-    ),
-    f_reduces_forward="f sends {got} forward: all ranks have the same x already, so send nothing",
-    g_no_reduce_forward="this is the tensor of this rank alone: add the tensors of all ranks",
-    g_reduces_backward=(
-        "g sends {got} backward: every rank has the gradient of the whole output already, so send "
-        "nothing"
+    not_summed="this is this rank's own tensor alone: add the tensors of all ranks",
+    sums_again=(
+        "{name} sends {got} in the {which} pass: all ranks have the same tensor there already, so "
+        "send nothing"
     ),
     memory_order=(
         "{name} sends a tensor whose memory is not in the order of its indices. Gloo and NCCL add "
@@ -81,8 +76,7 @@ def _one(trial: Trial, name: str, number: int, shared: Tensor, parts: list[Tenso
     x, gradient = (shared, own) if name == "f" else (own, shared)
     values = {"forward": OUTPUT, "backward": gradient_of("x")}
     right = {values[silent]: shared, values[sending]: total}
-    alone = "f_no_reduce_backward" if name == "f" else "g_no_reduce_forward"
-    wrong = [(values[sending], alone, own)]
+    wrong = [(values[sending], "not_summed", own)]
 
     def run() -> Run:
         function = trial.check.function(trial.group)[number]
@@ -92,8 +86,7 @@ def _one(trial: Trial, name: str, number: int, shared: Tensor, parts: list[Tenso
 
     def sends() -> Finding | None:
         if sent := got.calls[silent]:
-            mistake = MISTAKES.f_reduces_forward if name == "f" else MISTAKES.g_reduces_backward
-            return mistake(got=passes.calls_text(sent))
+            return MISTAKES.sums_again(name=name, got=passes.calls_text(sent), which=silent)
         return None if got.contiguous else MISTAKES.memory_order(name=name)
 
     tolerance = 1e-5 if x.dtype is torch.float32 else 1e-12

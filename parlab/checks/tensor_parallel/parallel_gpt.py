@@ -11,12 +11,8 @@ from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import uses_classes
 
 MISTAKES = Mistakes(
-    no_reduce_backward=(
-        "each rank has only its own part: the ranks' parts must be added in the backward pass. Is "
-        "there an f before every layer cut by columns, and before the output layer?"
-    ),
     **gpt.MISTAKES.texts,
-    **layers.texts("whole_weights", "output_gathered", "reduced_again", "sends_more"),
+    **layers.texts("not_summed", "reduced_again", "sends_more"),
 )
 
 

@@ -12,18 +12,7 @@ from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import random, refuses, uses_classes
 
 MISTAKES = Mistakes(
-    wrong_dimension=(
-        "it is cut along the wrong dimension. Cut the first layer by columns, and the second by "
-        "rows, so that the activation gets whole numbers"
-    ),
-    **layers.texts(
-        "whole_weights",
-        "not_summed",
-        "no_reduce_backward",
-        "sends_more",
-        "kept_whole",
-        "not_refused",
-    ),
+    **layers.texts("not_summed", "sends_more", "kept_whole", "not_refused"),
 )
 ACTIVATIONS = {
     "GELU": partial(nn.GELU, approximate="tanh"),  # a new GELU() would not have this setting

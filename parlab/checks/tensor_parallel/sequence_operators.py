@@ -14,27 +14,10 @@ from parlab.costs.collectives import ring_bytes
 from parlab.ledger.ledger import ring_bytes_sent
 
 MISTAKES = Mistakes(
-    scatter_not_summed=(
-        "this is this rank's part of the sequence of its own tensor: add the tensors of all ranks"
-    ),
-    scatter_own_gradient=(
-        "it is zero in the other ranks' parts of the sequence: this rank's tensor is in all of "
-        "them, so gather the gradients of all ranks"
-    ),
-    gather_not_summed=(
-        "it comes from this rank's outputs only: every rank has used x, so add the gradients of "
-        "all ranks. A reduce-scatter adds, and gives each rank its part"
-    ),
-    weight_of_own_part=(
-        "it comes from this rank's part of the sequence only: the product used the whole sequence"
-    ),
+    not_summed="it comes from this rank's own tensor alone: add the tensors of all ranks",
     keeps_whole=(
-        "{got} bytes are kept for the backward pass, but the shard has only {right}: save `x` and "
-        "`weight` as they are, and gather again in the backward pass"
-    ),
-    not_gathered_again=(
-        "the backward pass sends {got}, and does not gather the input again: was the whole input "
-        "kept in an attribute of `ctx`? Keep only the shard"
+        "{got}, but the shard has only {right} bytes: save `x` and `weight` as they are, keep no "
+        "whole tensor in `ctx`, and gather again in the backward pass"
     ),
     all_reduced=(
         "the {which} pass uses an all-reduce, which gives every rank the whole sequence: each rank "
@@ -83,12 +66,8 @@ def _scatter(trial: Trial, dtype: torch.dtype, layout: str, _: bool) -> None:
     n, r, part = trial.size, trial.rank, trial.draw.randrange(2, 4)
     every = _drawn(trial, layout, dtype, 2, n * part, 3)
     gradients, whole = _drawn(trial, layout, dtype, 2, part, 3), sum(every)
-    own = torch.cat([g * (i == r) for i, g in enumerate(gradients)], dim=1)
     right = {OUTPUT: PART.of(whole, r, n), gradient_of("x"): torch.cat(gradients, dim=1)}
-    wrong = [
-        (OUTPUT, "scatter_not_summed", PART.of(every[r], r, n)),
-        (gradient_of("x"), "scatter_own_gradient", own),
-    ]
+    wrong = [(OUTPUT, "not_summed", PART.of(every[r], r, n))]
     got = _run(trial, 1, {"x": every[r]}, gradients[r])
     _require(trial, got, right, wrong, {"forward": whole.nbytes, "backward": whole.nbytes})
 
@@ -102,13 +81,9 @@ def _gather_linear(trial: Trial, dtype: torch.dtype, layout: str, bias: bool) ->
     gradients = _drawn(trial, layout, dtype, 2, n * part, outputs)
     whole = torch.cat(shards, dim=1)
     every = [_serial(whole, *one) for one in zip(weights, biases, gradients, strict=True)]
-    own = _serial(shards[r], weights[r], biases[r], PART.of(gradients[r], r, n))
     of_x = [one[gradient_of("x")] for one in every]
     right = {**every[r], gradient_of("x"): PART.of(sum(of_x), r, n)}
-    wrong = [
-        (gradient_of("x"), "gather_not_summed", PART.of(of_x[r], r, n)),
-        (gradient_of("weight"), "weight_of_own_part", own[gradient_of("weight")]),
-    ]
+    wrong = [(gradient_of("x"), "not_summed", PART.of(of_x[r], r, n))]
     inputs = {"x": shards[r], "weight": weights[r], "bias": biases[r]}
     got = _run(trial, 0, inputs, gradients[r])
     _require(trial, got, right, wrong, {"forward": whole.nbytes, "backward": 2 * whole.nbytes})
@@ -116,11 +91,13 @@ def _gather_linear(trial: Trial, dtype: torch.dtype, layout: str, bias: bool) ->
     def kept() -> Finding | None:
         """Check the kept bytes. The weight does not count, and the bias may be kept."""
         size, shard = got.kept - biases[r].nbytes if bias else got.kept, shards[r].nbytes
+        sent = ring_bytes_sent(got.calls["backward"])
         if n > 1 and size > 1.2 * shard:
-            return MISTAKES.keeps_whole(got=size, right=shard)
-        sent = got.calls["backward"]
-        if n > 1 and ring_bytes_sent(sent) < 2 * ring_bytes("all_gather", n * shard, n) - 1:
-            return MISTAKES.not_gathered_again(got=passes.calls_text(sent))
+            return MISTAKES.keeps_whole(got=f"{size} bytes are kept", right=shard)
+        if n > 1 and sent < 2 * ring_bytes("all_gather", n * shard, n) - 1:
+            calls = passes.calls_text(got.calls["backward"])
+            text = f"the backward pass sends {calls}, which does not gather the input again"
+            return MISTAKES.keeps_whole(got=text, right=shard)
         return None
 
     trial.require(kept)

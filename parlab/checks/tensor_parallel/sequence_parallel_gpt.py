@@ -1,7 +1,5 @@
 """Exercise `sequence_parallel_gpt`."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, nn
 
@@ -11,24 +9,20 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _gpt as gpt
 from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel import _passes as passes
-from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, gradient_of
+from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run
 from parlab.costs import tensor_parallel as costs
 
 ACTIVATION_SLACK = 1.1  # small tensors, such as the norms' means, are not counted
 FROZEN = ("positions.weight", "norm.bias")
 
 MISTAKES = Mistakes(
-    partial_gradient=(
-        "each rank has only its own part: finish() must add up the gradients of every parameter "
-        "that is whole on all ranks and saw only a part of the sequence"
+    not_summed=(
+        "{wrong}. finish() sends {got}, but the gradients of parameters that are whole on all "
+        "ranks have {size} bytes: each rank saw only a part of the sequence, so add them up"
     ),
     shards_summed=(
         "it is summed over the ranks, which have different parts of this weight: finish() must sum "
         "only parameters that are whole on every rank"
-    ),
-    positions=(
-        "every rank adds the positions from 0 on: rank r needs the positions of the r-th part of "
-        "the sequence"
     ),
     all_reduced=(
         "the {which} pass sends {got}: sequence parallelism uses all-gathers and reduce-scatters "
@@ -88,32 +82,22 @@ def _model(trial: Trial, grouped: bool) -> None:
         return observed(f"{wrong[0]}, expected {shape}, a part of the sequence") if wrong else None
 
     case = gpt.case(trial, MISTAKES, grouped, cut=cut)
-    case.finish, case.partial = True, "partial_gradient"
-    case.wrong = lambda *given: _wrong(case, *given)
-    right, run = layers.compare(trial, case)
+    case.finish = True
+    case.wrong = lambda right, _, ranks: [
+        (name, "shards_summed", sum(case.share(name).of(whole, r, ranks) for r in range(ranks)))
+        for name, whole in right.items()
+        if name != OUTPUT and case.share(name) is not layers.WHOLE
+    ]
+    run = layers.compare(trial, case)
     trial.require(
         on_parts,
-        lambda: _calls(run, right, case, trial),
+        lambda: _calls(run, case, trial),
         lambda: _kept(run, case.x, trial),
     )
 
 
-def _wrong(
-    case: layers.Case, right: dict[str, Tensor], _: Tensor, rank: int, ranks: int
-) -> Iterator[layers.Variant]:
-    model, part = case.make(), case.x.shape[1] // ranks
-    with torch.no_grad():
-        weight = model.positions.weight
-        weight[: part * ranks] = weight[:part].repeat(ranks, 1)
-        yield OUTPUT, "positions", model(case.x).chunk(ranks, dim=-1)[rank]
-    for name, whole in right.items():
-        if name != OUTPUT and not case.is_whole(name):
-            share = case.shares[name.removeprefix(gradient_of(""))]
-            yield name, "shards_summed", sum(share.of(whole, r, ranks) for r in range(ranks))
-
-
-def _calls(run: Run, right: dict[str, Tensor], case: layers.Case, trial: Trial) -> Finding | None:
-    """Check the calls: collectives of (batch, seq, h), and sums of whole parameters at the end."""
+def _calls(run: Run, case: layers.Case, trial: Trial) -> Finding | None:
+    """Require gathers and reduce-scatters of (batch, seq, h) in both passes."""
     if trial.size == 1:
         return None
     both = (2 * gpt.LAYERS + 1) * 8 * case.x.numel() * 4 * trial.size  # (batch, seq, h) each
@@ -123,12 +107,9 @@ def _calls(run: Run, right: dict[str, Tensor], case: layers.Case, trial: Trial) 
         if any(call.op == "all_reduce" for call in calls):
             return MISTAKES.all_reduced(which=which, got=passes.calls_text(calls))
         if passes.total(calls) > limit:
-            text = (
-                f"the {which} pass sends {passes.calls_text(calls)}, but {limit} bytes are enough"
-            )
-            return observed(text)
-    whole = sum(value.nbytes for name, value in right.items() if case.is_whole(name))
-    return passes.sends_more(run, "finish()", whole, trial.size)
+            sent = passes.calls_text(calls)
+            return observed(f"the {which} pass sends {sent}, but {limit} bytes are enough")
+    return None
 
 
 def _kept(run: Run, tokens: Tensor, trial: Trial) -> Finding | None:

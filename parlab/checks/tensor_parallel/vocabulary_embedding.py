@@ -7,36 +7,18 @@ from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, same
-from parlab.checks.base.mistakes import Finding, Mistakes
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _layers as layers
-from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, gradient_of, refuses
+from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, refuses
 
 MISTAKES = Mistakes(
     not_masked=(
         "each rank has added a row for every token: a rank that does not have a token must add "
         "zeros for it"
     ),
-    trace=(
-        "rows that were looked up for tokens of other ranks get a gradient too: a rank's weight "
-        "must learn from its own tokens only"
-    ),
-    summed_rows=(
-        "the gradients of all ranks' rows are added: each rank has other rows, so nothing may be "
-        "summed over the ranks here"
-    ),
-    own_reduce="`reduce` was passed, but {got}: it must add up the ranks' parts, once",
-    **layers.texts(
-        "wrong_dimension",
-        "strided",
-        "whole_weights",
-        "not_summed",
-        "not_own_memory",
-        "sends_more",
-        "kept_whole",
-        "not_refused",
-    ),
+    **layers.texts("not_summed", "kept_whole", "sends_more", "not_refused"),
 )
 
 
@@ -78,27 +60,20 @@ def _case(trial: Trial, one_rank: bool) -> None:
         forward=1,
         backward=0,
     )
-    case.wrong = lambda *given: _wrong(case, *given)
+    case.wrong = lambda _, rank, ranks: _wrong(case, ranks)
     layers.compare(trial, case)
     _other_reduce(trial, case)
 
 
-def _wrong(
-    case: layers.Case, right: dict[str, Tensor], gradient: Tensor, rank: int, ranks: int
-) -> Iterator[layers.Variant]:
-    parts, of_weight = case.make().weight.detach().chunk(ranks), gradient_of("weight")
-    own, tokens, count = right[of_weight].chunk(ranks), case.x, len(parts[0])
-    yield of_weight, "summed_rows", sum(own)
-    local = [tokens - r * count for r in range(ranks)]
+def _wrong(case: layers.Case, ranks: int) -> Iterator[layers.Variant]:
+    parts = case.make().weight.detach().chunk(ranks)
+    count = len(parts[0])
+    local = [case.x - r * count for r in range(ranks)]
     for rows in (  # that each rank looks up for all tokens
         [one.clamp(0, count - 1) for one in local],
         [torch.where((one >= 0) & (one < count), one, 0) for one in local],
-        [tokens % count] * ranks,
     ):
         yield OUTPUT, "not_masked", sum(p[i] for p, i in zip(parts, rows, strict=True))
-        learned = torch.zeros_like(own[rank])
-        learned.index_add_(0, rows[rank].flatten(), gradient.flatten(0, 1))
-        yield of_weight, "trace", learned
 
 
 def _other_reduce(trial: Trial, case: layers.Case) -> None:
@@ -117,12 +92,13 @@ def _other_reduce(trial: Trial, case: layers.Case) -> None:
     everyone = trial.gather(given)
 
     def used() -> Finding | None:
+        text = "`reduce` was passed, but {}: it must add up the ranks' parts, once"
         if len(given) != 2:
-            return MISTAKES.own_reduce(got=f"is called {len(given)} times for two batches")
+            return observed(text.format(f"is called {len(given)} times for two batches"))
         if not all(same(one, 3 * rows, TOLERANCE) for one, rows in zip(got, given, strict=True)):
-            return MISTAKES.own_reduce(got="the layer does not return its result")
+            return observed(text.format("the layer does not return its result"))
         if trial.size > 1 and trial.calls[trial.rank]:
-            return MISTAKES.own_reduce(got="something else is sent as well")
+            return observed(text.format("something else is sent as well"))
         for which, batch, *parts in zip(("first", "second"), batches, *everyone, strict=True):
             right = case.make()(batch).detach()
             if found := equal(sum(parts), right, f"the sum of the {which} batch", TOLERANCE):

@@ -10,28 +10,19 @@ BACKWARD = "backward(r + ranks * (chunks - 1 - chunk), i)"
 WARM_UP = "2 * ahead + (chunks - 1) * ranks if chunks > 1 else ahead"
 REFUSAL = "if micro_batches % ranks:"
 TEXT = 'f"{micro_batches} micro-batches are no multiple of {ranks} ranks"'
-REST = "schedule.append(actions + backwards[len(forwards) - warm_up :])"
 
-answers.edit("forwards_order", "forwards_order", (BACKWARD, "backward(r + ranks * chunk, i)"))
+answers.edit("deadlock", "forwards_order", (BACKWARD, "backward(r + ranks * chunk, i)"))
 answers.edit("not_refused", "any_m", (REFUSAL, "if False:"))
 answers.edit(None, "no_names", (TEXT, '"this does not divide"'), says="does not name 4")
 answers.edit(None, "another_error", ("raise ValueError(", "raise AssertionError("))
 answers.edit("deadlock", "warm_up_of_1f1b", (WARM_UP, "ahead"))
 answers.edit("larger_bubble", "short_warm_up", (WARM_UP, "(chunks - 1) * ranks"))
 answers.edit("holds_too_many", "as_gpipe", (WARM_UP, "len(forwards)"))
-answers.edit("holds_too_many", "one_stage_alike", (WARM_UP, "2 * ahead + (chunks - 1) * ranks"))
 answers.edit("holds_too_many", "one_too_many", (WARM_UP, f"({WARM_UP}) + (chunks > 1)"))
-answers.edit("incomplete", "ends_with_the_turns", (REST, "schedule.append(actions)"))
-answers.edit(
-    "deadlock",
-    "all_micro_batches_first",
-    ("k // (ranks * chunks) * ranks + k % ranks", "k % micro_batches"),
-    ("k // ranks % chunks", "k // micro_batches"),
-)
 answers.edit("returns_none", "no_return", ("    return schedule\n", ""))
 
 
-@answers.wrong("blocks")
+@answers.wrong("incomplete", says="stage 1 is on rank 1")
 def neighbors_together(ranks, micro_batches, chunks):
     """Rank r has stages r·v to r·v + v − 1."""
     schedule = reference(ranks, micro_batches, chunks)

@@ -20,7 +20,6 @@ POP = "self.own.pop(action)"
 answers.edit(
     "blocking_send", "waits", (SEND, "dist.send(tensor, group=self.group, group_dst=to, tag=tag)")
 )
-answers.edit("blocking_send", "waits_at_once", (SEND, SEND + "\n            self.sends[-1].wait()"))
 answers.edit(
     "keeps_graph", "not_detached", ("tensor, to = tensor.detach(), ", "tensor, to = tensor, ")
 )
@@ -37,17 +36,12 @@ answers.edit(
 )
 answers.edit("kept", "own_kept", (POP, "self.own[action]"))
 answers.edit(
-    "shared_state",
+    None,
     "one_for_all",
     (OWN, ""),
     ("        self.sends = []\n", ""),
     ("    def __init__", "    own, sends = {}, []\n\n    def __init__"),
-)
-answers.edit(
-    "shared_state",
-    "one_dict_for_all",
-    (OWN, "        self.own = Mailbox.handed_over\n"),
-    ("    def __init__", "    handed_over = {}\n\n    def __init__"),
+    says="",
 )
 answers.edit(
     "does_not_end",
@@ -56,22 +50,10 @@ answers.edit(
     says="with tag",
 )
 answers.edit(
-    "does_not_end",
-    "activations_alone",
-    ("        else:\n", '        elif action.kind == "forward":\n'),
-    says="has sent nothing",
-)
-answers.edit(
     "mixed_up",
     "few_tags",
     (TAGGED, TAGGED + " % 16"),
     (TAGS, "tag=self.share.number(action) % 16)"),
-)
-answers.edit(
-    "mixed_up",
-    "tag_of_the_micro_batch",
-    (TAGGED, "tensor, tag = tensor.contiguous(), action.micro_batch"),
-    (TAGS, "tag=action.micro_batch)"),
 )
 answers.edit("mixed_up", "no_tags", (", tag=tag))", "))"), (f", {TAGS}", ")"))
 answers.edit(
@@ -88,27 +70,22 @@ answers.edit(
     (POP, "self.own.pop(action[1:])"),
 )
 answers.edit(
-    "mixed_up",
-    "own_in_a_row",
-    (OWN, "        self.own = []\n"),
-    ("self.own[action] = tensor", "self.own.append(tensor)"),
-    (IF_OWN, "        if self.group.size() == 1:\n"),
-    (POP, "self.own.pop(0)"),
-)
-answers.edit(
     "to_itself",
     "numbers_of_the_job",
     ("group_dst=to", "dst=to"),
     ("group_src=source", "src=source"),
 )
 answers.edit(
-    "requires_grad", "a_leaf", ("        return room", "        return room.requires_grad_()")
+    None,
+    "a_leaf",
+    ("        return room", "        return room.requires_grad_()"),
+    says="requires a gradient",
 )
 answers.edit(
     "does_not_end",
     "nothing_received",
     ("        dist.recv(", "        return room\n        dist.recv("),
-    says="received 0",
+    says="is in `finish`",
 )
 answers.edit(
     "does_not_end", "from_the_stage_before", (SOURCE, "step = -1"), says="has sent to rank"
@@ -133,13 +110,6 @@ class TwiceUnasked(Reference):
     def send(self, action, tensor):
         super().send(action, tensor)
         super().send(action, tensor)
-
-
-@answers.wrong(None, says="calls barrier")
-class Barriers(Reference):
-    def send(self, action, tensor):
-        super().send(action, tensor)
-        dist.barrier(group=self.group)
 
 
 @answers.wrong("argument_changed")

@@ -20,12 +20,7 @@ RETURN = "return y.item() if stage == last else None"
 answers.edit(
     "no_input_gradient", "no_gradient_asked", (RECEIVED, RECEIVED.replace(".requires_grad_()", ""))
 )
-answers.edit("does_not_end", "gradients_not_sent", (SEND, "pass"), says="sent 0 of 1 messages")
-answers.edit(
-    "does_not_end",
-    "sent_to_its_maker",
-    ("mailbox.send(forward(stage + 1, 0), y)", "mailbox.send(forward(stage, 0), y)"),
-)
+answers.edit("does_not_end", "gradients_not_sent", (SEND, "pass"), says="has begun F0 B0")
 answers.edit(
     None,
     "computes_on_inputs",
@@ -33,7 +28,6 @@ answers.edit(
     says="stage 1 is called on a tensor that is not the output of stage 0",
 )
 answers.edit("raises", "output_detached", (FORWARD, f"{FORWARD}.detach()"))
-answers.edit(None, "ones", (BACKWARD, "y.sum().backward()"))
 answers.edit("recomputed", "again", (TEST, f"    if stage < last:\n        {FORWARD}\n{TEST}"))
 # Dropout would draw once more, and BatchNorm's running means move once more.
 answers.edit(
@@ -41,7 +35,6 @@ answers.edit(
     "a_pass_to_warm_up",
     (FORWARD, f"share.own[stage](torch.zeros_like(x))\n    {FORWARD}"),
 )
-answers.edit("loss_arguments", "targets_first", ("loss_of(y, targets)", "loss_of(targets, y)"))
 answers.edit(
     None, "all_return", (RETURN, "return y.sum().item()"), says="only the rank of the last"
 )
@@ -68,20 +61,8 @@ answers.edit(
 )
 answers.edit(None, "evaluates", (FORWARD, "y = share.own[stage].eval()(x)"), says="another mode")
 answers.edit(None, "trains", (FORWARD, "y = share.own[stage].train()(x)"), says="another mode")
-answers.edit(
-    None,
-    "evaluates_afterwards",
-    ("    mailbox.finish()\n", "    mailbox.finish()\n    share.own[stage].eval()\n"),
-    says="another mode",
-)
-answers.edit(
-    "raises",
-    "gradient_of_a_copy",
-    ("    x = inputs\n", "    x = inputs.clone().requires_grad_()\n"),
-)
 answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
 answers.edit("wrong_type", "a_tensor", ("return y.item()", "return y.detach()"))
-answers.edit(None, "output_for_input", (SEND, SEND.replace("x.grad", "x.detach()")))
 
 
 @answers.wrong(None, says="parameter 0 of this rank has no gradient")
@@ -98,7 +79,7 @@ def last_stage_alone(share, inputs, targets, loss_of, group):
     return loss.item()
 
 
-@answers.wrong("weights_updated")
+@answers.wrong(None, says="has changed")
 def steps(share, inputs, targets, loss_of, group):
     loss = reference(share, inputs, targets, loss_of, group)
     torch.optim.SGD(share.parameters(), lr=0.1).step()

@@ -9,20 +9,15 @@ reference = answers.reference()
 WARM_UP = "warm_up = min(ranks - r - 1, micro_batches)"
 REST = "schedule.append(actions + backwards[micro_batches - warm_up :])"
 
-answers.edit("gpipe_again", "relabelled", (WARM_UP, "warm_up = micro_batches"))
-answers.edit("one_too_many", "long_warm_up", (WARM_UP, "warm_up = min(ranks - r, micro_batches)"))
-answers.edit("no_warm_up", "turns_at_once", (WARM_UP, "warm_up = 0"))
-answers.edit("larger_bubble", "short_warm_up", (WARM_UP, WARM_UP.replace("r - 1", "(r or 1) - 1")))
+answers.edit("holds_too_many", "relabelled", (WARM_UP, "warm_up = micro_batches"))
+answers.edit("holds_too_many", "long_warm_up", (WARM_UP, "warm_up = min(ranks - r, micro_batches)"))
+answers.edit("larger_bubble", "turns_at_once", (WARM_UP, "warm_up = 0"))
 answers.edit(
     "deadlock",
     "backward_first",
     ("actions += [action, backwards[number]]", "actions += [backwards[number], action]"),
 )
 answers.edit("incomplete", "no_rest", (REST, "schedule.append(actions)"))
-answers.edit("deadlock", "later_ranks_warm_up", (WARM_UP, "warm_up = min(r, micro_batches)"))
-answers.edit(
-    "holds_too_many", "twice", (WARM_UP, "warm_up = min(2 * (ranks - r - 1), len(forwards))")
-)
 answers.edit(
     "incomplete",
     "warm_up_beyond_the_last",
@@ -72,16 +67,16 @@ def by_sorting(ranks, micro_batches):
 
 
 @answers.right
+def as_tuples(ranks, micro_batches):
+    return tuple(map(tuple, reference(ranks, micro_batches)))
+
+
+@answers.right
 def from_the_last_micro_batch(ranks, micro_batches):
     return [
         [action._replace(micro_batch=micro_batches - 1 - action.micro_batch) for action in own]
         for own in reference(ranks, micro_batches)
     ]
-
-
-@answers.right
-def as_tuples(ranks, micro_batches):
-    return tuple(map(tuple, reference(ranks, micro_batches)))
 
 
 @answers.right

@@ -24,52 +24,26 @@ SIZES = "if ranks != group.size() or ranks * chunks != share.count:"
 ACTIONS = "self.actions = schedule[group.rank()]"
 RECEIVED = "None if stage == last else mailbox.receive(action, len(xs[i]))"
 RETURN = "                    mailbox.send(backward(stage - 1, i), x.grad)"
-CUT = """        used = len(inputs) // self.micro_batches * self.micro_batches
-        xs, ts = (x[:used].tensor_split(self.micro_batches) for x in (inputs, targets))
-"""
 INDENT = "\n" + 16 * " "
 
 answers.edit("loss_not_divided", "not_divided", (WEIGHT, ""))
 answers.edit("remainder_unweighted", "divided_by_m", (WEIGHT, " / self.micro_batches"))
 answers.edit(
-    "remainder_dropped",
-    "remainder_dropped",
-    (STEP, CUT + STEP),
-    (WEIGHT, " / self.micro_batches"),
-)
-answers.edit(
     "not_accumulated",
     "zeroed_between",
     (POP, f"{POP}{INDENT}nn.ModuleList(self.share.own.values()).zero_grad()"),
 )
+answers.edit("kept", "kept", (POP, "x, y = held[stage, i]"))
 answers.edit(
-    "loss_arguments", "targets_first", ("self.loss_of(y, ts[i])", "self.loss_of(ts[i], y)")
-)
-answers.edit("never_freed", "kept", (POP, "x, y = held[stage, i]"))
-answers.edit(
-    "never_freed",
-    "graph_retained",
-    (BACKWARD, BACKWARD[:-1] + ", retain_graph=True)"),
-    (POP, "x, y = held[stage, i]"),
-)
-answers.edit(
-    "never_freed",
-    "inputs_kept",
-    (HELD, "held, losses, came = {}, [], []"),
-    (POP, f"{POP}{INDENT}came.append(x)"),
-)
-answers.edit(
-    "never_freed",
+    "kept",
     "copies_of_inputs_kept",
     (HELD, "held, losses, came = {}, [], []"),
     (FORWARD, f"came.append(x.detach().clone()){INDENT}{FORWARD}"),
 )
-answers.edit("kept_after_step", "last_ones_kept", (POP, f"{POP}{INDENT}self.last = x, y"))
-answers.edit(
-    "kept_after_step", "batch_kept", (STEP, f"        self.batch = inputs, targets\n{STEP}")
-)
+answers.edit("kept", "last_ones_kept", (POP, f"{POP}{INDENT}self.last = x, y"))
+answers.edit("kept", "batch_kept", (STEP, f"        self.batch = inputs, targets\n{STEP}"))
 answers.edit("no_input_gradient", "no_gradient_asked", (".requires_grad_()", ""))
-answers.edit("deadlock_accepted", "not_simulated", ("        simulate(schedule)\n", ""))
+answers.edit("not_refused", "not_simulated", ("        simulate(schedule)\n", ""), says="deadlock")
 answers.edit(
     "not_refused",
     "any_size",
@@ -118,24 +92,7 @@ answers.edit(
 answers.edit(
     None, "zero_elsewhere", ("sum(losses).item() if losses else None", "float(sum(losses))")
 )
-answers.edit(
-    "raises",
-    "steps_between",
-    (BACKWARD, f"{BACKWARD}{INDENT}    torch.optim.SGD(self.share.parameters(), lr=0.1).step()"),
-)
-answers.edit(
-    "does_not_end",
-    "sent_to_its_maker",
-    ("mailbox.send(forward(stage + 1, i), y)", "mailbox.send(action, y)"),
-)
-answers.edit(
-    "raises",
-    "detached_where_kept",
-    ("held[stage, i] = x, y", "held[stage, i] = x, y.detach()"),
-    (TEST, "                if True:\n"),
-)
 answers.edit("does_not_end", "gradients_not_sent", (RETURN, RETURN[:20] + "pass"))
-answers.edit(None, "starts_from_ones", (BACKWARD, "y.sum().backward()"))
 answers.edit(
     None,
     "last_stage_alone",
@@ -193,7 +150,7 @@ class OneRefuses(Reference):
             self.micro_batches = pieces
 
 
-@answers.wrong("weights_updated")
+@answers.wrong(None, says="has changed")
 class UpdatesAtOnce(Reference):
     """Updates the weights as soon as a gradient is there, without autograd's knowledge."""
 
@@ -218,14 +175,6 @@ class LossesAdded(Reference):
         loss = super().step(inputs, targets)
         self.total += loss or 0.0
         return None if loss is None else self.total
-
-
-@answers.wrong(None)
-class Barrier(Reference):
-    def step(self, inputs, targets):
-        loss = super().step(inputs, targets)
-        dist.barrier(group=self.group)
-        return loss
 
 
 @answers.wrong("argument_changed")
@@ -256,18 +205,6 @@ class _SelfSendingMailbox(Mailbox):
         to, tag = action.stage % self.group.size(), self.share.number(action)
         work = dist.isend(tensor.detach(), group=self.group, group_dst=to, tag=tag)
         self.sends.append(work)
-
-
-class _BlocksMailbox(Mailbox):
-    """Assumes that a rank has stages that follow each other."""
-
-    def send(self, action, tensor):
-        if action.stage in self.share.own:
-            super().send(action, tensor)
-        else:
-            to, tag = action.stage // len(self.share.own), self.share.number(action)
-            tensor = tensor.detach().contiguous()
-            self.sends.append(dist.isend(tensor, group=self.group, group_dst=to, tag=tag))
 
 
 class _DroppingMailbox(Mailbox):
@@ -303,7 +240,7 @@ class _EarlyMailbox(Mailbox):
         return room
 
 
-@answers.wrong("blocking_send")
+@answers.wrong("does_not_end")
 class BlockingSends(Reference):
     def step(self, inputs, targets):
         return _with_mailbox(_WaitingMailbox, super().step)(inputs, targets)
@@ -313,12 +250,6 @@ class BlockingSends(Reference):
 class SendsToItself(Reference):
     def step(self, inputs, targets):
         return _with_mailbox(_SelfSendingMailbox, super().step)(inputs, targets)
-
-
-@answers.wrong("to_itself")
-class StagesInBlocks(Reference):
-    def step(self, inputs, targets):
-        return _with_mailbox(_BlocksMailbox, super().step)(inputs, targets)
 
 
 @answers.right

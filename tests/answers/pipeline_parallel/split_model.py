@@ -13,7 +13,12 @@ reference = answers.reference()
 
 LIMITS = "if not 1 <= stages <= len(layers):"
 
-answers.edit("longer_last", "last_longer", ("(stage < longer)", "(stage >= stages - longer)"))
+answers.edit(
+    None,
+    "last_longer",
+    ("(stage < longer)", "(stage >= stages - longer)"),
+    says="the first stages have",
+)
 answers.edit("not_refused", "no_upper_bound", (LIMITS, "if stages < 1:"))
 answers.edit(
     "not_refused",
@@ -26,11 +31,8 @@ answers.edit("returns_none", "no_return", ("    return cut\n", ""))
 answers.edit(
     "wrong_type", "plain_lists", ("nn.Sequential(*layers[first:after])", "layers[first:after]")
 )
-answers.edit("layers_missing", "floor", ("short + (stage < longer)", "short"))
-answers.edit(
-    None, "rest_to_the_first", ("short + (stage < longer)", "short + (stage == 0) * longer")
-)
-answers.edit("strided", "dealt", ("layers[first:after]", "layers[stage::stages]"))
+answers.edit(None, "floor", ("short + (stage < longer)", "short"))
+answers.edit(None, "dealt", ("layers[first:after]", "layers[stage::stages]"))
 answers.edit(
     "argument_changed", "emptied", ("    return cut\n", "    layers.clear()\n    return cut\n")
 )

@@ -13,9 +13,7 @@ WAIT = "    work.wait()\n"
 RECEIVE = "dist.recv(theirs, group=group, group_src=other)"
 ADD = "    weight.grad += theirs"
 
-answers.edit(None, "theirs", (ADD, "    weight.grad = theirs"))
 answers.edit("not_summed", "not_added", (ADD, "    pass"))
-answers.edit(None, "own_twice", (ADD, "    weight.grad += weight.grad"))
 answers.edit("averaged", "mean", (ADD, "    weight.grad = (weight.grad + theirs) / 2"))
 answers.edit(
     "not_summed",
@@ -41,7 +39,6 @@ answers.edit(
     ("group_dst=other", "dst=other"),
     ("group_src=other", "src=other"),
 )
-answers.edit("to_itself", "source_of_the_job", ("group_src=other", "src=other"))
 answers.edit(
     None,
     "zeros_for_one_copy",
@@ -91,29 +88,20 @@ def weights_as_well(weight, first, last, group):
         work.wait()
 
 
-def in_turn(weight, first, last, group, *, begins):
-    """Use blocking messages: rank `begins` sends first, and the other one receives first."""
+@answers.right
+def first_sends_first(weight, first, last, group):
+    """Use blocking messages."""
     if weight is None or first == last:
         return
     own = torch.zeros_like(weight) if weight.grad is None else weight.grad
     theirs, other = torch.empty_like(own), first + last - group.rank()
-    if group.rank() == begins:
+    if group.rank() == first:
         dist.send(own, group=group, group_dst=other)
         dist.recv(theirs, group=group, group_src=other)
     else:
         dist.recv(theirs, group=group, group_src=other)
         dist.send(own, group=group, group_dst=other)
     weight.grad = own + theirs
-
-
-@answers.right
-def first_sends_first(weight, first, last, group):
-    in_turn(weight, first, last, group, begins=first)
-
-
-@answers.right
-def last_sends_first(weight, first, last, group):
-    in_turn(weight, first, last, group, begins=last)
 
 
 @answers.right

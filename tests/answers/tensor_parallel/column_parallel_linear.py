@@ -19,18 +19,9 @@ WEIGHT = "        self.weight = own(linear.weight)\n"
 BIAS = "        self.bias = None if linear.bias is None else own(linear.bias)\n"
 
 answers.edit("fused_as_one", "sections_ignored", (SPLIT, "parts = [tensor.detach()]"))
-answers.edit(
-    "fused_as_one",
-    "bias_as_one",
-    (
-        "else own(linear.bias)",
-        "else nn.Parameter(linear.bias.detach().chunk(group.size())[group.rank()].clone())",
-    ),
-)
-answers.edit("no_reduce_backward", "without_f", (LINEAR, LINEAR.replace("f(x)", "x")))
+answers.edit("not_summed", "without_f", (LINEAR, LINEAR.replace("f(x)", "x")), says="begins")
 answers.edit("reduced_again", "twice_f", (LINEAR, LINEAR.replace("f(x)", "f(f(x))")))
 answers.edit("not_refused", "not_refused", (REFUSE, "if False:"))
-answers.edit("not_refused", "one_section_divides", (REFUSE, REFUSE.replace("any", "all")))
 answers.edit(None, "wrong_error", ("raise ValueError(", "raise RuntimeError("))
 answers.edit(
     None,
@@ -47,23 +38,30 @@ answers.edit(
     ),
 )
 answers.edit(
-    "not_own_memory",
+    "kept_whole",
     "a_view",
     (PART, f"{PART} if len(parts) > 1 else parts[0].chunk(group.size())[group.rank()]"),
+    says="is a view",
 )
 answers.edit(
-    "not_own_memory",
+    "kept_whole",
     "alone_the_layer_itself",
     (WEIGHT, WEIGHT + "        if group.size() == 1:\n            self.weight = linear.weight\n"),
+    says="is a view",
 )
-answers.edit("kept_whole", "keeps_the_layer", (WEIGHT, WEIGHT + "        self.old = [linear]\n"))
+answers.edit(
+    "kept_whole",
+    "keeps_the_layer",
+    (WEIGHT, WEIGHT + "        self.old = [linear]\n"),
+    says="something refers",
+)
 answers.edit(
     "raises",
     "bias_forgotten",
     ("None if linear.bias is None else own(linear.bias)", "own(linear.bias)"),
 )
 answers.edit(
-    "strided", "every_nth", (PART, "torch.cat([p[group.rank() :: group.size()] for p in parts])")
+    None, "every_nth", (PART, "torch.cat([p[group.rank() :: group.size()] for p in parts])")
 )
 answers.edit(
     "argument_changed",
@@ -80,26 +78,14 @@ answers.edit(
     "overwrites_x",
     (LINEAR, LINEAR.replace("return", "y =") + "\n        x.detach().zero_()\n        return y"),
 )
-answers.edit(
-    "sends_more",
-    "asks_the_others",
-    (LINEAR, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + LINEAR),
-)
 
 
-@answers.wrong("wrong_dimension")
+@answers.wrong("wrong_shape")
 class InputsCut(Reference):
     def __init__(self, linear, group, sections=None):
         super().__init__(linear, group, sections)
         own = linear.weight.detach().chunk(group.size(), dim=1)[group.rank()]
         self.weight = nn.Parameter(own.clone())
-
-
-@answers.wrong("whole_weights")
-class CutsTheOutput(Reference):
-    def __init__(self, linear, group, sections=None):
-        super().__init__(linear, group, sections)
-        self.weight = nn.Parameter(linear.weight.detach().clone())
 
 
 class Gather(torch.autograd.Function):
@@ -126,7 +112,7 @@ class WeightsGathered(Reference):
         return y if self.bias is None else y + self.bias
 
 
-@answers.wrong("output_gathered")
+@answers.wrong("wrong_shape")
 class OutputGathered(Reference):
     def forward(self, x):
         return Gather.apply(super().forward(x).movedim(-1, 0), self.group).movedim(0, -1)

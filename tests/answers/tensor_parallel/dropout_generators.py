@@ -12,17 +12,17 @@ answers = Answers("dropout_generators")
 APART = "manual_seed(2**31 + seed * group.size() + group.rank())"
 
 answers.edit("same_mask_everywhere", "one_seed", (APART, "manual_seed(seed + 1000)"))
-answers.edit(None, "rank_0_is_both", (APART, "manual_seed(seed + 10**7 * group.rank())"))
+answers.edit(
+    "shared_numbers", "rank_0_is_both", (APART, "manual_seed(seed + 10**7 * group.rank())")
+)
 answers.edit(
     "together_differs",
     "rank_in_both",
     ("manual_seed(seed)", "manual_seed(seed + 10**7 * group.rank())"),
 )
-answers.edit("other_run", "seed_plus_rank", (APART, "manual_seed(seed + 10**7 + group.rank())"))
 answers.edit(
-    "other_run", "begins_low", (APART, "manual_seed(1 + seed * group.size() + group.rank())")
+    "shared_numbers", "begins_low", (APART, "manual_seed(1 + seed * group.size() + group.rank())")
 )
-answers.edit("other_run", "fixed_seed", ("manual_seed(seed)", "manual_seed(1234)"))
 answers.edit(None, "one", ("return together, apart", "return together, together"))
 answers.edit(
     None,
@@ -40,10 +40,11 @@ answers.edit(
         "torch.manual_seed(seed)\n    return together, torch.default_generator",
     ),
 )
-answers.edit("low_bits", "above_32_bits", (APART, "manual_seed(seed + (1 + group.rank()) * 2**32)"))
-answers.edit(None, "times", (APART, "manual_seed(seed * (5 + group.rank()))"))
 answers.edit(
-    "one_stream",
+    "shared_numbers", "above_32_bits", (APART, "manual_seed(seed + (1 + group.rank()) * 2**32)")
+)
+answers.edit(
+    "shared_numbers",
     "further_in_one_stream",
     (APART, "manual_seed(seed)\n    torch.rand(20 * (1 + group.rank()), generator=apart)"),
 )
@@ -94,15 +95,6 @@ def broadcast(seed, group, device):
 
 
 @answers.right
-def strided_seeds(seed, group, device):
-    one = torch.Generator(device)
-    one.manual_seed(seed * 4096)
-    other = torch.Generator(device)
-    other.manual_seed(seed * 4096 + 1 + group.rank())
-    return one, other
-
-
-@answers.right
 def state_copied(seed, group, device):
     """Skips ahead in one stream, another distance for each rank."""
     together = torch.Generator(device).manual_seed(2 * seed)
@@ -113,8 +105,17 @@ def state_copied(seed, group, device):
     return together, apart
 
 
-@answers.wrong("other_run")
+@answers.wrong("shared_numbers")
 def apart_at_4096(seed, group, device):
     together = torch.Generator(device).manual_seed(seed)
     apart = torch.Generator(device).manual_seed(4096 * (seed + 1) + group.rank())
     return together, apart
+
+
+@answers.right
+def strided_seeds(seed, group, device):
+    one = torch.Generator(device)
+    one.manual_seed(seed * 4096)
+    other = torch.Generator(device)
+    other.manual_seed(seed * 4096 + 1 + group.rank())
+    return one, other

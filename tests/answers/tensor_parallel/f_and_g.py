@@ -28,11 +28,11 @@ ONE_BUFFER = """\
         total = total.detach()
 """
 
-answers.edit("f_no_reduce_backward", "f_is_nothing", (F_BACKWARD, "        total = gradient\n"))
-answers.edit("g_no_reduce_forward", "g_is_nothing", (G_FORWARD, "        total = x.clone()\n"))
-answers.edit("f_reduces_forward", "both_sum", (F_FORWARD, G_FORWARD + "        return total\n"))
+answers.edit("not_summed", "f_is_nothing", (F_BACKWARD, "        total = gradient\n"))
+answers.edit("not_summed", "g_is_nothing", (G_FORWARD, "        total = x.clone()\n"))
+answers.edit("sums_again", "both_sum", (F_FORWARD, G_FORWARD + "        return total\n"))
 answers.edit(
-    "g_reduces_backward",
+    "sums_again",
     "g_backward_too",
     (G_FORWARD, "        ctx.over = group\n" + G_FORWARD),
     (G_BACKWARD, F_BACKWARD.replace("ctx.group", "ctx.over") + "        return total, None\n"),
@@ -123,13 +123,6 @@ def two_halves(group):
 
 
 @answers.right
-def nothing_alone(group):
-    if group.size() == 1:
-        return [torch.clone, torch.clone]
-    return mirrored(in_halves(group))
-
-
-@answers.right
 def by_gathering(group):
     """On two ranks, all ranks' numbers are gathered and added."""
 
@@ -179,3 +172,10 @@ def new_style(group):
             return total
 
     return Copy.apply, answers.reference()(group)[1]
+
+
+@answers.right
+def nothing_alone(group):
+    if group.size() == 1:
+        return [torch.clone, torch.clone]
+    return mirrored(in_halves(group))

@@ -45,17 +45,12 @@ answers.edit(
     (TEST, f"{OUT.strip()}\n    {TEST}"),
     says="before it refuses",
 )
-answers.edit("wrong_count", "heads_not_changed", (HEADS, ""))
+answers.edit(None, "heads_not_changed", (HEADS, ""), says="expected")
 answers.edit(
-    "wrong_count", "head_size_divided", (KEYS, KEYS + KEYS.replace("key_value_heads", "head_size"))
-)
-answers.edit(
-    "wrong_count",
-    "all_heads_everywhere",
-    (QKV, "attention.qkv"),
-    (OUT, ""),
-    (HEADS, ""),
-    (KEYS, ""),
+    None,
+    "head_size_divided",
+    (KEYS, KEYS + KEYS.replace("key_value_heads", "head_size")),
+    says="expected",
 )
 answers.edit(
     "sends_more",
@@ -73,7 +68,6 @@ answers.edit(
     (TEST, TEST.replace("group.size()", "world_size")),
     says="use group.size()",
 )
-answers.edit("returns_none", "no_return", (RETURN, ""))
 answers.edit(
     None,
     "a_copy",
@@ -96,7 +90,7 @@ class WithoutF(Column):
         return F.linear(x, self.weight, self.bias)
 
 
-@answers.wrong("no_reduce_backward")
+@answers.wrong("not_summed")
 def without_f(attention, group, column=WithoutF, row=Row):
     return reference(attention, group, column, row)
 
@@ -151,17 +145,6 @@ def sections_by_hand(attention, group, column=Column, row=Row):
     return attention
 
 
-@answers.right
-def tuple_of_sections(attention, group, column=Column, row=Row):
-    if attention.key_value_heads % group.size():  # then heads, a multiple, divide too
-        raise ValueError(f"key-value heads: {attention.key_value_heads}")
-    attention.qkv = column(attention.qkv, group, tuple(attention.sections))
-    attention.out = row(attention.out, group)
-    attention.heads //= group.size()
-    attention.key_value_heads //= group.size()
-    return attention
-
-
 class Three(nn.Module):
     """Q, K, and V as three products, under the names of one."""
 
@@ -189,4 +172,15 @@ def from_a_copy(attention, group, column=Column, row=Row):
     cut._modules = dict(attention._modules)
     reference(cut, group, column, row)
     attention.__dict__.update(cut.__dict__)
+    return attention
+
+
+@answers.right
+def tuple_of_sections(attention, group, column=Column, row=Row):
+    if attention.key_value_heads % group.size():  # then heads, a multiple, divide too
+        raise ValueError(f"key-value heads: {attention.key_value_heads}")
+    attention.qkv = column(attention.qkv, group, tuple(attention.sections))
+    attention.out = row(attention.out, group)
+    attention.heads //= group.size()
+    attention.key_value_heads //= group.size()
     return attention

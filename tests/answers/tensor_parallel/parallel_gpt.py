@@ -2,7 +2,6 @@
 
 import copy
 
-import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
@@ -22,16 +21,13 @@ TIED = "    model.unembed.weight = model.tokens.weight\n"
 UNEMBED = "ColumnParallelLinear(model.unembed, group)"
 TOKENS = "    model.tokens = VocabularyEmbedding(model.tokens, group)\n"
 MLP = "    block.mlp = parallel_mlp(block.mlp, group, column, row)\n"
-LOOP = "    for block in model.blocks:\n"
 RETURN = "    return model\n"
 ASK = "dist.all_reduce(torch.zeros(1), group=group)"
 
 answers.edit("untied", "untied", (TIED, ""))
-answers.edit("whole_weights", "mlp_forgotten", (MLP, ""))
-answers.edit("whole_weights", "vocabulary_forgotten", (TOKENS, ""))
-answers.edit("whole_weights", "first_block_only", (LOOP, LOOP.replace(":\n", "[:1]:\n")))
-answers.edit("returns_none", "no_return", (RETURN, ""))
-answers.edit("no_reduce_backward", "output_without_f", (UNEMBED, "nn.Linear(1, 1, bias=False)"))
+answers.edit("wrong_shape", "mlp_forgotten", (MLP, ""))
+answers.edit("wrong_shape", "vocabulary_forgotten", (TOKENS, ""))
+answers.edit("not_summed", "output_without_f", (UNEMBED, "nn.Linear(1, 1, bias=False)"))
 answers.edit(None, "block_without_return", ("    return block\n", ""), says="does not return")
 answers.edit(
     None,
@@ -41,11 +37,6 @@ answers.edit(
         "parallel_attention(block.attention, group)",
     ),
     says="two other classes",
-)
-answers.edit(
-    "sends_more",
-    "asks_forward",
-    (RETURN, f"    model.register_forward_pre_hook(lambda *_: {ASK})\n{RETURN}"),
 )
 answers.edit(
     "sends_more",
@@ -71,12 +62,6 @@ def copied_blocks(model, group):
     return cut(model, group)
 
 
-@answers.wrong(None, says="norm is another object")
-def copied_norm(model, group):
-    model.norm = copy.deepcopy(model.norm)
-    return cut(model, group)
-
-
 @answers.wrong(None, says="norm_1.weight is another object")
 def new_parameters(model, group):
     for block in model.blocks:
@@ -89,7 +74,7 @@ class WithoutF(Column):
         return F.linear(x, self.weight, self.bias)
 
 
-@answers.wrong("no_reduce_backward")
+@answers.wrong("not_summed")
 def without_f_in_the_mlp(model, group):
     return cut(model, group, column=WithoutF)
 
@@ -104,23 +89,6 @@ class Averaged(Row):
 @answers.wrong(None)
 def averaged_again(model, group):
     return cut(model, group, row=Averaged)
-
-
-class Gathered(Column):
-    def forward(self, x):
-        own = super().forward(x)
-        parts = [torch.empty_like(own) for _ in range(self.group.size())]
-        dist.all_gather(parts, own.detach().contiguous(), group=self.group)
-        parts[self.group.rank()] = own
-        return torch.cat(parts, dim=-1)
-
-
-@answers.wrong("output_gathered")
-def scores_gathered(model, group):
-    cut(model, group, rest=False)
-    model.unembed = Gathered(model.unembed, group)
-    model.unembed.weight = model.tokens.weight
-    return model
 
 
 @answers.wrong("reduced_again")

@@ -26,11 +26,10 @@ class Between(nn.Module):
 
 
 def parallel_mlp("""
-BACKWARD = "lambda _: dist.all_reduce(torch.ones(1), group=group)"
 
 answers.edit("returns_none", "no_return", (RETURN, NEW))
-answers.edit("whole_weights", "the_serial_one", (RETURN, "return mlp"))
-answers.edit("wrong_dimension", "both_by_columns", ("row(second, group)", "column(second, group)"))
+answers.edit("wrong_shape", "the_serial_one", (RETURN, "return mlp"))
+answers.edit("wrong_shape", "both_by_columns", ("row(second, group)", "column(second, group)"))
 answers.edit(None, "classes_ignored", ("activation, row(", "activation, RowParallelLinear("))
 answers.edit("kept_whole", "keeps_it", (RETURN, NEW + "\n    new.old = [mlp]\n    return new"))
 answers.edit(
@@ -38,18 +37,6 @@ answers.edit(
     "asks_between",
     (RETURN, RETURN.replace("activation,", "Between(activation, group),")),
     ("def parallel_mlp(", BETWEEN),
-)
-answers.edit(
-    "sends_more",
-    "asks_backward",
-    (
-        RETURN,
-        f"{NEW}\n    if hasattr(new[0], 'weight'):\n"
-        f"        new[0].weight.register_hook({BACKWARD})\n    return new",
-    ),
-)
-answers.edit(
-    None, "a_list", (RETURN, RETURN.replace("nn.Sequential(", "nn.ModuleList([")[:-1] + "])")
 )
 answers.edit(
     None,
@@ -82,7 +69,7 @@ class WithoutF(Column):
         return F.linear(x, self.weight, self.bias)
 
 
-@answers.wrong("no_reduce_backward")
+@answers.wrong("not_summed")
 def without_f(mlp, group, column=Column, row=Row):
     return reference(mlp, group, WithoutF if column is Column else column, row)
 

@@ -19,14 +19,9 @@ LAST = "nn.Parameter(linear.bias.detach().clone())"
 answers.edit(
     "bias_on_every_rank", "bias_inside", (PRODUCT, "return g(F.linear(x, self.weight, self.bias))")
 )
-answers.edit("no_bias", "no_bias", (PRODUCT, "return g(F.linear(x, self.weight))"))
+answers.edit(None, "no_bias", (PRODUCT, "return g(F.linear(x, self.weight))"))
 answers.edit(
-    "bias_gradient",
-    "bias_on_rank_0",
-    (PRODUCT, "return g(F.linear(x, self.weight, self.bias if self.group.rank() == 0 else None))"),
-)
-answers.edit(
-    "bias_gradient",
+    None,
     "bias_divided",
     (
         PRODUCT,
@@ -35,14 +30,10 @@ answers.edit(
     ),
 )
 answers.edit("not_summed", "without_g", (SUM, "y = F.linear(x, self.weight)"))
-answers.edit("not_summed", "f_for_g", ("_, g = f_and_g", "g, _ = f_and_g"))
-answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
-answers.edit("not_own_memory", "bias_of_the_layer", (LAST, "linear.bias"))
+answers.edit("kept_whole", "bias_of_the_layer", (LAST, "linear.bias"))
 answers.edit("kept_whole", "keeps_the_layer", (LAST, LAST + "\n        self.old = (linear,)"))
 answers.edit("not_refused", "not_refused", ("if linear.in_features % group.size():", "if False:"))
-answers.edit(
-    "strided", "every_nth", (OWN, "linear.weight.detach()[:, group.rank() :: group.size()]")
-)
+answers.edit(None, "every_nth", (OWN, "linear.weight.detach()[:, group.rank() :: group.size()]"))
 answers.edit(None, "mean_of_parts", (SUM, SUM + " / self.group.size()"))
 answers.edit(
     "sends_more",
@@ -57,26 +48,11 @@ answers.edit(
 )
 
 
-@answers.wrong("wrong_dimension")
+@answers.wrong("wrong_shape")
 class OutputsCut(Reference):
     def __init__(self, linear, group):
         super().__init__(linear, group)
         self.weight = nn.Parameter(linear.weight.detach().chunk(group.size())[group.rank()].clone())
-
-
-@answers.wrong("whole_weights")
-class GathersX(Reference):
-    """Gathers the input, and computes everything on every rank."""
-
-    def __init__(self, linear, group):
-        super().__init__(linear, group)
-        self.weight = nn.Parameter(linear.weight.detach().clone())
-
-    def forward(self, x):
-        parts = [torch.empty_like(x) for _ in range(self.group.size())]
-        dist.all_gather(parts, x.detach().contiguous(), group=self.group)
-        parts[self.group.rank()] = x
-        return F.linear(torch.cat(parts, dim=-1), self.weight, self.bias)
 
 
 @answers.right

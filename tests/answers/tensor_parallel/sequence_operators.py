@@ -21,10 +21,11 @@ AGAIN = "whole = gathered(x, ctx.group)"
 SLICE = ".chunk(ctx.group.size(), dim=1)[ctx.group.rank()]"
 
 answers.edit(
-    "not_gathered_again",
+    "keeps_whole",
     "whole_on_ctx",
     (FORWARD, "ctx.whole = gathered(x, group)\n        return F.linear(ctx.whole, weight, bias)"),
     (AGAIN, "whole = ctx.whole"),
+    says="does not gather",
 )
 answers.edit("keeps_whole", "weight_copied", (SAVE, "ctx.save_for_backward(x, weight.clone())"))
 answers.edit(
@@ -35,12 +36,12 @@ answers.edit(
     (f"x, weight = ctx.saved_tensors\n        {AGAIN}", "x, weight, whole = ctx.saved_tensors"),
 )
 answers.edit(
-    "scatter_not_summed",
+    "not_summed",
     "sliced",
     (SCATTER, "return x.chunk(group.size(), dim=1)[group.rank()].clone()"),
 )
 answers.edit(
-    "scatter_own_gradient",
+    None,
     "zeros_elsewhere",
     (
         SCATTER_BACKWARD,
@@ -48,27 +49,11 @@ answers.edit(
         "        return torch.cat(parts, dim=1), None",
     ),
 )
+answers.edit("not_summed", "own_slice", (OWN, f"own = (gradient @ weight){SLICE}"))
 answers.edit(
     None,
-    "added_up",
-    (SCATTER_BACKWARD, "return gathered(gradient, ctx.group) * ctx.group.size(), None"),
-)
-answers.edit("gather_not_summed", "own_slice", (OWN, f"own = (gradient @ weight){SLICE}"))
-answers.edit(
-    "weight_of_own_part",
     "own_weight",
     (WEIGHT, f"of_weight = gradient{SLICE}.flatten(0, 1).T @ x.flatten(0, 1)"),
-)
-answers.edit(
-    None,
-    "weight_reduced",
-    (
-        WEIGHT,
-        f"{WEIGHT}\n        parts = [torch.empty_like(of_weight) for _ in\n"
-        "            range(ctx.group.size())]\n"
-        "        dist.all_gather(parts, of_weight, group=ctx.group)\n"
-        "        of_weight = sum(parts)",
-    ),
 )
 answers.edit(
     "all_reduced",
@@ -85,27 +70,11 @@ answers.edit(
     (REFUSE, "if False:"),
     (SCATTER, "return scattered(x[:, : x.shape[1] // group.size() * group.size()], group)"),
 )
-answers.edit(
-    None,
-    "batch_by_batch",
-    (
-        "return parts.movedim(0, 1).flatten(1, 2)",
-        "return parts.flatten(0, 1).reshape(x.shape[0], -1, x.shape[2])",
-    ),
-)
 answers.edit(None, "bias_without_gradient", (BIAS, "None"))
 answers.edit(
     "raises",
     "view_of_the_gradient",
     (WEIGHT, WEIGHT.replace("gradient.flatten(0, 1)", "gradient.view(-1, len(weight))")),
-)
-answers.edit(
-    "raises",
-    "scatter_views_the_gradient",
-    (
-        SCATTER_BACKWARD,
-        SCATTER_BACKWARD.replace("gradient,", "gradient.view(-1).view(gradient.shape),"),
-    ),
 )
 
 

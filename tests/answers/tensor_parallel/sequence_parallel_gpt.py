@@ -22,18 +22,13 @@ NORMS = (
 )
 SIZES = "sequence, ranks = tokens_BS.shape[1], self.group.size()"
 
-answers.edit("partial_gradient", "nothing_summed", (FOR, "        for parameter in []:\n"))
-answers.edit("partial_gradient", "norms_forgotten", (NORMS, "            if"))
-answers.edit(
-    "partial_gradient", "positions_forgotten", ("whole = [self.positions.weight]", "whole = []")
-)
+answers.edit("not_summed", "norms_forgotten", (NORMS, "            if"))
+answers.edit("not_summed", "positions_forgotten", ("whole = [self.positions.weight]", "whole = []"))
 answers.edit("shards_summed", "all_summed", (FOR, "        for parameter in self.parameters():\n"))
 answers.edit(
     None, "averaged", (REDUCE, REDUCE + "                parameter.grad /= self.group.size()\n")
 )
-answers.edit(
-    "positions", "first_positions", (POSITIONS, "self.positions.weight[: sequence // ranks]")
-)
+answers.edit(None, "first_positions", (POSITIONS, "self.positions.weight[: sequence // ranks]"))
 answers.edit("untied", "untied", ("        self.unembed.weight = self.tokens.weight\n", ""))
 answers.edit(
     "not_refused",
@@ -111,19 +106,6 @@ class KeepsWhole(Reference):
                 module.forward = lambda x, m=module: F.linear(
                     Gather.apply(x, group), m.weight, m.bias
                 )
-
-
-@answers.wrong("all_reduced")
-class SummedByHooks(Reference):
-    def __init__(self, model, group):
-        super().__init__(model, group)
-        for parameter in whole_parameters(self):
-            parameter.register_post_accumulate_grad_hook(
-                lambda p: dist.all_reduce(p.grad, group=group)
-            )
-
-    def finish(self):
-        pass
 
 
 class Slice(torch.autograd.Function):

@@ -13,28 +13,12 @@ HIGHEST = "    highest = scores"
 MAX = "    dist.all_reduce(highest, dist.ReduceOp.MAX, group)\n"
 SHIFT = "scores - highest.unsqueeze(-1)"
 TOTAL = "g(shifted.exp().sum(dim=-1))"
-INDEX = "(local * inside).unsqueeze(-1)"
-RETURN = "return (total.log() - g(own * inside)).mean()"
 
 answers.edit("max_not_shared", "own_maximum", (MAX, ""))
-answers.edit("not_finite", "no_maximum", (SHIFT, "scores"))
 answers.edit(
     "not_finite", "one_maximum", ("amax(dim=-1)", "amax().expand(scores.shape[:-1]).clone()")
 )
-answers.edit(
-    None,
-    "own_sum",
-    (MAX, ""),
-    (TOTAL, "shifted.exp().sum(dim=-1)"),
-    (RETURN, "return (total.log() + highest - g((own + highest) * inside)).mean()"),
-)
-answers.edit("target_everywhere", "not_masked", ("own * inside", "own"))
-answers.edit(
-    "target_everywhere",
-    "modulo",
-    (INDEX, "(targets % scores.shape[-1]).unsqueeze(-1)"),
-    ("own * inside", "own"),
-)
+answers.edit(None, "not_masked", ("own * inside", "own"))
 answers.edit("target_not_summed", "own_targets", ("g(own * inside)", "own * inside"))
 answers.edit(
     None,
@@ -51,22 +35,14 @@ answers.edit(
         + HIGHEST,
     ),
 )
-answers.edit(
-    "sent_backward",
-    "f_after",
-    (RETURN, RETURN.replace("return ", "return f_and_g(group)[0](") + ")"),
-)
-answers.edit(None, "summed", (".mean()", ".sum()"))
 answers.edit("wrong_shape", "token_by_token", (".mean()", ""))
 answers.edit("wrong_type", "a_number", (".mean()", ".mean().item()"))
 answers.edit(
-    "half_gradient",
+    None,
     "sum_without_gradient",
     (TOTAL, "shifted.detach().exp().sum(dim=-1)\n    dist.all_reduce(total, group=group)"),
 )
-answers.edit(
-    "half_gradient", "target_without_gradient", ("g(own * inside)", "g((own * inside).detach())")
-)
+answers.edit(None, "target_without_gradient", ("g(own * inside)", "g((own * inside).detach())"))
 answers.edit(
     None, "without_graph", (SHIFT, f"scores.detach() - {SHIFT.partition(' - ')[2]}"), says="is None"
 )
@@ -84,18 +60,6 @@ def gathered(scores, targets, group):
     dist.all_gather(parts, scores.detach().contiguous(), group=group)
     parts[group.rank()] = scores
     return F.cross_entropy(torch.cat(parts, dim=-1).flatten(0, -2), targets.flatten())
-
-
-@answers.wrong("max_not_shared")
-def own_scale(scores, targets, group):
-    """Each rank subtracts its own maximum, and that of the target's rank is added again."""
-    _, g = f_and_g(group)
-    highest = scores.detach().amax(-1)
-    total = g((scores - highest.unsqueeze(-1)).exp().sum(-1))
-    local = targets - group.rank() * scores.shape[-1]
-    inside = (local >= 0) & (local < scores.shape[-1])
-    own = scores.gather(-1, (local * inside).unsqueeze(-1)).squeeze(-1)
-    return (total.log() + g(highest * inside) - g(own * inside)).mean()
 
 
 @answers.right

@@ -21,17 +21,15 @@ answers.edit("not_masked", "mask_forgotten", (ROWS, ROWS.partition(" * inside_BS
 answers.edit(
     "not_masked", "clamped", (ROWS, "F.embedding(local_BS.clamp(0, count - 1), self.weight)")
 )
-answers.edit("not_masked", "modulo", (ROWS, "F.embedding(tokens_BS % count, self.weight)"))
 answers.edit("not_summed", "without_g", (RETURN, "return rows_BSH"))
-answers.edit("strided", "strided", (OWN, "embedding.weight.detach()[group.rank() :: group.size()]"))
-answers.edit("not_own_memory", "a_view", ("own.clone()", "own"))
+answers.edit(None, "strided", (OWN, "embedding.weight.detach()[group.rank() :: group.size()]"))
 answers.edit(
-    "not_own_memory",
+    "kept_whole",
     "alone_the_table_itself",
     ("own.clone()", "own.clone() if group.size() > 1 else own"),
 )
 answers.edit("kept_whole", "keeps_it", (CLONE, CLONE + "\n        self.old = [embedding]"))
-answers.edit("whole_weights", "whole", ("own.clone()", "embedding.weight.detach().clone()"))
+answers.edit("wrong_shape", "whole", ("own.clone()", "embedding.weight.detach().clone()"))
 answers.edit(
     None,
     "mask_of_the_first_call",
@@ -44,16 +42,6 @@ answers.edit(
     says="second batch",
 )
 answers.edit(
-    "sends_more",
-    "asks_the_others",
-    (
-        RETURN,
-        'if self.reduce.__name__ == "<lambda>":\n'
-        "            dist.all_reduce(torch.zeros(1), group=self.group)\n"
-        f"        {RETURN}",
-    ),
-)
-answers.edit(
     "not_refused", "not_refused", ("if embedding.num_embeddings % group.size():", "if False:")
 )
 answers.edit(
@@ -61,15 +49,20 @@ answers.edit(
     "tokens_moved",
     (LOCAL, "tokens_BS -= self.group.rank() * count\n        local_BS = tokens_BS"),
 )
-answers.edit("own_reduce", "reduce_ignored", (RETURN, "return f_and_g(self.group)[1](rows_BSH)"))
 answers.edit(
-    "summed_rows",
+    None,
+    "reduce_ignored",
+    (RETURN, "return f_and_g(self.group)[1](rows_BSH)"),
+    says="`reduce` was passed",
+)
+answers.edit(
+    None,
     "f_around_the_weight",
     (ROWS, ROWS.replace("self.weight", "f_and_g(self.group)[0](self.weight)")),
 )
 
 
-@answers.wrong("trace")
+@answers.wrong(None)
 class MaskedForwardOnly(Reference):
     """Zeros for the output, but the row that was looked up learns."""
 
@@ -79,14 +72,6 @@ class MaskedForwardOnly(Reference):
         inside = (local >= 0) & (local < count)
         rows = F.embedding(local.clamp(0, count - 1), self.weight)
         return self.reduce(rows - (rows * ~inside.unsqueeze(-1)).detach())
-
-
-@answers.wrong("wrong_dimension")
-class HiddenCut(Reference):
-    def __init__(self, embedding, group, reduce=None):
-        super().__init__(embedding, group, reduce)
-        own = embedding.weight.detach().chunk(group.size(), dim=1)[group.rank()]
-        self.weight = nn.Parameter(own.clone())
 
 
 class GatherRows(torch.autograd.Function):
