@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,31 +16,19 @@ LOOSE = 100.0  # max_norm over the norm, if nothing is clipped
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A step: max_norm over the norm, and what its gradients contain."""
-
-    factor: float
-    value: float = 0.0  # one rank's gradient at one place
-    large: bool = False  # a gradient so large that a sum in 16 bits, or float16, cannot hold it
-    zero: bool = False
-    one_missing: bool = False  # a parameter without gradient
-
-    @property
-    def overflow(self) -> bool:
-        return not math.isfinite(self.value)
-
-
-PLANS = {
-    # Here, max_norm is above the scaled norm too.
-    "step 1": Plan(LOOSE * SCALE),
-    "step 2, a parameter has no gradient": Plan(0.3, one_missing=True),
-    "step 3, an infinity on one rank": Plan(LOOSE, value=math.inf),
-    "step 4": Plan(0.5),
-    "step 5, a NaN on one rank": Plan(LOOSE, value=math.nan),
-    "step 6, a large gradient": Plan(0.5, large=True),
-    "step 7, all gradients are zero": Plan(LOOSE, zero=True),
-    "step 8": Plan(LOOSE),
+# Each step's max_norm over the norm, and what is special about its gradients: an infinity or NaN on
+# one rank, a parameter without gradient on all, or one number so large that a sum in 16 bits, or
+# float16, cannot hold it.
+Plan = tuple[float, str]
+PLANS: dict[str, Plan] = {
+    "step 1": (LOOSE * SCALE, ""),  # max_norm is above the scaled norm too
+    "step 2, a parameter has no gradient": (0.3, "missing"),
+    "step 3, an infinity on one rank": (LOOSE, "inf"),
+    "step 4": (0.5, ""),
+    "step 5, a NaN on one rank": (LOOSE, "nan"),
+    "step 6, a large gradient": (0.5, "large"),
+    "step 7, all gradients are zero": (LOOSE, "zero"),
+    "step 8": (LOOSE, ""),
 }
 
 
@@ -69,28 +56,25 @@ class Serial:
     """The training on one rank, with all master weights."""
 
     def __init__(self, start: Tensor, make: MakeOptimizer, ranks: int) -> None:
-        self.dtype, self.width = start.dtype, -(-len(start) // ranks)
+        self.dtype, self.ranks, self.width = start.dtype, ranks, -(-len(start) // ranks)
         self.master = nn.Parameter(start.float())
         self.optimizer = make([self.master])
-        self.shards = self.parts(self.master, ranks)  # of the learner, after the last step
 
-    def parts(self, flat: Tensor, ranks: int) -> list[Tensor]:
+    def parts(self, flat: Tensor) -> list[Tensor]:
         """Cut a flat tensor into equal parts, with zeros at its end."""
-        padding = flat.new_zeros(self.width * ranks - len(flat))
-        return list(torch.cat([flat.detach(), padding]).chunk(ranks))
+        padding = flat.new_zeros(self.width * self.ranks - len(flat))
+        return list(torch.cat([flat.detach(), padding]).chunk(self.ranks))
 
-    def after(self, gradient: Tensor, rounded: bool = False) -> "Serial":
-        """Return a copy that has taken a step; `rounded`: from the weights in 16 bits."""
+    def after(self, gradient: Tensor) -> "Serial":
+        """Return a copy that has taken a step."""
         other = copy.deepcopy(self)
-        if rounded:
-            other.master.data = other.master.detach().to(self.dtype).float()
         other.master.grad = gradient
         other.optimizer.step()
         other.master.grad = None
         return other
 
 
-def drawn(trial: Trial, plan: Plan, like: Tensor, scale: float) -> Tensor:
+def drawn(trial: Trial, special: str, like: Tensor, scale: float) -> Tensor:
     """Draw scaled gradients (ranks, numbers): few bits, so that the mean is exact in any order."""
     ranks, numbers = trial.size, len(like)
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
@@ -98,9 +82,9 @@ def drawn(trial: Trial, plan: Plan, like: Tensor, scale: float) -> Tensor:
     small = torch.randint(-limit, limit + 1, (ranks, numbers), generator=generator)
     gradients = (small * ranks * scale * 2.0**-10).to(like.dtype)
     rank, place = trial.draw.randrange(ranks), trial.draw.randrange(numbers)
-    if plan.large:
+    if special == "large":
         largest = math.floor(math.log2(65504 / ranks)) if like.dtype == torch.float16 else 20
         gradients[:, place] = ranks * 2.0**largest
-    if plan.overflow:
-        gradients[rank, place] = plan.value
-    return gradients * (not plan.zero)
+    if special in ("inf", "nan"):
+        gradients[rank, place] = float(special)
+    return gradients * (special != "zero")

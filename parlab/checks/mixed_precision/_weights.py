@@ -1,12 +1,12 @@
-"""Master weights that record their steps, and lists of gradients, with None if there is none."""
+"""Requirements on master weights, and some that record their steps; a missing gradient is None."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from parlab.checks.base.compare import equal
+from parlab.checks.base.compare import equal, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 
 Gradients = Sequence[Tensor | None]
@@ -51,6 +51,23 @@ class RecordingWeights:
     def _record(self) -> None:
         self.given.append(each(lambda g: g.detach().clone(), [m.grad for m in self.master]))
         self.rates += [group["lr"] for group in self.optimizer.param_groups]
+
+
+def constructed(weights: Any, master: Mapping[str, Any], right: Sequence[Tensor]) -> Finding | None:
+    """Require float32 copies with these values, by name, and an optimizer on them."""
+    for (name, got), wanted in zip(master.items(), right, strict=True):
+        if found := (
+            has_type(got, nn.Parameter, "an nn.Parameter", name)
+            or equal(got.detach(), wanted.float(), name)
+        ):
+            return found
+    optimizer = weights.optimizer
+    if found := has_type(optimizer, torch.optim.Optimizer, "an optimizer", "self.optimizer"):
+        return found
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    if held == [id(copy) for copy in master.values()]:
+        return None
+    return observed("self.optimizer has other parameters than self.master. Give it these")
 
 
 def one_step(

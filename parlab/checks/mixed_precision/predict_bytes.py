@@ -10,23 +10,17 @@ from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.costs.collectives import ring_bytes
 
 MISTAKES = Mistakes(
-    half_of_everything=(
+    no_master_weights=(
         "held_mixed: this is too little for the float32 numbers. The master weights take 4 bytes "
         "per parameter, and Adam's two moments 8"
-    ),
-    no_master_weights=(
-        "held_mixed: this leaves out 4 bytes per parameter. Does it include the master weights?"
     ),
     gradients_of_32_bits=(
         "held_mixed: this includes float32 gradients. At the end of a backward pass, all gradients "
         "have 16 bits"
     ),
-    gradients_sharded=(
-        "held_sharded: this shards the 16-bit gradients too. In stage 1, a rank keeps all of them "
-        "and shards the master weights and states"
-    ),
-    master_not_sharded=(
-        "held_sharded: this keeps all master weights. They are sharded like the states"
+    other_shards=(
+        "held_sharded: in stage 1, a rank shards the master weights and states, and keeps all "
+        "16-bit weights and gradients"
     ),
     once=(
         "sent_float32: this is half of what an all-reduce sends. It is a reduce-scatter and an "
@@ -83,13 +77,13 @@ def wrong_numbers(numbers: int, ranks: int) -> list[Wrong]:
     """List what each mistake predicts."""
     part = numbers / ranks
     return [
-        ("held_mixed", 8 * numbers, MISTAKES.half_of_everything()),
-        ("held_mixed", 10 * numbers, MISTAKES.half_of_everything()),
+        ("held_mixed", 8 * numbers, MISTAKES.no_master_weights()),
+        ("held_mixed", 10 * numbers, MISTAKES.no_master_weights()),
         ("held_mixed", 12 * numbers, MISTAKES.no_master_weights()),
         ("held_mixed", 18 * numbers, MISTAKES.gradients_of_32_bits()),
         ("held_mixed", 20 * numbers, MISTAKES.gradients_of_32_bits()),
-        ("held_sharded", 2 * numbers + 14 * part, MISTAKES.gradients_sharded()),
-        ("held_sharded", 8 * numbers + 8 * part, MISTAKES.master_not_sharded()),
+        ("held_sharded", 2 * numbers + 14 * part, MISTAKES.other_shards()),
+        ("held_sharded", 8 * numbers + 8 * part, MISTAKES.other_shards()),
         ("sent_float32", 4 * (numbers - part), MISTAKES.once()),
         ("sent_float32", 8 * numbers, MISTAKES.whole(name="sent_float32")),
         ("sent_mixed", 4 * numbers, MISTAKES.whole(name="sent_mixed")),

@@ -21,12 +21,9 @@ MISTAKES = Mistakes(
         "{name}: this takes the gap as proportional to the weight. It is the same from one power "
         "of two to the next"
     ),
-    swapped="added: this is the largest update that vanishes when it is subtracted",
     gap_below=(
-        "subtracted: this weight is a power of two, so the gap below it is half of the gap above"
-    ),
-    gap_below_everywhere=(
-        "subtracted: the gap below a weight is smaller only if the weight is a power of two"
+        "subtracted: the gap below a weight is half of the gap above if the weight is a power of "
+        "two. Elsewhere, both are the same"
     ),
     eps_below_one=(
         "counter: up to this number, the gap is less than 1. The counter stops where the gap is 2"
@@ -73,15 +70,12 @@ def last_count(dtype: torch.dtype) -> float:
 def wrong_numbers(weight: float, eps: float) -> list[Wrong]:
     """List what each mistake predicts for the first weight that it gets wrong."""
     if weight == 1.25:
-        wrong = [("subtracted", eps / 4, MISTAKES.gap_below_everywhere())]
+        wrong = [("subtracted", eps / 4, MISTAKES.gap_below())]
         for name in ("added", "subtracted"):
             wrong.append((name, eps, MISTAKES.whole_gap(name=name)))
             wrong.append((name, weight * eps / 2, MISTAKES.proportional(name=name)))
     elif weight == 1.0:
-        wrong = [
-            ("added", eps / 4, MISTAKES.swapped()),
-            ("subtracted", eps / 2, MISTAKES.gap_below()),
-        ]
+        wrong = [("subtracted", eps / 2, MISTAKES.gap_below())]
     elif math.frexp(weight)[0] == 0.5:  # a rounded logarithm is right for powers of two
         wrong = [("added", eps / 2, MISTAKES.gap_at_one())]
     else:

@@ -20,10 +20,9 @@ MISTAKES = Mistakes(
         "bits. Divide before the sum"
     ),
     summed="the gradients are {ranks} times too large. Compute the mean, not the sum",
-    not_in_place="the gradients are unchanged. Write the means into them, in place",
-    copy_written=(
-        "gradient 0 is unchanged. It is not contiguous (its strides are {strides}), so `flatten()` "
-        "returns a copy. Write into the gradient itself"
+    not_in_place=(
+        "the memory of gradient {i}, whose strides are {strides}, is unchanged. Write the means "
+        "into it, in place. For gradients that are not contiguous, `flatten()` returns a copy"
     ),
     one_message_each=(
         "this rank calls {got} collectives. Put all gradients into one buffer and reduce it once"
@@ -45,14 +44,13 @@ def reduce_halves(check: Check) -> str:
             own = per_rank[max(trial.rank, 0)]
             # The first is like the gradient of a transposed weight: not contiguous.
             given = [own[0].t().contiguous().t(), *(g.clone() for g in own[1:])]
-            places = [g.data_ptr() for g in given]
+            memory = [g.detach() for g in given]
             got = trial.run(given, dtype, trial.group, seconds=SECONDS)
             trial.require(
                 lambda: something_sent(trial),
                 lambda: nothing_returned(got),
-                lambda: means(given, per_rank, trial.rank, dtype, kind),
+                lambda: means(memory, per_rank, trial.rank, dtype, kind),
                 lambda: sent(trial, sum(g.numel() for g in given)),
-                lambda: in_place(given, places),
             )
     return "the means, sent as one buffer of 16 bits; nothing overflows in the sum, or is hidden"
 
@@ -83,42 +81,29 @@ def means(
     got: list[Tensor], per_rank: list[list[Tensor]], rank: int, dtype: torch.dtype, kind: str
 ) -> Finding | None:
     """Compare with the means; an infinity or NaN of one rank must not become finite."""
-    ranks, own = len(per_rank), per_rank[rank]
-    parts = [torch.stack(one).double() for one in zip(*per_rank, strict=True)]
-    right = [part.mean(0) for part in parts]
-
-    def correct(times: int = 1) -> list[Tensor]:
-        """Return where `got` is a multiple of the means, to the roundings of `dtype`."""
-        room = [
-            1.5 * times * torch.finfo(dtype).eps * part.abs().mean(0) + ranks * 2.0**-24
-            for part in parts
-        ]
-        return [
-            torch.where(b.isfinite(), (a - times * b).abs() <= r, ~a.isfinite())
-            for a, b, r in zip(got, right, room, strict=True)
-        ]
-
-    for i, (a, b) in enumerate(zip(got, right, strict=True)):
-        if a.dtype != torch.float32 or a.shape != b.shape:
-            return observed(f"gradient {i} is now {a.dtype} with shape {tuple(a.shape)}")
-    wrong = [~part for part in correct()]
-    if not any(part.any() for part in wrong):
-        return None
-    unchanged = [same(a.nan_to_num(), b.nan_to_num()) for a, b in zip(got, own, strict=True)]
-    if all(unchanged):
-        return MISTAKES.not_in_place()
-    if unchanged[0] and not unchanged[1]:
-        return MISTAKES.copy_written(strides=got[0].stride())
-    if kind == "large" and any(a.isinf().any() for a in got):
-        return MISTAKES.overflows_in_the_sum(size=LARGE[dtype])
-    if ranks > 1 and all(part.all() for part in correct(ranks)):
-        return MISTAKES.summed(ranks=ranks)
-    i = next(i for i, part in enumerate(wrong) if part.any())
-    index = tuple(wrong[i].nonzero()[0].tolist())
-    return observed(
-        f"gradient {i} at index {index} is {got[i][index]:.6g}, expected {right[i][index]:.6g} "
-        f"(rounded to {dtype})"
-    )
+    ranks = len(per_rank)
+    for i, gradient in enumerate(got):
+        parts = torch.stack([own[i] for own in per_rank]).double()
+        right = parts.mean(0)
+        # Roundings of `dtype`
+        room = 1.5 * torch.finfo(dtype).eps * parts.abs().mean(0) + ranks * 2.0**-24
+        correct = torch.where(
+            right.isfinite(), (gradient - right).abs() <= room, ~gradient.isfinite()
+        )
+        if correct.all():
+            continue
+        if same(gradient.nan_to_num(), per_rank[rank][i].nan_to_num()):
+            return MISTAKES.not_in_place(i=i, strides=gradient.stride())
+        if kind == "large" and gradient.isinf().any():
+            return MISTAKES.overflows_in_the_sum(size=LARGE[dtype])
+        if ranks > 1 and bool(((gradient - ranks * right).abs() <= ranks * room).all()):
+            return MISTAKES.summed(ranks=ranks)
+        index = tuple((~correct).nonzero()[0].tolist())
+        return observed(
+            f"gradient {i} at index {index} is {gradient[index]:.6g}, expected {right[index]:.6g} "
+            f"(rounded to {dtype})"
+        )
+    return None
 
 
 def sent(trial: Trial, numbers: int) -> Finding | None:
@@ -135,9 +120,3 @@ def sent(trial: Trial, numbers: int) -> Finding | None:
     if got > 2 * numbers * 1.02 + 16:
         return observed(f"this rank sends {got} bytes, expected {2 * numbers}, 2 for each number")
     return None
-
-
-def in_place(got: list[Tensor], places: list[int]) -> Finding | None:
-    if [g.data_ptr() for g in got] == places:
-        return None
-    return observed("the gradients are in other memory now. Copy the means into them")

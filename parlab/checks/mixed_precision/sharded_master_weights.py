@@ -1,7 +1,6 @@
 """Exercise `sharded_master_weights`: one rank with all ranks' gradients is the reference."""
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.compare import equal, explained, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.trial import Trial
@@ -34,6 +33,7 @@ from parlab.checks.mixed_precision._serial_training import (
     flat_of,
     trainable,
 )
+from parlab.checks.mixed_precision._weights import constructed
 from parlab.ledger.ledger import ring_bytes_sent
 
 CLOSE = 2e-6  # of float32 numbers: norms and optimizers may add in another order
@@ -46,20 +46,13 @@ MISTAKES = Mistakes(
         "after collect(), self.master.grad contains an infinity, but all gradients and their means "
         "are finite in {dtype}. Send that dtype, and divide before the sum"
     ),
-    garbage_in_the_buffer=(
-        "after collect(), self.master.grad contains NaN, but all gradients are finite. Set the "
-        "buffer to zero at its end, and where a parameter has no gradient: use `torch.zeros_like`"
-    ),
     clipped_by_own_norm=(
         "each rank clips by the norm of its own shard, so the ranks scale by different factors. "
         "Use the norm of all shards"
     ),
-    rebuilt_each_step=(
-        "self.master is rounded to 16 bits in each step, which loses what a step adds below the "
-        "last bit. Make it once; only the model's weights are rounded"
-    ),
     not_gathered=(
-        "after step(), this rank's weights are new in its own part only. Gather the others' parts"
+        "after step(), the model has the right weights only in this rank's own part. Gather the "
+        "others' parts"
     ),
 )
 
@@ -92,64 +85,10 @@ def _train(trial: Trial, model: nn.Module, make: MakeOptimizer) -> None:
     with filled_with_nan():
         weights = trial.run(model, make, trial.group, seconds=SECONDS)
         serial, scaler = Serial(start, make, trial.size), RecordingScaler(SCALE)
-        trial.require(lambda: constructed(weights, serial.shards[trial.rank]))
+        own = serial.parts(serial.master)[trial.rank]
+        trial.require(lambda: constructed(weights, {"self.master": weights.master}, [own]))
         for _, plan in trial.cases(PLANS):
             serial = _step(trial, weights, model, serial, scaler, plan)
-
-
-def constructed(weights: Any, right: Tensor) -> Finding | None:
-    """Require a float32 copy of this rank's part, and an optimizer on it."""
-    master = weights.master
-    if found := has_type(master, nn.Parameter, "an nn.Parameter", "self.master"):
-        return found
-    if found := equal(master.detach(), right, "self.master"):
-        return found
-    held = [p for group in weights.optimizer.param_groups for p in group["params"]]
-    if [id(p) for p in held] != [id(master)]:
-        return observed("self.optimizer has parameters other than self.master")
-    return None
-
-
-@dataclass
-class Step:
-    """One step of the learner's object."""
-
-    left: bool  # a gradient of a parameter, after collect()
-    collected: Tensor | None  # self.master.grad, after collect()
-    taken: Any
-    kept: bool  # self.master.grad, after step()
-    master: Tensor
-    weights: Tensor
-    in_place: bool
-    held: int  # bytes
-
-
-def taken(
-    weights: Any,
-    model: nn.Module,
-    scaler: RecordingScaler,
-    gradients: list[Tensor | None],
-    max_norm: float,
-) -> Step:
-    """Collect and step."""
-    parameters = trainable(model)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = None if gradient is None else gradient.view_as(parameter).clone()
-    places = [p.data_ptr() for p in parameters]
-    weights.collect()
-    left = any(p.grad is not None for p in parameters)
-    collected = None if weights.master.grad is None else weights.master.grad.clone()
-    result = weights.step(scaler, max_norm)
-    return Step(
-        left,
-        collected,
-        result,
-        weights.master.grad is not None,
-        weights.master.detach().clone(),
-        flat_of(model),
-        places == [p.data_ptr() for p in parameters],
-        bytes_held(weights, parameters),
-    )
 
 
 def _step(
@@ -161,93 +100,97 @@ def _step(
     plan: Plan,
 ) -> Serial:
     """Take one step, compare it, and return the reference after the step."""
-    ranks, scale, sizes = trial.size, scaler.scale, [p.numel() for p in trainable(model)]
-    gradients = drawn(trial, plan, flat_of(model), scale)
-    own: list[Tensor | None] = list(gradients[max(trial.rank, 0)].split(sizes))
-    missing = trial.draw.randrange(len(sizes))
-    if plan.one_missing:
-        own[missing] = None
-        for one in gradients:
-            one.split(sizes)[missing].zero_()
-    mean = (gradients.float() / scale).sum(0) / ranks
+    (factor, special), scale = plan, scaler.scale
+    overflow = special in ("inf", "nan")
+    gradients = drawn(trial, special, flat_of(model), scale)
+    parts = gradients.split([p.numel() for p in trainable(model)], dim=1)
+    missing = trial.draw.randrange(len(parts)) if special == "missing" else None
+    if missing is not None:
+        parts[missing].zero_()
+    mean = (gradients.float() / scale).mean(0)
     norm = mean.norm().item()
-    max_norm = plan.factor * norm if 0 < norm < math.inf else 1.0
+    max_norm = factor * norm if 0 < norm < math.inf else 1.0
+    for i, (parameter, part) in enumerate(zip(trainable(model), parts, strict=True)):
+        parameter.grad = None if i == missing else part[trial.rank].view_as(parameter).clone()
+    places = [p.data_ptr() for p in trainable(model)]
+    before = weights and weights.master.detach().clone()
     scaler.forget()
-    step = trial.run_function(
-        *(taken, weights, model, scaler, own, max_norm),
+    got = trial.run_function(
+        *(collect_and_step, weights, model, scaler, max_norm),
         seconds=SECONDS,
-        explain=waits_for_others if plan.overflow else None,
+        explain=waits_for_others if overflow else None,
     )
-    shards = trial.gather(step.master if step else None)
+    now = weights and weights.master.detach().clone()
+    shards = trial.gather(now)
     together = torch.cat(shards)[: len(mean)]
-    used = -(-len(mean) // serial.width)  # ranks that have more than zeros
-    changed = [not same(a, b) for a, b in zip(shards[:used], serial.shards, strict=False)]
-    finite = bool(together.isfinite().all())
-    right = serial if plan.overflow else serial.after(clipped(mean, max_norm))
+    changed = trial.gather(weights and not same(now, before))
+    changed = changed[: -(-len(mean) // serial.width)]  # the other ranks have only zeros
+    right = serial if overflow else serial.after(clipped(mean, max_norm))
     trial.require(
-        lambda: collected(step, serial.parts(mean * scale, ranks)[trial.rank], plan, serial.dtype),
-        lambda: skipped_by_all(changed, finite) if plan.overflow else None,
-        lambda: None if plan.overflow else stepped(together, right, serial, mean, max_norm),
-        lambda: model_updated(step, together, serial, trial.rank),
-        lambda: updated_once(scaler.calls, plan.overflow),
-        lambda: is_flag(step.taken, not plan.overflow, "step() returns"),
-        lambda: held(step, right, ranks),
-        lambda: sent(trial, 2 * serial.width * ranks),
+        lambda: collected(*got[:2], serial.parts(mean * scale)[trial.rank], overflow, serial.dtype),
+        lambda: skipped_by_all(changed, bool(together.isfinite().all())) if overflow else None,
+        lambda: None if overflow else stepped(together, right, serial, mean, max_norm),
+        lambda: model_updated(model, together.to(serial.dtype), serial.width, trial.rank),
+        lambda: left_as_it_was(weights, model, places),
+        lambda: updated_once(scaler.calls, overflow),
+        lambda: is_flag(got[2], not overflow, "step() returns"),
+        lambda: held(bytes_held(weights, trainable(model)), right),
+        lambda: sent(trial, 2 * serial.width * trial.size),
     )
-    right.shards = shards
     return right
+
+
+def collect_and_step(
+    weights: Any, model: nn.Module, scaler: RecordingScaler, max_norm: float
+) -> tuple[bool, Tensor | None, Any]:
+    """Return whether a parameter's gradient is left, self.master.grad, and what step() returns."""
+    weights.collect()
+    left = any(p.grad is not None for p in trainable(model))
+    collected = None if weights.master.grad is None else weights.master.grad.clone()
+    return left, collected, weights.step(scaler, max_norm)
 
 
 def clipped(gradient: Tensor, max_norm: float) -> Tensor:
     return gradient * min(1.0, max_norm / max(gradient.norm().item(), 1e-30))
 
 
-def collected(step: Step, right: Tensor, plan: Plan, dtype: torch.dtype) -> Finding | None:
+def collected(
+    left: bool, got: Tensor | None, right: Tensor, overflow: bool, dtype: torch.dtype
+) -> Finding | None:
     """Require this rank's part of the mean, still scaled, and no other gradient."""
-    if step.left:
+    if left:
         return observed("a parameter has a gradient after collect(). Set it to None")
-    if plan.overflow:
+    if overflow:
         return None
-    got = step.collected
     if got is not None and bool(got.isinf().any()):
         return MISTAKES.infinite_mean(dtype=dtype)
-    if got is not None and bool(got.isnan().any()):
-        return MISTAKES.garbage_in_the_buffer()
     return equal(got, right, "after collect(), self.master.grad", CLOSE)
 
 
 def stepped(
     got: Tensor, right: Serial, serial: Serial, mean: Tensor, max_norm: float
 ) -> Finding | None:
-    """Compare all master weights with the reference's, and with those of mistakes."""
-    wanted = right.master.detach()
-    found = equal(got, wanted, "in all shards together, the master weight", CLOSE)
-    if found is None:
-        return None
+    """Compare all master weights with the reference's."""
     by_part = torch.cat([clipped(part, max_norm) for part in mean.split(serial.width)])
-    for key, values in (
-        ("rebuilt_each_step", serial.after(clipped(mean, max_norm), rounded=True).master),
-        ("rebuilt_each_step", wanted.to(serial.dtype).float()),
-        ("clipped_by_own_norm", serial.after(by_part).master),
-    ):
-        if same(got, values, CLOSE) and not same(values, wanted, 2 * CLOSE):
-            return getattr(MISTAKES, key)()
-    return found
+    wrong = {"clipped_by_own_norm": serial.after(by_part).master.detach()}
+    name = "in all shards together, the master weight"
+    return explained(got, right.master.detach(), wrong, MISTAKES, name, CLOSE)
 
 
-def model_updated(step: Step, together: Tensor, serial: Serial, rank: int) -> Finding | None:
-    """Require that the model has the rounded copies, in the same memory, and nothing is left."""
-    right, width = together.to(serial.dtype), serial.width
-    only_own = torch.cat(serial.shards)[: len(right)].to(serial.dtype)
-    own = slice(rank * width, (rank + 1) * width)
-    only_own[own] = right[own]
-    if same(step.weights, only_own) and not same(only_own, right):
-        return MISTAKES.not_gathered()
-    if found := equal(step.weights, right, "in the model, the weight"):
-        return found
-    if not step.in_place:
+def model_updated(model: nn.Module, right: Tensor, width: int, rank: int) -> Finding | None:
+    """Require that the model has the rounded copies."""
+    got, own = flat_of(model), slice(rank * width, (rank + 1) * width)
+    found = equal(got, right, "in the model, the weight")
+    return MISTAKES.not_gathered() if found and same(got[own], right[own]) else found
+
+
+def left_as_it_was(weights: Any, model: nn.Module, places: list[int]) -> Finding | None:
+    """Require that weights are in the same memory, and that no gradient is left."""
+    if [p.data_ptr() for p in trainable(model)] != places:
         return observed("after step(), the weights are not in self.flat any more. Gather in place")
-    return observed("self.master.grad is not None after step()") if step.kept else None
+    if weights.master.grad is not None:
+        return observed("self.master.grad is not None after step()")
+    return None
 
 
 def bytes_held(weights: Any, parameters: list[nn.Parameter]) -> int:
@@ -258,15 +201,15 @@ def bytes_held(weights: Any, parameters: list[nn.Parameter]) -> int:
     return tensors + memory.optimizer_bytes(weights.optimizer)
 
 
-def held(step: Step, right: Serial, ranks: int) -> Finding | None:
+def held(got: int, right: Serial) -> Finding | None:
     """Require that only 16-bit weights and a shard of the rest are kept between steps."""
-    states = memory.optimizer_bytes(right.optimizer) / ranks
-    enough = 2 * right.width * ranks + 4 * right.width + states
-    if step.held <= SLACK * enough + 64:
+    states = memory.optimizer_bytes(right.optimizer) / right.ranks
+    enough = 2 * right.width * right.ranks + 4 * right.width + states
+    if got <= SLACK * enough + 64:
         return None
     return observed(
-        f"after the step, this rank holds {step.held} bytes, expected {enough:.0f}: all 16-bit "
-        "weights, and one shard of the master weights and optimizer states"
+        f"after the step, this rank holds {got} bytes, expected {enough:.0f}: all 16-bit weights, "
+        "and one shard of the master weights and optimizer states"
     )
 
 

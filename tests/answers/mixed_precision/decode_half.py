@@ -16,21 +16,26 @@ SUBNORMAL = "return sign * math.ldexp(mantissa, -24)"
 NORMAL = "return sign * math.ldexp(1024 + mantissa, exponent - 25)"
 ZERO = "if not bits & 0x7FFF:\n        return 0.0\n    if exponent == 31:"
 
-answers.edit("no_hidden_bit", "stored_bits_only", (NORMAL, NORMAL.replace("1024 + ", "")))
-answers.edit("wrong_bias", "bias_of_16", (NORMAL, NORMAL.replace("25", "26")))
-answers.edit("wrong_bias", "no_bias", (NORMAL, NORMAL.replace("- 25", "- 10")))
+answers.edit("normal_numbers", "stored_bits_only", (NORMAL, NORMAL.replace("1024 + ", "")))
+answers.edit("normal_numbers", "no_bias", (NORMAL, NORMAL.replace("- 25", "- 10")))
 answers.edit(
-    "subnormal_as_normal", "no_subnormals", ("if exponent == 0:", "if exponent == mantissa == 0:")
+    "subnormal_numbers", "no_subnormals", ("if exponent == 0:", "if exponent == mantissa == 0:")
 )
-answers.edit("infinity_as_number", "finite_only", ("if exponent == 31:", "if exponent == 32:"))
-answers.edit("nan_as_infinity", "no_nan", (SPECIAL, "return sign * math.inf"))
-answers.edit(None, "out_of_1023", (NORMAL, NORMAL.replace("mantissa", "mantissa * 1024 / 1023")))
-answers.edit(None, "all_positive", (SIGN, "sign = 1.0"))
-answers.edit(None, "one_power_lower", (SUBNORMAL, SUBNORMAL.replace("24", "25")))
-answers.edit(None, "flushed_to_zero", (SUBNORMAL, "return sign * 0.0"))
-answers.edit(None, "unsigned_zero", ("if exponent == 31:", ZERO), says="expected -0.0")
-answers.edit(None, "one_infinity", (SPECIAL, SPECIAL.replace("sign * ", "")), says="expected -inf")
-answers.edit(None, "nan_at_zero_mantissa", (SPECIAL, "return math.nan"))
+answers.edit("infinities_and_nan", "finite_only", ("if exponent == 31:", "if exponent == 32:"))
+answers.edit("infinities_and_nan", "no_nan", (SPECIAL, "return sign * math.inf"))
+answers.edit(
+    "normal_numbers", "out_of_1023", (NORMAL, NORMAL.replace("mantissa", "mantissa * 1024 / 1023"))
+)
+answers.edit("normal_numbers", "all_positive", (SIGN, "sign = 1.0"))
+answers.edit("subnormal_numbers", "flushed_to_zero", (SUBNORMAL, "return sign * 0.0"))
+answers.edit("zeros", "unsigned_zero", ("if exponent == 31:", ZERO), says="expected -0.0")
+answers.edit(
+    "infinities_and_nan",
+    "one_infinity",
+    (SPECIAL, SPECIAL.replace("sign * ", "")),
+    says="expected -inf",
+)
+answers.edit("infinities_and_nan", "nan_at_zero_mantissa", (SPECIAL, "return math.nan"))
 answers.edit("returns_none", "no_return", (NORMAL, NORMAL.replace("return ", "")))
 answers.right_edit(
     "as_in_the_table", (NORMAL, "return sign * 2.0 ** (exponent - 15) * (1 + mantissa / 1024)")

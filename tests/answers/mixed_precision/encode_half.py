@@ -23,7 +23,9 @@ RETURN = "return sign | (step + 24) * 1024 + steps"
 ZERO_LIKE_OTHERS = (STEP, STEP.replace(" if size else -24", ""))
 
 answers.edit("truncated", "cut_off", (ROUND, ROUND.replace("round(", "int(")))
-answers.edit("ties_away", "as_in_school", (ROUND, "steps = int(math.ldexp(size, -step) + 0.5)"))
+answers.edit(
+    "ties_not_to_even", "as_in_school", (ROUND, "steps = int(math.ldexp(size, -step) + 0.5)")
+)
 answers.edit(
     "carry_lost",
     "mantissa_masked",
@@ -37,15 +39,16 @@ answers.edit(
 )
 answers.edit("saturated", "largest_half", (OVERFLOW, OVERFLOW.replace("0x7C00", "0x7BFF")))
 answers.edit(None, "frexp_of_zero", ZERO_LIKE_OTHERS)
-answers.edit(None, "frexp_of_zero_without_sign", ZERO_LIKE_OTHERS, (SIGN, COMPARED))
-answers.edit(None, "ties_to_zero", (ROUND, "steps = math.ceil(math.ldexp(size, -step) - 0.5)"))
+answers.edit(
+    "ties_not_to_even", "ties_to_zero", (ROUND, "steps = math.ceil(math.ldexp(size, -step) - 0.5)")
+)
 answers.edit(None, "above_the_largest", ("if size >= 65520:", "if size > 65504:"))
 answers.edit(None, "compared", (SIGN, COMPARED), says="-0.0 becomes 0x0000")
 answers.edit(None, "no_sign", (SIGN, "sign = 0"))
 answers.edit(None, "minus_the_highest_bit", (SIGN, SIGN.replace("0x8000", "-0x8000")))
 answers.edit(None, "nan_is_infinite", (NAN, "return sign | 0x7C00"), says="NaN becomes 0x7c00")
 answers.edit(
-    None,
+    "rounded_twice",
     "eleven_digits_first",
     (SIZE, SIZE + "\n    if 0 < size < 65520:\n        fraction, n = math.frexp(size)\n"
            "        size = math.ldexp(round(fraction * 2048), n - 11)"),

@@ -28,17 +28,11 @@ ALL_HOOKS = "\n    for layer in layers:\n        layer._forward_hooks.clear()"
 for mistake, name, *edits in (
     ("hooks_left", "hooks_left", (REMOVE, "pass")),
     ("half_to_one", "as_frexp_says", (EXPONENT, EXPONENT.replace(" - 1", ""))),
-    ("towards_zero", "truncated", (EXPONENT, LOGARITHM.format(NONZERO + ".double()", "trunc()"))),
-    (
-        "negatives_missing",
-        "above_zero",
-        (EXPONENT, EXPONENT.replace("!= 0", "> 0")),
-        (ZEROS, "pass"),
-    ),
+    (None, "truncated", (EXPONENT, LOGARITHM.format(NONZERO + ".double()", "trunc()"))),
+    (None, "above_zero", (EXPONENT, EXPONENT.replace("!= 0", "> 0"))),
     ("gradient_changed", "gradient_replaced", (ZEROS, ZEROS + "\n        return gradient.sign()")),
     ("gradient_changed", "changed_in_place", (ZEROS, ZEROS + "\n        gradient.abs_()")),
     (None, "weights_gradients", (RUN, PARAMETERS)),
-    (None, "rounded", (EXPONENT, LOGARITHM.format(NONZERO + ".double()", "round()"))),
     (None, "no_zeros", (ZEROS, "pass")),
     (
         None,
@@ -55,7 +49,7 @@ for mistake, name, *edits in (
     (None, "inputs", (OUTPUT_HOOK, "inputs[0].requires_grad and inputs[0].register_hook(count)")),
     (None, "outputs_themselves", (OUTPUT_HOOK, "count(output.detach())")),
     (None, "tried_first", (RUN, RUN + "    counts.clear()\n" + RUN)),
-    (None, "cleared_before", (RUN, CLEAR + RUN)),
+    ("gradient_changed", "cleared_before", (RUN, CLEAR + RUN)),
     (None, "all_hooks_cleared", (REMOVE, REMOVE + ALL_HOOKS)),
     (None, "logarithm_in_float32", (EXPONENT, LOGARITHM.format(NONZERO, "floor()"))),
     ("raises", "hook_returns", (OUTPUT_HOOK, "return " + OUTPUT_HOOK)),

@@ -38,7 +38,6 @@ ZEROS = (
     "for copy in weights.master:\n        if copy.grad is None:\n"
     "            copy.grad = torch.zeros_like(copy)\n    "
 )
-SUMMED = "for gradient in gradients:\n        gradient *= group.size()\n    "
 EACH = "for m in weights.master:\n            " + CLIP.replace("weights.master", "[m]")
 SCALED_CLIP = CLIP.replace("max_norm)", "max_norm * scaler.scale)")
 NO_CLIP = ("        " + CLIP + "\n", "")
@@ -62,13 +61,11 @@ for mistake, name, *edits in (
     ("unscaled_before_the_mean", "unscaled_early", (REDUCE, AGREED + REDUCE), (UNSCALE, FLAG)),
     (None, "zeros_for_gradients", (WHEN, CLEANED)),
     (None, "updated_before_clipping", (WHEN, UPDATE + "\n    " + WHEN), NO_UPDATE),
-    (None, "updated_twice", (STEP, STEP + "\n        " + UPDATE)),
     (None, "as_bfloat16", (REDUCE, REDUCE.replace("float16", "bfloat16"))),
     (None, "agreed_twice", (UNSCALE, UNSCALE + TWICE)),
     (None, "zeros_for_none", (REDUCE, ZEROS + REDUCE)),
     (None, "each_tensor", (CLIP, EACH)),
     (None, "scale_set_by_hand", (UPDATE, UPDATE + "\n    scaler.scale *= 2")),
-    (None, "opposite_update", (UPDATE, "scaler.update(not overflow)")),
     (None, "not_clipped", (CLIP, "pass")),
     (None, "never_unscaled", (UNSCALE, OWN.replace("bad", "overflow")), (CLIP, SCALED_CLIP)),
     (None, "plain_loss", (BACKWARD, "loss.backward()")),
@@ -79,7 +76,6 @@ for mistake, name, *edits in (
         (GRADIENTS, "[p.grad for p in weights.parameters if p.grad is not None]"),
         (UNSCALE, UNSCALE + "\n    weights.collect()"),
     ),
-    (None, "summed", (UNSCALE, SUMMED + UNSCALE)),
     (None, "sent_twice", (REDUCE, REDUCE + "\n    " + HALVES)),
     (None, "only_the_overflow_is_sent", (REDUCE, "pass"), (UNSCALE, AGREED + FLAG)),
     ("nothing_sent", "alone", (REDUCE, "pass")),

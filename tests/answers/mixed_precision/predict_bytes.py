@@ -15,23 +15,19 @@ SENT_SHARDED = '"sent_sharded": ring * 2 * parameters'
 RING = "ring = 2 * (world_size - 1) / world_size"
 
 for mistake, name, old, new in (
-    ("half_of_everything", "all_halved", MIXED, '"held_mixed": 10 * parameters'),
-    ("half_of_everything", "half_of_float32", MIXED, '"held_mixed": 8 * parameters'),
+    ("no_master_weights", "all_halved", MIXED, '"held_mixed": 10 * parameters'),
     ("no_master_weights", "no_copies", MIXED, '"held_mixed": 12 * parameters'),
     ("gradients_of_32_bits", "gradients_of_the_copies", MIXED, MIXED.replace("8", "8 + 4")),
     ("gradients_of_32_bits", "both_gradients", MIXED, '"held_mixed": 18 * parameters'),
-    ("gradients_sharded", "stage_2", SHARDED, SHARDED.replace("4", "2").replace("12", "14")),
-    ("master_not_sharded", "states_only", SHARDED, SHARDED.replace("4", "8").replace("12", "8")),
+    ("other_shards", "stage_2", SHARDED, SHARDED.replace("4", "2").replace("12", "14")),
+    ("other_shards", "states_only", SHARDED, SHARDED.replace("4", "8").replace("12", "8")),
     ("once", "one_way", RING, RING.replace("2 * ", "")),
     ("whole", "keeps_nothing", RING, "ring = 2"),
     (None, "no_states", FLOAT32, FLOAT32.replace("16", "8")),
-    (None, "copy_too", FLOAT32, FLOAT32.replace("16", "20")),
     (None, "stage_3", SHARDED, '"held_sharded": 16 * parameters / world_size'),
-    (None, "nothing_sharded", SHARDED, '"held_sharded": 16 * parameters'),
     (None, "float32_sent", SENT, SENT.replace("* 2", "* 4")),
     (None, "float32_gathered", SENT_SHARDED, SENT_SHARDED.replace("* 2", "* 3")),
     (None, "integer_division", RING, RING.replace("/", "//")),
-    (None, "all_in_each", RING, "ring = 2 * (world_size - 1)"),
     ("returns_none", "no_return", "    return {", "    x = {"),
 ):
     answers.edit(mistake, name, (old, new))

@@ -1,7 +1,5 @@
 """Answers to `scaled_step`."""
 
-import torch
-
 from parlab_staff.answers import Answers
 
 answers = Answers("scaled_step")
@@ -39,7 +37,7 @@ BY_NORM = (
 
 for mistake, name, *edits in (
     ("clipped_while_scaled", "clipped_first", (UNSCALED, CLIP + UNSCALE)),
-    ("norm_of_scaled", "clipped_in_scale", (UNSCALE, "")),
+    (None, "clipped_in_scale", (UNSCALE, "")),
     ("not_scaled", "plain_loss", (BACKWARD, PLAIN), (UNSCALE, "")),
     ("not_scaled", "divided_anyway", (BACKWARD, PLAIN)),
     ("unscaled_in_16_bits", "divided_early", (COLLECT, DIVIDED + COLLECT), (UNSCALE, "")),
@@ -50,8 +48,8 @@ for mistake, name, *edits in (
         (UNSCALED, SCALED_LIMIT.replace("scale)", "scale) / scale")),
         (STEP, RATES.format("/") + STEP + "\n    " + RATES.format("*")[:-5]),
     ),
-    ("clipped_one_by_one", "each_tensor", (CLIP, NORM + EACH)),
-    ("norm_after", "norm_after", (RETURN, "return min(norm.item(), max_norm)")),
+    (None, "each_tensor", (CLIP, NORM + EACH)),
+    (None, "norm_after", (RETURN, "return min(norm.item(), max_norm)")),
     (None, "optimizer_alone", (STEP, "weights.optimizer.step()")),
     (None, "scaled_limit", (UNSCALED, CLIP.replace("max_norm)", "1e9) / scale"))),
     (None, "norm_only", (CLIP, NORM)),
@@ -64,12 +62,14 @@ for mistake, name, *edits in (
     ),
     (None, "first_group", (CLIP, FIRST)),
     (None, "last_group", (CLIP, FIRST.replace("[0]", "[-1]"))),
-    (None, "each_number", (CLIP, NORM + CLIP.replace("norm = ", "").replace("_norm_", "_value_"))),
-    (None, "largest_number", (CLIP, CLIP.replace("max_norm)", "max_norm, float('inf'))"))),
     (None, "largest_norm", (CLIP, ALL_NORMS.format("max"))),
-    (None, "norms_added", (CLIP, ALL_NORMS.format("sum"))),
     (None, "loss_of_16_bits", (BACKWARD, "(loss.half() * scale).backward()")),
     (None, "divided_by_norm", (CLIP, NORM + BY_NORM)),
+    (
+        None,
+        "always_that_long",
+        (CLIP, NORM + BY_NORM.replace("min(norm.item(), max_norm)", "max_norm")),
+    ),
     ("wrong_type", "a_tensor", (RETURN, "return norm")),
     ("returns_none", "no_return", (RETURN, "pass")),
     ("raises", "none_divided", (UNSCALE, UNSCALE.replace("if copy.grad is not None", "if True"))),
@@ -88,18 +88,6 @@ answers.right_edit(
     (CLIP, CLIP.replace("max_norm)", "max_norm, foreach=False)")),
     (STEP, STEP + "\n    weights.optimizer.zero_grad()"),
 )
-
-
-@answers.wrong(None)
-def always_that_long(weights, loss, scale, max_norm):
-    (loss * scale).backward()
-    weights.collect()
-    there = [m.grad for m in weights.master if m.grad is not None]
-    norm = torch.cat([g.flatten() for g in there]).norm() / scale
-    for gradient in there:
-        gradient *= max_norm / norm / scale
-    weights.step()
-    return norm.item()
 
 
 @answers.right

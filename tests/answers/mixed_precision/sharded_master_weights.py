@@ -55,21 +55,16 @@ for mistake, name, *edits in (
     ("wrong_shape", "everything", (MASTER, "self.master = nn.Parameter(self.flat.float())")),
     ("infinite_mean", "divided_after", (MEAN, "pass"), (MOVE, MOVE + " / self.group.size()")),
     ("infinite_mean", "float16", (BUFFER, BUFFER.replace(")", ", dtype=torch.float16)"))),
-    ("garbage_in_the_buffer", "empty_at_its_end", (BUFFER, EMPTY), (THERE, ZEROED)),
+    ("not_a_number", "empty_at_its_end", (BUFFER, EMPTY), (THERE, ZEROED)),
     (
         "clipped_by_own_norm",
         "own_norm",
         (ABOVE, "norm = self.master.grad.norm().item()\n            " + ABOVE),
     ),
     (
-        "rebuilt_each_step",
+        None,
         "rebuilt_from_the_weights",
         (STEP, f"self.master.data.copy_({OWN_PART})\n            " + STEP),
-    ),
-    (
-        "rebuilt_each_step",
-        "rounded_after_the_step",
-        (ROUND, ROUND + "\n            self.master.data.copy_(part)"),
     ),
     (
         "skips_alone",
@@ -86,7 +81,6 @@ for mistake, name, *edits in (
     (None, "float_first", (OWN, OWN.replace("flat", "flat.float()"))),
     ("wrong_dtype", "not_float", (MASTER, "self.master = nn.Parameter(own.clone())")),
     (None, "model_s_optimizer", (OPTIMIZER, OPTIMIZER.replace("[self.master]", "self.parameters"))),
-    (None, "the_next_part", ("[group.rank()]", "[group.rank() - 1]")),
     (None, "gradients_left", (FREED, "pass")),
     (None, "gradient_kept", (END, "pass")),
     (
@@ -99,19 +93,12 @@ for mistake, name, *edits in (
     (None, "not_clipped", (CLIP, "pass")),
     (
         None,
-        "norms_added",
-        ("self.master.grad.square().sum()", "self.master.grad.norm()"),
-        ("squares.sqrt().item()", "squares.item()"),
-    ),
-    (
-        None,
         "those_with_a_gradient",
         ("            " + SIZE, ""),
         (THERE + "\n", THERE + "\n                " + SIZE),
         (PLACE, "whole[start - parameter.numel() : start]"),
     ),
     (None, "clipped_in_scale", (UNSCALE, "pass"), (STEP, UNSCALE + "\n            " + STEP)),
-    (None, "never_gathered", (GATHER, "pass")),
     (
         None,
         "gathered_in_32_bits",
@@ -126,19 +113,12 @@ for mistake, name, *edits in (
     ),
     (None, "new_memory", (GATHER, NEW_MEMORY)),
     ("returns_none", "no_return", (RETURN, "pass")),
-    (None, "a_copy_is_kept", (MASTER, MASTER + "\n        self.whole = self.flat.float()")),
     (None, "the_buffer_is_kept", (MOVE, MOVE + "\n        self.buffer = whole")),
     (
         "not_a_number",
         "divides_by_a_norm_of_zero",
         (ABOVE, "if True:"),
         (CLIP, "self.master.grad *= min(norm, max_norm) / squares.sqrt()"),
-    ),
-    (
-        None,
-        "divided_in_step",
-        (MEAN, "whole /= 4 * self.group.size()"),
-        (UNSCALE, "self.master.grad *= 4\n        " + UNSCALE),
     ),
 ):
     answers.edit(mistake, name, *edits)
