@@ -16,6 +16,8 @@ from parlab_staff.course.lab import Exercise, Lab
 from parlab_staff.course.percent_source import read_lab
 from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.course.solution_regions import stubbed, without_markers
+from parlab_staff.play import formulas
+from parlab_staff.play.formulas import Formula
 from parlab_staff.play.tries import TRIES
 
 LAB = "01_mpi"
@@ -80,8 +82,7 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
             }
             for one in needed
         ],
-        "formula": attempt.formula,
-        "costs": attempt.costs(),
+        **_formulas(attempt.formula),
     }
     reference = ""
     if edition == "full":
@@ -105,8 +106,17 @@ def _example_page(path: Path) -> PlayPage:
         "program": program,
         "setup": _imports(),
         "needs": [],
+        **_formulas(formulas.EXAMPLES.get(path.stem)),
     }
     return PlayPage(path.stem, title.rstrip("."), _html(text), data, chapter=path.parent.name)
+
+
+def _formulas(formula: Formula | None) -> dict[str, Any]:
+    """Return what the page shows next to the counts of messages."""
+    algorithms = formulas.algorithms_of_collectives()
+    if formula is None:
+        return {"formula": "", "costs": [], "algorithms": algorithms}
+    return {"formula": formula.text, "costs": formula.costs(), "algorithms": algorithms}
 
 
 def _examples() -> list[Path]:

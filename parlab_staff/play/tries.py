@@ -1,13 +1,11 @@
 """What `Run` executes under each exercise: a few lines that call the function and print."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from parlab.costs import collectives
-from parlab.costs.collectives import Cost
-
-MOST_RANKS = 8
+from parlab_staff.play.formulas import Formula, one_message
 
 
 @dataclass(frozen=True)
@@ -15,22 +13,11 @@ class Try:
     """The lines that try a function, and what they must cost by the book's formula.
 
     `note` is Markdown below the exercise's text, about what is different in a browser.
-    `cost(size, n)` is for `size` bytes on n ranks, and `data(n)` returns that size. The rank that
-    sends most sends as many messages as the cost has rounds, and as many bytes.
     """
 
     code: str
     note: str = ""
-    formula: str = ""
-    cost: Callable[[float, int], Cost] | None = None
-    data: Callable[[int], int] | None = None
-
-    def costs(self) -> list[dict[str, float]]:
-        """Return messages and bytes for 1 to `MOST_RANKS` ranks, or nothing without a formula."""
-        if self.cost is None or self.data is None:
-            return []
-        costs = [self.cost(self.data(n), n) for n in range(1, MOST_RANKS + 1)]
-        return [{"messages": cost.rounds, "bytes": cost.bytes} for cost in costs]
+    formula: Formula | None = None
 
 
 def _sum_of_digits(name: str) -> str:
@@ -64,9 +51,7 @@ if rank == 0:
             """\
 received = ring_shift(np.full(4, float(rank)), comm)
 print(received)""",
-            formula="one message of S bytes",
-            cost=lambda size, n: collectives.message(size),
-            data=lambda n: 32,
+            formula=one_message(lambda n: 32),
         ),
         "predict_broadcast": Try(
             """\
@@ -79,15 +64,19 @@ if rank == 0:
 x = np.full(4, float(rank))
 binomial_broadcast(x, 0, comm)
 print(x)""",
-            formula="⌈log₂ N⌉ messages of S bytes from the root",
-            cost=collectives.binomial_broadcast,
-            data=lambda n: 32,
+            formula=Formula(
+                "⌈log₂ N⌉ messages of S bytes from the root",
+                collectives.binomial_broadcast,
+                lambda n: 32,
+            ),
         ),
         "ring_reduce_scatter": Try(
             _sum_of_digits("ring_reduce_scatter"),
-            formula="N − 1 messages, (N − 1)/N · S bytes",
-            cost=collectives.ring_reduce_scatter,
-            data=lambda n: 8 * n,
+            formula=Formula(
+                "N − 1 messages, (N − 1)/N · S bytes",
+                collectives.ring_reduce_scatter,
+                lambda n: 8 * n,
+            ),
         ),
         "ring_all_gather": Try(
             """\
@@ -95,9 +84,11 @@ x = np.zeros(world_size, dtype=np.int64)
 x[rank] = 10**rank
 ring_all_gather(x, comm)
 print(x)""",
-            formula="N − 1 messages, (N − 1)/N · S bytes",
-            cost=collectives.ring_all_gather,
-            data=lambda n: 8 * n,
+            formula=Formula(
+                "N − 1 messages, (N − 1)/N · S bytes",
+                collectives.ring_all_gather,
+                lambda n: 8 * n,
+            ),
         ),
         "predict_ring": Try(
             """\
@@ -107,9 +98,11 @@ if rank == 0:
         ),
         "ring_all_reduce": Try(
             _sum_of_digits("ring_all_reduce"),
-            formula="2(N − 1) messages, 2(N − 1)/N · S bytes",
-            cost=collectives.ring_all_reduce,
-            data=lambda n: 8 * n,
+            formula=Formula(
+                "2(N − 1) messages, 2(N − 1)/N · S bytes",
+                collectives.ring_all_reduce,
+                lambda n: 8 * n,
+            ),
         ),
         "grid_communicators": Try(
             """\

@@ -10,8 +10,9 @@ from parlab_staff.course.percent_source import read_lab
 from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.play import pages
 from parlab_staff.play.build import as_script
+from parlab_staff.play.formulas import EXAMPLES, MOST_RANKS
 from parlab_staff.play.pages import LAB, play_pages
-from parlab_staff.play.tries import MOST_RANKS, TRIES
+from parlab_staff.play.tries import TRIES
 
 LAB_01 = read_lab(SOLUTIONS / f"{LAB}.py")
 
@@ -61,9 +62,20 @@ def test_an_exercise_gets_the_functions_that_it_calls() -> None:
 
 def test_formulas_have_numbers_for_all_ranks_that_a_reader_can_choose() -> None:
     assert set(TRIES) == set(LAB_01.keys)
-    for attempt in TRIES.values():
-        assert len(attempt.costs()) == (MOST_RANKS if attempt.formula else 0)
-    assert TRIES["ring_all_reduce"].costs()[3] == {"messages": 6, "bytes": 48}
+    for page in play_pages("full"):
+        assert len(page.data["costs"]) == (MOST_RANKS if page.data["formula"] else 0)
+        for known in page.data["algorithms"].values():
+            assert len(known["costs"]) == MOST_RANKS
+    [page] = (page for page in play_pages("full") if page.name == "ring_all_reduce")
+    assert page.data["costs"][3] == {"messages": 6, "bytes": 48}
+    assert page.data["algorithms"]["Allreduce"]["costs"][3] == {"messages": 6, "bytes": 1.5}
+
+
+def test_formulas_of_examples_belong_to_pages() -> None:
+    made = {page.name: page.data["formula"] for page in play_pages("full")}
+    assert {name: made[name] for name in EXAMPLES} == dict.fromkeys(
+        EXAMPLES, "one message of S bytes"
+    )
 
 
 def test_an_example_needs_a_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
