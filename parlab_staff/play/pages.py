@@ -3,8 +3,10 @@
 import ast
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -20,10 +22,26 @@ from parlab_staff.play import formulas
 from parlab_staff.play.formulas import Formula
 from parlab_staff.play.tries import TRIES
 
-LAB = "01_mpi"
+# The labs with exercises that need only NumPy and messages. Without a list, all exercises do.
+LABS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
+    {
+        "01_mpi": None,
+        "05_pipeline_parallel": (
+            "predict_bubble", "gpipe", "one_f_one_b", "predict_live", "interleaved",
+        ),
+    }
+)  # fmt: skip
 EXAMPLES = Path(__file__).parent / "examples"
 # Modules that a run does not need. The first takes long to import.
 _NOT_NEEDED = ("parlab.checks", "parlab.reference")
+# What programs of lab 05 import instead of its own first cell, which needs torch.
+_PIPELINE = """\
+import time
+import numpy as np
+from mpi4py import MPI
+from parlab.pipeline import Action, Deadlock, backward, bubble, forward, live
+from parlab.pipeline import simulate, sizes, texts
+from parlab.rank import comm, rank, world_size"""
 _MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips them'
 
 
@@ -35,7 +53,7 @@ class PlayPage:
     title: str
     text: str
     data: dict[str, Any] = field(repr=False)
-    chapter: str = LAB
+    chapter: str
     reference: str = ""
 
     @property
@@ -48,14 +66,21 @@ class PlayPage:
 
 
 def page_names() -> list[str]:
-    """Return the names of all pages: the keys of the lab's exercises, and the examples."""
-    return [*_lab().keys, *(path.stem for path in _examples())]
+    """Return the names of all pages: the keys of exercises, and the examples."""
+    keys = [one.key for name in LABS for one in played(_lab(name))]
+    return [*keys, *(path.stem for path in _examples())]
+
+
+def played(lab: Lab) -> list[Exercise]:
+    """Return the exercises of a lab that have pages."""
+    keys = LABS[lab.name]
+    return [one for one in lab.exercises if keys is None or one.key in keys]
 
 
 def play_pages(edition: str) -> list[PlayPage]:
     """Return the pages of an edition. Those of the student edition contain no solution."""
-    lab = _lab()
-    exercises = [_exercise_page(lab, exercise, edition) for exercise in lab.exercises]
+    labs = list(map(_lab, LABS))
+    exercises = [_exercise_page(lab, one, edition) for lab in labs for one in played(lab)]
     return [*exercises, *map(_example_page, _examples())]
 
 
@@ -73,7 +98,7 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
         "name": key,
         "check": f"from parlab.checks import {lab.topic} as check\n{_check(exercise)}",
         "program": stubbed(_code(exercise), key) + ending,
-        "setup": _imports(),
+        "setup": imports(lab),
         "needs": [
             {
                 "name": one.key,
@@ -88,7 +113,8 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
     if edition == "full":
         reference = solution
         data["reference"] = solution + ending
-    return PlayPage(key, title, _html(f"{text}\n\n{attempt.note}"), data, reference=reference)
+    html = _html(f"{text}\n\n{attempt.note}")
+    return PlayPage(key, title, html, data, lab.name, reference)
 
 
 def _example_page(path: Path) -> PlayPage:
@@ -104,7 +130,7 @@ def _example_page(path: Path) -> PlayPage:
     data = {
         "name": path.stem,
         "program": program,
-        "setup": _imports(),
+        "setup": imports(_lab("01_mpi")),
         "needs": [],
         **_formulas(formulas.EXAMPLES.get(path.stem)),
     }
@@ -139,14 +165,15 @@ def _check(exercise: Exercise) -> str:
 
 
 @functools.cache
-def _lab() -> Lab:
-    return read_lab(SOLUTIONS / f"{LAB}.py")
+def _lab(name: str) -> Lab:
+    return read_lab(SOLUTIONS / f"{name}.py")
 
 
-@functools.cache
-def _imports() -> str:
-    """Return the imports of the lab's first cell for ranks, except those that no run needs."""
-    first = next(cell for cell in _lab().cells if "from mpi4py" in cell.source)
+def imports(lab: Lab) -> str:
+    """Return the imports of programs of a lab: those of its first cell for ranks that it needs."""
+    if lab.name != "01_mpi":
+        return _PIPELINE
+    first = next(cell for cell in lab.cells if "from mpi4py" in cell.source)
     kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
     return "\n".join(map(ast.unparse, kept))
 

@@ -36,7 +36,15 @@ async function main() {
   view = new View(element("picture"), (places, scroll) => editor.showRanks(places, scroll));
   listen();
   if (window.playgroundMissing) return;
-  if (await isolate()) await start();
+  if (!(await isolate())) return;
+  await start();
+  await keepFormulas().catch(() => {}); // offline, or without storage
+}
+
+// The service worker keeps what shows formulas, also if this page has none, so that all pages work offline.
+async function keepFormulas() {
+  const url = new URL(page.formulas, location.href).href;
+  if (!(await caches.match(url))) await fetch(url);
 }
 
 async function fromLink() {

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, expect
 from parlab_staff.course.percent_source import read_lab
 from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.play.build import write_playground
-from parlab_staff.play.pages import LAB, page_names
+from parlab_staff.play.pages import LABS, page_names, played
 from parlab_staff.play.tries import TRIES
 from tests.book.browser.firefox import find_firefox, firefox
 from tests.book.browser.playground import STARTED, PlainServer, Playground, plain_server
@@ -21,7 +21,7 @@ from tests.book.browser.reader import PHONE, Reader, reader
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
-KEYS = read_lab(SOLUTIONS / f"{LAB}.py").keys
+KEYS = [one.key for name in LABS for one in played(read_lab(SOLUTIONS / f"{name}.py"))]
 MOST_BYTES = 10_000_000
 SENDS_FIRST = """\
     received = np.empty_like(x)
@@ -171,28 +171,6 @@ def test_a_page_reloads_only_once_to_be_isolated(chromium: Browser, server: Plai
 
 
 @pytest.mark.nightly
-def test_code_is_kept_shared_and_reset(playground: Playground) -> None:
-    page = playground.page
-    own, others = "print('mine')\n", "print('from a link')\n"
-    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    playground.write(others)
-    page.locator("#share").click()
-    page.wait_for_function("window.copied")
-    link = page.evaluate("window.copied")
-    playground.write(own)
-    playground.open("ring_shift")
-    assert playground.program == own
-    playground.open("ring_shift", "#" + link.partition("#")[2])
-    assert playground.program == others
-    page.locator("#leave-shared").click()
-    assert playground.program == own
-    assert "#" not in page.url
-    page.locator("#reset").click()
-    playground.open("ring_shift")
-    assert "not done yet" in playground.program
-
-
-@pytest.mark.nightly
 def test_the_reference_on_each_page_passes_and_its_messages_fit_the_formula(
     playground: Playground,
 ) -> None:
@@ -269,20 +247,6 @@ def test_the_reader_chooses_the_number_of_ranks(playground: Playground, size: in
 
 
 @pytest.mark.nightly
-def test_two_tabs_do_not_disturb_each_other(playground: Playground) -> None:
-    second = Playground(playground.page.context.new_page(), playground.base)
-    try:
-        second.open("deadlock")
-        playground.write("while True:\n    pass\n")
-        playground.page.locator("#run").click()
-        assert "Deadlock" in second.press("run")
-        playground.page.locator("#stop").click()
-        assert "You stopped" in playground.ended()
-    finally:
-        second.page.close()
-
-
-@pytest.mark.nightly
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_a_phone(
     chromium: Browser, server: PlainServer, theme: str
@@ -300,29 +264,6 @@ def test_pages_are_accessible_and_fit_a_phone(
         for name in ("index", "licenses/index"):
             window.page.goto(f"{server.base}play/{name}.html")
             assert not Axe().run(window.page).response["violations"]
-        assert not window.problems
-
-
-@pytest.mark.nightly
-def test_a_new_version_replaces_the_old_one_as_a_whole(
-    chromium: Browser, full_book: Path, tmp_path: Path
-) -> None:
-    for folder in ("play", "_static"):
-        shutil.copytree(full_book / folder, tmp_path / folder)
-    play = tmp_path / "play"
-    [old] = play.glob("assets-*")
-    with plain_server(tmp_path) as server, reader(chromium, server.base) as window:
-        playground = Playground(window.page, server.base)
-        playground.open("ring_shift")
-        for file in [*play.glob("*.html"), play / "sw.js"]:
-            file.write_text(file.read_text().replace(old.name, "assets-new"))
-        old.rename(play / "assets-new")
-        server.paths.clear()
-        playground.open("ring_shift")
-        assert "4 ranks ready" in playground.text("#status")
-        assert not [path for path in server.paths if old.name in path]
-        loaded = window.page.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
-        assert any("/assets-new/" in url for url in loaded)
         assert not window.problems
 
 
