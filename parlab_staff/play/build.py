@@ -60,7 +60,8 @@ def write_playground(book: Path, edition: str) -> None:
     for page in pages:
         _write(
             play / f"{page.name}.html", "page.html.j2",
-            assets=assets, page=page, colors=colors, data=as_script(page, addresses), formulas=FORMULAS,
+            assets=assets, page=page, colors=colors, formulas=FORMULAS,
+            data=as_script(page, addresses),
         )  # fmt: skip
     _write(play / "index.html", "index.html.j2", assets=assets, pages=pages)
     _write_licenses(play / "licenses", assets)

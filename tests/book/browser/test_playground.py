@@ -77,9 +77,18 @@ def test_an_exercise_is_done_with_wrong_answers_first(playground: Playground) ->
     playground.solve(NEVER_WAITS)
     assert "The check found a problem" in playground.press("check")
     assert playground.mistake == "no_wait"
+    assert "This is the last one, with 4 ranks." in playground.text("#picture")
     playground.page.locator("#reset").click()
     playground.solve(SENDS_AND_RECEIVES)
     assert "The check passed" in playground.press("check")
+    assert "This is the last one on all ranks, with 4 ranks." in playground.text("#picture")
+    sent = re.findall(r"rank (\d): Sendrecv to rank (\d)", playground.calls())
+    assert sorted(sent) == [
+        ("0", "1"),
+        ("1", "2"),
+        ("2", "3"),
+        ("3", "0"),
+    ]  # as the case numbers them
     assert playground.press("run") == ""
     assert "1 message and 32 bytes on 4 ranks" in playground.text(".counts")
     assert playground.text("#output").splitlines()[:2] == ["rank 0", "[3. 3. 3. 3.]"]
@@ -202,6 +211,10 @@ def test_each_example_ends_as_its_text_says(playground: Playground) -> None:
         ended = playground.press("run")
         assert verdict in ended and bool(ended) == bool(verdict), name
         assert output in playground.text("#output"), name
+        if name == "collectives":
+            playground.page.locator(".algorithms summary").click()
+            rows = playground.text(".algorithms tbody").splitlines()
+            assert "Allreduce\t16\tring: 2(N − 1) rounds, 2(N − 1)/N · S bytes\t6\t24" in rows
 
 
 @pytest.mark.nightly
