@@ -15,6 +15,7 @@ COURSE = Path(parlab.__file__).resolve().parents[1]
 ROOTS = (
     "parlab.checks.mpi",
     "parlab.checks.pipeline_parallel",
+    "parlab.checks.zero",
     "parlab.chunks",
     "parlab.costs.collectives",
     "parlab.ledger",

@@ -26,6 +26,7 @@ from parlab_staff.play.tries import TRIES
 LABS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
     {
         "01_mpi": None,
+        "03_zero": ("predict_stages", "predict_traffic"),
         "05_pipeline_parallel": (
             "predict_bubble", "gpipe", "one_f_one_b", "predict_live", "interleaved",
         ),
@@ -34,14 +35,10 @@ LABS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
 EXAMPLES = Path(__file__).parent / "examples"
 # Modules that a run does not need. The first takes long to import.
 _NOT_NEEDED = ("parlab.checks", "parlab.reference")
-# What programs of lab 05 import instead of its own first cell, which needs torch.
-_PIPELINE = """\
-import time
-import numpy as np
-from mpi4py import MPI
+# What programs of lab 05 import in addition. Its own first cell needs torch.
+_PIPELINE = """
 from parlab.pipeline import Action, Deadlock, backward, bubble, forward, live
-from parlab.pipeline import simulate, sizes, texts
-from parlab.rank import comm, rank, world_size"""
+from parlab.pipeline import simulate, sizes, texts"""
 _MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips them'
 
 
@@ -170,12 +167,11 @@ def _lab(name: str) -> Lab:
 
 
 def imports(lab: Lab) -> str:
-    """Return the imports of programs of a lab: those of its first cell for ranks that it needs."""
-    if lab.name != "01_mpi":
-        return _PIPELINE
-    first = next(cell for cell in lab.cells if "from mpi4py" in cell.source)
+    """Return what programs of a lab import: what lab 01 does, because other labs need torch."""
+    first = next(cell for cell in _lab("01_mpi").cells if "from mpi4py" in cell.source)
     kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
-    return "\n".join(map(ast.unparse, kept))
+    more = _PIPELINE if lab.topic == "pipeline_parallel" else ""
+    return "\n".join(map(ast.unparse, kept)) + more
 
 
 def _is_unneeded(statement: ast.stmt) -> bool:

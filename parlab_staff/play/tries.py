@@ -137,6 +137,16 @@ rows = 2 if world_size % 2 == 0 else 1
 row, column = grid_communicators(rows, world_size // rows, comm)
 print(f"{row.rank} of {row.size} in the row, {column.rank} of {column.size} in the column")"""
         ),
+        "predict_stages": Try(
+            """\
+if rank == 0:
+    print(predict_stages(1_000_000, world_size))"""
+        ),
+        "predict_traffic": Try(
+            """\
+if rank == 0:
+    print(predict_traffic(1_000_000, world_size))"""
+        ),
         "predict_bubble": Try(
             """\
 if rank == 0:

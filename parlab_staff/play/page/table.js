@@ -63,23 +63,32 @@ export function algorithms(events, known) {
     if (isCollective(event) && event.api in known && !neverEnds(event))
       calls.set(event.order, [...(calls.get(event.order) ?? []), event]);
   if (!calls.size) return null;
-  const rows = [...calls.values()].map((call) => {
+  const rows = new Map(); // equal calls share a row, which counts them
+  const total = { messages: 0, bytes: 0 };
+  for (const call of calls.values()) {
     const { algorithm, formula, costs } = known[call[0].api];
     const { messages, bytes } = costs[call.length - 1];
     const size = bytesOf(call);
-    return [call[0].api, size, `${algorithm}: ${formula}`, messages, Math.round(size * bytes)];
-  });
-  const different = [...new Map(rows.map((row) => [String(row), row])).values()];
+    const row = [call[0].api, size, `${algorithm}: ${formula}`, messages, Math.round(size * bytes)];
+    rows.set(String(row), [(rows.get(String(row))?.[0] ?? 0) + 1, ...row]);
+    total.messages += messages;
+    total.bytes += size * bytes;
+  }
   return h(
     "details",
     { class: "algorithms" },
     h("summary", {}, "Costs of these collectives by the book’s formulas"),
     scrolled(
       "Table of algorithms",
-      ["call", "S in bytes", "algorithm and its formula", "rounds", "bytes"],
-      different,
+      ["calls", "name", "S in bytes", "algorithm and its formula", "rounds", "bytes"],
+      [...rows.values()],
     ),
-    h("p", {}, "The time depends on these rounds, and on these bytes along the slowest chain of messages."),
+    h(
+      "p",
+      {},
+      "The time depends on the rounds, and on the bytes along the slowest chain of messages: " +
+        `${plural(total.messages, "round")} and ${plural(Math.round(total.bytes), "byte")} for all calls together.`,
+    ),
   );
 }
 

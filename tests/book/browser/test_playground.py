@@ -88,7 +88,7 @@ def test_an_exercise_is_done_with_wrong_answers_first(playground: Playground) ->
         ("1", "2"),
         ("2", "3"),
         ("3", "0"),
-    ]  # as the case numbers them
+    ]
     assert playground.press("run") == ""
     assert "1 message and 32 bytes on 4 ranks" in playground.text(".counts")
     assert playground.text("#output").splitlines()[:2] == ["rank 0", "[3. 3. 3. 3.]"]
@@ -204,6 +204,7 @@ def test_each_example_ends_as_its_text_says(playground: Playground) -> None:
         "extra_collective": ("rank 0 waits in Allreduce", "3 becomes"),
         "message_order": ("", "from rank 3 with tag 30"),
         "schedule": ("", "done after"),
+        "zero_traffic": ("", "layer 1: [0.75 1.5  2.25 3.  ]"),
     }
     assert {*ends, *KEYS} == set(page_names())
     for name, (verdict, output) in ends.items():
@@ -214,7 +215,7 @@ def test_each_example_ends_as_its_text_says(playground: Playground) -> None:
         if name == "collectives":
             playground.page.locator(".algorithms summary").click()
             rows = playground.text(".algorithms tbody").splitlines()
-            assert "Allreduce\t16\tring: 2(N − 1) rounds, 2(N − 1)/N · S bytes\t6\t24" in rows
+            assert "1\tAllreduce\t16\tring: 2(N − 1) rounds, 2(N − 1)/N · S bytes\t6\t24" in rows
 
 
 @pytest.mark.nightly
