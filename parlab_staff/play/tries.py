@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from parlab.costs import collectives
+from parlab.costs import collectives, pipeline_parallel
+from parlab.costs.collectives import Cost
 from parlab_staff.play.formulas import Formula, one_message
 
 
@@ -50,8 +51,23 @@ print(f"done after {{1000 * (time.perf_counter() - start):.0f}} ms")"""
 
 
 _DRAWN = (
+    "`forward(s, i)` makes the action of a forward pass: that of micro-batch i through stage s. "
+    "`backward(s, i)` makes that of its backward pass.\n\n"
     "**In the browser,** Run executes the schedule with messages, and each pass only takes time. "
-    "The check looks at the lists alone, as in the lab."
+    "Show the picture to scale. The check looks at the lists alone, as in the lab."
+)
+_MICRO_BATCHES = 4
+
+
+def _most_sent(size: float, n: int) -> Cost:
+    sent = (pipeline_parallel.sent_by(rank, n, _MICRO_BATCHES, size) for rank in range(n))
+    return max(sent, key=lambda cost: cost.rounds)
+
+
+_SENT = Formula(
+    "2m messages of S bytes, and m of them on the first and on the last rank",
+    _most_sent,
+    lambda n: 64,
 )
 
 
@@ -153,12 +169,11 @@ if rank == 0:
     for m in (1, 8, 64):
         print(m, "micro-batches:", predict_bubble(4, m, 2))"""
         ),
-        "gpipe": Try(_schedule("gpipe(world_size, 4)"), _DRAWN),
-        "one_f_one_b": Try(_schedule("one_f_one_b(world_size, 4)"), _DRAWN),
+        "gpipe": Try(_schedule(f"gpipe(world_size, {_MICRO_BATCHES})"), _DRAWN, _SENT),
+        "one_f_one_b": Try(_schedule(f"one_f_one_b(world_size, {_MICRO_BATCHES})"), _DRAWN, _SENT),
         "predict_live": Try(
             """\
-for_8 = predict_live(world_size, 8, 2, rank)
-print(for_8)"""
+print(predict_live(world_size, 8, 2, rank))"""
         ),
         "interleaved": Try(_schedule("interleaved(world_size, world_size, 2)"), _DRAWN),
     }
