@@ -6,7 +6,7 @@ from typing import Any
 
 from parlab_staff.book import alternatives
 from parlab_staff.book.site import Site
-from parlab_staff.play.pages import LAB
+from parlab_staff.play.pages import page_names
 
 # The name under which extension.py registers RankCellLexer.
 LEXER = "ipython-ranks"
@@ -37,16 +37,16 @@ _FENCE = re.compile(r"\s*(```|~~~|:::)")
 def lab_page(notebook: dict[str, Any], page: str, site: Site) -> dict[str, Any]:
     """Return a lab's notebook as a page of the book; `page` is its file's name without suffix."""
     made = _page(notebook, _BEFORE_LAB.format(page=page, buttons=_launch_buttons(page, site)))
-    if page == LAB:
-        made["cells"] = [one for cell in made["cells"] for one in _with_link(cell)]
+    names = page_names()
+    made["cells"] = [one for cell in made["cells"] for one in _with_link(cell, names)]
     return made
 
 
-def _with_link(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an exercise's cell after a link to the playground, and any other cell alone."""
-    if "exercise" not in cell["metadata"].get("tags", []):
+def _with_link(cell: dict[str, Any], names: list[str]) -> list[dict[str, Any]]:
+    """Return an exercise's cell after a link to its page, and a cell without a page alone."""
+    key = cell["metadata"].get("exercise")
+    if key not in names or "exercise" not in cell["metadata"].get("tags", []):
         return [cell]
-    key = cell["metadata"]["exercise"]
     text = f"{{play}}`{key}` if you want to do this exercise in your browser."
     link = {"cell_type": "markdown", "id": f"play-{key}", "metadata": {}, "source": text}
     return [link, cell]

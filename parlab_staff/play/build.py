@@ -36,6 +36,8 @@ _LOADED = {
     "runtime": "runtime/*.js",
     "vendor/codemirror": "vendor/codemirror/codemirror.js",
 }
+# MathJax, as the book loads it.
+FORMULAS = "../_static/mathjax/tex-svg-full.js"
 # What the colors of a picture mean in the course's other figures.
 _COLORS = {
     "compute": "compute",
@@ -58,7 +60,8 @@ def write_playground(book: Path, edition: str) -> None:
     for page in pages:
         _write(
             play / f"{page.name}.html", "page.html.j2",
-            assets=assets, page=page, colors=colors, data=as_script(page, addresses),
+            assets=assets, page=page, colors=colors, formulas=FORMULAS,
+            data=as_script(page, addresses),
         )  # fmt: skip
     _write(play / "index.html", "index.html.j2", assets=assets, pages=pages)
     _write_licenses(play / "licenses", assets)
@@ -95,7 +98,8 @@ def _write_licenses(folder: Path, assets: str) -> None:
 
 def as_script(page: PlayPage, addresses: dict[str, str]) -> str:
     """Return a page's data as JSON that cannot end its script element."""
-    return json.dumps(page.data | {"assets": addresses}, ensure_ascii=False).replace("<", "\\u003c")
+    data = page.data | {"assets": addresses, "formulas": FORMULAS}
+    return json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _write(path: Path, template: str, **values: Any) -> None:

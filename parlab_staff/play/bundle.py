@@ -14,9 +14,12 @@ COURSE = Path(parlab.__file__).resolve().parents[1]
 # What a lab imports on its ranks. The files that these import follow from them.
 ROOTS = (
     "parlab.checks.mpi",
+    "parlab.checks.pipeline_parallel",
+    "parlab.checks.zero",
     "parlab.chunks",
     "parlab.costs.collectives",
     "parlab.ledger",
+    "parlab.pipeline",
     "parlab.progress",
     "parlab.rank.world",
     "parlab.reference",

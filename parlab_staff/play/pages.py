@@ -3,8 +3,10 @@
 import ast
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -16,12 +18,27 @@ from parlab_staff.course.lab import Exercise, Lab
 from parlab_staff.course.percent_source import read_lab
 from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.course.solution_regions import stubbed, without_markers
+from parlab_staff.play import formulas
+from parlab_staff.play.formulas import Formula
 from parlab_staff.play.tries import TRIES
 
-LAB = "01_mpi"
+# The labs with exercises that need only NumPy and messages. Without a list, all exercises do.
+LABS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
+    {
+        "01_mpi": None,
+        "03_zero": ("predict_stages", "predict_traffic"),
+        "05_pipeline_parallel": (
+            "predict_bubble", "gpipe", "one_f_one_b", "predict_live", "interleaved",
+        ),
+    }
+)  # fmt: skip
 EXAMPLES = Path(__file__).parent / "examples"
 # Modules that a run does not need. The first takes long to import.
 _NOT_NEEDED = ("parlab.checks", "parlab.reference")
+# What programs of lab 05 import in addition. Its own first cell needs torch.
+_PIPELINE = """
+from parlab.pipeline import Action, Deadlock, backward, bubble, forward, live
+from parlab.pipeline import simulate, sizes, texts"""
 _MAIN = 'if __name__ == "__main__":  # Run executes these lines, and Check skips them'
 
 
@@ -33,7 +50,7 @@ class PlayPage:
     title: str
     text: str
     data: dict[str, Any] = field(repr=False)
-    chapter: str = LAB
+    chapter: str
     reference: str = ""
 
     @property
@@ -46,14 +63,21 @@ class PlayPage:
 
 
 def page_names() -> list[str]:
-    """Return the names of all pages: the keys of the lab's exercises, and the examples."""
-    return [*_lab().keys, *(path.stem for path in _examples())]
+    """Return the names of all pages: the keys of exercises, and the examples."""
+    keys = [one.key for name in LABS for one in played(_lab(name))]
+    return [*keys, *(path.stem for path in _examples())]
+
+
+def played(lab: Lab) -> list[Exercise]:
+    """Return the exercises of a lab that have pages."""
+    keys = LABS[lab.name]
+    return [one for one in lab.exercises if keys is None or one.key in keys]
 
 
 def play_pages(edition: str) -> list[PlayPage]:
     """Return the pages of an edition. Those of the student edition contain no solution."""
-    lab = _lab()
-    exercises = [_exercise_page(lab, exercise, edition) for exercise in lab.exercises]
+    labs = list(map(_lab, LABS))
+    exercises = [_exercise_page(lab, one, edition) for lab in labs for one in played(lab)]
     return [*exercises, *map(_example_page, _examples())]
 
 
@@ -71,7 +95,7 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
         "name": key,
         "check": f"from parlab.checks import {lab.topic} as check\n{_check(exercise)}",
         "program": stubbed(_code(exercise), key) + ending,
-        "setup": _imports(),
+        "setup": imports(lab),
         "needs": [
             {
                 "name": one.key,
@@ -80,14 +104,14 @@ def _exercise_page(lab: Lab, exercise: Exercise, edition: str) -> PlayPage:
             }
             for one in needed
         ],
-        "formula": attempt.formula,
-        "costs": attempt.costs(),
+        **_formulas(attempt.formula),
     }
     reference = ""
     if edition == "full":
         reference = solution
         data["reference"] = solution + ending
-    return PlayPage(key, title, _html(f"{text}\n\n{attempt.note}"), data, reference=reference)
+    html = _html(f"{text}\n\n{attempt.note}")
+    return PlayPage(key, title, html, data, lab.name, reference)
 
 
 def _example_page(path: Path) -> PlayPage:
@@ -103,10 +127,19 @@ def _example_page(path: Path) -> PlayPage:
     data = {
         "name": path.stem,
         "program": program,
-        "setup": _imports(),
+        "setup": imports(_lab("01_mpi")),
         "needs": [],
+        **_formulas(formulas.EXAMPLES.get(path.stem)),
     }
     return PlayPage(path.stem, title.rstrip("."), _html(text), data, chapter=path.parent.name)
+
+
+def _formulas(formula: Formula | None) -> dict[str, Any]:
+    """Return what the page shows next to the counts of messages."""
+    algorithms = formulas.algorithms_of_collectives()
+    if formula is None:
+        return {"formula": "", "costs": [], "algorithms": algorithms}
+    return {"formula": formula.text, "costs": formula.costs(), "algorithms": algorithms}
 
 
 def _examples() -> list[Path]:
@@ -129,16 +162,16 @@ def _check(exercise: Exercise) -> str:
 
 
 @functools.cache
-def _lab() -> Lab:
-    return read_lab(SOLUTIONS / f"{LAB}.py")
+def _lab(name: str) -> Lab:
+    return read_lab(SOLUTIONS / f"{name}.py")
 
 
-@functools.cache
-def _imports() -> str:
-    """Return the imports of the lab's first cell for ranks, except those that no run needs."""
-    first = next(cell for cell in _lab().cells if "from mpi4py" in cell.source)
+def imports(lab: Lab) -> str:
+    """Return what programs of a lab import: what lab 01 does, because other labs need torch."""
+    first = next(cell for cell in _lab("01_mpi").cells if "from mpi4py" in cell.source)
     kept = [one for one in ast.parse(first.code).body if not _is_unneeded(one)]
-    return "\n".join(map(ast.unparse, kept))
+    more = _PIPELINE if lab.topic == "pipeline_parallel" else ""
+    return "\n".join(map(ast.unparse, kept)) + more
 
 
 def _is_unneeded(statement: ast.stmt) -> bool:

@@ -1,13 +1,12 @@
 """What `Run` executes under each exercise: a few lines that call the function and print."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from parlab.costs import collectives
+from parlab.costs import collectives, pipeline_parallel
 from parlab.costs.collectives import Cost
-
-MOST_RANKS = 8
+from parlab_staff.play.formulas import Formula, one_message
 
 
 @dataclass(frozen=True)
@@ -15,22 +14,11 @@ class Try:
     """The lines that try a function, and what they must cost by the book's formula.
 
     `note` is Markdown below the exercise's text, about what is different in a browser.
-    `cost(size, n)` is for `size` bytes on n ranks, and `data(n)` returns that size. The rank that
-    sends most sends as many messages as the cost has rounds, and as many bytes.
     """
 
     code: str
     note: str = ""
-    formula: str = ""
-    cost: Callable[[float, int], Cost] | None = None
-    data: Callable[[int], int] | None = None
-
-    def costs(self) -> list[dict[str, float]]:
-        """Return messages and bytes for 1 to `MOST_RANKS` ranks, or nothing without a formula."""
-        if self.cost is None or self.data is None:
-            return []
-        costs = [self.cost(self.data(n), n) for n in range(1, MOST_RANKS + 1)]
-        return [{"messages": cost.rounds, "bytes": cost.bytes} for cost in costs]
+    formula: Formula | None = None
 
 
 def _sum_of_digits(name: str) -> str:
@@ -39,6 +27,48 @@ def _sum_of_digits(name: str) -> str:
 x = np.full(world_size, 10**rank, dtype=np.int64)  # digits show the ranks in a sum
 {name}(x, comm)
 print("  ".join(f"{{number:0{{world_size}}d}}" for number in x))"""
+
+
+def _schedule(call: str) -> str:
+    """Return the lines that run a schedule with messages. A pass only takes time."""
+    return f"""\
+schedule, requests = {call}, []
+print(texts(schedule[rank], world_size))
+stages = 1 + max(action.stage for actions in schedule for action in actions)
+comm.Barrier()
+start = time.perf_counter()
+for kind, stage, micro_batch in schedule[rank]:
+    step = 1 if kind == "forward" else -1  # activations go to the next stage, gradients back
+    before, after = stage - step, stage + step
+    data, tag = np.zeros(8), 2 * (stages * micro_batch + stage) + (kind == "backward")
+    if 0 <= before < stages:
+        comm.Recv(data, source=before % world_size, tag=tag)
+    time.sleep(0.04 if kind == "forward" else 0.08)
+    if 0 <= after < stages:
+        requests.append(comm.Isend(data, dest=after % world_size, tag=tag + 2 * step))
+MPI.Request.Waitall(requests)
+print(f"done after {{1000 * (time.perf_counter() - start):.0f}} ms")"""
+
+
+_DRAWN = (
+    "`forward(s, i)` makes the action of a forward pass: that of micro-batch i through stage s. "
+    "`backward(s, i)` makes that of its backward pass.\n\n"
+    "**In the browser,** Run executes the schedule with messages, and each pass only takes time. "
+    "Show the picture to scale. The check looks at the lists alone, as in the lab."
+)
+_MICRO_BATCHES = 4
+
+
+def _most_sent(size: float, n: int) -> Cost:
+    sent = (pipeline_parallel.sent_by(rank, n, _MICRO_BATCHES, size) for rank in range(n))
+    return max(sent, key=lambda cost: cost.rounds)
+
+
+_SENT = Formula(
+    "2m messages of S bytes, and m of them on the first and on the last rank",
+    _most_sent,
+    lambda n: 64,
+)
 
 
 TRIES: Mapping[str, Try] = MappingProxyType(
@@ -64,9 +94,7 @@ if rank == 0:
             """\
 received = ring_shift(np.full(4, float(rank)), comm)
 print(received)""",
-            formula="one message of S bytes",
-            cost=lambda size, n: collectives.message(size),
-            data=lambda n: 32,
+            formula=one_message(lambda n: 32),
         ),
         "predict_broadcast": Try(
             """\
@@ -79,15 +107,19 @@ if rank == 0:
 x = np.full(4, float(rank))
 binomial_broadcast(x, 0, comm)
 print(x)""",
-            formula="⌈log₂ N⌉ messages of S bytes from the root",
-            cost=collectives.binomial_broadcast,
-            data=lambda n: 32,
+            formula=Formula(
+                "⌈log₂ N⌉ messages of S bytes from the root",
+                collectives.binomial_broadcast,
+                lambda n: 32,
+            ),
         ),
         "ring_reduce_scatter": Try(
             _sum_of_digits("ring_reduce_scatter"),
-            formula="N − 1 messages, (N − 1)/N · S bytes",
-            cost=collectives.ring_reduce_scatter,
-            data=lambda n: 8 * n,
+            formula=Formula(
+                "N − 1 messages, (N − 1)/N · S bytes",
+                collectives.ring_reduce_scatter,
+                lambda n: 8 * n,
+            ),
         ),
         "ring_all_gather": Try(
             """\
@@ -95,9 +127,11 @@ x = np.zeros(world_size, dtype=np.int64)
 x[rank] = 10**rank
 ring_all_gather(x, comm)
 print(x)""",
-            formula="N − 1 messages, (N − 1)/N · S bytes",
-            cost=collectives.ring_all_gather,
-            data=lambda n: 8 * n,
+            formula=Formula(
+                "N − 1 messages, (N − 1)/N · S bytes",
+                collectives.ring_all_gather,
+                lambda n: 8 * n,
+            ),
         ),
         "predict_ring": Try(
             """\
@@ -107,9 +141,11 @@ if rank == 0:
         ),
         "ring_all_reduce": Try(
             _sum_of_digits("ring_all_reduce"),
-            formula="2(N − 1) messages, 2(N − 1)/N · S bytes",
-            cost=collectives.ring_all_reduce,
-            data=lambda n: 8 * n,
+            formula=Formula(
+                "2(N − 1) messages, 2(N − 1)/N · S bytes",
+                collectives.ring_all_reduce,
+                lambda n: 8 * n,
+            ),
         ),
         "grid_communicators": Try(
             """\
@@ -117,5 +153,28 @@ rows = 2 if world_size % 2 == 0 else 1
 row, column = grid_communicators(rows, world_size // rows, comm)
 print(f"{row.rank} of {row.size} in the row, {column.rank} of {column.size} in the column")"""
         ),
+        "predict_stages": Try(
+            """\
+if rank == 0:
+    print(predict_stages(1_000_000, world_size))"""
+        ),
+        "predict_traffic": Try(
+            """\
+if rank == 0:
+    print(predict_traffic(1_000_000, world_size))"""
+        ),
+        "predict_bubble": Try(
+            """\
+if rank == 0:
+    for m in (1, 8, 64):
+        print(m, "micro-batches:", predict_bubble(4, m, 2))"""
+        ),
+        "gpipe": Try(_schedule(f"gpipe(world_size, {_MICRO_BATCHES})"), _DRAWN, _SENT),
+        "one_f_one_b": Try(_schedule(f"one_f_one_b(world_size, {_MICRO_BATCHES})"), _DRAWN, _SENT),
+        "predict_live": Try(
+            """\
+print(predict_live(world_size, 8, 2, rank))"""
+        ),
+        "interleaved": Try(_schedule("interleaved(world_size, world_size, 2)"), _DRAWN),
     }
 )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from parlab_staff.answers import answers
 from parlab_staff.answers.answers import Answer
 from parlab_staff.answers.collected import FOLDER, answers_to
-from parlab_staff.course.definitions import reference_code
 from parlab_staff.course.references import lab_of
+from parlab_staff.play import pages
 
 # What the files of answers import, where the references are already defined.
 ANSWERS = """
@@ -44,8 +44,10 @@ class Program:
 def setup_of(key: str) -> str:
     """Return the imports and the references of an exercise's lab, and the class `Answers`."""
     lab = lab_of(key)
-    code = "\n".join(code for _, code in reference_code(lab, for_checks=True))
-    names = ", ".join(f"{one.key!r}: {one.function_name}" for one in lab.exercises)
+    exercises = pages.played(lab)
+    check = f"from parlab.checks import {lab.topic} as check"
+    code = "\n".join([pages.imports(lab), check, *(one.cell.code for one in exercises)])
+    names = ", ".join(f"{one.key!r}: {one.function_name}" for one in exercises)
     return f"{ANSWERS}\n{code}\n_references = {{{names}}}\n"
 
 

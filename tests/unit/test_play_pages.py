@@ -10,16 +10,18 @@ from parlab_staff.course.percent_source import read_lab
 from parlab_staff.course.references import SOLUTIONS
 from parlab_staff.play import pages
 from parlab_staff.play.build import as_script
-from parlab_staff.play.pages import LAB, play_pages
-from parlab_staff.play.tries import MOST_RANKS, TRIES
+from parlab_staff.play.formulas import EXAMPLES, MOST_RANKS
+from parlab_staff.play.pages import LABS, play_pages, played
+from parlab_staff.play.tries import TRIES
 
-LAB_01 = read_lab(SOLUTIONS / f"{LAB}.py")
+PLAYED = [read_lab(SOLUTIONS / f"{name}.py") for name in LABS]
+KEYS = [one.key for lab in PLAYED for one in played(lab)]
 
 
 def test_each_exercise_has_a_page_with_its_text_stub_and_check() -> None:
     made = {page.name: page for page in play_pages("full")}
-    assert list(made)[: len(LAB_01.keys)] == LAB_01.keys
-    for exercise in LAB_01.exercises:
+    assert list(made)[: len(KEYS)] == KEYS
+    for exercise in (one for lab in PLAYED for one in played(lab)):
         page = made[exercise.key]
         assert f'"exercise {exercise.key}: not done yet"' in page.data["program"]
         assert f"check.{exercise.key}({exercise.function_name})" in page.data["check"]
@@ -37,7 +39,8 @@ def test_a_page_begins_with_its_own_exercise() -> None:
 
 
 def test_the_student_edition_has_no_solution() -> None:
-    regions = re.findall(r"# BEGIN SOLUTION\n(.*?)# END SOLUTION", LAB_01.text, re.DOTALL)
+    text = "".join(one.cell.source for lab in PLAYED for one in played(lab))
+    regions = re.findall(r"# BEGIN SOLUTION\n(.*?)# END SOLUTION", text, re.DOTALL)
     lines = {line.strip() for region in regions for line in region.splitlines()}
     long = {line for line in lines if len(line) > 30}
     full = json.dumps([page.data for page in play_pages("full")])
@@ -60,10 +63,21 @@ def test_an_exercise_gets_the_functions_that_it_calls() -> None:
 
 
 def test_formulas_have_numbers_for_all_ranks_that_a_reader_can_choose() -> None:
-    assert set(TRIES) == set(LAB_01.keys)
-    for attempt in TRIES.values():
-        assert len(attempt.costs()) == (MOST_RANKS if attempt.formula else 0)
-    assert TRIES["ring_all_reduce"].costs()[3] == {"messages": 6, "bytes": 48}
+    assert set(TRIES) == set(KEYS)
+    for page in play_pages("full"):
+        assert len(page.data["costs"]) == (MOST_RANKS if page.data["formula"] else 0)
+        for known in page.data["algorithms"].values():
+            assert len(known["costs"]) == MOST_RANKS
+    [page] = (page for page in play_pages("full") if page.name == "ring_all_reduce")
+    assert page.data["costs"][3] == {"messages": 6, "bytes": 48}
+    assert page.data["algorithms"]["Allreduce"]["costs"][3] == {"messages": 6, "bytes": 1.5}
+
+
+def test_formulas_of_examples_belong_to_pages() -> None:
+    made = {page.name: page.data["formula"] for page in play_pages("full")}
+    assert {name: made[name] for name in EXAMPLES} == dict.fromkeys(
+        EXAMPLES, "one message of S bytes"
+    )
 
 
 def test_an_example_needs_a_docstring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +95,6 @@ def test_a_new_exercise_needs_lines_that_try_it(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_program_cannot_end_the_script_that_contains_it() -> None:
-    page = pages.PlayPage("name", "title", "", {"program": "print('</script>')"})
+    page = pages.PlayPage("name", "title", "", {"program": "print('</script>')"}, "01_mpi")
     assert "</script" not in as_script(page, {})
     assert json.loads(as_script(page, {}))["program"] == "print('</script>')"

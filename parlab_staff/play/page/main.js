@@ -36,7 +36,15 @@ async function main() {
   view = new View(element("picture"), (places, scroll) => editor.showRanks(places, scroll));
   listen();
   if (window.playgroundMissing) return;
-  if (await isolate()) await start();
+  if (!(await isolate())) return;
+  await start();
+  await keepFormulas().catch(() => {}); // offline, or without storage
+}
+
+// The service worker keeps what shows formulas, also if this page has none, so that all pages work offline.
+async function keepFormulas() {
+  const url = new URL(page.formulas, location.href).href;
+  if (!(await caches.match(url))) await fetch(url);
 }
 
 async function fromLink() {
@@ -118,7 +126,7 @@ async function run(checked) {
       check: checked ? page.check : "",
       seconds: SECONDS,
     });
-    show(ended, code, checked, size);
+    show(ended, code, checked);
   } catch (error) {
     window.playgroundProblem(explained(error, size));
   }
@@ -136,18 +144,23 @@ function setup(checked) {
   return ['__name__ = "needed"', page.setup, ...needed, `__name__ = "${name}"`].join("\n");
 }
 
-function show({ results, events, ms }, code, checked, size) {
+function show({ results, events, size, ms }, code, checked) {
   const bad = results.some(({ kind }) => kind !== "returned");
   say(`${bad ? "Ended with a problem" : "Done"} after ${Math.round(ms)} ms.`);
   element("verdict").replaceChildren(...verdict(results, { checked, stopped, seconds: SECONDS }));
   showOutput();
   editor.mark(problems(results));
-  // A check tries the function many times, so its messages make no readable picture.
-  if (!checked) view.show(events, size, page, lines(code) === lines(page.program));
+  const original = !checked && calling(code) === calling(page.program);
+  view.show(events, size, { ...page, costs: original ? page.costs : null }, checked && tried(bad, size));
 }
 
-// The lines that call the function. The formula's numbers are those of the page's own call.
-const lines = (code) => code.slice(code.indexOf('if __name__ == "__main__":'));
+// The lines that call the function, or the whole program of an example. The formula's numbers are those of
+// the page's own call.
+const calling = (code) => code.slice(Math.max(0, code.indexOf('if __name__ == "__main__":')));
+
+// A check tries the function many times, and the picture shows one of them.
+const tried = (bad, size) =>
+  `The check tried several cases. This is the last one${bad ? "" : " on all ranks"}, with ${plural(size, "rank")}.`;
 
 function printed(whole, rank) {
   if (!whole) return null;

@@ -87,6 +87,13 @@ export function other(event) {
   return isSend(event) ? `to ${rank}` : `from ${rank}`;
 }
 
+// The bytes of a collective's data: what all ranks contribute together to a gather, and what one rank has or
+// gets of any other collective.
+export function bytesOf(call) {
+  const each = call.map((event) => event.bytes);
+  return /gather/i.test(call[0].api) ? each.reduce((all, one) => all + one, 0) : Math.max(...each);
+}
+
 // Messages and bytes that each rank has sent. A send that found no receiver does not count.
 export function sent(events, size) {
   const total = Array.from({ length: size }, () => ({ messages: 0, bytes: 0 }));

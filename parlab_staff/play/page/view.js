@@ -2,7 +2,7 @@
 import { h, plural } from "./dom.js";
 import { Picture } from "./picture.js";
 import { Steps, other } from "./steps.js";
-import { counts, table } from "./table.js";
+import { algorithms, counts, table } from "./table.js";
 
 export class View {
   // `showRanks(places, scroll)` shows ranks at their lines in the editor.
@@ -18,7 +18,8 @@ export class View {
     this.showRanks(new Map());
   }
 
-  show(events, size, page, original) {
+  // `note` says which of several calls of the function the events are from.
+  show(events, size, page, note) {
     this.clear();
     this.steps = new Steps(events, size);
     const calls = this.steps.events;
@@ -31,15 +32,18 @@ export class View {
       "aria-label": "Picture of the messages",
     });
     this.step = h("div", { class: "step", role: "status", "aria-live": "polite" });
-    this.parent.append(
+    const parts = [
       h("h2", {}, "Messages in time"),
+      note && h("p", {}, note, synchronous(calls)),
       legend(),
       this.figure,
       this.controls(),
       this.step,
-      counts(calls, size, page, original),
+      counts(calls, size, page),
+      algorithms(calls, page.algorithms),
       table(calls),
-    );
+    ];
+    this.parent.append(...parts.filter(Boolean));
     this.parent.hidden = false;
     this.draw();
   }
@@ -90,6 +94,12 @@ export class View {
     );
   }
 }
+
+// A check replaces the sends that may buffer, and their names in the picture differ from the program's.
+const synchronous = (calls) =>
+  calls.some(({ api }) => /^i?ssend/i.test(api))
+    ? " No message is buffered, because a correct program does not depend on buffers: Send is Ssend, and Isend is Issend."
+    : "";
 
 function place({ rank, calls, line, before }) {
   if (!before) return `rank ${rank} has not made its first call`;

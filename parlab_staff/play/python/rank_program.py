@@ -105,14 +105,21 @@ def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
         importlib.import_module("seams").prepare()
     names = {"__name__": "__main__"}
     _hub.set_inside(True)
-    exec(compile(setup, SETUP, "exec"), names)
+    try:
+        exec(compile(setup, SETUP, "exec"), names)
+        _execute(code, names, may_exit=not check)
+        _hub.set_inside(False)
+        exec(compile(check, CHECK, "exec"), names)
+    finally:
+        MPI._progress()  # the picture also shows messages that arrived after the last call
+
+
+def _execute(code: str, names: dict[str, Any], *, may_exit: bool) -> None:
     try:
         exec(compile(code, PROGRAM, "exec"), names)
     except SystemExit as exit:
-        if exit.code not in (None, 0) or check:
+        if exit.code not in (None, 0) or not may_exit:
             raise
-    _hub.set_inside(False)
-    exec(compile(check, CHECK, "exec"), names)
 
 
 def _described(error: BaseException) -> dict[str, Any]:

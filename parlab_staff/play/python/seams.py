@@ -34,6 +34,7 @@ def run_watched(
 ) -> Ended:
     """Call `function(*arguments)`. It is stuck if no rank can continue, or after `seconds`."""
     until = time.monotonic() + seconds
+    _hub.take_part(comm.rank, comm.size)
     _hub.set_inside(True)
     _hub.set_limit(seconds)
     try:

@@ -2,8 +2,9 @@
 //
 //     const ranks = new Ranks({ size: 4, assets: { pyodide, files }, onOutput: (rank, text) => … });
 //     await ranks.start();
-//     const { results, events, ms } = await ranks.run({ code, setup, check, seconds: 20 });
+//     const { results, events, size, ms } = await ranks.run({ code, setup, check, seconds: 20 });
 //
+// `events` are the calls of the program, or of one case of the check, which had `size` ranks and numbered them.
 // `pyodide` is the address of the folder with Python, and `files` that of a JSON file with the
 // course's Python files. Both have a version or a hash in their names, which name the snapshot, too.
 import { makeShared, overdue, reset, wake } from "./hub.js";
@@ -34,7 +35,7 @@ export class Ranks {
   /** Run `setup` and then `code` on all ranks, and then `check`: Python code of the lab. */
   async run({ code, setup = "", check = "", seconds = 20 }) {
     if (this.current) throw new Error("The ranks are still running.");
-    const run = this.current = { results: [], events: [], waiting: this.size, broken: new Set() };
+    const run = this.current = { results: [], events: [], numbers: [], waiting: this.size, broken: new Set() };
     try {
       await this.restarted;
       reset(this.shared);
@@ -51,9 +52,13 @@ export class Ranks {
       clearInterval(run.stopping);
       const ms = performance.now() - begun, events = run.events.sort((a, b) => a.t0 - b.t0);
       const first = events[0]?.t0 ?? 0;
-      for (const event of events) { event.t0 -= first; event.t1 -= first; }
+      for (const event of events) {
+        event.t0 -= first; event.t1 -= first;
+        event.rank = run.numbers[event.rank];
+        if (event.peer >= 0) event.peer = run.numbers[event.peer] ?? event.peer;
+      }
       this._replace(run.broken);
-      return { results: run.results, events, ms };
+      return { results: run.results, events, size: run.numbers.filter((number) => number >= 0).length, ms };
     } finally { this.current = null; }
   }
 
@@ -100,12 +105,13 @@ export class Ranks {
       worker.postMessage({ do: "start", rank, shared: this.shared, interrupt, ...this.loaded });
     });
   }
-  _ended(rank, { done, events, heap, broken }) {
+  _ended(rank, { done, events, number, heap, broken }) {
     const run = this.current;
     if (!run || run.results[rank]) return;
     this.heaps[rank] = heap;
     run.results[rank] = done;
     run.events.push(...events);
+    run.numbers[rank] = number;
     if (broken || heap > LARGEST_HEAP) run.broken.add(rank);
     if (--run.waiting === 0) run.resolve();
   }
@@ -115,6 +121,7 @@ export class Ranks {
     if (run.results[rank]) return;
     this.workers[rank].terminate();
     run.results[rank] = result;
+    run.numbers[rank] = rank;
     run.broken.add(rank);
     if (--run.waiting === 0) run.resolve();
     else if (!run.stopping) this.stop();

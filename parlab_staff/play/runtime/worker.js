@@ -3,7 +3,11 @@ import { Hub, RECEIVE, SEND } from "./hub.js";
 
 const MOST_EVENTS = 5000; // more than a picture can show
 const MOST_MEMORY = 512 << 20; // bytes of a rank; more raises MemoryError
-let hub, rank, runProgram, events = [], begun = 0;
+let hub, rank, runProgram, begun = 0;
+// What a picture shows: the calls of this rank, and which of how many ranks it is. A check tries its function
+// in many cases, which number their ranks anew. `current` is the latest case, `full` the latest on all ranks.
+const newCase = (number = -1, size = 0) => ({ events: [], number, size });
+let current = newCase(), full = null;
 const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
 const now = () => performance.timeOrigin + performance.now(); // the same clock on all ranks
 
@@ -21,6 +25,8 @@ const bridge = {
   // Interrupt this rank after so many seconds; 0 for never.
   set_limit: (seconds) => hub.setLimit(seconds && Math.ceil(now() - begun + 1000 * seconds)),
   others_wait: () => hub.othersWait(),
+  next_case: () => { if (current.size === hub.size) full = current; current = newCase(); },
+  take_part: (number, size) => { current.number = number; current.size = size; },
   sleep: (seconds) => hub.sleep(seconds),
   post_send: (context, peer, tag, view, detached) => withBytes(view, (data) => hub.post(SEND, context, peer, tag, data, 0, detached)),
   post_receive: (context, peer, tag, capacity) => hub.post(RECEIVE, context, peer, tag, null, capacity),
@@ -40,7 +46,7 @@ const bridge = {
   interrupted: () => { hub.interrupt[0] = 0; }, // Python raises KeyboardInterrupt itself
   write: (text) => say({ output: text }),
   event: (api, kind, peer, bytes, tag, t0, line, order) => {
-    if (events.length < MOST_EVENTS) events.push({ rank, api, kind, peer, bytes, tag, t0, t1: now(), line, order });
+    if (current.events.length < MOST_EVENTS) current.events.push({ rank, api, kind, peer, bytes, tag, t0, t1: now(), line, order });
   },
 };
 
@@ -93,7 +99,8 @@ async function start(message) {
 }
 
 function run({ code, setup, check, begun: runBegun }) {
-  events = [];
+  current = newCase(rank, hub.size);
+  full = null;
   begun = runBegun;
   let result, broken = false;
   hub.begin();
@@ -105,7 +112,9 @@ function run({ code, setup, check, begun: runBegun }) {
       : { kind: "interrupted", error: "", line: 0, text: "" };
   }
   hub.end();
-  say({ done: result, events, heap: self.heap(), broken });
+  // Of a check that has passed, show a case in which all ranks took part.
+  const { events, number } = result.kind === "returned" && full && current.size < hub.size ? full : current;
+  say({ done: result, events, number, heap: self.heap(), broken });
 }
 
 self.onmessage = ({ data }) => {

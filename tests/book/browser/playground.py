@@ -91,6 +91,13 @@ class Playground:
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()
 
+    def calls(self) -> str:
+        """Return the rows of the table of calls: `rank 0: Send to rank 1`."""
+        rows = self.page.locator(".calls tbody tr").evaluate_all(
+            "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+        )
+        return "\n".join(f"rank {rank}: {api} {other}" for rank, _, api, other, *_ in rows)
+
     @property
     def mistake(self) -> str | None:
         """The key of the mistake that the check has found."""

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from parlab_staff.answers.collected import exercises
 from parlab_staff.answers.run import Verdict
+from parlab_staff.play.pages import page_names
+from parlab_staff.play.tries import TRIES
 from tests.answers.test_answers import ATTEMPTS, TIMED, problem
 from tests.book.browser.ranks_page import RanksPage, ranks_page
 from tests.support.play_answers import Program, programs
@@ -19,7 +20,7 @@ from tests.support.play_answers import Program, programs
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
 SIZE = 4
-KEYS = [key for topic, key in exercises() if topic == "mpi"]
+KEYS = [name for name in page_names() if name in TRIES]
 EXCEPTIONS = {("fit_alpha_beta", "with_torch"): "it uses torch, which pages do not have"}
 
 START = """\

@@ -17,6 +17,7 @@ from mpi4py._making import (  # noqa: F401 - names of the interface
     Topocomm,
 )
 from mpi4py._matched import MESSAGE_NO_PROC, MESSAGE_NULL, Message  # noqa: F401
+from mpi4py._operations import progress as _progress  # noqa: F401 - called at the end of a run
 from mpi4py._requests import REQUEST_NULL, Grequest, Prequest, Request  # noqa: F401
 from mpi4py._values import *  # noqa: F403
 from mpi4py._values import OPS as _OPS

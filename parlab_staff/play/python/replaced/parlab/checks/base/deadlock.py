@@ -13,6 +13,7 @@ def next_call() -> tuple[bool, int]:
     """Return True, and the call's number. Collective."""
     global _calls
     gather(None)
+    _hub.next_case()
     _calls += 1
     return True, _calls
 
