@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from parlab.runtime.paths import ROOT
+from parlab_staff.book.folders import make_writable
 from parlab_staff.book.source import EDITIONS, stage
 from parlab_staff.play.build import write_playground
 
@@ -22,12 +23,15 @@ def build(edition: str = "full", output: Path | None = None) -> int:
     """Build an edition of the book into `output` (default `_build/html`). Return 0 on success.
 
     The pages of `book/` are run, so their numbers and figures are those of this checkout; labs
-    and solutions show the outputs stored with them. Raises ValueError for an unknown edition.
+    and solutions show the outputs stored with them. Raises ValueError for an unknown edition, or
+    for a folder that is not writable.
     """
     if edition not in EDITIONS:
         raise ValueError(f"no edition {edition!r}: choose one of {', '.join(EDITIONS)}")
     output = output or ROOT / "_build" / "html"
     work = ROOT / "_build" / "book" / edition
+    for folder in (work, output):
+        make_writable(folder, "change its permissions, or build the book in a copy of the course")
     # Start from nothing: an earlier build would hide what changed in parlab.
     shutil.rmtree(work, ignore_errors=True)
     code = render(ROOT, work, edition)

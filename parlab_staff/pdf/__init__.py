@@ -14,6 +14,7 @@ import yaml
 
 from parlab.runtime.paths import ROOT
 from parlab.setup.doctor.programs import find_chromium, install_command
+from parlab_staff.book.folders import make_writable
 from parlab_staff.book.source import EDITIONS
 from parlab_staff.pdf.chromium import print_document
 from parlab_staff.pdf.combine import combined
@@ -36,7 +37,9 @@ def print_book(
 
 def print_pages(built: Path, pages: list[str], output: Path) -> None:
     """Print some pages of the built book, such as "book/01_mpi", in order."""
-    _make_folder(output)
+    if output.is_dir():
+        raise ValueError(f"{output} is a folder: add the name of a file, such as parlab.pdf")
+    make_writable(output.parent, "choose another file with --output")
     browser = find_chromium()
     if browser is None:
         raise ValueError(
@@ -77,15 +80,3 @@ def _named(contents: Any) -> Iterator[str]:
     if isinstance(contents, list):
         for part in contents:
             yield from _named(part)
-
-
-def _make_folder(output: Path) -> None:
-    if output.is_dir():
-        raise ValueError(f"{output} is a folder: add the name of a file, such as parlab.pdf")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=output.parent).close()
-    except OSError as error:
-        raise ValueError(
-            f"{output.parent} is not writable ({error.strerror}): choose another file with --output"
-        ) from None

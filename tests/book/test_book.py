@@ -251,6 +251,12 @@ def test_an_unknown_edition_is_refused_with_the_known_ones() -> None:
         build("teacher")
 
 
+def test_a_folder_that_is_not_writable_is_named_before_the_book_is_built(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"html is not writable .*: change its permissions"):
+        build("full", tmp_path / "file" / "html")
+
+
 def course(root: Path, page: str) -> Path:
     """Create a course with one page in the folder `root`."""
     (root / "book").mkdir()
