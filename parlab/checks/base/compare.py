@@ -120,9 +120,9 @@ def first_difference(
     index = tuple(int(i) for i in (no_numbers if len(no_numbers) else wrong)[0])
     at = index[0] if len(index) == 1 else index
     one, other = _number(got[index]), _number(right[index])
-    if len(no_numbers):
-        return COMMON.not_a_number(name=name, index=at, got=one, right=other)
     where = f"{name} at index {at}" if index else name
+    if len(no_numbers):
+        return COMMON.not_a_number(name=where, got=one, right=other)
     if one == other:  # they agree in six digits, so show all digits
         one, other = repr(got[index].item()), repr(right[index].item())
     count = f" ({len(wrong)} of {right.size} differ)" if right.size > 1 else ""

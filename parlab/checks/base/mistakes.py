@@ -95,7 +95,7 @@ COMMON = Mistakes(
     wrong_type="{name} is {got}, expected {right}",
     wrong_shape="{name} has shape {got}, expected {right}",
     wrong_dtype="{name} has dtype {got}, expected {right}",
-    not_a_number="{name} at index {index} is {got}, expected {right}",
+    not_a_number="{name} is {got}, expected {right}",
     argument_changed="the function changes {name}, which belongs to the caller. Work on a copy",
     global_generator=(
         "the function uses or seeds {library}'s global generator, which dropout and "
