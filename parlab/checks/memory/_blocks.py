@@ -40,29 +40,21 @@ def dequantized(codes: Tensor, absmax: Tensor, levels: Tensor, block_size: int) 
     return levels.double()[codes.long()] * each
 
 
-def not_nearest(codes: Tensor, values: Tensor, levels: Tensor, block_size: int) -> Tensor:
-    """Return where a code is not that of a nearest level, beyond rounding."""
-    numbers = scaled(values, block_size)
-    best = (levels.double()[nearest(numbers, levels)] - numbers).abs()
-    got = (levels.double()[codes.long()] - numbers).abs()
-    return ~(got - best <= CLOSE * numbers.abs())
-
-
 def codes_are_nearest(
     codes: Tensor, values: Tensor, levels: Tensor, block_size: int, name: str = "the codes"
 ) -> Finding | None:
-    """Show the first code that is not that of a nearest level."""
-    wrong = not_nearest(codes, values, levels, block_size).nonzero().flatten()
+    """Show the first code that is not that of a nearest level, beyond rounding."""
+    numbers, wide = scaled(values, block_size), levels.double()
+    right = nearest(numbers, levels)
+    distance = (wide[codes.long()] - numbers).abs() - (wide[right] - numbers).abs()
+    wrong = (~(distance <= CLOSE * numbers.abs())).nonzero().flatten()
     if not len(wrong):
         return None
     at = int(wrong[0])
-    number = scaled(values, block_size)[at].item()
-    right = nearest(torch.tensor([number]), levels).item()
-    got = int(codes[at])
     return observed(
-        f"{name}: at index {at}, number / absmax is {number:.6g}. The code {got} has the level "
-        f"{levels[got]:.6g}. The nearest level is {levels[right]:.6g}, with code {right} "
-        f"({len(wrong)} of {len(codes)} differ)"
+        f"{name}: at index {at}, number / absmax is {numbers[at]:.6g}. The code {codes[at]} has "
+        f"the level {levels[int(codes[at])]:.6g}. The nearest level is {levels[right[at]]:.6g}, "
+        f"with code {right[at]} ({len(wrong)} of {len(codes)} differ)"
     )
 
 

@@ -18,10 +18,6 @@ MISTAKES = Mistakes(
     interleaved=(
         "number i is multiplied by absmax[i % blocks], expected that of its block, i // block_size"
     ),
-    code_for_level="the codes are multiplied by the absmax, expected the levels at the codes",
-    map_assumed=(
-        "the levels are those of the signed dynamic map, expected those of the argument `levels`"
-    ),
 )
 CASES = {  # numbers, block size, and whether the map is signed
     "blocks of 256": (1024, 256, True),
@@ -60,12 +56,9 @@ def numbers_are_right(
     got: Any, codes: Tensor, absmax: Tensor, levels: Tensor, block_size: int
 ) -> Finding | None:
     right = dequantized(codes, absmax, levels, block_size).float()
-    each = absmax.repeat_interleave(block_size)[: len(codes)]
     variants = {
         "not_scaled": levels[codes.long()],
         "interleaved": levels[codes.long()] * absmax.repeat(block_size)[: len(codes)],
-        "code_for_level": codes * each,
-        "map_assumed": dynamic_map(True)[codes.long()] * each,
     }
     return relative(got, right, variants)
 

@@ -8,17 +8,10 @@ from torch import Tensor
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal
+from parlab.checks.base.compare import explained
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.unchanged import unchanged
-from parlab.checks.memory._blocks import (
-    blocks_of,
-    codes_are_nearest,
-    not_nearest,
-    pair,
-    quantized,
-    scaled,
-)
+from parlab.checks.memory._blocks import blocks_of, codes_are_nearest, pair
 from parlab.formats.dynamic import dynamic_map
 
 LARGE = 40_000
@@ -29,14 +22,6 @@ MISTAKES = Mistakes(
     signed_maximum=(
         "absmax is the largest number of a block, but its largest absolute value may belong to a "
         "negative one"
-    ),
-    not_nearest=(
-        "the codes are those of the next level {side}, not of the nearest one. Search the middles "
-        "between levels"
-    ),
-    zeros_divided=(
-        "in a block of zeros, the code is {got}, expected {right}, whose level is 0. Do not divide "
-        "by an absmax of 0"
     ),
     all_distances=(
         "while it runs, the function takes {got:.0f} bytes for each number, expected at most "
@@ -96,10 +81,9 @@ def quantize_blocks(check: Check) -> str:
             trial.require(
                 lambda: unchanged("`values`", given[0], values),
                 lambda: unchanged("`levels`", given[1], levels),
-                lambda: absmax_is_right(got, values, block_size),
                 lambda: pair(got, values, block_size),
-                lambda: equal(got[1], quantized(values, levels, block_size)[1], "absmax"),
-                lambda: codes_are_right(got[0], values, levels, block_size),
+                lambda: absmax_is_right(got[1], values, block_size),
+                lambda: codes_are_nearest(got[0], values, levels, block_size),
                 lambda: memory_is_small(peak, length) if length >= LARGE else None,
             )
     return "the nearest levels, in whole and shorter blocks, without all distances at once"
@@ -111,38 +95,11 @@ def measured(function: Callable, *arguments: Any) -> tuple[Any, int]:
     return got, peak.bytes
 
 
-def absmax_is_right(got: Any, values: Tensor, block_size: int) -> Finding | None:
-    """Name a wrong absmax; other requirements show the evidence."""
-    if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[1], Tensor):
-        return None
-    absmax, blocks = got[1].flatten(), blocks_of(values, block_size)
-    if len(blocks) > 1 and len(absmax) and bool((absmax == values.abs().max()).all()):
-        return MISTAKES.one_absmax()
-    largest = blocks.amax(1)
-    if absmax.shape == largest.shape and torch.equal(absmax.to(largest.dtype), largest):
-        return None if torch.equal(largest, blocks.abs().amax(1)) else MISTAKES.signed_maximum()
-    return None
-
-
-def codes_are_right(
-    codes: Tensor, values: Tensor, levels: Tensor, block_size: int
-) -> Finding | None:
-    numbers, right = scaled(values, block_size), quantized(values, levels, block_size)[0]
-    wrong = not_nearest(codes, values, levels, block_size)
-    if not wrong.any():
-        return None
-    zeros = (blocks_of(values, block_size) == 0).all(1).repeat_interleave(block_size)
-    at_zeros = wrong & zeros[: len(wrong)]
-    if at_zeros.any() and not (wrong & ~at_zeros).any():
-        at = at_zeros.nonzero()[0]
-        return MISTAKES.zeros_divided(got=codes[at].item(), right=right[at].item())
-    rounded = numbers.float().double()
-    above = torch.searchsorted(levels.double(), rounded).clamp(max=255)
-    below = (torch.searchsorted(levels.double(), rounded, right=True) - 1).clamp(min=0)
-    for side, other in (("above", above), ("below", below)):
-        if (codes.long() == other).double().mean() > 0.98:
-            return MISTAKES.not_nearest(side=side)
-    return codes_are_nearest(codes, values, levels, block_size)
+def absmax_is_right(got: Tensor, values: Tensor, block_size: int) -> Finding | None:
+    blocks = blocks_of(values, block_size)
+    right = blocks.abs().amax(1)
+    wrong = {"one_absmax": right.max().expand_as(right), "signed_maximum": blocks.amax(1)}
+    return explained(got, right, wrong, MISTAKES, "absmax")
 
 
 def memory_is_small(peak: int, length: int) -> Finding | None:
