@@ -2,8 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
+from parlab.memory import tensor_bytes
 
 MISTAKES = Mistakes(
     parameters_counted=(
@@ -28,7 +28,6 @@ MISTAKES = Mistakes(
         "{got} bytes, expected {right}: this counts the numbers that a view shows. A view keeps "
         "the whole storage in memory: use `untyped_storage().nbytes()`"
     ),
-    elements="{got}, expected {right}: this counts numbers instead of bytes",
     pass_changed=(
         "the backward pass of the result of `forward` {what}. `unpack` must return the tensor that "
         "`pack` got"
@@ -83,7 +82,7 @@ def kept_bytes(check: Check) -> str:
     with check.trial() as trial:
         for _, function in trial.cases(CASES):
             net, x = drawn(trial)
-            kept = kept_tensors(function, net, x)
+            own, everything = kept_tensors(function, net, x)
             right = gradients(net, x, seeded(function, net, x))
             results: list[Tensor] = []
 
@@ -95,7 +94,7 @@ def kept_bytes(check: Check) -> str:
             trial.require(
                 lambda: has_type(got, int, "an int"),
                 lambda: called_once(len(results)),
-                lambda: counted(got, kept),
+                lambda: counted(got, own, everything),
                 lambda: same_gradients(net, x, results[0], right),
             )
         trial.add("inside torch.no_grad()")
@@ -116,68 +115,37 @@ def drawn(trial: Trial) -> tuple[Net, Tensor]:
         return Net(), torch.randn(5, 4, 6, requires_grad=True)
 
 
-@dataclass
-class Kept:
-    """A tensor that is kept, and the parameter whose storage it shares, if any."""
-
-    tensor: Tensor
-    parameter: nn.Parameter | None
-
-    @property
-    def place(self) -> int:
-        return self.tensor.untyped_storage().data_ptr()
-
-    @property
-    def bytes(self) -> int:
-        return self.tensor.untyped_storage().nbytes()
-
-
-def kept_tensors(function: Forward, net: Net, x: Tensor) -> list[Kept]:
-    parameters = {p.untyped_storage().data_ptr(): p for p in net.parameters()}
-    kept: list[Kept] = []
+def kept_tensors(function: Forward, net: Net, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors that autograd keeps: those that share no parameter's storage, and all."""
+    parameters = {place(p) for p in net.parameters()}
+    kept: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        kept.append(Kept(tensor.detach(), parameters.get(tensor.untyped_storage().data_ptr())))
-        return tensor.detach()
+        kept.append(tensor.detach())
+        return kept[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         seeded(function, net, x)
-    return kept
+    return [tensor for tensor in kept if place(tensor) not in parameters], kept
 
 
-def total(kept: Iterable[Kept]) -> int:
-    return sum({k.place: k.bytes for k in kept}.values())
+def place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
-def variants(kept: list[Kept]) -> Iterator[tuple[str, int]]:
-    """Yield what each mistake counts."""
-    own, shared = [], []
-    for k in kept:
-        (own if k.parameter is None else shared).append(k)
-    right, starts = total(own), {k.tensor.data_ptr(): k for k in own}
-    inside = [k for k in shared if k.tensor.data_ptr() != k.place]
-    yield "parameters_counted", right + total(shared)
-    yield "parameters_counted", right + total(inside)
-    yield "parameters_counted", right + total(k for k in shared if not k.parameter.requires_grad)
-    yield "counted_again", sum(k.bytes for k in own)
-    yield "counted_again", sum(k.tensor.nbytes for k in own)
-    yield "counted_again", sum(k.bytes for k in starts.values())
-    yield "only_the_view", sum(k.tensor.nbytes for k in starts.values())
-    yield "only_the_view", sum({k.place: k.tensor.nbytes for k in own}.values())
-    yield "only_the_view", sum({k.place: k.tensor.nbytes for k in reversed(own)}.values())
-    numbers = {k.place: k.bytes // k.tensor.element_size() for k in own}
-    yield "elements", sum(numbers.values())
-    yield "elements", sum(k.tensor.numel() for k in own)
-
-
-def counted(got: int, kept: list[Kept]) -> Finding | None:
+def counted(got: int, own: list[Tensor], everything: list[Tensor]) -> Finding | None:
     """Name a mistake only if no other one counts the same number."""
-    right = total(k for k in kept if k.parameter is None)
+    right = tensor_bytes(own)
     if got == right:
         return None
-    named = {mistake for mistake, value in variants(kept) if value == got}
+    variants = {
+        "parameters_counted": tensor_bytes(everything),
+        "counted_again": sum(tensor.untyped_storage().nbytes() for tensor in own),
+        "only_the_view": sum({place(tensor): tensor.nbytes for tensor in own}.values()),
+    }
+    named = [mistake for mistake, value in variants.items() if value == got]
     if len(named) == 1:
-        return getattr(MISTAKES, named.pop())(got=got, right=right)
+        return getattr(MISTAKES, named[0])(got=got, right=right)
     return observed(f"{got} bytes, expected {right}")
 
 
