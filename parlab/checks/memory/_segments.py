@@ -173,17 +173,3 @@ def run(step: Step, leaves: Leaves, seed: int, around: Around) -> Run:
 
 def plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
-
-
-def keywords_detached(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `function` without gradients of what is passed by keyword."""
-    detached = {k: v.detach() if isinstance(v, Tensor) else v for k, v in kwargs.items()}
-    return function(*args, **detached)
-
-
-def first_output_only(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `function`, and let only its first output have gradients."""
-    outputs = function(*args, **kwargs)
-    if not isinstance(outputs, tuple):
-        return outputs
-    return outputs[0], *(output.detach() for output in outputs[1:])
