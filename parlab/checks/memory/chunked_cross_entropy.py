@@ -1,8 +1,9 @@
 """Exercise `chunked_cross_entropy`: values of F.cross_entropy in float64, and peak memory."""
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
@@ -14,35 +15,22 @@ from torch.utils._pytree import tree_leaves
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, has_type, same
+from parlab.checks.base.compare import explained, has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
-from parlab.checks.memory._loss_batch import (
-    IGNORED,
-    Batch,
-    Case,
-    Gradients,
-    copied,
-    drawn,
-    inputs,
-    plain_step,
-    token_losses,
-)
 
+TOLERANCE = 1e-5  # float32, added in another order
+IGNORED = -100
 MISTAKES = Mistakes(
     library_call=(
         "the function calls `F.linear_cross_entropy`, which does the exercise for you. Compute the "
         "chunks yourself"
     ),
     all_logits=(
-        "at its peak, the function holds {got} bytes, and all logits take {all}. It may hold the "
-        "logits of one chunk, which take {one}"
-    ),
-    logits_kept=(
-        "the forward pass computes chunks, but autograd keeps each chunk's logits for the backward "
-        "pass: together {got} bytes, and all logits take {all}. Compute the gradients in the "
-        "forward pass, inside an autograd.Function"
+        "at its peak, the function holds {got} bytes. All logits take {all}, and those of one "
+        "chunk {one}. Compute each chunk's gradients in the forward pass, inside an "
+        "autograd.Function: otherwise, autograd keeps the logits of every chunk"
     ),
     mean_of_means=(
         "the loss is the mean of the chunks' means, but chunks have different numbers of targets "
@@ -53,17 +41,32 @@ MISTAKES = Mistakes(
         "not −100"
     ),
     not_scaled=(
-        "the gradient of {name} does not depend on the gradient that `backward` receives. Multiply "
-        "by it: the loss may be scaled"
-    ),
-    last_chunk=(
-        "the weight has the gradient of the last chunk alone. Add up the gradients of all chunks"
-    ),
-    overflow=(
-        "the loss is {got} for logits of several hundred, because their exponentials overflow. Use "
-        "`log_softmax`, or subtract each token's largest logit first"
+        "a gradient does not depend on the one that `backward` receives. Multiply by it: the loss "
+        "may be scaled"
     ),
 )
+
+Gradients = list[Tensor | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is drawn for a case, and how the function is called."""
+
+    tokens: int = 37
+    chunk: int = 8
+    ignored: tuple[int, ...] = ()  # tokens whose target is ignored
+    factor: float = 1.0  # of the loss
+    size: float = 1.0  # of the logits
+    tied: bool = False
+    needs_gradient: tuple[bool, bool] = (True, True)  # the hidden states, the weight
+    vocabulary: int = 11
+    hidden: int = 6
+
+    @property
+    def tolerance(self) -> float:
+        """Of the largest number. Large logits in float32 have fewer digits after the point."""
+        return TOLERANCE * max(1.0, self.size)
 
 
 CASES = {
@@ -88,39 +91,28 @@ MEMORY = {
 }
 
 
-@dataclass
-class Step:
-    """What the function gave: the loss, and the gradients of the leaves (None where frozen)."""
-
-    loss: Any
-    gradients: Gradients
-    second: Gradients | None = None  # after a second backward pass; None: it raised
-    library: bool = False
-    changed: Finding | None = None
-
-
 @check_of(MISTAKES, ranks=1)
 def chunked_cross_entropy(check: Check) -> str:
     """Check loss and gradients for all kinds of chunks and targets, and then the peak memory."""
     with check.trial() as trial, filled_with_nan():
         for _, case in trial.cases(CASES):
-            batch = drawn(trial.draw, case)
-            step = trial.run_function(lambda: taken(check.function, batch, case))
+            batch = Batch(trial.draw, case)
+            step = trial.run_function(lambda: Step(check.function, batch))
             trial.require(
-                lambda: MISTAKES.library_call() if step.library else None,
+                lambda: MISTAKES.library_call() if step.uses_library else None,
                 lambda: step.changed,
-                lambda: loss_is_right(step.loss, batch, case),
-                lambda: gradients_are_right(step.gradients, batch, case),
-                lambda: second_pass(step, batch, case),
+                lambda: loss_is_right(step.loss, batch),
+                lambda: gradients_are_right(step.gradients, batch),
+                lambda: second_pass(step.second, batch),
             )
         with memory.Peak():  # PyTorch imports a lot here, and the function's time is limited
             torch.zeros(1)
         for _, case in trial.cases(MEMORY):
-            batch = drawn(trial.draw, case)
+            batch = Batch(trial.draw, case)
             with Largest() as largest:
-                peak, plain = trial.run_function(lambda: peaks(check.function, batch, case))
+                peak = trial.run_function(lambda: peak_bytes(check.function, batch))
             trial.require(
-                lambda: one_chunk(peak, plain, case),
+                lambda: one_chunk(peak, case),
                 lambda: tokens_at_once(largest.numbers, case),
             )
     return "loss and gradients of F.cross_entropy, with the logits of one chunk in memory"
@@ -150,82 +142,108 @@ class SeesLibrary(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def taken(function: Callable, batch: Batch, case: Case) -> Step:
-    """Call the function, and go backward twice."""
-    leaves, targets = batch.leaves(case), batch.targets.clone()
-    before = [leaf.detach().clone() for leaf in leaves]
-    with SeesLibrary() as watch:
-        loss = function(*inputs(leaves, batch), targets, case.chunk)
-    changed = unchanged("`targets`", targets, batch.targets)
-    for leaf, old in zip(leaves, before, strict=True):
-        changed = changed or unchanged("the hidden states or the weight", leaf, old)
-    if any(leaf.grad is not None for leaf in leaves):
-        changed = observed("the forward pass sets .grad. Return the gradients from `backward`")
-    step = Step(loss, [], library=watch.called, changed=changed)
-    if isinstance(loss, Tensor) and loss.shape == () and loss.requires_grad:
-        scaled = loss * case.factor
-        scaled.backward(retain_graph=True)
-        step.gradients = copied(leaves)
-        try:
-            scaled.backward()
-        except Exception:  # the text allows any error here
-            return step
-        step.second = copied(leaves)
-    return step
+class Batch:
+    """Inputs of the function. With tied weights, the hidden states come from the weight."""
+
+    def __init__(self, draw: Random, case: Case) -> None:
+        generator = torch.Generator().manual_seed(draw.getrandbits(32))
+        hidden = torch.randn(case.tokens, case.hidden, generator=generator) * case.size
+        weight = torch.randn(case.vocabulary, case.hidden, generator=generator)
+        words = torch.randint(case.vocabulary, (2, case.tokens), generator=generator)
+        words[0, list(case.ignored)] = IGNORED
+        self.targets, self.tokens, self.case = words[0], words[1], case
+        self.tensors = [weight] if case.tied else [hidden, weight]
+        self.names = ["the tied weight"] if case.tied else ["the hidden states", "the weight"]
+
+    def leaves(self, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        copies = [tensor.to(dtype, copy=True) for tensor in self.tensors]
+        needed = zip(copies, self.case.needs_gradient, strict=False)
+        return [copy.requires_grad_(needs) for copy, needs in needed]
+
+    def arguments(self, leaves: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, int]:
+        hidden = torch.tanh(leaves[0][self.tokens]) if self.case.tied else leaves[0]
+        return hidden, leaves[-1], self.targets.clone(), self.case.chunk
 
 
-def loss_is_right(loss: Any, batch: Batch, case: Case) -> Finding | None:
+class Step:
+    """What the function computes, and the gradients of the leaves after two backward passes."""
+
+    def __init__(self, function: Callable, batch: Batch) -> None:
+        leaves = batch.leaves()
+        hidden, weight, targets, chunk = batch.arguments(leaves)
+        with SeesLibrary() as watch:
+            self.loss = function(hidden, weight, targets, chunk)
+        self.uses_library = watch.called
+        self.changed = unchanged("`targets`", targets, batch.targets) or unchanged(
+            "the hidden states or the weight", leaves, batch.tensors
+        )
+        if any(leaf.grad is not None for leaf in leaves):
+            self.changed = observed(
+                "the forward pass sets .grad. Return the gradients from `backward`"
+            )
+        self.gradients: Gradients = []
+        self.second: Gradients | None = None  # None if the second pass raises, which is allowed
+        if isinstance(self.loss, Tensor) and self.loss.shape == () and self.loss.requires_grad:
+            scaled = self.loss * batch.case.factor
+            scaled.backward(retain_graph=True)
+            self.gradients = copied(leaves)
+            with suppress(Exception):
+                scaled.backward()
+                self.second = copied(leaves)
+
+
+def copied(leaves: list[Tensor]) -> Gradients:
+    return [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+
+
+def plain(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    return F.cross_entropy(hidden @ weight.T, targets)
+
+
+def over_all_tokens(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    return F.cross_entropy(hidden @ weight.T, targets, reduction="sum") / len(targets)
+
+
+def mean_of_means(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    parts = zip(hidden.split(chunk), targets.split(chunk), strict=True)
+    means = [plain(x, weight, y, chunk) for x, y in parts if (y != IGNORED).any()]
+    return torch.stack(means).mean()
+
+
+def loss_is_right(loss: Any, batch: Batch) -> Finding | None:
     """Require the mean over the targets that count, as a tensor that has a gradient."""
     if found := has_type(loss, Tensor, "a torch.Tensor", "the loss"):
         return found
-    right, _ = plain_step(batch, case)
-    if loss.shape == () and not loss.isfinite() and case.size > 1:
-        return MISTAKES.overflow(got=loss.item())
-    tolerance = case.tolerance * max(1.0, right.item())
-    for key, value in wrong_losses(batch, case):
-        if loss.shape == () and same(loss, value, tolerance) and not same(value, right, tolerance):
-            return getattr(MISTAKES, key)()
-    if found := equal(loss.detach(), right.float(), "the loss", tolerance):
+    arguments = batch.arguments(batch.leaves(torch.float64))
+    right = plain(*arguments).float()
+    wrong = {"ignored_in_mean": over_all_tokens, "mean_of_means": mean_of_means}
+    variants = ((key, variant(*arguments)) for key, variant in wrong.items())
+    tolerance = batch.case.tolerance * max(1.0, right.item())
+    if found := explained(loss.detach(), right, variants, MISTAKES, "the loss", tolerance):
         return found
     if not loss.requires_grad:
         return observed("the loss does not require a gradient, so backward() is not possible")
     return None
 
 
-def wrong_losses(batch: Batch, case: Case) -> Iterator[tuple[str, Tensor]]:
-    losses = token_losses(batch.leaves(case, torch.float64), batch).detach()
-    counts = batch.targets != IGNORED
-    yield "ignored_in_mean", losses.mean()
-    parts = list(zip(losses.split(case.chunk), counts.split(case.chunk), strict=True))
-    yield "mean_of_means", torch.stack([loss.mean() for loss, _ in parts]).mean()
-    means = [loss[counted].mean() for loss, counted in parts if counted.any()]
-    yield "mean_of_means", torch.stack(means).mean()
-
-
-def gradients_are_right(got: Gradients, batch: Batch, case: Case, times: int = 1) -> Finding | None:
-    """Compare the leaves' gradients with `times` those of F.cross_entropy, in their order."""
-    _, right = plain_step(batch, case, times * case.factor)
-    _, unscaled = plain_step(batch, case, times)
-    last = (case.tokens - 1) // case.chunk * case.chunk
-    _, of_last = plain_step(batch, case, times * case.factor, last)
-    names = ["the tied weight"] if case.tied else ["the hidden states", "the weight"]
-    for name, one, wanted, plain, end in zip(names, got, right, unscaled, of_last, strict=True):
-        if wanted is None:
-            continue
-        tolerance = case.tolerance * wanted.abs().max().item()
-        if one is not None and one.shape == wanted.shape and not same(one, wanted, tolerance):
-            if same(one, plain, tolerance):
-                return MISTAKES.not_scaled(name=name)
-            if name == "the weight" and same(one, end, tolerance):
-                return MISTAKES.last_chunk()
-        if found := equal(one, wanted.float(), f"the gradient of {name}", tolerance):
-            return found
+def gradients_are_right(got: Gradients, batch: Batch, passes: int = 1) -> Finding | None:
+    """Compare the leaves' gradients after some backward passes with those of F.cross_entropy."""
+    leaves = batch.leaves(torch.float64)
+    plain(*batch.arguments(leaves)).backward()
+    for name, one, leaf in zip(batch.names, got, leaves, strict=True):
+        if leaf.grad is not None:
+            unscaled = leaf.grad * passes
+            right = unscaled * batch.case.factor
+            tolerance = batch.case.tolerance * right.abs().max().item()
+            wrong, called = {"not_scaled": unscaled}, f"the gradient of {name}"
+            if found := explained(one, right.float(), wrong, MISTAKES, called, tolerance):
+                return found
     return None
 
 
-def second_pass(step: Step, batch: Batch, case: Case) -> Finding | None:
+def second_pass(got: Gradients | None, batch: Batch) -> Finding | None:
     """Require twice the gradients after a second backward pass, if it raised no error."""
-    if step.second is None or gradients_are_right(step.second, batch, case, 2) is None:
+    if got is None or gradients_are_right(got, batch, passes=2) is None:
         return None
     return observed(
         "a second backward pass through the same loss adds wrong gradients without an error. Keep "
@@ -234,31 +252,23 @@ def second_pass(step: Step, batch: Batch, case: Case) -> Finding | None:
     )
 
 
-def peaks(function: Callable, batch: Batch, case: Case) -> tuple[int, int]:
-    """Return the peak of a forward and a backward pass, and of a forward pass without autograd."""
-    found = []
-    for context in (nullcontext(), torch.no_grad()):
-        leaves = batch.leaves(case)
-        hidden, weight = inputs(leaves, batch)
-        with context, memory.Peak() as peak:
-            loss = function(hidden, weight, batch.targets, case.chunk)
-            if loss.requires_grad:
-                (loss * case.factor).backward()
-        found.append(peak.bytes)
-    return found[0], found[1]
+def peak_bytes(function: Callable, batch: Batch) -> int:
+    """Return the peak of a forward and a backward pass."""
+    arguments = batch.arguments(batch.leaves())
+    with memory.Peak() as peak:
+        (function(*arguments) * batch.case.factor).backward()
+    return peak.bytes
 
 
-def one_chunk(peak: int, forward: int, case: Case) -> Finding | None:
+def one_chunk(peak: int, case: Case) -> Finding | None:
     """Allow eight tensors of a chunk's size, and six of each gradient's size."""
     one, every = 4 * case.chunk * case.vocabulary, 4 * case.tokens * case.vocabulary
     gradients = 4 * case.hidden * (case.vocabulary + case.tokens)
     limit = 8 * one + 6 * gradients
     if peak <= limit:
         return None
-    if forward <= limit and peak >= every:
-        return MISTAKES.logits_kept(got=peak, all=every)
-    if forward >= every:
-        return MISTAKES.all_logits(got=forward, all=every, one=one)
+    if peak >= every:
+        return MISTAKES.all_logits(got=peak, all=every, one=one)
     return observed(
         f"at its peak, the function holds {peak} bytes. The logits of one chunk take {one}, and "
         f"both gradients {gradients}, so {limit} should be enough"
