@@ -19,7 +19,6 @@ MISTAKES = Mistakes(
         "{name}: the logarithms that the cross-entropy keeps are missing, one for each token and "
         "each entry of the vocabulary"
     ),
-    end_forgotten="{name}: the inputs of the last norm and of the output layer are missing",
     recomputed_block=(
         "checkpointed: this includes what one block keeps while the backward pass computes it "
         "again. The forward pass keeps only its input"
@@ -51,15 +50,16 @@ def predict_kept(check: Check) -> str:
                 "model": layers * block + end,
                 "checkpointed": layers * between + end,
             }
-            whole = ("model", "checkpointed")
             wrong = [
                 *((name, right[name] / 4, MISTAKES.elements(name=name)) for name in NAMES),
                 ("block", block * 34 / 64, MISTAKES.paper_bytes(name="block")),
                 ("scores", scores * 5 / 4, MISTAKES.paper_bytes(name="scores")),
                 ("scores", 2 * scores, MISTAKES.scores_too()),
                 ("checkpointed", right["checkpointed"] + block, MISTAKES.recomputed_block()),
-                *((n, right[n] - logits, MISTAKES.logits_forgotten(name=n)) for n in whole),
-                *((n, right[n] - 2 * between, MISTAKES.end_forgotten(name=n)) for n in whole),
+                *(
+                    (name, right[name] - logits, MISTAKES.logits_forgotten(name=name))
+                    for name in ("model", "checkpointed")
+                ),
             ]
             require_numbers(trial, predicted, right, wrong)
     return "16 numbers for each of bsh in a block, 1 if it is checkpointed, and V for each token"
