@@ -1,8 +1,9 @@
 """Exercise `adafactor_step`: the paper's Algorithms 4 and 5 in float64 are the reference."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,45 +17,34 @@ from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
 
-# What a mistake changes in `Rule`, and what it says.
+# What a mistake changes in `paper`, and its text.
 RULES: dict[str, tuple[dict[str, Any], str]] = {
     "absolute_step": (
         {"relative": False},
         "the step does not depend on the size of the parameter. Multiply it by max(ε₂, RMS(X))",
     ),
     "never_clipped": (
-        {"clipped": "never"},
+        {"clip": math.inf},
         "the update is not clipped, although its RMS is larger than d. Divide it by RMS(U)/d then",
-    ),
-    "always_clipped": (
-        {"clipped": "always"},
-        "the update has an RMS of d in each step. Divide it by RMS(U)/d only if that exceeds 1",
     ),
     "norm_for_rms": (
         {"norm": True},
         "the update is clipped by its norm. Use its RMS, the norm over √(number of elements)",
     ),
-    "step_from_zero": (
-        {"late": 1},
-        "the running means use t + 1 instead of t. In the first step, t is 1, and β is 0",
-    ),
-    "not_divided": (
-        {"divided": False},
-        "the estimate of the second moment is r·c. Divide it by the mean of r",
-    ),
 }
 MISTAKES = Mistakes(
     **{key: text for key, (_, text) in RULES.items()},
     full_moment=(
-        "for a matrix of shape {shape}, the state keeps {got} numbers, expected {right}. Keep one "
-        "for each row and one for each column"
+        "for a parameter of shape {shape}, the state keeps {got} float32 numbers, expected "
+        "{right}: one for each row and each column of a matrix, or for each element of a vector"
     ),
     zero_moment=(
-        "`parameter` is NaN after this step: where the gradient is zero, its second moment is zero "
+        "`parameter` is NaN after a step: where the gradient is zero, its second moment is zero "
         "as well. Add ε₁ to the squares, and avoid products of small numbers, which are zero in "
         "float32: divide r by its mean first, and multiply by the two roots one by one"
     ),
 )
+NOT_IN_PLACE = observed("`parameter` has no new values in its memory. Change it in place")
 TOLERANCE = 1e-3  # of the update, which has an RMS of about 1
 SIZES = (1.0, 0.1, 30.0, 4.0, 0.3)  # of the gradient in each step: the third is clipped
 
@@ -90,34 +80,32 @@ CASES = {
 }
 
 
-@dataclass
-class Step:
-    """What the function did in a step."""
-
-    before: Tensor
-    after: Tensor
-    gradient: Tensor  # after the step
-    kept: int  # numbers in the state, in float32
-    count: int | None  # in the state
-    moved: bool  # to other memory
-    returned: Any
-
-
 @check_of(MISTAKES, ranks=1)
 def adafactor_step(check: Check) -> str:
     """Compare five steps with the paper's, in turn with another parameter, and count the states."""
     with check.trial() as trial, filled_with_nan():
         for _, case in trial.cases(CASES):
             start, gradients = drawn(trial.draw, case)
-            before = trial.situation
-            steps = trial.run_function(lambda: taken(check.function, start, gradients, case))
-            for number, step in enumerate(steps, 1):
-                trial.situation = f"{before}, step {number}"
+            parameter, other = start.clone(), start.flip(0).contiguous()
+            state: dict[str, Any] = {}
+            other_state: dict[str, Any] = {}
+            changes: list[Tensor] = []
+            function, situation = partial(check.function, **case.settings), trial.situation
+            for step, gradient in enumerate(gradients, 1):
+                trial.situation = f"{situation}, step {step}"
+                given, before, place = gradient.clone(), parameter.clone(), parameter.data_ptr()
+                returned = trial.run_function(function, parameter, given, state)
+                changes.append(change := parameter.double() - before.double())
+                in_place = parameter.data_ptr() == place and (change.any() or not gradient.any())
                 trial.require(
-                    lambda: kept_apart(step, gradients[number - 1]),
-                    lambda: small_state(step, number, case),
-                    lambda: update_is_right(steps, number, start, gradients, case),
+                    lambda: nothing_returned(returned),
+                    lambda: None if in_place else NOT_IN_PLACE,
+                    lambda: unchanged("`gradient`", given, gradient),
+                    lambda: small_state(state, step, case.shape),
                 )
+                trial.run_function(function, other, gradient.flip(0) * 3, other_state)
+            trial.situation = situation
+            trial.require(lambda: changes_are_right(changes, start, gradients, case))
     return "the steps of the paper, with one number for each row and column of a matrix"
 
 
@@ -133,26 +121,6 @@ def drawn(draw: Random, case: Case) -> tuple[Tensor, list[Tensor]]:
     return start, gradients
 
 
-def taken(function: Callable, start: Tensor, gradients: list[Tensor], case: Case) -> list[Step]:
-    """Take the steps, each followed by one of another parameter of the same shape."""
-    parameter, other = start.clone(), start.flip(0).contiguous()
-    state: dict[str, Any] = {}
-    other_state: dict[str, Any] = {}
-    steps = []
-    with torch.no_grad():
-        for gradient in gradients:
-            given, before, place = gradient.clone(), parameter.clone(), parameter.data_ptr()
-            returned = function(parameter, given, state, **case.settings)
-            moved = parameter.data_ptr() != place
-            after = parameter.clone()
-            tensors = [v for v in state.values() if isinstance(v, Tensor) and v.dim()]
-            kept, count = memory.tensor_bytes(tensors) // 4, state.get("step")
-            count = None if count is None else int(count)
-            steps.append(Step(before, after, given, kept, count, moved, returned))
-            function(other, gradient.flip(0) * 3, other_state, **case.settings)
-    return steps
-
-
 def paper(
     start: Tensor,
     gradients: list[Tensor],
@@ -160,82 +128,68 @@ def paper(
     lr: float = 1e-2,
     eps: tuple[float, float] = (1e-30, 1e-3),
     clip: float = 1.0,
-    **mistake: Any,
+    relative: bool = True,
+    norm: bool = False,
 ) -> Iterator[tuple[Tensor, float]]:
-    """Yield the parameter after each step, and its size α, in float64."""
+    """Yield the change of the parameter in each step, and its size α, in float64."""
     x, r, c = start.double(), torch.zeros(()), torch.zeros(())
     for t, gradient in enumerate(gradients, 1):
-        g = gradient.double()
-        new = (t + mistake.get("late", 0)) ** -0.8
-        size = rms(x) if mistake.get("relative", True) else 1.0
-        alpha = max(eps[1], size) * min(lr, t**-0.5)
+        g, new = gradient.double(), t**-0.8
+        alpha = max(eps[1], rms(x) if relative else 1.0) * min(lr, t**-0.5)
         square = g.square() + eps[0]
         if g.dim() == 1:
             r = v = (1 - new) * r + new * square
         else:
             r = (1 - new) * r + new * square.mean(1)
             c = (1 - new) * c + new * square.mean(0)
-            v = r[:, None] * c / (r.mean() if mistake.get("divided", True) else 1.0)
+            v = r[:, None] * c / r.mean()
         u = g / v.sqrt()
-        over = (u.norm().item() if mistake.get("norm") else rms(u)) / clip
-        rule = mistake.get("clipped", "")
-        u = u / {"never": 1.0, "always": over}.get(rule, max(1.0, over))
-        x = x - alpha * u
-        yield x, alpha
+        change = -alpha * u / max(1.0, (u.norm().item() if norm else rms(u)) / clip)
+        x = x + change
+        yield change, alpha
 
 
 def rms(x: Tensor) -> float:
     return x.norm().item() / x.numel() ** 0.5
 
 
-def kept_apart(step: Step, gradient: Tensor) -> Finding | None:
-    """Require an unchanged gradient, a change in place, and no result."""
-    if step.returned is not None:
-        got = f"a {type(step.returned).__name__}"
-        return COMMON.returns_something(got=got, instead="a change of `parameter` in place")
-    if step.moved or (torch.equal(step.before, step.after) and gradient.any()):
-        return observed("`parameter` has no new values in its memory. Change it in place")
-    return unchanged("`gradient`", step.gradient, gradient)
+def nothing_returned(returned: Any) -> Finding | None:
+    if returned is None:
+        return None
+    got = f"a {type(returned).__name__}"
+    return COMMON.returns_something(got=got, instead="a change of `parameter` in place")
 
 
-def small_state(step: Step, number: int, case: Case) -> Finding | None:
-    """Require the count of steps, and not many more numbers than the paper keeps."""
-    right = sum(case.shape)
-    if step.kept > right:
-        if len(case.shape) == 2 and step.kept >= math.prod(case.shape):
-            return MISTAKES.full_moment(shape=case.shape, got=step.kept, right=right)
-        return observed(f"the state keeps {step.kept} float32 numbers, expected {right}")
-    if step.count != number:
-        return observed(f'state["step"] is {step.count}, expected {number}, the steps so far')
+def small_state(state: dict[str, Any], step: int, shape: tuple[int, ...]) -> Finding | None:
+    """Require the count of steps, and not more numbers than the paper keeps."""
+    tensors = [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
+    got, right = memory.tensor_bytes(tensors) // 4, sum(shape)
+    if got > right:
+        return MISTAKES.full_moment(shape=shape, got=got, right=right)
+    if "step" not in state or int(state["step"]) != step:
+        return observed(f'state["step"] is {state.get("step")}, expected {step}, the steps so far')
     return None
 
 
-def update_is_right(
-    steps: list[Step], number: int, start: Tensor, gradients: list[Tensor], case: Case
+def changes_are_right(
+    got: list[Tensor], start: Tensor, gradients: list[Tensor], case: Case
 ) -> Finding | None:
-    """Compare a step's change over α with the paper's, and all steps with those of each mistake."""
-    right, alphas = changes(start, gradients, case)
-    if steps[number - 1].after.isnan().any() and case.zeros:
-        return MISTAKES.zero_moment()
-    pairs = zip(steps, alphas, strict=True)
-    got = [(step.after.double() - step.before.double()) / alpha for step, alpha in pairs]
-    if same(got[number - 1], right[number - 1], TOLERANCE):
+    """Compare the changes over α with the paper's, and all of them with those of each mistake."""
+
+    def over_alpha(changes: Iterable[Tensor]) -> list[Tensor]:
+        return [change / alpha for change, (_, alpha) in zip(changes, paper_steps, strict=True)]
+
+    paper_steps = list(paper(start, gradients, **case.settings))
+    found, right = over_alpha(got), over_alpha(change for change, _ in paper_steps)
+    wrong = [i for i, one in enumerate(found) if not same(one, right[i], TOLERANCE)]
+    if not wrong:
         return None
+    if found[wrong[0]].isnan().any() and case.zeros:
+        return MISTAKES.zero_moment()
     for key, (mistake, _) in RULES.items():
-        wrong, others = changes(start, gradients, case, **mistake)
-        moved = [w * other / alpha for w, other, alpha in zip(wrong, others, alphas, strict=True)]
-        if all(same(g, w, TOLERANCE) for g, w in zip(got, moved, strict=True)):
+        variant = paper(start, gradients, **(case.settings | mistake))
+        others = over_alpha(change for change, _ in variant)
+        if all(same(one, other, TOLERANCE) for one, other in zip(found, others, strict=True)):
             return getattr(MISTAKES, key)()
-    return equal(
-        got[number - 1], right[number - 1], "the change of `parameter`, over α,", TOLERANCE
-    )
-
-
-def changes(
-    start: Tensor, gradients: list[Tensor], case: Case, **mistake: Any
-) -> tuple[list[Tensor], list[float]]:
-    """Return the change over α in each step, and α."""
-    points, alphas = zip(*paper(start, gradients, **case.settings, **mistake), strict=True)
-    before = [start.double(), *points[:-1]]
-    moves = zip(points, before, alphas, strict=True)
-    return [(x - old) / alpha for x, old, alpha in moves], list(alphas)
+    name = f"in step {wrong[0] + 1}, the change of `parameter`, over α,"
+    return equal(found[wrong[0]], right[wrong[0]], name, TOLERANCE)
