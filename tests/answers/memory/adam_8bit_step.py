@@ -32,18 +32,6 @@ for mistake, name, *edits in (
         (ROOT, "denominator = v.sqrt().add_(eps)"),
         (MOVE, "parameter.addcdiv_(m, denominator, value=-lr)"),
     ),
-    (
-        None,
-        "always_step_1",
-        (ROOT, ROOT.replace(" ** step", "")),
-        (MOVE, MOVE.replace(" ** step", "")),
-    ),
-    (None, "states_forgotten", (FIRST, "if True:")),
-    (
-        None,
-        "eps_in_the_root",
-        (ROOT, "denominator = (v / (1 - betas[1] ** step) + eps).sqrt_()"),
-    ),
     ("signed_map_for_v", "signed_map_for_v", (UNSIGNED, "unsigned = dynamic_map(True)")),
     ("float_states", "float_states_too", (COUNT, COUNT + '\n    state["float"] = m, v')),
     (None, "step_not_kept", (COUNT, "pass")),

@@ -9,8 +9,6 @@ from parlab_staff.answers import Answers
 answers = Answers("checkpoint")
 
 OTHERS = "[None if isinstance(value, Tensor) else value for value in values]"
-STATES = "ctx.states = training.generator_states()"
-RUN = "        return run(*values)\n"
 DETACH = "saved.detach().requires_grad_(saved.requires_grad)"
 GRAPH = "torch.enable_grad()"
 SET = "training.set_generator_states(ctx.states)"
@@ -28,22 +26,10 @@ OF_INPUTS = (
     "        found = iter(torch.autograd.grad(ends, leaves, wanted, allow_unused=True))"
 )
 NEXT_FOUND = "*(next(found) if isinstance(v, Tensor) and v.requires_grad else None for v in values)"
-FIRST_THEN_STATES = "result = run(*values)\n        " + STATES
 ONCE_MORE = "        for _ in gradients[1:]:\n            ctx.run(*values)\n"
-KEPT_GRAPH = """        with torch.enable_grad():
-            ctx.kept = run(*(v.detach().requires_grad_(v.requires_grad)
-                             if isinstance(v, Tensor) else v for v in values))
-        return run(*values)
-"""
 
 for mistake, name, *edits in (
     ("other_random_numbers", "state_forgotten", (SET, "pass")),
-    (
-        "other_random_numbers",
-        "state_after_the_call",
-        (STATES, FIRST_THEN_STATES),
-        (RUN, "        return result\n"),
-    ),
     ("generator_not_put_back", "left_there", (PUT_BACK, "pass")),
     ("parameter_without_gradient", "no_anchor", (ANCHOR, "torch.empty(0)")),
     (
@@ -58,7 +44,6 @@ for mistake, name, *edits in (
     ("wrong_type", "no_graph", (GRAPH, "torch.no_grad()")),
     ("raises", "ends_without_gradient", (WANTED, "if True:")),
     ("arguments_kept", "arguments_in_ctx", (OTHERS, "list(values)")),
-    (None, "kept_too", (RUN, KEPT_GRAPH)),
 ):
     answers.edit(mistake, name, *edits)
 
@@ -126,13 +111,6 @@ def plain(function, *args, **kwargs):
 @answers.wrong("uses_library")
 def library(function, *args, **kwargs):
     return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, **kwargs)
-
-
-@answers.wrong(None)
-def class_wide_state(function, *args, **kwargs):
-    """The newest call's function and state are those of all calls."""
-    class_wide_state.function = function
-    return with_tensors(False, lambda *a, **k: class_wide_state.function(*a, **k), args, kwargs)
 
 
 @answers.wrong("wrong_type")

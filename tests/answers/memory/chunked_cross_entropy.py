@@ -15,7 +15,6 @@ KEEP = "ctx.save_for_backward(of_hidden, of_weight)"
 SAVED = "of_hidden, of_weight = ctx.saved_tensors"
 BACK = "return of_hidden.mul_(gradient), of_weight.mul_(gradient), None, None"
 BUFFER = "buffer = hidden.new_empty(min(chunk_size, len(hidden)), len(weight))"
-PARTS = "for start in range(0, len(hidden), chunk_size):"
 RAW = "(scores.exp() / scores.exp().sum(1, keepdim=True)).log()"
 
 for mistake, name, *edits in (
@@ -29,7 +28,6 @@ for mistake, name, *edits in (
         (KEEP, "ctx.kept = of_hidden, of_weight"),
         (SAVED, "of_hidden, of_weight = ctx.kept"),
     ),
-    (None, "rest_left_out", (PARTS, PARTS.replace("len(hidden)", "len(hidden) - chunk_size + 1"))),
     (
         None,
         "own_chunk_size",
@@ -49,12 +47,6 @@ for mistake, name, *edits in (
         "targets_clamped",
         ("target = targets[rows, None].clamp(min=0)", "target = targets[rows, None].clamp_(min=0)"),
     ),
-    (
-        "not_scaled",
-        "only_the_weight_scaled",
-        (BACK, BACK.replace("of_hidden.mul_(gradient)", "of_hidden")),
-    ),
-    ("wrong_type", "no_return", ("return loss", "return loss.item()")),
 ):
     answers.edit(mistake, name, *edits)
 
@@ -97,21 +89,6 @@ def loop(hidden, weight, targets, chunk_size):
 def mean_of_chunks(hidden, weight, targets, chunk_size):
     parts = list(zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True))
     return sum(F.cross_entropy(x @ weight.T, y) for x, y in parts) / len(parts)
-
-
-@answers.wrong("not_a_number")
-def mean_times_count(hidden, weight, targets, chunk_size):
-    """A chunk without targets has a mean of NaN."""
-    total = hidden.new_zeros(())
-    for x, y in zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True):
-        total = (
-            total
-            + checkpoint(
-                lambda x, w, y: F.cross_entropy(x @ w.T, y), x, weight, y, use_reentrant=False
-            )
-            * (y != -100).sum()
-        )
-    return total / (targets != -100).sum()
 
 
 @answers.wrong(None, says="sets .grad")
@@ -163,23 +140,3 @@ class ByAutograd(torch.autograd.Function):
 @answers.right
 def by_autograd(hidden, weight, targets, chunk_size):
     return ByAutograd.apply(hidden, weight, targets, chunk_size)
-
-
-class Once(ByAutograd):
-    """Lets go of the gradients after the first backward pass."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        found = ByAutograd.backward(ctx, gradient)
-        del ctx.gradients
-        return found
-
-
-@answers.right
-def only_once(hidden, weight, targets, chunk_size):
-    return Once.apply(hidden, weight, targets, chunk_size)
-
-
-answers.right_edit(  # a view that takes no memory, though it has an element for each logit
-    "expanded_shares", ("share[rows, None]", "share[:, None].expand(-1, len(weight))[rows, :1]")
-)

@@ -27,7 +27,6 @@ for mistake, name, *edits in (
 
 answers.right_edit("index_select", (LEVELS, "levels.index_select(0, codes.int())"))
 answers.right_edit("from_the_end", (LEVELS, "levels[codes.to(torch.int8).long()]"))
-answers.right_edit("take", (LEVELS, "torch.take(levels, codes.to(torch.int64))"))
 
 
 @answers.right

@@ -36,13 +36,7 @@ for mistake, name, *edits in (
         ("model.parameters()}", "model.parameters() if p.requires_grad}"),
     ),
     ("counted_again", "each_storage", EACH, (COUNT, "kept.append(storage.nbytes())"), ALL),
-    (None, "each_start", (COUNT, "kept[tensor.data_ptr()] = storage.nbytes()")),
     ("only_the_view", "tensor_bytes", (COUNT, COUNT.replace("storage.nbytes()", "tensor.nbytes"))),
-    (
-        None,
-        "numbers",
-        (COUNT, COUNT.replace("nbytes()", "nbytes() // tensor.element_size()")),
-    ),
     ("pass_changed", "no_unpack", (UNPACK, "lambda tensor: None")),
     ("copied", "copies", (RETURN, "return tensor.detach().clone()")),
     ("never_freed", "the_tensor_itself", (RETURN, "return tensor")),

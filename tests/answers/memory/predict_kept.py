@@ -22,7 +22,6 @@ answers.edit("scores_too", "scores_and_softmax", (SCORES, SCORES.replace("4 * ",
 answers.edit("logits_forgotten", "no_logits", (END, "end = 2 * between"))
 answers.edit(None, "no_inputs_at_the_end", (END, END.replace("2 * between + ", "")))
 answers.edit("recomputed_block", "at_the_peak", (CHECKPOINTED, CHECKPOINTED + " + 16 * between"))
-answers.edit(None, "norm_left_out", (END, END.replace("2 * between", "between")))
 answers.edit(None, "one_layer", (MODEL, MODEL.replace("layers * ", "")))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 
