@@ -76,33 +76,20 @@ def held_bytes(chain: Sequence[Segment], keep: Plan) -> int:
     return sum(s.kept if kept else s.input for s, kept in zip(chain, keep, strict=True))
 
 
-def peak_of_all(chain: Sequence[Segment], keep: Plan) -> int:
-    """Return the peak if no segment gave its memory back."""
-    others = held_bytes(chain, keep)
-    parts = zip(chain, keep, strict=True)
-    return max(others - (s.kept if kept else s.input) + s.peak for s, kept in parts)
-
-
 def peak_without_inputs(chain: Sequence[Segment], keep: Plan) -> int:
     """Return the peak if recomputed segments kept nothing."""
     return peak_bytes([s._replace(input=0) for s in chain], keep)
 
 
-def greedy(chain: list[Segment], budget: int) -> dict[str, Plan]:
-    """Return the plans that recompute one more segment until the budget fits, by their order."""
-    orders: dict[str, Callable[[int], float]] = {
-        "FLOPs": lambda i: chain[i].flops,
-        "freed bytes": lambda i: chain[i].input - chain[i].kept,
-        "FLOPs per freed byte": lambda i: chain[i].flops / (chain[i].kept - chain[i].input + 1e-9),
-        "position": lambda i: i,
-    }
-    return {order: _greedy(chain, budget, key) for order, key in orders.items()}
-
-
-def _greedy(chain: list[Segment], budget: int, key: Callable[[int], float]) -> Plan:
+def greedy(chain: list[Segment], budget: int) -> Plan:
+    """Recompute one more segment, by its FLOPs per freed byte, until the budget fits."""
     keep = [True] * len(chain)
-    for i in sorted(range(len(chain)), key=key):
+    for i in sorted(range(len(chain)), key=lambda i: flops_per_freed_byte(chain[i])):
         if peak_bytes(chain, keep) <= budget:
             break
         keep[i] = False
     return tuple(keep)
+
+
+def flops_per_freed_byte(segment: Segment) -> float:
+    return segment.flops / (segment.kept - segment.input + 1e-9)

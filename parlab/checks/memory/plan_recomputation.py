@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from parlab import memory, models, segments
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import has_type, instead
+from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.refusals import numbers_in, require_refusal
 from parlab.checks.base.trial import Trial
@@ -21,13 +21,11 @@ from parlab.checks.memory._plans import (
     held_bytes,
     least_of_kinds,
     long_chain,
-    peak_of_all,
     peak_without_inputs,
 )
 from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
 
 MISTAKES = Mistakes(
-    inverted="the plans are reversed: True means that a segment's activations are kept",
     inputs_forgotten=(
         "some plans need more than the budget: a recomputed segment still holds its input, which "
         "these plans do not count"
@@ -36,21 +34,9 @@ MISTAKES = Mistakes(
         "some plans need more than the budget: they count only what is held when the backward pass "
         "starts. Also count each segment's `peak` when the backward pass gets there"
     ),
-    finished_segments_counted=(
-        "some plans recompute more than necessary: they count segments that are finished. When the "
-        "backward pass is at a segment, the later ones hold nothing any more"
-    ),
     greedy=(
-        "some plans recompute more than necessary: choosing one segment after the other, by "
-        "{order}, does not always give the best plan. Compare combinations"
-    ),
-    smallest_not_named=(
-        "no plan fits into {budget} bytes, and the ValueError does not name the smallest budget "
-        "that works, {right} bytes: {text}"
-    ),
-    refusal_missing=(
-        "no plan fits into {budget} bytes, since the smallest peak is {right}, but it raises "
-        "nothing. Raise a ValueError"
+        "some plans recompute more than necessary: choosing one segment after the other, by FLOPs "
+        "per freed byte, does not always give the best plan. Compare combinations"
     ),
 )
 SMALL = {"eight segments": 8, "four segments": 4, "one segment": 1}
@@ -84,10 +70,9 @@ def require_best(trial: Trial, chain: list[Segment], limits: list[int]) -> list[
     """Require plans that fit and recompute as few FLOPs as the best ones; return them."""
     given = list(chain)
     got = [trial.run(given, budget) for budget in limits]
-    right = [best(chain, budget) for budget in limits]
     trial.require(
         *(partial(a_plan, plan, chain, given) for plan in got),
-        lambda: named_or_seen(chain, limits, got, right),
+        lambda: are_best(chain, limits, got),
     )
     return got
 
@@ -103,37 +88,22 @@ def a_plan(got: Any, chain: list[Segment], given: list[Segment]) -> Finding | No
     return None if odd is None else observed(f"the plan contains {odd!r}, expected True or False")
 
 
-def named_or_seen(
-    chain: list[Segment], limits: list[int], got: list[Plan], right: list[Plan]
-) -> Finding | None:
+def are_best(chain: list[Segment], limits: list[int], got: list[Plan]) -> Finding | None:
     """Return None for the best plans, the mistake that gives all plans, or the first bad one."""
-    seen = [
-        good(chain, budget, plan, recomputed_flops(chain, least))
-        for budget, plan, least in zip(limits, got, right, strict=True)
-    ]
-    if not any(seen):
+    pairs = list(zip(limits, got, strict=True))
+    bad = (good(chain, b, plan, recomputed_flops(chain, best(chain, b))) for b, plan in pairs)
+    first = next(filter(None, bad), None)
+    if first is None:
         return None
-    return named(chain, limits, got, right) or next(filter(None, seen))
-
-
-def named(
-    chain: list[Segment], limits: list[int], got: list[Plan], right: list[Plan]
-) -> Finding | None:
-    """Return the mistake that gives all these plans, or None."""
-    wrong: list[tuple[list[Plan], Finding]] = [
-        ([[not keep for keep in plan] for plan in right], MISTAKES.inverted())
-    ]
-    for peak, finding in (
-        (peak_without_inputs, MISTAKES.inputs_forgotten()),
-        (held_bytes, MISTAKES.recomputation_forgotten()),
-        (peak_of_all, MISTAKES.finished_segments_counted()),
-    ):
-        wrong.append(([best(chain, budget, peak) for budget in limits], finding))
-    greedy_plans = [greedy(chain, budget) for budget in limits]
-    for order in greedy_plans[0]:
-        plans = [by_order[order] for by_order in greedy_plans]
-        wrong.append((plans, MISTAKES.greedy(order=order)))
-    return instead(got, right, wrong, partial(alike, chain))
+    mistakes = {
+        "inputs_forgotten": partial(best, peak=peak_without_inputs),
+        "recomputation_forgotten": partial(best, peak=held_bytes),
+        "greedy": greedy,
+    }
+    for key, plan_of in mistakes.items():
+        if all(alike(chain, plan, plan_of(chain, budget)) for budget, plan in pairs):
+            return getattr(MISTAKES, key)()
+    return first
 
 
 def alike(chain: list[Segment], plan: Plan, other: Plan) -> bool:
@@ -156,17 +126,15 @@ def require_smallest(trial: Trial, chain: list[Segment]) -> None:
     smallest = peak_bytes(chain, [False] * len(chain))
     require_best(trial, chain, [smallest])
     for budget in (smallest - 1, 0):
-        values = {"budget": budget, "right": smallest}
+        missing = f"no plan fits into {budget} bytes, but it raises nothing. Raise a ValueError"
         text = require_refusal(
-            trial, lambda: trial.check.function(chain, budget), MISTAKES.refusal_missing(**values)
+            trial, lambda: trial.check.function(chain, budget), observed(missing)
         )
-        trial.require(
-            lambda: (
-                None
-                if smallest in numbers_in(text)
-                else MISTAKES.smallest_not_named(**values, text=repr(text))
-            )
+        not_named = (
+            f"no plan fits into {budget} bytes, and the ValueError does not name the smallest "
+            f"budget that works, {smallest} bytes: {text!r}"
         )
+        trial.require(lambda: None if smallest in numbers_in(text) else observed(not_named))
 
 
 def require_best_of_kinds(trial: Trial, counts: tuple[int, ...]) -> None:
@@ -195,10 +163,5 @@ def measured_on_gpt(trial: Trial, layers: int) -> None:
     segments.zero_gradients(model)
     with memory.Peak() as peak:
         segments.run(functions, keep, x.detach().requires_grad_(), recompute).backward()
-    trial.require(
-        lambda: (
-            None
-            if peak.bytes <= 0.65 * most
-            else observed(f"the peak of a step is {peak.bytes} bytes, expected {0.6 * most:.0f}")
-        )
-    )
+    text = f"the peak of a step is {peak.bytes} bytes, expected {0.6 * most:.0f}"
+    trial.require(lambda: None if peak.bytes <= 0.65 * most else observed(text))

@@ -1,22 +1,20 @@
 """Answers to `plan_recomputation`."""
 
 import heapq
-from itertools import count, product
+from itertools import count
 
-from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
+from parlab.costs.recomputation import Segment, peak_bytes
 from parlab_staff.answers import Answers
 
 answers = Answers("plan_recomputation")
 
 TEST = "if held + segment.peak > budget:\n                continue"
-TOTAL = "held + (segment.kept if keep else segment.input)"
-BEST = "longer[total] = min(longer.get(total, found), found)"
 LAST = "return list(min(best.values())[1])"
 RAISE = "if not best:\n"
 TEXT = 'f"no plan fits into {budget} bytes: the smallest budget is {smallest}"'
 
 for mistake, name, *edits in (
-    ("inverted", "true_recomputes", (LAST, "return [not k for k in min(best.values())[1]]")),
+    (None, "true_recomputes", (LAST, "return [not k for k in min(best.values())[1]]")),
     ("inputs_forgotten", "nothing_held", ("else segment.input", "else 0")),
     (
         "recomputation_forgotten",
@@ -24,24 +22,12 @@ for mistake, name, *edits in (
         (TEST, "pass"),
         (RAISE, "best = {held: v for held, v in best.items() if held <= budget}\n    " + RAISE),
     ),
-    ("smallest_not_named", "no_number", (TEXT, '"no plan fits"')),
-    ("smallest_not_named", "the_budget", (TEXT, 'f"no plan fits into {budget} bytes"')),
+    (None, "no_number", (TEXT, '"no plan fits"')),
     (
-        "smallest_not_named",
-        "sum_of_inputs",
-        ("peak_bytes(segments, [False] * len(segments))", "sum(s.input for s in segments)"),
-    ),
-    (
-        "refusal_missing",
+        None,
         "all_recomputed_anyway",
         (RAISE, RAISE + "        return [False] * len(segments)\n"),
     ),
-    (None, "fewest_bytes", (LAST, "return list(best[min(best)][1])")),
-    (None, "most_bytes", (LAST, "return list(best[max(best)][1])")),
-    (None, "worst_of_equal_bytes", (BEST, BEST.replace("min", "max"))),
-    (None, "kept_for_peak", (TEST, TEST.replace("peak", "kept"))),
-    (None, "fewest_segments", ("(0 if keep else segment.flops)", "(not keep)")),
-    ("wrong_type", "only_the_flops", (LAST, "return min(best.values())[0]")),
     (None, "names", (LAST, "return ['keep' if k else 'recompute' for k in min(best.values())[1]]")),
     (
         "argument_changed",
@@ -68,20 +54,10 @@ def one_after_the_other(order):
     return plan
 
 
-@answers.wrong("greedy", says="by FLOPs per freed byte")
+@answers.wrong("greedy")
 def cheapest_bytes_first(segments, budget):
     order = one_after_the_other(lambda s: s.flops / (s.kept - s.input + 1e-9))
     return order(segments, budget)
-
-
-@answers.wrong("greedy", says="by freed bytes")
-def most_bytes_first(segments, budget):
-    return one_after_the_other(lambda s: s.input - s.kept)(segments, budget)
-
-
-@answers.wrong("greedy", says="by position")
-def first_segments(segments, budget):
-    return one_after_the_other(lambda s: 0)(segments, budget)
 
 
 @answers.wrong(None)
@@ -102,20 +78,6 @@ def square_root(segments, budget):
         if peak_bytes(segments, keep) <= budget:
             return keep
     return [False] * len(segments)
-
-
-@answers.wrong("finished_segments_counted")
-def a_plain_knapsack(segments, budget):
-    """Choose kept segments so that the bytes held by all others and the peak of each fit."""
-
-    def peak(keep):
-        held = [s.kept if k else s.input for s, k in zip(segments, keep, strict=True)]
-        return max(sum(held) - h + s.peak for s, h in zip(segments, held, strict=True))
-
-    fitting = [k for k in product((True, False), repeat=len(segments)) if peak(k) <= budget]
-    if not fitting:
-        return [False] * len(segments)
-    return list(min(fitting, key=lambda keep: recomputed_flops(segments, keep)))
 
 
 @answers.right
@@ -169,32 +131,6 @@ answers.right_edit("other_ties", ("for keep in (True, False)", "for keep in (Fal
 answers.right_edit(
     "smallest_in_words", (TEXT, 'f"{smallest} bytes are the smallest budget, not {budget}"')
 )
-
-
-@answers.right
-def from_the_end(segments: list[Segment], budget: int) -> list[bool]:
-    """From the last segment, with the plans that no other beats in bytes and FLOPs."""
-    ends = [(0, 0, None)]  # bytes needed, FLOPs, (keep, the rest)
-    for s in reversed(segments):
-        longer = []
-        for need, flops, plan in ends:
-            longer.append((max(s.peak, s.kept + need), flops, (True, plan)))
-            longer.append((max(s.peak, s.input + need), flops + s.flops, (False, plan)))
-        longer.sort(key=lambda end: end[:2])
-        smallest = longer[0][0]
-        ends = []
-        for end in longer:
-            # The one that needs least stays in any case: an error names what it needs.
-            if not ends or (end[0] <= budget and end[1] < ends[-1][1]):
-                ends.append(end)
-    need, _, plan = ends[-1]
-    if segments and need > budget:
-        raise ValueError(f"at least {smallest} bytes")
-    result = []
-    while plan is not None:
-        keep, plan = plan
-        result.append(keep)
-    return result
 
 
 @answers.right
