@@ -44,10 +44,6 @@ MISTAKES = Mistakes(
         "a forward pass keeps {got} bytes for the backward pass, expected at most {right}. "
         "Checkpoint each of the layers"
     ),
-    blocks_cut=(
-        "a shard has {length} numbers, which is not a multiple of the block size {block_size}, so "
-        "blocks are cut. Pad the buffers to a multiple of N · block_size"
-    ),
     states_of_everything=(
         "`self.state` takes {got} bytes, expected {right}: the codes and the absmax of one shard"
     ),
@@ -55,10 +51,6 @@ MISTAKES = Mistakes(
     averaged_again=(
         "the gradients are averaged, but the loss already contains the weights of the mean. Sum "
         "them, and do not divide by N"
-    ),
-    gradient_kept=(
-        "the gradient of an earlier backward pass is added to that of this step. Set it to zero "
-        "before the backward pass"
     ),
     not_gathered=(
         "after step(), the model's weights are new in this rank's shard only. Gather the shards"
@@ -101,57 +93,34 @@ def _train(trial: Trial, block_size: int, detached: bool) -> None:
         lambda: constructed(optimizer, len(start), block_size, trial.size),
         lambda: only_these_layers(saved_bytes(twin, some, 1)[1], kept_by_twin),
     )
-    kept = [torch.zeros(len(start), dtype=torch.float64)]
+    padded = -(-len(start) // (trial.size * block_size)) * trial.size * block_size
+    situation = trial.situation
     for step in range(1, STEPS + 1):
         samples = drawn_samples(trial.draw, model, trial.size)
         total = sum(len(inputs) for inputs, _ in samples)
         local = [serial.gradient(one, total) for one in samples]
         own = samples[max(trial.rank, 0)]
         limit = saved_bytes(checkpointed(twin), own, total)[1]
-        if dirty := step == 2:
-            kept = [sum(local), *(old + sum(local) for old in kept)]
         taken = trial.run_function(
-            partial(stepped, live, optimizer, model, own, total, dirty), seconds=SECONDS
+            partial(stepped, live, optimizer, model, own, total, step == 2), seconds=SECONDS
         )
-        padded = -(-len(start) // (trial.size * block_size)) * trial.size * block_size
-        right = Right(serial, sum(local), own_parts(local, padded), kept, padded)
-        trial.add(f"step {step}")
+        trial.situation = f"{situation}, step {step}"
         trial.require(
             lambda: is_checkpointed(taken.saved, limit),
             lambda: reduced_once(trial, 4 * padded),
-            lambda: weights_are_right(vector(model), right, trial),
+            lambda: weights_are_right(vector(model), serial, local, padded, trial),
             lambda: equal(model.frozen.weight, frozen["weight"], "the frozen weight"),
             lambda: sends_no_more(trial, 4 * padded),
             lambda: holds_no_more(taken, padded // trial.size, block_size, trial.size),
         )
-        trial.situation = trial.situation.removesuffix(f", step {step}")
-        serial.step(right.gradient)
-        # The reduce-scatter has put the sum into this rank's part of the buffer, or elsewhere.
-        kept = [right.gradient, 2 * right.gradient - right.not_summed]
+        trial.situation = situation
+        serial.step(sum(local))
 
 
 def _steps_of_torch(model: Small, samples: Shard) -> None:
     """Import what PyTorch needs for a recomputation, because the learner's time is limited."""
     with memory.LiveStorages():
         loss_of(model, samples, 1).backward()
-
-
-@dataclass
-class Right:
-    """What a step starts from, its gradient, and wrong gradients."""
-
-    serial: Serial
-    gradient: Tensor
-    not_summed: Tensor
-    kept: list[Tensor]  # what is added if the buffer is not set to zero
-    padded: int
-
-
-def own_parts(local: list[Tensor], padded: int) -> Tensor:
-    """Put together rank r's part of its own gradient, for every r."""
-    width = padded // len(local)
-    parts = [g[rank * width : (rank + 1) * width] for rank, g in enumerate(local)]
-    return torch.cat(parts)
 
 
 def saved_bytes(model: Small, samples: Shard, total: int) -> tuple[Tensor, int]:
@@ -193,13 +162,11 @@ def stepped(
 def constructed(optimizer: Any, numbers: int, block_size: int, ranks: int) -> Finding | None:
     """Require a shard of whole blocks."""
     length, right = len(optimizer.shard), -(-numbers // (ranks * block_size)) * block_size
-    if length % block_size:
-        return MISTAKES.blocks_cut(length=length, block_size=block_size)
     if length == right and len(optimizer.flat) == ranks * right:
         return None
     return observed(
         f"self.shard has {length} numbers and self.flat {len(optimizer.flat)}, expected {right} "
-        f"and {ranks * right}"
+        f"and {ranks * right}: the smallest multiple of N · block_size that holds all parameters"
     )
 
 
@@ -222,28 +189,28 @@ def reduced_once(trial: Trial, size: int) -> Finding | None:
     return MISTAKES.reduced_twice(times=times) if times > 1.4 else None
 
 
-def weights_are_right(got: Tensor, right: Right, trial: Trial) -> Finding | None:
+def weights_are_right(
+    got: Tensor, serial: Serial, local: list[Tensor], padded: int, trial: Trial
+) -> Finding | None:
     """Compare the model's weights with the reference's, and with those of mistakes.
 
     A sum in another order may move a moment past the middle of two levels. Therefore, one percent
-    of the weights may differ.
+    of the weights may differ. `local` has the gradients of each rank's samples.
     """
-    start, wanted = vector(right.serial.model), right.serial.moved(right.gradient)[0]
+    start, wanted = vector(serial.model), serial.moved(sum(local))[0]
     if alike(got, wanted):
         return None
-    only_own, width = start.clone(), right.padded // trial.size
-    own = slice(trial.rank * width, (trial.rank + 1) * width)
+    width = padded // trial.size
+    shards = [slice(rank * width, (rank + 1) * width) for rank in range(trial.size)]
+    only_own, own = start.clone(), shards[trial.rank]
     only_own[own] = wanted[own]
-    variants = [
-        ("not_gathered", only_own),
-        ("not_summed", right.serial.moved(right.not_summed)[0]),
-        ("averaged_again", right.serial.moved(right.gradient / trial.size)[0]),
-        *(
-            ("gradient_kept", right.serial.moved(right.gradient + old)[0])
-            for old in (*right.kept, right.gradient)
-        ),
-    ]
-    for key, values in variants:
+    not_summed = torch.cat([g[part] for g, part in zip(local, shards, strict=True)])
+    variants = {
+        "not_gathered": only_own,
+        "not_summed": serial.moved(not_summed)[0],
+        "averaged_again": serial.moved(sum(local) / trial.size)[0],
+    }
+    for key, values in variants.items():
         if alike(got, values) and not alike(wanted, values):
             return getattr(MISTAKES, key)()
     wrong = different(got, wanted).nonzero().flatten()

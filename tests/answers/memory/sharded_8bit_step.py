@@ -16,30 +16,24 @@ checkpoint = answers.reference("checkpoint")
 CHECKPOINT = "torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False"
 BUFFERS = "self.flat, self.gradient = flat_buffers(parameters, group.size() * block_size)"
 BROADCAST = "dist.broadcast(self.flat, group_src=0, group=group)"
-SHARD = "self.shard = self.flat.chunk(group.size())[group.rank()]"
 ZERO = "self.gradient.zero_()"
-BACKWARD = "loss.backward()"
-PART = "part = self.gradient.chunk(self.group.size())[self.group.rank()]"
 REDUCE = "dist.reduce_scatter_single(part, self.gradient, group=self.group)"
 ADAM = "adam_8bit_step(self.shard, part, self.state, self.lr, block_size=self.block_size)"
 GATHER = "dist.all_gather_single(self.flat, self.shard, group=self.group)"
-MEAN = "dist.all_reduce(self.flat, group=self.group); self.flat /= self.group.size()"
 WHOLE = "adam_8bit_step(self.flat, self.gradient, self.state, self.lr, block_size=self.block_size)"
 AFTER = "\n        "
 
 for mistake, name, *edits in (
-    ("not_checkpointed", "first_layer_only", ("for layer in layers:", "for layer in layers[:1]:")),
     (
         "not_checkpointed",
         "kept",
         (f"partial(\n                {CHECKPOINT}\n            )", "layer.forward"),
     ),
-    ("blocks_cut", "padded_to_n", (BUFFERS, BUFFERS.replace(" * block_size", ""))),
+    (None, "padded_to_n", (BUFFERS, BUFFERS.replace(" * block_size", ""))),
     ("not_summed", "not_reduced", (REDUCE, "pass")),
     ("averaged_again", "averaged_again", (REDUCE, REDUCE + AFTER + "part /= self.group.size()")),
-    ("gradient_kept", "gradient_kept", (ZERO, "pass")),
+    (None, "gradient_kept", (ZERO, "pass")),
     ("not_gathered", "not_gathered", (GATHER, "pass")),
-    ("not_gathered", "gathered_before", (GATHER, "pass"), (ADAM, GATHER + AFTER + ADAM)),
     (
         "states_of_everything",
         "every_rank_steps",
@@ -47,36 +41,11 @@ for mistake, name, *edits in (
         (ADAM, WHOLE),
         (GATHER, "pass"),
     ),
-    (
-        "reduced_twice",
-        "all_reduce_too",
-        (
-            REDUCE,
-            "dist.all_reduce(self.gradient, group=self.group)"
-            + AFTER
-            + "self.gradient /= self.group.size()"
-            + AFTER
-            + REDUCE,
-        ),
-    ),
-    ("reduced_twice", "weights_averaged", (GATHER, MEAN)),
     (None, "not_broadcast", (BROADCAST, "pass")),
-    (
-        None,
-        "one_block_more",
-        (BUFFERS, BUFFERS.replace("* block_size", "* (len(parameters) + 50) * block_size")),
-    ),
     (None, "default_blocks", (ADAM, ADAM.replace(", block_size=self.block_size", ""))),
     (None, "states_forgotten", (ADAM, ADAM.replace("self.state", "{}"))),
     ("default_group", "default_group", (REDUCE, REDUCE.replace(", group=self.group", ""))),
     (None, "copy_kept", (ADAM, ADAM + AFTER + "self.before = self.flat.clone()")),
-    (None, "the_next_shard", (SHARD, SHARD.replace("group.rank()]", "group.rank() - 1]"))),
-    (None, "shard_copied", (SHARD, SHARD + ".clone()"), (GATHER, "pass")),
-    (
-        None,
-        "all_reduced",
-        (REDUCE, "dist.all_reduce(self.gradient, group=self.group)"),
-    ),
     (None, "gathered_twice", (GATHER, GATHER + AFTER + GATHER)),
 ):
     answers.edit(mistake, name, *edits)
@@ -121,13 +90,6 @@ class HooksInTheForwardPass(Reference):
         dist.all_gather_single(self.flat, self.shard, group=self.group)
 
 
-@answers.wrong("states_of_everything")
-class StatesOfFloats(Reference):
-    def step(self, loss):
-        super().step(loss)
-        self.state["last"] = self.gradient.clone()
-
-
 @answers.wrong(None)
 class Reentrant(Reference):
     """The older checkpoint gives no gradient to a layer whose input needs none."""
@@ -139,7 +101,7 @@ class Reentrant(Reference):
             layer.forward = partial(torch.utils.checkpoint.checkpoint, forward, use_reentrant=True)
 
 
-@answers.wrong("gradient_kept")
+@answers.wrong(None)
 class ZerosAtTheEnd(Reference):
     """A gradient that another backward pass has left is in the first step after it."""
 
