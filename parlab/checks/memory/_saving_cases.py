@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -80,27 +80,6 @@ def chain(generator: torch.Generator, layers: int) -> Case:
         return y.sum() + y.tanh()[:8, :8].softmax(-1).square().sum()
 
     return Case(module, x, loss)
-
-
-class Looks(torch.autograd.Function):
-    """Saves its argument, and remembers how it comes back."""
-
-    found: ClassVar[list[tuple[Any, ...]]] = []
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        Looks.found.append((tuple(x.shape), x.stride(), x.dtype))
-        return gradient.expand(x.shape)
-
-
-def present(*gradients: list[Tensor | None]) -> list[list[Tensor]]:
-    return [[g for g in some if g is not None] for some in gradients]
 
 
 def same_gradients(got: list[Tensor | None], right: list[Tensor | None]) -> Finding | None:

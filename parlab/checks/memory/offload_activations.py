@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,10 +15,8 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.memory._recording_store import RecordingStore, Saves, freed
 from parlab.checks.memory._saving_cases import (
     Case,
-    Looks,
     block,
     chain,
-    present,
     same_gradients,
     seeded,
     views,
@@ -31,7 +28,6 @@ MISTAKES = Mistakes(
         "a parameter or buffer of `module` is written, which is in memory anyway. Compare "
         "storages: autograd also saves views of parameters"
     ),
-    small_written="a storage of {size} bytes is written, and `smallest` is {smallest}",
     written_twice=(
         "{got} tensors are written, expected {right}: write each storage only once, even if "
         "several views of it are saved"
@@ -52,14 +48,6 @@ MISTAKES = Mistakes(
         "{what} stays in memory and is changed in place before the backward pass, which then "
         "computes wrong gradients. Compare `_version`, and raise a RuntimeError"
     ),
-    old_numbers=(
-        "a storage was saved, changed in place, and saved again, but only its old numbers were "
-        "written. Write it again if its `_version` is another one"
-    ),
-    read_again=(
-        "the backward pass of a product of two views of one storage reads it {got} times, expected "
-        "once: share it while it is in use"
-    ),
 )
 SMALLEST = 4096
 CASES = {"a transformer block": block, "views": views, "three layers": partial(chain, layers=3)}
@@ -71,17 +59,17 @@ def offload_activations(check: Check) -> str:
     with check.trial() as trial:
         for _, make in trial.cases(CASES):
             require_step(trial, make(seeded(trial.draw)))
-        for _, columns in trial.cases({"a view with strides of its own": 48}, again=False):
-            require_strides(trial, columns)
-        for _, layers in trial.cases({"a retained graph": 3}, again=False):
-            require_second_backward(trial, chain(seeded(trial.draw), layers))
-        for _, size in trial.cases({"two views of one storage": 2}, again=False):
-            require_shared(trial, size)
-        for _, make in trial.cases({"changes in place": chain}, again=False):
-            require_old_and_new(trial)
-            require_error(trial, make(seeded(trial.draw), 2))
-        for _, make in trial.cases({"an exception in the context": chain}, again=False):
-            require_cleared(trial, make(seeded(trial.draw), 3))
+        trial.situation = "a view with strides of its own"
+        require_strides(trial)
+        trial.situation = "a retained graph"
+        require_second_backward(trial, chain(seeded(trial.draw), 3))
+        trial.situation = "two views of one storage"
+        require_shared(trial)
+        trial.situation = "changes in place"
+        require_old_and_new(trial)
+        require_error(trial, chain(seeded(trial.draw), 2))
+        trial.situation = "an exception in the context"
+        require_cleared(trial, chain(seeded(trial.draw), 3))
     return "each storage is written once and leaves memory, and gradients are equal bit for bit"
 
 
@@ -111,7 +99,7 @@ def require_step(trial: Trial, case: Case) -> None:
     got, live, left = ran(trial, step)
     trial.require(
         lambda: stays(store, case),
-        lambda: written(store, expected, all(map(torch.equal, *present(got, right)))),
+        lambda: written(store, expected, same_gradients(got, right) is None),
         lambda: same_gradients(got, right),
         lambda: MISTAKES.still_in_memory(got=live - allowed) if live > allowed + 256 else None,
         lambda: freed(left, "after the backward pass"),
@@ -119,15 +107,10 @@ def require_step(trial: Trial, case: Case) -> None:
 
 
 def stays(store: RecordingStore, case: Case) -> Finding | None:
-    for kept in (*case.module.parameters(), *case.module.buffers()):
-        numbers = np.sort(kept.detach().flatten().numpy())
-        for content in store.contents:
-            if content.nbytes == numbers.nbytes and np.array_equal(
-                np.sort(content.view(np.float32)), numbers
-            ):
-                return MISTAKES.parameters_written()
-    small = min(store.sizes, default=SMALLEST)
-    return MISTAKES.small_written(size=small, smallest=SMALLEST) if small < SMALLEST else None
+    kept = (*case.module.parameters(), *case.module.buffers())
+    contents = {tensor.detach().numpy().tobytes() for tensor in kept}
+    is_written = any(content.tobytes() in contents for content in store.contents)
+    return MISTAKES.parameters_written() if is_written else None
 
 
 def written(store: RecordingStore, expected: Saves, correct: bool) -> Finding | None:
@@ -139,8 +122,9 @@ def written(store: RecordingStore, expected: Saves, correct: bool) -> Finding | 
     if got < right and not correct:
         return MISTAKES.address_reused(got=got, right=right)
     return observed(
-        f"{got} tensors with {sum(store.sizes)} bytes are written, expected {right} storages with "
-        f"{sum(expected.sizes)} bytes"
+        f"{got} tensors with {sum(store.sizes)} bytes are written, the smallest with "
+        f"{min(store.sizes, default=0)}, expected {right} storages with {sum(expected.sizes)} "
+        f"bytes, each with {SMALLEST} or more"
     )
 
 
@@ -161,58 +145,45 @@ def require_second_backward(trial: Trial, case: Case) -> None:
             return gradients, grown, store.left
 
     got, grown, left = ran(trial, twice)
+    text = f"after the backward pass, {grown} bytes that were read from the store are in memory"
     trial.require(
         *(partial(same_gradients, gradients, right) for gradients in got),
-        lambda: not_collected(grown),
+        lambda: observed(text) if grown > SMALLEST else None,
         lambda: freed(left, "when the graph is freed"),
     )
 
 
-def not_collected(grown: int) -> Finding | None:
-    if grown <= SMALLEST:
-        return None
-    return observed(
-        f"after the backward pass, {grown} bytes that were read from the store are still in memory"
-    )
-
-
-def require_strides(trial: Trial, columns: int) -> None:
+def require_strides(trial: Trial) -> None:
     """Require that a view comes back with its shape, its strides, and its dtype."""
-    x = torch.randn(64, columns, generator=seeded(trial.draw), requires_grad=True)
+    x = torch.randn(64, 48, generator=seeded(trial.draw), requires_grad=True)
 
-    def look(context: Any) -> list[tuple[Any, ...]]:
-        Looks.found.clear()
+    def saved(context: Any) -> Tensor:
         with context(nn.Identity(), RecordingStore(), SMALLEST):
-            loss = Looks.apply((x * 2.0).t()[1::2])
-        loss.backward()
-        return list(Looks.found)
+            node = (x * 2.0).t()[1::2].sin().grad_fn
+        return node._saved_self
 
-    got = ran(trial, look)
-    right = ((columns // 2, 64), (2, columns), torch.float32)
-    trial.require(
-        lambda: (
-            None
-            if got == [right]
-            else observed(f"a view comes back with shape, strides, and dtype {got}, not {right}")
-        )
-    )
+    view = ran(trial, saved)
+    got, right = (view.shape, view.stride(), view.dtype), ((24, 64), (2, 48), torch.float32)
+    text = f"a view comes back with shape, strides, and dtype {got}, expected {right}"
+    trial.require(lambda: None if got == right else observed(text))
 
 
-def require_shared(trial: Trial, parts: int) -> None:
+def require_shared(trial: Trial) -> None:
     """Require that a storage is read once for views that are used together."""
     x = torch.randn(64, 64, generator=seeded(trial.draw), requires_grad=True)
     store = RecordingStore()
 
     def product(context: Any) -> Tensor:
         with context(nn.Identity(), store, SMALLEST):
-            left, right = (x * 1.0).chunk(parts)
+            left, right = (x * 1.0).chunk(2)
             result = (left * right).sum()
         return torch.autograd.grad(result, x)[0]
 
     got = ran(trial, product)
+    text = f"the backward pass reads the storage {store.reads} times, expected once"
     trial.require(
         lambda: equal(got, x.detach().roll(32, 0), "the gradient"),
-        lambda: None if store.reads == 1 else MISTAKES.read_again(got=store.reads),
+        lambda: None if store.reads == 1 else observed(text),
     )
 
 
@@ -227,20 +198,16 @@ def require_old_and_new(trial: Trial) -> None:
             second = y.mul_(2.0).sin()
         return torch.autograd.grad((first + second).sum(), x)[0]
 
-    got = ran(trial, changed)
-    x = x.detach()
-    right, old = x.cos() + 2.0 * (2.0 * x).cos(), x.cos() + 2.0 * x.cos()
-    trial.require(
-        lambda: MISTAKES.old_numbers() if torch.allclose(got, old) else None,
-        lambda: equal(got, right, "the gradient", 1e-5),
-    )
+    got, at = ran(trial, changed), x.detach()
+    name = "the gradient through a storage that is saved, doubled in place, and saved again,"
+    trial.require(lambda: equal(got, at.cos() + 2.0 * (2.0 * at).cos(), name, 1e-5))
 
 
 def require_error(trial: Trial, case: Case) -> None:
     """Require a RuntimeError if a parameter or a small tensor changes after it was saved."""
     small = torch.ones(8, requires_grad=True)
 
-    def attempt(context: Any, target: Callable[[Tensor], Tensor]) -> Exception | None:
+    def attempt(context: Any, target: Callable[[Tensor], Tensor]) -> bool:
         with context(case.module, RecordingStore(), SMALLEST):
             y = small * 1.0
             loss = case.loss() + y.square().sum()
@@ -248,17 +215,14 @@ def require_error(trial: Trial, case: Case) -> None:
             target(y).add_(1.0)
         try:
             loss.backward()
-        except RuntimeError as error:
-            return error
-        return None
+        except RuntimeError:
+            return True
+        return False
 
-    changes: dict[str, Callable[[Tensor], Tensor]] = {
-        "a small tensor": lambda y: y,
-        "a parameter": lambda _: case.module[1].weight,
-    }
-    for what, target in changes.items():
-        error = ran(trial, attempt, target)
-        trial.require(lambda: MISTAKES.changed_silently(what=what) if error is None else None)
+    weight = case.module[1].weight
+    for what, target in {"a small tensor": lambda y: y, "a parameter": lambda _: weight}.items():
+        raised = ran(trial, attempt, target)
+        trial.require(lambda: None if raised else MISTAKES.changed_silently(what=what))
 
 
 def require_cleared(trial: Trial, case: Case) -> None:
