@@ -12,12 +12,13 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.triton._kernels import (
     ROUNDED,
     KernelCall,
+    alike,
     by_kernel,
     first,
     loads_at_most,
     near,
     numbers,
-    unchanged_before_launch,
+    unless,
 )
 from parlab.kernels.buffers import Arena
 
@@ -82,11 +83,7 @@ def placed(arena: Arena, state: State, suffix: str = "") -> State:
     return State(*(arena.place(f"{n}{suffix}", t) for n, t in named.items()), state.step)
 
 
-def stepped(
-    state: State,
-    of: Settings,
-    denominator: Callable = lambda v, correction, eps: (v / correction).sqrt() + eps,
-) -> tuple[Tensor, Tensor, Tensor]:
+def stepped(state: State, of: Settings, eps_inside: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Return moments and parameter after the step, in float64."""
     p, g, m, v = (t.double() for t in (state.p, state.g, state.m, state.v))
     beta1, beta2 = of.betas
@@ -95,8 +92,9 @@ def stepped(
     else:
         g = g + of.weight_decay * p
     m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
-    mean = m / (1 - beta1**state.step)
-    return m, v, p - of.lr * mean / denominator(v, 1 - beta2**state.step, of.eps)
+    mean, square = m / (1 - beta1**state.step), v / (1 - beta2**state.step)
+    root = (square + of.eps).sqrt() if eps_inside else square.sqrt() + of.eps
+    return m, v, p - of.lr * mean / root
 
 
 def trained(
@@ -145,6 +143,15 @@ def compare_parameters(
     return first(
         near(one, other, name.format(i), relative, AFTER_STEPS * ABSOLUTE)
         for i, (one, other, relative) in enumerate(zip(got, right, tolerances, strict=True))
+    )
+
+
+def unchanged_before_launch(call: KernelCall) -> Finding | None:
+    """Require that arguments are as they were passed when the first kernel begins."""
+    text = "`{}` changes before the kernel begins: do all work in the kernel"
+    memory = zip(call.arena.buffers, call.before, call.accesses.at_launch, strict=False)
+    return first(
+        unless(alike(before, at_launch), text.format(b.name)) for b, before, at_launch in memory
     )
 
 

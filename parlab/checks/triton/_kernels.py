@@ -24,11 +24,9 @@ SECONDS = 60.0  # the interpreter is slow, and ranks share cores
 ROUNDED = {torch.float16: 1.05 * 2.0**-11, torch.bfloat16: 1.05 * 2.0**-8}
 
 KERNEL = Mistakes(
-    loads_outside=(
-        "{access}. On a GPU, this may end the program. Use `mask=` to load only elements that exist"
-    ),
-    stores_outside=(
-        "{access}. This overwrites other data. Use `mask=` to store only elements that exist"
+    outside=(
+        "{access}. On a GPU, this may end the program or overwrite other data. Use `mask=` to load "
+        "and store only elements that exist"
     ),
     no_launch="the function launches no kernel. Launch one with `kernel[grid](…)`",
     several_launches="the function makes {count} launches, expected one: {kernels}",
@@ -106,16 +104,14 @@ def import_optimizers() -> None:
 
 def one_launch_inside(call: KernelCall, *kept: str) -> Finding | None:
     """Require one launch that accesses only elements of tensors, and keeps some arguments."""
-    return inside(call) or one_launch(call) or first(argument_kept(call, name) for name in kept)
-
-
-def one_launch(call: KernelCall) -> Finding | None:
+    if finding := inside(call):
+        return finding
     if not call.launches:
         return KERNEL.no_launch()
     if len(call.launches) > 1:
         kernels = ", ".join(sorted({launch.kernel for launch in call.launches}))
         return KERNEL.several_launches(count=len(call.launches), kernels=kernels)
-    return None
+    return first(argument_kept(call, name) for name in kept)
 
 
 def argument_kept(call: KernelCall, name: str) -> Finding | None:
@@ -157,7 +153,7 @@ def _outside(arena: Arena, outside: Outside) -> Finding:
         place = f"outside of `{buffer.name}`, which has {buffer.view.numel()} elements. The first "
         place += f"is {outside.distance} elements from its beginning"
     access = f"program {program} {verb} {outside.count} elements {place}"
-    return (KERNEL.stores_outside if outside.stores else KERNEL.loads_outside)(access=access)
+    return KERNEL.outside(access=access)
 
 
 def all_stored(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
@@ -188,15 +184,6 @@ def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) ->
     count = call.accesses.times_stored(tensor)
     text = f"a kernel stores {count} elements in {name}, which has {size}: store each element once"
     return unless(count <= size or not once, text)
-
-
-def unchanged_before_launch(call: KernelCall) -> Finding | None:
-    """Require that arguments are as they were passed when the first kernel begins."""
-    text = "`{}` changes before the kernel begins: do all work in the kernel"
-    memory = zip(call.arena.buffers, call.before, call.accesses.at_launch, strict=False)
-    return first(
-        unless(alike(before, at_launch), text.format(b.name)) for b, before, at_launch in memory
-    )
 
 
 def loads_at_most(call: KernelCall, right: int, slack: float = 0) -> Finding | None:
@@ -231,13 +218,13 @@ def result_is(
 
     `compare` compares its numbers; `once` is whether a kernel stores each only once.
     """
-    return (
-        is_tensor(call.result, right.shape, dtype)
-        or all_stored(call, call.result, "the result")
-        or defined(call, right)
-        or compare()
-        or by_kernel(call, call.result, "the result", once)
-    )
+    if finding := is_tensor(call.result, right.shape, dtype) or all_stored(
+        call, call.result, "the result"
+    ):
+        return finding
+    if call.accesses.undefined and (call.result.isnan().cpu() & ~right.isnan()).any():
+        return MASKED.undefined_numbers()
+    return compare() or by_kernel(call, call.result, "the result", once)
 
 
 def is_tensor(got: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Finding | None:
@@ -250,10 +237,14 @@ def is_tensor(got: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Finding |
     return None
 
 
-def defined(call: KernelCall, right: Tensor) -> Finding | None:
-    """Require that the result depends on no element that a mask excludes."""
-    wrong = call.result.isnan().cpu() & ~right.isnan()
-    return MASKED.undefined_numbers() if call.accesses.undefined and wrong.any() else None
+def loads_all(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
+    """Require that the kernel itself loads each element of an argument."""
+    count = int((~call.accesses.loaded_from(tensor)).sum())
+    return unless(
+        not call.accesses.known or not count,
+        f"the kernel does not load {count} of the {tensor.numel()} elements of {name}. Do not copy "
+        "or convert it before the launch",
+    )
 
 
 def near(
@@ -263,6 +254,22 @@ def near(
     one, other = as_numpy(got).astype(np.float64), as_numpy(right).astype(np.float64)
     close = np.abs(one - other) <= relative * np.abs(other) + absolute
     return first_difference(np.where(close, other, one), other, name, 0.0)
+
+
+def result_near(
+    got: Tensor,
+    right: Tensor,
+    relative: float,
+    variants: Mapping[str, Tensor],
+    mistakes: Mistakes,
+    absolute: float = 1e-7,
+) -> Finding | None:
+    """Compare a result with `explained`; `relative` is the tolerance of float32."""
+    name = "the result" + ", computed in float32 and rounded once," * (got.dtype in ROUNDED)
+    relative = ROUNDED.get(got.dtype, relative)
+    return explained(
+        lambda one: near(got, one, name, relative, absolute), right, variants, mistakes
+    )
 
 
 def explained(

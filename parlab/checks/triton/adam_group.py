@@ -13,16 +13,6 @@ from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
-    launch_per_tensor=(
-        "{count} launches for {count} tensors: put the addresses of all tensors into a table, and "
-        "pass it to one launch"
-    ),
-    one_step_for_all="all tensors are corrected for the same step. Use `steps[i]` for tensor i",
-    rest_left_out=(
-        "only the first {updated} of {size} elements of tensor {tensor} are updated. Its blocks "
-        "must cover all of its `numel()`"
-    ),
     kept_tables=(
         "this call uses tensors or steps of an earlier call. Make tables of addresses, sizes, and "
         "corrections from the arguments of each call"
@@ -72,31 +62,7 @@ def _one_call(
     before, others = [s.copy() for s in now], [s.copy() for s in earlier]
     p, g, m, v = ([getattr(s, name) for s in now] for name in "pgmv")
     call = _kernels.run(trial, arena, p, g, m, v, [s.step for s in now], *astuple(of))
-    trial.require(
-        lambda: _kernels.inside(call) or launch_per_tensor(call, len(now)),
-        lambda: _kernels.one_launch_inside(call, "gradients"),
-        lambda: keeps_earlier(earlier, others),
-        lambda: values(now, before, of, first_steps),
-        lambda: _adam.moved_once(call, *now),
-    )
-
-
-def launch_per_tensor(call: _kernels.KernelCall, tensors: int) -> Finding | None:
-    count = len(call.launches)
-    return MISTAKES.launch_per_tensor(count=count) if count == tensors > 1 else None
-
-
-def keeps_earlier(now: list[_adam.State], before: list[_adam.State]) -> Finding | None:
-    """Require that tensors of earlier calls are as they were."""
-    if unchanged("", [s.changing for s in now], [s.changing for s in before]):
-        return MISTAKES.kept_tables()
-    return None
-
-
-def values(
-    now: list[_adam.State], before: list[_adam.State], of: _adam.Settings, first_steps: list[int]
-) -> Finding | None:
-    """Compare all tensors."""
+    at_first = [replace(s, step=step) for s, step in zip(before, first_steps, strict=True)]
 
     def compare(states: list[_adam.State]) -> Finding | None:
         return _kernels.first(
@@ -104,16 +70,16 @@ def values(
             for i, (one, other) in enumerate(zip(now, states, strict=True))
         )
 
-    at_first = [replace(s, step=step) for s, step in zip(before, first_steps, strict=True)]
-    difference = _kernels.explained(compare, before, {"kept_tables": at_first}, MISTAKES)
-    if difference is None:
-        return None
-    for step in {s.step for s in before}:
-        if compare([replace(s, step=step) for s in before]) is None:
-            return MISTAKES.one_step_for_all()
-    for i, (one, old) in enumerate(zip(now, before, strict=True)):
-        changed = ((one.m.cpu() != old.m) | (one.v.cpu() != old.v)).flatten()
-        updated = int(changed.sum())
-        if updated < len(changed) and changed[:updated].all():
-            return MISTAKES.rest_left_out(updated=updated, size=len(changed), tensor=i)
-    return difference
+    trial.require(
+        lambda: _kernels.one_launch_inside(call, "gradients"),
+        lambda: keeps_earlier(earlier, others),
+        lambda: _kernels.explained(compare, before, {"kept_tables": at_first}, MISTAKES),
+        lambda: _adam.moved_once(call, *now),
+    )
+
+
+def keeps_earlier(now: list[_adam.State], before: list[_adam.State]) -> Finding | None:
+    """Require that tensors of earlier calls are as they were."""
+    if unchanged("", [s.changing for s in now], [s.changing for s in before]):
+        return MISTAKES.kept_tables()
+    return None

@@ -14,13 +14,7 @@ from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
     eps_inside="ε is inside the root. Add it to √(v / (1 − β₂ᵗ))",
-    eps_uncorrected=(
-        "ε is divided by the correction, too. Compute √(v / (1 − β₂ᵗ)) first, and then add ε. (The "
-        "paper's faster variant divides both; torch does not)"
-    ),
-    wrong_step="the corrections are those of another step. `step` is 1 at the first step",
     no_correction="the moments are not divided by 1 − βᵗ",
     coupled=(
         "λw goes into the gradient, and so into the moments. With decoupled weight decay, subtract "
@@ -70,9 +64,7 @@ def variants(state: _adam.State, of: _adam.Settings) -> dict[str, tuple[Tensor, 
     """Return what each mistake computes."""
     other_decay = replace(of, decoupled_weight_decay=not of.decoupled_weight_decay)
     return {
-        "eps_inside": _adam.stepped(state, of, lambda v, c, eps: (v / c + eps).sqrt()),
-        "eps_uncorrected": _adam.stepped(state, of, lambda v, c, eps: (v.sqrt() + eps) / c**0.5),
-        "wrong_step": _adam.stepped(replace(state, step=state.step + 1), of),
+        "eps_inside": _adam.stepped(state, of, eps_inside=True),
         "no_correction": _adam.stepped(replace(state, step=10**6), of),
         "coupled" if of.decoupled_weight_decay else "decoupled": _adam.stepped(state, other_decay),
     }

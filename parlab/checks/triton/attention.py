@@ -4,6 +4,7 @@ from random import Random
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
@@ -14,8 +15,6 @@ from parlab.rank import device
 
 TILE = 32
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
-    **_kernels.MASKED.texts,
     no_max=(
         "the result is not finite if scores are large, because e⁸⁹ is too large for a float32. "
         "Subtract each query's largest score so far"
@@ -23,18 +22,11 @@ MISTAKES = Mistakes(
     padding_counted=(
         "keys beyond the end of the sequence count with a score of 0. Set their scores to −∞"
     ),
-    not_scaled="the scores are not divided by √D",
     future_seen="queries use later keys although `causal` is true. Set these scores to −∞",
-    always_causal="queries use only earlier keys although `causal` is false",
-    total_kept=(
-        "the sum of a query is not corrected if a tile has a larger score. Multiply it by "
-        "e^(old largest − new largest)"
-    ),
     result_kept=(
         "the result so far is not corrected if a tile has a larger score. Multiply it by the same "
-        "factor as the sum"
+        "factor as the sum, e^(old largest − new largest)"
     ),
-    not_divided="the result is not divided by the sum of each query",
     scores_stored=(
         "the kernel stores {got:,} bytes, but the result has {right:,}. Keep scores in registers"
     ),
@@ -113,11 +105,9 @@ def loads(call: KernelCall, q: Tensor, causal: bool) -> Finding | None:
     return _kernels.loads_at_most(call, right)
 
 
-def expected(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float = 1.0, keep: str = ""
-) -> Tensor:
-    """Compute attention tile by tile in float64; `keep` names what is not corrected."""
-    q, k, v = q.double() * scale / q.shape[2] ** 0.5, k.double(), v.double()
+def expected(q: Tensor, k: Tensor, v: Tensor, causal: bool, corrected: bool = True) -> Tensor:
+    """Compute attention tile by tile in float64; `corrected` is whether the result so far is."""
+    q, k, v = q.double() / q.shape[2] ** 0.5, k.double(), v.double()
     highest = torch.full((*q.shape[:2], 1), -torch.inf).double()
     total, result = torch.zeros_like(highest), torch.zeros_like(q)
     for first in range(0, k.shape[1], TILE):
@@ -128,10 +118,10 @@ def expected(
             scores = scores.masked_fill(after, -torch.inf)
         larger = highest.maximum(scores.amax(2, keepdim=True))
         factor, powers = (highest - larger).exp(), (scores - larger).exp()
-        total = total * (1 if keep == "total" else factor) + powers.sum(2, keepdim=True)
-        result = result * (1 if keep == "result" else factor) + powers @ v[:, part]
+        total = total * factor + powers.sum(2, keepdim=True)
+        result = result * (factor if corrected else 1) + powers @ v[:, part]
         highest = larger
-    return result if keep == "division" else result / total
+    return result / total
 
 
 def values(
@@ -139,22 +129,13 @@ def values(
 ) -> Finding | None:
     if (q.abs().max() > 100 or got.isinf().any()) and not got.isfinite().all():
         return MISTAKES.no_max()
-    name = "the result" + ", summed in float32 and rounded once," * (q.dtype in ROUNDED)
-    relative = ROUNDED.get(q.dtype, 2e-5)
     # Weights may be rounded to 16 bits, and large scores are not exact in float32.
-    absolute = float(v.abs().max()) * (relative if q.dtype in ROUNDED else 2e-7 * q.abs().max())
-
-    def compare(values: Tensor) -> Finding | None:
-        return _kernels.near(got, values, name, relative, float(absolute) + 1e-6)
-
+    rounding = ROUNDED.get(q.dtype, 2e-7 * float(q.abs().max()))
     longer = (0, 0, 0, -k.shape[1] % TILE)
-    padded = [torch.nn.functional.pad(x, longer) for x in (k, v)]
     variants = {
-        "not_scaled": expected(q, k, v, causal, scale=q.shape[2] ** 0.5),
-        "padding_counted": expected(q, *padded, causal),
-        "future_seen" if causal else "always_causal": expected(q, k, v, not causal),
-        "total_kept": expected(q, k, v, causal, keep="total"),
-        "result_kept": expected(q, k, v, causal, keep="result"),
-        "not_divided": expected(q, k, v, causal, keep="division"),
+        "padding_counted": expected(q, *(pad(x, longer) for x in (k, v)), causal),
+        "future_seen": expected(q, k, v, False),
+        "result_kept": expected(q, k, v, causal, corrected=False),
     }
-    return _kernels.explained(compare, right, variants, MISTAKES)
+    absolute = float(v.abs().max()) * rounding + 1e-6
+    return _kernels.result_near(got, right, 2e-5, variants, MISTAKES, absolute)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
+from parlab.checks.base.compare import equal, same
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -21,12 +22,10 @@ from parlab.kernels.launches import launches
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    launch_per_tensor="{count} launches in a step. Make one for each group and dtype, {right}",
     counted_without_gradient=(
         "a step in which a parameter has no gradient counts for that parameter. Give each "
         "parameter its own step count"
     ),
-    settings_kept="after `param_groups` has changed, a step uses the settings from before",
     gradient_strides=(
         "a gradient with other strides than its parameter is read in the order of memory. Pass "
         "`gradient.contiguous()` to the kernel"
@@ -35,9 +34,6 @@ MISTAKES = Mistakes(
     moments_rounded=(
         "loading rounds the moments to bfloat16, because Optimizer.load_state_dict casts them to "
         "the parameter's dtype. Put those of `state_dict` back in"
-    ),
-    closure_without_gradients=(
-        "gradients are disabled while the closure runs. Call it under `torch.enable_grad()`"
     ),
 )
 CHANGED_AT = 2  # the step, counted from 0, before which a group's settings change
@@ -143,11 +139,10 @@ def _steps(
     right = trained(start, gradients, settings)
     wrong = {
         "counted_without_gradient": trained(start, gradients, settings, count_missing=True),
-        "settings_kept": trained(start, gradients, lambda _, i: settings(0, i)),
         "gradient_strides": trained(start, [list(map(in_memory, g)) for g in gradients], settings),
     }
     trial.require(
-        lambda: launched_as(counts, right_launches, len(p)),
+        lambda: launched_as(counts, right_launches),
         lambda: has_states(call.result, p),
         lambda: _kernels.inside(call),
         lambda: _kernels.explained(partial(_adam.compare_parameters, p), right, wrong, MISTAKES),
@@ -175,13 +170,10 @@ def in_memory(gradient: Tensor | None) -> Tensor | None:
     return gradient.as_strided((gradient.numel(),), (1,)).view(gradient.shape)
 
 
-def launched_as(counts: list[int], right: int, tensors: int) -> Finding | None:
-    for step, count in enumerate(counts):
-        if count != right and count in (tensors, tensors - 1):
-            return MISTAKES.launch_per_tensor(count=count, right=right)
-        if count != right:
-            return observed(f"step {step + 1} makes {count} launches, expected {right}")
-    return None
+def launched_as(counts: list[int], right: int) -> Finding | None:
+    wrong = next((count for count in counts if count != right), None)
+    text = f"a step makes {wrong} launches, expected {right}: one for each group and dtype"
+    return unless(wrong is None, text)
 
 
 def same_gradients(replaced: list[int]) -> Finding | None:
@@ -227,7 +219,9 @@ def used_closure(enabled: list[bool], weights: list[nn.Parameter], loss: Any) ->
     if len(enabled) != 1:
         return observed(f"step() calls the closure {len(enabled)} times, expected once")
     if not enabled[0]:
-        return MISTAKES.closure_without_gradients()
+        return observed(
+            "gradients are disabled while the closure runs. Call it under `torch.enable_grad()`"
+        )
     if any((weight == 1).all() for weight in weights):
         return observed(
             "step(closure) leaves parameters unchanged. The closure computes the gradients: call "
@@ -277,20 +271,17 @@ def take_steps(optimizer: Any, parameters: list[nn.Parameter], steps: range) -> 
 
 
 def same_states(states: list[tuple[dict, dict]]) -> Finding | None:
-    loaded: list[tuple[str, Tensor, Tensor]] = []
+    loaded: dict[str, tuple[Tensor, Tensor]] = {}
     for i, (old, new) in enumerate(states):
         if "exp_avg" not in old and "exp_avg" in new and new["exp_avg"].any():
             return observed(f"parameter {i} never had a gradient, but has moments after loading")
         for name in ("exp_avg", "exp_avg_sq", "step") if "exp_avg" in old else ():
             if name not in new:
                 return observed(f"after loading, the state of parameter {i} has no {name!r}")
-            loaded.append((f"{name!r} of parameter {i}", old[name].cpu(), new[name].cpu()))
-    changed = [one for one in loaded if not torch.equal(one[1].double(), one[2].double())]
-    if changed and all(
-        torch.equal(old.bfloat16().double(), new.double()) for _, old, new in loaded
-    ):
-        return MISTAKES.moments_rounded()
-    if changed:
-        return observed("loading changes {} from {} to {}".format(*changed[0]))
-    half = [new.dtype for _, _, new in loaded if new.dtype != torch.float32]
+            loaded[f"after loading, {name!r} of parameter {i}"] = old[name], new[name]
+    are_rounded = all(same(new, old.bfloat16()) for old, new in loaded.values())
+    for name, (old, new) in loaded.items():
+        if found := equal(new.double(), old.double(), name):
+            return MISTAKES.moments_rounded() if are_rounded else found
+    half = [new.dtype for _, new in loaded.values() if new.dtype != torch.float32]
     return MISTAKES.moments_of_half(dtype="bfloat16", got=str(half[0])[6:]) if half else None

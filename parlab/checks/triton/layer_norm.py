@@ -14,32 +14,18 @@ from parlab.rank import device
 
 PROGRAMS = 128
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
-    **_kernels.MASKED.texts,
     padding_counted=(
         "masked elements count in the variance. They are 0, so x − mean is −mean there: set it to "
         "0 with `tl.where`"
     ),
-    mean_of_block="the sum of a row is divided by the size of the block, not by the row's length",
-    unbiased="the variance is divided by columns − 1. Divide by columns",
-    eps_outside="ε is added to the standard deviation. Add it to the variance, inside the root",
     statistics_constant=(
         "the gradient of `x` treats mean and 1/σ as constants, but both depend on every element of "
         "the row. Subtract the two means over the row"
-    ),
-    weight_left_out="the gradient of `x` leaves out the weight: δ is weight · dy",
-    normal_left_out="the gradient of `weight` is the sum of dy. Sum dy · x̃",
-    sums_replaced=(
-        "the partial sums have only the last row of each program. Add the terms of its other rows"
     ),
     races=(
         "several programs write {count} elements. Programs run at the same time and in any order, "
         "so terms are lost, or atomic additions round differently in each run. Let each program "
         "store its own row of partial sums"
-    ),
-    too_many_programs=(
-        "the backward pass launches {got} programs. Each stores two rows of partial sums, so "
-        "launch {right} at most, and let each handle several rows"
     ),
     gradient_strides=(
         "the gradient of the result is read in the order of memory, but it may have any strides. "
@@ -48,10 +34,6 @@ MISTAKES = Mistakes(
     normal_stored=(
         "the forward pass stores {got:,} bytes, expected {right:,}: the result, and two float32 "
         "numbers for each row. The backward pass can compute x̃ again"
-    ),
-    copied=(
-        "the kernel does not load {count} of the {size} elements of {name}. Do not copy or convert "
-        "it before the launch"
     ),
 )
 NAMES = ("x", "weight", "bias")
@@ -88,10 +70,10 @@ def layer_norm(check: Check) -> str:
             trial.require(
                 lambda: _kernels.one_launch_inside(call, *NAMES),
                 lambda: _kernels.result_is(
-                    call, dtype, normed(*given, eps)[0], lambda: forward(call.result, given, eps)
+                    call, dtype, normed(*given, eps), lambda: forward(call.result, given, eps)
                 ),
                 lambda: stores_little(call, x),
-                lambda: loads_itself(call, x, "`x`"),
+                lambda: _kernels.loads_all(call, x, "`x`"),
                 lambda: _kernels.loads_at_most(call, x.nbytes + 2 * rows * weight.nbytes),
             )
             y, placed_dy = call.result, arena.place(GRADIENT, dy, (1, rows))
@@ -105,57 +87,48 @@ def layer_norm(check: Check) -> str:
                 lambda: backward(back, given, dy, eps),
                 lambda: _kernels.by_kernel(back, back.result[0], "the gradient of `x`"),
                 lambda: sums_in_kernel(back, x, weight),
-                lambda: loads_itself(back, x, "`x`"),
+                lambda: _kernels.loads_all(back, x, "`x`"),
                 lambda: loads_once(back, x, weight),
             )
     return "result and gradients as F.layer_norm's, a launch each; any length, three dtypes"
 
 
 def normed(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, mistake: str = ""
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return result, x̃, and 1/σ in float64, or what a mistake computes."""
-    x, columns = x.double(), x.shape[1]
-    block = 2 ** (columns - 1).bit_length()
-    mean = x.sum(1, keepdim=True) / (block if mistake == "mean_of_block" else columns)
-    squares = (x - mean).square().sum(1, keepdim=True)
-    if mistake in ("padding_counted", "mean_of_block"):
-        squares = squares + (block - columns) * mean.square()
-    divisor = {"unbiased": columns - 1, "mean_of_block": block}.get(mistake, columns)
-    outside = eps if mistake == "eps_outside" else 0.0
-    rstd = 1 / ((squares / divisor + eps - outside).sqrt() + outside)
-    normal = (x - mean) * rstd
-    return normal * weight.double() + bias.double(), normal, rstd
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, padding: int = 0, constant: bool = False
+) -> Tensor:
+    """Compute the result in float64.
+
+    Args:
+        padding: how many zeros of each row count in the variance.
+        constant: whether mean and variance are constants for autograd.
+    """
+    x = x.double()
+    mean, variance = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)
+    if constant:
+        mean, variance = mean.detach(), variance.detach()
+    variance = variance + padding / x.shape[1] * mean.square()
+    return (x - mean) / (variance + eps).sqrt() * weight.double() + bias.double()
 
 
 def forward(got: Tensor, given: list[Tensor], eps: float) -> Finding | None:
-    def compare(values: Tensor) -> Finding | None:
-        name = "the result" + ", computed in float32 and rounded once," * (got.dtype in ROUNDED)
-        # The larger the numbers, the less accurate is their mean in float32.
-        absolute = 5e-5 + 1.5e-6 * float(given[0].abs().max())
-        return _kernels.near(got, values, name, ROUNDED.get(got.dtype, 2e-5), absolute)
-
-    keys = ("padding_counted", "mean_of_block", "unbiased", "eps_outside")
-    variants = {key: normed(*given, eps, key)[0] for key in keys}
-    return _kernels.explained(compare, normed(*given, eps)[0], variants, MISTAKES)
+    columns = given[0].shape[1]
+    padding = 2 ** (columns - 1).bit_length() - columns
+    variants = {"padding_counted": normed(*given, eps, padding)}
+    # The larger the numbers, the less accurate is their mean in float32.
+    absolute = 5e-5 + 1.5e-6 * float(given[0].abs().max())
+    return _kernels.result_near(got, normed(*given, eps), 2e-5, variants, MISTAKES, absolute)
 
 
-def gradients(given: list[Tensor], dy: Tensor, eps: float, mistake: str = "") -> tuple[Tensor, ...]:
-    """Return the gradients of x, weight, and bias in float64, or what a mistake computes."""
-    _, normal, rstd = normed(*given, eps)
-    dy = dy.double()
-    delta = dy if mistake == "weight_left_out" else dy * given[1].double()
-    means = delta.mean(1, keepdim=True) + normal * (delta * normal).mean(1, keepdim=True)
-    dx = rstd * (delta - (0 if mistake == "statistics_constant" else means))
-    terms = dy if mistake == "normal_left_out" else dy * normal
-    last = -PROGRAMS if mistake == "sums_replaced" else 0
-    return dx, terms[last:].sum(0), dy[last:].sum(0)
+def gradients(
+    given: list[Tensor], dy: Tensor, eps: float, constant: bool = False
+) -> tuple[Tensor, ...]:
+    leaves = [values.double().requires_grad_() for values in given]
+    return torch.autograd.grad(normed(*leaves, eps, constant=constant), leaves, dy.double())
 
 
 def backward(call: KernelCall, given: list[Tensor], dy: Tensor, eps: float) -> Finding | None:
-    right = gradients(given, dy, eps)
     if call.accesses.undefined and any(one.isnan().any() for one in call.result):
-        return MISTAKES.undefined_numbers()
+        return _kernels.MASKED.undefined_numbers()
 
     def compare(values: tuple[Tensor, ...]) -> Finding | None:
         relative = ROUNDED.get(dy.dtype, 1e-4)
@@ -164,23 +137,16 @@ def backward(call: KernelCall, given: list[Tensor], dy: Tensor, eps: float) -> F
             for got, value, name in zip(call.result, values, NAMES, strict=True)
         )
 
-    keys = ("statistics_constant", "weight_left_out", "normal_left_out", "sums_replaced")
-    variants = {key: gradients(given, dy, eps, key) for key in keys}
-    in_memory = dy.t().contiguous().view(dy.shape)
-    variants["gradient_strides"] = gradients(given, in_memory, eps)
-    return _kernels.explained(compare, right, variants, MISTAKES)
+    variants = {
+        "statistics_constant": gradients(given, dy, eps, constant=True),
+        "gradient_strides": gradients(given, dy.t().contiguous().view(dy.shape), eps),
+    }
+    return _kernels.explained(compare, gradients(given, dy, eps), variants, MISTAKES)
 
 
 def stores_little(call: KernelCall, x: Tensor) -> Finding | None:
     got, right = call.accesses.stored, x.nbytes + 8 * len(x)
     return MISTAKES.normal_stored(got=got, right=right) if got > right else None
-
-
-def loads_itself(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
-    count = int((~call.accesses.loaded_from(tensor)).sum())
-    if not call.accesses.known or not count:
-        return None
-    return MISTAKES.copied(count=count, size=tensor.numel(), name=name)
 
 
 def loads_once(call: KernelCall, x: Tensor, weight: Tensor) -> Finding | None:
@@ -191,7 +157,11 @@ def loads_once(call: KernelCall, x: Tensor, weight: Tensor) -> Finding | None:
 
 def few_programs(call: KernelCall) -> Finding | None:
     got = call.launches[0].programs
-    return MISTAKES.too_many_programs(got=got, right=PROGRAMS) if got > PROGRAMS else None
+    return unless(
+        got <= PROGRAMS,
+        f"the backward pass launches {got} programs. Each stores two rows of partial sums, so "
+        f"launch {PROGRAMS} at most, and let each handle several rows",
+    )
 
 
 def no_races(call: KernelCall) -> Finding | None:

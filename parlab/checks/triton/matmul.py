@@ -14,15 +14,9 @@ from parlab.rank import device
 
 TILE = 32
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
-    **_kernels.MASKED.texts,
     row_by_row=(
         "the tiles go row by row, as if there were no groups. Program 1 computes the tile below "
         "program 0's"
-    ),
-    last_group_as_high=(
-        "no program computes some tiles of the last group. It has {height} rows of tiles, fewer "
-        "than `group`, so its columns are shorter"
     ),
     strides_ignored=(
         "the kernel reads a transposed matrix as if its rows were adjacent in memory. "
@@ -97,9 +91,6 @@ def order(call: KernelCall, right: Tensor, dtype: torch.dtype, group: int) -> Fi
     missing = [tile for tile in tiles if got[tile] is None]
     if len(missing) == len(tiles):
         return None  # `result_is` reports that
-    height = rows % group
-    if missing and height and all(row >= rows - height for row, _ in missing):
-        return MISTAKES.last_group_as_high(height=height)
     if missing:
         return observed(f"no program stores the tile in row and column {missing[0]}")
     if [got[tile] for tile in in_groups] == list(range(len(tiles))):
@@ -121,16 +112,10 @@ def place_in_grid(program: int, grid: tuple[int, ...]) -> int | None:
 
 
 def values(got: Tensor, a: Tensor, b: Tensor, right: Tensor, layout: str) -> Finding | None:
-    name = "the result" + ", summed in float32 and rounded once," * (a.dtype in ROUNDED)
-    relative = ROUNDED.get(a.dtype, 1e-5)
     absolute = (1e-5 if a.dtype in ROUNDED else 2e-6) * float(right.abs().max())
     as_stored = [
         (x.t().flatten().view(x.shape) if is_transposed(name, layout) else x).double()
         for name, x in (("a", a), ("b", b))
     ]
-
-    def compare(values: Tensor) -> Finding | None:
-        return _kernels.near(got, values, name, relative, absolute)
-
     wrong = {"strides_ignored": as_stored[0] @ as_stored[1]}
-    return _kernels.explained(compare, right, wrong, MISTAKES)
+    return _kernels.result_near(got, right, 1e-5, wrong, MISTAKES, absolute)

@@ -7,13 +7,11 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.triton import _kernels
-from parlab.checks.triton._kernels import ROUNDED, KernelCall, result_is, unless
+from parlab.checks.triton._kernels import KernelCall, result_is, unless
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
-    **_kernels.MASKED.texts,
     block_of_infinities=(
         "row {row} is NaN. All numbers of its first block are −∞, and −∞ − (−∞) is NaN. Subtract 0 "
         "as long as the largest number is −∞"
@@ -25,9 +23,6 @@ MISTAKES = Mistakes(
     sum_kept=(
         "the sum so far is not corrected if a block has a larger number. Multiply it by "
         "e^(old largest − new largest)"
-    ),
-    last_block_only=(
-        "the sum has only the terms of the last block of a row. Add them to the sum so far"
     ),
     block_too_large=(
         "a load has {count} elements, but `block` is {block}. Go through the row in blocks"
@@ -100,19 +95,10 @@ def values(got: Tensor, x: Tensor, right: Tensor, block: int) -> Finding | None:
         return MISTAKES.block_of_infinities(row=int(nan.nonzero()[0]))
     if x.max() > 80 and not got.isfinite().all():
         return MISTAKES.no_max()
-    name = "the result" + ", computed in float32 and rounded once," * (x.dtype in ROUNDED)
-
-    def compare(values: Tensor) -> Finding | None:
-        return _kernels.near(got, values, name, ROUNDED.get(x.dtype, FLOAT32))
-
-    powers, pieces = (
-        (x.double() - x.double().amax(1, keepdim=True)).exp(),
-        x.double().split(block, 1),
-    )
+    powers = (x.double() - x.double().amax(1, keepdim=True)).exp()
     kept, highest = torch.zeros(len(x), 1), torch.full((len(x), 1), -torch.inf).double()
-    for piece in pieces:
+    for piece in x.double().split(block, 1):
         highest = highest.maximum(piece.amax(1, keepdim=True))
         kept = kept + (piece - highest.clamp(min=-1e6)).exp().sum(1, keepdim=True)
-    last = (pieces[-1] - highest).exp().sum(1, keepdim=True)
-    variants = {"sum_kept": powers / kept, "last_block_only": powers / last}
-    return _kernels.explained(compare, right, variants, MISTAKES)
+    variants = {"sum_kept": powers / kept}
+    return _kernels.result_near(got, right, FLOAT32, variants, MISTAKES)

@@ -14,9 +14,6 @@ MISTAKES = Mistakes(
         "{name}: this counts one read and one write of a tensor for each operation. Some read two "
         "or three, and `amax` and `sum` write one number a row"
     ),
-    columns_left_out="softmax: this leaves out `highest` and `total`, one number for each row",
-    for_each_number="intensity: this is FLOP for each number, not for each byte",
-    one_way="intensity: this counts only what is read, or only what is written",
     gradient_written="{name}: this counts a write of the gradient, which stays as it is",
 )
 PARAMETERS = 50
@@ -61,12 +58,9 @@ def wrong(right: dict[str, float], x: torch.Tensor) -> list[tuple[str, float, Fi
     table = [
         ("softmax", right["softmax"] / x.itemsize, "elements"),
         ("softmax", 5 * x.nbytes + 2 * len(x) * x.itemsize, "reads_alone"),
-        ("softmax", 8 * x.nbytes, "columns_left_out"),
         ("softmax", 10 * x.nbytes, "each_once"),
         ("softmax_fused", 2 * x.numel(), "elements"),
         ("softmax_fused", x.nbytes, "reads_alone"),
-        ("intensity", 5, "for_each_number"),
-        ("intensity", 5 / x.itemsize, "one_way"),
         ("adam", 18, "elements"),
         ("adam", 4 * 11, "reads_alone"),
         ("adam", 4 * 14, "each_once"),

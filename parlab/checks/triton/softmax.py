@@ -8,12 +8,11 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.triton import _kernels
-from parlab.checks.triton._kernels import ROUNDED, KernelCall, result_is
+from parlab.checks.triton._kernels import KernelCall, result_is
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
 MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
     **_kernels.MASKED.texts,
     row_stride=(
         "the rows of `x` are {stride} elements apart, but the kernel looks for them elsewhere. "
@@ -26,10 +25,6 @@ MISTAKES = Mistakes(
     padding_counted=(
         "masked elements of a block count as elements of the row. Load them as −∞ with `other=`, "
         "which changes neither the maximum nor the sum"
-    ),
-    copied=(
-        "the kernel does not load {count} of the {size} elements of `x`. Do not copy `x` before: "
-        "rows may be `x.stride(0)` apart"
     ),
 )
 # Below any number that a function may use as −∞. Float32 has gaps of 2⁻⁵ there, to which an
@@ -78,7 +73,8 @@ def softmax(check: Check) -> str:
                 lambda: finds_rows(call, x),
                 lambda: _kernels.one_launch_inside(call, "x"),
                 lambda: result_is(call, x.dtype, right, lambda: values(call.result, before, right)),
-                lambda: loads_once(call, x),
+                lambda: _kernels.loads_all(call, x, "`x`"),
+                lambda: _kernels.loads_at_most(call, x.numel() * x.element_size()),
             )
     return "one launch, each number loaded and stored once; any stride, size and dtype"
 
@@ -96,20 +92,8 @@ def values(got: Tensor, x: Tensor, right: Tensor) -> Finding | None:
     if finite.max() > 80 and not got.isfinite().all():
         return MISTAKES.no_max()
     is_far = 2 * FAR < finite.mean() < FAR / 2
-    relative = ROUNDED.get(x.dtype, FAR_TOLERANCE if is_far else 2e-5)
-    name = "the result" + ", computed in float32 and rounded once," * (x.dtype in ROUNDED)
     columns = x.shape[1]
     padding = 2 ** (columns - 1).bit_length() - columns
     with_zeros = pad(x.double(), (0, padding)).softmax(1)[:, :columns]
-
-    def compare(values: Tensor) -> Finding | None:
-        return _kernels.near(got, values, name, relative)
-
-    return _kernels.explained(compare, right, {"padding_counted": with_zeros}, MISTAKES)
-
-
-def loads_once(call: KernelCall, x: Tensor) -> Finding | None:
-    count = int((~call.accesses.loaded_from(x)).sum())
-    if call.accesses.known and count:
-        return MISTAKES.copied(count=count, size=x.numel())
-    return _kernels.loads_at_most(call, x.numel() * x.element_size())
+    variants, relative = {"padding_counted": with_zeros}, FAR_TOLERANCE if is_far else 2e-5
+    return _kernels.result_near(got, right, relative, variants, MISTAKES)

@@ -7,23 +7,13 @@ from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.triton import _kernels
 from parlab.checks.triton._kernels import KernelCall, result_is
 from parlab.kernels.buffers import Arena
 from parlab.rank import device
 
-MISTAKES = Mistakes(
-    **_kernels.KERNEL.texts,
-    tail_left=(
-        "{size} elements need ⌈{size}/{block}⌉ = {right} programs, but {got} are launched, so the "
-        "last elements are left out. Round up with `triton.cdiv(n, block)`"
-    ),
-    first_block_only=(
-        "every program writes the first {block} elements. `tl.program_id(0)` is the number of the "
-        "program: use it to compute the program's own offsets"
-    ),
-)
+MISTAKES = Mistakes(**_kernels.KERNEL.texts)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 
 
@@ -48,25 +38,20 @@ def vector_add(check: Check) -> str:
             call = _kernels.run(trial, arena, x, y, block)
             trial.require(
                 lambda: _kernels.one_launch_inside(call, "x", "y"),
-                lambda: programs(call, right, block),
+                lambda: programs(call, right.numel(), block),
                 lambda: result_is(call, dtype, right, lambda: equal(call.result.cpu(), right)),
                 lambda: loads_arguments(call, x, y),
             )
     return "one launch of ⌈n/block⌉ programs; sizes that are no multiple of the block, four dtypes"
 
 
-def programs(call: KernelCall, sums: Tensor, block: int) -> Finding | None:
-    size, got = sums.numel(), call.launches[0].programs
-    right = -(-size // block)
-    if got == size // block and got < right:
-        return MISTAKES.tail_left(size=size, block=block, got=got, right=right)
-    if got != right:
-        return observed(f"{got} programs are launched, expected ⌈{size}/{block}⌉ = {right}")
-    if size > block and _kernels.is_tensor(call.result, sums.shape, sums.dtype) is None:
-        stored = call.accesses.stored_in(call.result).flatten()
-        if stored[:block].all() and not stored[block:].any():
-            return MISTAKES.first_block_only(block=block)
-    return None
+def programs(call: KernelCall, size: int, block: int) -> Finding | None:
+    got, right = call.launches[0].programs, -(-size // block)
+    return _kernels.unless(
+        got == right,
+        f"{got} programs are launched, expected ⌈{size}/{block}⌉ = {right}. Round up with "
+        "`triton.cdiv(n, block)`",
+    )
 
 
 def loads_arguments(call: KernelCall, x: Tensor, y: Tensor) -> Finding | None:

@@ -13,42 +13,24 @@ adam_rule = reference.__globals__["adam_rule"]
 
 MASK = "rest, rest < n,"
 WHOLE = "whole = n // BLOCK * BLOCK"
-CORRECTION = "correction1 = tl.load(corrections + 2 * tensor)"
 CORRECTIONS = "[[1 - beta**step for beta in betas] for step in steps]"
 FIRST = "for step in steps[:1] * len(steps)"
 SIZES = "tuple(row[4] for row in rows)"
-GRID = "(len(chunks),)"
-LAUNCH = "adam_group_kernel[(len(chunks),)]("
-NO_STEP = (
-    "tensors, corrections, chunks, 0.0, 0.0, 0.0, eps, 0.0, known[dtype], decoupled, 0, chunk, 512)"
-)
 G = "g_pointer = tl.load(row + 1).to(tl.pointer_type(DTYPE))"
-N = "n = tl.minimum(tl.load(row + 4) - first, CHUNK).to(tl.int32)"
 
-answers.edit("loads_outside", "no_mask", (MASK, "rest, rest >= 0,"))
-answers.edit("loads_outside", "rounded_up", (WHOLE, "whole = tl.cdiv(n, BLOCK) * BLOCK"))
-answers.edit("loads_outside", "full_chunks", (N, "n = CHUNK"))
+answers.edit("outside", "no_mask", (MASK, "rest, rest >= 0,"))
 answers.edit(
-    "stores_outside", "one_too_many", (WHOLE, f"{WHOLE}\n    tl.store(m_pointer + n, 0.0)")
-)
-answers.edit(
-    "one_step_for_all",
+    None,
     "first_step_for_all",
     (CORRECTIONS, CORRECTIONS.replace("for step in steps", FIRST)),
 )
-answers.edit("rest_left_out", "last_left_out", (GRID, "(len(chunks) - (len(parameters) > 1),)"))
-answers.edit("rest_left_out", "one_chunk_each", (SIZES, "(1,) * len(rows)"))
-answers.edit("rest_left_out", "full_blocks_alone", ("if whole < n:", "if n < 0:"))
-answers.edit("rest_left_out", "two_dimensions", ("four[0].numel()", "four[0].shape[:2].numel()"))
-answers.edit(None, "second_correction", (CORRECTION, CORRECTION.replace("tensor)", "tensor + 1)")))
+answers.edit(None, "one_chunk_each", (SIZES, "(1,) * len(rows)"))
+answers.edit(None, "two_dimensions", ("four[0].numel()", "four[0].shape[:2].numel()"))
 answers.edit(None, "wrong_type_of_pointer", (G, G.replace("DTYPE", "tl.float32")))
 answers.edit(
     "argument_changed",
     "gradient_too",
     (WHOLE, f"{WHOLE}\n    tl.store(g_pointer, tl.load(p_pointer))"),
-)
-answers.edit(
-    "several_launches", "twice", (LAUNCH, f"adam_group_kernel[(1,)]({NO_STEP}\n    {LAUNCH}")
 )
 
 kept: dict = {}
@@ -60,12 +42,7 @@ def tables_of_the_first_call(parameters, *rest):
     reference(*kept.setdefault(len(parameters), lists), *settings)
 
 
-@answers.wrong("kept_tables")
-def corrections_of_the_first_call(p, g, m, v, steps, *settings):
-    reference(p, g, m, v, kept.setdefault(p[0].data_ptr(), [*steps]), *settings)
-
-
-@answers.wrong("launch_per_tensor")
+@answers.wrong("several_launches")
 def one_after_the_other(*arguments):
     for one in zip(*arguments[:5], strict=True):
         adam_step(*one, *arguments[5:])
@@ -80,24 +57,12 @@ def into_one_vector(*arguments):
             tensor.copy_(value)
 
 
-@answers.wrong("no_launch")
-def loop_of_torch(parameters, gradients, exp_avgs, exp_avg_sqs, *rest):
-    for one in zip(parameters, gradients, exp_avgs, exp_avg_sqs, strict=True):
-        one[0].sub_(one[1])
-
-
-answers.right_edit("smaller_blocks", ("BLOCK=1024", "BLOCK=512"))
 answers.right_edit("smaller_chunks", ("= 16_384,", "= 4096,"))
 answers.right_edit(
     "masked_everywhere",
     (WHOLE, "whole = 0"),
     ("chunk, dtype, device = 16_384", "chunk, dtype, device = 1024"),
 )
-
-
-@answers.right
-def tuples(*arguments):
-    reference(*(tuple(tensors) for tensors in arguments[:4]), *arguments[4:])
 
 
 @answers.right

@@ -12,7 +12,6 @@ STATES = "states = [self.state[p] for p in parameters]"
 USED = 'used = [p for p in settings["params"] if p.grad is not None]'
 UPDATE = "self.update([p for p in used if p.dtype == dtype], settings)"
 BY_DTYPE = f"for dtype in {{p.dtype: None for p in used}}:\n                {UPDATE}"
-NEW_STEP = 'state["step"] = torch.tensor(0.0)'
 MOMENT = 'state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)'
 STEPS = '[int(state["step"]) for state in states]'
 GRADIENTS = "[p.grad.contiguous() for p in parameters]"
@@ -37,17 +36,10 @@ REVERSED = ("for part in self.param_groups for p", "for part in self.param_group
 
 answers.edit(None, "other_rate", ("lr=1e-3,", "lr=1e-2,"), says="the defaults {'lr'")
 answers.edit("raises", "parameters_used_up", (SETTINGS, USED_UP), says="empty parameter list")
-answers.edit("launch_per_tensor", "one_by_one", (BY_DTYPE, ONE_BY_ONE))
-answers.edit(None, "all_dtypes_at_once", (BY_DTYPE, "self.update(used, settings)"))
+answers.edit(None, "one_by_one", (BY_DTYPE, ONE_BY_ONE))
 answers.edit(None, "zero_for_none", (USED, 'used = settings["params"]'), (GRADIENTS, ZEROS))
 answers.edit("counted_without_gradient", "one_count", *COUNT)
-answers.edit("settings_kept", "first_settings", (SETTINGS, KEEP), (STATES, OLD))
-answers.edit(
-    None,
-    "only_the_rate_is_read_again",
-    (SETTINGS, KEEP),
-    (STATES, f"{OLD} | {{'lr': settings['lr']}}"),
-)
+answers.edit(None, "first_settings", (SETTINGS, KEEP), (STATES, OLD))
 answers.edit(None, "first_group", (STATES, f"settings = self.param_groups[0]\n        {STATES}"))
 answers.edit("gradient_strides", "as_they_lie", (GRADIENTS, "[p.grad for p in parameters]"))
 answers.edit(
@@ -56,14 +48,10 @@ answers.edit(
 answers.edit("moments_of_half", "as_loaded", (PUT_BACK, PUT_BACK.replace("torch.float32, ", "")))
 answers.edit("moments_rounded", "as_the_base_loads", (PUT_BACK, "pass"))
 answers.edit(None, "no_closure", (CALL, "pass"), says="0 times")
-answers.edit("closure_without_gradients", "without_gradients", (CALL, "loss = closure()"))
+answers.edit(None, "without_gradients", (CALL, "loss = closure()"))
 answers.edit(None, "closure_at_the_end", *AT_THE_END, says="before the update")
 answers.edit(None, "last_group_first", REVERSED, says="after loading")
-answers.edit(None, "loss_lost", (RETURN, "        return None"))
-answers.edit(None, "step_not_a_tensor", (NEW_STEP, 'state["step"] = 0'))
-answers.edit(None, "step_of_integers", (NEW_STEP, 'state["step"] = torch.tensor(0)'))
 answers.edit(None, "gradient_replaced", (STATES, REPLACED), says="another tensor")
-answers.edit(None, "counted_before", (STEPS, '[int(state["step"]) + 1 for state in states]'))
 
 
 @answers.wrong(None, says="never had a gradient")
