@@ -26,7 +26,6 @@ WITH = "    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):\n      
 for mistake, name, *edits in (
     ("parameters_written", "parameters_too", (STAYS, "")),
     (None, "everything_written", (SMALL, "")),
-    (None, "the_smallest_stays", ("storage.nbytes() < smallest", "storage.nbytes() <= smallest")),
     ("written_twice", "each_time", (FOUND, "ticket = None")),
     ("still_in_memory", "storages_as_keys", ("tickets = WeakKeyDictionary()", "tickets = {}")),
     (

@@ -20,7 +20,6 @@ answers.edit("paper_bytes", "block_of_the_paper", (BLOCK, '"block": 34 * between
 answers.edit("paper_bytes", "scores_of_the_paper", (SCORES, SCORES.replace("4 * ", "5 * ")))
 answers.edit("scores_too", "scores_and_softmax", (SCORES, SCORES.replace("4 * ", "8 * ")))
 answers.edit("logits_forgotten", "no_logits", (END, "end = 2 * between"))
-answers.edit(None, "no_inputs_at_the_end", (END, END.replace("2 * between + ", "")))
 answers.edit("recomputed_block", "at_the_peak", (CHECKPOINTED, CHECKPOINTED + " + 16 * between"))
 answers.edit(None, "one_layer", (MODEL, MODEL.replace("layers * ", "")))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))

@@ -18,7 +18,6 @@ LOAD_P = "p = tl.load(p_pointer + offsets, mask=mask).to(tl.float32)"
 STORE_V = "tl.store(v_pointer + offsets, v, mask=mask)"
 STORE_G = "tl.store(g_pointer + offsets, 2 * g, mask=mask)"
 N = "n, (beta1, beta2) = parameter.numel(), betas"
-GRID = "(triton.cdiv(n, 1024),)"
 POWERS = "1 - beta1**step, 1 - beta2**step"
 CALL = "adam_kernel[(triton.cdiv(n, 1024),)]("
 FLATTENED = (
@@ -36,16 +35,12 @@ AGAIN = f"{LOAD_G}\n    g = (g + {LOAD_G.removeprefix('g = ')}) / 2"
 
 answers.edit("outside", "no_mask", (MASK, "offsets, offsets >= 0,"))
 answers.edit("eps_inside", "eps_in_the_root", (ROOT, "tl.sqrt(v / correction2 + eps)"))
-answers.edit(None, "eps_first", (ROOT, "((tl.sqrt(v) + eps) / tl.sqrt(correction2))"))
-answers.edit(None, "from_zero", (POWERS, POWERS.replace("step", "(step + 1)")))
 answers.edit("no_correction", "uncorrected", (POWERS, "1.0, 1.0"))
 answers.edit("coupled", "always_coupled", (DECAY, COUPLED))
 answers.edit("decoupled", "always_decoupled", (COUPLED, DECAY))
 answers.edit("argument_changed", "gradient_too", (STORE_V, f"{STORE_V}\n    {STORE_G}"))
 answers.edit(None, "decayed_by_torch", (DECAY, "p = p"), (CALL, BY_TORCH), says="before the kernel")
 answers.edit(None, "rounded_twice", (DECAY, "p = p"), (LOAD_P, ROUNDED_TWICE))
-answers.edit(None, "moments_not_stored", (STORE_V, "pass"))
-answers.edit(None, "full_blocks_alone", (GRID, "(max(1, n // 1024),)"))
 answers.edit(None, "loaded_again", (LOAD_G, AGAIN), says="load each number once")
 
 answers.right_edit("flattened", FLATTENED)

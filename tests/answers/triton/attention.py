@@ -21,7 +21,6 @@ RESULT = "result = result * factor[:, None]"
 DOT = 'result = tl.dot(powers.to(v.dtype), v, result, input_precision="ieee")'
 STORE = "tl.store(out_pointer + q_places, result / total[:, None], mask=query < length)"
 OUT = "out = torch.empty_like(q)"
-SCALE = "width**-0.5"
 GRID = "(triton.cdiv(length, 32), heads)"
 RETURN = "return out"
 BY_TORCH = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)"
@@ -30,14 +29,10 @@ answers.edit("outside", "no_mask", (K, "k = tl.load(k_pointer + k_places)"))
 answers.edit("undefined_numbers", "no_other", (V, V.replace(", other=0.0", "")))
 answers.edit("no_max", "powers_at_once", (LARGER, "larger = tl.maximum(highest, 0.0)"))
 answers.edit("padding_counted", "padding_is_zero", (ALLOWED, "allowed = key[None, :] >= 0"))
-answers.edit(None, "no_scale", (SCALE, "1.0"))
 answers.edit("future_seen", "mask_forgotten", (CAUSAL, "pass"), (END, "pass"))
 answers.edit(None, "future_of_a_tile_seen", (CAUSAL, "pass"))
-answers.edit(None, "mask_always", ("CAUSAL=causal", "CAUSAL=True"))
-answers.edit("not_a_number", "without_the_query_itself", (CAUSAL, CAUSAL.replace("<=", "<")))
 answers.edit("result_kept", "result_not_corrected", (RETURN, RETURN), (RESULT, "result = result"))
 answers.edit("beyond_diagonal", "no_early_end", (END, "pass"))
-answers.edit(None, "first_tile_only", (END, "end = TILE"), ("end = length", "end = TILE"))
 answers.edit("scores_stored", "stored_in_each_step", (DOT, f"{DOT}\n        {STORE}"))
 answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, f"return {BY_TORCH}"))
 answers.edit("argument_changed", "in_place", (OUT, "out = q"))

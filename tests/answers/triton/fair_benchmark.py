@@ -31,11 +31,9 @@ answers.edit("no_warm_up", "cold", (WARM_UP, ""))
 answers.edit("no_warm_up", "one_step_of_warm_up", ("range(warm_up)", "range(1)"))
 answers.edit("not_synchronized", "never_waits", (BEFORE, START), (AFTER, TIMES))
 answers.edit("not_synchronized", "waits_before_only", (AFTER, TIMES))
-answers.edit("not_synchronized", "waits_after_only", (BEFORE, START))
 answers.edit("one_after_the_other", "in_blocks", (ROUNDS, IN_BLOCKS))
 answers.edit("shared_parameters", "one_list", (STEPS, ONE_LIST))
 answers.edit("mean", "mean_of_times", (MEDIAN, "statistics.mean(seconds)"))
-answers.edit(None, "minimum", (MEDIAN, "min(seconds)"))
 answers.edit(None, "one_round", ("range(rounds)", "range(1)"), says="calls of `clock()`")
 
 

@@ -9,13 +9,11 @@ reference = answers.reference()
 
 SETTINGS = "super().__init__(params, settings)"
 STATES = "states = [self.state[p] for p in parameters]"
-USED = 'used = [p for p in settings["params"] if p.grad is not None]'
 UPDATE = "self.update([p for p in used if p.dtype == dtype], settings)"
 BY_DTYPE = f"for dtype in {{p.dtype: None for p in used}}:\n                {UPDATE}"
 MOMENT = 'state["exp_avg"] = torch.zeros_like(p, dtype=torch.float32)'
 STEPS = '[int(state["step"]) for state in states]'
 GRADIENTS = "[p.grad.contiguous() for p in parameters]"
-ZEROS = "[torch.zeros_like(p) if p.grad is None else p.grad.contiguous() for p in parameters]"
 PUT_BACK = "self.state[p][name] = value.to(p.device, torch.float32, copy=True)"
 CALL = "with torch.enable_grad():\n                loss = closure()"
 WITH_CLOSURE = f"        if closure is not None:\n            {CALL}\n"
@@ -37,10 +35,8 @@ REVERSED = ("for part in self.param_groups for p", "for part in self.param_group
 answers.edit(None, "other_rate", ("lr=1e-3,", "lr=1e-2,"), says="the defaults {'lr'")
 answers.edit("raises", "parameters_used_up", (SETTINGS, USED_UP), says="empty parameter list")
 answers.edit(None, "one_by_one", (BY_DTYPE, ONE_BY_ONE))
-answers.edit(None, "zero_for_none", (USED, 'used = settings["params"]'), (GRADIENTS, ZEROS))
 answers.edit("counted_without_gradient", "one_count", *COUNT)
 answers.edit(None, "first_settings", (SETTINGS, KEEP), (STATES, OLD))
-answers.edit(None, "first_group", (STATES, f"settings = self.param_groups[0]\n        {STATES}"))
 answers.edit("gradient_strides", "as_they_lie", (GRADIENTS, "[p.grad for p in parameters]"))
 answers.edit(
     "moments_of_half", "like_the_parameter", (MOMENT, MOMENT.replace(", dtype=torch.float32", ""))
