@@ -1,7 +1,6 @@
 """Exercise `predict_state_bytes`."""
 
 import math
-from collections.abc import Iterator
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Mistakes
@@ -13,7 +12,6 @@ MISTAKES = Mistakes(
     one_moment="adam: this is one number for each parameter. Adam keeps two moments",
     product="adafactor: this is one number for each parameter. Count the rows and the columns",
     first_moment="adafactor: this includes a first moment. Adafactor has none",
-    vectors_left_out="adafactor: this leaves out vectors, which keep one number for each element",
 )
 Shapes = list[tuple[int, ...]]
 
@@ -29,7 +27,7 @@ def predict_state_bytes(check: Check) -> str:
             trial.situation = f"shapes {shapes}"
             predicted = trial.run(list(shapes))
             right = state_bytes(shapes)
-            require_numbers(trial, predicted, right, wrong(shapes), "the right number")
+            require_numbers(trial, predicted, right, wrong(right), "the right number")
     return "4Ψ for momentum, 8Ψ for Adam, 4(n + m) for each matrix with Adafactor"
 
 
@@ -38,25 +36,15 @@ def state_bytes(shapes: Shapes) -> dict[str, float]:
     return {"momentum": size, "adam": 2 * size, "adafactor": 4 * sum(map(sum, shapes))}
 
 
-def wrong(shapes: Shapes) -> Iterator[Wrong]:
-    """Yield what each mistake predicts; a number that several of them explain names none."""
-    right = state_bytes(shapes)
+def wrong(right: dict[str, float]) -> list[Wrong]:
+    """List what each mistake predicts."""
     size, kept = right["momentum"], right["adafactor"]
-    wrongs: list[Wrong] = [
-        ("adam", size, MISTAKES.one_moment()),
-        ("adafactor", size, MISTAKES.product()),
-        ("adafactor", kept + size, MISTAKES.first_moment()),
-        (
-            "adafactor",
-            state_bytes([s for s in shapes if len(s) > 1])["adafactor"],
-            MISTAKES.vectors_left_out(),
-        ),
+    table = [
+        ("momentum", 2 * size, "with_parameters"),
+        ("adam", 3 * size, "with_parameters"),
+        ("adam", size, "one_moment"),
+        ("adafactor", size, "product"),
+        ("adafactor", kept + size, "first_moment"),
+        *((name, value / 4, "numbers") for name, value in right.items()),
     ]
-    for name, value in right.items():
-        wrongs.append((name, value / 4, MISTAKES.numbers(name=name)))
-        if name != "adafactor":
-            wrongs.append((name, value + size, MISTAKES.with_parameters(name=name)))
-    for one in wrongs:
-        same = {w[2].mistake for w in wrongs if w[0] == one[0] and w[1] == one[1]}
-        if len(same) == 1 and one[1]:
-            yield one
+    return [(name, value, getattr(MISTAKES, key)(name=name)) for name, value, key in table]

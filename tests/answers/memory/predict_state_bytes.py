@@ -27,11 +27,10 @@ answers.edit(
     (ADAFACTOR, '"adafactor": 4 * numbers + 4 * sum(map(sum, shapes))'),
 )
 answers.edit(
-    "vectors_left_out",
+    None,
     "matrices_only",
     (ADAFACTOR, f'"adafactor": 4 * {MATRICES}'),
 )
-answers.edit(None, "halves", (MOMENTUM, '"momentum": 2 * numbers'))
 answers.edit(None, "gradients_and_parameters", (ADAM, '"adam": 16 * numbers'))
 answers.edit(None, "rows_alone", (ADAFACTOR, '"adafactor": 4 * sum(s[0] for s in shapes)'))
 
