@@ -23,8 +23,8 @@ SHAPES = {"shared": ((2, 3), (4,)), "own": ((3,), (1, 2), (5,))}
 
 MISTAKES = Mistakes(
     wrong_ranks=(
-        "this is a sum over other ranks. All ranks have the parameters in `shared`, but only the "
-        "ranks of `replicas` have the same ones in `own`"
+        "this is summed over the wrong ranks. All ranks have the parameters in `shared`, but only "
+        "the ranks of `replicas` have the same ones in `own`"
     ),
     own_divided_by_replicas=(
         "this is divided by the number of replicas. Divide by the number of all ranks: the "

@@ -15,7 +15,9 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.composing._meshes import MESHES, Mesh, of_all_ranks, places
 
 MISTAKES = Mistakes(
-    wrong_replica='these are the rows of another replica than the coordinate "dp" of the rank',
+    wrong_replica=(
+        'these are the rows of another replica. The replica of a rank is its coordinate "dp"'
+    ),
     split_over_all_ranks=(
         "the batch is divided among all ranks. Divide it among the replicas: all ranks of a "
         "replica read the same rows"

@@ -76,7 +76,7 @@ def _meshes(n: int) -> Iterator[tuple[str, Parts]]:
 
 def _other_cases(n: int) -> Iterator[tuple[str, Parts]]:
     ranks, half, brain = range(n), torch.float16, torch.bfloat16
-    yield "bfloat16", _on_mesh(1, n, 1, brain)
+    yield "bfloat16, to be squared and added in float32", _on_mesh(1, n, 1, brain)
     yield "float16, whose squares overflow", [[Part(f"{r}", (9,), 1, half, 700.0)] for r in ranks]
     yield "float16, whose squares vanish", [[Part(f"{r}", (9,), 1, half, 1e-4)] for r in ranks]
     mixed = [Part("a", (3, 2), n, half), Part("b", (4,), n, brain), Part("c", (2, 5), n)]

@@ -23,8 +23,8 @@ MISTAKES = Mistakes(
         "only the arguments, and not the lab's `rank` or the `hash` of a text"
     ),
     alike=(
-        "{one}, and also {other}: these are for other numbers, since their {what} differ. Hash "
-        "the purpose and all numbers, with a separator between them: a sum loses which is which"
+        "{one}, and also {other}: these must be different, because they differ in {what}. Hash the "
+        "purpose and all numbers, with a separator between them: a sum loses which is which"
     ),
     low_bits=(
         "{one}, and {other}: these are equal in the lowest 32 bits, and a CPU uses no others"
