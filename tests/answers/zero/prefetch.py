@@ -62,14 +62,6 @@ class AroundTheCornerBackward(Reference):
         self.start(self.ended[self.ended.index(unit) - 1])
 
 
-@answers.wrong("too_far")
-class EverythingAtOnce(Reference):
-    def before_forward(self, unit):
-        for other in self.units[self.units.index(unit) :]:
-            self.start(other)
-        unit.work.wait()
-
-
 @answers.wrong("not_awaited")
 class WaitsTooLate(Reference):
     def before_forward(self, unit):
