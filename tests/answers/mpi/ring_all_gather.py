@@ -50,16 +50,6 @@ def by_the_library(x, comm):
     x[:] = np.concatenate(chunks)
 
 
-@answers.wrong("other_destination")
-def straight_to_everybody(x, comm):
-    rank, size = comm.rank, comm.size
-    mine = x[chunk(len(x), rank, size)]
-    for distance in range(1, size):
-        dest, source = (rank + distance) % size, (rank - distance) % size
-        incoming = x[chunk(len(x), source, size)]
-        comm.Sendrecv(mine, dest=dest, recvbuf=incoming, source=source)
-
-
 @answers.wrong("more_than_a_chunk")
 def whole_array(x, comm):
     rank, size = comm.rank, comm.size
