@@ -27,7 +27,7 @@ answers.edit(
     "ties_not_to_even", "as_in_school", (ROUND, "steps = int(math.ldexp(size, -step) + 0.5)")
 )
 answers.edit(
-    "carry_lost",
+    None,
     "mantissa_masked",
     (RETURN, "hidden = 1024 if steps >= 1024 else 0\n    "
              "return sign | (step + 24) * 1024 + hidden + steps % 1024"),
