@@ -17,12 +17,6 @@ OWN = "sum(len(x) for x, _ in micro_batches)"
 answers.edit("no_sync_forgotten", "no_sync_forgotten", (LAST, "nullcontext()"))
 answers.edit(
     None,
-    "only_the_last_in_no_sync",
-    (LAST, "parallel.no_sync() if last else nullcontext()"),
-    says="backward passes [1, 2] of 3 are outside",
-)
-answers.edit(
-    None,
     "keeps_the_graphs",
     ("loss.backward()", "loss.backward(retain_graph=True)"),
     says="activations of micro-batch 0 are still in memory",
@@ -42,20 +36,7 @@ answers.edit(
 answers.edit(
     "ranks_left", "finished_each_time", (FINISH, ""), (SUM, SUM + "\n        parallel.finish()")
 )
-answers.edit(
-    None,
-    "finished_first",
-    (FINISH, ""),
-    ("    weighted_loss = 0.0\n", "    weighted_loss = 0.0\n" + FINISH),
-    says="after [0] backward passes",
-)
 answers.edit("unweighted", "unweighted", (WEIGHT, ""))
-answers.edit(
-    None,
-    "equal_micro_batches",
-    (WEIGHT, f" * ({OWN} / total / len(micro_batches))"),
-    says="the gradient of",
-)
 answers.edit(None, "one_over_k", (WEIGHT, " / len(micro_batches)"))
 answers.edit("own_total", "own_total", (WEIGHT, f" * (len(inputs) / {OWN})"))
 answers.edit("zeroed", "zeroed", ("loss.backward()", "parallel.zero_grad(); loss.backward()"))

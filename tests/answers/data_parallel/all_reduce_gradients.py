@@ -10,7 +10,6 @@ answers = Answers("all_reduce_gradients")
 WEIGHT = "parameter.grad *= share"
 REDUCE = "comm.Allreduce(MPI.IN_PLACE, parameter.grad)"
 ZEROS = "parameter.grad = torch.zeros_like(parameter)"
-ALL = "model.parameters()"
 IF_FROZEN = "if not parameter.requires_grad:"
 
 answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"), says="calls send")

@@ -8,7 +8,6 @@ TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
 FULL = "if not buckets or size + bytes_more > bucket_bytes:"
 BYTES = "parameter.numel() * parameter.element_size()"
 REVERSED = f"reversed({TRAINABLE})"
-SIZE = "size += bytes_more"
 
 
 def trainable_of(model):
@@ -40,19 +39,6 @@ answers.edit("returns_none", "no_return", ("return buckets", "pass"))
 answers.edit("wrong_type", "names", ("append(parameter)", "append(str(parameter.shape))"))
 answers.edit("wrong_type", "one_list", ("return buckets", "return [p for b in buckets for p in b]"))
 answers.edit(None, "size_not_reset", ("            size = 0\n", ""), says="both fit")
-
-
-@answers.wrong(None, says="the buckets hold")
-def first_fit(model, bucket_bytes):
-    buckets, room = [], []
-    for parameter in reversed(trainable_of(model)):
-        i = next((i for i, left in enumerate(room) if parameter.nbytes <= left), len(buckets))
-        if i == len(buckets):
-            buckets.append([])
-            room.append(bucket_bytes)
-        buckets[i].append(parameter)
-        room[i] -= parameter.nbytes
-    return buckets
 
 
 @answers.wrong(None, says="requires_grad is True")

@@ -8,7 +8,6 @@ answers = Answers("bucketed_data_parallel")
 Reference = answers.reference()
 
 START = "dist.all_reduce(buffer, group=self.group, async_op=True)"
-COUNT = "self.missing[i] -= 1"
 TURN = "while self.started < len(self.buckets) and self.missing[self.started] == 0:"
 LEFT = "        while self.started < len(self.buckets):\n            self.start_next()\n"
 WAIT = "        for work in self.works:\n            work.wait()\n"

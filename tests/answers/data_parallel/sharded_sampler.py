@@ -41,13 +41,6 @@ answers.edit("wrong_shape", "columns", (SHARE, SHARE + "[:, None]"))
 answers.edit(None, "unseeded", (SHUFFLE, "torch.randperm(size)"), says="two processes")
 
 
-@answers.wrong(None, says="that differ by at most 1")
-def blocks_rounded_up(size, batch_size, epoch, rank, world_size):
-    width = -(-batch_size // world_size)
-    batches = shuffled(size, epoch).split(batch_size)
-    return [b[rank * width : (rank + 1) * width] for b in batches]
-
-
 @answers.wrong("global_generator", says="torch's")
 def global_seed(size, batch_size, epoch, rank, world_size):
     torch.manual_seed(epoch)

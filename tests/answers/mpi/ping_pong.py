@@ -59,17 +59,6 @@ def played(size, repeats, comm, ping, pong=receive_send):
     return None if comm.rank else np.median(trips) / 2
 
 
-@answers.wrong(None, says="rank 1 sends messages of [] bytes")
-def only_pings(size, repeats, comm):
-    def ping(comm, buffer, _):
-        comm.Send(buffer, dest=1)
-
-    def pong(comm, _, other):
-        comm.Recv(other, source=0)
-
-    return played(size, repeats, comm, ping, pong)
-
-
 @answers.wrong("part_of_the_trip")
 def clock_stops_after_the_send(size, repeats, comm):
     if comm.rank > 1:

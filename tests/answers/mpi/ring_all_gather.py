@@ -8,7 +8,7 @@ from parlab_staff.answers import Answers
 
 answers = Answers("ring_all_gather")
 
-OUT, INTO = "outgoing = x[chunk(len(x), rank - step, size)]", "rank - step - 1"
+INTO = "rank - step - 1"
 SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
 
 answers.edit("never_arrived", "one_round_too_few", ("range(size - 1)", "range(size - 2)"))
@@ -25,16 +25,6 @@ answers.edit(
     ("rank - step, size", "rank + step, size"),
     (INTO, "rank + step + 1"),
     (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
-)
-answers.edit(
-    None,
-    "adds_what_arrives",
-    (
-        SENDRECV,
-        "came = np.empty_like(incoming)\n"
-        "        comm.Sendrecv(outgoing, dest=right, recvbuf=came, source=left)\n"
-        "        incoming += came",
-    ),
 )
 answers.edit(
     "not_in_place",

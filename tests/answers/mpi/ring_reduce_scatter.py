@@ -19,12 +19,6 @@ answers.edit(
     (INTO, "rank - 1 - step"),
     (RETURN, "return x[chunk(len(x), rank + 1, size)]"),
 )
-answers.edit(
-    "not_added",
-    "own_chunk_before_its_sum",
-    (OUT, "rank - step"),
-    (INTO, "rank - 1 - step"),
-)
 answers.edit("overwritten", "overwrites", ("partial_sum += incoming", "partial_sum[:] = incoming"))
 answers.edit(
     "not_added",

@@ -8,7 +8,6 @@ from parlab_staff.answers import Answers
 answers = Answers("flat_shard")
 
 ONCE = "list(dict.fromkeys(p for p in parameters if p.requires_grad))"
-SIZE = "shard_size = -(-sum(sizes) // world_size)"
 FLAT = "flat = trainable[0].detach().new_zeros(shard_size * world_size)"
 COPY, VIEW = "part.copy_(parameter.detach().flatten())", "parameter.data = part.view_as(parameter)"
 RETURN = "return flat, flat.chunk(world_size)[rank]"
@@ -51,14 +50,6 @@ answers.right(concatenated)
 @answers.wrong(None, says="requires a gradient")
 def not_detached(parameters, rank, world_size):
     return concatenated(parameters, rank, world_size, detach=False)
-
-
-@answers.wrong("other_elements")
-def rounded_down(parameters, rank, world_size):
-    flat, _ = answers.reference()(parameters, rank, world_size)
-    width = sum(p.numel() for p in set(parameters) if p.requires_grad) // world_size
-    flat = flat[: width * world_size]
-    return flat, flat[rank * width : (rank + 1) * width]
 
 
 @answers.right

@@ -8,7 +8,7 @@ from parlab_staff.answers import Answers
 answers = Answers("offloaded_adam")
 Reference = answers.reference()
 
-COUNT, TIME = "self.count += 1", "t = self.betas, self.count.item()"
+COUNT = "self.count += 1"
 OWN_COUNT = "self.taken = getattr(self, 'taken', 0) + 1; self.count.fill_(self.taken)"
 LERP = "mean.lerp_(gradient, 1 - beta_1)"
 SQUARE = "square.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)"
@@ -31,13 +31,6 @@ for mistake, name, *edits in (
     (None, "new_memory", COUNT, f"{COUNT}; self.parameter.data = self.parameter.data.clone()"),
 ):
     answers.edit(mistake, name, *zip(edits[::2], edits[1::2], strict=True))
-
-
-@answers.wrong("argument_changed")
-class GradientFreed(Reference):
-    def step(self):
-        super().step()
-        self.parameter.grad = None
 
 
 @answers.right

@@ -31,17 +31,6 @@ def following(unit, order):
     return order[place] if place < len(order) else None
 
 
-@answers.wrong("not_ahead")
-class StartsAfterTheLayer(Reference):
-    def before_forward(self, unit):
-        self.start(unit)
-        unit.work.wait()
-
-    def after_forward(self, unit):
-        super().after_forward(unit)
-        self.start(following(unit, self.units))
-
-
 @answers.wrong("too_far")
 class AroundTheCorner(Reference):
     """After the last unit comes the first."""
