@@ -41,6 +41,13 @@ def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Findi
     return COMMON.wrong_type(name=name, got=f"a {type(got).__name__}", right=right)
 
 
+def returns_nothing(got: Any, instead: str) -> Finding | None:
+    """Return None if `got` is None. `instead` names in words what the exercise asks for."""
+    if got is None:
+        return None
+    return COMMON.returns_something(got=f"a {type(got).__name__}", instead=instead)
+
+
 def same(got: Any, right: Any, tolerance: float = 0.0) -> bool:
     """Return whether two arrays or tensors have equal shapes and values; NaN equals nothing."""
     got, right = as_numpy(got), as_numpy(right)

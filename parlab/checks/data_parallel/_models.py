@@ -1,12 +1,11 @@
 """Awkward models for the checks of this lab, and changes to them that a function must not make."""
 
 from random import Random
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import State, trainable
 from parlab.models import Awkward
 
@@ -50,6 +49,11 @@ def gradients_of(model: nn.Module) -> State:
     return {name: grad.detach().clone() for name, grad in found.items() if grad is not None}
 
 
+def inside(tensor: Tensor | None, buffer: Tensor) -> bool:
+    """Return whether a tensor begins in the memory of a buffer."""
+    return tensor is not None and 0 <= tensor.data_ptr() - buffer.data_ptr() < buffer.nbytes
+
+
 class Tensors:
     """A model's tensors: their identity, address, and `requires_grad`, when this was created."""
 
@@ -74,11 +78,3 @@ class Tensors:
             if now[name][1] != required:
                 return observed(f"{name}.requires_grad is {not required}, expected {required}")
         return None
-
-
-def returns_nothing(got: Any) -> Finding | None:
-    """Report a return value where none is expected."""
-    if got is None:
-        return None
-    kind = f"an object of type {type(got).__name__}"
-    return COMMON.returns_something(got=kind, instead="the model's tensors")

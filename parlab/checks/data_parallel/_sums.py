@@ -1,6 +1,6 @@
 """Weighted sums of the ranks' gradients: the right one, and those that mistakes compute."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,11 +12,7 @@ from parlab.checks.base.models import TOLERANCE, State, add
 MISTAKES = Mistakes(
     not_summed=(
         "each rank has the gradient of its own samples: nothing was summed over the ranks, so the "
-        "models drift apart"
-    ),
-    weighted_only=(
-        "each rank's gradient is multiplied by its share, but not summed over the ranks. Sum in "
-        "place, or use the result of the all-reduce"
+        "models drift apart. Sum in place, or use the result of the all-reduce"
     ),
     sum_for_mean=(
         "the gradients are summed without weights, so with N equal shards the step is N times too "
@@ -26,30 +22,25 @@ MISTAKES = Mistakes(
         "each rank has the weight 1/N, so a sample on a rank with few samples counts more than "
         "others. Use the rank's share of the samples as its weight"
     ),
-    weighted_after=(
-        "each rank multiplies the sum by its own share. Multiply before the all-reduce: the "
-        "weights differ between ranks"
-    ),
     divided_again=(
         "the weighted sum is divided by the number of ranks. The weights add up to 1, so the sum "
         "is already the mean"
     ),
 )
-Weights = tuple[Tensor, Mapping[str, Tensor]]  # the right ones; those of each mistake, by its key
+Weights = tuple[Tensor, list[tuple[str, Tensor]]]  # the right ones; those of each mistake
 
 
 def rank_weights(samples: Sequence[int]) -> Weights:
     """Return matrices whose row r has the weights of all ranks' gradients in rank r's result."""
     shares, size = torch.tensor(samples).double() / sum(samples), len(samples)
     ones = torch.ones(size, size).double()
-    return ones * shares, {
-        "not_summed": torch.eye(size).double(),
-        "weighted_only": torch.diag(shares),
-        "sum_for_mean": ones,
-        "equal_weights": ones / size,
-        "weighted_after": ones * shares[:, None],
-        "divided_again": ones * shares / size,
-    }
+    return ones * shares, [
+        ("not_summed", torch.eye(size).double()),
+        ("not_summed", torch.diag(shares)),
+        ("sum_for_mean", ones),
+        ("equal_weights", ones / size),
+        ("divided_again", ones * shares / size),
+    ]
 
 
 def weighted_sum(
@@ -72,7 +63,7 @@ def weighted_sum(
     if all(part.keys() <= state.keys() for state in got for part in parts[:1]):
         rows = [[torch.cat([s[n].flatten() for n in parts[0]]) for s in of] for of in (got, parts)]
         found, each = map(torch.stack, rows)
-        variants = {key: matrix @ each for key, matrix in wrong.items()}
+        variants = [(key, matrix @ each) for key, matrix in wrong]
         finding = explained(found, right @ each, variants, mistakes, tolerance=TOLERANCE)
         if finding is None or finding.mistake:
             return finding

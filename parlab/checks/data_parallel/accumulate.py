@@ -25,14 +25,7 @@ MISTAKES = Mistakes(
         "all backward passes run outside no_sync(). The first one sends the buckets, and what the "
         "others add to .grad is never sent. Run all but the last within no_sync()"
     ),
-    never_synchronized=(
-        "the last backward pass runs within no_sync(), too, so nothing is sent before finish() and "
-        "nothing overlaps"
-    ),
     unweighted="the micro-batches' gradients are added without weights, so the step is too long",
-    mean_of_each_rank=(
-        "each micro-batch has the weight 1/k on a rank with k of them. Use len(inputs) / total"
-    ),
     own_total="the weights of each rank add up to 1. Divide by `total`, of the global batch",
     zeroed="only the last micro-batch's gradient is left. Let .grad add up over all of them",
 )
@@ -91,12 +84,10 @@ def calls(replica: Replica, own: int) -> Finding | None:
         )
     if own > 1 and len(outside) == own:
         return MISTAKES.no_sync_forgotten()
-    if own and not outside:
-        return MISTAKES.never_synchronized()
     if outside != [own][:own]:
         return observed(
-            f"backward passes {outside} of {own} are outside no_sync(), expected only the last. "
-            "What is added to .grad after the first of them is never sent"
+            f"backward passes {outside} of {own} are outside no_sync(), expected only the last, "
+            "which sends the buckets. What is added to .grad after that is never sent"
         )
     return None
 
@@ -122,9 +113,8 @@ def weights(sizes: list[list[int]]) -> Weights:
     def on_all_ranks(weights: list[float]) -> torch.Tensor:
         return torch.tensor([weights] * len(sizes), dtype=torch.float64)
 
-    return on_all_ranks([n / total for n, _, _ in batches]), {
-        "unweighted": on_all_ranks([1.0 for _ in batches]),
-        "mean_of_each_rank": on_all_ranks([1 / len(rank) for _, _, rank in batches]),
-        "own_total": on_all_ranks([n / sum(rank) for n, _, rank in batches]),
-        "zeroed": on_all_ranks([n / total * last for n, last, _ in batches]),
-    }
+    return on_all_ranks([n / total for n, _, _ in batches]), [
+        ("unweighted", on_all_ranks([1.0 for _ in batches])),
+        ("own_total", on_all_ranks([n / sum(rank) for n, _, rank in batches])),
+        ("zeroed", on_all_ranks([n / total * last for n, last, _ in batches])),
+    ]

@@ -5,7 +5,7 @@ import torch
 from parlab.checks.base import models
 from parlab.checks.base.call_outcome import idle_ranks_left
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal_states, same, wrong_names
+from parlab.checks.base.compare import equal_states, returns_nothing, same, wrong_names
 from parlab.checks.base.messages import no_pickles, something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import State
@@ -66,7 +66,7 @@ def _on_shards(trial: Trial, samples: list[int]) -> None:
     everyone, weights = trial.gather(_models.gradients_of(model)), _sums.rank_weights(samples)
     right = models.add(local, weights[0][0].tolist())
     trial.require(
-        lambda: _models.returns_nothing(got),
+        lambda: returns_nothing(got, "the model's tensors"),
         lambda: something_sent(trial),
         lambda: no_pickles(trial),
         lambda: each_once(model, trial),

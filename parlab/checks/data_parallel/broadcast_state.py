@@ -1,7 +1,7 @@
 """Exercise `broadcast_state`."""
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal_states, same, wrong_names
+from parlab.checks.base.compare import equal_states, returns_nothing, same, wrong_names
 from parlab.checks.base.messages import no_pickles, something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import State, state_of, trainable
@@ -13,7 +13,6 @@ from parlab.checks.data_parallel._models import (
     awkward_model,
     gradients_of,
     in_column_order,
-    returns_nothing,
 )
 from parlab.costs.collectives import ceil_log2
 
@@ -28,12 +27,8 @@ MISTAKES = Mistakes(
         "own memory: .clone() and .to(…) return new tensors, .detach() does not"
     ),
     no_buffers=(
-        "the parameters are broadcast, but not the buffers (scale, seen, shift), so the ranks "
-        "compute different outputs"
-    ),
-    not_persistent=(
-        "the buffer `shift` is not broadcast. It is not persistent, so state_dict() does not "
-        "contain it. Use model.buffers()"
+        "the ranks compute different outputs, because these buffers are still this rank's own: "
+        "{names}. Use model.buffers(): state_dict() lacks buffers that are not persistent"
     ),
     tied_twice=(
         "{got} bytes arrive, expected {right}: a tied weight is sent twice. state_dict() contains "
@@ -44,12 +39,7 @@ MISTAKES = Mistakes(
         "`Bcast` for each tensor, or a tree: there, no rank sends more than ⌈log₂ N⌉ times"
     ),
 )
-# What is still this rank's own, sorted by name, if only these tensors are wrong.
-STILL_OWN = {
-    ("scale", "seen", "shift"): MISTAKES.no_buffers(),
-    ("shift",): MISTAKES.not_persistent(),
-    ("hidden.weight",): MISTAKES.copy_not_written_back(name="hidden.weight"),
-}
+BUFFERS = {"scale", "seen", "shift"}
 
 
 @check_of(MISTAKES)
@@ -69,7 +59,7 @@ def _broadcast(trial: Trial) -> None:
     starts, tensors = trial.gather(state_of(model)), Tensors(model)
     got = trial.run(model, trial.comm)
     trial.require(
-        lambda: returns_nothing(got),
+        lambda: returns_nothing(got, "the model's tensors"),
         lambda: something_sent(trial),
         lambda: no_pickles(trial),
         tensors.kept,
@@ -87,8 +77,10 @@ def values(got: State, right: State, own: State, rank: int) -> Finding | None:
     if wrong and all(same(got[name], own[name]) for name in wrong):
         if len(wrong) == len(right):
             return MISTAKES.nothing_arrived()
-        if known := STILL_OWN.get(tuple(sorted(wrong))):
-            return known
+        if BUFFERS.issuperset(wrong):
+            return MISTAKES.no_buffers(names=", ".join(wrong))
+        if wrong == ["hidden.weight"]:
+            return MISTAKES.copy_not_written_back(name=wrong[0])
     return equal_states(got, right, "{}", 0.0)
 
 

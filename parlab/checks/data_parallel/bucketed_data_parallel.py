@@ -17,7 +17,7 @@ from parlab.checks.base.models import State
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel import _sums
 from parlab.checks.data_parallel._buckets import Names, bucket_names, filled, trainable_bytes
-from parlab.checks.data_parallel._models import awkward_model, gradients_of
+from parlab.checks.data_parallel._models import awkward_model, gradients_of, inside
 
 MISTAKES = Mistakes(
     divided_again=_sums.MISTAKES.texts["divided_again"],
@@ -45,10 +45,6 @@ MISTAKES = Mistakes(
         "finish() returns while {got} of {right} all-reduces are running, so the optimizer would "
         "read gradients that still change. Wait for every handle"
     ),
-    no_restart=(
-        "the first step is right, but not the second. Prepare the next step in finish(), with "
-        "self.restart(). {what}"
-    ),
     left_the_buffers=(
         "the gradient of {name} is no longer part of a buffer, so it is not summed. zero_grad() "
         "must keep each .grad, and zero the buffers in place"
@@ -67,7 +63,7 @@ class Step:
     gradients: State
     buckets: Names
     buffers: list[int]  # their addresses
-    inside: list[str]  # parameters whose gradient is in a buffer
+    outside: list[str]  # parameters whose gradient is in no buffer
 
 
 class Layers(nn.Module):
@@ -94,10 +90,8 @@ def bucketed_data_parallel(check: Check) -> str:
             x, sizes = torch.ones(2, 5, dtype=torch.float64), trainable_bytes(model)
             passes = [[lambda model, x=x: model(x).sum()]] * 2
             steps = trial.run_function(_train, trial, model, 1, passes)
-            trial.require(
-                lambda steps=steps, sizes=sizes: in_order(steps[0], sizes, 1),
-                lambda steps=steps, sizes=sizes: second(in_order(steps[1], sizes, 1)),
-            )
+            for _, step in trial.cases({"step 1": steps[0], "step 2": steps[1]}):
+                trial.require(lambda step=step, sizes=sizes: in_order(step, sizes, 1))
     for trial in check.trials():
         _three_steps(trial)
     return (
@@ -162,28 +156,21 @@ def _step(parallel: nn.Module, model: nn.Module, group: RecordingGroup, losses: 
         value.backward()
         group.note("backward ends")
     parallel.finish()
-    found, buffers = gradients_of(model), [(b.data_ptr(), b.nbytes) for b in parallel.buffers]
-    places = {
-        n: p.grad.data_ptr() for n, p in models.trainable(model).items() if p.grad is not None
-    }
-    inside = [
-        n for n, at in places.items() if any(0 <= at - start < size for start, size in buffers)
+    found, addresses = gradients_of(model), [b.data_ptr() for b in parallel.buffers]
+    outside = [
+        name
+        for name, p in models.trainable(model).items()
+        if not any(inside(p.grad, buffer) for buffer in parallel.buffers)
     ]
     names = bucket_names(parallel.buckets, model)
-    return Step(group.take_events(), found, names, [start for start, _ in buffers], inside)
+    return Step(group.take_events(), found, names, addresses, outside)
 
 
 def in_buffers(step: Step, right: State) -> Finding | None:
     """Name the mistake if the gradients are wrong, and one of them has left the buffers."""
-    outside = [name for name in right if name not in step.inside]
-    if not outside or same_states(step.gradients, right, models.TOLERANCE):
+    if not step.outside or same_states(step.gradients, right, models.TOLERANCE):
         return None
-    return MISTAKES.left_the_buffers(name=outside[0])
-
-
-def second(finding: Finding | None) -> Finding | None:
-    """Return what is wrong with a second step, if the equal first one was right."""
-    return finding and MISTAKES.no_restart(what=finding.text)
+    return MISTAKES.left_the_buffers(name=step.outside[0])
 
 
 def in_order(step: Step, sizes: dict[str, int], limit: int) -> Finding | None:

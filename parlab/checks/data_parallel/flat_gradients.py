@@ -11,11 +11,13 @@ from parlab.checks.base.compare import equal_states, has_type
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.models import gradients, state_of, tokens, trainable
 from parlab.checks.base.trial import Trial
-from parlab.checks.data_parallel._models import Tensors, awkward_model, gradients_of
+from parlab.checks.data_parallel._models import Tensors, awkward_model, gradients_of, inside
 
 MISTAKES = Mistakes(
-    frozen_in="the buffer has {got} elements, expected {right}: it includes the frozen weight",
-    tied_twice="the buffer has {got} elements, expected {right}: the tied weight is in it twice",
+    other_elements=(
+        "the buffer has {got} elements, expected {right}: those of each trainable tensor once, and "
+        "none of a frozen one"
+    ),
     not_zeros="the buffer does not start as zeros. backward() adds to what is there",
     copy=(
         "the gradient of {name} is a copy, not a view: it does not change with the buffer. split "
@@ -80,15 +82,10 @@ def _flat(trial: Trial, model: nn.Module) -> Tensor:
 
 
 def form(flat: Tensor, model: nn.Module) -> Finding | None:
-    parameters, every = trainable(model), model.named_parameters(remove_duplicate=False)
+    parameters = trainable(model)
     right = sum(p.numel() for p in parameters.values())
-    longer = {
-        "frozen_in": sum(p.numel() for p in model.parameters()),
-        "tied_twice": sum(p.numel() for _, p in every if p.requires_grad),
-    }
-    for key, count in longer.items():
-        if flat.shape == (count,) != (right,):
-            return getattr(MISTAKES, key)(got=count, right=right)
+    if flat.dim() == 1 and len(flat) != right:
+        return MISTAKES.other_elements(got=len(flat), right=right)
     if flat.shape != (right,):
         return COMMON.wrong_shape(name="the buffer", got=tuple(flat.shape), right=(right,))
     if flat.dtype != (dtype := next(iter(parameters.values())).dtype):
@@ -125,9 +122,8 @@ def filled(flat: Tensor, model: nn.Module, trial: Trial) -> Finding | None:
     inputs, targets = tokens(trial.draw, model, 9)
     right = gradients(model, inputs, targets)
     F.cross_entropy(model(inputs), targets).backward()
-    first, last = flat.data_ptr(), flat.data_ptr() + flat.nbytes
     for name, parameter in trainable(model).items():
-        if not first <= parameter.grad.data_ptr() < last:
+        if not inside(parameter.grad, flat):
             return MISTAKES.leaves_the_buffer(name=name)
     return equal_states(gradients_of(model), right, "after backward(), the gradient of {}", 1e-5)
 

@@ -2,20 +2,25 @@
 
 from numbers import Real
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from parlab.checks.base import models
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained, has_type, same_states
+from parlab.checks.base.compare import has_type, same_states
 from parlab.checks.base.messages import no_pickles, something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE, State
 from parlab.checks.base.trial import Trial
 from parlab.checks.data_parallel import _sums
-from parlab.checks.data_parallel._models import A_FLOAT, Awkward, awkward_model, gradients_of
+from parlab.checks.data_parallel._models import (
+    A_FLOAT,
+    Awkward,
+    awkward_model,
+    gradients_of,
+    inside,
+)
 
 RATE = 0.5
 
@@ -34,10 +39,6 @@ MISTAKES = Mistakes(
         "optimizer.step() after the all-reduce"
     ),
     many_messages="{got} messages, expected 1: send the whole buffer in one all-reduce",
-    loss_of_ranks=(
-        "each rank returns the mean loss over its own samples. Multiply by len(inputs) / total"
-    ),
-    whole_loss="each rank returns the mean loss over the global batch. Return only its own part",
 )
 
 
@@ -68,7 +69,7 @@ def _one_step(
 ) -> None:
     shards, total = [models.tokens(trial.draw, model, n) for n in samples], sum(samples)
     local = [models.gradients(model, *shard) for shard in shards]
-    losses = [models.loss_sum(model, *shard) / total for shard in shards]
+    loss = sum(models.loss_sum(model, *shard) for shard in shards) / total
     before, earlier = models.state_of(model), gradients_of(model)
     steps: list[int] = []
     hook = optimizer.register_step_post_hook(lambda *_: steps.append(1))
@@ -89,7 +90,7 @@ def _one_step(
         lambda: _sums.weighted_sum(everyone, local, weights, trial.rank, name),
     )
     parts = trial.gather(part)
-    trial.require(lambda: right_losses(parts, losses, samples))
+    trial.require(lambda: _sums.loss_parts(parts, loss))
 
 
 def _flat(model: Awkward) -> Tensor:
@@ -108,9 +109,8 @@ def one_message(trial: Trial) -> Finding | None:
 
 
 def in_the_buffer(flat: Tensor, model: nn.Module) -> Finding | None:
-    first, last = flat.data_ptr(), flat.data_ptr() + flat.nbytes
     for name, parameter in models.trainable(model).items():
-        if parameter.grad is None or not first <= parameter.grad.data_ptr() < last:
+        if not inside(parameter.grad, flat):
             return MISTAKES.left_the_buffer(name=name)
     return None
 
@@ -131,14 +131,3 @@ def other_step(taken: State, right: State, now: State, earlier: State, size: int
     if any(same_states(taken, state, TOLERANCE) for state in not_zeroed):
         return MISTAKES.not_zeroed()
     return None
-
-
-def right_losses(parts: list[float], losses: list[float], samples: list[int]) -> Finding | None:
-    """Require return values that add up to the mean loss; `losses` are the ranks' parts of it."""
-    finding = _sums.loss_parts(parts, sum(losses))
-    if finding is None:
-        return None
-    means = [loss * sum(samples) / max(n, 1) for loss, n in zip(losses, samples, strict=True)]
-    variants = {"loss_of_ranks": np.array(means), "whole_loss": np.full(len(parts), sum(losses))}
-    named = explained(np.array(parts), np.array(losses), variants, MISTAKES, tolerance=TOLERANCE)
-    return named if named and named.mistake in variants else finding

@@ -1,7 +1,6 @@
 """Exercise `sharded_sampler`."""
 
 import itertools
-from collections import Counter
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
+from parlab.checks.data_parallel._batches import divided
 
 Plan = list[list[list[int]]]  # [rank][step] → indices
 
@@ -132,20 +132,10 @@ def right_steps(size: int, batch_size: int, _: list[list[int]], plan: Plan) -> F
 
 def right_batches(size: int, batch_size: int, alone: list[list[int]], plan: Plan) -> Finding | None:
     """Require that all shares of a step are the global batch that a single rank has."""
-    for one, other in itertools.combinations(range(len(plan)), 2):
-        if any(plan[one]) and plan[one] == plan[other]:
-            return observed(f"ranks {one} and {other} have the same share")
-    counts = Counter(i for share in plan for step in share for i in step)
-    for i in [*range(size), *counts]:
-        if counts[i] != (right := int(0 <= i < size)):
-            return observed(f"index {i} is in the shares {counts[i]} times, expected {right}")
-    for step, shares in enumerate(zip(*plan, strict=True)):
-        sizes, right = [len(share) for share in shares], min(batch_size, size - step * batch_size)
-        if sum(sizes) != right or max(sizes) - min(sizes) > 1:
-            return observed(
-                f"in step {step}, the shares have {sizes} indices, expected {right} in all, in "
-                "shares that differ by at most 1"
-            )
+    steps = list(zip(*plan, strict=True))
+    if found := divided(steps, [min(batch_size, size - i) for i in range(0, size, batch_size)]):
+        return found
+    for step, shares in enumerate(steps):
         if extra := {i for share in shares for i in share} - {*alone[step]}:
             if len(plan) == 1:
                 return observed("a second call with the same arguments returns other indices")

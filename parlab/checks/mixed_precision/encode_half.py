@@ -37,10 +37,6 @@ MISTAKES = Mistakes(
         "the farther one. A number that is first rounded to fewer bits can become exactly the "
         "middle. Round once"
     ),
-    carry_lost=(
-        "{value!r} rounds up to the next power of two: the mantissa becomes 0, and the exponent "
-        "must grow by one"
-    ),
     subnormals_flushed=(
         "{value!r} becomes zero. Below 2⁻¹⁴ there are subnormal numbers, down to 2⁻²⁴"
     ),
@@ -112,7 +108,6 @@ def encoded(got: Sequence[int], cases: Sequence[Case]) -> Finding | None:
         for mistake, made in {
             "saturated": size == INFINITY and bits == right - 1,
             "subnormals_flushed": place == EXACT and 0 < size < 0x400 and bits in (0, NEGATIVE),
-            "carry_lost": size % 1024 == 0 and bits == right - 1024,
             "truncated": place == THREE_QUARTERS and bits == right - 1,
             "ties_not_to_even": place == MIDDLE and neighbor,
             "rounded_twice": place == NEAR_MIDDLE and neighbor,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import has_type, same
+from parlab.checks.base.compare import equal_numbers, has_type, same_states
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 
 MISTAKES = Mistakes(
@@ -104,7 +104,7 @@ def gradient_exponents(check: Check) -> str:
             model, layers, run, gradients = make()
             run()
             # The next pass adds the same gradients once more.
-            twice = [2 * p.grad for p in model.parameters()]
+            twice = {name: 2 * gradient for name, gradient in gradients_of(model).items()}
             for layer in (model, layers[0]):
                 layer.register_forward_hook(lambda *_: None)
             before, passes = hooks(model), []
@@ -112,17 +112,11 @@ def gradient_exponents(check: Check) -> str:
             trial.require(
                 lambda: has_type(got, Mapping, "a dict of counts by exponent"),
                 lambda: hooks_unchanged(hooks(model), before),
-                lambda: passed_once(passes),
-                lambda: gradients_unchanged([p.grad for p in model.parameters()], twice),
+                lambda: equal_numbers([len(passes)], [1], "the number of calls of run()", 0.0),
+                lambda: gradients_are(gradients_of(model), twice),
                 lambda: counted(got, gradients),
             )
     return "each number under its exponent, zeros under None, in four dtypes; no hook is left"
-
-
-def passed_once(passes: list) -> Finding | None:
-    if len(passes) == 1:
-        return None
-    return observed(f"run() is called {len(passes)} times, expected once")
 
 
 def hooks(model: nn.Module) -> set[tuple[int, str, int]]:
@@ -137,11 +131,12 @@ def hooks_unchanged(after: set, before: set) -> Finding | None:
     return MISTAKES.hooks_left() if after - before else None
 
 
-def gradients_unchanged(got: list[Tensor | None], right: list[Tensor]) -> Finding | None:
-    """Require that the pass adds its gradients to those that were there."""
-    if all(a is not None and same(a, b) for a, b in zip(got, right, strict=True)):
-        return None
-    return MISTAKES.gradient_changed()
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def gradients_are(got: dict[str, Tensor], right: dict[str, Tensor]) -> Finding | None:
+    return None if same_states(got, right, 0.0) else MISTAKES.gradient_changed()
 
 
 def counted(got: Mapping[Any, Any], gradients: list[Tensor]) -> Finding | None:

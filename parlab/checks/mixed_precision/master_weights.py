@@ -1,7 +1,7 @@
 """Exercise `master_weights`: float32 training with the same gradients is the reference."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from random import Random
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, same
+from parlab.checks.base.compare import equal_states, same_states
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.mixed_precision._weights import Gradients, constructed
 from parlab.models import Awkward
@@ -42,6 +42,7 @@ MISTAKES = Mistakes(
     ),
 )
 
+Values = dict[int, Tensor]  # by the parameter's place
 SGD = partial(torch.optim.SGD, lr=2.0**-9, momentum=0.5, weight_decay=0.25)
 ADAM = partial(torch.optim.AdamW, lr=2.0**-12, weight_decay=0.5)
 CASES = {
@@ -60,22 +61,24 @@ def master_weights(check: Check) -> str:
             model, gradients = drawn(trial.draw, dtype)
             parameters = [p for p in model.parameters() if p.requires_grad]
             places = [p.data_ptr() for p in parameters]
-            before = values(parameters)
+            start = before = values(parameters)
             # First: an optimizer's first step imports modules, and the learner's time is limited.
-            right = list(trained(before, make, gradients))
-            rounded = list(trained(before, make, gradients, rounded=True))
+            right = list(trained(start, make, gradients))
+            rounded = list(trained(start, make, gradients, rounded=True))
             weights = trial.run(model, make, seconds=SECONDS)
-            trial.require(lambda: copied(weights, parameters, before))
+            trial.require(lambda: copied(weights, parameters, start))
             for number, given in enumerate(gradients):
                 got, left = trial.run_function(step, weights, parameters, given, seconds=SECONDS)
+                master, now = values(weights.master), values(parameters)
+                moved = [p.data_ptr() for p in parameters] != places
                 trial.require(
                     lambda: collected(got, given),
                     lambda: MISTAKES.gradients_left() if left else None,
-                    lambda: stepped(weights.master, right[number], rounded[number], dtype),
-                    lambda: copied_back(parameters, weights.master, before),
-                    lambda: new_memory(parameters, places),
+                    lambda: stepped(master, right[number], rounded[number], dtype),
+                    lambda: copied_back(now, master, before, dtype),
+                    lambda: MISTAKES.new_memory() if moved else None,
                 )
-                before = values(parameters)
+                before = now
             numbers = torch.tensor([torch.inf, -torch.inf, torch.nan]).to(dtype)
             given = [numbers[i % 3].expand_as(p) for i, p in enumerate(parameters)]
             got, _ = trial.run_function(step, weights, parameters, given, seconds=SECONDS)
@@ -83,8 +86,8 @@ def master_weights(check: Check) -> str:
     return "small steps add up, in float16 and bfloat16; where there is no gradient, nothing moves"
 
 
-def values(parameters: list[nn.Parameter]) -> list[Tensor]:
-    return [p.detach().clone() for p in parameters]
+def values(parameters: Iterable[Tensor]) -> Values:
+    return {i: p.detach().clone() for i, p in enumerate(parameters)}
 
 
 def drawn(draw: Random, dtype: torch.dtype) -> tuple[nn.Module, list[Gradients]]:
@@ -107,13 +110,13 @@ def drawn(draw: Random, dtype: torch.dtype) -> tuple[nn.Module, list[Gradients]]
 
 
 def trained(
-    start: list[Tensor], make: Callable, gradients: list[Gradients], rounded: bool = False
-) -> Iterator[list[Tensor]]:
+    start: Values, make: Callable, gradients: list[Gradients], rounded: bool = False
+) -> Iterator[Values]:
     """Yield float32 weights after each step; `rounded`: from weights in 16 bits."""
-    weights = [nn.Parameter(p.float()) for p in start]
+    weights = [nn.Parameter(p.float()) for p in start.values()]
     optimizer = make(weights)
     for given in gradients:
-        for weight, old, gradient in zip(weights, start, given, strict=True):
+        for weight, old, gradient in zip(weights, start.values(), given, strict=True):
             if rounded:
                 weight.data = weight.detach().to(old.dtype).float()
             weight.grad = None if gradient is None else gradient.float()
@@ -132,60 +135,42 @@ def step(weights: Any, parameters: list[nn.Parameter], given: Gradients) -> tupl
     return found, left
 
 
-def copied(weights: Any, parameters: list[nn.Parameter], start: list[Tensor]) -> Finding | None:
+def copied(weights: Any, parameters: list[nn.Parameter], start: Values) -> Finding | None:
     """Require float32 copies, an optimizer on them, and an unchanged model."""
     if len(weights.master) != len(start):
         return observed(f"self.master has {len(weights.master)} tensors, expected {len(start)}")
     master = {f"self.master[{i}]": copy for i, copy in enumerate(weights.master)}
-    found = constructed(weights, master, start)
-    for i, (parameter, right) in enumerate(zip(parameters, start, strict=True)):
-        found = found or equal(parameter.detach(), right, f"self.parameters[{i}]")
+    if found := constructed(weights, master, list(start.values())):
+        return found
+    for i, parameter in enumerate(parameters):
         if not parameter.requires_grad:
             return observed(f"self.parameters[{i}] does not require a gradient any more")
-    return found
+    return equal_states(values(parameters), start, "self.parameters[{}]", 0.0)
 
 
 def collected(got: Gradients, given: Gradients) -> Finding | None:
     """Require the parameters' gradients in float32, or None."""
-    for i, (copy, right) in enumerate(zip(got, given, strict=True)):
-        if right is None and copy is not None:
+    right = {i: gradient.float() for i, gradient in enumerate(given) if gradient is not None}
+    for i, gradient in enumerate(got):
+        if gradient is not None and i not in right:
             return MISTAKES.gradient_invented(i=i)
-        name = f"after collect(), self.master[{i}].grad"
-        if right is not None and (found := equal(copy, right.float(), name)):
-            return found
-    return None
+    return equal_states(dict(enumerate(got)), right, "after collect(), self.master[{}].grad", 0.0)
 
 
-def stepped(
-    master: list[Tensor], right: list[Tensor], rounded: list[Tensor], dtype: torch.dtype
-) -> Finding | None:
+def stepped(master: Values, right: Values, rounded: Values, dtype: torch.dtype) -> Finding | None:
     """Compare the copies with float32 weights, and with weights that are rounded in each step."""
-    for i, (got, wanted) in enumerate(zip(master, right, strict=True)):
-        if found := equal(got.detach(), wanted, f"self.master[{i}]", CLOSE):
-            before_or_after = (rounded, [weight.to(dtype).float() for weight in rounded])
-            if any(all(map(close, master, wrong)) for wrong in before_or_after):
-                return MISTAKES.rebuilt_each_step()
-            return found
-    return None
+    found = equal_states(master, right, "self.master[{}]", CLOSE)
+    afterwards = {i: weight.to(dtype).float() for i, weight in rounded.items()}
+    if found and any(same_states(master, wrong, CLOSE) for wrong in (rounded, afterwards)):
+        return MISTAKES.rebuilt_each_step()
+    return found
 
 
-def close(got: Tensor, right: Tensor) -> bool:
-    return same(got, right, CLOSE)
-
-
-def copied_back(
-    parameters: list[nn.Parameter], master: list[Tensor], before: list[Tensor]
-) -> Finding | None:
+def copied_back(now: Values, master: Values, before: Values, dtype: torch.dtype) -> Finding | None:
     """Require that the model has the values of the copies, rounded once."""
-    for i, (got, copy) in enumerate(zip(values(parameters), master, strict=True)):
-        if found := equal(got, copy.detach().to(before[i].dtype), f"self.parameters[{i}]"):
-            unchanged = all(map(same, parameters, before))
-            return MISTAKES.not_copied_back() if unchanged else found
-    return None
-
-
-def new_memory(parameters: list[nn.Parameter], places: list[int]) -> Finding | None:
-    return None if [p.data_ptr() for p in parameters] == places else MISTAKES.new_memory()
+    right = {i: copy.to(dtype) for i, copy in master.items()}
+    found = equal_states(now, right, "self.parameters[{}]", 0.0)
+    return MISTAKES.not_copied_back() if found and same_states(now, before, 0.0) else found
 
 
 def overflow_kept(got: Gradients) -> Finding | None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import same
+from parlab.checks.base.compare import returns_nothing, same
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 
 LARGE = {torch.float16: 4e4, torch.bfloat16: 2e38}  # the sum of two is infinite in the format
@@ -48,7 +48,7 @@ def reduce_halves(check: Check) -> str:
             got = trial.run(given, dtype, trial.group, seconds=SECONDS)
             trial.require(
                 lambda: something_sent(trial),
-                lambda: nothing_returned(got),
+                lambda: returns_nothing(got, "means, in place"),
                 lambda: means(memory, per_rank, trial.rank, dtype, kind),
                 lambda: sent(trial, sum(g.numel() for g in given)),
             )
@@ -69,12 +69,6 @@ def drawn(
     if rank == trial.size - 1 and kind in ("infinite", "NaN"):
         found[1][1] = torch.inf if kind == "infinite" else torch.nan
     return found
-
-
-def nothing_returned(got: object) -> Finding | None:
-    if got is None:
-        return None
-    return COMMON.returns_something(got=f"a {type(got).__name__}", instead="means, in place")
 
 
 def means(

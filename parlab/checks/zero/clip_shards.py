@@ -16,8 +16,6 @@ TOLERANCE = 1e-5  # some divide by the norm plus 10⁻⁶, as the library does
 MISTAKES = Mistakes(
     padding_counts="the norm includes the padding: use only the first `used` elements",
     norms_added="the returned norm is the sum of the ranks' norms: add up their squares",
-    squared="the returned norm is its own square: take the square root",
-    norm_after="the returned norm is that after clipping: return the norm before",
     own_norm=(
         "the shard is clipped by its own norm, so ranks scale by different factors: use the norm "
         "of the whole gradient"
@@ -67,8 +65,6 @@ def _clip(trial: Trial, factor: float, padding: float) -> None:
     wrong_norms = {
         "padding_counts": math.hypot(norm, padding * padded**0.5),
         "norms_added": sum(sizes),
-        "squared": norm**2,
-        "norm_after": min(norm, max_norm),
     }
     wrong_shards = {
         "not_in_place": local,

@@ -12,13 +12,9 @@ from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.zero._models import awkward_blocks
 
 MISTAKES = Mistakes(
-    tied_twice=(
-        "the buffer has the tied parameter twice, so it would be sent and updated twice: "
-        "`parameters` may name a tensor more than once"
-    ),
-    frozen_inside=(
-        "the buffer has frozen parameters in it: they get no gradient, and an optimizer with "
-        "weight decay would change them"
+    other_elements=(
+        "the buffer has {got} elements, expected {right}: those of each trainable tensor once, of "
+        "no frozen one, and zeros up to a multiple of `world_size`"
     ),
     own_order=(
         "the buffer has the right parameters in another order than the list. Keep the list's: "
@@ -78,18 +74,13 @@ def buffer_is_right(
     flat: Any, named: dict[str, nn.Parameter], before: dict[str, Tensor], ranks: int
 ) -> Finding | None:
     """Compare with the parameters, each once in the order of the list, and padded with zeros."""
-
-    def padded(parameters: list[nn.Parameter]) -> Tensor:
-        values = dict(zip(named.values(), before.values(), strict=True))
-        vector = torch.cat([values[p].flatten() for p in parameters])
-        return F.pad(vector, (0, -len(vector) % ranks))
-
-    every = list(named.values())
-    trainable = [p for p in every if p.requires_grad]
-    right, used = padded(list(dict.fromkeys(trainable))), sum(p.numel() for p in set(trainable))
-    wrong = {"tied_twice": padded(trainable), "frozen_inside": padded(list(dict.fromkeys(every)))}
-    finding = explained(flat, right, wrong, MISTAKES, "the buffer")
-    if finding is None or len(flat) != len(right) or same(flat[:used], right[:used]):
+    trainable = {p: before[name] for name, p in named.items() if p.requires_grad}  # each once
+    vector = torch.cat([value.flatten() for value in trainable.values()])
+    right, used = F.pad(vector, (0, -len(vector) % ranks)), len(vector)
+    finding = equal(flat, right, "the buffer")
+    if finding and finding.mistake == "wrong_shape" and flat.dim() == 1:
+        return MISTAKES.other_elements(got=len(flat), right=len(right))
+    if finding is None or finding.mistake or same(flat[:used], right[:used]):
         return finding
     in_another_order = same(flat[:used].sort().values, right[:used].sort().values)
     return MISTAKES.own_order() if in_another_order else finding

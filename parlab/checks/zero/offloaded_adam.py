@@ -22,8 +22,6 @@ MISTAKES = Mistakes(
         "the weights are right, but the moments in the file have not changed: work in place on "
         "views of self.mean and self.square, or write the result back"
     ),
-    not_corrected="the moments, which begin at zero, are not corrected: divide them by 1 − βᵗ",
-    eps_inside="ε is added under the root: add it to the root",
     last_piece="the last elements have not moved: the last piece may be shorter than the others",
     all_in_memory=(
         "step() has {got} bytes of new tensors at once, expected a few pieces of {piece} bytes: "
@@ -111,13 +109,6 @@ def values_are_right(record: Record, right: Record, before: Record) -> Finding |
     whole = SIZE // PIECE * PIECE
     wrong = {key: {"not_in_the_file": before[key]} for key in (MEAN, SQUARE)}
     weights = {"last_piece": torch.cat([right[WEIGHTS][:whole], before[WEIGHTS][whole:]])}
-    if not before[MEAN].any():  # the first step
-        lr, betas, eps = SETTINGS.values()
-        corrected = right[MEAN] / (1 - betas[0]), right[SQUARE] / (1 - betas[1])
-        weights |= {
-            "not_corrected": before[WEIGHTS] - lr * right[MEAN] / (right[SQUARE].sqrt() + eps),
-            "eps_inside": before[WEIGHTS] - lr * corrected[0] / (corrected[1] + eps).sqrt(),
-        }
     for name, variants in ({WEIGHTS: weights} | wrong).items():
         if finding := explained(record[name], right[name], variants, MISTAKES, name, 1e-4):
             return finding

@@ -13,8 +13,6 @@ MISTAKES = Mistakes(
         "{name}: this is mixed precision, with 2 bytes for parameters and gradients and 12 for "
         "optimizer states. Here, everything is float32"
     ),
-    stage_before="{name}: this is what the stage before it leaves",
-    stage_after="{name}: this is what the next stage leaves. Each stage shards one more kind",
     all_ranks="{name}: this is the total over all ranks. How much does one rank hold?",
     numbers="{name}: this counts numbers. A float32 takes 4 bytes",
 )
@@ -38,11 +36,8 @@ def held(size: int, ranks: int, recipe: Recipe) -> dict[str, float]:
 
 def variants(size: int, ranks: int) -> Iterator[Variant]:
     right = held(size, ranks, FLOAT32_ADAM)
-    yield "mixed", held(size, ranks, MIXED_ADAM)
-    others = {"no_states": held(size, ranks, Recipe(4, 4, 0))}
-    others["all_ranks"] = {name: value * ranks for name, value in right.items()}
-    others["numbers"] = {name: value / 4 for name, value in right.items()}
-    others["stage_before"] = dict(zip(STAGES[1:], right.values(), strict=False))
-    others["stage_after"] = dict(zip(STAGES, list(right.values())[1:], strict=False))
-    for key, values in others.items():
-        yield from ((key, {name: value}) for name, value in values.items())
+    # In stage 1, it needs as much as float32 in stage 2.
+    yield "mixed", {"stage_2": held(size, ranks, MIXED_ADAM)["stage_2"]}
+    yield "no_states", held(size, ranks, Recipe(4, 4, 0))
+    yield "all_ranks", {name: value * ranks for name, value in right.items()}
+    yield "numbers", {name: value / 4 for name, value in right.items()}

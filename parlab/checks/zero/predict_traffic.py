@@ -10,8 +10,8 @@ from parlab.costs.zero import bytes_sent
 MISTAKES = Mistakes(
     whole="{name}: on a ring, a rank keeps its own part and sends (N−1)/N of the data",
     once=(
-        "{name}: these are the bytes of one collective. An all-reduce is a reduce-scatter and an "
-        "all-gather, and so is a step of stages 1 and 2"
+        "{name}: this is half of what is sent. An all-reduce is a reduce-scatter and an "
+        "all-gather, and so is a step of stages 1 and 2, with 4 bytes for each number"
     ),
     all_reduce_and_gather=(
         "{name}: this is an all-reduce of gradients and an all-gather of parameters. With a "
@@ -37,11 +37,9 @@ def predict_traffic(check: Check) -> str:
 
 def variants(right: dict[str, float], ranks: int) -> Iterator[Variant]:
     once = right["plain"] / 2
-    factors = {"whole": ranks / max(ranks - 1, 1), "all_ranks": ranks, "elements": 1 / 4}
-    for key, factor in factors.items():
-        yield key, {name: value * factor for name, value in right.items()}
-    for name in STAGES[:3]:
-        yield "once", {name: once}
-    for name in STAGES[1:3]:
-        yield "all_reduce_and_gather", {name: 3 * once}
+    yield "whole", {"plain": right["plain"] * ranks / max(ranks - 1, 1)}
+    yield "all_ranks", {name: value * ranks for name, value in right.items()}
+    yield "elements", {name: value / 4 for name, value in right.items()}
+    yield "once", dict.fromkeys(STAGES[:3], once)
+    yield "all_reduce_and_gather", dict.fromkeys(STAGES[1:3], 3 * once)
     yield "gathered_once", {"stage_3": 2 * once}

@@ -17,23 +17,13 @@ OWN = "sum(len(x) for x, _ in micro_batches)"
 answers.edit("no_sync_forgotten", "no_sync_forgotten", (LAST, "nullcontext()"))
 answers.edit(
     None,
-    "the_other_way_round",
-    (LAST, "nullcontext() if i == 0 else parallel.no_sync()"),
-    says="backward passes [1] of 3 are outside",
-)
-answers.edit(
-    None,
-    "only_the_last_in_no_sync",
-    (LAST, "parallel.no_sync() if last else nullcontext()"),
-    says="backward passes [1, 2] of 3 are outside",
-)
-answers.edit(
-    None,
     "keeps_the_graphs",
     ("loss.backward()", "loss.backward(retain_graph=True)"),
     says="activations of micro-batch 0 are still in memory",
 )
-answers.edit("never_synchronized", "all_in_no_sync", (LAST, "parallel.no_sync()"))
+answers.edit(
+    None, "all_in_no_sync", (LAST, "parallel.no_sync()"), says="backward passes [] of 3 are outside"
+)
 answers.edit(None, "not_finished", (FINISH, ""), says="called 0 times")
 answers.edit(
     "ranks_left",
@@ -46,22 +36,8 @@ answers.edit(
 answers.edit(
     "ranks_left", "finished_each_time", (FINISH, ""), (SUM, SUM + "\n        parallel.finish()")
 )
-answers.edit(None, "finished_twice", (FINISH, FINISH + FINISH), says="called 2 times")
-answers.edit(
-    None,
-    "finished_first",
-    (FINISH, ""),
-    ("    weighted_loss = 0.0\n", "    weighted_loss = 0.0\n" + FINISH),
-    says="after [0] backward passes",
-)
 answers.edit("unweighted", "unweighted", (WEIGHT, ""))
-answers.edit(
-    None,
-    "equal_micro_batches",
-    (WEIGHT, f" * ({OWN} / total / len(micro_batches))"),
-    says="the gradient of",
-)
-answers.edit("mean_of_each_rank", "one_over_k", (WEIGHT, " / len(micro_batches)"))
+answers.edit(None, "one_over_k", (WEIGHT, " / len(micro_batches)"))
 answers.edit("own_total", "own_total", (WEIGHT, f" * (len(inputs) / {OWN})"))
 answers.edit("zeroed", "zeroed", ("loss.backward()", "parallel.zero_grad(); loss.backward()"))
 answers.edit("returns_none", "no_return", ("return weighted_loss", "pass"))

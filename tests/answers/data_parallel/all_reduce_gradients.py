@@ -10,7 +10,6 @@ answers = Answers("all_reduce_gradients")
 WEIGHT = "parameter.grad *= share"
 REDUCE = "comm.Allreduce(MPI.IN_PLACE, parameter.grad)"
 ZEROS = "parameter.grad = torch.zeros_like(parameter)"
-ALL = "model.parameters()"
 IF_FROZEN = "if not parameter.requires_grad:"
 
 answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(parameter.grad, root=0)"), says="calls send")
@@ -31,7 +30,7 @@ answers.edit(
     (REDUCE, "comm.Allreduce(MPI.IN_PLACE, parameter.grad * share)"),
 )
 answers.edit(
-    "weighted_only",
+    "not_summed",
     "into_a_clone",
     (REDUCE, "comm.Allreduce(MPI.IN_PLACE, parameter.grad.clone())"),
 )
@@ -41,7 +40,7 @@ answers.edit("skipped", "skips_none", (ZEROS, "continue"))
 answers.edit("sum_for_mean", "no_weights", (WEIGHT, "pass"))
 answers.edit("equal_weights", "plain_mean", (WEIGHT, "parameter.grad /= comm.size"))
 answers.edit(
-    "weighted_after",
+    None,
     "weighted_after",
     (WEIGHT, "pass"),
     (REDUCE, REDUCE + "; parameter.grad *= share"),
@@ -56,13 +55,6 @@ answers.edit(
     "reshaped",
     (REDUCE, "comm.Allreduce(MPI.IN_PLACE, parameter.grad.reshape(-1))"),
 )
-answers.edit(
-    "copy_not_written_back",
-    "contiguous_before_weighting",
-    (WEIGHT, "grad = parameter.grad.contiguous()"),
-    (REDUCE, "grad *= share; comm.Allreduce(MPI.IN_PLACE, grad)"),
-)
-answers.edit(None, "first_left_out", (ALL, "[*model.parameters()][1:]"), says="calls send")
 answers.edit(
     None,
     "reduced_and_broadcast",

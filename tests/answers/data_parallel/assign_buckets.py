@@ -8,7 +8,6 @@ TRAINABLE = "[p for p in model.parameters() if p.requires_grad]"
 FULL = "if not buckets or size + bytes_more > bucket_bytes:"
 BYTES = "parameter.numel() * parameter.element_size()"
 REVERSED = f"reversed({TRAINABLE})"
-SIZE = "size += bytes_more"
 
 
 def trainable_of(model):
@@ -17,7 +16,6 @@ def trainable_of(model):
 
 answers.edit(None, "closed_late", (FULL, "if not buckets or size > bucket_bytes:"), says="exceeds")
 answers.edit("elements", "elements", (BYTES, "parameter.numel()"))
-answers.edit(None, "eight_bytes", (BYTES, "parameter.numel() * 8"), says="with bucket_bytes")
 answers.edit(
     None,
     "width_of_the_first",
@@ -26,12 +24,6 @@ answers.edit(
 )
 answers.edit("exact_fit", "exact_fit", ("> bucket_bytes", ">= bucket_bytes"))
 answers.edit("forward_order", "forward_order", (REVERSED, TRAINABLE))
-answers.edit(
-    None,
-    "forward_inside",
-    ("return buckets", "return [b[::-1] for b in buckets]"),
-    says="the buckets hold",
-)
 answers.edit(
     "tied_twice",
     "tied_twice",
@@ -46,26 +38,7 @@ answers.edit(None, "last_lost", ("return buckets", "return buckets[:-1]"), says=
 answers.edit("returns_none", "no_return", ("return buckets", "pass"))
 answers.edit("wrong_type", "names", ("append(parameter)", "append(str(parameter.shape))"))
 answers.edit("wrong_type", "one_list", ("return buckets", "return [p for b in buckets for p in b]"))
-answers.edit(
-    None,
-    "large_not_counted",
-    (SIZE, SIZE + " if bytes_more <= bucket_bytes else 0"),
-    says="exceeds the limit",
-)
 answers.edit(None, "size_not_reset", ("            size = 0\n", ""), says="both fit")
-
-
-@answers.wrong(None, says="the buckets hold")
-def first_fit(model, bucket_bytes):
-    buckets, room = [], []
-    for parameter in reversed(trainable_of(model)):
-        i = next((i for i, left in enumerate(room) if parameter.nbytes <= left), len(buckets))
-        if i == len(buckets):
-            buckets.append([])
-            room.append(bucket_bytes)
-        buckets[i].append(parameter)
-        room[i] -= parameter.nbytes
-    return buckets
 
 
 @answers.wrong(None, says="requires_grad is True")

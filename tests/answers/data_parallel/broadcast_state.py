@@ -4,7 +4,6 @@ import itertools
 
 import torch
 from mpi4py import MPI
-from torch import nn
 
 from parlab_staff.answers import Answers
 
@@ -27,7 +26,7 @@ answers.edit(
     (ALL, "[*(p for _, p in model.named_parameters(remove_duplicate=False)), *model.buffers()]"),
 )
 answers.edit(
-    "not_persistent",
+    "no_buffers",
     "by_state_dict",
     (ALL, "{t.data_ptr(): t for t in model.state_dict(keep_vars=True).values()}.values()"),
 )
@@ -36,9 +35,6 @@ answers.edit(
     "no_frozen",
     ("model.parameters(), ", "(p for p in model.parameters() if p.requires_grad), "),
     says="frozen.weight",
-)
-answers.edit(
-    None, "floats_only", (BCAST, f"tensor.is_floating_point() and {BCAST}"), says="seen is"
 )
 answers.edit("copy_not_written_back", "flattened", ("tensor.detach()", "tensor.detach().flatten()"))
 answers.edit("raises", "not_detached", ("tensor.detach()", "tensor"))
@@ -68,24 +64,9 @@ def a_common_seed(model, comm):
     torch.manual_seed(0)
 
 
-@answers.wrong("root_changed")
-def summed(model, comm):
-    for tensor in tensors_of(model):
-        comm.Allreduce(MPI.IN_PLACE, tensor.detach())
-
-
 @answers.wrong("pickles")
 def as_one_object(model, comm):
     model.load_state_dict(comm.bcast(model.state_dict(), root=0))
-
-
-@answers.wrong("not_in_place")
-def new_parameters(model, comm):
-    answers.reference()(model, comm)
-    for module in model.modules():
-        for name, parameter in list(module.named_parameters(recurse=False)):
-            value = parameter.detach().clone()
-            setattr(module, name, nn.Parameter(value, parameter.requires_grad))
 
 
 @answers.wrong("not_in_place")

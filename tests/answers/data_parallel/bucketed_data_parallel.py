@@ -8,7 +8,6 @@ answers = Answers("bucketed_data_parallel")
 Reference = answers.reference()
 
 START = "dist.all_reduce(buffer, group=self.group, async_op=True)"
-COUNT = "self.missing[i] -= 1"
 TURN = "while self.started < len(self.buckets) and self.missing[self.started] == 0:"
 LEFT = "        while self.started < len(self.buckets):\n            self.start_next()\n"
 WAIT = "        for work in self.works:\n            work.wait()\n"
@@ -27,7 +26,7 @@ answers.edit("no_overlap", "all_in_finish", (TURN, "while False:"))
 answers.edit("no_overlap", "if_for_while", (TURN, TURN.replace("while", "if")))
 answers.edit("no_wait", "not_awaited", (WAIT, ""))
 answers.edit("not_awaited", "last_awaited_only", (WAIT, "        self.works[-1].wait()\n"))
-answers.edit("no_restart", "no_restart", (RESTART, WAIT))
+answers.edit(None, "no_restart", (RESTART, WAIT), says="step 2")
 answers.edit(
     None,
     "one_by_one",
@@ -50,12 +49,6 @@ answers.edit(
     "largest",
     (START, START.replace("buffer,", "buffer, op=dist.ReduceOp.MAX,")),
     says="the gradient of",
-)
-answers.edit(
-    None,
-    "always_the_first",
-    ("buffer = self.buffers[self.started]", "buffer = self.buffers[0]"),
-    says="all-reduces of buffers [0, 0, 0, 0]",
 )
 answers.edit(
     "left_the_buffers",

@@ -22,7 +22,6 @@ answers.edit(
     (FLAT, "torch._utils._flatten_dense_tensors([p.detach() for p in trainable]).zero_()"),
     says="1.weight at index (0, 0) is 0",
 )
-answers.edit("copy", "cloned_views", (VIEW, VIEW + ".clone()"))
 answers.edit(
     "wrong_dtype",
     "float32",
@@ -30,7 +29,7 @@ answers.edit(
     (VIEW, VIEW + ".to(parameter.dtype)"),
 )
 answers.edit(
-    "tied_twice",
+    "other_elements",
     "tied_twice",
     (
         TRAINABLE,
@@ -38,7 +37,7 @@ answers.edit(
     ),
 )
 answers.edit(
-    "frozen_in",
+    "other_elements",
     "with_frozen",
     (TRAINABLE, "list(model.parameters())"),
     ("        parameter.grad", "        if parameter.requires_grad: parameter.grad"),
@@ -54,9 +53,6 @@ answers.edit(
     says="frozen.weight, requires_grad=False, is a tensor",
 )
 answers.edit("not_zeros", "ones", ("new_zeros", "new_ones"))
-answers.edit(
-    "not_zeros", "not_a_number", ("new_zeros(sum(sizes))", "new_full((sum(sizes),), float('nan'))")
-)
 answers.edit("returns_none", "no_return", ("return flat", "pass"))
 answers.edit("wrong_shape", "two_dimensions", ("return flat", "return flat[None]"))
 answers.edit(

@@ -1,6 +1,5 @@
 """Answers to `flat_step`."""
 
-import torch
 import torch.nn.functional as F
 from mpi4py import MPI
 
@@ -18,7 +17,7 @@ answers.edit(None, "broadcast", (REDUCE, "comm.Bcast(flat, root=0)"), says="/ lr
 answers.edit(
     "does_not_end", "empty_share_leaves", (ZERO, ZERO + "\n    if not len(inputs): return 0.0")
 )
-answers.edit("weighted_only", "into_a_copy", (REDUCE, "comm.Allreduce(MPI.IN_PLACE, flat.clone())"))
+answers.edit("not_summed", "into_a_copy", (REDUCE, "comm.Allreduce(MPI.IN_PLACE, flat.clone())"))
 answers.edit(
     "many_messages", "loss_pickled", (RETURN, "return comm.allreduce(weighted_loss) / comm.size")
 )
@@ -34,60 +33,18 @@ answers.edit("sum_for_mean", "no_weight", (SHARE, ""))
 answers.edit("equal_weights", "every_rank_alike", (SHARE, " / comm.size"))
 answers.edit("left_the_buffer", "zero_grad", (ZERO, "optimizer.zero_grad()"))
 answers.edit("divided_again", "divided_again", (REDUCE, REDUCE + "\n    flat /= comm.size"))
-answers.edit(
-    "weighted_after",
-    "weighted_after",
-    (SHARE, ""),
-    (REDUCE, REDUCE + "\n    flat *= len(inputs) / total"),
-)
 answers.edit(None, "no_step", (STEP, "pass"), says="is called 0 times")
 answers.edit(None, "two_steps", (STEP, f"{STEP}\n    {STEP}"), says="is called 2 times")
 answers.edit("nothing_sent", "no_all_reduce", (REDUCE, "pass"))
-answers.edit(
-    "not_summed",
-    "own_gradient",
-    (SHARE, ""),
-    (REDUCE, "comm.Allreduce(MPI.IN_PLACE, flat.clone())"),
-)
 answers.edit("returns_none", "no_return", (RETURN, "pass"))
 answers.edit("wrong_type", "a_tensor", (RETURN, "return torch.tensor(weighted_loss)"))
 answers.edit(
-    "loss_of_ranks",
+    None,
     "own_mean",
     ("weighted_loss = loss.item()", "weighted_loss = loss.item() * total / len(inputs)"),
-)
-answers.edit(
-    None,
-    "loss_after_the_step",
-    (
-        RETURN,
-        "after = F.cross_entropy(model(inputs), targets, reduction='sum')\n"
-        "    return after.item() / total",
-    ),
     says="add up to",
 )
 answers.edit("lab_communicator", "world", ("comm.Allreduce", "MPI.COMM_WORLD.Allreduce"))
-answers.edit(
-    None,
-    "not_a_number",
-    ("weighted_loss = loss.item()", "weighted_loss = float('nan')"),
-    says="nan",
-)
-
-
-@answers.wrong("whole_loss")
-def loss_rides_along(model, flat, optimizer, inputs, targets, total, comm):
-    flat.zero_()
-    part = 0.0
-    if len(inputs):
-        loss = F.cross_entropy(model(inputs), targets) * (len(inputs) / total)
-        loss.backward()
-        part = loss.item()
-    sent = torch.cat([flat, flat.new_tensor([part])])
-    comm.Allreduce(MPI.IN_PLACE, sent)
-    flat.copy_(sent[:-1])
-    optimizer.step()
-    return sent[-1].item()
 
 
 @answers.right

@@ -30,22 +30,15 @@ answers.edit(
 answers.edit("same_shuffle", "epoch_forgotten", (SEED, "manual_seed(0)"))
 answers.edit("same_shuffle", "repeats_after_a_while", (SEED, "manual_seed(epoch % 10)"))
 answers.edit(None, "not_shuffled", (SHUFFLE, "torch.arange(size)"), says="not shuffled")
-answers.edit(None, "first_share", (SHARE, "batch[::world_size]"), says="the same share")
+answers.edit(None, "first_share", (SHARE, "batch[::world_size]"), says="samples, expected")
 answers.edit(None, "seeded_by_rank", (SEED, "manual_seed(1000 * epoch + rank)"), says="times")
 answers.edit("other_batches", "seeded_by_world_size", (SEED, "manual_seed(epoch + world_size)"))
-answers.edit(None, "one_off", (SHARE, "batch[rank + 1 :: world_size]"), says="0 times, expected 1")
+answers.edit(None, "one_off", (SHARE, "batch[rank + 1 :: world_size]"), says="samples, expected")
 answers.edit("returns_none", "no_return", ("return [batch", "[batch"))
 answers.edit("wrong_dtype", "int32", (SHARE, SHARE + ".int()"))
 answers.edit("wrong_type", "lists", (SHARE, SHARE + ".tolist()"))
 answers.edit("wrong_shape", "columns", (SHARE, SHARE + "[:, None]"))
 answers.edit(None, "unseeded", (SHUFFLE, "torch.randperm(size)"), says="two processes")
-
-
-@answers.wrong(None, says="that differ by at most 1")
-def blocks_rounded_up(size, batch_size, epoch, rank, world_size):
-    width = -(-batch_size // world_size)
-    batches = shuffled(size, epoch).split(batch_size)
-    return [b[rank * width : (rank + 1) * width] for b in batches]
 
 
 @answers.wrong("global_generator", says="torch's")
@@ -67,26 +60,9 @@ def tail_dropped(size, batch_size, epoch, rank, world_size):
     return dealt(whole.split(batch_size) if len(whole) else [], rank, world_size)
 
 
-@answers.wrong(None, says="2 times, expected 1")
-def tail_padded(size, batch_size, epoch, rank, world_size):
-    shuffle = shuffled(size, epoch)
-    batches = list(shuffle.split(batch_size))
-    missing = -len(batches[-1]) % world_size
-    batches[-1] = torch.cat([batches[-1], shuffle[:missing]])
-    return dealt(batches, rank, world_size)
-
-
 @answers.wrong("uneven_steps")
 def data_set_dealt_first(size, batch_size, epoch, rank, world_size):
     return list(shuffled(size, epoch)[rank::world_size].split(max(batch_size // world_size, 1)))
-
-
-@answers.wrong("other_batches")
-def data_set_in_blocks(size, batch_size, epoch, rank, world_size):
-    batches = shuffled(size, epoch).split(batch_size)
-    sizes = [[len(b[r::world_size]) for b in batches] for r in range(world_size)]
-    first = sum(map(sum, sizes[:rank]))
-    return list(shuffled(size, epoch)[first : first + sum(sizes[rank])].split(sizes[rank]))
 
 
 @answers.wrong(None, says="has neighbors")

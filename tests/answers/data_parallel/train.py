@@ -33,10 +33,7 @@ answers.edit(
     says="are broadcast",
 )
 answers.edit("not_summed", "no_all_reduce", (REDUCE, ""))
-answers.edit("not_zeroed", "no_zero_grad", (ZERO, ""))
-answers.edit(
-    None, "zeroed_after_the_step_only", (ZERO, ""), (STEP, STEP + ZERO), says="after training"
-)
+answers.edit(None, "no_zero_grad", (ZERO, ""), says="after training")
 answers.edit(
     "global_generator", "seeds_globally", (BROADCAST, "    torch.manual_seed(0)\n" + BROADCAST)
 )
@@ -56,12 +53,6 @@ answers.edit(
     ("(model, share, comm)", "(model, float(comm.rank == 0), comm)"),
     says="after training",
 )
-answers.edit(
-    None,
-    "loss_of_mean",
-    ("weighted_loss = share * loss.item()", "weighted_loss = loss.item() / comm.size"),
-    says="the list of losses at index",
-)
 answers.edit(None, "epoch_forgotten", (PLACE, "0, comm.rank, comm.size"), says="same batches")
 answers.edit(
     "other_batches", "shuffle_by_ranks", (PLACE, "epoch + 100 * comm.size, comm.rank, comm.size")
@@ -74,12 +65,6 @@ answers.edit(
 answers.edit(
     "steps", "empty_share_takes_no_step", (STEP, "            if len(indices): optimizer.step()\n")
 )
-answers.edit(
-    "steps",
-    "no_step_for_the_last_batch",
-    (STEP, "            if total == batch_size: optimizer.step()\n"),
-)
-answers.edit("steps", "a_step_each_epoch", (STEP, ""), (LOSS, LOSS + "\n        optimizer.step()"))
 answers.edit("steps", "no_step", (STEP, ""))
 answers.edit(
     "wrong_type", "tensors", (LOSS, "losses.append(torch.tensor(comm.allreduce(weighted_loss)))")
@@ -93,9 +78,6 @@ answers.edit(
 )
 answers.edit(
     "lab_communicator", "total_on_the_labs_own", ("total = comm.", "total = MPI.COMM_WORLD.")
-)
-answers.edit(
-    None, "wrong_targets", ("targets[indices]", "targets[: len(indices)]"), says="after training"
 )
 
 

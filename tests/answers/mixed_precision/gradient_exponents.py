@@ -40,12 +40,6 @@ for mistake, name, *edits in (
         (EXPONENT, EXPONENT.replace("numbers != 0", "numbers.abs() >= 2**-24")),
         (ZEROS, ZEROS.replace("numbers == 0", "numbers.abs() < 2**-24")),
     ),
-    (
-        None,
-        "frexp_of_zero",
-        (EXPONENT, EXPONENT.replace(NONZERO, "numbers.flatten()")),
-        (ZEROS, "pass"),
-    ),
     (None, "inputs", (OUTPUT_HOOK, "inputs[0].requires_grad and inputs[0].register_hook(count)")),
     (None, "outputs_themselves", (OUTPUT_HOOK, "count(output.detach())")),
     (None, "tried_first", (RUN, RUN + "    counts.clear()\n" + RUN)),

@@ -72,14 +72,6 @@ class StopsAtTheFirst(Reference):
         return False
 
 
-@answers.wrong(None, says="_growth_tracker")
-class CountsElsewhere(Reference):
-    def update(self, overflow):
-        self.good_steps = getattr(self, "count", 0)
-        super().update(overflow)
-        self.count, self.good_steps = self.good_steps, 0
-
-
 @answers.right
 class ByTheSum(Reference):
     """A sum of absolute values in float64 is finite if all of them are."""

@@ -66,14 +66,6 @@ answers.right_edit(
 answers.right_edit("element_by_element", (COPY, "gradient[...] = part.view(gradient.shape)"))
 
 
-@answers.wrong("one_message_each")
-def one_by_one(gradients, dtype, group):
-    for gradient in gradients:
-        half = (gradient / group.size()).to(dtype)
-        dist.all_reduce(half, group=group)
-        gradient.copy_(half)
-
-
 @answers.right
 def foreach(gradients, dtype, group):
     torch._foreach_div_(gradients, group.size())

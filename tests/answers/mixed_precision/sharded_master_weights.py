@@ -41,7 +41,6 @@ SIZE = "start += parameter.numel()\n"
 PLACE = "whole[start : start + parameter.numel()]"
 OWN_PART = "self.flat.chunk(self.group.size())[self.group.rank()]"
 OWN_OVERFLOW = (UNSCALE, "overflow = " + UNSCALE), (TAKEN, "taken = not overflow")
-ALL_REDUCE = "dist.all_reduce(whole, group=self.group)\n        "
 NEW_MEMORY = (
     "flat = torch.empty_like(self.flat)\n            "
     + GATHER.replace("self.flat", "flat")
@@ -83,11 +82,6 @@ for mistake, name, *edits in (
     (None, "model_s_optimizer", (OPTIMIZER, OPTIMIZER.replace("[self.master]", "self.parameters"))),
     (None, "gradients_left", (FREED, "pass")),
     (None, "gradient_kept", (END, "pass")),
-    (
-        None,
-        "own_samples",
-        (REDUCE, "part.copy_(whole.chunk(self.group.size())[self.group.rank()])"),
-    ),
     (None, "summed", (MEAN, "pass")),
     (None, "stretched", (ABOVE, "if norm > 0:")),
     (None, "not_clipped", (CLIP, "pass")),
@@ -106,11 +100,6 @@ for mistake, name, *edits in (
         (GATHER, GATHER.replace("self.flat", "every") + "\n            self.flat.copy_(every)"),
     ),
     (None, "reduced_in_32_bits", (BUFFER, BUFFER.replace(")", ", dtype=torch.float32)"))),
-    (
-        None,
-        "all_reduced",
-        (REDUCE, ALL_REDUCE + "part = " + OWN_PART.replace("self.flat", "whole")),
-    ),
     (None, "new_memory", (GATHER, NEW_MEMORY)),
     ("returns_none", "no_return", (RETURN, "pass")),
     (None, "the_buffer_is_kept", (MOVE, MOVE + "\n        self.buffer = whole")),

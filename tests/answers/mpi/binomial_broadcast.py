@@ -10,22 +10,6 @@ from parlab_staff.answers import Answers
 answers = Answers("binomial_broadcast")
 
 
-@answers.wrong("received_again")
-def recursive_doubling(x, root, comm):
-    # All ranks exchange in every round, most of it in vain.
-    relative = (comm.rank - root) % comm.size
-    have, reached = relative == 0, 1
-    while reached < comm.size:
-        other = relative ^ reached
-        if other < comm.size:
-            peer, theirs = (other + root) % comm.size, np.empty_like(x)
-            comm.Sendrecv(x, dest=peer, recvbuf=theirs, source=peer)
-            if not have and other < reached:
-                x[...] = theirs
-                have = True
-        reached *= 2
-
-
 @answers.wrong("too_many_rounds")
 def the_root_sends_to_all_without_waiting(x, root, comm):
     # Isend does not make the wire wider: N − 1 messages still leave one rank.

@@ -28,17 +28,11 @@ def highest_power_first(sizes, seconds):
     return alpha, beta
 
 
-@answers.wrong("two_messages_alone")
+@answers.wrong(None)
 def through_the_two_ends(sizes, seconds):
     (small, first), *_, (large, last) = sorted(zip(sizes, seconds, strict=True))
     beta = (last - first) / (large - small)
     return first - small * beta, beta
-
-
-@answers.wrong("two_messages_alone")
-def read_off_the_ends(sizes, seconds):
-    (_, first), *_, (large, last) = sorted(zip(sizes, seconds, strict=True))
-    return first, last / large
 
 
 @answers.wrong("by_absolute_error")
@@ -47,7 +41,7 @@ def plain_least_squares(sizes, seconds):
     return alpha, beta
 
 
-@answers.wrong("weighted_twice")
+@answers.wrong(None)
 def weighted_by_the_square(sizes, seconds):
     beta, alpha = np.polyfit(sizes, seconds, 1, w=1 / np.array(seconds) ** 2)
     return alpha, beta

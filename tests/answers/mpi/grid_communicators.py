@@ -2,7 +2,6 @@
 
 from mpi4py import MPI
 
-from parlab.rank import comm as lab_comm
 from parlab_staff.answers import Answers
 
 answers = Answers("grid_communicators")
@@ -54,12 +53,6 @@ answers.edit(
         "    return grid.Sub([False, True]), grid.Sub([True, False])",
     ),
 )
-
-
-@answers.wrong("lab_communicator")
-def labs_own(rows, columns, comm):
-    row, column = divmod(comm.rank, columns)
-    return lab_comm.Split(row, column), lab_comm.Split(column, row)
 
 
 @answers.wrong("not_new")

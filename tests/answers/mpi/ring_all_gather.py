@@ -8,7 +8,7 @@ from parlab_staff.answers import Answers
 
 answers = Answers("ring_all_gather")
 
-OUT, INTO = "outgoing = x[chunk(len(x), rank - step, size)]", "rank - step - 1"
+INTO = "rank - step - 1"
 SENDRECV = "comm.Sendrecv(outgoing, dest=right, recvbuf=incoming, source=left)"
 
 answers.edit("never_arrived", "one_round_too_few", ("range(size - 1)", "range(size - 2)"))
@@ -27,16 +27,6 @@ answers.edit(
     (SENDRECV, "comm.Sendrecv(outgoing, dest=left, recvbuf=incoming, source=right)"),
 )
 answers.edit(
-    None,
-    "adds_what_arrives",
-    (
-        SENDRECV,
-        "came = np.empty_like(incoming)\n"
-        "        comm.Sendrecv(outgoing, dest=right, recvbuf=came, source=left)\n"
-        "        incoming += came",
-    ),
-)
-answers.edit(
     "not_in_place",
     "into_another_array",
     ("rank, size = comm.rank, comm.size", "x = x.copy()\n    rank, size = comm.rank, comm.size"),
@@ -48,16 +38,6 @@ answers.edit("returns_something", "says_how_it_went", (SENDRECV, SENDRECV + "\n 
 def by_the_library(x, comm):
     chunks = comm.allgather(x[chunk(len(x), comm.rank, comm.size)])
     x[:] = np.concatenate(chunks)
-
-
-@answers.wrong("other_destination")
-def straight_to_everybody(x, comm):
-    rank, size = comm.rank, comm.size
-    mine = x[chunk(len(x), rank, size)]
-    for distance in range(1, size):
-        dest, source = (rank + distance) % size, (rank - distance) % size
-        incoming = x[chunk(len(x), source, size)]
-        comm.Sendrecv(mine, dest=dest, recvbuf=incoming, source=source)
 
 
 @answers.wrong("more_than_a_chunk")

@@ -83,26 +83,6 @@ def everything_beneath_it(x, comm):
     x[...] = total.reshape(x.shape)
 
 
-@answers.wrong("more_than_a_chunk")
-def by_rows(x, comm):
-    # len(x) is not the number of elements.
-    if x.ndim == 0:
-        return answers.reference()(x, comm)
-    work, rank, size = x.copy(order="C"), comm.rank, comm.size
-    for step in range(2 * (size - 1)):
-        into = work[chunk(len(x), rank - 2 - step, size)]
-        came = np.empty_like(into, order="C")
-        comm.Sendrecv(
-            work[chunk(len(x), rank - 1 - step, size)],
-            dest=(rank + 1) % size,
-            recvbuf=came,
-            source=(rank - 1) % size,
-        )
-        into[...] = into + came if step < size - 1 else came
-    x[...] = work
-    return None
-
-
 @answers.wrong("other_destination")
 def through_one_rank(x, comm):
     flat = x.flatten()

@@ -19,12 +19,6 @@ answers.edit(
     (INTO, "rank - 1 - step"),
     (RETURN, "return x[chunk(len(x), rank + 1, size)]"),
 )
-answers.edit(
-    "not_added",
-    "own_chunk_before_its_sum",
-    (OUT, "rank - step"),
-    (INTO, "rank - 1 - step"),
-)
 answers.edit("overwritten", "overwrites", ("partial_sum += incoming", "partial_sum[:] = incoming"))
 answers.edit(
     "not_added",
@@ -89,19 +83,6 @@ def one_rank_receives_first(x, comm):
     return around(x, comm, in_turn(comm, send_first=comm.rank > 0))
 
 
-@answers.wrong("other_destination")
-def straight_to_the_owner(x, comm):
-    rank, size = comm.rank, comm.size
-    mine = x[chunk(len(x), rank, size)]
-    incoming = np.empty_like(mine)
-    for distance in range(1, size):
-        dest, source = (rank + distance) % size, (rank - distance) % size
-        outgoing = x[chunk(len(x), dest, size)]
-        comm.Sendrecv(outgoing, dest=dest, recvbuf=incoming, source=source)
-        mine += incoming
-    return mine
-
-
 @answers.wrong("more_than_a_chunk")
 def whole_array(x, comm):
     rank, size = comm.rank, comm.size
@@ -114,10 +95,10 @@ def whole_array(x, comm):
     return x[chunk(len(x), rank, size)]
 
 
-def padded(x, comm, extra):
-    """Send chunks of the longest chunk's length, and `extra` elements more."""
+@answers.wrong(None, says="without padding")
+def padded_to_the_longest_chunk(x, comm):
     rank, size = comm.rank, comm.size
-    work = np.zeros((size, -(-len(x) // size) + extra), x.dtype)
+    work = np.zeros((size, -(-len(x) // size)), x.dtype)
     for part, row in zip(np.array_split(x, size), work, strict=True):
         row[: len(part)] = part
     incoming = np.empty_like(work[0])
@@ -128,21 +109,6 @@ def padded(x, comm, extra):
     own = x[chunk(len(x), rank, size)]
     own[...] = work[rank, : len(own)]
     return own
-
-
-@answers.wrong(None, says="without padding")
-def padded_to_the_longest_chunk(x, comm):
-    return padded(x, comm, 0)
-
-
-@answers.wrong("more_than_a_chunk")
-def padded_beyond_it(x, comm):
-    return padded(x, comm, 1)
-
-
-@answers.wrong("a_copy")
-def in_a_work_space_of_its_own(x, comm):
-    return answers.reference()(x.copy(), comm)
 
 
 @answers.right

@@ -37,15 +37,6 @@ def sent_twice(x, comm):
     return answers.reference()(x, comm)
 
 
-@answers.wrong("sent_again")
-def in_eight_parts(x, comm):
-    received = np.empty_like(x)
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    for out, into in zip(*(np.array_split(a.reshape(-1), 8) for a in (x, received)), strict=True):
-        comm.Sendrecv(out, right, recvbuf=into, source=left)
-    return received
-
-
 @answers.wrong("lab_communicator")
 def over_the_labs_own(x, comm):
     received = np.empty_like(x)

@@ -8,16 +8,15 @@ from parlab_staff.answers import Answers
 answers = Answers("flat_shard")
 
 ONCE = "list(dict.fromkeys(p for p in parameters if p.requires_grad))"
-SIZE = "shard_size = -(-sum(sizes) // world_size)"
 FLAT = "flat = trainable[0].detach().new_zeros(shard_size * world_size)"
 COPY, VIEW = "part.copy_(parameter.detach().flatten())", "parameter.data = part.view_as(parameter)"
 RETURN = "return flat, flat.chunk(world_size)[rank]"
 
 for mistake, name, *edit in (
-    ("tied_twice", "as_named", ONCE, "[p for p in parameters if p.requires_grad]"),
-    ("frozen_inside", "frozen_too", ONCE, "list(dict.fromkeys(parameters))"),
+    ("other_elements", "as_named", ONCE, "[p for p in parameters if p.requires_grad]"),
+    ("other_elements", "frozen_too", ONCE, "list(dict.fromkeys(parameters))"),
     ("own_order", "by_size", ONCE, f"sorted({ONCE}, key=lambda p: (p.numel(), id(p)))"),
-    ("wrong_shape", "not_padded", FLAT, FLAT.replace("shard_size * world_size", "sum(sizes)")),
+    ("other_elements", "not_padded", FLAT, FLAT.replace("shard_size * world_size", "sum(sizes)")),
     ("wrong_dtype", "dtype_of_torch", FLAT, FLAT.replace("trainable[0].detach().new_", "torch.")),
     (None, "padded_with_ones", FLAT, FLAT.replace("new_zeros", "new_ones")),
     ("not_views", "copies_only", VIEW, "pass"),
@@ -51,14 +50,6 @@ answers.right(concatenated)
 @answers.wrong(None, says="requires a gradient")
 def not_detached(parameters, rank, world_size):
     return concatenated(parameters, rank, world_size, detach=False)
-
-
-@answers.wrong("wrong_shape")
-def rounded_down(parameters, rank, world_size):
-    flat, _ = answers.reference()(parameters, rank, world_size)
-    width = sum(p.numel() for p in set(parameters) if p.requires_grad) // world_size
-    flat = flat[: width * world_size]
-    return flat, flat[rank * width : (rank + 1) * width]
 
 
 @answers.right

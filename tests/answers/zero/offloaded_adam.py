@@ -8,7 +8,7 @@ from parlab_staff.answers import Answers
 answers = Answers("offloaded_adam")
 Reference = answers.reference()
 
-COUNT, TIME = "self.count += 1", "t = self.betas, self.count.item()"
+COUNT = "self.count += 1"
 OWN_COUNT = "self.taken = getattr(self, 'taken', 0) + 1; self.count.fill_(self.taken)"
 LERP = "mean.lerp_(gradient, 1 - beta_1)"
 SQUARE = "square.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)"
@@ -21,23 +21,16 @@ for mistake, name, *edits in (
     ("count_lost", "count_in_the_object", COUNT, OWN_COUNT),
     (None, "count_each_piece", COUNT, "self.count += -(-self.mean.numel() // self.piece)"),
     ("not_in_the_file", "moment_not_written", LERP, f"mean = {LERP.replace('_(', '(')}"),
-    ("not_corrected", "not_corrected", ROOT, "square.clone()", MEAN, "mean.clone()"),
+    (None, "not_corrected", ROOT, "square.clone()", MEAN, "mean.clone()"),
     ("last_piece", "whole_pieces", LOOP, LOOP.replace("l(),", "l() - self.piece + 1,")),
     ("all_in_memory", "one_piece", LOOP, "self.piece = weights.numel()\n        " + LOOP),
     (None, "betas_swapped", "(beta_1, beta_2), t", "(beta_2, beta_1), t"),
-    ("eps_inside", "eps_inside", ".sqrt_().add_(self.eps)", ".add_(self.eps).sqrt_()"),
+    (None, "eps_inside", ".sqrt_().add_(self.eps)", ".add_(self.eps).sqrt_()"),
     (None, "wrong_way", UPDATE, UPDATE.replace("-=", "+=")),
     ("argument_changed", "squared_in_place", SQUARE, SQUARED),
     (None, "new_memory", COUNT, f"{COUNT}; self.parameter.data = self.parameter.data.clone()"),
 ):
     answers.edit(mistake, name, *zip(edits[::2], edits[1::2], strict=True))
-
-
-@answers.wrong("argument_changed")
-class GradientFreed(Reference):
-    def step(self):
-        super().step()
-        self.parameter.grad = None
 
 
 @answers.right

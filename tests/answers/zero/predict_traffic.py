@@ -15,7 +15,7 @@ for mistake, name, edit in (
     ("all_reduce_and_gather", "all_reduced", ('"stage_1": 2 * once', '"stage_1": 3 * once')),
     ("gathered_once", "gathered_once", ('"stage_3": 3 * once', '"stage_3": 2 * once')),
     (None, "whole_again", ('"stage_3": 3 * once', '"stage_3": 4 * once')),
-    (None, "sixteen_bits", ("4 * parameters", "2 * parameters")),
+    ("once", "sixteen_bits", ("4 * parameters", "2 * parameters")),
     (None, "shards_only", (RING, " / world_size")),
     (
         None,

@@ -31,17 +31,6 @@ def following(unit, order):
     return order[place] if place < len(order) else None
 
 
-@answers.wrong("not_ahead")
-class StartsAfterTheLayer(Reference):
-    def before_forward(self, unit):
-        self.start(unit)
-        unit.work.wait()
-
-    def after_forward(self, unit):
-        super().after_forward(unit)
-        self.start(following(unit, self.units))
-
-
 @answers.wrong("too_far")
 class AroundTheCorner(Reference):
     """After the last unit comes the first."""
@@ -60,14 +49,6 @@ class AroundTheCornerBackward(Reference):
         self.start(unit)
         unit.work.wait()
         self.start(self.ended[self.ended.index(unit) - 1])
-
-
-@answers.wrong("too_far")
-class EverythingAtOnce(Reference):
-    def before_forward(self, unit):
-        for other in self.units[self.units.index(unit) :]:
-            self.start(other)
-        unit.work.wait()
 
 
 @answers.wrong("not_awaited")

@@ -50,13 +50,6 @@ class StatesOfEverything(Reference):
         dist.all_reduce(self.gradient, group=self.group)
 
 
-@answers.wrong("not_gathered")
-class GathersBeforeTheStep(Reference):
-    def step(self):
-        dist.all_gather_single(self.flat, self.shard.detach(), group=self.group)
-        self.optimizer.step()
-
-
 @answers.right
 class AllReduce(Reference):
     def finish(self):

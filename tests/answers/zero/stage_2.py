@@ -87,15 +87,6 @@ class ViewOfTheBuffer(Reference):
         unit.shard.grad = part
 
 
-@answers.wrong(None)
-class PaddedInFront(Reference):
-    def reduce(self, unit):
-        whole = padded_gradients(unit).roll(1)
-        part = torch.empty_like(unit.shard)
-        dist.reduce_scatter_single(part, whole, group=self.group)
-        unit.shard.grad += part
-
-
 @answers.right
 class Concatenated(Reference):
     def reduce(self, unit):
