@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from parlab import memory
 from parlab.checks.base.compare import same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
+from parlab.checks.base.unchanged import unchanged
 from parlab.checks.pipeline_parallel import _messages
 from parlab.checks.pipeline_parallel._models import Case
 from parlab.pipeline import Action, backward, forward
@@ -208,15 +209,14 @@ class Recorder:
                 "a stage is in another mode during or after the step than before. Leave `train()` "
                 "and `eval()` to the caller: dropout and BatchNorm depend on them"
             )
-        for number, parameter in enumerate(self.parameters):
-            frozen = not self.trainable[number]
-            if parameter.requires_grad == frozen or (frozen and parameter.grad is not None):
+        pairs = zip(self.parameters, self.trainable, self.before, strict=True)
+        for number, (parameter, trains, before) in enumerate(pairs):
+            if parameter.requires_grad != trains or not (trains or parameter.grad is None):
                 return observed(
-                    f"parameter {number} of this rank is "
-                    + ("frozen, but has a gradient" if frozen else "not frozen, but is")
-                    + " after the step. Leave `requires_grad` of parameters to the caller"
+                    f"parameter {number} of this rank was {'not ' * trains}frozen, and is not left "
+                    "so. Leave `requires_grad` of parameters to the caller"
                 )
-            if not same(parameter, self.before[number]):
+            if not same(parameter, before):
                 return observed(
                     f"parameter {number} of this rank has changed. Only the caller changes "
                     "weights, between steps: all micro-batches of a step use the same ones"
@@ -226,11 +226,10 @@ class Recorder:
                 "`inputs` requires a gradient after the step. It belongs to the caller, and the "
                 "gradient of the first stage's input is not needed"
             )
-        if rank == 0 and not same(inputs, case.inputs):
-            return COMMON.argument_changed(name="`inputs`")
-        if rank == case.trial.size - 1 and not same(targets, case.targets):
-            return COMMON.argument_changed(name="`targets`")
-        return None
+        if rank == 0 and (found := unchanged("`inputs`", inputs, case.inputs)):
+            return found
+        last = rank == case.trial.size - 1
+        return unchanged("`targets`", targets, case.targets) if last else None
 
 
 def other_input(actions: Sequence[Action]) -> Finding | None:

@@ -17,10 +17,6 @@ from parlab.pipeline import Schedule, backward, forward
 from parlab.pipeline.stages import Share
 
 MISTAKES = Mistakes(
-    not_refused=(
-        "it accepts {what}. Raise a ValueError before any rank waits. `simulate(schedule)` raises "
-        "one for a schedule that cannot run"
-    ),
     refused_by_some=(
         "some ranks refuse the batch, and the others wait for them. Refuse it on all ranks, which "
         "all know its size"
@@ -105,7 +101,7 @@ def _refusals(trial: Trial) -> None:
         require_refusal(
             trial,
             attempt,
-            MISTAKES.not_refused(what=name),
+            what=name,
             seconds=_steps.SECONDS,
             explain=lambda endings: idle_ranks_left(endings, p * [0], MISTAKES.refused_by_some()),
         )

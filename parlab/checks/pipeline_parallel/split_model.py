@@ -20,7 +20,6 @@ MISTAKES = Mistakes(
         "the stages contain copies of the layers. Use the layers themselves: an optimizer or a "
         "tied weight would refer to the originals"
     ),
-    not_refused="it accepts a stage without a layer. Raise a ValueError that says so",
 )
 
 
@@ -44,8 +43,11 @@ def split_model(check: Check) -> str:
             layers = make()
             given = list(layers)
             if not 1 <= stages <= len(layers):
-                attempt = lambda: trial.check.function(given, stages)  # noqa: E731
-                require_refusal(trial, attempt, MISTAKES.not_refused())
+                require_refusal(
+                    trial,
+                    lambda: trial.check.function(given, stages),
+                    what=f"{len(given)} layers for {stages} stages",
+                )
                 continue
             got = trial.run(given, stages)
             trial.require(

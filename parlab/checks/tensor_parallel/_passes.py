@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -25,10 +25,6 @@ OUTPUT = "the output"
 
 MISTAKES = Mistakes(
     sends_more="the {which} pass sends {got}: it needs {enough}",
-    not_refused=(
-        "it accepts {what}, which {ranks} ranks cannot share evenly: raise a ValueError that names "
-        "the size"
-    ),
 )
 
 
@@ -136,12 +132,11 @@ def values_are(
     """
     for name, value in right.items():
         named = [(key, one) for what, key, one in wrong if what == name and key in mistakes.texts]
-        zeros = torch.zeros_like(value) if got[name] is None else got[name]
-        found = explained(zeros, value, named, mistakes, name, tolerance)
-        if found and found.mistake in dict(named):
-            return replace(found, text=f"{name}: {found.text}")
-        if found or got[name] is None:
-            return observed(f"{name} is None") if got[name] is None else found
+        if got[name] is None:
+            return observed(f"{name} is None")
+        found = explained(got[name], value, named, mistakes, name, tolerance, with_name=True)
+        if found:
+            return found
     return None
 
 
@@ -179,8 +174,8 @@ def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence
     wrong = [size for size in sizes if size % trial.size]
     if not wrong:
         return
-    accepted = MISTAKES.not_refused(what=what, ranks=trial.size)
-    error = require_refusal(trial, attempt, accepted, what=what, seconds=SECONDS)
+    uneven = f"{what}, which {trial.size} ranks cannot share evenly"
+    error = require_refusal(trial, attempt, what=uneven, seconds=SECONDS)
     text = f"for {what}, it raises ValueError: {error}. It does not name the size, {wrong[0]}"
     trial.require(lambda: None if {*wrong} & {*numbers_in(error)} else observed(text))
 

@@ -10,9 +10,7 @@ from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import OUTPUT, random, refuses
 
 MISTAKES = Mistakes(
-    **layers.texts(
-        "fused_as_one", "not_summed", "reduced_again", "kept_whole", "sends_more", "not_refused"
-    ),
+    **layers.texts("fused_as_one", "not_summed", "reduced_again", "kept_whole", "sends_more"),
 )
 UNEVEN = {  # sizes in parts of a rank: (whole parts, rest) of each section
     "one section": [(3, 1)],

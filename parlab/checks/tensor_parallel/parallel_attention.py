@@ -10,7 +10,7 @@ from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel._passes import random, refuses, uses_classes
 
 MISTAKES = Mistakes(
-    **layers.texts("fused_as_one", "not_summed", "reduced_again", "sends_more", "not_refused"),
+    **layers.texts("fused_as_one", "not_summed", "sends_more"),
 )
 
 

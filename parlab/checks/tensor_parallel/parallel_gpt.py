@@ -12,7 +12,7 @@ from parlab.checks.tensor_parallel._passes import uses_classes
 
 MISTAKES = Mistakes(
     **gpt.MISTAKES.texts,
-    **layers.texts("not_summed", "reduced_again", "sends_more"),
+    **layers.texts("not_summed", "sends_more"),
 )
 
 

@@ -13,7 +13,7 @@ MISTAKES = Mistakes(
         "the bias is in it once for each rank: every rank added it before the sum. Add it once, "
         "after g"
     ),
-    **layers.texts("not_summed", "reduced_again", "kept_whole", "sends_more", "not_refused"),
+    **layers.texts("not_summed", "reduced_again", "kept_whole", "sends_more"),
 )
 CASES = {
     "with bias": (True, (3, 2)),

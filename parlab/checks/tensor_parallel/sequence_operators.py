@@ -8,7 +8,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _passes as passes
-from parlab.checks.tensor_parallel._layers import Share, texts
+from parlab.checks.tensor_parallel._layers import Share
 from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, gradient_of, random
 from parlab.costs.collectives import ring_bytes
 from parlab.ledger.ledger import ring_bytes_sent
@@ -23,7 +23,6 @@ MISTAKES = Mistakes(
         "the {which} pass uses an all-reduce, which gives every rank the whole sequence: each rank "
         "needs its part only, and a reduce-scatter sends half as much"
     ),
-    **texts("not_refused"),
 )
 CASES = {  # dtype, whether there is a bias, and how x and the gradients lie in memory
     "float64 with bias": (torch.float64, True, "contiguous"),

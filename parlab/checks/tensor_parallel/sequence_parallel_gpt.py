@@ -33,7 +33,7 @@ MISTAKES = Mistakes(
         "has the whole sequence"
     ),
     **gpt.MISTAKES.texts,
-    **layers.texts("not_refused", "sends_more"),
+    **layers.texts("sends_more"),
 )
 
 

@@ -18,7 +18,7 @@ MISTAKES = Mistakes(
         "each rank has added a row for every token: a rank that does not have a token must add "
         "zeros for it"
     ),
-    **layers.texts("not_summed", "kept_whole", "sends_more", "not_refused"),
+    **layers.texts("not_summed", "kept_whole", "sends_more"),
 )
 
 

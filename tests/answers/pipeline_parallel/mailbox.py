@@ -14,7 +14,6 @@ TAGS = "tag=self.share.number(action))"
 TAGGED = "tensor, tag = tensor.contiguous(), self.share.number(action)"
 SOURCE = 'step = -1 if action.kind == "forward" else 1'
 OWN = "        self.own = {}\n"
-IF_OWN = "        if action in self.own:\n"
 POP = "self.own.pop(action)"
 
 answers.edit(
@@ -24,7 +23,6 @@ answers.edit(
     "keeps_graph", "not_detached", ("tensor, to = tensor.detach(), ", "tensor, to = tensor, ")
 )
 answers.edit("no_wait", "never_waits", ("self.sends.pop().wait()", "self.sends.pop()"))
-answers.edit("default_group", "no_group", (ISEND, "dist.isend(tensor, to, tag=tag)"))
 answers.edit("not_contiguous", "views_as_they_are", (TAGGED, "tag = self.share.number(action)"))
 answers.edit(
     "kept",
@@ -63,13 +61,6 @@ answers.edit(
     ("if action in self.own:", "if False:"),
 )
 answers.edit(
-    "raises",
-    "own_without_kind",
-    ("self.own[action] = tensor", "self.own[action[1:]] = tensor"),
-    (IF_OWN, "        if self.group.size() == 1:\n"),
-    (POP, "self.own.pop(action[1:])"),
-)
-answers.edit(
     "to_itself",
     "numbers_of_the_job",
     ("group_dst=to", "dst=to"),
@@ -101,15 +92,6 @@ class Twice(Reference):
     def receive(self, action, samples):
         super().receive(action._replace(micro_batch=action.micro_batch + 100), samples)
         return super().receive(action, samples)
-
-
-@answers.wrong("does_not_end")
-class TwiceUnasked(Reference):
-    """The second message is never received."""
-
-    def send(self, action, tensor):
-        super().send(action, tensor)
-        super().send(action, tensor)
 
 
 @answers.wrong("argument_changed")

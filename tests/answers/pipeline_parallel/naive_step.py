@@ -27,7 +27,6 @@ answers.edit(
     (FORWARD, "y = share.own[stage](inputs)"),
     says="stage 1 is called on a tensor that is not the output of stage 0",
 )
-answers.edit("raises", "output_detached", (FORWARD, f"{FORWARD}.detach()"))
 answers.edit("recomputed", "again", (TEST, f"    if stage < last:\n        {FORWARD}\n{TEST}"))
 # Dropout would draw once more, and BatchNorm's running means move once more.
 answers.edit(
@@ -59,7 +58,6 @@ answers.edit(
     (FORWARD, "y = share.own[stage].requires_grad_()(x)"),
     says="Leave `requires_grad`",
 )
-answers.edit(None, "evaluates", (FORWARD, "y = share.own[stage].eval()(x)"), says="another mode")
 answers.edit(None, "trains", (FORWARD, "y = share.own[stage].train()(x)"), says="another mode")
 answers.edit("no_wait", "not_finished", ("    mailbox.finish()\n", ""))
 answers.edit("wrong_type", "a_tensor", ("return y.item()", "return y.detach()"))

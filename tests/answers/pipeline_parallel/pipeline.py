@@ -22,7 +22,6 @@ FORWARD = "y = self.share.own[stage](x)"
 STEP = "        mailbox = Mailbox("
 SIZES = "if ranks != group.size() or ranks * chunks != share.count:"
 ACTIONS = "self.actions = schedule[group.rank()]"
-RECEIVED = "None if stage == last else mailbox.receive(action, len(xs[i]))"
 RETURN = "                    mailbox.send(backward(stage - 1, i), x.grad)"
 INDENT = "\n" + 16 * " "
 
@@ -62,13 +61,7 @@ answers.edit(
     ),
 )
 answers.edit(None, "all_trained", (FORWARD, "y = self.share.own[stage].requires_grad_()(x)"))
-answers.edit(None, "evaluates", (FORWARD, "y = self.share.own[stage].eval()(x)"))
 answers.edit(None, "trains", (FORWARD, "y = self.share.own[stage].train()(x)"))
-answers.edit(
-    "raises",
-    "gradient_of_tokens",
-    ("                x = xs[i]\n", "                x = xs[i].clone().requires_grad_()\n"),
-)
 answers.edit(
     "argument_changed",
     "schedule_used_up",
@@ -91,14 +84,6 @@ answers.edit(
 )
 answers.edit(
     None, "zero_elsewhere", ("sum(losses).item() if losses else None", "float(sum(losses))")
-)
-answers.edit("does_not_end", "gradients_not_sent", (RETURN, RETURN[:20] + "pass"))
-answers.edit(
-    None,
-    "last_stage_alone",
-    (RECEIVED, "None"),
-    (TEST, "                if stage == last:\n"),
-    (RETURN, RETURN[:20] + "pass"),
 )
 answers.edit(
     "other_order",

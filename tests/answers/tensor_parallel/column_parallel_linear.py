@@ -80,42 +80,19 @@ answers.edit(
 )
 
 
+answers.edit(
+    "sends_more",
+    "asks_the_others",
+    (LINEAR, "dist.all_reduce(torch.ones(1), group=self.group)\n        " + LINEAR),
+)
+
+
 @answers.wrong("wrong_shape")
 class InputsCut(Reference):
     def __init__(self, linear, group, sections=None):
         super().__init__(linear, group, sections)
         own = linear.weight.detach().chunk(group.size(), dim=1)[group.rank()]
         self.weight = nn.Parameter(own.clone())
-
-
-class Gather(torch.autograd.Function):
-    """All ranks' rows; backward, this rank's part."""
-
-    @staticmethod
-    def forward(ctx, own, group):
-        ctx.group = group
-        whole = own.new_empty(group.size() * len(own), *own.shape[1:])
-        dist.all_gather_single(whole, own.contiguous(), group=group)
-        return whole
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.chunk(ctx.group.size())[ctx.group.rank()], None
-
-
-@answers.wrong("sends_more")
-class WeightsGathered(Reference):
-    def forward(self, x):
-        f, _ = f_and_g(self.group)
-        y = F.linear(f(x), Gather.apply(self.weight, self.group))
-        y = y.chunk(self.group.size(), dim=-1)[self.group.rank()]
-        return y if self.bias is None else y + self.bias
-
-
-@answers.wrong("wrong_shape")
-class OutputGathered(Reference):
-    def forward(self, x):
-        return Gather.apply(super().forward(x).movedim(-1, 0), self.group).movedim(0, -1)
 
 
 @answers.right

@@ -95,26 +95,6 @@ def without_f(attention, group, column=WithoutF, row=Row):
     return reference(attention, group, column, row)
 
 
-class TwiceF(Column):
-    def forward(self, x):
-        return super().forward(f_and_g(self.group)[0](x))
-
-
-@answers.wrong("reduced_again")
-def twice_f(attention, group, column=TwiceF, row=Row):
-    return reference(attention, group, column, row)
-
-
-class WithoutG(Row):
-    def forward(self, x):
-        return F.linear(x, self.weight, self.bias)
-
-
-@answers.wrong("not_summed")
-def without_g(attention, group, column=Column, row=WithoutG):
-    return reference(attention, group, column, row)
-
-
 @answers.wrong(None)
 def classes_ignored(attention, group, column=Column, row=Row):
     return reference(attention, group)

@@ -2,7 +2,6 @@
 
 import copy
 
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -89,21 +88,6 @@ class Averaged(Row):
 @answers.wrong(None)
 def averaged_again(model, group):
     return cut(model, group, row=Averaged)
-
-
-@answers.wrong("reduced_again")
-def norms_summed(model, group):
-    """Gradients of the norms are added up, though they are complete."""
-
-    def summed(gradient):
-        total = gradient.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    for name, parameter in reference(model, group).named_parameters():
-        if "norm" in name:
-            parameter.register_hook(summed)
-    return model
 
 
 @answers.right

@@ -74,16 +74,6 @@ def without_f(mlp, group, column=Column, row=Row):
     return reference(mlp, group, WithoutF if column is Column else column, row)
 
 
-class WithoutG(Row):
-    def forward(self, x):
-        return F.linear(x, self.weight, self.bias)
-
-
-@answers.wrong("not_summed")
-def without_g(mlp, group, column=Column, row=Row):
-    return reference(mlp, group, column, WithoutG if row is Row else row)
-
-
 @answers.wrong("not_refused")
 def rounded_down(mlp, group, column=Column, row=Row):
     first, _, second = mlp = copy.deepcopy(mlp)

@@ -1,7 +1,6 @@
 """Answers to `vocabulary_embedding`."""
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -42,6 +41,16 @@ answers.edit(
     says="second batch",
 )
 answers.edit(
+    "sends_more",
+    "asks_the_others",
+    (
+        RETURN,
+        'if self.reduce.__name__ == "<lambda>":\n'
+        "            dist.all_reduce(torch.zeros(1), group=self.group)\n"
+        f"        {RETURN}",
+    ),
+)
+answers.edit(
     "not_refused", "not_refused", ("if embedding.num_embeddings % group.size():", "if False:")
 )
 answers.edit(
@@ -72,25 +81,6 @@ class MaskedForwardOnly(Reference):
         inside = (local >= 0) & (local < count)
         rows = F.embedding(local.clamp(0, count - 1), self.weight)
         return self.reduce(rows - (rows * ~inside.unsqueeze(-1)).detach())
-
-
-class GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, own, group):
-        ctx.group = group
-        whole = own.new_empty(9 * group.size() * len(own), own.shape[1])
-        dist.all_gather_single(whole, own.repeat(9, 1), group=group)
-        return torch.cat([part[: len(own)] for part in whole.chunk(group.size())])
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.chunk(ctx.group.size())[ctx.group.rank()], None
-
-
-@answers.wrong("sends_more")
-class WeightsGathered(Reference):
-    def forward(self, tokens_BS):
-        return F.embedding(tokens_BS, GatherRows.apply(self.weight, self.group))
 
 
 @answers.right
