@@ -40,22 +40,32 @@ def _read_cells(lab: Lab) -> None:
     stray = next((n for n in range(top, starts[0]) if lines[n].strip()), None)
     if stray is not None:
         lab.problem(stray + 1, "text before the first # %% line")
+    together = _percent_cells("\n".join(lines[top:]))
+    if together is not None and len(together) == len(starts):
+        parts = [[cell] for cell in together]
+    else:  # to name the line of what jupytext cannot read
+        ends = [*starts[1:], len(lines)]
+        texts = ["\n".join(lines[s:e]) + "\n" for s, e in zip(starts, ends, strict=True)]
+        parts = [_percent_cells(text) or [] for text in texts]
     ids = _Ids()
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        cell = _read_cell(lab, start, lines[start:end], ids)
+    for start, read in zip(starts, parts, strict=True):
+        cell = _cell(lab, start, lines[start], read, ids)
         if cell is not None:
             lab.cells.append(cell)
-    below = "\n".join(lines[top:])
-    if not lab.problems and len(_percent_cells(below)) != len(lab.cells):
+    if not lab.problems and together is not None and len(together) != len(starts):
         text = "a # %% line in a string or a code block: jupytext does not see a cell there"
         lab.problem(1, text)
 
 
-def _percent_cells(text: str) -> list[nbformat.NotebookNode]:
+def _percent_cells(text: str) -> list[nbformat.NotebookNode] | None:
+    """Return the cells that jupytext reads; None if it cannot read them."""
     # Not at the top: it takes long, and a grader only reads notebooks.
     import jupytext
 
-    return jupytext.reads(text, _PERCENT).cells
+    try:
+        return jupytext.reads(text, _PERCENT).cells
+    except (AttributeError, TypeError, ValueError, nbformat.ValidationError):
+        return None
 
 
 def _after_header(lines: list[str]) -> int:
@@ -67,14 +77,15 @@ def _after_header(lines: list[str]) -> int:
     return 0
 
 
-def _read_cell(lab: Lab, start: int, lines: list[str], ids: "_Ids") -> Cell | None:
-    """Convert one cell on its own: jupytext gives no line numbers, and we need them."""
-    unreadable = f"cannot read this cell line: {lines[0].strip()}"
-    try:
-        [read] = _percent_cells("\n".join(lines) + "\n")
-    except (AttributeError, TypeError, ValueError, nbformat.ValidationError):
+def _cell(
+    lab: Lab, start: int, line: str, found: list[nbformat.NotebookNode], ids: "_Ids"
+) -> Cell | None:
+    """Return the cell that begins with `line`. If it cannot be read, report that instead."""
+    unreadable = f"cannot read this cell line: {line.strip()}"
+    if len(found) != 1:
         lab.problem(start + 1, unreadable)
         return None
+    [read] = found
     metadata = {k: v for k, v in read.metadata.items() if k not in _JUPYTEXT_OWN}
     if "incorrectly_encoded_metadata" in metadata or "title" in metadata:
         lab.problem(start + 1, f'{unreadable}; write tags=["check"] exercise="key" points=3')

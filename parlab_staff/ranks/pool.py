@@ -250,7 +250,9 @@ class RankPool:
     ) -> RanksGone:
         """End the ranks. Return the error that says why. `ended` are the ranks that crashed."""
         if ended or kind == "crashed":
-            # mpiexec ends when it has copied what the ranks printed, which is after they ended.
+            # mpiexec ends when it has copied what the ranks printed, after the last one has ended.
+            for connection in self._connections.values():
+                connection.close_sending()
             first = ended[0] if ended and not self._mpi else 0
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._processes[first].wait(OUTPUT_SECONDS)

@@ -12,7 +12,10 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from typer import Typer
+from typer.testing import CliRunner
 
+from parlab.setup import cli
 from parlab_staff.grading.graded_lab import GradedLab, find_lab
 from parlab_staff.grading.grader import Grader
 from parlab_staff.grading.match import match
@@ -87,6 +90,13 @@ def stored(folder: Path) -> set[str]:
     return {p.parent.name for p in (folder.parent / "out").glob("results/*/result.json")}
 
 
+@pytest.fixture(scope="module")
+def parlab() -> Typer:
+    """The command line, for tests that do not need a process of its own."""
+    cli.add_installed_commands()
+    return cli.app
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -115,15 +125,20 @@ def stored(folder: Path) -> set[str]:
     ],
 )
 def test_bad_input_ends_with_2_and_says_what_to_do(
-    arguments: list[str], expected: str, tmp_path: Path
+    arguments: list[str],
+    expected: str,
+    parlab: Typer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "class"
     folder.mkdir()
     (folder / "ada.ipynb").write_text("{}")
     (tmp_path / "file").touch()
     (tmp_path / "4711.csv").write_text("student\n4711\n4712\n", encoding="utf-8")
-    ended = graded([sys.executable, "-m", "parlab.setup.cli", *arguments], cwd=folder)
-    assert ended.returncode == 2, ended.stderr
+    monkeypatch.chdir(folder)
+    ended = CliRunner().invoke(parlab, arguments)
+    assert ended.exit_code == 2, ended.stderr
     assert expected in ended.stderr and "Traceback" not in ended.stderr
 
 

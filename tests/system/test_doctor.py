@@ -96,14 +96,12 @@ def test_versions_that_differ_from_the_lock_are_named(
     assert missing.found == "1 of 1 missing: no-package-of-this-name"
 
 
-def found_with(path: Path, *wrapper: str) -> dict[str, dict[str, str]]:
-    """Return the doctor's findings if PATH has only this folder."""
-    environment = os.environ | {"PATH": str(path), "HOME": str(path)}
-    ran = subprocess.run(
-        [*wrapper, PARLAB, "doctor", "--json"], env=environment, capture_output=True, text=True,
-        timeout=200,
-    )  # fmt: skip
-    return {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the only one in PATH, and the home."""
+    for name in ("PATH", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return tmp_path
 
 
 def program(folder: Path, name: str, code: str) -> Path:
@@ -113,25 +111,24 @@ def program(folder: Path, name: str, code: str) -> Path:
     return path
 
 
-def test_missing_programs_are_reported_with_the_command_that_installs_them(tmp_path: Path) -> None:
+def test_missing_programs_are_reported_with_the_command_that_installs_them(only: Path) -> None:
     # Like on Ubuntu without snaps, a script is installed instead of the browser.
-    program(tmp_path, "chromium-browser", "echo 'requires the chromium snap' >&2; exit 1")
-    program(tmp_path, "pacman", "exit 1")
-    found = found_with(tmp_path)
+    program(only, "chromium-browser", "echo 'requires the chromium snap' >&2; exit 1")
+    program(only, "pacman", "exit 1")
     sudo = "sudo " if os.geteuid() else ""
     for name in ("chromium", "bubblewrap"):
-        assert found[name]["status"] == "note"
-        assert found[name]["found"] == "not found"
-        assert f"`{sudo}pacman -S {name}`" in found[name]["meaning"]
+        found = doctor.examine(name)
+        assert (found.status, found.found) == ("note", "not found")
+        assert f"`{sudo}pacman -S {name}`" in found.meaning
 
 
 @pytest.mark.parametrize(
     "name", ["google-chrome", ".cache/ms-playwright/chromium-9/chrome-linux/chrome"]
 )
-def test_any_chromium_is_found(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    browser = program(tmp_path, name, "echo Chrome 150")
-    assert found_with(tmp_path)["chromium"]["found"] == str(browser)
+def test_any_chromium_is_found(only: Path, name: str) -> None:
+    (only / name).parent.mkdir(parents=True, exist_ok=True)
+    browser = program(only, name, "echo Chrome 150")
+    assert doctor.examine("chromium").found == str(browser)
 
 
 @pytest.mark.needs("bubblewrap")
@@ -139,13 +136,13 @@ def test_bubblewrap_that_cannot_start_is_reported_with_what_allows_it() -> None:
     """In a user namespace that allows no other one, bubblewrap is installed but cannot start."""
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
+    examine = "from parlab.setup import doctor; print(doctor.examine('bubblewrap'))"
     ran = subprocess.run(
-        [*command, PARLAB, "doctor", "--json"], capture_output=True, text=True, timeout=200
+        [*command, sys.executable, "-c", examine], capture_output=True, text=True, timeout=200
     )
-    findings = {finding["name"]: finding for finding in json.loads(ran.stdout)["findings"]}
-    assert findings["bubblewrap"]["status"] == "note"
-    assert "cannot make a sandbox" in findings["bubblewrap"]["found"]
-    assert "sudo sysctl user.max_user_namespaces=" in findings["bubblewrap"]["meaning"]
+    assert "status='note'" in ran.stdout
+    assert "cannot make a sandbox" in ran.stdout
+    assert "sudo sysctl user.max_user_namespaces=" in ran.stdout
 
 
 @pytest.mark.parametrize(
