@@ -1,6 +1,7 @@
 """What PDF/UA-1 requires of the tags of a PDF, as far as its structure shows it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pypdf import PdfReader
 from pypdf.generic import ArrayObject, DictionaryObject
 
 SEQUENCE = re.compile(rb"^(/\w+.*B[DM]C|EMC)$", re.MULTILINE)
+FORM = re.compile(rb"^(/\w+) Do$", re.MULTILINE)
 PAINTS = re.compile(rb"\b(Tj|TJ|f|S|Do|sh)$", re.MULTILINE)
 
 
@@ -30,6 +32,9 @@ def faults(pdf: Path) -> list[str]:
             found.append(f"page {number}: the tab key does not follow the structure")
         if paints_untagged(page["/Contents"].get_data(), page["/Resources"]):
             found.append(f"page {number}: content that is neither tagged nor decoration")
+        forms = Counter(tagged_forms(page))
+        if max(forms.values(), default=0) > 1:
+            found.append(f"page {number}: tagged content that is painted twice")
         links = [link.get_object() for link in page.get("/Annots", [])]
         found += [
             f"page {number}: a link without a description"
@@ -42,13 +47,25 @@ def faults(pdf: Path) -> list[str]:
 def paints_untagged(content: bytes, resources: DictionaryObject) -> bool:
     """Return True if something is painted outside of marked sequences, also within forms."""
     outside = untagged(content)
-    for form in re.findall(rb"^(/\w+) Do$", outside, re.MULTILINE):
+    for form in FORM.findall(outside):
         drawn = resources["/XObject"][form.decode()]
         if b"BDC" in drawn.get_data() or "/XObject" in drawn.get("/Resources", {}):
             if paints_untagged(drawn.get_data(), drawn["/Resources"]):
                 return True
             outside = outside.replace(form + b" Do", b"")
     return bool(PAINTS.search(outside))
+
+
+def tagged_forms(painted: DictionaryObject) -> Iterator[int]:
+    """Yield the number of each tagged form that a page or a form paints, as often as it does."""
+    stream = painted.get("/Contents", painted).get_object()
+    forms = painted.get("/Resources", {}).get("/XObject", {})
+    for name in FORM.findall(stream.get_data()):
+        form = forms[name.decode()]
+        if form["/Subtype"] == "/Form":
+            yield from tagged_forms(form)
+            if b"/MCID" in form.get_data():
+                yield forms.raw_get(name.decode()).idnum
 
 
 def untagged(content: bytes) -> bytes:
