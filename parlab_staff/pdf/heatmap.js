@@ -1,4 +1,4 @@
-// Draws the cells of heatmaps as areas. Plotly draws all of them as one bitmap, which is coarse on paper.
+// Draws the cells of heatmaps as areas. Plotly draws a bitmap, which is coarse on paper.
 async () => {
   const SVG = "http://www.w3.org/2000/svg";
 
@@ -18,7 +18,7 @@ async () => {
         const color = colors[y * width + x];
         for (end = x + 1; end < width && colors[y * width + end] === color; end++);
         const key = `${x} ${end} ${color}`;
-        const [red, green, blue, alpha] = data.slice(4 * (y * width + x));
+        const [red, green, blue, alpha] = data.slice(4 * (y * width + x), 4 * (y * width + x) + 4);
         const area = above.get(key) ?? { x, y, width: end - x, height: 0 };
         area.height++;
         area.fill = `rgb(${red} ${green} ${blue} / ${alpha / 255})`;
@@ -38,9 +38,9 @@ async () => {
     const context = canvas.getContext("2d");
     context.drawImage(picture, 0, 0);
     const pixels = context.getImageData(0, 0, picture.width, picture.height);
-    const [x, y, width, height] = ["x", "y", "width", "height"].map((name) => bitmap[name].baseVal.value);
-    const scale = `translate(${x} ${y}) scale(${width / picture.width} ${height / picture.height})`;
-    const drawn = element("g", { transform: scale });
+    const { x, y, width, height } = bitmap.getBBox();
+    const scale = `scale(${width / picture.width} ${height / picture.height})`;
+    const drawn = element("g", { transform: `translate(${x} ${y}) ${scale}` });
     for (const area of areas(pixels)) drawn.append(element("rect", area));
     bitmap.replaceWith(drawn);
   }
