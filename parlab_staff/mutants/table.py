@@ -27,7 +27,7 @@ def _row(key: str, score: Score | None) -> str:
         share(score.named, score.rejected),
         share(score.rejected_hidden, score.mutants),
         f"{score.survivors}",
-        score.date,
+        score.date.replace("-", "\N{NON-BREAKING HYPHEN}"),
     ]
     return f"| {' | '.join(cells)} |"
 

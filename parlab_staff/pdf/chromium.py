@@ -31,7 +31,7 @@ def print_document(document: Path, output: Path, browser: str) -> None:
         # Before the figures are drawn: print has other widths than the screen.
         page.emulate_media(media="print")
         page.goto(document.as_uri())
-        for script in ("draw.js", "hatch.js"):
+        for script in ("draw.js", "hatch.js", "heatmap.js"):
             page.evaluate(files(__package__).joinpath(script).read_text(encoding="utf-8"))
         numbers = _print(page, output)
         for _ in range(3):

@@ -11,6 +11,10 @@ async () => {
   for (const table of document.querySelectorAll("table")) {
     table.classList.toggle("wide", table.offsetWidth > table.parentElement.offsetWidth);
   }
+  // Only code that takes more than half of a page may continue on the next one.
+  for (const code of document.querySelectorAll("div.highlight")) {
+    code.classList.toggle("long", code.offsetHeight > 450);
+  }
   for (const { math, typesetRoot } of MathJax.startup.document.math) {
     typesetRoot.querySelector("mjx-assistive-mml")?.remove();
     // The tags of a PDF have no MathML: a formula is a picture that is described by its TeX.

@@ -58,6 +58,9 @@
 
     const id = `hatch-${++count}`;
     const outline = element("clipPath", { id }, shape.cloneNode());
+    // Chromium paints a part twice if the outline of its clip is clipped itself.
+    const around = shape.getAttribute("clip-path");
+    outline.firstChild.removeAttribute("clip-path");
     const hatch = element(
       "g",
       { transform: `${shape.getAttribute("transform") ?? ""} ${matrixText(matrix)}` },
@@ -66,7 +69,8 @@
     const border = shape.cloneNode();
     border.style.fill = "none";
     shape.style.fill = getComputedStyle(background).fill;
-    shape.after(outline, element("g", { "clip-path": `url(#${id})` }, hatch), border);
+    const clipped = element("g", { "clip-path": `url(#${id})` }, hatch);
+    shape.after(outline, element("g", around ? { "clip-path": around } : {}, clipped), border);
   }
 
   function matrixText({ a, b, c, d, e, f }) {

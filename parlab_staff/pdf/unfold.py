@@ -33,7 +33,6 @@ def unfold(article: Tag) -> None:
             label.name, label["class"] = "p", "tab-title"
             del label["for"]
     for card in article.select(".sd-card"):
-        card["class"] = [name for name in card["class"] if name != "sd-shadow-sm"]
         link, title = card.select_one("a.sd-stretched-link"), card.select_one(".sd-card-title")
         if link and title:
             title.append(_element("a", "", *list(title.contents), href=str(link["href"])))

@@ -263,7 +263,7 @@ def test_the_reader_chooses_the_number_of_ranks(playground: Playground, size: in
 @pytest.mark.nightly
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_are_accessible_and_fit_a_phone(
-    chromium: Browser, server: PlainServer, theme: str
+    chromium: Browser, server: PlainServer, full_book: Path, theme: str
 ) -> None:
     with reader(chromium, server.base, PHONE, theme) as window:
         playground = Playground(window.page, server.base)
@@ -275,9 +275,10 @@ def test_pages_are_accessible_and_fit_a_phone(
             found = Axe().run(window.page).response["violations"]
             assert not found, [(one["id"], one["nodes"][0]["target"]) for one in found]
             assert window.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-        for name in ("index", "licenses/index"):
-            window.page.goto(f"{server.base}play/{name}.html")
-            assert not Axe().run(window.page).response["violations"]
+        for path in sorted((full_book / "play").rglob("*.html")):
+            window.page.goto(f"{server.base}{path.relative_to(full_book).as_posix()}")
+            found = Axe().run(window.page).response["violations"]
+            assert not found, (path.name, [one["id"] for one in found])
         assert not window.problems
 
 
