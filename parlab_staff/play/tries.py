@@ -167,7 +167,7 @@ if rank == 0:
             """\
 if rank == 0:
     for m in (1, 8, 64):
-        print(m, "micro-batches:", predict_bubble(4, m, 2))"""
+        print(f"m = {m}:", predict_bubble(4, m, 2))"""
         ),
         "gpipe": Try(_schedule(f"gpipe(world_size, {_MICRO_BATCHES})"), _DRAWN, _SENT),
         "one_f_one_b": Try(_schedule(f"one_f_one_b(world_size, {_MICRO_BATCHES})"), _DRAWN, _SENT),
