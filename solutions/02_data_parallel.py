@@ -463,7 +463,7 @@ check.show_values(
 # 4 ranks, and nothing with a single rank.
 # </details>
 #
-# Now train on 5,999 MNIST images, so that the last global batch of 111 images does not divide by 4, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
+# Now train on 5,999 MNIST images, so that 4 does not divide the last global batch of 111 images, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
 # from its own seed.
 
 # %%

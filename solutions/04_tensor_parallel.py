@@ -45,7 +45,7 @@ from parlab.reference import use_reference
 # samples and start from the same model. If you are stuck on an exercise, run `use_reference("its_name")` in a
 # `%%px` cell. It puts a solution in place, and you can continue.
 #
-# If a size does not divide by the number of ranks, your functions raise a `ValueError` that names the size. Every
+# If the number of ranks does not divide a size, your functions raise a `ValueError` that names the size. Every
 # rank raises it before anything is sent.
 #
 # # Part A: a layer on several ranks
@@ -203,7 +203,7 @@ class ColumnParallelLinear(nn.Module):
         # BEGIN SOLUTION
         sections = sections or [linear.out_features]
         if any(outputs % group.size() for outputs in sections):
-            raise ValueError(f"{sections} outputs do not divide over {group.size()} ranks")
+            raise ValueError(f"{group.size()} ranks do not divide {sections} outputs")
 
         def own(tensor):
             parts = tensor.detach().split(sections)
@@ -315,7 +315,7 @@ class RowParallelLinear(nn.Module):
         self.group = group
         # BEGIN SOLUTION
         if linear.in_features % group.size():
-            raise ValueError(f"{linear.in_features} inputs do not divide over {group.size()} ranks")
+            raise ValueError(f"{group.size()} ranks do not divide {linear.in_features} inputs")
         own = linear.weight.detach().chunk(group.size(), dim=1)[group.rank()]
         self.weight = nn.Parameter(own.clone())
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
@@ -550,8 +550,8 @@ def parallel_attention(
     # BEGIN SOLUTION
     if attention.heads % group.size() or attention.key_value_heads % group.size():
         raise ValueError(
-            f"{attention.heads} heads with {attention.key_value_heads} heads of keys and values "
-            f"do not divide over {group.size()} ranks"
+            f"{group.size()} ranks do not divide {attention.heads} heads with "
+            f"{attention.key_value_heads} heads of keys and values"
         )
     attention.qkv = column(attention.qkv, group, attention.sections)
     attention.out = row(attention.out, group)
@@ -643,8 +643,8 @@ class VocabularyEmbedding(nn.Module):
         # BEGIN SOLUTION
         if embedding.num_embeddings % group.size():
             raise ValueError(
-                f"{embedding.num_embeddings} tokens do not divide over {group.size()} ranks: pad "
-                "the vocabulary"
+                f"{group.size()} ranks do not divide {embedding.num_embeddings} tokens: pad the "
+                "vocabulary"
             )
         own = embedding.weight.detach().chunk(group.size())[group.rank()]
         self.weight = nn.Parameter(own.clone())
@@ -1188,7 +1188,7 @@ class Scatter(torch.autograd.Function):
     def forward(ctx, x, group):
         # BEGIN SOLUTION
         if x.shape[1] % group.size():
-            raise ValueError(f"{x.shape[1]} tokens do not divide over {group.size()} ranks")
+            raise ValueError(f"{group.size()} ranks do not divide {x.shape[1]} tokens")
         ctx.group = group
         return scattered(x, group)
         # END SOLUTION

@@ -1210,8 +1210,7 @@ check.show_values(
 # </details>
 #
 # Now train MNIST and the small GPT, with SGD and Adam, with three schedules. A plain loop on one rank is the
-# reference. 250 images do not divide into the micro-batches, and an odd number of layers does not divide into the
-# stages.
+# reference. The micro-batches do not divide 250 images, and the stages do not divide an odd number of layers.
 
 
 # %%

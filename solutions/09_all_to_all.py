@@ -714,7 +714,7 @@ class ExpertParallelMLP(nn.Module):
         self.router, self.k, self.capacity, self.group = router, k, capacity, group
         # BEGIN SOLUTION
         if len(experts) % group.size():
-            raise ValueError(f"{len(experts)} experts do not divide over {group.size()} ranks")
+            raise ValueError(f"{group.size()} ranks do not divide {len(experts)} experts")
         own = len(experts) // group.size()
         self.experts = nn.ModuleList(experts[group.rank() * own : (group.rank() + 1) * own])
         # END SOLUTION
@@ -1315,7 +1315,7 @@ check.show_values(
 # The check also tries:
 #
 # - **Layouts in memory:** q, k, and v need not be contiguous, nor the gradient that comes back.
-# - **Heads that do not divide:** raise a `ValueError` that names the number of heads, before anything is sent.
+# - **Heads that cannot be shared evenly:** raise a `ValueError` that names the number of heads, before anything is sent.
 # - **Arguments** do not change.
 #
 # **Predict**: after the first all-to-all, somebody has received (N, B, S/N, …), with a part from each rank. They call
@@ -1355,7 +1355,7 @@ def ulysses_attention(
     # BEGIN SOLUTION
     ranks = group.size()
     if q.shape[2] % ranks:
-        raise ValueError(f"{q.shape[2]} heads do not divide over {ranks} ranks")
+        raise ValueError(f"{ranks} ranks do not divide {q.shape[2]} heads")
     x = torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)
     x = exchange(x, group).movedim(0, 2).flatten(2, 3)  # (3, batch, S, heads/N, head size)
     y = F.scaled_dot_product_attention(*x.transpose(2, 3), is_causal=causal)
@@ -1831,7 +1831,7 @@ def zigzag_positions(sequence: int, ranks: int) -> Tensor:
     """The positions (ranks, sequence / ranks) int64 of the tokens of each rank, in zigzag layout."""
     # BEGIN SOLUTION
     if sequence % (2 * ranks):
-        raise ValueError(f"sequence {sequence} does not divide into {2 * ranks} chunks")
+        raise ValueError(f"{2 * ranks} chunks do not divide a sequence of {sequence}")
     chunks = torch.arange(sequence).view(2 * ranks, -1)
     return torch.cat((chunks[:ranks], chunks[ranks:].flip(0)), dim=1)
     # END SOLUTION

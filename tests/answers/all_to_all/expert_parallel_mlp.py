@@ -17,7 +17,7 @@ exchange = answers.reference("exchange")
 
 OWN = "experts[group.rank() * own : (group.rank() + 1) * own]"
 REFUSE = "        if len(experts) % group.size():\n"
-MESSAGE = 'f"{len(experts)} experts do not divide over {group.size()} ranks"'
+MESSAGE = 'f"{group.size()} ranks do not divide {len(experts)} experts"'
 ROUTE = "route(scores_TE, self.k, self.capacity)"
 LAST = "self.last = scores_TE.softmax(-1), experts_Tk"
 ARRIVED = "arrived = exchange(slots_ECH.unflatten(0, (ranks, -1)), self.group)"

@@ -28,7 +28,7 @@ answers.edit(None, "never_masked", ("is_causal=causal", ""))
 answers.edit("not_refused", "heads_left_out", (REFUSAL, f"{LEFT_OUT}\n    if False:"))
 answers.edit(None, "raises_later", (REFUSAL, "if False:"), says="Raise a ValueError")
 answers.edit(
-    None, "size_not_named", ('f"{q.shape[2]} heads do not divide over {ranks} ranks"', '"heads"')
+    None, "size_not_named", ('f"{ranks} ranks do not divide {q.shape[2]} heads"', '"heads"')
 )
 answers.edit(
     None, "refused_too_late", (f"{REFUSAL}\n", f"dist.barrier(group=group)\n    {REFUSAL}\n")
