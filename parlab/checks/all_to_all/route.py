@@ -16,6 +16,10 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
+    softmax_over_tokens=(
+        "the softmax is over the tokens. Take it over the experts, so that the probabilities of "
+        "each token add up to 1"
+    ),
     renormalized=(
         "the gates of each token add up to 1. Use the probabilities of the softmax over all "
         "experts, and do not divide them by their sum"
@@ -93,9 +97,13 @@ def _form(got: Any) -> Finding | None:
 
 def _chosen(got: tuple[Any, Any, Any], scores: Tensor, k: int) -> Finding | None:
     """Compare the experts and their gates."""
-    right = scores.softmax(-1).topk(k)
-    wrong = {"renormalized": right.values / right.values.sum(-1, keepdim=True)}
-    return equal(got[0], right.indices, "experts_Tk") or explained(
+    right, other = scores.softmax(-1).topk(k), scores.softmax(0).topk(k)
+    wrong_experts = {"softmax_over_tokens": other.indices}
+    wrong = {
+        "softmax_over_tokens": other.values,
+        "renormalized": right.values / right.values.sum(-1, keepdim=True),
+    }
+    return explained(got[0], right.indices, wrong_experts, MISTAKES, "experts_Tk") or explained(
         got[1], right.values, wrong, MISTAKES, "gates_Tk", TOLERANCE[scores.dtype]
     )
 

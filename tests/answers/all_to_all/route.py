@@ -22,6 +22,7 @@ EVERY_COLUMN = (
 )
 
 for mistake, name, *edits in (
+    ("softmax_over_tokens", "softmax_over_tokens", (GATES, GATES.replace("-1", "0"))),
     (None, "topk_of_scores", (GATES, GATES.replace(".softmax(-1)", ""))),
     (
         "renormalized",
