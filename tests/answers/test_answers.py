@@ -4,8 +4,8 @@
 and two right answers for each exercise. It uses one rank if the check needs no more
 (`check_of(…, ranks=1)`), and two ranks otherwise. An answer that does not get its verdict there
 runs on four ranks as well. `make test-all` runs all answers on four ranks, and so does
-`parlab try EXERCISE --all` for one exercise. In both, `test_references.py` runs the references on
-three ranks, and `tests/notebook/test_labs.py` on four.
+`parlab try EXERCISE --all` for one exercise. `tests/notebook/test_labs.py` runs the references on
+four ranks, and `test_references.py` on other numbers.
 """
 
 import importlib
@@ -37,23 +37,21 @@ CANNOT_REMEMBER = {
 # By the names of the files: to read all exercises and answers takes a process several seconds.
 FILES = sorted(path for path in FOLDER.glob("*/*.py") if path.stem != "__init__")
 TOPICS = sorted({path.parent.name for path in FILES})
-# Each half has its own ranks, because to start ranks and to import torch there takes longer than
-# the answers to an exercise. The halves run at the same time.
-HALVES = (TOPICS[::2], TOPICS[1::2])
 
 
-def half_of(topic: str) -> int:
-    return next(number for number, half in enumerate(HALVES) if topic in half)
+def each_exercise(group: str) -> pytest.MarkDecorator:
+    """Run a test for each exercise. Exercises with the same `group`, after formatting, share ranks.
 
+    To start ranks and to import torch there takes longer than the answers to an exercise.
+    """
 
-def parameter(topic: str, key: str) -> object:
-    group = "clock" if key == TIMED else f"answers/{half_of(topic)}"
-    return pytest.param(topic, key, id=f"{topic}-{key}", marks=pytest.mark.xdist_group(group))
+    def parameter(topic: str, key: str) -> object:
+        name = "clock" if key == TIMED else group.format(topic=topic)
+        return pytest.param(topic, key, id=f"{topic}-{key}", marks=pytest.mark.xdist_group(name))
 
-
-each_exercise = pytest.mark.parametrize(
-    ("topic", "key"), [parameter(path.parent.name, path.stem) for path in FILES]
-)
+    return pytest.mark.parametrize(
+        ("topic", "key"), [parameter(path.parent.name, path.stem) for path in FILES]
+    )
 
 
 def check_of(topic: str, key: str) -> Any:
@@ -185,17 +183,15 @@ def problems(key: str, answers: Sequence[Answer], verdicts: dict[str, Verdict]) 
 
 
 @pytest.mark.timeout(1300)
-@each_exercise
+@each_exercise("answers")
 def test_answers_of_the_day_get_their_verdicts(topic: str, key: str, together: Together) -> None:
-    found = problems(
-        key, answers_of_the_day(key), together(verdicts_by_day, HALVES[half_of(topic)], key)
-    )
+    found = problems(key, answers_of_the_day(key), together(verdicts_by_day, TOPICS, key))
     assert not found, found
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1300)
-@each_exercise
+@each_exercise("answers/{topic}")
 def test_all_answers_on_four_ranks(topic: str, key: str, together: Together) -> None:
     found = problems(key, answers_to(key), together(verdicts_on_all_ranks, [topic], key))
     assert not found, found
@@ -205,7 +201,7 @@ def test_every_exercise_has_its_file_of_answers() -> None:
     assert sorted(exercises()) == sorted((path.parent.name, path.stem) for path in FILES)
 
 
-@each_exercise
+@each_exercise("answers")
 def test_mistakes_have_wrong_answers_and_answers_are_enough(topic: str, key: str) -> None:
     check = check_of(topic, key)
     assert inspect.getmodule(inspect.unwrap(check)).__name__ == f"parlab.checks.{topic}.{key}"

@@ -28,7 +28,7 @@ CASES = [*cases_ranks.case, *cases_hostile.case]
 # The cases that `make test` grades: an attack of each kind, and the most common mistakes on ranks.
 ALWAYS = {
     *("patched_failures", "repeated_results", "reads_the_solution", "looks_around"),
-    *("kills_the_parent", "tells_the_hidden_checks", "markup", "harmless_neighbor"),
+    *("kills_the_parent", "tells_the_hidden_checks", "markup"),
     "leaves_a_changed_library",
     *("rank_exits", "deadlocked", "half_done", "right", "pipe"),
 }

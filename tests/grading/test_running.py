@@ -13,11 +13,14 @@ from tests.grading.plain_lab import make_course
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.needs("bubblewrap")]
 CASES = [*cases_running.case, *cases_kernel.case, *cases_state.case]
-# The cases that only `make test-all` grades: variants of others, and right answers before wrong.
+# The cases that only `make test-all` grades: variants of others, right answers before wrong, and
+# state that ends with its process as certainly as the hooks that another case leaves.
 NIGHTLY = {
     *("kills_itself", "segfault", "sleeps", "prints_one_long_line", "writes_without_a_name"),
     *("takes_memory_as_files", "takes_memory_in_datagrams", "takes_memory_in_connections"),
     *("takes_shared_memory", "before_an_endless_loop_in_c"),
+    *("before_seeds", "before_environment", "before_a_folder", "before_settings"),
+    "before_open_files",
     *(case.name for case in cases_state.case if case.name.startswith("after_")),
 }
 assert {case.name for case in CASES} >= NIGHTLY

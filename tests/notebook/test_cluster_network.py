@@ -94,7 +94,7 @@ STUCK = {
 @pytest.mark.parametrize("name", STUCK)
 def test_stuck_ranks_are_freed(emulated: Notebook, name: str) -> None:
     code, expected = STUCK[name]
-    ran = emulated.run(f"%%px --timeout 2\n{code}")
+    ran = emulated.run(f"%%px --timeout 1\n{code}")
     assert ran.error == "DeadlineExceeded", ran.message
     assert expected in ran.message and "variables are intact" in ran.message, ran.message
     works_and_keeps(emulated)
@@ -104,7 +104,7 @@ def test_a_group_of_some_ranks_ends_when_they_are_freed(emulated: Notebook) -> N
     pairs = "pairs = [sub_group(group, [0, 1]), sub_group(group, [2, 3])]"
     made = emulated.run(f"%%px\n{pairs}\nduo = pairs[rank // 2]")
     assert made.status == "ok", made.message
-    ran = emulated.run("%%px --timeout 2\nif rank != 3:\n    dist.all_reduce(x, group=duo)")
+    ran = emulated.run("%%px --timeout 1\nif rank != 3:\n    dist.all_reduce(x, group=duo)")
     assert "rank 2  line 3: dist.all_reduce(x, group=duo)" in ran.message, ran.message
     assert "Your own communicators `duo`, `pairs` ended" in ran.message, ran.message
     works_and_keeps(emulated)

@@ -141,7 +141,7 @@ def test_lines_below_other_magics_are_those_of_the_notebook(
 
 @pytest.mark.parametrize("place", STUCK)
 def test_communicators_are_found_where_the_lab_keeps_them(notebook: Notebook, place: str) -> None:
-    ran = notebook.run(f"%%px --timeout 2\n{STUCK[place]}")
+    ran = notebook.run(f"%%px --timeout 1\n{STUCK[place]}")
     assert ran.error == "DeadlineExceeded", ran.message
     assert "variables are intact" in ran.message
     works_and_keeps(notebook)
@@ -224,7 +224,7 @@ def test_the_message_does_not_say_that_a_learners_own_comm_works(notebook: Noteb
 
 def test_the_result_of_a_freed_call_is_not_shown(notebook: Notebook) -> None:
     ran = notebook.run(
-        "%%px --timeout 2\nimport sys\n"
+        "%%px --timeout 1\nimport sys\n"
         "def waits():\n    try: comm.recv(source=rank)\n    except MPI.Exception: pass\n"
         "    print('err', file=sys.stderr)\n    return 'what it gave'\nwaits()"
     )
@@ -237,7 +237,7 @@ def test_the_result_of_a_freed_call_is_not_shown(notebook: Notebook) -> None:
 def test_ranks_survive_after_the_lab_freed_comm(notebook: Notebook) -> None:
     """Any MPI call on the freed handle would end the process."""
     ran = notebook.run(
-        "%%px --timeout 2\nif rank == 1:\n    comm.Free()\nelse:\n    comm.Barrier()"
+        "%%px --timeout 1\nif rank == 1:\n    comm.Free()\nelse:\n    comm.Barrier()"
     )
     assert ran.error == "DeadlineExceeded", ran.message
     assert "variables are intact" in ran.message

@@ -12,6 +12,7 @@ from tests.support.kernel import Notebook
 from tests.support.nightly import cases
 
 PRESSES = pytest.mark.parametrize("presses", [1, 2])
+NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +61,17 @@ STATES = {
 }
 
 
-@PRESSES
-@pytest.mark.parametrize("state", STATES)
+# Two presses at night in the states that a loop or a call of MPI resembles.
+@pytest.mark.parametrize(
+    ("state", "presses"),
+    [
+        *((state, 1) for state in STATES),
+        ("waiting in MPI", 2),
+        ("in a loop", 2),
+        pytest.param("printing", 2, marks=NIGHTLY),
+        pytest.param("asleep", 2, marks=NIGHTLY),
+    ],
+)
 def test_stop_while_ranks_are_at_work(
     notebook: Notebook, tmp_path: Path, state: str, presses: int
 ) -> None:
@@ -167,9 +177,16 @@ def press(times):
 """
 
 
-@PRESSES
-@pytest.mark.parametrize("call", ["cluster.stop()", "cluster.start(4)"])
-def test_stop_while_ranks_are_ended(presses: int, call: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "presses"),
+    [
+        ("cluster.stop()", 1),
+        ("cluster.start(4)", 2),
+        pytest.param("cluster.stop()", 2, marks=NIGHTLY),
+        pytest.param("cluster.start(4)", 1, marks=NIGHTLY),
+    ],
+)
+def test_stop_while_ranks_are_ended(call: str, presses: int) -> None:
     """No ranks are left, and none are started."""
     notebook = Notebook()
     try:

@@ -1,5 +1,8 @@
-"""The ledger on real ranks."""
+"""The ledger, timelines, and stages of a pipeline, on ranks that import torch only once."""
 
 from tests.support.on_ranks import cases_test
 
-test_ledger = cases_test("cases_ledger", world_sizes=[4], nightly=[2])
+ON_ANY_NUMBER = ("cases_timeline", "cases_pipeline")
+
+test_on_one_rank = cases_test(*ON_ANY_NUMBER, world_sizes=[1])
+test_on_ranks = cases_test("cases_ledger", *ON_ANY_NUMBER, world_sizes=[4], nightly=[2])

@@ -11,9 +11,6 @@ from parlab.pipeline import backward, forward
 from parlab.pipeline.recorded import record
 from parlab.pipeline.stages import layers_of, share_of
 from parlab.timeline import Timeline
-from tests.support.on_ranks import cases_test
-
-test_on_ranks = cases_test("cases_pipeline", world_sizes=[1, 4], nightly=[2])
 
 
 def stages() -> list[nn.Module]:

@@ -20,7 +20,7 @@ from tests.support.nightly import cases
 from tests.support.timing import record_cases
 
 SECONDS = 60.0  # for a check, even on a busy machine
-HANGS_SECONDS = 5.0  # for an answer that may leave its ranks waiting
+HANGS_SECONDS = 2.0  # for an answer that may leave its ranks waiting
 LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
 
 

@@ -8,9 +8,6 @@ import pytest
 from matplotlib import pyplot as plt
 
 from parlab.timeline import Span, draw, records, with_idle
-from tests.support.on_ranks import cases_test
-
-test_on_ranks = cases_test("cases_timeline", world_sizes=[1, 4], nightly=[2])
 
 
 @pytest.fixture(autouse=True)
