@@ -71,12 +71,12 @@ def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[Step
         step = start(share)
         return [recorder.step(step) for _ in range(steps)]
 
-    _import_all()
+    import_all()
     return case.trial.run_function(stepped, seconds=SECONDS, explain=recorder.explain) or []
 
 
 @functools.cache
-def _import_all() -> None:
+def import_all() -> None:
     """Import the modules that torch imports at first use, which takes long on a busy machine."""
     weight = torch.zeros(1, requires_grad=True)
     with StepStorages():
@@ -142,18 +142,17 @@ class Recorder:
 
     def explain(self, endings: _messages.Endings) -> Finding:
         """Say how far ranks came. Collective."""
-        case, begun, found = self.case, self.actions, None
-        last_action = case.trial.gather(begun[-1] if begun else None)
+        case, begun = self.case, self.actions
+        actions = case.trial.gather(begun)
+        found = next(filter(None, map(other_input, actions)), None)
         for rank, ended in endings.items():
-            last, no_tensor = last_action[rank], "NoneType" in ended.error
-            if no_tensor and last and last.kind == "backward" and last.stage > 0:
+            last, no_tensor = (actions[rank] or [None])[-1], "NoneType" in ended.error
+            if not found and no_tensor and last and last.kind == "backward" and last.stage > 0:
                 found = MISTAKES.no_input_gradient(rank=rank, stage=last.stage - 1)
         own = case.schedule[max(case.trial.rank, 0)]
         doing = f"has begun {case.texts(begun) or 'no action'}"
         if begun == own[: len(begun)] != own:
             doing += f". Its next action is {case.texts(own[len(begun) :][:1])}"
-        elif unknown := other_input(begun):
-            doing += f": {unknown.text}"
         return _messages.explain(case.trial, endings, doing, found)
 
     def act(self, action: Action) -> None:

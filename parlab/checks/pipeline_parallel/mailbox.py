@@ -1,6 +1,5 @@
 """Exercise `mailbox`."""
 
-import functools
 import gc
 import weakref
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.watchdog import is_revoked
 from parlab.checks.pipeline_parallel import _messages
-from parlab.ledger.calls import SENDS
+from parlab.checks.pipeline_parallel._steps import import_all
+from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.memory import LiveStorages
 from parlab.pipeline import Action, backward, forward, text
 from parlab.pipeline.stages import Share, share_of
@@ -94,7 +94,7 @@ def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -
         box, other = (trial.check.function(share, trial.group) for _ in range(2))
         return [_round(state, box, other, share, *one) for one in plan]
 
-    _import_all()
+    import_all()
     rounds = trial.run_function(run, seconds=SECONDS, explain=state.explain) or []
     sizes = [
         tensor.nbytes
@@ -136,40 +136,19 @@ class _State:
         trial, action = self.trial, self.action
         everyone = trial.gather((self.doing, self.sent))
         doing = f"is in `{self.doing}`" + (f" of {text(action)}" if action else "")
-        if self.doing == "receive" and action and trial.ledger.calls:
-            call, sender = trial.ledger.calls[-1], _source_of(action) % trial.size
+        call = next(iter(trial.ledger.calls[-1:]), None)
+        if self.doing == "receive" and action and call and call.op in RECEIVES:
+            sender = _source_of(action) % trial.size
             sent = everyone[sender][1].get(action) or "nothing"
             doing += (
-                f". Its last call is {call.op} from rank {call.source} with tag {call.tag}. For "
-                f"this action, rank {sender} has sent {sent}"
+                f", from rank {call.source} with tag {call.tag}. For this action, rank {sender} "
+                f"has sent {sent}"
             )
         blocked = all(ended.kind == "stuck" for ended in endings.values()) and any(
             method == "send" for method, _ in everyone
         )
         found = MISTAKES.blocking_send() if blocked else None
         return _messages.explain(trial, endings, doing, found)
-
-
-@functools.cache
-def _import_all() -> None:
-    """Import the modules that torch imports at first use, which takes long on a busy machine."""
-    with LiveStorages():
-        _Mark.apply(torch.zeros(1, requires_grad=True), _Token()).detach()
-
-
-class _Token:
-    """Lives as long as the graph that contains it."""
-
-
-class _Mark(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, token: _Token) -> Tensor:
-        ctx.token = token
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
 
 
 def _round(
@@ -185,17 +164,18 @@ def _round(
     outgoing = [action for action in send_order if _source_of(action) in share.own]
     incoming = [action for action in receive_order if action.stage in share.own]
     local = [action for action in outgoing if action.stage in share.own]
-    tokens, originals = [], {}
+    leaves, originals = [], {}
     with LiveStorages() as storages:
         for action in outgoing:
-            token = _Token()
-            tokens.append(weakref.ref(token))
-            tensor = _Mark.apply(_as_sent(tensors[action], action).requires_grad_(), token)
+            # The graph keeps the leaf alive, and nothing else does.
+            leaf = _as_sent(tensors[action], action).requires_grad_()
+            tensor = leaf * 1.0
+            leaves.append(weakref.ref(leaf))
             originals[action] = tensor.detach()
-            del token
+            del leaf
             state.send(box, action, tensor)
             del tensor
-        graphs = any(token() is not None for token in tokens)
+        graphs = any(leaf() is not None for leaf in leaves)
         for action in local:
             other.send(action, _of_other(tensors[action]))
         state.does("finish of another mailbox")

@@ -34,12 +34,12 @@ answers.edit(
 )
 answers.edit("kept", "own_kept", (POP, "self.own[action]"))
 answers.edit(
-    None,
+    "does_not_end",
     "one_for_all",
     (OWN, ""),
     ("        self.sends = []\n", ""),
     ("    def __init__", "    own, sends = {}, []\n\n    def __init__"),
-    says="",
+    says="another mailbox",
 )
 answers.edit(
     "does_not_end",

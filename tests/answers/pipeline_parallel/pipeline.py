@@ -16,13 +16,11 @@ Mailbox = answers.reference("mailbox")
 WEIGHT = " * (len(ts[i]) / len(targets))"
 HELD = "held, losses = {}, []"
 POP = "x, y = held.pop((stage, i))"
-TEST = "                if y.requires_grad:\n"
 BACKWARD = "y.backward(gradient)"
 FORWARD = "y = self.share.own[stage](x)"
 STEP = "        mailbox = Mailbox("
 SIZES = "if ranks != group.size() or ranks * chunks != share.count:"
 ACTIONS = "self.actions = schedule[group.rank()]"
-RETURN = "                    mailbox.send(backward(stage - 1, i), x.grad)"
 INDENT = "\n" + 16 * " "
 
 answers.edit("loss_not_divided", "not_divided", (WEIGHT, ""))
@@ -51,17 +49,6 @@ answers.edit(
 )
 answers.edit("not_refused", "stages_alone_compared", (SIZES, "if ranks * chunks != share.count:"))
 answers.edit("not_refused", "few_samples", ("if len(inputs) < self.micro_batches:", "if False:"))
-answers.edit("raises", "first_stage_asked", (TEST, "                if True:\n"))
-answers.edit(
-    "does_not_end",
-    "frozen_sends_nothing",
-    (
-        f"if stage > 0:\n{RETURN}",
-        f"if stage > 0 and any(p.requires_grad for p in self.share.parameters()):\n{RETURN}",
-    ),
-)
-answers.edit(None, "all_trained", (FORWARD, "y = self.share.own[stage].requires_grad_()(x)"))
-answers.edit(None, "trains", (FORWARD, "y = self.share.own[stage].train()(x)"))
 answers.edit(
     "argument_changed",
     "schedule_used_up",
@@ -75,12 +62,6 @@ answers.edit(
     "recomputed",
     "forward_again",
     (POP, f"{POP}{INDENT}y = self.share.own[stage](x) if stage < last else y"),
-)
-# Dropout would draw once more, and BatchNorm's running means move once more.
-answers.edit(
-    None,
-    "a_pass_to_warm_up",
-    (FORWARD, f"self.share.own[stage](torch.zeros_like(x)){INDENT}{FORWARD}"),
 )
 answers.edit(
     None, "zero_elsewhere", ("sum(losses).item() if losses else None", "float(sum(losses))")
@@ -133,21 +114,6 @@ class OneRefuses(Reference):
             return super().step(inputs, targets)
         finally:
             self.micro_batches = pieces
-
-
-@answers.wrong(None, says="has changed")
-class UpdatesAtOnce(Reference):
-    """Updates the weights as soon as a gradient is there, without autograd's knowledge."""
-
-    def __init__(self, share, schedule, loss_of, group):
-        super().__init__(share, schedule, loss_of, group)
-        for parameter in share.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self.update)
-
-    @staticmethod
-    def update(parameter):
-        parameter.data -= 0.1 * parameter.grad
 
 
 @answers.wrong(None)
