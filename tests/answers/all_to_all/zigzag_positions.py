@@ -27,7 +27,7 @@ answers.edit("wrong_type", "a_list", (CONCATENATED, f"{CONCATENATED}.tolist()"))
 answers.edit(
     None,
     "nothing_named",
-    ('f"sequence {sequence} does', 'f"{sequence} tokens do'),
+    ("a sequence of {sequence}", "{sequence} tokens"),
     says="does not name `sequence`",
 )
 

@@ -26,7 +26,7 @@ answers.edit(None, "wrong_error", ("raise ValueError(", "raise RuntimeError("))
 answers.edit(
     None,
     "size_not_named",
-    ("{sections} outputs do not divide", "outputs do not divide"),
+    ("divide {sections} outputs", "divide the outputs"),
     says="does not name the size",
 )
 answers.edit(
