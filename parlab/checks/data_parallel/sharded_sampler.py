@@ -132,6 +132,9 @@ def right_steps(size: int, batch_size: int, _: list[list[int]], plan: Plan) -> F
 
 def right_batches(size: int, batch_size: int, alone: list[list[int]], plan: Plan) -> Finding | None:
     """Require that all shares of a step are the global batch that a single rank has."""
+    for one, other in itertools.combinations(range(len(plan)), 2):
+        if any(plan[one]) and plan[one] == plan[other]:
+            return observed(f"ranks {one} and {other} have the same share")
     steps = list(zip(*plan, strict=True))
     if found := divided(steps, [min(batch_size, size - i) for i in range(0, size, batch_size)]):
         return found

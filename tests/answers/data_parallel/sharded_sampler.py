@@ -30,7 +30,7 @@ answers.edit(
 answers.edit("same_shuffle", "epoch_forgotten", (SEED, "manual_seed(0)"))
 answers.edit("same_shuffle", "repeats_after_a_while", (SEED, "manual_seed(epoch % 10)"))
 answers.edit(None, "not_shuffled", (SHUFFLE, "torch.arange(size)"), says="not shuffled")
-answers.edit(None, "first_share", (SHARE, "batch[::world_size]"), says="samples, expected")
+answers.edit(None, "first_share", (SHARE, "batch[::world_size]"), says="the same share")
 answers.edit(None, "seeded_by_rank", (SEED, "manual_seed(1000 * epoch + rank)"), says="times")
 answers.edit("other_batches", "seeded_by_world_size", (SEED, "manual_seed(epoch + world_size)"))
 answers.edit(None, "one_off", (SHARE, "batch[rank + 1 :: world_size]"), says="samples, expected")

@@ -24,7 +24,7 @@ for mistake, name, old, new in (
     ("gap_below", "both_sides_alike", BELOW, "below = gap"),
     ("gap_below", "half_below", BELOW, "below = gap / 2"),
     ("eps_below_one", "one_over_eps", RETURN, RETURN.replace("2 / eps", "1 / eps")),
-    (None, "swapped", RETURN, SWAPPED),
+    ("gap_below", "swapped", RETURN, SWAPPED),
     (None, "counter_of_float16", RETURN, RETURN.replace("2 / eps", "2048.0")),
     (None, "counter_times_weight", RETURN, RETURN.replace("2 / eps", "2 * weight / eps")),
     ("returns_none", "no_return", RETURN, RETURN.replace("return ", "")),

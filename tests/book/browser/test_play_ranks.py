@@ -119,8 +119,9 @@ def test_an_interrupt_that_comes_again_changes_no_report(ranks: RanksPage) -> No
         _, ended = ends(ranks, "print('begun')\nwhile True: pass", stopWhenPrinted=True)
     finally:
         ranks.page.evaluate("clearInterval(window.again)")
-    reports = [(one["kind"], one["line"]) for one in ended["results"]]
-    assert reports == [("interrupted", 6)] * SIZE
+    assert [one["kind"] for one in ended["results"]] == ["interrupted"] * SIZE
+    # The first interrupt may reach a rank before it has left the line that prints.
+    assert all(one["line"] in (5, 6) for one in ended["results"])
     assert ended["output"] == ["begun\n"] * SIZE
 
 
