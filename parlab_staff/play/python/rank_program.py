@@ -5,7 +5,6 @@ import importlib
 import io
 import json
 import linecache
-import signal
 import sys
 import time
 from types import TracebackType
@@ -106,15 +105,12 @@ def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
         importlib.import_module("seams").prepare()
     names = {"__name__": "__main__"}
     _hub.set_inside(True)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         exec(compile(setup, SETUP, "exec"), names)
         _execute(code, names, may_exit=not check)
         _hub.set_inside(False)
         exec(compile(check, CHECK, "exec"), names)
     finally:
-        # The page repeats its interrupt until the rank has reported how it ended.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         MPI._progress()  # the picture also shows messages that arrived after the last call
 
 
