@@ -40,7 +40,7 @@ MISTAKES = Mistakes(
     sends_more=(
         "the {which} pass sends {got} messages with {bytes:,} bytes, expected at most {right} with "
         "{size:,} bytes each. Send keys and values, or their gradients, as one tensor, and none "
-        "after the last step, when nobody needs them any more"
+        "after the last step, because no rank needs them then"
     ),
     no_overlap=(
         "in step {step} of the {which} pass, {what} when `{function}` is called, so that message "

@@ -86,8 +86,8 @@ def calls(replica: Replica, own: int) -> Finding | None:
         return MISTAKES.no_sync_forgotten()
     if outside != [own][:own]:
         return observed(
-            f"backward passes {outside} of {own} are outside no_sync(), expected only the last, "
-            "which sends the buckets. What is added to .grad after that is never sent"
+            f"backward passes {outside} of {own} are outside no_sync(), expected only the last. It "
+            "sends the buckets, and gradients that a later pass adds to .grad are never sent"
         )
     return None
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.compare import equal, returns_nothing, same
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
 
@@ -98,7 +98,7 @@ def adafactor_step(check: Check) -> str:
                 changes.append(change := parameter.double() - before.double())
                 in_place = parameter.data_ptr() == place and (change.any() or not gradient.any())
                 trial.require(
-                    lambda: nothing_returned(returned),
+                    lambda: returns_nothing(returned, "a change of `parameter` in place"),
                     lambda: None if in_place else NOT_IN_PLACE,
                     lambda: unchanged("`gradient`", given, gradient),
                     lambda: small_state(state, step, case.shape),
@@ -151,13 +151,6 @@ def paper(
 
 def rms(x: Tensor) -> float:
     return x.norm().item() / x.numel() ** 0.5
-
-
-def nothing_returned(returned: Any) -> Finding | None:
-    if returned is None:
-        return None
-    got = f"a {type(returned).__name__}"
-    return COMMON.returns_something(got=got, instead="a change of `parameter` in place")
 
 
 def small_state(state: dict[str, Any], step: int, shape: tuple[int, ...]) -> Finding | None:

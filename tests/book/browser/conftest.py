@@ -14,6 +14,7 @@ from parlab import progress
 from parlab.runtime.paths import ROOT
 from parlab.setup.doctor.programs import find_chromium
 from tests.book.browser.lab_server import LabServer, lab_server
+from tests.book.browser.playground import PlainServer, plain_server
 from tests.support.untested import need
 
 QUIET = [
@@ -64,3 +65,10 @@ def served(full_book: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def server(full_book: Path) -> Iterator[PlainServer]:
+    """The full edition without special headers. Each file of tests has an address of its own."""
+    with plain_server(full_book) as running:
+        yield running

@@ -22,12 +22,6 @@ ENDLESS = "if rank:\n    while True:\n        pass\ncomm.recv(source=1)\n"
 
 
 @pytest.fixture(scope="module")
-def server(full_book: Path) -> Iterator[PlainServer]:
-    with plain_server(full_book) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def window(chromium: Browser, server: PlainServer) -> Iterator[Reader]:
     """A window that these tests share."""
     with reader(chromium, server.base) as opened:

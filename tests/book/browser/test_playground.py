@@ -36,12 +36,6 @@ SENDS_AND_RECEIVES = """\
 
 
 @pytest.fixture(scope="module")
-def server(full_book: Path) -> Iterator[PlainServer]:
-    with plain_server(full_book) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def window(chromium: Browser, server: PlainServer) -> Iterator[Reader]:
     """A window of a reader who has opened the page of `ring_shift`, shared by these tests."""
     with reader(chromium, server.base) as opened:
