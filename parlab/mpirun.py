@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from parlab.runtime.paths import MEMORY
+
 # ULFM is Open MPI's fault tolerance: it lets a stuck communicator be revoked.
 MPI_ARGS = ["--with-ft", "ulfm"]
 CPUS = Path("/sys/devices/system/cpu")
@@ -101,6 +103,17 @@ def environment(
     return added | ({SESSION_FOLDER: str(folder)} if folder is not None else {})
 
 
+def shared_memory_in(folder: Path | str) -> dict[str, str]:
+    """Return the variables with which the ranks of one machine put their shared memory in `folder`.
+
+    Variables that are set already are not changed. Delete the folder when the ranks have ended,
+    because ranks that are killed do not delete their files.
+    """
+    components = ("btl_sm", "osc_sm", "osc_rdma")  # messages, and two kinds of windows
+    names = [f"OMPI_MCA_{component}_backing_directory" for component in components]
+    return {name: str(folder) for name in names if name not in os.environ}
+
+
 def command(n: int, *program: str) -> list[str]:
     """Return the command line that runs `program` on `n` ranks."""
     return [mpiexec(), *MPI_ARGS, "-n", str(n), *program]
@@ -111,8 +124,11 @@ def run(n: int, *program: str, **options) -> subprocess.CompletedProcess:
 
     `program` is the script's path and its arguments. `options` are those of `subprocess.run`.
     """
-    with tempfile.TemporaryDirectory(prefix="parlab-", ignore_cleanup_errors=True) as folder:
-        env = os.environ | environment(n, folder=folder) | (options.pop("env", None) or {})
+    with tempfile.TemporaryDirectory(
+        prefix="parlab-", dir=MEMORY, ignore_cleanup_errors=True
+    ) as folder:
+        ours = environment(n, folder=folder) | shared_memory_in(folder)
+        env = os.environ | ours | (options.pop("env", None) or {})
         return subprocess.run(command(n, sys.executable, *program), env=env, **options)
 
 

@@ -4,7 +4,7 @@ The kernel holds the other end of this process's standard input. It writes `+PID
 that must not outlive it, and `-PID` when such a process has ended. When the kernel ends, the input
 ends. This process then terminates, and later kills, every process group that is still listed.
 Instead of a PID, the kernel can write a JSON list. It is a command to run when the kernel ends, for
-example to cancel a batch job.
+example to cancel a batch job. Finally, this process deletes the folders that its arguments name.
 """
 
 import contextlib
@@ -48,7 +48,8 @@ def main() -> None:
         time.sleep(0.05)
         pids = signal_groups(pids, 0)
     signal_groups(pids, signal.SIGKILL)
-    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    for folder in sys.argv[1:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

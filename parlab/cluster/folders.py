@@ -1,8 +1,9 @@
-"""Makes the folder of one set of ranks, in which the controller and the ranks write files.
+"""Makes the folders of one set of ranks, in which the controller and the ranks write files.
 
-The folder is deleted when the ranks end.
+The folders are deleted when the ranks end.
 """
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from IPython.paths import get_ipython_dir
 
 from parlab.cluster.errors import ClusterError
+from parlab.runtime.paths import MEMORY
 
 # Bytes that must be free. Eight ranks write 0.2 MiB when they start, and later any errors.
 ROOM = 2 * 2**20
@@ -40,6 +42,15 @@ def make_folder(profile: str | None) -> Path:
     for settings in inside.glob("*_config.py") if inside else ():
         (folder / settings.name).symlink_to(settings)
     return folder
+
+
+def make_memory_folder() -> Path | None:
+    """Make a new folder whose files are only in memory, for messages between ranks.
+
+    Returns None if this machine has no place for it. Open MPI then chooses another place.
+    """
+    with contextlib.suppress(OSError):
+        return MEMORY and Path(tempfile.mkdtemp(prefix="parlab-", dir=MEMORY))
 
 
 def _check_temporary() -> None:

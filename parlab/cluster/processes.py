@@ -18,10 +18,11 @@ import psutil
 from ipyparallel.cluster.launcher import BatchSystemLauncher, LauncherError
 from ipyparallel.error import EngineError
 
+from parlab import mpirun
 from parlab.cluster.batch_job import BatchJob
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
-from parlab.cluster.folders import make_folder
+from parlab.cluster.folders import make_folder, make_memory_folder
 from parlab.cluster.forks import close_in_children
 from parlab.cluster.launchers import (
     CONTROLLER_ARGS,
@@ -47,7 +48,7 @@ CLIENT_SECONDS = 3.0
 UNLISTED_SECONDS = 10.0
 IN_USE = "Address already in use"  # as the controller prints it
 REGISTERED = "Completed registration with id"  # as engines print it
-FOLDER_OF_CODE = Path(__file__).parent
+CLEANUP = str(Path(__file__).with_name("cleanup.py"))
 
 
 class ControllerFailed(ClusterError):
@@ -81,6 +82,8 @@ class Processes:
         self._channel = channel
         self._ended = ended
         self.folder = make_folder(profile)
+        # Ranks on other nodes could not use this folder.
+        memory = None if profile else make_memory_folder()
         self.batch: BatchJob | None = None  # the job, if the ranks run in one
         # A profile (Slurm, SSH) has launchers of its own, and engines on other nodes. Without a
         # profile, engines start at the same time as the controller and wait for its file.
@@ -97,12 +100,15 @@ class Processes:
         )
         self.cluster.shutdown_atexit = False
         # This changes a copy. ipyparallel's own settings also apply to the notebook's next cluster.
-        addresses = {"PARLAB_CHANNEL": channel.address, **environment}
-        config = launcher_config(self.cluster, self.folder, bool(profile), addresses)
+        added = {"PARLAB_CHANNEL": channel.address, **environment}
+        if memory:
+            added = mpirun.shared_memory_in(memory) | added
+        config = launcher_config(self.cluster, self.folder, bool(profile), added)
         self.cluster.update_config(config)
+        folders = (self.folder, memory)
         with sigint_blocked():
             self.cleanup = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(FOLDER_OF_CODE / "cleanup.py"), str(self.folder)],
+                [sys.executable, "-I", "-S", CLEANUP, *map(str, filter(None, folders))],
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # the stop button signals the kernel's process group
             )

@@ -8,6 +8,8 @@ import secrets
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# Files in this folder are only in memory. Without it, files are in the usual temporary folder.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def numbered(folder: Path, ending: str) -> list[Path]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from mpi4py import MPI
 
+from parlab.runtime.paths import MEMORY
+
 _BYTES = 8  # of a float64
-# Files in this folder are only in memory. In other folders, the system writes them to a disk.
-_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class SharedNumbers:
@@ -30,7 +30,7 @@ class SharedNumbers:
             raise ValueError("the ranks share no memory: start them on one machine")
         path = None
         if comm.rank == 0:
-            file, path = tempfile.mkstemp(prefix="parlab-shared-", dir=_MEMORY)
+            file, path = tempfile.mkstemp(prefix="parlab-shared-", dir=MEMORY)
             os.ftruncate(file, count * _BYTES)
             os.close(file)
         path = comm.bcast(path)

@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from parlab import mpirun
-from parlab.runtime.paths import ROOT
+from parlab.runtime.paths import MEMORY, ROOT
 
 START_SECONDS = 300.0  # a start takes this long on a busy machine, and usually a few seconds
 SPARE_SECONDS = 12.0  # after the time limit of a call, so that ranks can end or free themselves
 GRACE_SECONDS = 5.0  # for the other ranks, after one has failed
 END_SECONDS, OUTPUT_SECONDS = 2.0, 10.0  # to end, and to copy the last output to the log
 POLL_SECONDS = 0.2
-SHARED_MEMORY = "/dev/shm"
 
 
 class RanksGone(RuntimeError):
@@ -117,9 +116,8 @@ class RankPool:
 
     def start(self) -> None:
         """Start the ranks, or let the first call do it. Raises RanksGone if they do not start."""
-        memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
         self._folder = tempfile.TemporaryDirectory(
-            prefix="parlab-ranks-", dir=memory, ignore_cleanup_errors=True
+            prefix="parlab-ranks-", dir=MEMORY, ignore_cleanup_errors=True
         )
         folder = Path(self._folder.name)
         self._log = (folder / "output").open("w+", encoding="utf-8", errors="replace")
@@ -139,8 +137,7 @@ class RankPool:
         program = [sys.executable, "-m", "parlab_staff.ranks.worker", str(folder / "socket")]
         program += ["--frees"] if self._frees else []
         base = os.environ | {"PYTHONUNBUFFERED": "1"}
-        # MPI's files are then removed with our folder, even if it was killed.
-        base |= {"OMPI_MCA_btl_sm_backing_directory": str(folder)} | self._environment
+        base |= mpirun.shared_memory_in(folder) | self._environment
         if self._mpi:
             environments = [base | mpirun.environment(self.n, base, folder=folder)]
             program = mpirun.command(self.n, *program)

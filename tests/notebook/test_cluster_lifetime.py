@@ -14,7 +14,9 @@ from ipyparallel.cluster.launcher import LocalProcessLauncher
 
 from parlab import mpirun
 from parlab.cluster.launchers import output_of
+from parlab.cluster.processes import CLEANUP
 from parlab.rank.engine import supervisor
+from parlab.runtime.paths import MEMORY
 from tests.conftest import wait_until
 from tests.support.kernel import Notebook, Ran
 from tests.support.nightly import cases
@@ -73,6 +75,30 @@ def test_nothing_outlives_a_kernel_that_is_killed(busy: str):
         wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
     finally:
         notebook.kill()
+
+
+def test_the_shared_memory_of_killed_processes_is_deleted():
+    notebook = Notebook()
+    started(notebook, 2)
+    assert notebook.run("%%px\nfrom parlab.rank import comm\ncomm.barrier()").status == "ok"
+    processes = processes_of(notebook)
+    [cleanup] = [p for p in processes if any(CLEANUP in part for part in p.cmdline())]
+    files = {
+        Path(mapped.path)
+        for process in processes
+        for mapped in process.memory_maps()
+        if mapped.path.startswith(f"{MEMORY}/")
+    }
+    assert files and all(file.exists() for file in files)
+    try:
+        for process in set(processes) - {cleanup}:
+            process.kill()
+        wait_until(lambda: not alive(list(set(processes) - {cleanup})), 60, "the end of the ranks")
+        os.kill(notebook.pid, signal.SIGKILL)
+        wait_until(lambda: not alive(processes), 60, "the end of the cleanup process")
+    finally:
+        notebook.kill()
+    assert not [file for file in files if file.exists()]
 
 
 CHILDREN = """%%px
