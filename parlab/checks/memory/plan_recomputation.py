@@ -29,10 +29,11 @@ MISTAKES = Mistakes(
     ),
 )
 SMALL = {"eight segments": 8, "four segments": 4, "one segment": 1}
-CHEAP, DEAR, LAST = Segment(1, 11, 12, 10), Segment(1, 11, 12, 100), Segment(1, 4, 15, 30)
+CHEAP, DEAR, LAST = Segment(1, 11, 12, 1), Segment(1, 11, 12, 100), Segment(1, 4, 15, 30)
 EXACT = {  # a chain, and a budget that one plan meets exactly
     "segments that differ in FLOPs alone": ([CHEAP, DEAR, LAST], 27),
     "the same segments in another order": ([DEAR, CHEAP, LAST], 27),
+    "no need to recompute even a cheap segment": ([CHEAP, LAST], 26),
     "a peak at a segment that is recomputed": ([Segment(2, 8, 20, 5), LAST], 20),
 }
 GB = 2**30
