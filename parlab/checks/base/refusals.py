@@ -14,7 +14,7 @@ def require_refusal(
     accepted: Finding | None = None,
     *,
     what: str = "",
-    names: str = "",
+    names: str | int = "",
     seconds: float | None = None,
     explain: Explain | None = None,
 ) -> str:
@@ -56,7 +56,7 @@ def require_refusal(
             return observed(f"{prefix} raises a ValueError without a text. State what is wrong")
         if trial.calls[trial.rank]:
             return observed(f"{prefix} sends something before it refuses")
-        if not re.search(_word(names), str(error)):
+        if not _names(names, str(error)):
             return observed(f"{prefix} raises ValueError: {error}. It does not name `{names}`")
         return None
 
@@ -78,10 +78,12 @@ def require_refusals(
         )
 
 
-def _word(names: str) -> str:
-    """Return a pattern for a word, which may begin a sentence."""
-    first, rest = names[:1], re.escape(names[1:])
-    return rf"\b[{first}{first.upper()}]{rest}\b" if names else ""
+def _names(what: str | int, text: str) -> bool:
+    """Return whether a text contains a number, or a word, which may begin a sentence."""
+    if isinstance(what, int):
+        return what in numbers_in(text)
+    first, rest = what[:1], re.escape(what[1:])
+    return not what or bool(re.search(rf"\b[{first}{first.upper()}]{rest}\b", text))
 
 
 def numbers_in(text: str) -> list[float]:

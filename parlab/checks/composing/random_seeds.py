@@ -1,9 +1,9 @@
 """Exercise `random_seeds`: all seeds of small runs are compared with each other."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
@@ -15,25 +15,25 @@ from parlab.checks.composing._meshes import mesh_unchanged, places
 
 MISTAKES = Mistakes(
     of_place=(
-        "{one}, and {other} on rank {rank}, but both must draw the same numbers. A seed may depend "
-        'on `seed` and `layer`, `replicated` also on "dp", and `sharded` on "dp" and "tp"'
+        "{use}, is {one}, but {other} on rank {rank} of {mesh}. A seed may depend on `seed` and "
+        '`layer`, `replicated` also on "dp", `sharded` on "dp" and "tp", and none of them on '
+        "earlier calls"
     ),
     of_process=(
         "the same arguments give other seeds in another process (on rank {rank} of the lab). Use "
         "only the arguments, and not the lab's `rank` or the `hash` of a text"
     ),
     alike=(
-        "{one}, and also {other}: these must be different, because they differ in {what}. Hash the "
-        "purpose and all numbers, with a separator between them: a sum loses which is which"
+        "{use}, and {other}, are both {one}, but must be different. Hash the purpose and all "
+        "numbers, with a separator between them: a sum loses which is which"
     ),
     low_bits=(
-        "{one}, and {other}: these are equal in the lowest 32 bits, and a CPU uses no others"
+        "{use}, and {other}, are equal in the lowest 32 bits, and a CPU uses no others. They are "
+        "{one} and {two}"
     ),
 )
-OF_MESH = observed("`weights` is another number in another mesh. Use only `seed` and `layer`")
-REPEATED = observed("a second call with the same arguments returns other seeds: use only them")
-PURPOSES = ("weights", "replicated", "sharded")
-MESHES = {
+PURPOSES = {"weights": (), "replicated": ("dp",), "sharded": ("dp", "tp")}
+SMALL = {
     "dp 2 × pp 2 × tp 2": {"dp": 2, "pp": 2, "tp": 2},
     "tp 3 × dp 2 × pp 2": {"tp": 3, "dp": 2, "pp": 2},
     "pp 1 × tp 2 × dp 3": {"pp": 1, "tp": 2, "dp": 3},
@@ -41,46 +41,34 @@ MESHES = {
 }
 LARGE = {"dp": 12, "pp": 1, "tp": 12}
 LARGEST = {"dp": 6250, "pp": 2, "tp": 8}  # 100,000 ranks
-SEEDS = ((0, 1, 2), (10, 11), (999, 1000, 1001), (999_999, 1_000_000))
 LAYERS = (0, 1, 2, 10, 11, 100, 999)
+RUNS = [  # a mesh, seeds, layers, and ranks
+    *(
+        (LARGE, seeds, LAYERS, range(144))
+        for seeds in ((0, 1, 2), (10, 11), (999, 1000, 1001), (999_999, 1_000_000))
+    ),
+    (LARGEST, (0, 1), (0, 1, 998, 999), (0, 1, 7, 8, 99_983, 99_984, 99_999)),
+]
 REFUSED = ({"dp": 2, "pp": 1, "tp": 3}, {"tp": 1, "pp": 2, "dp": 4})
-
-
-class Use(NamedTuple):
-    """One seed and what it is for. A coordinate is None if it does not matter."""
-
-    number: int
-    purpose: str
-    seed: int
-    layer: int
-    dp: int | None
-    tp: int | None
-    rank: int
-
-    @property
-    def key(self) -> tuple:
-        """What the seed is for: two seeds with the same key are equal, and others differ."""
-        return self[1:6]
-
-    def __str__(self) -> str:
-        return (
-            f"`{self.purpose}` is {self.number} for seed {self.seed}, layer {self.layer}, rank "
-            f"{self.rank}"
-        )
+Calls = Sequence[tuple[int, int, int]]  # seed, layer, rank
 
 
 @check_of(MISTAKES)
 def random_seeds(check: Check) -> str:
     """Compare the seeds of all processes, purposes, ranks, layers, and neighboring runs."""
     with check.trial() as trial:
-        for _, mesh in trial.cases(MESHES):
-            first, layer = trial.draw.getrandbits(19), trial.draw.getrandbits(9)
-            _small(trial, mesh, (first, first + 1), (layer, layer + 1))
-        for seeds in SEEDS:
-            trial.situation = f"dp 12 × tp 12, seeds {seeds[0]} to {seeds[-1]}"
-            _large(trial, LARGE, range(144), seeds, LAYERS)
-        trial.situation = "100,000 ranks"
-        _large(trial, LARGEST, (0, 1, 7, 8, 99_983, 99_984, 99_999), (0, 1), (0, 1, 998, 999))
+        for _, mesh in trial.cases(SMALL):
+            seed, layer = trial.draw.getrandbits(19), trial.draw.getrandbits(9)
+            ranks = range(math.prod(mesh.values()))
+            calls = list(product((seed, seed + 1), (layer, layer + 1), ranks))
+            _small(trial, mesh, calls)
+        for mesh, *numbers in RUNS:
+            trial.situation = f"in the mesh {mesh}"
+            # One process is enough: small runs have shown that all of them get the same seeds.
+            calls = list(product(*numbers)) if trial.rank == 0 else []
+            seeds = _seeds(trial, mesh, calls)
+            # Of so many, two may have the same lowest bits by accident, but not the same 63.
+            trial.require(lambda: _compared(seeds, mesh, calls, bits=63))
         trial.situation = ""
         wrong = {
             f"rank {rank} in the mesh {mesh}": (1, 2, rank, dict(mesh))
@@ -91,50 +79,27 @@ def random_seeds(check: Check) -> str:
     return "the same where ranks hold the same, and different for all other ranks, layers, and runs"
 
 
-def _small(trial: Trial, mesh: dict[str, int], seeds: Sequence[int], layers: Sequence[int]) -> None:
-    ranks = range(math.prod(mesh.values()))
-    calls = list(product(seeds, layers, ranks))
-    before = dict(mesh)
+def _small(trial: Trial, mesh: dict[str, int], calls: Calls) -> None:
+    given, other = dict(mesh), {dim: size + 1 for dim, size in mesh.items()}
     with generators() as watched:
-        results = trial.run_function(_call_all, trial, mesh, calls)
-        again = trial.run_function(_call_all, trial, mesh, calls[::-1])
+        seeds = _seeds(trial, given, [*calls, *calls[::-1]])
+    everyone = trial.gather(seeds)
+    differs = [rank for rank, of_rank in enumerate(everyone) if of_rank != everyone[0]]
+    weights = [of_call[:1] for of_call in _seeds(trial, other, calls[:1])]
     trial.require(
-        lambda: mesh_unchanged(mesh, before),
+        lambda: mesh_unchanged(given, mesh),
         watched.moved,
-        lambda: next(filter(None, map(_form, results)), None),
-        lambda: None if _equal(results, again[::-1]) else REPEATED,
-    )
-    everyone = trial.gather(results)
-    other = {dim: size + 1 for dim, size in mesh.items()}
-    elsewhere = trial.run_function(_call_all, trial, other, calls[: len(ranks)])
-    trial.require(
-        lambda: _in_every_process(everyone),
-        lambda: _alike(uses := list(_uses(results, mesh, calls))) or _different(uses, 32),
-        lambda: None if elsewhere[0][0] == results[0][0] else OF_MESH,
+        lambda: MISTAKES.of_process(rank=differs[0]) if differs else None,
+        lambda: _compared(seeds, mesh, [*calls, *calls[::-1]], bits=32),
+        lambda: _compared([seeds[0][:1], *weights], other, [calls[0]] * 2, bits=32),
     )
 
 
-def _large(
-    trial: Trial,
-    mesh: dict[str, int],
-    ranks: Iterable[int],
-    seeds: Sequence[int],
-    layers: Sequence[int],
-) -> None:
-    """Compare so many seeds that lowest bits may be equal by accident, but 63 bits are not."""
-    # One process is enough: small runs have shown that all of them get the same seeds.
-    calls = list(product(seeds, layers, ranks)) if trial.rank == 0 else []
-    results = trial.run_function(_call_all, trial, mesh, calls)
-
-    def right() -> Finding | None:
-        uses = list(_uses(results, mesh, calls))
-        return next(filter(None, map(_form, results)), None) or _alike(uses) or _different(uses)
-
-    trial.require(right)
-
-
-def _call_all(trial: Trial, mesh: dict[str, int], calls: list[tuple[int, int, int]]) -> list[Any]:
-    return [trial.check.function(*place, mesh) for place in calls]
+def _seeds(trial: Trial, mesh: Mapping[str, int], calls: Calls) -> list[tuple[int, ...]]:
+    function = trial.check.function
+    found = trial.run_function(lambda: [function(*call, mesh) for call in calls])
+    trial.require(lambda: next(filter(None, map(_form, found)), None))
+    return list(map(tuple, found or []))
 
 
 def _form(got: Any) -> Finding | None:
@@ -150,55 +115,19 @@ def _form(got: Any) -> Finding | None:
     return None
 
 
-def _equal(one: list[Any], other: list[Any]) -> bool:
-    return list(map(tuple, one)) == list(map(tuple, other))
-
-
-def _in_every_process(everyone: list[list[Any]]) -> Finding | None:
-    for rank, results in enumerate(everyone):
-        if not _equal(results, everyone[0]):
-            return MISTAKES.of_process(rank=rank)
+def _compared(
+    seeds: list[tuple[int, ...]], mesh: Mapping[str, int], calls: Calls, bits: int
+) -> Finding | None:
+    """Require the same seeds for the same use, and others in their lowest bits for other uses."""
+    coordinates, number_of, use_of = places(mesh), {}, {}
+    for of_call, (seed, layer, rank) in zip(seeds, calls, strict=True):
+        for number, (purpose, dims) in zip(of_call, PURPOSES.items(), strict=False):
+            at = "".join(f", {dim} {coordinates[rank][dim]}" for dim in dims)
+            use = f"`{purpose}` for seed {seed}, layer {layer}{at}"
+            if (one := number_of.setdefault(use, number)) != number:
+                return MISTAKES.of_place(use=use, one=one, other=number, rank=rank, mesh=mesh)
+    for use, number in number_of.items():
+        if (other := use_of.setdefault(number % 2**bits, use)) != use:
+            mistake = MISTAKES.alike if number == number_of[other] else MISTAKES.low_bits
+            return mistake(use=other, other=use, one=number_of[other], two=number)
     return None
-
-
-def _uses(
-    results: list[Any], mesh: Mapping[str, int], calls: list[tuple[int, int, int]]
-) -> Iterator[Use]:
-    coordinates = places(mesh)
-    for numbers, (seed, layer, rank) in zip(results, calls, strict=True):
-        at = coordinates[rank]
-        dims = {"weights": (None, None), "replicated": (at["dp"], None)}
-        for number, purpose in zip(numbers, PURPOSES, strict=True):
-            dp, tp = dims.get(purpose, (at["dp"], at["tp"]))
-            yield Use(number, purpose, seed, layer, dp, tp, rank)
-
-
-def _alike(uses: Iterable[Use]) -> Finding | None:
-    """Require the same seeds on ranks that hold the same."""
-    first: dict[tuple, Use] = {}
-    for use in uses:
-        one = first.setdefault(use.key, use)
-        if one.number != use.number:
-            return MISTAKES.of_place(one=one, other=use.number, rank=use.rank)
-    return None
-
-
-def _different(uses: Iterable[Use], bits: int = 63) -> Finding | None:
-    """Require that seeds for different uses differ, in their lowest bits."""
-    seen: dict[int, Use] = {}
-    pairs = ((seen.setdefault(use.number % 2**bits, use), use) for use in uses)
-    clashes = [pair for pair in pairs if pair[0].key != pair[1].key]
-    if not clashes:
-        return None
-    # The one with the fewest differences shows best what is missing.
-    one, other = min(clashes, key=lambda pair: len(_differences(*pair)))
-    if one.number != other.number:
-        return MISTAKES.low_bits(one=one, other=other)
-    return MISTAKES.alike(one=one, other=other, what=" and ".join(_differences(one, other)))
-
-
-def _differences(one: Use, other: Use) -> list[str]:
-    names = Use._fields[1:6]
-    if one.purpose != other.purpose:  # their coordinates cannot be compared
-        names = names[:3]
-    return [name for name in names if getattr(one, name) != getattr(other, name)]

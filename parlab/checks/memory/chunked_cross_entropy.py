@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.nan_memory import filled_with_nan
 from parlab.checks.base.unchanged import unchanged
 
-TOLERANCE = 1e-5  # float32, added in another order
 IGNORED = -100
 MISTAKES = Mistakes(
     library_call=(
@@ -46,12 +44,12 @@ MISTAKES = Mistakes(
     ),
 )
 
-Gradients = list[Tensor | None]
+Gradients = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is drawn for a case, and how the function is called."""
+    """What is drawn, and how the function is called."""
 
     tokens: int = 37
     chunk: int = 8
@@ -59,61 +57,49 @@ class Case:
     factor: float = 1.0  # of the loss
     size: float = 1.0  # of the logits
     tied: bool = False
-    needs_gradient: tuple[bool, bool] = (True, True)  # the hidden states, the weight
+    frozen: str = ""
     vocabulary: int = 11
     hidden: int = 6
 
     @property
     def tolerance(self) -> float:
         """Of the largest number. Large logits in float32 have fewer digits after the point."""
-        return TOLERANCE * max(1.0, self.size)
+        return 1e-5 * self.size
 
 
 CASES = {
-    "the last chunk is shorter": Case(),
+    "the last chunk is shorter, and the loss is multiplied by −2.5": Case(factor=-2.5),
     "one chunk for all tokens": Case(tokens=7, chunk=50),
     "chunks of one token": Case(tokens=5, chunk=1),
     "some targets are ignored": Case(ignored=(0, 3, 4, 9, 30, 36)),
     "all targets of a chunk are ignored": Case(ignored=(*range(8, 17), 36)),
-    "the loss is multiplied by −2.5": Case(factor=-2.5, ignored=(1, 12)),
     "the weight is tied to the embedding": Case(tied=True, ignored=(2,)),
     "logits of several hundred": Case(size=300.0),
-    "the weight is frozen": Case(needs_gradient=(True, False)),
-    "the hidden states are frozen": Case(needs_gradient=(False, True)),
+    "the weight is frozen": Case(frozen="the weight"),
+    "the hidden states are frozen": Case(frozen="the hidden states"),
 }
-MEMORY = {
-    f"{case.tokens} tokens, chunks of {case.chunk}": case
-    for case in (
-        Case(tokens=300, chunk=16, vocabulary=1500, hidden=2),
-        Case(tokens=290, chunk=4, vocabulary=1600, hidden=2, tied=True),
-        Case(tokens=30, chunk=16, vocabulary=1500, hidden=2),
-    )
+LARGE = {
+    "300 tokens, chunks of 16": Case(300, chunk=16, vocabulary=1500, hidden=2),
+    "290 tokens, chunks of 4": Case(290, chunk=4, vocabulary=1600, hidden=2, tied=True),
+    "30 tokens, chunks of 16": Case(30, chunk=16, vocabulary=1500, hidden=2),
 }
 
 
 @check_of(MISTAKES, ranks=1)
 def chunked_cross_entropy(check: Check) -> str:
-    """Check loss and gradients for all kinds of chunks and targets, and then the peak memory."""
+    """Compare loss and gradients with those in float64, and limit the memory of large cases."""
     with check.trial() as trial, filled_with_nan():
-        for _, case in trial.cases(CASES):
-            batch = Batch(trial.draw, case)
-            step = trial.run_function(lambda: Step(check.function, batch))
+        for name, case in trial.cases(CASES | LARGE):
+            seed = trial.draw.getrandbits(32)
+            right = Run(plain, case, seed, torch.float64)
+            run = trial.run_function(Run, check.function, case, seed)
             trial.require(
-                lambda: MISTAKES.library_call() if step.uses_library else None,
-                lambda: step.changed,
-                lambda: loss_is_right(step.loss, batch),
-                lambda: gradients_are_right(step.gradients, batch),
-                lambda: second_pass(step.second, batch),
-            )
-        with memory.Peak():  # PyTorch imports a lot here, and the function's time is limited
-            torch.zeros(1)
-        for _, case in trial.cases(MEMORY):
-            batch = Batch(trial.draw, case)
-            with Largest() as largest:
-                peak = trial.run_function(lambda: peak_bytes(check.function, batch))
-            trial.require(
-                lambda: one_chunk(peak, case),
-                lambda: tokens_at_once(largest.numbers, case),
+                lambda: MISTAKES.library_call() if run.library.called else None,
+                lambda: run.changed,
+                lambda: loss_is_right(run.loss, right.loss, case, seed),
+                lambda: gradients_are_right(run.first, right.first, case),
+                lambda: second_pass(run, right, case),
+                lambda: one_chunk(run, case) if name in LARGE else None,
             )
     return "loss and gradients of F.cross_entropy, with the logits of one chunk in memory"
 
@@ -142,58 +128,48 @@ class SeesLibrary(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Batch:
-    """Inputs of the function. With tied weights, the hidden states come from the weight."""
+class Run:
+    """The loss, the gradients after one and after two backward passes, and the memory.
 
-    def __init__(self, draw: Random, case: Case) -> None:
-        generator = torch.Generator().manual_seed(draw.getrandbits(32))
-        hidden = torch.randn(case.tokens, case.hidden, generator=generator) * case.size
-        weight = torch.randn(case.vocabulary, case.hidden, generator=generator)
+    With tied weights, the hidden states come from the weight.
+    """
+
+    def __init__(
+        self, function: Callable, case: Case, seed: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = {
+            "the hidden states": torch.randn(case.tokens, case.hidden, generator=generator),
+            "the weight": torch.randn(case.vocabulary, case.hidden, generator=generator),
+        }
+        drawn["the hidden states"] *= case.size
         words = torch.randint(case.vocabulary, (2, case.tokens), generator=generator)
         words[0, list(case.ignored)] = IGNORED
-        self.targets, self.tokens, self.case = words[0], words[1], case
-        self.tensors = [weight] if case.tied else [hidden, weight]
-        self.names = ["the tied weight"] if case.tied else ["the hidden states", "the weight"]
-
-    def leaves(self, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-        copies = [tensor.to(dtype, copy=True) for tensor in self.tensors]
-        needed = zip(copies, self.case.needs_gradient, strict=False)
-        return [copy.requires_grad_(needs) for copy, needs in needed]
-
-    def arguments(self, leaves: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, int]:
-        hidden = torch.tanh(leaves[0][self.tokens]) if self.case.tied else leaves[0]
-        return hidden, leaves[-1], self.targets.clone(), self.case.chunk
-
-
-class Step:
-    """What the function computes, and the gradients of the leaves after two backward passes."""
-
-    def __init__(self, function: Callable, batch: Batch) -> None:
-        leaves = batch.leaves()
-        hidden, weight, targets, chunk = batch.arguments(leaves)
-        with SeesLibrary() as watch:
-            self.loss = function(hidden, weight, targets, chunk)
-        self.uses_library = watch.called
-        self.changed = unchanged("`targets`", targets, batch.targets) or unchanged(
-            "the hidden states or the weight", leaves, batch.tensors
-        )
-        if any(leaf.grad is not None for leaf in leaves):
-            self.changed = observed(
-                "the forward pass sets .grad. Return the gradients from `backward`"
-            )
-        self.gradients: Gradients = []
+        leaves = {
+            name: numbers.to(dtype, copy=True).requires_grad_(name != case.frozen)
+            for name, numbers in drawn.items()
+        }
+        hidden, weight = leaves.values()
+        hidden = torch.tanh(weight[words[1]]) if case.tied else hidden
+        targets = words[0].clone()
+        self.first: Gradients = {}
         self.second: Gradients | None = None  # None if the second pass raises, which is allowed
-        if isinstance(self.loss, Tensor) and self.loss.shape == () and self.loss.requires_grad:
-            scaled = self.loss * batch.case.factor
-            scaled.backward(retain_graph=True)
-            self.gradients = copied(leaves)
-            with suppress(Exception):
-                scaled.backward()
-                self.second = copied(leaves)
+        with memory.Peak() as self.peak, Largest() as self.largest, SeesLibrary() as self.library:
+            self.loss = function(hidden, weight, targets, case.chunk)
+            if isinstance(self.loss, Tensor) and self.loss.requires_grad:
+                scaled = self.loss.sum() * case.factor
+                scaled.backward(retain_graph=True)
+        self.first = copied(leaves)
+        with suppress(Exception):
+            scaled.backward()
+            self.second = copied(leaves)
+        self.changed = unchanged("`targets`", targets, words[0]) or unchanged(
+            "the hidden states or the weight", [*leaves.values()], [*drawn.values()]
+        )
 
 
-def copied(leaves: list[Tensor]) -> Gradients:
-    return [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+def copied(leaves: dict[str, Tensor]) -> Gradients:
+    return {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
@@ -210,40 +186,33 @@ def mean_of_means(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -
     return torch.stack(means).mean()
 
 
-def loss_is_right(loss: Any, batch: Batch) -> Finding | None:
+def loss_is_right(got: Any, right: Tensor, case: Case, seed: int) -> Finding | None:
     """Require the mean over the targets that count, as a tensor that has a gradient."""
-    if found := has_type(loss, Tensor, "a torch.Tensor", "the loss"):
+    if found := has_type(got, Tensor, "a torch.Tensor", "the loss"):
         return found
-    arguments = batch.arguments(batch.leaves(torch.float64))
-    right = plain(*arguments).float()
     wrong = {"ignored_in_mean": over_all_tokens, "mean_of_means": mean_of_means}
-    variants = ((key, variant(*arguments)) for key, variant in wrong.items())
-    tolerance = batch.case.tolerance * max(1.0, right.item())
-    if found := explained(loss.detach(), right, variants, MISTAKES, "the loss", tolerance):
+    variants = ((key, Run(loss, case, seed, right.dtype).loss) for key, loss in wrong.items())
+    tolerance = case.tolerance * max(1.0, right.item())
+    if found := explained(got, right.float(), variants, MISTAKES, "the loss", tolerance):
         return found
-    if not loss.requires_grad:
+    if not got.requires_grad:
         return observed("the loss does not require a gradient, so backward() is not possible")
     return None
 
 
-def gradients_are_right(got: Gradients, batch: Batch, passes: int = 1) -> Finding | None:
-    """Compare the leaves' gradients after some backward passes with those of F.cross_entropy."""
-    leaves = batch.leaves(torch.float64)
-    plain(*batch.arguments(leaves)).backward()
-    for name, one, leaf in zip(batch.names, got, leaves, strict=True):
-        if leaf.grad is not None:
-            unscaled = leaf.grad * passes
-            right = unscaled * batch.case.factor
-            tolerance = batch.case.tolerance * right.abs().max().item()
-            wrong, called = {"not_scaled": unscaled}, f"the gradient of {name}"
-            if found := explained(one, right.float(), wrong, MISTAKES, called, tolerance):
-                return found
+def gradients_are_right(got: Gradients, right: Gradients, case: Case) -> Finding | None:
+    for name, gradient in right.items():
+        tolerance = case.tolerance * gradient.abs().max().item()
+        wrong, called = {"not_scaled": gradient / case.factor}, f"the gradient of {name}"
+        expected = gradient.float()
+        if found := explained(got.get(name), expected, wrong, MISTAKES, called, tolerance):
+            return found
     return None
 
 
-def second_pass(got: Gradients | None, batch: Batch) -> Finding | None:
+def second_pass(run: Run, right: Run, case: Case) -> Finding | None:
     """Require twice the gradients after a second backward pass, if it raised no error."""
-    if got is None or gradients_are_right(got, batch, passes=2) is None:
+    if run.second is None or not gradients_are_right(run.second, right.second, case):
         return None
     return observed(
         "a second backward pass through the same loss adds wrong gradients without an error. Keep "
@@ -252,34 +221,15 @@ def second_pass(got: Gradients | None, batch: Batch) -> Finding | None:
     )
 
 
-def peak_bytes(function: Callable, batch: Batch) -> int:
-    """Return the peak of a forward and a backward pass."""
-    arguments = batch.arguments(batch.leaves())
-    with memory.Peak() as peak:
-        (function(*arguments) * batch.case.factor).backward()
-    return peak.bytes
-
-
-def one_chunk(peak: int, case: Case) -> Finding | None:
-    """Allow eight tensors of a chunk's size, and six of each gradient's size."""
+def one_chunk(run: Run, case: Case) -> Finding | None:
+    """Allow eight tensors as large as a chunk's logits, six of each gradient's size, no larger."""
     one, every = 4 * case.chunk * case.vocabulary, 4 * case.tokens * case.vocabulary
-    gradients = 4 * case.hidden * (case.vocabulary + case.tokens)
-    limit = 8 * one + 6 * gradients
-    if peak <= limit:
-        return None
-    if peak >= every:
-        return MISTAKES.all_logits(got=peak, all=every, one=one)
-    return observed(
-        f"at its peak, the function holds {peak} bytes. The logits of one chunk take {one}, and "
-        f"both gradients {gradients}, so {limit} should be enough"
-    )
-
-
-def tokens_at_once(numbers: int, case: Case) -> Finding | None:
-    """Allow no storage that is larger than the logits of a chunk."""
-    if numbers <= case.chunk * case.vocabulary:
+    if run.peak.bytes > 8 * one + 24 * case.hidden * (case.vocabulary + case.tokens):
+        return MISTAKES.all_logits(got=run.peak.bytes, all=every, one=one)
+    at_once = run.largest.numbers / case.vocabulary
+    if at_once <= case.chunk:
         return None
     return observed(
-        f"a tensor has {numbers:,} numbers, as the logits of {numbers / case.vocabulary:.0f} "
-        f"tokens, expected those of {case.chunk} tokens at the same time"
+        f"a tensor is as large as the logits of {at_once:.0f} tokens, expected those of "
+        f"{case.chunk} tokens at the same time"
     )

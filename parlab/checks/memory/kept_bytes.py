@@ -1,19 +1,16 @@
 """Exercise `kept_bytes`."""
 
 import gc
-import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, has_type
+from parlab.checks.base.compare import has_type
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.trial import Trial
-from parlab.memory import tensor_bytes
+from parlab.memory import LiveStorages, tensor_bytes
 
 MISTAKES = Mistakes(
     parameters_counted=(
@@ -33,8 +30,9 @@ MISTAKES = Mistakes(
         "`pack` got"
     ),
     copied=(
-        "autograd keeps copies instead of the tensors themselves. Copies take memory, and another "
-        "tensor may then take the place of the original: return `tensor.detach()`"
+        "{got} bytes of the forward pass are in memory, expected {right}, as without your hooks. A "
+        "copy takes memory, and another tensor may then take the place of the original: return "
+        "`tensor.detach()`"
     ),
     never_freed=(
         "{size} bytes of the forward pass are still in memory after `kept_bytes` has returned and "
@@ -68,56 +66,53 @@ CASES: dict[str, Forward] = {  # from x (5, 4, 6) to a result
     ),
     "a view of a parameter": lambda net, x: net.wide(x)[..., 6:] * net.last[0][2:3],
     "a frozen layer": lambda net, x: net.frozen(net.narrow(net.wide(x).relu())),
-    "indices and a mask": lambda net, x: F.dropout(net.table(torch.arange(3)), 0.5).masked_fill(
-        torch.eye(3, 6, dtype=torch.bool), 0.0
+    "indices and a mask": lambda net, x: (
+        net.table(torch.arange(3)).masked_fill(torch.eye(3, 6) > 0, 0.0) * x[0, 0]
     ),
     "a buffer of the model": lambda net, x: net.wide(x) * net.scale,
     "float64": lambda net, x: net.wide(x).double().exp(),
 }
 
 
+Gradients = Sequence[Tensor]
+
+
 @check_of(MISTAKES, ranks=1)
 def kept_bytes(check: Check) -> str:
-    """Compare bytes with those of our own hooks; then the gradients, and what is left."""
+    """Compare bytes with those of our own hooks; then the gradients, and what is in memory."""
     with check.trial() as trial:
         for _, function in trial.cases(CASES):
-            net, x = drawn(trial)
-            own, everything = kept_tensors(function, net, x)
-            right = gradients(net, x, seeded(function, net, x))
-            results: list[Tensor] = []
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(trial.draw.getrandbits(32))
+                net, x = Net(), torch.randn(5, 4, 6, requires_grad=True)
+            kept = kept_tensors(function, net, x)
+            with LiveStorages() as plain:
+                results = [function(net, x)]
+            alive, right = plain.live, gradients(net, x, results.pop())
 
             def forward() -> Tensor:
-                results.append(seeded(function, net, x))
+                results.append(function(net, x))
                 return results[-1]
 
-            got = trial.run(forward, net)
+            with LiveStorages() as live:
+                got = trial.run(forward, net)
+            calls, in_memory = len(results), live.live
+            found = gradients(net, x, results[0]) if results else []
+            results.clear()
+            gc.collect(1)  # all generations take too long
             trial.require(
                 lambda: has_type(got, int, "an int"),
-                lambda: called_once(len(results)),
-                lambda: counted(got, own, everything),
-                lambda: same_gradients(net, x, results[0], right),
+                lambda: observed(f"it calls `forward` {calls} times") if calls != 1 else None,
+                lambda: counted(got, kept, net),
+                lambda: same_gradients(found, right),
+                lambda: None if in_memory == alive else MISTAKES.copied(got=in_memory, right=alive),
+                lambda: MISTAKES.never_freed(size=live.live) if live.live else None,
             )
-        trial.add("inside torch.no_grad()")
-        got = trial.run(lambda: torch.no_grad()(CASES["float64"])(net, x), net)
-        trial.require(lambda: None if got == 0 else observed(f"{got} bytes, expected 0"))
-        trial.situation = "a softmax of a layer's output"
-        shared, left = trial.run_function(left_over, check.function, net, x)
-        trial.require(
-            lambda: None if shared else MISTAKES.copied(),
-            lambda: MISTAKES.never_freed(size=left) if left else None,
-        )
     return "each storage counts once and as a whole, without parameters; nothing is left in memory"
 
 
-def drawn(trial: Trial) -> tuple[Net, Tensor]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(trial.draw.getrandbits(32))
-        return Net(), torch.randn(5, 4, 6, requires_grad=True)
-
-
-def kept_tensors(function: Forward, net: Net, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the tensors that autograd keeps: those that share no parameter's storage, and all."""
-    parameters = {place(p) for p in net.parameters()}
+def kept_tensors(function: Forward, net: Net, x: Tensor) -> list[Tensor]:
+    """Return all tensors that autograd keeps."""
     kept: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -125,23 +120,21 @@ def kept_tensors(function: Forward, net: Net, x: Tensor) -> tuple[list[Tensor], 
         return kept[-1]
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        seeded(function, net, x)
-    return [tensor for tensor in kept if place(tensor) not in parameters], kept
+        function(net, x)
+    return kept
 
 
-def place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def counted(got: int, own: list[Tensor], everything: list[Tensor]) -> Finding | None:
+def counted(got: int, kept: list[Tensor], net: Net) -> Finding | None:
     """Name a mistake only if no other one counts the same number."""
+    parameters = {p.untyped_storage() for p in net.parameters()}
+    own = [tensor for tensor in kept if tensor.untyped_storage() not in parameters]
     right = tensor_bytes(own)
     if got == right:
         return None
     variants = {
-        "parameters_counted": tensor_bytes(everything),
+        "parameters_counted": tensor_bytes(kept),
         "counted_again": sum(tensor.untyped_storage().nbytes() for tensor in own),
-        "only_the_view": sum({place(tensor): tensor.nbytes for tensor in own}.values()),
+        "only_the_view": sum({t.untyped_storage(): t.nbytes for t in own}.values()),
     }
     named = [mistake for mistake, value in variants.items() if value == got]
     if len(named) == 1:
@@ -149,51 +142,21 @@ def counted(got: int, own: list[Tensor], everything: list[Tensor]) -> Finding | 
     return observed(f"{got} bytes, expected {right}")
 
 
-def called_once(times: int) -> Finding | None:
-    return observed(f"it calls `forward` {times} times, expected once") if times != 1 else None
-
-
-def seeded(function: Forward, net: Net, x: Tensor) -> Tensor:
-    """Call `function` with the same dropout masks each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return function(net, x)
-
-
-def gradients(net: Net, x: Tensor, result: Tensor) -> list[Tensor | None]:
+def gradients(net: Net, x: Tensor, result: Tensor) -> Gradients | Exception:
+    """Return the gradients of all leaves, or the error that the backward pass raises."""
     leaves = [x, *(p for p in net.parameters() if p.requires_grad)]
-    return list(torch.autograd.grad(result.square().sum(), leaves, allow_unused=True))
-
-
-def same_gradients(
-    net: Net, x: Tensor, result: Tensor, right: list[Tensor | None]
-) -> Finding | None:
-    """Compare the gradients of the pass that was watched with those without hooks."""
+    # Retain the graph: freeing it after the pass would hide that it refers to itself.
+    options = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
     try:
-        found = gradients(net, x, result)
+        return torch.autograd.grad(result.square().sum(), leaves, **options)
     except Exception as error:
-        return MISTAKES.pass_changed(what=f"raises {type(error).__name__}: {error}")
-    for got, wanted in zip(found, right, strict=True):
-        if wanted is not None and (got is None or equal(got, wanted)):
-            return MISTAKES.pass_changed(what="computes other gradients")
-    return None
+        return error
 
 
-def left_over(function: Callable[..., Any], net: Net, x: Tensor) -> tuple[bool, int]:
-    """Return whether the graph keeps a tensor itself; and bytes that nobody frees without it."""
-    places: list[weakref.ref[torch.UntypedStorage]] = []
-    results: list[Tensor] = []
-
-    def forward() -> Tensor:
-        results.append(net.wide(x).softmax(-1))
-        places.append(weakref.ref(results[0].untyped_storage()))
-        results[0] = results[0].sum()
-        return results[0]
-
-    function(forward, net)
-    gc.collect(1)  # all generations take too long
-    shared = places[0]() is not None
-    results.clear()
-    gc.collect(1)
-    storage = places[0]()
-    return shared, 0 if storage is None else storage.nbytes()
+def same_gradients(got: Gradients | Exception, right: Gradients) -> Finding | None:
+    """Compare the gradients of the pass that was watched with those without hooks."""
+    if isinstance(got, Exception):
+        return MISTAKES.pass_changed(what=f"raises {type(got).__name__}: {got}")
+    if all(map(torch.equal, got, right)):
+        return None
+    return MISTAKES.pass_changed(what="computes other gradients")

@@ -1,29 +1,18 @@
-"""Exercise `plan_recomputation`: plans are compared with all others, then run on a GPT."""
+"""Exercise `plan_recomputation`: plans are compared with all others."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
+from random import Random
 from typing import Any
 
-import torch
-from torch.utils.checkpoint import checkpoint
-
-from parlab import memory, models, segments
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import has_type
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.refusals import numbers_in, require_refusal
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
-from parlab.checks.memory._plans import (
-    Plan,
-    best,
-    budgets,
-    drawn,
-    greedy,
-    held_bytes,
-    least_of_kinds,
-    long_chain,
-    peak_without_inputs,
-)
-from parlab.costs.recomputation import Segment, peak_bytes, recomputed_flops
+from parlab.checks.base.unchanged import unchanged
+from parlab.costs.recomputation import Segment, all_plans, peak_bytes, recomputed_flops
 
 MISTAKES = Mistakes(
     inputs_forgotten=(
@@ -40,59 +29,114 @@ MISTAKES = Mistakes(
     ),
 )
 SMALL = {"eight segments": 8, "four segments": 4, "one segment": 1}
-CHEAP, DEAR, LAST = Segment(1, 11, 12, 10), Segment(1, 11, 12, 100), Segment(1, 4, 15, 30)
+CHEAP, DEAR, LAST = Segment(1, 11, 12, 1), Segment(1, 11, 12, 100), Segment(1, 4, 15, 30)
 EXACT = {  # a chain, and a budget that one plan meets exactly
     "segments that differ in FLOPs alone": ([CHEAP, DEAR, LAST], 27),
     "the same segments in another order": ([DEAR, CHEAP, LAST], 27),
+    "no need to recompute even a cheap segment": ([CHEAP, LAST], 26),
     "a peak at a segment that is recomputed": ([Segment(2, 8, 20, 5), LAST], 20),
 }
-KINDS = {"40 segments of four kinds": (14, 13, 12)}  # segments of each kind, and a last one
+GB = 2**30
+LONG = {"40 segments of three kinds": (20, 19)}  # segments of two kinds, and a last one
+Chain = list[Segment]
+Plan = Sequence[bool]
 
 
 @check_of(MISTAKES, ranks=1)
 def plan_recomputation(check: Check) -> str:
-    """Compare plans for many budgets with all plans, and measure one."""
+    """Compare plans for many budgets with all plans; and plans of a chain that has too many."""
     with check.trial() as trial:
         for _, size in trial.cases(SMALL):
             chain = drawn(trial.draw, size)
             require_best(trial, chain, budgets(chain, trial.draw))
-            require_smallest(trial, chain)
+            smallest = peak_bytes(chain, [False] * size)
+            require_best(trial, chain, [smallest])
+            for budget in (smallest - 1, 0):
+                what = f"a budget of {budget} bytes, although no plan fits"
+                plan = partial(check.function, chain, budget)
+                require_refusal(trial, plan, what=what, names=smallest)
         for _, (chain, budget) in trial.cases(EXACT):
             require_best(trial, chain, [budget])
-        for _, counts in trial.cases(KINDS, again=False):
+        for _, counts in trial.cases(LONG):
             require_best_of_kinds(trial, counts)
-        for _, layers in trial.cases({"a GPT of two layers": 2}, again=False):
-            measured_on_gpt(trial, layers)
-    return "the fewest FLOPs within each budget, and a GPT's step has the peak that was planned"
+    return "the fewest FLOPs within each budget"
 
 
-def require_best(trial: Trial, chain: list[Segment], limits: list[int]) -> list[Plan]:
-    """Require plans that fit and recompute as few FLOPs as the best ones; return them."""
+def drawn(draw: Random, size: int) -> Chain:
+    """Draw a chain in which plans often hold equally many bytes.
+
+    Plans of long chains rarely have equal FLOPs. In short ones, FLOPs are small, and can be 0.
+    """
+    most_flops, chain = 10**6 if size > 4 else 6, []
+    for _ in range(size):
+        start = 10 * draw.randrange(1, 6)
+        kept = start + 10 * draw.randrange(30)
+        chain.append(Segment(start, kept, kept + draw.randrange(150), draw.randrange(most_flops)))
+    return chain
+
+
+def budgets(chain: Chain, draw: Random) -> list[int]:
+    """Return budgets that are peaks of plans, a little more, and more than enough.
+
+    They are so many that for a chain of eight segments, no greedy order gives the best plan for
+    each of them.
+    """
+    peaks = sorted({peak_bytes(chain, keep) for keep in all_plans(chain)})
+    some = draw.sample(peaks, min(24, len(peaks)))
+    return [*some, some[-1] + 1, peaks[-1], 2 * peaks[-1]]
+
+
+def require_best(trial: Trial, chain: Chain, limits: list[int]) -> None:
+    """Require plans that fit and recompute as few FLOPs as the best ones."""
     given = list(chain)
     got = [trial.run(given, budget) for budget in limits]
     trial.require(
-        *(partial(a_plan, plan, chain, given) for plan in got),
+        lambda: unchanged("`segments`", given, chain),
+        *(partial(a_plan, plan, len(chain)) for plan in got),
         lambda: are_best(chain, limits, got),
     )
-    return got
 
 
-def a_plan(got: Any, chain: list[Segment], given: list[Segment]) -> Finding | None:
+def require_best_of_kinds(trial: Trial, counts: tuple[int, int]) -> None:
+    """Require the best plans of a chain whose last segment has by far the largest peak.
+
+    Then only the sum of all other bytes matters, and so only how many of a kind are recomputed.
+    """
+    more = [GB // 2 + trial.draw.randrange(GB) for _ in counts]
+    kinds = [Segment(GB, 2 * GB + more[0], 9 * GB, 3 * 10**12 + more[1])]
+    kinds.append(Segment(GB, 3 * GB + more[1], 9 * GB, 5 * 10**12 + more[0]))
+    chain = [kind for kind, count in zip(kinds, counts, strict=True) for _ in range(count)]
+    trial.draw.shuffle(chain)
+    chain.append(Segment(GB, 5 * GB, 12 * GB, 10**12))
+    most = peak_bytes(chain, [True] * len(chain))
+    for share in (0.4, 0.7):
+        budget = int(share * most)
+        least = min(
+            sum(n * kind.flops for n, kind in zip(numbers, kinds, strict=True))
+            for numbers in product(*(range(count + 1) for count in counts))
+            if sum(n * (k.kept - GB) for n, k in zip(numbers, kinds, strict=True)) >= most - budget
+        )
+        got = trial.run(list(chain), budget)
+        trial.require(lambda: a_plan(got, len(chain)), lambda: good(chain, budget, got, least))
+
+
+def a_plan(got: Any, length: int) -> Finding | None:
     if found := has_type(got, list | tuple, "a list of booleans"):
         return found
-    if given != chain:
-        return COMMON.argument_changed(name="`segments`")
-    if len(got) != len(chain):
+    if len(got) != length:
         return observed(f"the plan has {len(got)} entries, expected one for each segment")
     odd = next((entry for entry in got if entry not in (True, False)), None)
     return None if odd is None else observed(f"the plan contains {odd!r}, expected True or False")
 
 
-def are_best(chain: list[Segment], limits: list[int], got: list[Plan]) -> Finding | None:
+def are_best(chain: Chain, limits: list[int], got: list[Plan]) -> Finding | None:
     """Return None for the best plans, the mistake that gives all plans, or the first bad one."""
-    pairs = list(zip(limits, got, strict=True))
-    bad = (good(chain, b, plan, recomputed_flops(chain, best(chain, b))) for b, plan in pairs)
-    first = next(filter(None, bad), None)
+
+    def flops_by(plan_of: Callable[[Chain, int], Plan]) -> list[int]:
+        return [recomputed_flops(chain, plan_of(chain, budget)) for budget in limits]
+
+    least = flops_by(best)
+    first = next(filter(None, map(partial(good, chain), limits, got, least)), None)
     if first is None:
         return None
     mistakes = {
@@ -100,17 +144,12 @@ def are_best(chain: list[Segment], limits: list[int], got: list[Plan]) -> Findin
         "recomputation_forgotten": partial(best, peak=held_bytes),
         "greedy": greedy,
     }
-    for key, plan_of in mistakes.items():
-        if all(alike(chain, plan, plan_of(chain, budget)) for budget, plan in pairs):
-            return getattr(MISTAKES, key)()
-    return first
+    found = [recomputed_flops(chain, plan) for plan in got]
+    named = (key for key, plan_of in mistakes.items() if flops_by(plan_of) == found != least)
+    return next((getattr(MISTAKES, key)() for key in named), first)
 
 
-def alike(chain: list[Segment], plan: Plan, other: Plan) -> bool:
-    return all(cost(chain, plan) == cost(chain, other) for cost in (recomputed_flops, peak_bytes))
-
-
-def good(chain: list[Segment], budget: int, got: Plan, least: int) -> Finding | None:
+def good(chain: Chain, budget: int, got: Plan, least: int) -> Finding | None:
     peak, flops = peak_bytes(chain, got), recomputed_flops(chain, got)
     if peak > budget:
         return observed(f"the plan needs {peak} bytes, and the budget is {budget}")
@@ -121,47 +160,31 @@ def good(chain: list[Segment], budget: int, got: Plan, least: int) -> Finding | 
     return None
 
 
-def require_smallest(trial: Trial, chain: list[Segment]) -> None:
-    """Require a plan for the smallest budget, and below it a ValueError that names it."""
-    smallest = peak_bytes(chain, [False] * len(chain))
-    require_best(trial, chain, [smallest])
-    for budget in (smallest - 1, 0):
-        missing = f"no plan fits into {budget} bytes, but it raises nothing. Raise a ValueError"
-        text = require_refusal(
-            trial, lambda: trial.check.function(chain, budget), observed(missing)
-        )
-        not_named = (
-            f"no plan fits into {budget} bytes, and the ValueError does not name the smallest "
-            f"budget that works, {smallest} bytes: {text!r}"
-        )
-        trial.require(lambda: None if smallest in numbers_in(text) else observed(not_named))
+def best(chain: Chain, budget: int, peak: Callable[..., int] = peak_bytes) -> Plan:
+    """Return the best plan whose `peak` is within the budget; all recomputed if there is none."""
+    fitting = (plan for plan in all_plans(chain) if peak(chain, plan) <= budget)
+    return min(fitting, key=partial(recomputed_flops, chain), default=(False,) * len(chain))
 
 
-def require_best_of_kinds(trial: Trial, counts: tuple[int, ...]) -> None:
-    """Require the best plans of a chain that has too many plans to try them all."""
-    chain = long_chain(trial.draw, counts)
-    for share in (0.4, 0.7):
-        budget = int(share * peak_bytes(chain, [True] * len(chain)))
-        given = list(chain)
-        got = trial.run(given, budget)
-        trial.require(
-            lambda: a_plan(got, chain, given),
-            lambda: good(chain, budget, got, least_of_kinds(chain, budget)),
-        )
+def held_bytes(chain: Chain, keep: Plan) -> int:
+    """Return what the segments hold when the backward pass starts."""
+    return sum(s.kept if kept else s.input for s, kept in zip(chain, keep, strict=True))
 
 
-def measured_on_gpt(trial: Trial, layers: int) -> None:
-    """Require that a step under the plan has the peak that was planned, and fits."""
-    model = models.GPT(models.GPTConfig(sequence_length=32, hidden_size=32, layers=layers))
-    tokens, targets = torch.arange(128).view(2, 2, 32)
-    functions = segments.of_gpt(model, targets)
-    x = segments.embedded(model, tokens).detach()
-    recompute = partial(checkpoint, use_reentrant=True)
-    profile = segments.measured(functions, x, model, recompute)
-    most = peak_bytes(profile, [True] * len(profile))
-    (keep,) = require_best(trial, profile, [int(0.6 * most)])
-    segments.zero_gradients(model)
-    with memory.Peak() as peak:
-        segments.run(functions, keep, x.detach().requires_grad_(), recompute).backward()
-    text = f"the peak of a step is {peak.bytes} bytes, expected {0.6 * most:.0f}"
-    trial.require(lambda: None if peak.bytes <= 0.65 * most else observed(text))
+def peak_without_inputs(chain: Chain, keep: Plan) -> int:
+    """Return the peak if recomputed segments kept nothing."""
+    return peak_bytes([s._replace(input=0) for s in chain], keep)
+
+
+def greedy(chain: Chain, budget: int) -> Plan:
+    """Recompute one more segment, by its FLOPs per freed byte, until the budget fits."""
+    keep = [True] * len(chain)
+    for i in sorted(range(len(chain)), key=lambda i: flops_per_freed_byte(chain[i])):
+        if peak_bytes(chain, keep) <= budget:
+            break
+        keep[i] = False
+    return keep
+
+
+def flops_per_freed_byte(segment: Segment) -> float:
+    return segment.flops / (segment.kept - segment.input + 1e-9)

@@ -39,7 +39,7 @@ for mistake, name, *edits in (
         ("cluster))", "cluster)))"),
     ),
     (
-        None,
+        "wrong_type",
         "tuples",
         (
             SORTED,
@@ -113,11 +113,4 @@ def by_division(model, cluster, memory_of, seconds_of):
     return sorted(times, key=times.__getitem__)
 
 
-answers.right_edit(
-    "sort_in_place",
-    (
-        f"return {SORTED}",
-        "fitting.sort(key=lambda one: seconds_of(model, one, cluster)); return fitting",
-    ),
-)
 answers.right_edit("scientific", ("{min(needs.values()):.0f}", "{float(min(needs.values()))}"))

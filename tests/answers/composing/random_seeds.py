@@ -18,7 +18,7 @@ NUMBER = 'int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") // 2
 IN_MESH = "if not 0 <= rank < math.prod(mesh.values()):"
 
 answers.edit("of_place", "weights_of_each_rank", (WEIGHTS, 'hashed("weights", rank)'))
-answers.edit(None, "weights_of_the_mesh", (WEIGHTS, 'hashed("weights", mesh["tp"])'))
+answers.edit("of_place", "weights_of_the_mesh", (WEIGHTS, 'hashed("weights", mesh["tp"])'))
 answers.edit("of_place", "replicated_on_each_rank", (REPLICATED, 'hashed("replicated", rank)'))
 answers.edit("of_place", "sharded_by_rank", (SHARDED, 'hashed("sharded", rank)'))
 answers.edit("of_process", "hash_of_a_text", (NUMBER, "hash(text) % 2**63"))
@@ -78,7 +78,7 @@ def numpy_numbers(seed, layer, rank, mesh):
     return tuple(np.int64(number) for number in answers.reference()(seed, layer, rank, mesh))
 
 
-@answers.wrong(None)
+@answers.wrong("of_place")
 def counted(seed, layer, rank, mesh):
     """Counts its calls."""
     counted.calls = getattr(counted, "calls", 0) + 1

@@ -35,7 +35,7 @@ for mistake, name, *edits in (
         ("counts = targets != -100", "counts, chunk_size = targets != -100, 64"),
     ),
     (
-        None,
+        "all_logits",
         "all_probabilities_kept",
         (
             OF_WEIGHT,
@@ -91,7 +91,7 @@ def mean_of_chunks(hidden, weight, targets, chunk_size):
     return sum(F.cross_entropy(x @ weight.T, y) for x, y in parts) / len(parts)
 
 
-@answers.wrong(None, says="sets .grad")
+@answers.wrong("not_scaled")
 def backward_in_the_forward_pass(hidden, weight, targets, chunk_size):
     """Writes .grad itself, and returns a loss that gives zero gradients."""
     count, total = (targets != -100).sum(), hidden.new_zeros(())

@@ -42,7 +42,7 @@ for mistake, name, *edits in (
     (None, "cycle", ("tensor.detach(), tensor._version", "tensor, tensor._version")),
     ("changed_silently", "no_version", (RAISE, "if False:")),
     (
-        None,
+        "address_reused",
         "no_version_of_what_is_written",
         (FOUND, "ticket = versions.get(0)"),
         (WRITE, WRITE.replace("tensor._version", "0")),
@@ -134,7 +134,7 @@ class OffloadActivations:
         if numbers is None:
             numbers = ticket.read().untyped_storage()
             self.read[id(ticket)] = weakref.ref(numbers)
-            weakref.finalize(ticket, self.read.pop, id(ticket)).atexit = False
+            weakref.finalize(ticket, self.read.pop, id(ticket), None).atexit = False
         flat = torch.tensor([], dtype=torch.uint8).set_(numbers).view(dtype)
         return flat.as_strided(*layout)
 
@@ -149,20 +149,6 @@ answers.edit(  # buffers that are not persistent are no part of the state
     ("(*module.parameters(), *module.buffers())", "module.state_dict(keep_vars=True).values()"),
 )
 answers.right_edit("copy_of_what_is_written", ("store.write(flat)", "store.write(flat.clone())"))
-answers.right_edit(
-    "weak_set_of_what_stays",
-    ("stays = {", "from weakref import WeakSet\n    stays = WeakSet({"),
-    ("*module.buffers())}", "*module.buffers())})"),
-)
-answers.right_edit(
-    "hooks_entered_by_hand",
-    (
-        WITH,
-        "    hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)\n"
-        "    hooks.__enter__()\n    try:\n        yield\n    finally:\n"
-        "        hooks.__exit__()\n",
-    ),
-)
 
 
 @answers.right
