@@ -1,7 +1,5 @@
 """Answers to `expert_parallel_mlp`."""
 
-import copy
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -74,20 +72,10 @@ answers.edit(
     "wrong_shape", "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}")
 )
 answers.edit(
-    "experts_averaged",
+    None,
     "experts_averaged",
     (OWN + ")\n", OWN + ")\n        for p in self.experts.parameters():\n"
      "            p.register_hook(lambda gradient: gradient / group.size())\n"),
-)  # fmt: skip
-answers.edit(
-    "router_summed",
-    "router_summed",
-    (OWN + ")\n", OWN + ")\n        for p in self.router.parameters():\n"
-     "            p.register_hook(self.summed)\n\n"
-     "    def summed(self, gradient):\n"
-     "        gradient = gradient.clone()\n"
-     "        dist.all_reduce(gradient, group=self.group)\n"
-     "        return gradient\n"),
 )  # fmt: skip
 
 
@@ -177,15 +165,6 @@ class OwnAllToAll(Reference):
         results = torch.stack([r.unflatten(0, (-1, self.capacity)) for r in results], 1)
         y_ECH = AllToAll.apply(results.flatten(0, 1), self.group)
         return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
-
-
-@answers.right
-class KeptByName(Reference):
-    """It keeps copies of its experts and of the router."""
-
-    def __init__(self, router, experts, k, capacity, group):
-        super().__init__(copy.deepcopy(router), experts, k, capacity, group)
-        self.experts = nn.ModuleList(copy.deepcopy(expert) for expert in self.experts)
 
 
 @answers.right

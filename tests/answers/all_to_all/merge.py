@@ -30,9 +30,7 @@ answers.edit(
     (RETURN, "out / total.detach().unsqueeze(-1), lse"),
 )
 answers.edit("wrong_type", "output_alone", (RETURN, "out / total.unsqueeze(-1)"))
-answers.edit(
-    "argument_changed", "in_place", (WEIGHTS, "lse_1.sub_(highest).exp(), (lse_2 - highest).exp()")
-)
+answers.edit("raises", "in_place", (WEIGHTS, "lse_1.sub_(highest).exp(), (lse_2 - highest).exp()"))
 
 
 @answers.wrong(None, says="is None")

@@ -150,20 +150,6 @@ def sorted_by_expert(scores_TE, k, capacity):
 
 
 @answers.right
-def column_by_column(scores_TE, k, capacity):
-    refused(scores_TE, k, capacity)
-    gates, experts = scores_TE.softmax(1).sort(descending=True)
-    gates, experts, filled, slots = gates[:, :k], experts[:, :k], 0, []
-    for column in experts.unbind(1):
-        chosen = F.one_hot(column, scores_TE.shape[1])
-        places = chosen.cumsum(0) - chosen + filled
-        slots.append((places * chosen).sum(1))
-        filled = filled + chosen.sum(0)
-    slots = torch.stack(slots, 1)
-    return experts, gates, torch.where(slots < capacity, slots, torch.full_like(slots, -1))
-
-
-@answers.right
 def expert_by_expert(scores_TE, k, capacity):
     refused(scores_TE, k, capacity)
     gates, experts = scores_TE.softmax(-1).topk(k)
@@ -173,21 +159,6 @@ def expert_by_expert(scores_TE, k, capacity):
         taken = min(capacity, len(tokens))
         slots[choices[:taken], tokens[:taken]] = torch.arange(taken)
     return [experts, gates, slots.T]
-
-
-@answers.right
-def scores_chosen_first(scores_TE, k, capacity):
-    """The most probable experts are those with the largest scores."""
-    refused(scores_TE, k, capacity)
-    experts = scores_TE.detach().topk(k).indices
-    gates = (scores_TE - scores_TE.logsumexp(-1, keepdim=True)).exp().take_along_dim(experts, 1)
-    slots = torch.full_like(experts, -1)
-    lengths = [0] * scores_TE.shape[1]
-    for choice in range(k):
-        for token, expert in enumerate(experts[:, choice].tolist()):
-            slots[token, choice] = lengths[expert] if lengths[expert] < capacity else -1
-            lengths[expert] += 1
-    return experts, gates, slots
 
 
 answers.right_edit(

@@ -97,18 +97,6 @@ def one_sender_at_a_time(x, counts, comm):
     return np.concatenate(places), received_counts
 
 
-@answers.wrong("pickles")
-def objects(x, counts, comm):
-    if len(counts) != comm.size or sum(counts) != len(x):
-        raise ValueError("counts do not fit")
-    parts = np.split(x, np.cumsum(counts)[:-1])
-    places = list(parts)
-    for step in range(1, comm.size):
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        places[source] = comm.sendrecv(parts[to], dest=to, source=source)
-    return np.concatenate(places), np.array([len(place) for place in places])
-
-
 @answers.right
 def count_and_rows_in_each_step(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
@@ -152,23 +140,6 @@ def everything_at_once(x, counts, comm):
             requests.append(comm.Isend(x[starts[to] : starts[to] + counts[to]], to))
     MPI.Request.Waitall(requests)
     return received, received_counts
-
-
-@answers.right
-def rows_in_a_list(x, counts, comm):
-    if len(counts) != comm.size or sum(counts) != len(x):
-        raise ValueError("counts do not fit")
-    received_counts = exchange(counts, comm)
-    parts = np.split(x, np.cumsum(counts)[:-1])
-    arrived = {comm.rank: parts[comm.rank]}
-    for step in range(1, comm.size):
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        request = comm.Isend(parts[to], to) if counts[to] else MPI.REQUEST_NULL
-        arrived[source] = np.empty((received_counts[source], *x.shape[1:]), x.dtype)
-        if received_counts[source]:
-            comm.Recv(arrived[source], source)
-        request.Wait()
-    return np.concatenate([arrived[rank] for rank in range(comm.size)]), received_counts
 
 
 @answers.right
