@@ -39,7 +39,6 @@ for mistake, name, *edits in (
         (RETURN, RETURN.replace("choices /", "(choices + own - own.detach()) /")),
     ),
     ("wrong_shape", "shape_1", (RETURN, RETURN.replace("return ", "return (") + ").view(1)")),
-    ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
     ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
 ):
     answers.edit(mistake, name, *edits)
@@ -73,11 +72,6 @@ def means(probabilities, experts, group, divisor):
 @answers.wrong("mean_of_means")
 def mean_of_means(probabilities_TE, experts_Tk, group):
     return means(probabilities_TE, experts_Tk, group, group.size())
-
-
-@answers.wrong(None)
-def loss_times_ranks(probabilities_TE, experts_Tk, group):
-    return group.size() * answers.reference()(probabilities_TE, experts_Tk, group)
 
 
 @answers.wrong("tokens_sent")

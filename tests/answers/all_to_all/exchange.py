@@ -26,12 +26,6 @@ answers.edit(None, "only_a_barrier", (SEND, COPY + "        dist.barrier(group=g
 answers.edit("default_group", "default_group", (SEND, SEND.replace(", group=group", "")))
 answers.edit("not_refused", "not_refused", (REFUSE, "    if len(x) % group.size():\n"))
 answers.edit(
-    None,
-    "without_a_number",
-    ('f"x has {len(x)} rows, but there are {group.size()} ranks"', '"rows"'),
-)
-answers.edit(None, "an_assertion", ("raise ValueError", "raise AssertionError"))
-answers.edit(
     "not_contiguous",
     "as_it_lies",
     (OUTPUT, OF_ANY_ORDER),

@@ -10,7 +10,6 @@ answers = Answers("pairwise_all_to_all")
 OWN = "received[rank] = x[rank]"
 PLACE = "received[source : source + 1]"
 WAYS = "(rank + step) % size, (rank - step) % size"
-NOT_N_ROWS = 'raise ValueError(f"x has {len(x)} rows, expected one for each of {size} ranks")'
 
 answers.edit(None, "no_copy_of_the_own_row", (OWN, "received[rank] = 0"))
 answers.edit(
@@ -22,9 +21,7 @@ answers.edit(
 answers.edit("other_order", "backwards", (WAYS, "(rank - step) % size, (rank + step) % size"))
 answers.edit("message_to_itself", "step_0", ("range(1, size)", "range(size)"))
 answers.edit(None, "one_step_too_few", ("range(1, size)", "range(1, size - 1)"))
-answers.edit("not_refused", "any_size", (NOT_N_ROWS, "pass"))
 answers.edit("not_refused", "too_few_rows_only", ("len(x) != size", "len(x) < size"))
-answers.edit(None, "error_without_a_name", (NOT_N_ROWS, "raise ValueError('wrong size')"))
 answers.edit("shares_memory", "one_rank", (OWN, OWN + "\n    if size == 1:\n        return x"))
 answers.edit("argument_changed", "into_x", (OWN, OWN + "\n    x[rank] = 0"))
 answers.edit("wrong_dtype", "rows_of_float64", ("np.empty_like(x)", "np.empty(x.shape)"))

@@ -193,12 +193,6 @@ answers.edit(
 )
 answers.edit(
     None,
-    "positions_not_named",
-    ('f"positions has shape {tuple(positions.shape)}, expected {right}"', '"wrong shape"'),
-    says="does not name `positions`",
-)
-answers.edit(
-    None,
     "own_functions",
     ("(attend, attend_backward))", "(block_attention.attend, attend_backward))"),
     ("def pass_on(", "from parlab import block_attention\n\n\ndef pass_on("),

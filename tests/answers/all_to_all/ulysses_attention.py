@@ -26,15 +26,10 @@ answers.edit(
 )
 answers.edit(None, "never_masked", ("is_causal=causal", ""))
 answers.edit("not_refused", "heads_left_out", (REFUSAL, f"{LEFT_OUT}\n    if False:"))
-answers.edit(None, "raises_later", (REFUSAL, "if False:"), says="Raise a ValueError")
-answers.edit(
-    None, "size_not_named", ('f"{ranks} ranks do not divide {q.shape[2]} heads"', '"heads"')
-)
 answers.edit(
     None, "refused_too_late", (f"{REFUSAL}\n", f"dist.barrier(group=group)\n    {REFUSAL}\n")
 )
 answers.edit("argument_changed", "in_place", (REFUSAL, f"q.detach().mul_(1.5)\n    {REFUSAL}"))
-answers.edit("wrong_shape", "heads_not_returned", (HEADS, ".movedim(0, 1).flatten(1, 2)"))
 
 
 def _swap(x, group):
