@@ -1,6 +1,7 @@
 """What the checks on experts share: random routings, a reference router, and both passes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -8,16 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parlab.checks.base.compare import explained, same
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
-from parlab.checks.base.models import TOLERANCE
-from parlab.ledger import Call
-
-Variant = tuple[str, str, Tensor]  # the name of a gradient; a mistake; what it computes
-
-
-def gradient_of(name: str) -> str:
-    return f"the gradient of `{name}`"
+from parlab.checks.base.compare import equal
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.trial import Trial
 
 
 def random(draw: Random, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -59,79 +53,59 @@ def kept(experts_Tk: Tensor, slots_Tk: Tensor) -> list[tuple[int, int, int, int]
     return [(t, j, int(experts_Tk[t, j]), int(slots_Tk[t, j])) for t, j in places]
 
 
-def routed(probabilities_TE: Tensor, k: int, capacity: int) -> tuple[Tensor, Tensor]:
-    """Return the experts and slots (T, k) that `route` must return."""
-    experts_Tk = probabilities_TE.detach().argsort(1, descending=True)[:, :k]
-    slots_Tk, used = torch.full_like(experts_Tk, -1), [0] * probabilities_TE.shape[1]
-    for choice in range(k):
-        for token, expert in enumerate(experts_Tk[:, choice].tolist()):
-            if used[expert] < capacity:
-                slots_Tk[token, choice] = used[expert]
-                used[expert] += 1
-    return experts_Tk, slots_Tk
+def slots(
+    experts_Tk: Tensor, capacity: int, order: Iterable[tuple[int, int]] | None = None
+) -> Tensor:
+    """Return the slots (T, k) of choices that take those of their experts one after the other.
+
+    `order` lists token and choice of each. By default, all first choices come before all second
+    ones.
+    """
+    slots_Tk, used = torch.full_like(experts_Tk, -1), Counter[int]()
+    tokens, k = experts_Tk.shape
+    for place in order or ((token, choice) for choice in range(k) for token in range(tokens)):
+        expert = int(experts_Tk[place])
+        if used[expert] < capacity:
+            slots_Tk[place] = used[expert]
+            used[expert] += 1
+    return slots_Tk
 
 
-@dataclass
-class Run:
-    """The output, the gradients by name, and the name of a changed argument, or ""."""
+def passes(
+    function: Callable[..., Any], inputs: Mapping[str, Any], gradient: Tensor
+) -> tuple[Any, dict[str, Any]]:
+    """Call `function` with copies of `inputs`, in their order, and pass `gradient` back.
 
-    output: Any
-    gradients: dict[str, Any]
-    changed: str
-    has_graph: bool
-
-
-def run(function: Callable[..., Any], inputs: Mapping[str, Any], gradient: Tensor) -> Run:
-    """Call `function` with the values of `inputs`, in their order, and pass `gradient` back."""
+    Returns the output and the copies, of which those with floating-point numbers are leaves.
+    """
     copies = {n: v.clone() if isinstance(v, Tensor) else v for n, v in inputs.items()}
-    leaves = {
-        n: v.requires_grad_()
-        for n, v in copies.items()
-        if isinstance(v, Tensor) and v.is_floating_point()
-    }
+    for value in copies.values():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            value.requires_grad_()
     # Views, because a leaf could not be changed in place.
-    output = function(*(v.view_as(v) if n in leaves else v for n, v in copies.items()))
-    has_graph = isinstance(output, Tensor) and output.requires_grad
-    if has_graph and output.shape == gradient.shape:
+    output = function(*(v.view_as(v) if isinstance(v, Tensor) else v for v in copies.values()))
+    if isinstance(output, Tensor) and output.requires_grad and output.shape == gradient.shape:
         output.backward(gradient.clone())
         output = output.detach()
-    changed = next((n for n, v in copies.items() if not same(v, inputs[n])), "")
-    gradients = {gradient_of(name): leaf.grad for name, leaf in leaves.items()}
-    return Run(output, gradients, changed, has_graph)
+    return output, copies
 
 
-def unchanged(run: Run) -> Finding | None:
-    return COMMON.argument_changed(name=f"`{run.changed}`") if run.changed else None
+def gradient_is(name: str, leaf: Tensor, right: Tensor, tolerance: float) -> Finding | None:
+    """Compare the gradient of an argument with `right`. It may be None if `right` is zero."""
+    name = f"the gradient of `{name}`"
+    if leaf.grad is not None:
+        return equal(leaf.grad, right, name, tolerance)
+    if not right.any():
+        return None
+    return observed(f"{name} is None: the result does not depend on it in autograd's graph")
 
 
 def all_to_alls(
-    mistakes: Mistakes, which: str, calls: Sequence[Call], count: int, size: int
+    mistakes: Mistakes, which: str, trial: Trial, count: int, size: int
 ) -> Finding | None:
     """Require that a pass makes so many all-to-alls of `size` bytes, and no other calls."""
-    made = [(call.op, call.bytes) for call in calls]
-    if made == count * [("all_to_all", size)]:
+    made = [(call.op, call.bytes) for call in trial.calls[trial.rank]]
+    if trial.size == 1 or made == count * [("all_to_all", size)]:
         return None
     got = ", ".join(f"{op} of {of} bytes" for op, of in made) or "none"
     return mistakes.sends_more(which=which, got=got, right=size)
-
-
-def gradients_are(
-    got: Mapping[str, Tensor | None],
-    right: Mapping[str, Tensor],
-    mistakes: Mistakes,
-    wrong: Iterable[Variant] = (),
-    tolerance: float = TOLERANCE,
-) -> Finding | None:
-    """Compare gradients by name, and name the mistake that would compute the first wrong one."""
-    for name, value in right.items():
-        if got[name] is None:
-            if value.any():
-                return observed(
-                    f"{name} is None: the result does not depend on it in autograd's graph"
-                )
-            continue
-        variants = [(key, one) for what, key, one in wrong if what == name]
-        found = explained(got[name], value, variants, mistakes, name, tolerance, with_name=True)
-        if found is not None:
-            return found
-    return None

@@ -1,6 +1,6 @@
 """Exercise `average_gradients`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -11,10 +11,11 @@ from parlab.checks.base.call_outcome import idle_ranks_left
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.subgroups import subgroups
 from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
 from parlab.costs.collectives import ring_bytes
 from parlab.ledger.ledger import ring_bytes_sent
 
@@ -64,36 +65,37 @@ def average_gradients(check: Check) -> str:
 def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) -> None:
     """Check on ranks of which `sharing` in a row have different experts of one set."""
     n, rank = trial.size, trial.rank
-    drawn = {k: [experts.random(trial.draw, n, *s) for s in SHAPES[k]] for k in keys}
-    parameters: dict[str, list[nn.Parameter]] = {key: [] for key in SHAPES}
+    ranks = {"shared": list(range(n)), "own": list(range(rank % sharing, n, sharing))}
+    drawn = {key: [experts.random(trial.draw, n, *shape) for shape in SHAPES[key]] for key in keys}
+    if missing:
+        drawn[keys[-1]][-1][0] = 0
+    parameters: dict[str, list[nn.Parameter]] = {"shared": [], "own": []}
     for key, listed in drawn.items():
-        if missing:
-            listed[-1][0] = 0
         for gradients in listed:
-            p = nn.Parameter(torch.ones_like(gradients[rank]))
-            is_none = missing and rank == 0 and gradients is listed[-1]
-            p.grad = None if is_none else gradients[rank].clone()
-            parameters[key].append(p)
-    same_experts = list(range(rank % sharing, n, sharing))
+            parameters[key].append(nn.Parameter(torch.ones_like(gradients[rank])))
+            parameters[key][-1].grad = gradients[rank].clone()
+    if missing and rank == 0:
+        parameters[keys[-1]][-1].grad = None
     work = [not (missing and r == 0) for r in range(n)]
-    with subgroups(trial, {"replicas": same_experts}) as groups:
+    with subgroups(trial, {"replicas": ranks["own"]}) as groups:
         trial.run(
             *(parameters["shared"], parameters["own"], trial.group, groups.get("replicas")),
             seconds=SECONDS,
             explain=lambda endings: idle_ranks_left(endings, work, MISTAKES.none_skipped()),
         )
-    ranks = {"shared": list(range(n)), "own": same_experts}
 
     def averaged(key: str, number: int, gradients: Tensor) -> Finding | None:
         right, got = gradients[ranks[key]].sum(0) / n, parameters[key][number].grad
         if got is None and not right.any():
             return None
-        wrong, name = _wrong(key, gradients, same_experts), f"the gradient of {key}[{number}]"
+        wrong, name = _wrong(key, gradients, ranks["own"]), f"the gradient of {key}[{number}]"
         return explained(got, right, wrong, MISTAKES, name, TOLERANCE, with_name=True)
 
-    def kept() -> Finding | None:
-        changed = [key for key, listed in parameters.items() if any((p != 1).any() for p in listed)]
-        return COMMON.argument_changed(name=f"a parameter in `{changed[0]}`") if changed else None
+    def sends_no_more() -> Finding | None:
+        sizes = {key: sum(p.nbytes for p in listed) for key, listed in parameters.items()}
+        right = sum(ring_bytes("all_reduce", sizes[key], len(ranks[key])) for key in sizes)
+        got = ring_bytes_sent(trial.calls[rank])
+        return MISTAKES.sends_more(got=got, right=right) if got > 1.05 * right + 1 else None
 
     trial.require(
         lambda: something_sent(trial),
@@ -102,8 +104,13 @@ def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) ->
             for key, listed in drawn.items()
             for number, gradients in enumerate(listed)
         ),
-        kept,
-        lambda: _sends_no_more(trial, parameters, ranks),
+        *(
+            partial(
+                unchanged, f"a parameter in `{key}`", listed, [torch.ones_like(p) for p in listed]
+            )
+            for key, listed in parameters.items()
+        ),
+        sends_no_more,
     )
 
 
@@ -116,14 +123,3 @@ def _wrong(key: str, gradients: Tensor, same_experts: list[int]) -> Iterator[tup
         yield "own_divided_by_replicas", replicas.mean(0)
     for divisor in (len(gradients), len(replicas)):
         yield "wrong_ranks", other.sum(0) / divisor
-
-
-def _sends_no_more(
-    trial: Trial, parameters: Mapping[str, list[nn.Parameter]], ranks: Mapping[str, list[int]]
-) -> Finding | None:
-    right = sum(
-        ring_bytes("all_reduce", sum(p.nbytes for p in listed), len(ranks[key]))
-        for key, listed in parameters.items()
-    )
-    got = ring_bytes_sent(trial.calls[trial.rank])
-    return MISTAKES.sends_more(got=got, right=right) if got > 1.05 * right + 1 else None

@@ -1,7 +1,6 @@
 """Exercise `balance_loss`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +14,9 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
-    own_tokens=("f or P is that of this rank's own tokens. Take both over the tokens of all ranks"),
-    losses_averaged=(
-        "this is the mean of the losses that ranks compute from their own tokens. First take f and "
-        "P over the tokens of all ranks, and then multiply them"
+    own_tokens=(
+        "f, P, or the loss is computed from the tokens of one rank at a time. Take f and P over "
+        "the tokens of all ranks, and then multiply them"
     ),
     mean_of_means=(
         "the mean over the ranks is taken as if they had equally many tokens. Add up sums and "
@@ -35,52 +33,31 @@ MISTAKES = Mistakes(
     ),
 )
 MANY = 120
-CASES = {  # tokens of a rank by its number, experts, k
-    "one expert for each token": (lambda rank: 9, 4, 1),
-    "two experts for each token": (lambda rank: 7, 5, 2),
-    "different numbers of tokens": (lambda rank: 3 + 4 * rank, 4, 2),
-    "tokens only on the first rank": (lambda rank: 0 if rank else 6, 3, 1),
-    "one expert is never chosen": (lambda rank: 5, 6, 1),
-    "many tokens": (lambda rank: MANY, 3, 2),
+CASES = {  # tokens of each rank in turn, experts, k
+    "one expert for each token, one is never chosen": ((5,), 6, 1),
+    "different numbers of tokens": ((3, 7, 11, 15), 4, 2),
+    "tokens only on the first rank": ((6, 0, 0, 0), 3, 1),
+    "many tokens": ((MANY,), 3, 2),
 }
 FACTOR = 3.0  # by which the model's loss multiplies this one
 TOLERANCE = 1e-5
-
-
-@dataclass
-class Tokens:
-    """The probabilities and the chosen experts of all ranks' tokens, by rank."""
-
-    probabilities: list[Tensor]
-    experts: list[Tensor]
-
-    @property
-    def n_experts(self) -> int:
-        return self.probabilities[0].shape[1]
-
-    def loss(self, f: Tensor, p: Tensor) -> Tensor:
-        return self.n_experts * f @ p
-
-    def of(self, ranks: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Return f and P over the tokens of some ranks."""
-        counts = torch.bincount(torch.cat(self.experts[ranks]).flatten(), minlength=self.n_experts)
-        return counts / counts.sum(), torch.cat(self.probabilities[ranks]).mean(0)
+Tokens = tuple[Tensor, Tensor]  # their probabilities and chosen experts
 
 
 @check_of(MISTAKES)
 def balance_loss(check: Check) -> str:
     """Check the loss, its gradient, and what is sent, for even and uneven numbers of tokens."""
     for trial in check.trials():
-        for _, (tokens, n_experts, k) in trial.cases(CASES):
-            drawn = [_draw(trial, tokens(rank), n_experts, k) for rank in range(trial.size)]
-            _case(trial, Tokens(*map(list, zip(*drawn, strict=True))))
+        for _, (counts, n_experts, k) in trial.cases(CASES):
+            counts = [counts[rank % len(counts)] for rank in range(trial.size)]
+            _case(trial, [_draw(trial, count, n_experts, k) for count in counts])
     return (
         "f and P over the tokens of all ranks, and a gradient whose mean over the ranks is that of "
         f"the loss, on 1 to {check.world_size} ranks"
     )
 
 
-def _draw(trial: Trial, tokens: int, n_experts: int, k: int) -> tuple[Tensor, Tensor]:
+def _draw(trial: Trial, tokens: int, n_experts: int, k: int) -> Tokens:
     """Draw probabilities, and experts that are often not the most probable ones."""
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
     scores, noise = torch.randn(2, tokens, n_experts, generator=generator)
@@ -88,61 +65,70 @@ def _draw(trial: Trial, tokens: int, n_experts: int, k: int) -> tuple[Tensor, Te
     return scores.softmax(-1), (scores + noise).topk(k).indices
 
 
-def _case(trial: Trial, tokens: Tokens) -> None:
-    own, experts = tokens.probabilities[trial.rank], tokens.experts[trial.rank]
-    given = own.clone().requires_grad_(), experts.clone()
+def _case(trial: Trial, tokens: list[Tokens]) -> None:
+    probabilities, experts = tokens[trial.rank]
+    given = probabilities.clone().requires_grad_(), experts.clone()
 
-    def passes() -> tuple[Any, Tensor | None]:
-        loss = trial.check.function(*given, trial.group)
+    def passes() -> Any:
+        # A view, because a leaf could not be changed in place.
+        loss = trial.check.function(given[0].view_as(given[0]), given[1], trial.group)
         if isinstance(loss, Tensor) and loss.requires_grad and loss.shape == ():
             (FACTOR * loss).backward()
-        return loss, given[0].grad
+        return loss
 
-    got = trial.run_function(passes)
-    right = tokens.loss(*tokens.of())
+    loss = trial.run_function(passes)
+    f, p = _means(tokens)
+    count = sum(len(probabilities) for probabilities, _ in tokens)
+    gradient = (trial.size * FACTOR * len(f) * f / count).repeat(len(probabilities), 1)
+
+    def gradient_is() -> Finding | None:
+        if not loss.requires_grad or given[0].grad is None:
+            return MISTAKES.no_gradient()
+        wrong, name = {"not_times_ranks": gradient / trial.size}, "the gradient of probabilities_TE"
+        return explained(given[0].grad, gradient, wrong, MISTAKES, name, TOLERANCE)
+
     trial.require(
-        lambda: unchanged("`probabilities_TE`", given[0], own),
+        lambda: unchanged("`probabilities_TE`", given[0], probabilities),
         lambda: unchanged("`experts_Tk`", given[1], experts),
-        lambda: _value(trial, tokens, got[0], right),
+        lambda: explained(
+            loss.float() if isinstance(loss, Tensor) else loss,
+            _loss(f, p),
+            _wrong(tokens, trial.rank),
+            MISTAKES,
+            "the loss",
+            TOLERANCE,
+        ),
         lambda: something_sent(trial),
-        lambda: _sums_only(trial, tokens),
-        lambda: _gradient(trial, tokens, *got),
+        lambda: _sums_only(trial, *probabilities.shape),
+        gradient_is,
     )
 
 
-def _value(trial: Trial, tokens: Tokens, got: Any, right: Tensor) -> Finding | None:
-    got = got.float() if isinstance(got, Tensor) else got
-    wrong = _wrong_losses(tokens, trial.rank)
-    return explained(got, right, wrong, MISTAKES, "the loss", TOLERANCE)
+def _means(tokens: list[Tokens]) -> tuple[Tensor, Tensor]:
+    """Return f and P over the tokens of some ranks."""
+    probabilities, experts = (torch.cat(of_ranks) for of_ranks in zip(*tokens, strict=True))
+    counts = torch.bincount(experts.flatten(), minlength=probabilities.shape[1])
+    return counts / counts.sum(), probabilities.mean(0)
 
 
-def _wrong_losses(tokens: Tokens, rank: int) -> Iterator[tuple[str, Tensor]]:
+def _loss(f: Tensor, p: Tensor) -> Tensor:
+    return len(f) * f @ p
+
+
+def _wrong(tokens: list[Tokens], rank: int) -> Iterator[tuple[str, Tensor]]:
     """Yield the losses that mistakes compute."""
-    f, p = tokens.of()
-    each = [tokens.of(slice(r, r + 1)) for r in range(len(tokens.experts))]
-    own_f, own_p = each[rank]
-    for pair in ((own_f, own_p), (own_f, p), (f, own_p)):
-        yield "own_tokens", tokens.loss(*pair)
-    yield "losses_averaged", torch.stack([tokens.loss(*one) for one in each]).mean()
-    mean_f, mean_p = (torch.stack(means).nan_to_num().mean(0) for means in zip(*each, strict=True))
-    for pair in ((mean_f, mean_p), (f, mean_p), (mean_f, p)):
-        yield "mean_of_means", tokens.loss(*pair)
+    (f, p), each = _means(tokens), [_means([one]) for one in tokens]
+    means = [torch.stack(of_ranks).nan_to_num().mean(0) for of_ranks in zip(*each, strict=True)]
+    yield "own_tokens", torch.stack([_loss(*one) for one in each]).mean()
+    for name, (other_f, other_p) in (("own_tokens", each[rank]), ("mean_of_means", means)):
+        for pair in ((other_f, other_p), (other_f, p), (f, other_p)):
+            yield name, _loss(*pair)
 
 
-def _sums_only(trial: Trial, tokens: Tokens) -> Finding | None:
+def _sums_only(trial: Trial, tokens: int, n_experts: int) -> Finding | None:
     """Require few bytes in the case of many tokens; both passes may send."""
-    own = tokens.probabilities[trial.rank]
-    enough = 2 * 8 * (3 * tokens.n_experts + 4) * trial.size
+    enough = 2 * 8 * (3 * n_experts + 4) * trial.size
     got = sum(call.bytes for call in trial.calls[trial.rank])
-    if trial.size == 1 or len(own) < MANY or got <= enough:
+    if trial.size == 1 or tokens < MANY or got <= enough:
         return None
-    return MISTAKES.tokens_sent(got=got, tokens=len(own), experts=tokens.n_experts)
-
-
-def _gradient(trial: Trial, tokens: Tokens, loss: Tensor, got: Tensor | None) -> Finding | None:
-    if not loss.requires_grad or got is None:
-        return MISTAKES.no_gradient()
-    n, count = trial.size, sum(map(len, tokens.experts))
-    right = (n * FACTOR * tokens.n_experts * tokens.of()[0] / count).repeat(len(got), 1)
-    wrong, name = {"not_times_ranks": right / n}, "the gradient of probabilities_TE"
-    return explained(got, right, wrong, MISTAKES, name, TOLERANCE)
+    return MISTAKES.tokens_sent(got=got, tokens=tokens, experts=n_experts)

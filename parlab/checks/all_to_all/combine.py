@@ -1,16 +1,18 @@
 """Exercise `combine`."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from parlab.checks.all_to_all import _experts as experts
-from parlab.checks.all_to_all._experts import Routing, gradient_of
+from parlab.checks.all_to_all._experts import Routing
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
-from parlab.checks.base.mistakes import Mistakes
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
     order_of_arrival=(
@@ -55,22 +57,22 @@ def _case(trial: Trial, case: Routing) -> None:
     y_ECH = experts.random(trial.draw, case.experts, case.capacity, case.hidden, dtype=case.dtype)
     gates_Tk = experts.random(trial.draw, case.tokens, case.k, dtype=case.dtype).sigmoid()
     gradient = experts.random(trial.draw, case.tokens, case.hidden, dtype=case.dtype)
-    leaves = y_ECH.clone().requires_grad_(), gates_Tk.clone().requires_grad_()
-    output = _combined(leaves[0], experts_Tk, slots_Tk, leaves[1])
-    if output.requires_grad:
-        output.backward(gradient)
     names = "y_ECH", "experts_Tk", "slots_Tk", "gates_Tk"
     inputs = dict(zip(names, (y_ECH, experts_Tk, slots_Tk, gates_Tk), strict=True))
-    right = {
-        gradient_of(name): torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        for name, leaf in zip(("y_ECH", "gates_Tk"), leaves, strict=True)
-    }
-    run = trial.run_function(experts.run, trial.check.function, inputs, gradient)
+    right, leaves = experts.passes(_combined, inputs, gradient)
+    output, given = trial.run_function(experts.passes, trial.check.function, inputs, gradient)
     tolerance, wrong = 1e-5 if case.dtype is torch.float32 else 1e-12, _wrong(*inputs.values())
+
+    def gradient_is(name: str) -> Finding | None:
+        of = leaves[name].grad
+        of = torch.zeros_like(leaves[name]) if of is None else of
+        return experts.gradient_is(name, given[name], of, tolerance)
+
     trial.require(
-        lambda: experts.unchanged(run),
-        lambda: explained(run.output, output.detach(), wrong, MISTAKES, "the result", tolerance),
-        lambda: experts.gradients_are(run.gradients, right, MISTAKES, (), tolerance),
+        *(partial(unchanged, f"`{name}`", given[name], x) for name, x in inputs.items()),
+        lambda: explained(output, right, wrong, MISTAKES, "the result", tolerance),
+        partial(gradient_is, "y_ECH"),
+        partial(gradient_is, "gates_Tk"),
     )
 
 

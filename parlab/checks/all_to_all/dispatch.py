@@ -1,6 +1,7 @@
 """Exercise `dispatch`."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import torch
@@ -12,6 +13,7 @@ from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import explained
 from parlab.checks.base.mistakes import Mistakes
 from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
 
 MISTAKES = Mistakes(
     dropped_kept=(
@@ -55,14 +57,14 @@ def _case(trial: Trial, case: Routing) -> None:
         x_gradient[token] += gradient[expert, slot]
     inputs = {"x_TH": x_TH, "experts_Tk": experts_Tk, "slots_Tk": slots_Tk}
     sizes = {"n_experts": case.experts, "capacity": case.capacity}
-    run = trial.run_function(experts.run, trial.check.function, {**inputs, **sizes}, gradient)
-    gradients = {experts.gradient_of("x_TH"): x_gradient}
-
+    output, given = trial.run_function(
+        experts.passes, trial.check.function, inputs | sizes, gradient
+    )
     wrong = _wrong(right, *inputs.values())
     trial.require(
-        lambda: experts.unchanged(run),
-        lambda: explained(run.output, right, wrong, MISTAKES),
-        lambda: experts.gradients_are(run.gradients, gradients, MISTAKES, (), 1e-5),
+        *(partial(unchanged, f"`{name}`", given[name], x) for name, x in inputs.items()),
+        lambda: explained(output, right, wrong, MISTAKES),
+        lambda: experts.gradient_is("x_TH", given["x_TH"], x_gradient, 1e-5),
     )
 
 

@@ -1,21 +1,21 @@
 """Exercise `exchange`."""
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from mpi4py import MPI
 from torch import Tensor
 
 from parlab.checks.all_to_all import _experts as experts
-from parlab.checks.all_to_all._experts import gradient_of
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, same
+from parlab.checks.base.compare import equal, explained, same
 from parlab.checks.base.late_group import RecordingGroup
-from parlab.checks.base.messages import something_sent
-from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.messages import contiguous, something_sent
+from parlab.checks.base.mistakes import Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
-from parlab.ledger import Call, Ledger
+from parlab.checks.base.unchanged import unchanged
+from parlab.ledger import Ledger
 
 SECONDS = 10.0  # a busy machine takes long to bring ranks together
 
@@ -28,10 +28,6 @@ MISTAKES = Mistakes(
         "this is the gradient of this rank's result. Each row was sent by another "
         "rank, so its gradient must travel there: exchange it"
     ),
-    memory_order=(
-        "the {which} pass sends or receives a tensor that is not contiguous. Gloo and NCCL refuse "
-        "it. Use `.contiguous()`, and a contiguous output"
-    ),
     sends_more=("the {which} pass makes the calls {got}, expected one all-to-all of {right} bytes"),
 )
 OF_ANOTHER_GROUP = observed(
@@ -40,25 +36,12 @@ OF_ANOTHER_GROUP = observed(
 )
 
 
-def _permuted(x: Tensor, _: int) -> Tensor:
-    return x.movedim(0, -1).contiguous().movedim(-1, 0)
-
-
-def _contiguous(x: Tensor, _: int) -> Tensor:
-    return x
-
-
-def _permuted_on_odd_ranks(x: Tensor, rank: int) -> Tensor:
-    return _permuted(x, rank) if rank % 2 else x
-
-
-CASES = {  # the shape of a row, its dtype, and how x and the gradient lie in memory on a rank
-    "two dimensions": ((5,), torch.float64, _contiguous),
-    "float32, four dimensions": ((2, 3, 2), torch.float32, _contiguous),
-    "one number for each rank": ((), torch.float64, _contiguous),
-    "not contiguous": ((4, 3), torch.float64, _permuted),
-    "not contiguous on odd ranks": ((3, 2), torch.float64, _permuted_on_odd_ranks),
-    "no numbers": ((0, 2), torch.float64, _contiguous),
+CASES = {  # the shape of a row, its dtype, and whether odd ranks have it in another order in memory
+    "two dimensions": ((5,), torch.float64, False),
+    "float32, four dimensions": ((2, 3, 2), torch.float32, False),
+    "one number for each rank": ((), torch.float64, False),
+    "not contiguous on odd ranks": ((3, 2), torch.float64, True),
+    "no numbers": ((0, 2), torch.float64, False),
 }
 
 
@@ -82,56 +65,33 @@ def exchange(check: Check) -> str:
     )
 
 
-def _case(
-    trial: Trial,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    layout: Callable[[Tensor, int], Tensor],
-) -> None:
-    n = trial.size
+def _case(trial: Trial, shape: tuple[int, ...], dtype: torch.dtype, permuted: bool) -> None:
+    n, rank = trial.size, trial.rank
     x, gradient = (experts.random(trial.draw, n, n, *shape, dtype=dtype) for _ in range(2))
-    own, own_gradient = (layout(part[trial.rank], trial.rank) for part in (x, gradient))
-    done = trial.run_function(_both_passes, trial, own, own_gradient, seconds=SECONDS)
-    run, passes = done or (None, {})
-    name = gradient_of("x")
-    right, wrong = gradient[:, trial.rank], [(name, "gradient_not_sent", own_gradient)]
-
-    def as_asked(which: str) -> Finding | None:
-        calls, contiguous = passes[which]
-        found = experts.all_to_alls(MISTAKES, which, calls, 1, x[0].nbytes) if n > 1 else None
-        return found or (None if contiguous else MISTAKES.memory_order(which=which))
-
+    own, pull = x[rank].clone(), gradient[rank].clone()
+    if permuted and rank % 2:
+        own, pull = (part.movedim(0, -1).contiguous().movedim(-1, 0) for part in (own, pull))
+    own.requires_grad_()
+    # A view, because a leaf could not be changed in place.
+    output = trial.run(own.view_as(own), trial.group, seconds=SECONDS)
+    kept = partial(unchanged, "`x`", own, x[rank])
+    size = x[0].nbytes
     trial.require(
-        lambda: experts.unchanged(run),
+        kept,
         lambda: something_sent(trial),
-        lambda: equal(run.output, x[:, trial.rank]),
-        lambda: None if run.has_graph else MISTAKES.no_backward(),
-        lambda: experts.gradients_are(run.gradients, {name: right}, MISTAKES, wrong, 0.0),
-        lambda: as_asked("forward"),
-        lambda: as_asked("backward"),
+        lambda: equal(output, x[:, rank]),
+        lambda: None if output.requires_grad else MISTAKES.no_backward(),
+        lambda: experts.all_to_alls(MISTAKES, "forward", trial, 1, size),
+        lambda: contiguous(trial),
     )
-
-
-def _both_passes(
-    trial: Trial, x: Tensor, gradient: Tensor
-) -> tuple[experts.Run, dict[str, tuple[list[Call], bool]]]:
-    """Run both passes; return also the calls of each, and whether their tensors are contiguous."""
-    passes: dict[str, tuple[list[Call], bool]] = {}
-    trial.group.take_events()
-
-    def note(which: str) -> None:
-        done = sum(len(calls) for calls, _ in passes.values())
-        contiguous = all(event.contiguous for event in trial.group.take_events())
-        passes[which] = trial.ledger.calls[done:], contiguous
-
-    def forward(x: Tensor) -> Tensor:
-        output = trial.check.function(x, trial.group)
-        note("forward")
-        return output
-
-    run = experts.run(forward, {"x": x}, gradient)
-    note("backward")
-    return run, passes
+    trial.run_function(lambda: output.backward(pull), seconds=SECONDS)
+    right, wrong, name = gradient[:, rank], {"gradient_not_sent": pull}, "the gradient of `x`"
+    trial.require(
+        kept,
+        lambda: explained(own.grad, right, wrong, MISTAKES, name, with_name=True),
+        lambda: experts.all_to_alls(MISTAKES, "backward", trial, 1, size),
+        lambda: contiguous(trial),
+    )
 
 
 def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:

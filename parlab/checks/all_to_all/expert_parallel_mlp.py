@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from parlab.checks.all_to_all import _experts as experts
-from parlab.checks.all_to_all import _serial_experts as _serial
-from parlab.checks.all_to_all._experts import gradient_of
-from parlab.checks.all_to_all._serial_experts import Layer, Right
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, equal_states, has_type, same, same_states
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.compare import equal, has_type, same_states
+from parlab.checks.base.draw import Draw
+from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
+from parlab.checks.base.unchanged import unchanged
 
 SECONDS = 10.0  # a busy machine takes long to bring ranks together
 
@@ -31,14 +30,6 @@ MISTAKES = Mistakes(
         "first index is the rank that has sent the rows, and the second one the expert. Transpose "
         "them before you flatten"
     ),
-    experts_averaged=(
-        "the gradients of the experts are divided by the number of ranks. They are sums over the "
-        "tokens of all ranks"
-    ),
-    router_summed=(
-        "the gradient of the router is summed over the ranks. The layer itself leaves that to "
-        "`average_gradients`"
-    ),
     sends_more=(
         "the {which} pass makes the calls {got}, expected two all-to-alls of {right} bytes each"
     ),
@@ -50,22 +41,63 @@ CASES = {  # experts on each rank, k, capacity, tokens of rank r (at place r % 4
     "one expert on each rank": (1, 1, 2, (5, 5, 5, 5)),
     "three experts on each rank, few tokens": (3, 2, 4, (3, 1, 2, 4)),
 }
+HIDDEN = 3
+
+
+class Expert(nn.Module):
+    """A small MLP with biases that records its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(HIDDEN, 5), nn.Linear(5, HIDDEN)
+        self.inputs: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inputs.append(x.detach())
+        return self.narrow(torch.tanh(self.wide(x)))
+
+
+class Whole(nn.Module):
+    """The layer with all experts, the same on all ranks."""
+
+    def __init__(self, draw: Draw, n_experts: int, k: int, capacity: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw.getrandbits(32))
+            self.router = nn.Linear(HIDDEN, n_experts)
+            self.experts = nn.ModuleList(Expert() for _ in range(n_experts))
+            for p in self.router.parameters():
+                nn.init.normal_(p)
+        self.k, self.capacity = k, capacity
+        self.double()
+
+    def forward(self, x_TH: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output, the probabilities, and the experts for the tokens of one rank."""
+        probabilities_TE, y_TH = self.router(x_TH).softmax(-1), torch.zeros_like(x_TH)
+        experts_Tk = probabilities_TE.topk(self.k).indices
+        slots_Tk = experts.slots(experts_Tk, self.capacity)
+        for number, expert in enumerate(self.experts):
+            rows = ((experts_Tk == number) & (slots_Tk >= 0)).any(1).nonzero().flatten()
+            gates = probabilities_TE[rows, number].unsqueeze(1)
+            y_TH = y_TH.index_add(0, rows, gates * expert(x_TH[rows]))
+        return y_TH, probabilities_TE, experts_Tk
 
 
 @check_of(MISTAKES)
 def expert_parallel_mlp(check: Check) -> str:
     """Check own experts, outputs, gradients, memory, and calls; then a wrong number of experts."""
     for trial in check.trials():
-        for _, case in trial.cases(CASES):
-            _case(trial, *case)
+        for _, (own, k, capacity, tokens) in trial.cases(CASES):
+            n_experts = trial.size * own
+            layer = Whole(trial.draw, n_experts, min(k, n_experts), capacity)
+            _case(trial, layer, [tokens[rank % 4] for rank in range(trial.size)])
         if trial.size > 1:
-            n_experts = 2 * trial.size + 1
-            layer = _serial.drawn(trial.draw, n_experts, 1, 2, 3)
+            layer = Whole(trial.draw, 2 * trial.size + 1, 1, 2)
             require_refusal(
                 trial,
                 lambda: _made(trial, layer),
-                what=f"{n_experts} experts on {trial.size} ranks",
-                names=str(n_experts),
+                what=f"{len(layer.experts)} experts on {trial.size} ranks",
+                names=str(len(layer.experts)),
                 seconds=SECONDS,
             )
     return (
@@ -74,60 +106,80 @@ def expert_parallel_mlp(check: Check) -> str:
     )
 
 
-def _case(
-    trial: Trial, own: int, k: int, capacity: int, n_tokens: tuple[int, int, int, int]
-) -> None:
-    n, n_experts, hidden = trial.size, trial.size * own, 3
-    layer = _serial.drawn(trial.draw, n_experts, min(k, n_experts), capacity, hidden)
-    tokens, gradients = (
-        [experts.random(trial.draw, n_tokens[rank % 4], hidden) for rank in range(n)]
-        for _ in range(2)
-    )
-    right = _serial.passed(layer, tokens, gradients, trial.rank)
+def _case(trial: Trial, layer: Whole, n_tokens: list[int]) -> None:
     module, kept_whole = trial.run_function(_made, trial, layer, seconds=SECONDS) or (None, False)
     trial.require(
-        lambda: has_type(module, nn.Module, "an nn.Module", "the layer"),
         lambda: _has_own_experts(module, layer, trial),
-        lambda: equal_states(
-            module.router.state_dict(), layer.router.state_dict(), "{} of the router", 0.0
-        ),
         lambda: MISTAKES.kept_whole() if kept_whole else None,
     )
 
-    def two_all_to_alls(which: str) -> Finding | None:
-        calls, size = trial.calls[trial.rank], n_experts * capacity * hidden * 8
-        return experts.all_to_alls(MISTAKES, which, calls, 2, size) if n > 1 else None
-
-    x_TH = tokens[trial.rank].clone().requires_grad_()
+    rank, size = trial.rank, len(layer.experts) * layer.capacity * HIDDEN * 8
+    tokens, gradients = (
+        [experts.random(trial.draw, count, HIDDEN) for count in n_tokens] for _ in range(2)
+    )
+    x_TH, leaves = tokens[rank].clone().requires_grad_(), [x.requires_grad_() for x in tokens]
+    right, *last = _passes(layer, leaves, gradients, rank)
     output = trial.run_function(lambda: module(x_TH.view_as(x_TH)), seconds=SECONDS)
     trial.require(
-        lambda: None if same(x_TH, tokens[trial.rank]) else COMMON.argument_changed(name="`x_TH`"),
-        lambda: _output(module, output, right, trial.rank),
-        lambda: two_all_to_alls("forward"),
-        lambda: _called_once(module, n * capacity),
-        lambda: _last_is(module, right),
+        lambda: unchanged("`x_TH`", x_TH, tokens[rank]),
+        lambda: _mixed_up(module, layer, rank),
+        lambda: equal(output, right, "the output", TOLERANCE),
+        lambda: experts.all_to_alls(MISTAKES, "forward", trial, 2, size),
+        lambda: _called_once(module, trial.size * layer.capacity),
+        lambda: _last_is(module, *last),
     )
-
-    def backward() -> None:
-        ((output * gradients[trial.rank]).sum() + module.last[0].square().sum()).backward()
-
-    trial.run_function(backward, seconds=SECONDS)
+    trial.run_function(
+        lambda: _loss(output, module.last[0], gradients[rank]).backward(), seconds=SECONDS
+    )
     trial.require(
-        lambda: _gradients_are(module, x_TH, right, trial),
-        lambda: two_all_to_alls("backward"),
+        lambda: _gradients_are(module, layer, rank),
+        lambda: experts.gradient_is("x_TH", x_TH, leaves[rank].grad, TOLERANCE),
+        lambda: experts.all_to_alls(MISTAKES, "backward", trial, 2, size),
     )
-    other = experts.random(trial.draw, 4, hidden)
+    other = experts.random(trial.draw, 4, HIDDEN)
     trial.add("in a second forward pass")
     trial.run_function(lambda: module(other), seconds=SECONDS)
-    probabilities = layer.probabilities(other).detach()
-    trial.require(
-        lambda: equal(module.last[0].detach(), probabilities, "`self.last[0]`", TOLERANCE)
-    )
+    trial.require(lambda: _last_is(module, *(x.detach() for x in layer(other)[1:])))
 
 
-def _made(trial: Trial, layer: Layer) -> tuple[Any, bool]:
+def _passes(
+    layer: Whole, tokens: list[Tensor], gradients: list[Tensor], rank: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run both passes for the tokens of all ranks, and return the results for those of one rank.
+
+    The router gets only the gradients from the tokens of this rank.
+    """
+    results = [layer(x) for x in tokens]
+    losses = [_loss(y, p, pull) for (y, p, _), pull in zip(results, gradients, strict=True)]
+    router = list(layer.router.parameters())
+    of_router = torch.autograd.grad(losses[rank], router, retain_graph=True)
+    sum(losses).backward()
+    for p, gradient in zip(router, of_router, strict=True):
+        p.grad = gradient
+    output, probabilities_TE, experts_Tk = results[rank]
+    return output.detach(), probabilities_TE.detach(), experts_Tk
+
+
+def _loss(output: Tensor, probabilities_TE: Tensor, gradient: Tensor) -> Tensor:
+    return (output * gradient).sum() + probabilities_TE.square().sum()
+
+
+def _gradients_are(module: Any, layer: Whole, rank: int) -> Finding | None:
+    first = rank * len(module.experts)
+    pairs = [("router", module.router, layer.router)]
+    for number, expert in enumerate(module.experts):
+        pairs.append((f"experts[{number}]", expert, layer.experts[first + number]))
+    for name, got, right in pairs:
+        for key, p in right.named_parameters():
+            of = got.get_parameter(key)
+            if found := experts.gradient_is(f"{name}.{key}", of, p.grad, TOLERANCE):
+                return found
+    return None
+
+
+def _made(trial: Trial, layer: Whole) -> tuple[Any, bool]:
     """Make the learner's layer; return also whether experts of other ranks are still alive."""
-    router, every = copy.deepcopy((layer.router, layer.experts))
+    router, every = copy.deepcopy((layer.router, list(layer.experts)))
     own = len(every) // trial.size
     others = [
         weakref.ref(p)
@@ -142,34 +194,32 @@ def _made(trial: Trial, layer: Layer) -> tuple[Any, bool]:
     return module, any(ref() is not None for ref in others)
 
 
-def _has_own_experts(module: Any, layer: Layer, trial: Trial) -> Finding | None:
+def _has_own_experts(module: Any, layer: Whole, trial: Trial) -> Finding | None:
     if found := has_type(module.experts, nn.ModuleList, "an nn.ModuleList", "`self.experts`"):
         return found
     own = len(layer.experts) // trial.size
     if len(module.experts) != own:
         return observed(f"`self.experts` has {len(module.experts)} experts, expected {own}")
-    first = trial.rank * own
     for number, got in enumerate(module.experts):
-        right = layer.experts[first + number].state_dict()
-        if not same_states(got.state_dict(), right, 0.0):
-            return observed(
-                f"`self.experts[{number}]` of this rank must be expert {first + number}"
-            )
+        right = trial.rank * own + number
+        if not same_states(got.state_dict(), layer.experts[right].state_dict(), 0.0):
+            return observed(f"`self.experts[{number}]` of this rank must be expert {right}")
     return None
 
 
-def _output(module: Any, output: Any, right: Right, rank: int) -> Finding | None:
-    own = len(module.experts)
-    got = output.detach() if isinstance(output, Tensor) else output
-    if (found := equal(got, right.output, "the output", TOLERANCE)) is None:
-        return None
+def _mixed_up(module: Any, layer: Whole, rank: int) -> Finding | None:
+    """Look for tokens that an expert gets, but that the router sends to others."""
+    tokens = [torch.cat(expert.inputs) for expert in layer.experts]
     for number, expert in enumerate(module.experts):
-        rows = torch.cat([x.flatten(0, -2) for x in expert.inputs] or [right.output[:0]])
-        rows = rows[rows.any(-1)]  # of slots that are not empty
-        is_own = (rows[:, None] == right.rows[rank * own + number]).all(-1).any(-1)
-        if not is_own.all():
+        rows = torch.cat([x.flatten(0, -2) for x in expert.inputs] or [tokens[0][:0]])
+        right = tokens[rank * len(module.experts) + number]
+        if (_are_in(rows, torch.cat(tokens)) & ~_are_in(rows, right)).any():
             return MISTAKES.mixed_up(number=number)
-    return found
+    return None
+
+
+def _are_in(rows: Tensor, others: Tensor) -> Tensor:
+    return (rows[:, None] == others).all(-1).any(-1)
 
 
 def _called_once(module: Any, rows: int) -> Finding | None:
@@ -183,32 +233,15 @@ def _called_once(module: Any, rows: int) -> Finding | None:
     return None
 
 
-def _last_is(module: Any, right: Right) -> Finding | None:
+def _last_is(module: Any, probabilities_TE: Tensor, experts_Tk: Tensor) -> Finding | None:
     last = getattr(module, "last", None)
     if not isinstance(last, tuple | list) or len(last) != 2:
         return observed("`self.last` is not a pair of probabilities and experts")
-    if found := equal(last[0], right.last[0], "`self.last[0]`", TOLERANCE):
+    if found := equal(last[0], probabilities_TE, "`self.last[0]`", TOLERANCE):
         return found
     if not last[0].requires_grad:
         return observed(
             "`self.last[0]` is no part of autograd's graph, so a loss from it cannot teach the "
             "router"
         )
-    return equal(last[1], right.last[1], "`self.last[1]`")
-
-
-def _gradients_are(module: Any, x_TH: Tensor, right: Right, trial: Trial) -> Finding | None:
-    n, rank, own = trial.size, trial.rank, len(module.experts)
-    got, wanted, wrong = {}, {}, []
-    for number, expert in enumerate(module.experts):
-        for name, gradient in right.experts[rank * own + number].items():
-            key = gradient_of(f"experts[{number}].{name}")
-            got[key], wanted[key] = expert.get_parameter(name).grad, gradient
-            wrong.append((key, "experts_averaged", gradient / n))
-    for name, gradient in right.router[rank].items():
-        key = gradient_of(f"router.{name}")
-        got[key], wanted[key] = module.router.get_parameter(name).grad, gradient
-        wrong.append((key, "router_summed", sum(one[name] for one in right.router)))
-    key = gradient_of("x_TH")
-    got[key], wanted[key] = x_TH.grad, right.x
-    return experts.gradients_are(got, wanted, MISTAKES, wrong)
+    return equal(last[1], experts_Tk, "`self.last[1]`")

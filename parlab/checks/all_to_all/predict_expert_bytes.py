@@ -25,8 +25,8 @@ MISTAKES = Mistakes(
         "empty ones"
     ),
     too_few_exchanges=(
-        "{name}: this is {count}. There are four: to the experts and back, and the same for the "
-        "gradients"
+        "{name}: this counts {count} of the four all-to-alls: to the experts and back, and the "
+        "same for the gradients"
     ),
 )
 
@@ -70,14 +70,11 @@ def _right(
     tokens: int, hidden: int, experts: int, k: int, factor: float, ranks: int
 ) -> dict[str, float]:
     capacity = math.ceil(factor * tokens * k / experts)
-    exchange = ring_bytes("all_to_all", 4 * experts * capacity * hidden, ranks)
-    needed = ring_bytes("all_to_all", 4 * tokens * k * hidden, ranks)
-    return {
-        "capacity": capacity,
-        "exchange": exchange,
-        "layer": 4 * exchange,
-        "needed": 4 * needed,
-    }
+    slots, chosen = (
+        ring_bytes("all_to_all", 4 * rows * hidden, ranks)
+        for rows in (experts * capacity, tokens * k)
+    )
+    return {"capacity": capacity, "exchange": slots, "layer": 4 * slots, "needed": 4 * chosen}
 
 
 def _measured(trial: Trial, sizes: Sizes, capacity: float) -> float:
@@ -92,23 +89,19 @@ def _wrong(
     tokens: int, hidden: int, experts: int, k: int, factor: float, ranks: int
 ) -> Iterator[Wrong]:
     """List what each mistake predicts."""
-    right = _right(tokens, hidden, experts, k, factor, ranks)
-    full = factor * tokens * k / experts
+    right, full = _right(tokens, hidden, experts, k, factor, ranks), factor * tokens * k / experts
+    exchange, needed = right["exchange"], right["needed"] / 4
     for of_all in (math.ceil(ranks * full), ranks * right["capacity"]):
         yield "capacity", of_all, MISTAKES.capacity_of_all_ranks()
     for capacity in (int(full), full):
         yield "capacity", capacity, MISTAKES.not_rounded_up()
-    yield "exchange", right["exchange"] / 4, MISTAKES.elements()
-    yield (
-        "layer",
-        right["exchange"],
-        MISTAKES.too_few_exchanges(name="layer", count="one all-to-all"),
-    )
+    yield "exchange", exchange / 4, MISTAKES.elements()
+    for name, of_one in (("layer", exchange), ("needed", needed)):
+        for count in (1, 2):
+            found = MISTAKES.too_few_exchanges(name=name, count=count)
+            yield name, count * of_one, found
     for name in ("exchange", "layer", "needed"):
         if ranks > 1:
             yield name, right[name] * ranks / (ranks - 1), MISTAKES.own_part(name=name)
-    yield "exchange", right["needed"] / 4, MISTAKES.only_needed(name="exchange")
-    yield "layer", right["needed"], MISTAKES.only_needed(name="layer")
-    for name, of_one in (("layer", right["exchange"]), ("needed", right["needed"] / 4)):
-        yield name, of_one, MISTAKES.too_few_exchanges(name=name, count="one all-to-all")
-        yield name, 2 * of_one, MISTAKES.too_few_exchanges(name=name, count="two all-to-alls")
+    for name, count in (("exchange", 1), ("layer", 4)):
+        yield name, count * needed, MISTAKES.only_needed(name=name)

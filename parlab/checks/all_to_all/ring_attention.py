@@ -1,17 +1,18 @@
 """Exercise `ring_attention`."""
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from parlab.checks.all_to_all import _ring
-from parlab.checks.all_to_all._ring import Case, Run, attention
+from parlab.checks.all_to_all._attention import own_part, serial
+from parlab.checks.all_to_all._ring import Case, Run
 from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained
+from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.messages import only_messages
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
@@ -25,16 +26,12 @@ SECONDS = 10.0
 
 MISTAKES = Mistakes(
     wrong_mask=(
-        "the mask is missing, or it has wrong positions. A key is visible if its position in the "
-        "whole sequence is not larger. In step s, rank r has the keys of rank (r - s) mod N, whose "
-        "positions are in that row of `positions`"
-    ),
-    not_merged=(
-        "the results of the blocks are added or averaged. Blocks with a larger sum of exponentials "
-        "count more: use `merge`"
+        "`attend` gets a wrong mask. A key is visible if its position in the whole sequence is not "
+        "larger. In step s, rank r has the keys of rank (r - s) mod N, whose positions are in that "
+        "row of `positions`"
     ),
     wrong_neighbor=(
-        "it {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
+        "rank {rank} {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
         "numbers in the group, while `dst` and `src` are numbers in the whole job"
     ),
     sends_more=(
@@ -66,14 +63,38 @@ MISTAKES = Mistakes(
 )
 
 
+def _consecutive(trial: Trial, length: int) -> Tensor:
+    return torch.arange(trial.size * length).view(trial.size, length)
+
+
+def _drawn(trial: Trial, length: int) -> Tensor:
+    order = trial.draw.sample(range(trial.size * length), trial.size * length)
+    return torch.tensor(order).view(trial.size, length)
+
+
+CASES: dict[str, tuple[Callable[[Trial, int], Tensor | None], str, torch.dtype]] = {
+    "consecutive tokens": (_consecutive, "contiguous", torch.float64),
+    "no mask": (lambda trial, length: None, "expanded", torch.float64),
+    "tokens in no order": (_drawn, "slices", torch.float64),
+    "no mask, in float32": (lambda trial, length: None, "contiguous", torch.float32),
+}
+
+
 @check_of(MISTAKES)
 def ring_attention(check: Check) -> str:
     """Check values, messages, overlap, and memory, with tokens in several orders."""
     _ring.import_all()
     for trial in check.trials():
-        for name, make in trial.cases(_ring.LAYOUTS):
-            _one_case(trial, _ring.drawn(trial, make, name))
-        _refusals(trial)
+        for _, (positions, layout, dtype) in trial.cases(CASES):
+            length = trial.draw.randrange(16, 21)
+            _case(trial, Case(trial, length, positions(trial, length), layout, dtype))
+        n, length = trial.size, 4
+        calls = {}
+        for shape in ((n + 1, length), (n, length + 2), (n * length,)):
+            positions = torch.arange(torch.Size(shape).numel()).view(shape)
+            what = f"positions of shape {shape}, not {(n, length)}"
+            calls[what] = (*torch.ones(3, 1, length, 1, 2), positions, trial.group)
+        require_refusals(trial, calls, "positions", seconds=SECONDS)
     return (
         "output and gradients are those of the whole sequence, in any order of tokens; each "
         "message travels while a block is computed; hidden blocks are not computed; on 1 to "
@@ -81,74 +102,62 @@ def ring_attention(check: Check) -> str:
     )
 
 
-def _one_case(trial: Trial, case: Case) -> None:
-    passes, waiting = partial(_ring.passes, trial, case), partial(_waiting, trial)
-    run = trial.run_function(passes, seconds=SECONDS, explain=waiting)
-    ranks, own = trial.size, trial.rank
+def _case(trial: Trial, case: Case) -> None:
+    run = trial.run_function(_ring.passes, case, seconds=SECONDS, explain=partial(_waiting, trial))
+    positions, ranks, mask = case.positions, trial.size, None
+    before = [*own_part(trial, case.whole)]
+    if positions is not None:
+        before.append(positions)
+        mask = positions.flatten() <= positions.flatten()[:, None]
+    out, *gradients = serial(case.whole, mask)
+    size = 2 * case.given["k"].nbytes  # of the keys and values of one rank
     trial.require(
         lambda: only_messages(trial),
         *(
-            lambda name=name, x=x, before=before: unchanged(f"`{name}`", x, before)
-            for name, (x, before) in (run.arguments if run else {}).items()
+            partial(unchanged, f"`{name}`", case.given[name], x)
+            for name, x in zip(case.given, before, strict=False)
         ),
-        lambda: _output(case, run, own),
-        *(partial(_gradient, case, run, own, index) for index in range(3)),
-        lambda: _blocks(case, run, "forward", own),
-        lambda: _blocks(case, run, "backward", own),
-        lambda: _neighbors(own, ranks, trial.calls[own]),
-        lambda: _messages(run, "forward", ranks - 1, ranks - 1, case.block_bytes),
-        lambda: _messages(run, "backward", 0, (2 * ranks - 1) * (ranks > 1), case.block_bytes),
+        lambda: _output(run, own_part(trial, out), case.tolerance),
+        *(partial(_gradient, case, *one) for one in zip("qkv", gradients, strict=True)),
+        lambda: _blocks(case, run, "forward"),
+        lambda: _blocks(case, run, "backward"),
+        lambda: _neighbors(trial.calls),
+        lambda: _messages(run, "forward", ranks - 1, ranks - 1, size),
+        lambda: _messages(run, "backward", 0, (2 * ranks - 1) * (ranks > 1), size),
         lambda: _memory(case, run),
-        lambda: _overlap(run, "forward", ranks),
-        lambda: _overlap(run, "backward", ranks),
+        lambda: _overlap(run),
     )
 
 
-def _output(case: Case, run: Run, own: int) -> Finding | None:
-    right = attention(case, own, case.mask(own))
-    return explained(run.out, right, _wrong(case, own), MISTAKES, tolerance=case.tolerance)
+def _output(run: Run, right: Tensor, tolerance: float) -> Finding | None:
+    found = equal(run.out, right, tolerance=tolerance)
+    if found and any(block.wrong_mask for block in run.blocks["forward"]):
+        return MISTAKES.wrong_mask()
+    return found
 
 
-def _wrong(case: Case, own: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield what mistakes compute."""
-    ranks, length, right = case.ranks, case.length, case.mask(own)
-    owners = torch.arange(ranks).repeat_interleave(length)
-    if case.positions is not None:
-        yield "wrong_mask", attention(case, own, torch.ones_like(right))
-        local = torch.ones(length, length).tril().bool().repeat(1, ranks)
-        yield "wrong_mask", attention(case, own, local)
-        other = [case.visible(own, (2 * own - owner) % ranks) for owner in range(ranks)]
-        yield "wrong_mask", attention(case, own, torch.cat(other, 1))
-    blocks = (right & (owners == (own - step) % ranks) for step in range(ranks))
-    outs = [attention(case, own, block).nan_to_num() for block in blocks if block.any()]
-    yield "not_merged", functools.reduce(lambda one, other: (one + other) / 2, outs)
-    yield "not_merged", sum(outs)
-    yield "not_merged", sum(outs) / len(outs)
-
-
-def _gradient(case: Case, run: Run, own: int, index: int) -> Finding | None:
-    of_all, letter = [gradients[index] for gradients in case.gradients], "qkv"[index]
-    others = (of_all[own - 1], of_all[(own + 1) % case.ranks]) if index else ()
+def _gradient(case: Case, name: str, of_all: Tensor) -> Finding | None:
+    parts, rank = of_all.chunk(case.trial.size, dim=1), case.trial.rank
+    others = () if name == "q" else (parts[rank - 1], parts[(rank + 1) % len(parts)])
     return explained(
-        run.gradients[letter],
-        of_all[own],
+        case.given[name].grad,
+        parts[rank],
         (("not_home", other) for other in others),
         MISTAKES,
-        f"the gradient of {letter}",
+        f"the gradient of {name}",
         case.tolerance,
         with_name=True,
     )
 
 
-def _blocks(case: Case, run: Run, which: str, own: int) -> Finding | None:
+def _blocks(case: Case, run: Run, which: str) -> Finding | None:
     """Require one call for each block that has something visible."""
-    function, steps = _ring.FUNCTIONS[which], [block.step for block in run.blocks[which]]
-    if not steps:
+    function, owners = _ring.FUNCTIONS[which], [block.owner for block in run.blocks[which]]
+    if not owners:
         return observed(f"`{function}` is never called. Compute each block with this argument")
-    if None in steps:
+    if None in owners:
         return observed(f"`{function}` is called with keys and values of no rank")
-    owners = [(own - step) % case.ranks for step in steps]
-    seen = [rank for rank in range(case.ranks) if case.visible(own, rank).any()]
+    seen = [rank for rank in range(case.trial.size) if case.visible(rank).any()]
     for owner in owners:
         if owner not in seen:
             return MISTAKES.hidden_block(function=function, owner=owner)
@@ -159,55 +168,31 @@ def _blocks(case: Case, run: Run, which: str, own: int) -> Finding | None:
     return None
 
 
-def _neighbors(rank: int, ranks: int, calls: list[Call]) -> Finding | None:
-    for call in calls:
-        for ops, does, right in (
-            (SENDS, "sends to", (rank + 1) % ranks),
-            (RECEIVES, "receives from", (rank - 1) % ranks),
-        ):
-            if call.op in ops and call.peer != right:
-                return MISTAKES.wrong_neighbor(does=does, got=call.peer, right=right)
+def _neighbors(calls: list[list[Call]]) -> Finding | None:
+    n = len(calls)
+    for rank, of_rank in enumerate(calls):
+        for call in of_rank:
+            does, right = "sends to", (rank + 1) % n
+            if call.op in RECEIVES:
+                does, right = "receives from", (rank - 1) % n
+            if call.op in (*SENDS, *RECEIVES) and call.peer != right:
+                return MISTAKES.wrong_neighbor(rank=rank, does=does, got=call.peer, right=right)
     return None
 
 
 def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
     """Explain why ranks wait forever. Collective over the lab."""
-    own = _neighbors(trial.rank, trial.size, trial.ledger.calls) if trial.takes_part else None
-    found = [(rank, one) for rank, one in enumerate(trial.gather(own)) if one]
-    outcome = ending(endings)
-    if not found or outcome is None:
-        return None
-    rank, one = found[0]
-    return Finding(f"rank {rank}: {one.text}\n{outcome.text}", one.mistake)
+    found = _neighbors(trial.gather(trial.ledger.calls))
+    return found and replace(found, text=f"{found.text}\n{ending(endings).text}")
 
 
 def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding | None:
     """Require that a pass sends so many messages, and so many bytes."""
     count, total = len(run.sent[which]), sum(run.sent[which])
-    if count and not most:
-        return observed(f"the {which} pass sends something, but there is only one rank")
     if count > most or total > most * size:
         return MISTAKES.sends_more(which=which, got=count, bytes=total, right=most, size=size)
     if count < least:
         return observed(f"the {which} pass sends {count} messages, expected at least {least}")
-    return None
-
-
-def _overlap(run: Run, which: str, ranks: int) -> Finding | None:
-    """Require that the message for the next step is under way when a block is computed."""
-    for block in run.blocks[which]:
-        what, step = "", block.step
-        if step == ranks - 1:
-            continue
-        if block.sends <= step:
-            what = "nothing is being sent"
-        elif block.receives <= step:
-            what = "no receive has started"
-        elif block.waited > (step if which == "forward" else 2 * step):
-            what = "the next block was already waited for"
-        if what:
-            function = _ring.FUNCTIONS[which]
-            return MISTAKES.no_overlap(which=which, step=step, what=what, function=function)
     return None
 
 
@@ -221,11 +206,12 @@ def _memory(case: Case, run: Run) -> Finding | None:
     return None
 
 
-def _refusals(trial: Trial) -> None:
-    n, length = trial.size, 4
-    calls = {}
-    for shape in ((n + 1, length), (n, length + 2), (n * length,)):
-        positions = torch.arange(torch.Size(shape).numel()).view(shape)
-        what = f"positions of shape {shape}, not {(n, length)}"
-        calls[what] = (*torch.ones(3, 1, length, 1, 2), positions, trial.group)
-    require_refusals(trial, calls, "positions", seconds=SECONDS)
+def _overlap(run: Run) -> Finding | None:
+    """Require that the message for the next step is under way when a block is computed."""
+    for which, function in _ring.FUNCTIONS.items():
+        for block in run.blocks[which]:
+            if block.idle:
+                return MISTAKES.no_overlap(
+                    which=which, step=block.step, what=block.idle, function=function
+                )
+    return None

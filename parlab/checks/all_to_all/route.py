@@ -1,16 +1,15 @@
 """Exercise `route`: slots are compared with a queue that is filled in a loop."""
 
-from collections import Counter
-from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from parlab.checks.all_to_all._experts import slots
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained
-from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
+from parlab.checks.base.compare import equal, explained, has_parts
+from parlab.checks.base.mistakes import Finding, Mistakes
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
@@ -34,16 +33,16 @@ MISTAKES = Mistakes(
         "expert. Continue the expert's queue with the second choices"
     ),
 )
-CASES = {  # tokens, experts, k, capacity, dtype of the scores
-    "one expert for each token": (11, 4, 1, 2, torch.float64),
-    "two experts for each token": (12, 5, 2, 3, torch.float32),
-    "three experts for each token": (9, 4, 3, 4, torch.float64),
-    "all experts for each token": (5, 3, 3, 4, torch.float64),
-    "one slot": (6, 3, 2, 1, torch.float64),
-    "more slots than tokens": (7, 4, 2, 50, torch.float64),
-    "one token": (1, 4, 2, 1, torch.float64),
-    "no tokens": (0, 4, 2, 3, torch.float64),
-    "one expert": (3, 1, 1, 2, torch.float64),
+CASES = {  # tokens, experts, k, capacity, dtype of the scores, and a number to add to them
+    "one expert for each token": (11, 4, 1, 2, torch.float64, 0),
+    "two experts for each token": (12, 5, 2, 3, torch.float32, 0),
+    "all experts for each token": (5, 3, 3, 4, torch.float64, 0),
+    "one slot": (6, 3, 2, 1, torch.float64, 0),
+    "more slots than tokens": (7, 4, 2, 50, torch.float64, 0),
+    "no tokens": (0, 4, 2, 3, torch.float64, 0),
+    "one expert": (3, 1, 1, 2, torch.float64, 0),
+    "scores above 1000": (8, 4, 2, 3, torch.float64, 1000),
+    "scores below −1000": (8, 4, 3, 3, torch.float64, -1000),
 }
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 
@@ -52,10 +51,11 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 def route(check: Check) -> str:
     """Compare experts, gates, slots, and the gradient of the scores."""
     with check.trial() as trial:
-        for _, (tokens, n_experts, k, capacity, dtype) in trial.cases(CASES):
-            _case(trial, _scores(trial, tokens, n_experts, dtype), k, capacity)
-        for _, shift in trial.cases({"scores above 1000": 1000.0, "scores below −1000": -1000.0}):
-            _case(trial, _scores(trial, 8, 4, torch.float64) + shift, 2, 3)
+        for _, (tokens, n_experts, k, capacity, dtype, shift) in trial.cases(CASES):
+            generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
+            scores = torch.randn(tokens, n_experts, generator=generator, dtype=torch.float64)
+            scores[:, 0] += 1  # popular, so that second choices compete with first ones
+            _case(trial, (scores + shift).to(dtype), k, capacity)
         scores = torch.zeros(4, 3)
         wrong_k = {f"k = {k} with 3 experts": (scores, k, 2) for k in (4, 0)}
         require_refusals(trial, wrong_k, "k")
@@ -67,32 +67,16 @@ def route(check: Check) -> str:
     )
 
 
-def _scores(trial: Trial, tokens: int, n_experts: int, dtype: torch.dtype) -> Tensor:
-    """Draw scores. The first expert is popular, and second choices compete with first ones."""
-    generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
-    scores = torch.randn(tokens, n_experts, generator=generator, dtype=torch.float64)
-    scores[:, 0] += 1
-    return scores.to(dtype)
-
-
 def _case(trial: Trial, scores: Tensor, k: int, capacity: int) -> None:
     trial_scores = scores.clone().requires_grad_()
     got = trial.run(trial_scores, k, capacity)
     trial.require(
-        lambda: _form(got),
+        lambda: has_parts(got, "experts_Tk, gates_Tk, slots_Tk"),
         lambda: unchanged("`scores_TE`", trial_scores, scores),
         lambda: _chosen(got, scores, k),
         lambda: _slots(got[2], scores, k, capacity),
         lambda: _gradient(got[1], trial_scores, k),
     )
-
-
-def _form(got: Any) -> Finding | None:
-    if got is None:
-        return COMMON.returns_none()
-    if isinstance(got, tuple | list) and len(got) == 3:
-        return None
-    return observed("it does not return three tensors: the experts, the gates, and the slots")
 
 
 def _chosen(got: tuple[Any, Any, Any], scores: Tensor, k: int) -> Finding | None:
@@ -109,30 +93,13 @@ def _chosen(got: tuple[Any, Any, Any], scores: Tensor, k: int) -> Finding | None
 
 
 def _slots(got: Any, scores: Tensor, k: int, capacity: int) -> Finding | None:
-    experts = scores.softmax(-1).topk(k).indices
-    tokens = range(len(experts))
-    by_choice, by_token = product(range(k), tokens), product(tokens, range(k))
-    columns = [_places(column, ((t, 0) for t in tokens)) for column in experts.split(1, 1)]
-    right, *wrong = (
-        places.where(places < capacity, -1)
-        for places in (
-            _places(experts, ((t, c) for c, t in by_choice)),
-            _places(experts, by_token),
-            torch.cat(columns, 1),
-        )
-    )
-    variants = zip(("token_by_token", "queue_for_each_choice"), wrong, strict=True)
-    return explained(got, right, variants, MISTAKES, "slots_Tk")
-
-
-def _places(experts: Tensor, order: Iterable[tuple[int, int]]) -> Tensor:
-    """Return the place of each choice in its expert's queue, which fills up in this order."""
-    places, lengths = torch.full_like(experts, -1), Counter()
-    for place in order:
-        expert = experts[place].item()
-        places[place] = lengths[expert]
-        lengths[expert] += 1
-    return places
+    experts_Tk, tokens = scores.topk(k).indices, range(len(scores))
+    columns = [slots(column, capacity) for column in experts_Tk.split(1, 1)]
+    wrong = {
+        "token_by_token": slots(experts_Tk, capacity, product(tokens, range(k))),
+        "queue_for_each_choice": torch.cat(columns, 1),
+    }
+    return explained(got, slots(experts_Tk, capacity), wrong, MISTAKES, "slots_Tk")
 
 
 def _gradient(gates: Tensor, scores: Tensor, k: int) -> Finding | None:

@@ -13,7 +13,7 @@ from parlab.checks.all_to_all._rows import (
     sent_at_once,
 )
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import equal, explained, has_type
+from parlab.checks.base.compare import equal, explained, has_parts
 from parlab.checks.base.messages import no_pickles, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
@@ -82,11 +82,8 @@ def random_counts(trial: Trial, low: int, high: int) -> np.ndarray:
 
 
 def rows_and_counts(got: Any, arriving: list[np.ndarray], rank: int) -> Finding | None:
-    wrong = has_type(got, tuple, "a tuple: the rows, and their counts")
-    if wrong is not None or len(got) != 2:
-        return wrong or observed(
-            f"it returns {len(got)} values, expected the rows and their counts"
-        )
+    if found := has_parts(got, "received, received_counts"):
+        return found
     n, right = len(arriving), np.concatenate(arriving)
     in_steps = (
         ("order_of_arrival", np.concatenate([arriving[(rank - s) % n] for s in steps]))

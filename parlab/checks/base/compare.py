@@ -41,6 +41,15 @@ def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Findi
     return COMMON.wrong_type(name=name, got=f"a {type(got).__name__}", right=right)
 
 
+def has_parts(got: Any, parts: str) -> Finding | None:
+    """Return None if a function returned as many values as `parts` names, such as "out, lse"."""
+    if found := has_type(got, tuple | list, f"a tuple: return `{parts}`"):
+        return found
+    if len(got) == len(parts.split(", ")):
+        return None
+    return observed(f"it returns {len(got)} values: return `{parts}`")
+
+
 def returns_nothing(got: Any, instead: str) -> Finding | None:
     """Return None if `got` is None. `instead` names in words what the exercise asks for."""
     if got is None:

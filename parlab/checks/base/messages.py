@@ -39,6 +39,13 @@ def something_sent(trial: Trial) -> Finding | None:
     return None
 
 
+def contiguous(trial: Trial) -> Finding | None:
+    """Require that all tensors of the group's calls since the last look are contiguous."""
+    if all(event.contiguous for event in trial.group.take_events()):
+        return None
+    return COMMON.not_contiguous(error="a tensor of a collective is not contiguous")
+
+
 def rounds_of(trial: Trial) -> int | None:
     """Return how many rounds the trial's messages take on an ideal network (see `base.rounds`)."""
     return rounds([[step(call) for call in calls] for calls in trial.calls])

@@ -66,19 +66,6 @@ def flat(shared, own, all_ranks, replicas):
 
 
 @answers.right
-def divided_first(shared, own, all_ranks, replicas):
-    def reduce(p, group):
-        total = zeros_for_none([p])[0] / all_ranks.size()
-        dist.all_reduce(total, group=group)
-        p.grad = total
-
-    for p in own:
-        reduce(p, replicas)
-    for p in shared:
-        reduce(p, all_ranks)
-
-
-@answers.right
 def all_at_once(shared, own, all_ranks, replicas):
     """Start all reductions, and then wait for them."""
     works = []
@@ -90,19 +77,6 @@ def all_at_once(shared, own, all_ranks, replicas):
         work.wait()
     for p in [*shared, *own]:
         p.grad.div_(all_ranks.size())
-
-
-@answers.right
-def means(shared, own, all_ranks, replicas):
-    """The mean over the group, times what is missing."""
-    for p in shared:
-        p.grad = zeros_for_none([p])[0]
-        dist.all_reduce(p.grad, group=all_ranks)
-        p.grad.mul_(1 / all_ranks.size())
-    for p in own:
-        p.grad = zeros_for_none([p])[0]
-        dist.all_reduce(p.grad, group=replicas)
-        p.grad.div_(replicas.size()).mul_(replicas.size() / all_ranks.size())
 
 
 @answers.right

@@ -39,7 +39,6 @@ for mistake, name, *edits in (
         (RETURN, RETURN.replace("choices /", "(choices + own - own.detach()) /")),
     ),
     ("wrong_shape", "shape_1", (RETURN, RETURN.replace("return ", "return (") + ").view(1)")),
-    ("wrong_type", "number", (RETURN, RETURN.replace("return ", "return (") + ").item()")),
     ("default_group", "default_group", (REDUCE, "dist.all_reduce(total)")),
 ):
     answers.edit(mistake, name, *edits)
@@ -51,7 +50,7 @@ def own_loss(probabilities, experts):
     return n_experts * (f * probabilities.mean(0)).sum()
 
 
-@answers.wrong("losses_averaged")
+@answers.wrong("own_tokens")
 def losses_averaged(probabilities_TE, experts_Tk, group):
     loss = own_loss(probabilities_TE, experts_Tk)
     total = loss.detach().clone()
@@ -73,11 +72,6 @@ def means(probabilities, experts, group, divisor):
 @answers.wrong("mean_of_means")
 def mean_of_means(probabilities_TE, experts_Tk, group):
     return means(probabilities_TE, experts_Tk, group, group.size())
-
-
-@answers.wrong(None)
-def loss_times_ranks(probabilities_TE, experts_Tk, group):
-    return group.size() * answers.reference()(probabilities_TE, experts_Tk, group)
 
 
 @answers.wrong("tokens_sent")
@@ -147,20 +141,6 @@ def library_function(probabilities_TE, experts_Tk, group):
     sums = torch.distributed.nn.functional.all_reduce(probabilities_TE.sum(0), group=group)
     f = probabilities_TE.new_tensor(choices) / sum(choices)
     return n_experts * torch.dot(f, sums) / tokens
-
-
-@answers.right
-def weighted_probabilities(probabilities_TE, experts_Tk, group):
-    """The loss as a sum over tokens, once f is known."""
-    n, (tokens, n_experts) = group.size(), probabilities_TE.shape
-    counts = torch.stack([(experts_Tk == e).sum() for e in range(n_experts)])
-    sizes = torch.cat([counts, torch.tensor([tokens])])
-    dist.all_reduce(sizes, group=group)
-    f = sizes[:-1].to(probabilities_TE.dtype) / sizes[:-1].sum()
-    own = n_experts * (probabilities_TE @ f).sum() / sizes[-1]
-    value = own.detach().clone()
-    dist.all_reduce(value, group=group)
-    return value + n * own - (n * own).detach()
 
 
 @answers.right

@@ -26,13 +26,10 @@ answers.edit(None, "only_a_barrier", (SEND, COPY + "        dist.barrier(group=g
 answers.edit("default_group", "default_group", (SEND, SEND.replace(", group=group", "")))
 answers.edit("not_refused", "not_refused", (REFUSE, "    if len(x) % group.size():\n"))
 answers.edit(
-    None,
-    "without_a_number",
-    ('f"x has {len(x)} rows, but there are {group.size()} ranks"', '"rows"'),
-)
-answers.edit(None, "an_assertion", ("raise ValueError", "raise AssertionError"))
-answers.edit(
-    "memory_order", "as_it_lies", (OUTPUT, OF_ANY_ORDER), (SEND, SEND.replace(".contiguous()", ""))
+    "not_contiguous",
+    "as_it_lies",
+    (OUTPUT, OF_ANY_ORDER),
+    (SEND, SEND.replace(".contiguous()", "")),
 )
 answers.edit(
     None,
@@ -88,19 +85,6 @@ def lists(x, group):
         output = [torch.empty(row.shape, dtype=row.dtype) for row in x]
         dist.all_to_all(output, [row.contiguous() for row in x], group=group)
         return torch.stack(output)
-
-    return Mirror.apply(x, send)
-
-
-@answers.right
-def mirrored(x, group):
-    refuse(x, group)
-
-    def send(x):
-        x = x.contiguous()
-        output = torch.empty_like(x)
-        dist.all_to_all_single(output, x, group=group)
-        return output
 
     return Mirror.apply(x, send)
 

@@ -1,7 +1,5 @@
 """Answers to `expert_parallel_mlp`."""
 
-import copy
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -17,7 +15,6 @@ exchange = answers.reference("exchange")
 
 OWN = "experts[group.rank() * own : (group.rank() + 1) * own]"
 REFUSE = "        if len(experts) % group.size():\n"
-MESSAGE = 'f"{group.size()} ranks do not divide {len(experts)} experts"'
 ROUTE = "route(scores_TE, self.k, self.capacity)"
 LAST = "self.last = scores_TE.softmax(-1), experts_Tk"
 ARRIVED = "arrived = exchange(slots_ECH.unflatten(0, (ranks, -1)), self.group)"
@@ -64,7 +61,6 @@ answers.edit(
     (EACH, "torch.cat([expert(part) for part in rows.chunk(ranks)])"),
 )
 answers.edit("not_refused", "rounded_down", (REFUSE, "        if False:\n"))
-answers.edit(None, "without_the_number", (MESSAGE, '"experts"'))
 answers.edit(
     "sends_more",
     "sizes_first",
@@ -73,40 +69,6 @@ answers.edit(
 answers.edit(
     "wrong_shape", "last_is_first", (LAST, f"if not hasattr(self, 'last'):\n            {LAST}")
 )
-answers.edit(
-    "experts_averaged",
-    "experts_averaged",
-    (OWN + ")\n", OWN + ")\n        for p in self.experts.parameters():\n"
-     "            p.register_hook(lambda gradient: gradient / group.size())\n"),
-)  # fmt: skip
-answers.edit(
-    "router_summed",
-    "router_summed",
-    (OWN + ")\n", OWN + ")\n        for p in self.router.parameters():\n"
-     "            p.register_hook(self.summed)\n\n"
-     "    def summed(self, gradient):\n"
-     "        gradient = gradient.clone()\n"
-     "        dist.all_reduce(gradient, group=self.group)\n"
-     "        return gradient\n"),
-)  # fmt: skip
-
-
-@answers.wrong("sends_more")
-class Gathered(Reference):
-    """All ranks get all slots, and all results."""
-
-    def forward(self, x_TH):
-        n, rank, scores_TE = self.group.size(), self.group.rank(), self.router(x_TH)
-        experts_Tk, gates_Tk, slots_Tk = route(scores_TE, self.k, self.capacity)
-        self.last = scores_TE.softmax(-1), experts_Tk
-        slots_ECH = dispatch(x_TH, experts_Tk, slots_Tk, scores_TE.shape[1], self.capacity)
-        whole = exchange(slots_ECH.expand(n, *slots_ECH.shape), self.group)
-        own = len(self.experts)
-        rows = whole[:, rank * own : (rank + 1) * own].transpose(0, 1).flatten(1, 2)
-        results = torch.stack([e(r) for e, r in zip(self.experts, rows, strict=True)])
-        y_ECH = exchange(results.expand(n, *results.shape), self.group).flatten(0, 1)
-        y_ECH = y_ECH.unflatten(1, (n, -1))[:, rank]
-        return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
 
 
 answers.right_edit(
@@ -177,15 +139,6 @@ class OwnAllToAll(Reference):
         results = torch.stack([r.unflatten(0, (-1, self.capacity)) for r in results], 1)
         y_ECH = AllToAll.apply(results.flatten(0, 1), self.group)
         return combine(y_ECH, experts_Tk, slots_Tk, gates_Tk)
-
-
-@answers.right
-class KeptByName(Reference):
-    """It keeps copies of its experts and of the router."""
-
-    def __init__(self, router, experts, k, capacity, group):
-        super().__init__(copy.deepcopy(router), experts, k, capacity, group)
-        self.experts = nn.ModuleList(copy.deepcopy(expert) for expert in self.experts)
 
 
 @answers.right

@@ -40,7 +40,6 @@ BACKWARD_WAIT = """\
                 kv = arriving
         for handle in of_kv_handles:
 """
-BACKWARD_BLOCK = "                of_q_part, *of_kv_part = attend_backward("
 GRADIENTS_ON = "            of_kv, of_kv_handles = pass_on(part + of_kv, group)\n"
 TEST = "if positions is not None and positions.shape != right:"
 SENDING = "sending = dist.isend(x, group=group, group_dst=(rank + 1) % ranks)"
@@ -52,16 +51,11 @@ NEVER_ALONE = "    if ranks == 1:\n        return x, []\n"
 
 answers.edit(
     "wrong_mask",
-    "places_in_the_block",
-    (MASK, "torch.ones_like(positions[0] + positions[0][:, None]).tril().bool()"),
-)
-answers.edit(
-    "wrong_mask",
     "owner_in_front",
     (MASK, MASK.replace("owner", "(2 * rank - owner) % len(positions)")),
 )
-answers.edit(None, "strictly_before", (MASK, MASK.replace("<=", "<")))
-answers.edit("not_merged", "halved", (MERGED, HALVED))
+answers.edit("wrong_mask", "strictly_before", (MASK, MASK.replace("<=", "<")))
+answers.edit(None, "halved", (MERGED, HALVED))
 answers.edit(
     "sends_more",
     "sent_after_the_last_step",
@@ -106,14 +100,6 @@ answers.edit(
     (ATTEND, ATTEND.replace("if visible is None or visible.any()", "if True")),
 )
 answers.edit(
-    "hidden_block",
-    "all_blocks_computed_backward",
-    (
-        "            if visible is None or visible.any():\n" + BACKWARD_BLOCK,
-        "            if True:\n" + BACKWARD_BLOCK,
-    ),
-)
-answers.edit(
     "not_home",
     "not_sent_home",
     (
@@ -150,12 +136,6 @@ answers.edit(
         + "                every.append(kv)\n",
     ),
 )
-answers.edit(
-    "hoards",
-    "a_list_of_blocks_backward",
-    ("        of_kv, of_kv_handles = 0, []\n", "        of_kv, of_kv_handles, every = 0, [], []\n"),
-    (ZEROS, f"            every.append(kv)\n{ZEROS}"),
-)
 answers.edit("not_refused", "nothing_refused", (TEST, "if False:"))
 answers.edit(
     "no_wait",
@@ -175,8 +155,6 @@ answers.edit(
         "torch.stack((k, v)).transpose(2, 3)",
     ),
 )
-
-
 answers.edit(
     "sends_more",
     "keys_and_values_apart",
@@ -194,12 +172,7 @@ answers.edit(
     ),
     ("[sending, receiving]", "[*sending, *receiving]"),
 )
-answers.edit(
-    None,
-    "sends_to_itself",
-    (NEVER_ALONE, ""),
-    says="there is only one rank",
-)
+answers.edit("sends_more", "sends_to_itself", (NEVER_ALONE, ""))
 answers.edit(
     "wrong_neighbor",
     "numbers_of_the_job",
@@ -217,12 +190,6 @@ answers.edit(
     "argument_changed",
     "scaled_in_place",
     ("        result = None\n", "        result = None\n        q.data.mul_(2)\n"),
-)
-answers.edit(
-    None,
-    "positions_not_named",
-    ('f"positions has shape {tuple(positions.shape)}, expected {right}"', '"wrong shape"'),
-    says="does not name `positions`",
 )
 answers.edit(
     None,

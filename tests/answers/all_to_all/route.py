@@ -40,16 +40,6 @@ for mistake, name, *edits in (
     (None, "from_one", (PLACES, PLACES.replace(" - 1", ""))),
     (
         None,
-        "never_dropped",
-        (RETURN, RETURN.replace(".where(slots_Tk < capacity, -1)", "")),
-    ),
-    (
-        None,
-        "gates_of_dropped_are_0",
-        (RETURN, RETURN.replace("gates_Tk,", "gates_Tk * (slots_Tk < capacity),")),
-    ),
-    (
-        None,
         "numerator_only",
         (
             GATES,
@@ -69,8 +59,6 @@ for mistake, name, *edits in (
     ),
     ("not_refused", "k_not_refused", (K_TEST, "if k > n_experts:")),
     ("not_refused", "capacity_not_refused", (CAPACITY_TEST, "if capacity < 0:")),
-    (None, "error_of_topk", (K_TEST, "if k < 1:")),
-    (None, "error_without_the_name", ('f"k is {k}: choose between', 'f"choose between')),
     ("wrong_dtype", "slots_of_32_bits", (RETURN, RETURN + ".int()")),
     (
         "argument_changed",
@@ -102,34 +90,17 @@ def refused(scores_TE, k, capacity):
         raise ValueError(f"capacity must be positive, got {capacity}")
 
 
-def in_order(scores_TE, k, capacity, order):
-    """Let the choices, (token, choice) in this order, stand in line."""
+@answers.right
+def loops(scores_TE, k, capacity):
     refused(scores_TE, k, capacity)
     gates, experts = torch.topk(F.softmax(scores_TE, dim=1), k)
     slots, lengths = torch.full_like(experts, -1), Counter()
-    for token, choice in order(gates):
-        expert = int(experts[token, choice])
-        if lengths[expert] < capacity:
-            slots[token, choice] = lengths[expert]
-            lengths[expert] += 1
+    for choice in range(k):
+        for token, expert in enumerate(experts[:, choice].tolist()):
+            if lengths[expert] < capacity:
+                slots[token, choice] = lengths[expert]
+                lengths[expert] += 1
     return experts, gates, slots
-
-
-@answers.wrong(None)
-def largest_gates_first(scores_TE, k, capacity):
-    return in_order(
-        scores_TE,
-        k,
-        capacity,
-        lambda gates: [divmod(i, k) for i in gates.flatten().argsort(descending=True).tolist()],
-    )
-
-
-@answers.right
-def loops(scores_TE, k, capacity):
-    return in_order(
-        scores_TE, k, capacity, lambda gates: [(t, c) for c in range(k) for t in range(len(gates))]
-    )
 
 
 @answers.right
@@ -147,47 +118,6 @@ def sorted_by_expert(scores_TE, k, capacity):
     slots = places.reshape(k, -1).t().contiguous()
     slots[slots >= capacity] = -1
     return experts, probabilities.gather(1, experts), slots
-
-
-@answers.right
-def column_by_column(scores_TE, k, capacity):
-    refused(scores_TE, k, capacity)
-    gates, experts = scores_TE.softmax(1).sort(descending=True)
-    gates, experts, filled, slots = gates[:, :k], experts[:, :k], 0, []
-    for column in experts.unbind(1):
-        chosen = F.one_hot(column, scores_TE.shape[1])
-        places = chosen.cumsum(0) - chosen + filled
-        slots.append((places * chosen).sum(1))
-        filled = filled + chosen.sum(0)
-    slots = torch.stack(slots, 1)
-    return experts, gates, torch.where(slots < capacity, slots, torch.full_like(slots, -1))
-
-
-@answers.right
-def expert_by_expert(scores_TE, k, capacity):
-    refused(scores_TE, k, capacity)
-    gates, experts = scores_TE.softmax(-1).topk(k)
-    slots = torch.full_like(experts.T.contiguous(), -1)
-    for expert in range(scores_TE.shape[-1]):
-        choices, tokens = torch.nonzero(expert == experts.T, as_tuple=True)
-        taken = min(capacity, len(tokens))
-        slots[choices[:taken], tokens[:taken]] = torch.arange(taken)
-    return [experts, gates, slots.T]
-
-
-@answers.right
-def scores_chosen_first(scores_TE, k, capacity):
-    """The most probable experts are those with the largest scores."""
-    refused(scores_TE, k, capacity)
-    experts = scores_TE.detach().topk(k).indices
-    gates = (scores_TE - scores_TE.logsumexp(-1, keepdim=True)).exp().take_along_dim(experts, 1)
-    slots = torch.full_like(experts, -1)
-    lengths = [0] * scores_TE.shape[1]
-    for choice in range(k):
-        for token, expert in enumerate(experts[:, choice].tolist()):
-            slots[token, choice] = lengths[expert] if lengths[expert] < capacity else -1
-            lengths[expert] += 1
-    return experts, gates, slots
 
 
 answers.right_edit(

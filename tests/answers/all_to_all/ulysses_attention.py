@@ -26,15 +26,10 @@ answers.edit(
 )
 answers.edit(None, "never_masked", ("is_causal=causal", ""))
 answers.edit("not_refused", "heads_left_out", (REFUSAL, f"{LEFT_OUT}\n    if False:"))
-answers.edit(None, "raises_later", (REFUSAL, "if False:"), says="Raise a ValueError")
-answers.edit(
-    None, "size_not_named", ('f"{ranks} ranks do not divide {q.shape[2]} heads"', '"heads"')
-)
 answers.edit(
     None, "refused_too_late", (f"{REFUSAL}\n", f"dist.barrier(group=group)\n    {REFUSAL}\n")
 )
 answers.edit("argument_changed", "in_place", (REFUSAL, f"q.detach().mul_(1.5)\n    {REFUSAL}"))
-answers.edit("wrong_shape", "heads_not_returned", (HEADS, ".movedim(0, 1).flatten(1, 2)"))
 
 
 def _swap(x, group):
@@ -148,43 +143,6 @@ def gathers_keys(q, k, v, causal, group):
     return y.chunk(group.size(), dim=1)[group.rank()]
 
 
-@answers.wrong("sends_more")
-def one_after_the_other(q, k, v, causal, group):
-    ranks = group.size()
-    if q.shape[2] % ranks:
-        raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
-    q, k, v = (
-        exchange(x.unflatten(2, (ranks, -1)).movedim(2, 0), group)
-        .movedim(0, 1)
-        .flatten(1, 2)
-        .transpose(1, 2)
-        for x in (q, k, v)
-    )
-    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    y = exchange(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
-    return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
-
-
-class SwapLists(torch.autograd.Function):
-    """An all-to-all of lists of tensors."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return SwapLists.swapped(x, group)
-
-    @staticmethod
-    def swapped(x, group):
-        sent = [part.contiguous() for part in x]
-        received = [torch.empty_like(part) for part in sent]
-        dist.all_to_all(received, sent, group=group)
-        return torch.stack(received)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return SwapLists.swapped(gradient, ctx.group), None
-
-
 class SwapMessages(torch.autograd.Function):
     """An all-to-all that is made of messages."""
 
@@ -214,11 +172,6 @@ class SwapMessages(torch.autograd.Function):
 
 
 @answers.right
-def lists_of_tensors(q, k, v, causal, group):
-    return _with(SwapLists.apply)(q, k, v, causal, group)
-
-
-@answers.right
 def messages(q, k, v, causal, group):
     return _with(SwapMessages.apply)(q, k, v, causal, group)
 
@@ -239,36 +192,3 @@ def every_nth_head(q, k, v, causal, group):
     y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     y = exchange(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
     return y.permute(1, 3, 2, 0, 4).flatten(2, 3)
-
-
-class Whole(torch.autograd.Function):
-    """Computes its backward pass by itself, with the graph of the local attention."""
-
-    @staticmethod
-    def forward(ctx, q, k, v, causal, group):
-        ctx.group, ranks = group, group.size()
-        if q.shape[2] % ranks:
-            raise ValueError(f"{q.shape[2]} heads on {ranks} ranks")
-        x = torch.stack([q, k, v]).unflatten(3, (ranks, -1)).movedim(3, 0)
-        x = _swap(x, group).movedim(0, 2).flatten(2, 3).transpose(2, 3)
-        ctx.causal = causal
-        ctx.save_for_backward(x)
-        y = F.scaled_dot_product_attention(*x, is_causal=causal)
-        y = _swap(y.unflatten(2, (ranks, -1)).movedim(2, 0), group)
-        return y.movedim(0, 1).flatten(1, 2).transpose(1, 2)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ranks, x = ctx.group.size(), ctx.saved_tensors[0].detach().requires_grad_()
-        pull = _swap(gradient.unflatten(2, (ranks, -1)).movedim(2, 0), ctx.group)
-        pull = pull.movedim(0, 1).flatten(1, 2).transpose(1, 2)
-        with torch.enable_grad():
-            y = F.scaled_dot_product_attention(*x, is_causal=ctx.causal)
-        (of_x,) = torch.autograd.grad(y, x, pull)
-        of_x = of_x.transpose(2, 3).unflatten(2, (ranks, -1)).movedim(2, 0)
-        return *_swap(of_x, ctx.group).movedim(0, 3).flatten(3, 4), None, None
-
-
-@answers.right
-def one_function(q, k, v, causal, group):
-    return Whole.apply(q, k, v, causal, group)

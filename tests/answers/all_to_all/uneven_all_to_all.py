@@ -18,7 +18,6 @@ WRONG = "counts.shape != (size,) or counts.sum() != len(x)"
 answers.edit(None, "returns_what_it_sent", (RESULT, "return received, counts.copy()"))
 answers.edit("message_to_itself", "step_0", ("range(1, size)", "range(size)"), (OWN, "pass"))
 answers.edit(None, "sends_empty_parts", (TO, "to"), (SOURCE, "source"))
-answers.edit("not_refused", "any_counts", (WRONG, "False"))
 answers.edit("not_refused", "any_sum", (WRONG, "counts.shape != (size,)"))
 answers.edit(
     "not_refused",
@@ -43,12 +42,6 @@ answers.edit(
     "does_not_end",
     "counts_of_the_own_rank_decide",
     (SOURCE, "source if counts[source] else MPI.PROC_NULL"),
-)
-answers.edit(
-    "raises", "equal_parts", ("np.split(x, np.cumsum(counts)[:-1])", "np.array_split(x, size)")
-)
-answers.edit(
-    "wrong_dtype", "counts_of_int32", (RESULT, "return received, received_counts.astype(np.int32)")
 )
 answers.edit("wrong_type", "rows_only", (RESULT, "return received"))
 answers.edit(
@@ -97,18 +90,6 @@ def one_sender_at_a_time(x, counts, comm):
     return np.concatenate(places), received_counts
 
 
-@answers.wrong("pickles")
-def objects(x, counts, comm):
-    if len(counts) != comm.size or sum(counts) != len(x):
-        raise ValueError("counts do not fit")
-    parts = np.split(x, np.cumsum(counts)[:-1])
-    places = list(parts)
-    for step in range(1, comm.size):
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        places[source] = comm.sendrecv(parts[to], dest=to, source=source)
-    return np.concatenate(places), np.array([len(place) for place in places])
-
-
 @answers.right
 def count_and_rows_in_each_step(x, counts, comm):
     if len(counts) != comm.size or sum(counts) != len(x):
@@ -152,23 +133,6 @@ def everything_at_once(x, counts, comm):
             requests.append(comm.Isend(x[starts[to] : starts[to] + counts[to]], to))
     MPI.Request.Waitall(requests)
     return received, received_counts
-
-
-@answers.right
-def rows_in_a_list(x, counts, comm):
-    if len(counts) != comm.size or sum(counts) != len(x):
-        raise ValueError("counts do not fit")
-    received_counts = exchange(counts, comm)
-    parts = np.split(x, np.cumsum(counts)[:-1])
-    arrived = {comm.rank: parts[comm.rank]}
-    for step in range(1, comm.size):
-        to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
-        request = comm.Isend(parts[to], to) if counts[to] else MPI.REQUEST_NULL
-        arrived[source] = np.empty((received_counts[source], *x.shape[1:]), x.dtype)
-        if received_counts[source]:
-            comm.Recv(arrived[source], source)
-        request.Wait()
-    return np.concatenate([arrived[rank] for rank in range(comm.size)]), received_counts
 
 
 @answers.right
