@@ -1,6 +1,6 @@
 // The calls of a run as a table, and the count of messages with the formulas of the book.
 import { h, plural } from "./dom.js";
-import { bytesOf, isCollective, neverEnds, other, sent } from "./steps.js";
+import { bytesOf, isCollective, neverEnds, offered, other, sent } from "./steps.js";
 
 const MOST = 300;
 
@@ -41,6 +41,11 @@ export function counts(events, size, { formula, costs }) {
       h("li", {}, `All ranks together sent ${amounts({ messages: sum("messages"), bytes: sum("bytes") })}.`),
       h("li", {}, `A rank sent at most ${amounts(most)}.`),
     );
+  const left = offered(events);
+  if (left.length) {
+    const bytes = plural(left.reduce((all, one) => all + one.bytes, 0), "byte");
+    lines.push(h("li", {}, `No rank received ${plural(left.length, "more message")} (${bytes}).`));
+  }
   if (collectives)
     lines.push(
       h("li", {}, `${plural(collectives, "collective call")}: the library's own messages are not counted.`),

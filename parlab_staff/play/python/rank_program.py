@@ -5,9 +5,10 @@ import importlib
 import io
 import json
 import linecache
+import signal
 import sys
 import time
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import _hub
@@ -71,11 +72,28 @@ def sleep(seconds: float) -> None:
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     if _hub.sleep(seconds) != 0:
-        _hub.interrupted()
-        raise KeyboardInterrupt
+        _interrupt(signal.SIGINT, sys._getframe(1))
 
 
 time.sleep = sleep
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt in the run's code, and note the reader's innermost line.
+
+    The page interrupts a rank again and again until it has reported how its code ended. An
+    interrupt of that report itself is ignored.
+    """
+    files, line = set(), 0
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == PROGRAM and not line:
+            line = frame.f_lineno
+        files.add(file)
+        frame = frame.f_back
+    _hub.interrupted(line)
+    if files & {PROGRAM, SETUP, CHECK}:
+        raise KeyboardInterrupt
 
 
 def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
@@ -86,6 +104,7 @@ def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
     sys.stdin = NoInput()
     for file, text in ((PROGRAM, code), (SETUP, setup), (CHECK, check)):
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    signal.signal(signal.SIGINT, _interrupt)  # an earlier program may have replaced it
     result: dict[str, Any] = {"kind": "returned", "line": 0, "text": "", "error": ""}
     try:
         _run(code, setup, check, rank, size)

@@ -76,6 +76,7 @@ def test_an_exercise_is_done_with_wrong_answers_first(playground: Playground) ->
     playground.solve(SENDS_AND_RECEIVES)
     assert "The check passed" in playground.press("check")
     assert "This is the last one on all ranks, with 4 ranks." in playground.text("#picture")
+    assert playground.text("#output").count("✓") == 1
     sent = re.findall(r"rank (\d): Sendrecv to rank (\d)", playground.calls())
     assert sorted(sent) == [
         ("0", "1"),
@@ -97,7 +98,10 @@ def test_a_deadlock_is_reported_with_each_ranks_line(playground: Playground) -> 
         assert waits in verdict
     expect(playground.page.locator(".cm-lint-marker-error")).to_have_count(1)
     playground.page.get_by_role("button", name="Last", exact=True).click()
-    assert "4 messages in flight" in playground.text(".step")
+    assert "4 messages that no rank receives: 0 → 1 (32 bytes)" in playground.text(".step")
+    counts = playground.text(".counts").splitlines()
+    assert counts[0] == "All ranks together sent 0 messages and 0 bytes."
+    assert counts[2] == "No rank received 4 more messages (128 bytes)."
     assert playground.text(".at-rank") == "0 1 2 3"
 
 
