@@ -26,8 +26,8 @@ export function table(events) {
 }
 
 // `formula` is the text of the page's formula, and `costs` its values for 1, 2, … ranks if the program calls the
-// function as the page does.
-export function counts(events, size, { formula, costs }) {
+// function as the page does. A case of a check may call it several times.
+export function counts(events, size, { formula, costs }, checked) {
   const total = sent(events, size);
   const sum = (name) => total.reduce((all, one) => all + one[name], 0);
   const most = {
@@ -52,7 +52,8 @@ export function counts(events, size, { formula, costs }) {
     );
   if (formula) {
     const numbers = costs?.length ? `: ${amounts(costs[size - 1])} on ${plural(size, "rank")}` : "";
-    lines.push(h("li", {}, `The formula of the book is ${formula}${numbers}.`));
+    const call = checked ? " for one call" : "";
+    lines.push(h("li", {}, `The formula of the book${call} is ${formula}${numbers}.`));
   }
   return h("ul", { class: "counts" }, lines);
 }

@@ -39,7 +39,7 @@ export class View {
       this.figure,
       this.controls(),
       this.step,
-      counts(calls, size, page),
+      counts(calls, size, page, Boolean(note)),
       algorithms(calls, page.algorithms),
       table(calls),
     ];
@@ -70,7 +70,7 @@ export class View {
   }
 
   draw() {
-    this.picture = new Picture(this.steps, this.inTime);
+    this.picture = new Picture(this.steps, this.inTime, this.figure.clientWidth);
     this.figure.replaceChildren(this.picture.root);
     if (this.index !== null) this.picture.point(this.steps.moments[this.index]);
   }

@@ -97,6 +97,8 @@ def test_a_deadlock_is_reported_with_each_ranks_line(playground: Playground) -> 
         waits = f"rank {rank} waits for rank {(rank + 1) % 4} to receive at line 9: comm.Send("
         assert waits in verdict
     expect(playground.page.locator(".cm-lint-marker-error")).to_have_count(1)
+    expect(playground.page.locator(".cm-lineNumbers")).to_contain_text("12")
+    expect(playground.page.locator(".tok-keyword").first).to_have_text("def")
     playground.page.get_by_role("button", name="Last", exact=True).click()
     assert "4 messages that no rank receives: 0 → 1 (32 bytes)" in playground.text(".step")
     counts = playground.text(".counts").splitlines()
