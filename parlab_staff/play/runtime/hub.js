@@ -214,8 +214,8 @@ export class Hub {
       if (answer < 0) {
         c[own + STATE] = WAITING; c[own + SEEN] = seen;
         this._freeDeadlocked();
-        if (c[own + FREED]) { answer = DEADLOCK; this._withdraw(); }
-        else if (this.interrupt[0]) answer = INTERRUPTED;
+        if (this.interrupt[0]) answer = INTERRUPTED; // first: what it waits for may have been stopped, too
+        else if (c[own + FREED]) { answer = DEADLOCK; this._withdraw(); }
         else answer = undefined;
       }
       if (answer !== undefined) { c[own + STATE] = RUNNING; c[own + FREED] = 0; }

@@ -128,9 +128,12 @@ export class Ranks {
   }
   /** Add where a rank was that was interrupted: its own report may be late, or interrupted again. */
   _placed(rank, result) {
-    if (result.kind !== "interrupted" && result.kind !== "killed") return result;
-    const line = interruptedLine(this.shared, rank), text = this.current.code.split("\n")[line - 1] ?? "";
-    return { ...result, line, text: text.trim() };
+    const { code, stopping } = this.current;
+    // A rank that misses an interrupt may then wait for one that has stopped.
+    const kind = result.kind === "stuck" && stopping ? "interrupted" : result.kind;
+    if (kind !== "interrupted" && kind !== "killed") return result;
+    const line = result.line || interruptedLine(this.shared, rank);
+    return { ...result, kind, line, text: (code.split("\n")[line - 1] ?? "").trim() };
   }
   /** Start ranks again. The next run waits for them. */
   _replace(ranks) {

@@ -192,6 +192,15 @@ def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
 
 
 @pytest.mark.usefixtures("usable")
+def test_a_rank_that_waits_for_a_stopped_one_is_stopped_too(ranks: RanksPage) -> None:
+    code = "if rank == 0:\n  try:\n    print('begun')\n    while True: pass\n"
+    code += "  except KeyboardInterrupt: comm.recv(source=1)\nwhile True: pass"
+    kinds, ended = ends(ranks, code, stopWhenPrinted=True)
+    assert kinds == ["interrupted"] * SIZE
+    assert ended["results"][0]["line"] == 9
+
+
+@pytest.mark.usefixtures("usable")
 @pytest.mark.nightly
 def test_a_rank_that_does_not_stop_is_replaced(ranks: RanksPage) -> None:
     code = "while rank == 1:\n  try:\n    print('begun')\n    while True: pass\n"
@@ -240,6 +249,13 @@ def test_events_describe_the_messages(ranks: RanksPage) -> None:
     barriers = [event for event in events if event["api"] == "Barrier"]
     assert len({event["order"] for event in barriers}) == 1 and len(barriers) == SIZE
     assert all(0 <= event["t0"] <= event["t1"] for event in events)
+
+
+def test_a_deadlock_shows_messages_that_no_rank_received(ranks: RanksPage) -> None:
+    code = "comm.Isend(np.ones(1), (rank + 1) % 4)\ncomm.Recv(np.ones(1), source=rank)"
+    _, ended = ends(ranks, code)
+    calls = sorted((event["rank"], event["api"], event["order"]) for event in ended["events"])
+    assert calls == [(rank, api, -1) for rank in range(SIZE) for api in ("Isend", "Recv")]
 
 
 @pytest.mark.nightly
