@@ -1,7 +1,7 @@
 // The playground's picture and verdict, from made-up runs. `test_play_steps.py` runs this.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Steps, sent } from "../../parlab_staff/play/page/steps.js";
+import { Steps, offered, sent } from "../../parlab_staff/play/page/steps.js";
 
 const call = (rank, api, kind, peer, t0, t1, order, line = 1) => ({ rank, api, kind, peer, bytes: 8, tag: 0, t0, t1, line, order });
 // Rank 0 sends at 1 and waits until rank 1 receives at 4. Then rank 1 computes, and sends for ever.
@@ -46,4 +46,5 @@ test("a call that returns at once holds no rank, and ends with its message", () 
 });
 test("only messages that arrived are counted", () => {
   assert.deepEqual(sent(RUN, 2), [{ messages: 1, bytes: 8 }, { messages: 0, bytes: 0 }]);
+  assert.deepEqual(offered(RUN), [RUN[2]]);
 });

@@ -32,6 +32,7 @@ def built(root: Path, text: str) -> tuple[str, str]:
 def test_a_link_leads_to_a_page_of_the_playground(tmp_path: Path) -> None:
     page, warnings = built(tmp_path, "# Title\n\n{play}`deadlock`\n")
     assert 'href="../play/deadlock.html">Run it here</a>' in page
+    assert page.count("play/") == 1, "nothing else of the playground is on the page"
     assert warnings == ""
 
 

@@ -19,6 +19,7 @@ let editor,
   starting, // the ranks of the latest start
   output = [], // of each rank
   drawn = 0, // the request to show the output, if there is one
+  together = false, // show output once that all ranks have printed
   shared = false,
   running = false,
   stopped = false;
@@ -103,7 +104,11 @@ function received(rank, text) {
 
 function showOutput() {
   drawn = 0;
-  element("output").replaceChildren(...output.map(printed).filter(Boolean));
+  const once = together && output.every((text) => text === output[0]);
+  const blocks = once
+    ? [printed("all ranks", output[0])]
+    : output.map((text, rank) => printed(`rank ${rank}`, text));
+  element("output").replaceChildren(...blocks.filter(Boolean));
 }
 
 async function run(checked) {
@@ -118,6 +123,7 @@ async function run(checked) {
   editor.mark([]);
   say("Running…");
   output = Array.from({ length: size }, () => "");
+  together = false;
   const code = editor.text;
   try {
     const ended = await ranks.run({
@@ -148,6 +154,7 @@ function show({ results, events, size, ms }, code, checked) {
   const bad = results.some(({ kind }) => kind !== "returned");
   say(`${bad ? "Ended with a problem" : "Done"} after ${Math.round(ms)} ms.`);
   element("verdict").replaceChildren(...verdict(results, { checked, stopped, seconds: SECONDS }));
+  together = checked && size > 1;
   showOutput();
   editor.mark(problems(results));
   const original = !checked && calling(code) === calling(page.program);
@@ -162,12 +169,12 @@ const calling = (code) => code.slice(Math.max(0, code.indexOf('if __name__ == "_
 const tried = (bad, size) =>
   `The check tried several cases. This is the last one${bad ? "" : " on all ranks"}, with ${plural(size, "rank")}.`;
 
-function printed(whole, rank) {
+function printed(title, whole) {
   if (!whole) return null;
   const all = whole.replace(/\n$/, "").split("\n");
   const left = all.length - MOST_LINES;
   const text = all.slice(0, MOST_LINES).join("\n") + (left > 0 ? `\n… and ${plural(left, "more line")}` : "");
-  return h("div", { class: "printed" }, h("h3", {}, `rank ${rank}`), h("pre", { tabindex: 0 }, text));
+  return h("div", { class: "printed" }, h("h3", {}, title), h("pre", { tabindex: 0 }, text));
 }
 
 function listen() {

@@ -4,7 +4,8 @@
 import { plural, svg } from "./dom.js";
 import { isCollective, isSend, neverEnds, other } from "./steps.js";
 
-const WIDTH = 880,
+const WIDEST = 880,
+  MOMENT = 28, // what a moment needs to be seen; with less room, the picture scrolls
   ROW = 52,
   LEFT = 58,
   RIGHT = 14,
@@ -13,8 +14,10 @@ const WIDTH = 880,
 const MOST = 1000; // calls that one picture shows
 
 export class Picture {
-  constructor(steps, inTime) {
+  // `room` is the width that a reader sees at once.
+  constructor(steps, inTime, room) {
     this.steps = steps;
+    this.width = Math.min(WIDEST, Math.max(room, LEFT + RIGHT + MOMENT * steps.moments.length));
     this.inTime = inTime;
     this.height = TOP + steps.size * ROW + 26;
     this.place = new Map(steps.moments.map((moment, index) => [moment, index]));
@@ -25,9 +28,10 @@ export class Picture {
       {
         role: "img",
         "aria-label": this.description(),
-        viewBox: `0 0 ${WIDTH} ${this.height}`,
-        width: WIDTH,
+        viewBox: `0 0 ${this.width} ${this.height}`,
+        width: this.width,
         height: this.height,
+        style: `min-width: ${this.width}px`,
       },
       patterns(),
       this.rows(),
@@ -50,7 +54,7 @@ export class Picture {
     const share = this.inTime
       ? (moment - first) / (last - first)
       : (this.place.get(moment) ?? moments.length) / Math.max(1, moments.length);
-    return LEFT + Math.min(1, share) * (WIDTH - LEFT - RIGHT);
+    return LEFT + Math.min(1, share) * (this.width - LEFT - RIGHT);
   }
 
   y(rank) {
@@ -60,7 +64,7 @@ export class Picture {
   rows() {
     return Array.from({ length: this.steps.size }, (_, rank) => [
       svg("text", { x: 2, y: this.y(rank) + 4 }, `rank ${rank}`),
-      svg("line", { class: "row", x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(rank), y2: this.y(rank) }),
+      svg("line", { class: "row", x1: LEFT, x2: this.width - RIGHT, y1: this.y(rank), y2: this.y(rank) }),
     ]).flat();
   }
 
@@ -80,7 +84,7 @@ export class Picture {
     const waits = this.steps.waitsUntil(event),
       end = this.steps.end(event);
     const from = this.x(event.t0);
-    const until = neverEnds(event) ? WIDTH - RIGHT : Math.max(this.x(end), from + 3);
+    const until = neverEnds(event) ? this.width - RIGHT : Math.max(this.x(end), from + 3);
     const middle = neverEnds(event) ? until : Math.min(until, Math.max(from, this.x(waits)));
     const both = isCollective(event);
     const y = this.y(event.rank) + (isSend(event) || both ? -BAR - 1 : 1);
@@ -120,7 +124,7 @@ export class Picture {
     const right = this.inTime ? `${(last - first).toFixed(1)} ms` : "last call";
     return [
       svg("text", { x: LEFT, y }, left),
-      svg("text", { x: WIDTH - RIGHT, y, "text-anchor": "end" }, right),
+      svg("text", { x: this.width - RIGHT, y, "text-anchor": "end" }, right),
     ];
   }
 

@@ -68,7 +68,7 @@ export class Steps {
     const begun = this.events.filter((event) => event.t0 <= now);
     const open = begun.filter((event) => neverEnds(event) || event.t1 > now);
     const ranks = Array.from({ length: this.size }, (_, rank) => {
-      const calls = open.filter((event) => event.rank === rank);
+      const calls = open.filter((event) => event.rank === rank && !returnsAtOnce(event));
       const before = begun.filter((event) => event.rank === rank).at(-1);
       return { rank, calls, line: calls.at(-1)?.line ?? before?.line ?? 0, before };
     });
@@ -94,7 +94,7 @@ export function bytesOf(call) {
   return /gather/i.test(call[0].api) ? each.reduce((all, one) => all + one, 0) : Math.max(...each);
 }
 
-// Messages and bytes that each rank has sent. A send that found no receiver does not count.
+// Messages and bytes that each rank has sent. As in the ledger, a send that found no receiver does not count.
 export function sent(events, size) {
   const total = Array.from({ length: size }, () => ({ messages: 0, bytes: 0 }));
   for (const event of events)
@@ -104,3 +104,6 @@ export function sent(events, size) {
     }
   return total;
 }
+
+// The sends that no rank received before the deadlock.
+export const offered = (events) => events.filter((event) => isSend(event) && neverEnds(event));

@@ -1,6 +1,6 @@
 // The calls of a run as a table, and the count of messages with the formulas of the book.
 import { h, plural } from "./dom.js";
-import { bytesOf, isCollective, neverEnds, other, sent } from "./steps.js";
+import { bytesOf, isCollective, neverEnds, offered, other, sent } from "./steps.js";
 
 const MOST = 300;
 
@@ -26,8 +26,8 @@ export function table(events) {
 }
 
 // `formula` is the text of the page's formula, and `costs` its values for 1, 2, … ranks if the program calls the
-// function as the page does.
-export function counts(events, size, { formula, costs }) {
+// function as the page does. A case of a check may call it several times.
+export function counts(events, size, { formula, costs }, checked) {
   const total = sent(events, size);
   const sum = (name) => total.reduce((all, one) => all + one[name], 0);
   const most = {
@@ -41,13 +41,19 @@ export function counts(events, size, { formula, costs }) {
       h("li", {}, `All ranks together sent ${amounts({ messages: sum("messages"), bytes: sum("bytes") })}.`),
       h("li", {}, `A rank sent at most ${amounts(most)}.`),
     );
+  const left = offered(events);
+  if (left.length) {
+    const bytes = plural(left.reduce((all, one) => all + one.bytes, 0), "byte");
+    lines.push(h("li", {}, `No rank received ${plural(left.length, "more message")} (${bytes}).`));
+  }
   if (collectives)
     lines.push(
       h("li", {}, `${plural(collectives, "collective call")}: the library's own messages are not counted.`),
     );
   if (formula) {
     const numbers = costs?.length ? `: ${amounts(costs[size - 1])} on ${plural(size, "rank")}` : "";
-    lines.push(h("li", {}, `The formula of the book is ${formula}${numbers}.`));
+    const call = checked ? " for one call" : "";
+    lines.push(h("li", {}, `The formula of the book${call} is ${formula}${numbers}.`));
   }
   return h("ul", { class: "counts" }, lines);
 }

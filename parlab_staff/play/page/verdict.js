@@ -18,7 +18,7 @@ function sentence(result, rank) {
     stuck: () => [waiting(result), ...where(result)],
     raised: () => [`raised ${result.error}`, ...where(result)],
     interrupted: () => ["was stopped", ...where(result)],
-    killed: () => [result.error || "did not react and was started again"],
+    killed: () => [result.error, ...where(result), ". It was started again."],
     failed: () => ["failed the check"],
   }[result.kind];
   return [`rank ${rank} `, ...(did ? did() : [result.kind])];
@@ -73,11 +73,11 @@ function same(results) {
 export function problems(results) {
   const found = new Map();
   results.forEach((result, rank) => {
-    if (!["stuck", "raised", "interrupted"].includes(result.kind) || !result.line) return;
+    if (!["stuck", "raised", "interrupted", "killed"].includes(result.kind) || !result.line) return;
     const text = sentence(result, rank)
       .filter((part) => typeof part === "string")
       .join("")
-      .replace(/ at line \d+: $/, "");
+      .replace(/ at line \d+: /, "");
     found.set(result.line, [...(found.get(result.line) ?? []), text]);
   });
   return [...found].map(([line, texts]) => ({ line, text: texts.join("\n") }));

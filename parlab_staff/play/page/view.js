@@ -1,7 +1,7 @@
 // What the page shows of a run below the editor: picture, steps, counts, and table.
 import { h, plural } from "./dom.js";
 import { Picture } from "./picture.js";
-import { Steps, other } from "./steps.js";
+import { Steps, offered, other } from "./steps.js";
 import { algorithms, counts, table } from "./table.js";
 
 export class View {
@@ -39,7 +39,7 @@ export class View {
       this.figure,
       this.controls(),
       this.step,
-      counts(calls, size, page),
+      counts(calls, size, page, Boolean(note)),
       algorithms(calls, page.algorithms),
       table(calls),
     ];
@@ -70,7 +70,7 @@ export class View {
   }
 
   draw() {
-    this.picture = new Picture(this.steps, this.inTime);
+    this.picture = new Picture(this.steps, this.inTime, this.figure.clientWidth);
     this.figure.replaceChildren(this.picture.root);
     if (this.index !== null) this.picture.point(this.steps.moments[this.index]);
   }
@@ -109,9 +109,14 @@ function place({ rank, calls, line, before }) {
 }
 
 function flight(messages) {
-  if (!messages.length) return "No message is in flight.";
-  const each = messages.map((send) => `${send.rank} → ${send.peer} (${plural(send.bytes, "byte")})`);
-  return `${plural(messages.length, "message")} in flight: ${each.join(", ")}`;
+  const left = offered(messages);
+  const moving = messages.filter((send) => !left.includes(send));
+  const list = (sends) => sends.map((send) => `${send.rank} → ${send.peer} (${plural(send.bytes, "byte")})`).join(", ");
+  const sentences = [
+    moving.length && `${plural(moving.length, "message")} in flight: ${list(moving)}.`,
+    left.length && `${plural(left.length, "message")} that no rank receives: ${list(left)}.`,
+  ];
+  return sentences.filter(Boolean).join(" ") || "No message is in flight.";
 }
 
 function legend() {

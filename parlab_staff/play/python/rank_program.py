@@ -5,9 +5,10 @@ import importlib
 import io
 import json
 import linecache
+import signal
 import sys
 import time
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import _hub
@@ -22,6 +23,7 @@ _KINDS = {
 PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
 MOST_CHARACTERS = 100_000
 FLUSH_SECONDS = 0.05
+_begun = False  # whether a run's code has begun, and its end may be reported
 # These packages are imported again in each run, so that runs do not interact.
 _RENEWED = ("mpi4py", "parlab", "seams")
 
@@ -71,11 +73,28 @@ def sleep(seconds: float) -> None:
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     if _hub.sleep(seconds) != 0:
-        _hub.interrupted()
-        raise KeyboardInterrupt
+        _interrupt(signal.SIGINT, sys._getframe(1))
 
 
 time.sleep = sleep
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt in the run's code, and note the reader's innermost line.
+
+    The page interrupts a rank again and again until it has reported how its code ended. So ignore
+    an interrupt that comes after that code.
+    """
+    files, line = set(), 0
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file == PROGRAM and not line:
+            line = frame.f_lineno
+        files.add(file)
+        frame = frame.f_back
+    _hub.interrupted(line)
+    if not _begun or files & {PROGRAM, SETUP, CHECK}:
+        raise KeyboardInterrupt
 
 
 def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
@@ -86,6 +105,9 @@ def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
     sys.stdin = NoInput()
     for file, text in ((PROGRAM, code), (SETUP, setup), (CHECK, check)):
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    global _begun
+    _begun = False
+    signal.signal(signal.SIGINT, _interrupt)  # an earlier program may have replaced it
     result: dict[str, Any] = {"kind": "returned", "line": 0, "text": "", "error": ""}
     try:
         _run(code, setup, check, rank, size)
@@ -99,12 +121,14 @@ def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
 
 
 def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
+    global _begun
     MPI = importlib.import_module("mpi4py.MPI")
     MPI._begin(rank, size)
     if setup or check:
         importlib.import_module("seams").prepare()
     names = {"__name__": "__main__"}
     _hub.set_inside(True)
+    _begun = True
     try:
         exec(compile(setup, SETUP, "exec"), names)
         _execute(code, names, may_exit=not check)

@@ -5,8 +5,9 @@
 // no rank can ever continue. The rank that blocks last finds this out at once, without a timeout.
 const LOCK = 0, ORDERS = 1, CONTEXTS = 2, BEGUN = 3, HEADER = 16;
 // Numbers of each rank. INSIDE: it runs the reader's code, and not the check around it. LIMIT: the
-// millisecond of the run at which the page interrupts it, or 0.
-const STATE = 0, WAKE = 1, SEEN = 2, FREED = 3, INSIDE = 4, LIMIT = 5, RANK_FIELDS = 8;
+// millisecond of the run at which the page interrupts it, or 0. LINE: the line of the reader's code at
+// which it was interrupted last, or 0. The page reads it even if the rank never reports.
+const STATE = 0, WAKE = 1, SEEN = 2, FREED = 3, INSIDE = 4, LIMIT = 5, LINE = 6, RANK_FIELDS = 8;
 const RUNNING = 0, WAITING = 1, ENDED = 2;
 // Numbers of each slot, which holds a send or a receive. REFS: who still needs the slot.
 const USE = 0, KIND = 1, CONTEXT = 2, PEER = 3, TAG = 4, BYTES = 5, OFFSET = 6, MATCH = 7, ORDER = 8,
@@ -51,6 +52,11 @@ export function overdue(shared, milliseconds) {
   });
 }
 
+/** Return the line at which a rank was interrupted, or 0. */
+export function interruptedLine(shared, rank) {
+  return Atomics.load(new Int32Array(shared.control), HEADER + rank * RANK_FIELDS + LINE);
+}
+
 /** One rank's view. `interrupt` is an array whose first number is not 0 while the rank is to stop. */
 export class Hub {
   constructor(shared, rank, interrupt) {
@@ -77,7 +83,11 @@ export class Hub {
     this._unlock();
   }
   /** Note whether this rank runs the reader's code. A deadlock frees only those that do. */
-  setInside(inside) { Atomics.store(this.c, this._rank(this.rank) + INSIDE, inside ? 1 : 0); }
+  setInside(inside) {
+    Atomics.store(this.c, this._rank(this.rank) + INSIDE, inside ? 1 : 0);
+    if (inside) this.setLine(0); // of an earlier call that had a limit
+  }
+  setLine(line) { Atomics.store(this.c, this._rank(this.rank) + LINE, line); }
   setLimit(milliseconds) { Atomics.store(this.c, this._rank(this.rank) + LIMIT, milliseconds); }
   /** Return two numbers that mark the messages of a new communicator: this one and the next. */
   newContext() { return Atomics.add(this.c, CONTEXTS, 2); }
@@ -204,8 +214,8 @@ export class Hub {
       if (answer < 0) {
         c[own + STATE] = WAITING; c[own + SEEN] = seen;
         this._freeDeadlocked();
-        if (c[own + FREED]) { answer = DEADLOCK; this._withdraw(); }
-        else if (this.interrupt[0]) answer = INTERRUPTED;
+        if (this.interrupt[0]) answer = INTERRUPTED; // first: what it waits for may have been stopped, too
+        else if (c[own + FREED]) { answer = DEADLOCK; this._withdraw(); }
         else answer = undefined;
       }
       if (answer !== undefined) { c[own + STATE] = RUNNING; c[own + FREED] = 0; }

@@ -7,7 +7,7 @@
 // `events` are the calls of the program, or of one case of the check, which had `size` ranks and numbered them.
 // `pyodide` is the address of the folder with Python, and `files` that of a JSON file with the
 // course's Python files. Both have a version or a hash in their names, which name the snapshot, too.
-import { makeShared, overdue, reset, wake } from "./hub.js";
+import { interruptedLine, makeShared, overdue, reset, wake } from "./hub.js";
 
 const GRACE = 3000; // milliseconds until a rank that does not stop is replaced
 const LARGEST_HEAP = 400 << 20; // bytes; Python cannot give memory back, so a larger rank is replaced
@@ -35,7 +35,7 @@ export class Ranks {
   /** Run `setup` and then `code` on all ranks, and then `check`: Python code of the lab. */
   async run({ code, setup = "", check = "", seconds = 20 }) {
     if (this.current) throw new Error("The ranks are still running.");
-    const run = this.current = { results: [], events: [], numbers: [], waiting: this.size, broken: new Set() };
+    const run = this.current = { code, results: [], events: [], numbers: [], waiting: this.size, broken: new Set() };
     try {
       await this.restarted;
       reset(this.shared);
@@ -72,7 +72,7 @@ export class Ranks {
     setTimeout(() => {
       if (this.current !== run) return;
       for (let rank = 0; rank < this.size; rank++)
-        if (!run.results[rank]) this._lost(rank, { kind: "killed", line: 0, text: "", error: "this rank did not react and was started again" });
+        if (!run.results[rank]) this._lost(rank, { kind: "killed", error: "did not react" });
     }, GRACE);
   }
 
@@ -100,7 +100,7 @@ export class Ranks {
       worker.onerror = (event) => {
         event.preventDefault();
         reject(new Error(event.message || "A rank could not start."));
-        if (this.current) this._lost(rank, { kind: "killed", line: 0, text: "", error: event.message || "this rank died" });
+        if (this.current) this._lost(rank, { kind: "killed", error: `ended (${event.message || "without a message"})` });
       };
       worker.postMessage({ do: "start", rank, shared: this.shared, interrupt, ...this.loaded });
     });
@@ -109,7 +109,7 @@ export class Ranks {
     const run = this.current;
     if (!run || run.results[rank]) return;
     this.heaps[rank] = heap;
-    run.results[rank] = done;
+    run.results[rank] = this._placed(rank, done);
     run.events.push(...events);
     run.numbers[rank] = number;
     if (broken || heap > LARGEST_HEAP) run.broken.add(rank);
@@ -120,11 +120,20 @@ export class Ranks {
     const run = this.current;
     if (run.results[rank]) return;
     this.workers[rank].terminate();
-    run.results[rank] = result;
+    run.results[rank] = this._placed(rank, result);
     run.numbers[rank] = rank;
     run.broken.add(rank);
     if (--run.waiting === 0) run.resolve();
     else if (!run.stopping) this.stop();
+  }
+  /** Add where a rank was that was interrupted: its own report may be late, or interrupted again. */
+  _placed(rank, result) {
+    const { code, stopping } = this.current;
+    // A rank that misses an interrupt may then wait for one that has stopped.
+    const kind = result.kind === "stuck" && stopping ? "interrupted" : result.kind;
+    if (kind !== "interrupted" && kind !== "killed") return result;
+    const line = result.line || interruptedLine(this.shared, rank);
+    return { ...result, kind, line, text: (code.split("\n")[line - 1] ?? "").trim() };
   }
   /** Start ranks again. The next run waits for them. */
   _replace(ranks) {

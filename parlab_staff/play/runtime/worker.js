@@ -43,7 +43,8 @@ const bridge = {
   received: (slot) => { const m = hub.received(slot); return [m.source, m.tag, m.bytes, m.order]; },
   copy: (slot, bytes, view) => withBytes(view, (data) => data.set(hub.memory(hub.received(slot), bytes))),
   free_receive: (slot) => hub.freeReceive(slot),
-  interrupted: () => { hub.interrupt[0] = 0; }, // Python raises KeyboardInterrupt itself
+  // Python raises KeyboardInterrupt itself. `line` is 0 outside of the reader's code.
+  interrupted: (line) => { hub.interrupt[0] = 0; if (line) hub.setLine(line); },
   write: (text) => say({ output: text }),
   event: (api, kind, peer, bytes, tag, t0, line, order) => {
     if (current.events.length < MOST_EVENTS) current.events.push({ rank, api, kind, peer, bytes, tag, t0, t1: now(), line, order });

@@ -36,6 +36,23 @@ def playground(window: Reader) -> Playground:
     return opened
 
 
+def test_chapter_and_lab_load_nothing_of_the_playground_before_the_click(
+    chromium: Browser, server: PlainServer
+) -> None:
+    with reader(chromium, server.base) as window:
+        for path in ("book/01_mpi.html", "labs/01_mpi.html"):
+            server.paths.clear()
+            window.open(path)
+            assert server.paths and not [one for one in server.paths if one.startswith("/play/")]
+            window.page.get_by_role("link", name="Run it here").first.click()
+            window.page.wait_for_function(STARTED)
+            assert "4 ranks ready" in window.page.locator("#status").inner_text()
+        window.page.get_by_role("link", name="Pyodide (MPL-2.0)").click()
+        licenses = window.page.locator("main li").all_inner_texts()
+        assert [one.split()[0] for one in licenses] == ["CPython", "CodeMirror", "NumPy", "Pyodide"]
+        assert not window.problems
+
+
 def test_formulas_are_shown_offline_on_a_page_that_was_never_visited(
     chromium: Browser, server: PlainServer
 ) -> None:

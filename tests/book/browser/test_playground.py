@@ -76,6 +76,7 @@ def test_an_exercise_is_done_with_wrong_answers_first(playground: Playground) ->
     playground.solve(SENDS_AND_RECEIVES)
     assert "The check passed" in playground.press("check")
     assert "This is the last one on all ranks, with 4 ranks." in playground.text("#picture")
+    assert playground.text("#output").count("✓") == 1
     sent = re.findall(r"rank (\d): Sendrecv to rank (\d)", playground.calls())
     assert sorted(sent) == [
         ("0", "1"),
@@ -96,8 +97,13 @@ def test_a_deadlock_is_reported_with_each_ranks_line(playground: Playground) -> 
         waits = f"rank {rank} waits for rank {(rank + 1) % 4} to receive at line 9: comm.Send("
         assert waits in verdict
     expect(playground.page.locator(".cm-lint-marker-error")).to_have_count(1)
+    expect(playground.page.locator(".cm-lineNumbers")).to_contain_text("12")
+    expect(playground.page.locator(".tok-keyword").first).to_have_text("def")
     playground.page.get_by_role("button", name="Last", exact=True).click()
-    assert "4 messages in flight" in playground.text(".step")
+    assert "4 messages that no rank receives: 0 → 1 (32 bytes)" in playground.text(".step")
+    counts = playground.text(".counts").splitlines()
+    assert counts[0] == "All ranks together sent 0 messages and 0 bytes."
+    assert counts[2] == "No rank received 4 more messages (128 bytes)."
     assert playground.text(".at-rank") == "0 1 2 3"
 
 

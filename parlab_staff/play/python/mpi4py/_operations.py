@@ -217,7 +217,9 @@ def progress() -> None:
 def check_answer(answer: int, operation: Operation) -> int:
     """Return the hub's answer to a wait. Raise Deadlock or KeyboardInterrupt if it is one."""
     if answer == _DEADLOCK:
-        operation.note()
+        progress()
+        for begun in _under_way:
+            begun.note()
         peer = operation.peer
         if isinstance(operation, Exchange):
             missing = operation.next_slot()
@@ -226,7 +228,7 @@ def check_answer(answer: int, operation: Operation) -> int:
         _under_way.clear()  # the hub has taken back what was not matched
         raise Deadlock(waits)
     if answer == _INTERRUPTED:
-        _hub.interrupted()
+        _hub.interrupted(programs_line())
         raise KeyboardInterrupt
     return answer
 
