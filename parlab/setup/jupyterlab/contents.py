@@ -9,7 +9,7 @@ from jupyter_server.services.contents.largefilemanager import AsyncLargeFileMana
 from parlab import progress
 
 # The link to a lab. If someone saved the page as JupyterLab shows it, a bar follows.
-_LINK = re.compile(r"(\[[^\]]+\]\((\d\d_\w+\.ipynb)\))(?: [■□]+ \d+ of \d+)?")
+_LINK = re.compile(r"(\[[^\]]+\]\((\d\d_\w+\.ipynb)\))(?: [■□]+\s\d+\sof\s\d+)?")
 
 
 class Labs(AsyncLargeFileManager):
@@ -25,5 +25,8 @@ class Labs(AsyncLargeFileManager):
 
 def with_progress(page: str, folder: Path) -> str:
     """Return the start page's text with a bar behind the link to each lab in `folder`."""
-    bars = {lab.path.name: f" {lab.bar} {lab.count}" for lab in progress.labs(folder)}
+    bars = {
+        lab.path.name: " " + f"{lab.bar} {lab.count}".replace(" ", "\N{NO-BREAK SPACE}")
+        for lab in progress.labs(folder)
+    }
     return _LINK.sub(lambda link: link[1] + bars.get(link[2], ""), page)
