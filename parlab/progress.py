@@ -1,8 +1,8 @@
 """Which exercises of the labs are done: kept beside the labs, across restarts.
 
-A check that passes calls `record(key)`. JupyterLab's start page shows `table()`, and a lab, when
-its ranks start, `line()`. Each exercise that was passed is an empty file in `.progress`, so that
-labs at work side by side never overwrite each other; to forget one, delete its file.
+A check that passes calls `record(key)`. JupyterLab's start page shows each lab's `bar`, and a lab
+prints `line()` when its ranks start. Each exercise that was passed is an empty file in `.progress`,
+so that labs that run at the same time never overwrite each other. To forget one, delete its file.
 
 Nothing is kept where no start page lies beside the notebooks: graders and tests run elsewhere.
 """
@@ -20,15 +20,13 @@ START_PAGE = "START.md"
 
 _HEADING = re.compile(r"^## (?:\d+[a-z]?\. )?(.+)$", re.MULTILINE)
 _NAME = re.compile(r"\d\d_\w+")
-_TITLE = re.compile(r"^# Lab (\d+): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A notebook: its `title`, its exercises' headings by key, in order, and the keys done."""
+    """A notebook: its exercises' headings by key, in order, and the keys done."""
 
     path: Path
-    title: str
     exercises: dict[str, str]
     done: frozenset[str]
 
@@ -95,27 +93,16 @@ def line(folder: Path | None = None) -> str | None:
     return None
 
 
-def table(folder: Path) -> str:
-    """What is done in all labs of `folder`, as a table in Markdown."""
-    rows = [
-        f"| [{lab.title}]({lab.path.name}) | {lab.bar} {lab.count} | {lab.marked} |"
-        for lab in labs(folder)
-    ]
-    return "\n".join(["| Lab | Done | Exercises |", "|---|---|---|", *rows])
-
-
 def _read(path: Path, passed: set[str]) -> Lab | None:
     """The lab in a notebook; None for a notebook without exercises, or one being written."""
     try:
         cells = read_cells(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    title, heading, exercises = path.stem, "", {}
+    heading, exercises = "", {}
     for cell in cells:
         if cell.kind == "markdown":
-            if named := _TITLE.search(cell.source):
-                title = f"{named[1]} {named[2]}"
             heading = (_HEADING.findall(cell.source) or [heading])[-1]
         elif cell.role == "check" and cell.key:
             exercises[cell.key] = heading or cell.key
-    return Lab(path, title, exercises, frozenset(passed & set(exercises))) if exercises else None
+    return Lab(path, exercises, frozenset(passed & set(exercises))) if exercises else None

@@ -12,7 +12,7 @@
 # |---|---|
 # | **You will be able to** | compute the coordinates and groups of a mesh; read the right rows and seed the generators on each rank; compute the norm of a gradient that is spread over a mesh; write a training step with data, tensor, and pipeline parallelism and ZeRO-1; predict the time and memory of a layout, and choose the best one; write shardings in JAX and find the collectives in the compiled program |
 # | **Time** | 235 minutes: 209 for exercises, 18 for reading, 8 for the library |
-# | **You need** | PyTorch; [lab 03](03_zero.ipynb), [lab 04](04_tensor_parallel.ipynb), and [lab 05](05_pipeline_parallel.ipynb), or basic knowledge of ZeRO, tensor parallelism, and pipelines. You do not need a GPU |
+# | **You need** | PyTorch; [lab 03](03_zero.ipynb), [lab 04](04_tensor_parallel.ipynb), and [lab 05](05_pipeline_parallel.ipynb), or basic knowledge of ZeRO, tensor parallelism, and pipelines; 4 GB of memory for eight ranks. You do not need a GPU |
 # | **Background** | [chapter 10](../book/10_composing.md) of the book explains what you build here |
 #
 # First, start the ranks: eight processes, each with its own Python interpreter. Cells that begin with `%%px` run on all ranks.

@@ -175,3 +175,11 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     for page in pages(site):
         for groups in LOADED.findall((site / page).read_text()):
             assert not re.match(r"(https?:)?//", "".join(groups)), page
+
+
+def test_a_book_without_addresses_has_nothing_that_needs_one(full_book: Path) -> None:
+    assert not (full_book / "404.html").exists() and not (full_book / "sitemap.xml").exists()
+    needs = ('rel="canonical"', 'property="og:url"', "/issues/new", "mybinder", "user-redirect")
+    for page in pages(full_book):
+        text = (full_book / page).read_text(encoding="utf-8")
+        assert not [part for part in needs if part in text], page

@@ -40,15 +40,13 @@ def test_a_pass_is_kept_and_counted_in_its_own_lab(labs: Path) -> None:
     assert progress.record("stand", labs) == "2 of 2 done in lab 01_walk"
     walk, run = progress.labs(labs)  # read only from the disk, like after a restart
     assert (walk.done, run.done) == ({"step", "stand"}, frozenset())
-    assert (walk.title, run.title) == ("01 Walking", "02 Running")
 
 
-def test_the_table_names_all_exercises_and_marks_those_done(labs: Path) -> None:
+def test_all_exercises_are_named_and_marked(labs: Path) -> None:
     progress.record("step", labs)
-    assert progress.table(labs).splitlines()[2:] == [
-        "| [01 Walking](01_walk.ipynb) | ■□ 1 of 2 | ○ Standing, ✓ One step |",
-        "| [02 Running](02_run.ipynb) | □ 0 of 1 | ○ Running |",
-    ]
+    walk, run = progress.labs(labs)
+    assert (walk.bar, walk.count, walk.marked) == ("■□", "1 of 2", "○ Standing, ✓ One step")
+    assert (run.bar, run.count, run.marked) == ("□", "0 of 1", "○ Running")
 
 
 def test_a_lab_is_known_by_its_name_in_jupyterlab(
@@ -94,12 +92,19 @@ def test_a_pass_with_the_reference_does_not_count_as_done(
     assert progress.record("stand", labs) == "1 of 2 done in lab 01_walk"
 
 
-def test_the_start_page_takes_the_table_once(labs: Path) -> None:
-    page = (ROOT / "labs" / "START.md").read_text()
-    progress.record("run", labs)
+def test_the_start_page_shows_a_bar_in_the_row_of_each_lab(labs: Path) -> None:
+    page = "| [01 Walking](01_walk.ipynb) | 5 minutes |\n| [03 Flying](03_fly.ipynb) | none |\n"
+    progress.record("step", labs)
     shown = with_progress(page, labs)
-    assert "| ■ 1 of 1 | ✓ Running |" in shown
-    assert with_progress(shown, labs) == shown  # even if someone saved the shown page
+    assert shown.replace("\xa0", " ") == page.replace(".ipynb) | 5", ".ipynb) ■□ 1 of 2 | 5")
+    progress.record("stand", labs)  # even if someone saved the shown page
+    assert with_progress(shown, labs) == shown.replace("■□\xa01", "■■\xa02")
+
+
+def test_every_lab_on_the_start_page_gets_its_bar() -> None:
+    shown = with_progress((ROOT / "labs" / "START.md").read_text(), ROOT / "labs")
+    for lab in progress.labs(ROOT / "labs"):
+        assert f"({lab.path.name}) {lab.bar} {lab.count} |" in shown.replace("\xa0", " ")
 
 
 def test_every_exercise_of_the_course_is_known() -> None:

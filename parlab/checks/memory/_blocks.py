@@ -25,7 +25,9 @@ def scaled(values: Tensor, block_size: int) -> Tensor:
 
 def nearest(numbers: Tensor, levels: Tensor) -> Tensor:
     """Return the position of the level nearest to each number, by trying all of them."""
-    return (numbers.double()[:, None] - levels.double()).abs().argmin(1)
+    wide = levels.double()
+    parts = numbers.double().split(1024)  # all distances at once would take much memory
+    return torch.cat([(part[:, None] - wide).abs().argmin(1) for part in parts])
 
 
 def quantized(values: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Serves the course's files to JupyterLab, and adds the learner's progress to the start page."""
+"""Serves the course's files to JupyterLab, and shows the learner's progress on the start page."""
 
 import re
 from pathlib import Path
@@ -8,20 +8,12 @@ from jupyter_server.services.contents.largefilemanager import AsyncLargeFileMana
 
 from parlab import progress
 
-_SECTION = """
-## What you have done
-
-{table}
-
-When a check passes, it is recorded here. Open this page again to update it.
-
-"""
-# The place for the progress. The text between the marks is replaced each time the page is read.
-_PLACE = re.compile(r"(<!-- progress -->\n).*?(<!-- end -->)", re.DOTALL)
+# The link to a lab. If someone saved the page as JupyterLab shows it, a bar follows.
+_LINK = re.compile(r"(\[[^\]]+\]\((\d\d_\w+\.ipynb)\))(?: [■□]+\s\d+\sof\s\d+)?")
 
 
 class Labs(AsyncLargeFileManager):
-    """Serves the unchanged files of a folder, but adds the learner's progress to start pages."""
+    """Serves the unchanged files of a folder, but shows the learner's progress on start pages."""
 
     async def get(self, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         model = await super().get(path, *args, **kwargs)
@@ -32,6 +24,9 @@ class Labs(AsyncLargeFileManager):
 
 
 def with_progress(page: str, folder: Path) -> str:
-    """Return the start page's text with the table of progress in `folder`."""
-    section = _SECTION.format(table=progress.table(folder))
-    return _PLACE.sub(lambda place: place[1] + section + place[2], page)
+    """Return the start page's text with a bar behind the link to each lab in `folder`."""
+    bars = {
+        lab.path.name: " " + f"{lab.bar} {lab.count}".replace(" ", "\N{NO-BREAK SPACE}")
+        for lab in progress.labs(folder)
+    }
+    return _LINK.sub(lambda link: link[1] + bars.get(link[2], ""), page)

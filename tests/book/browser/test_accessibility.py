@@ -7,7 +7,9 @@ import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, Page, expect
 
+from tests.book.browser.playground import plain_server
 from tests.book.browser.reader import reader
+from tests.book.test_published_site import site  # noqa: F401, a fixture
 from tests.support.built_book import pages
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
@@ -47,6 +49,18 @@ def test_axe_finds_no_violation(
             if wrong := violations(window.open(path)):
                 found[path] = wrong
         assert found == {}
+
+
+@pytest.mark.nightly
+def test_axe_finds_no_violation_on_the_page_404(
+    chromium: Browser,
+    site: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "parlab").symlink_to(site)  # only a published book has this page
+    with plain_server(tmp_path) as server, reader(chromium, server.base) as window:
+        assert violations(window.open("parlab/404.html")) == []
+        assert not window.problems
 
 
 def test_every_figure_says_what_it_shows(full_book: Path) -> None:
