@@ -1,6 +1,7 @@
 """The code that ranks run to try an answer to an exercise."""
 
 import ast
+import functools
 from dataclasses import dataclass
 
 from parlab.runtime.notebook import Cell
@@ -40,10 +41,15 @@ def targets(keys: list[str] | None = None) -> list[Target]:
 
     Raises ValueError for a key that no exercise has.
     """
-    known = [target for lab in labs() for target in _targets(lab)]
+    known = _known()
     if unknown := set(keys or ()) - {target.key for target in known}:
         raise ValueError(f"no exercise {', '.join(sorted(unknown))}")
     return [target for target in known if not keys or target.key in keys]
+
+
+@functools.cache  # an error is not kept
+def _known() -> tuple[Target, ...]:
+    return tuple(target for lab in labs() for target in _targets(lab))
 
 
 def _targets(lab: Lab) -> list[Target]:

@@ -1,7 +1,7 @@
 """Kept answers get the verdicts that they must get, and every mistake has an answer.
 
 `make test` runs one wrong answer for each mistake, one for each message without a named mistake,
-and two right answers for each exercise. It uses one rank if the check needs no more
+and one right answer for each exercise. It uses one rank if the check needs no more
 (`check_of(…, ranks=1)`), and two ranks otherwise. An answer that does not get its verdict there
 runs on four ranks as well. `make test-all` runs all answers on four ranks, and so does
 `parlab try EXERCISE --all` for one exercise. `tests/notebook/test_labs.py` runs the references on
@@ -26,7 +26,6 @@ RANKS, FEW = 4, 2
 TIMED = "ping_pong"  # its check tells mistakes apart by the clock, which other tests disturb
 ATTEMPTS = 3  # how often such an answer is tried again
 FEWEST_WRONG, FEWEST_RIGHT = 5, 5
-RIGHT_BY_DAY = 2
 CANNOT_REMEMBER = {
     "memory_by_kind": "the bytes that it counts follow from the shapes",
     "predict_messages": "it predicts one experiment, so it is called once",
@@ -93,10 +92,10 @@ def verdicts_on_all_ranks(keys: tuple[str, ...]) -> Verdicts:
 
 
 def answers_of_the_day(key: str) -> list[Answer]:
-    """Return the first wrong answer of each mistake or unnamed message, and two right answers."""
-    kept = answers_to(key)
-    of_kind = {a.mistake or (None, a.says): a for a in reversed(kept) if a.wrong}
-    return [*of_kind.values(), *[a for a in kept if not a.wrong][:RIGHT_BY_DAY]]
+    """Return the first wrong answer of each mistake or unnamed message, and the first right one."""
+    # Of the answers with an equal key, the first one stays.
+    of_kind = {a.mistake or (a.wrong, a.says): a for a in reversed(answers_to(key))}
+    return list(of_kind.values())
 
 
 def by_day(key: str) -> list[tuple[str, str]]:
