@@ -1,11 +1,10 @@
 """Training steps with segments that a checkpoint may call again, and what they observe."""
 
-import sys
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from types import FrameType
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ class Watch:
         def watched(*args: Any, **kwargs: Any) -> Any:
             self.alive.append(self.in_memory())
             self.calls.setdefault(name, []).append(torch.rand(()).item())
-            self.uses_library |= _called_by_library(sys._getframe())
+            self.uses_library |= _called_by_library()
             return function(*args, **kwargs)
 
         return watched
@@ -54,12 +53,9 @@ class Watch:
         return sum(storage() is not None for storage in self._storages)
 
 
-def _called_by_library(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
-            return True
-        frame = frame.f_back
-    return False
+def _called_by_library() -> bool:
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
+    return torch.utils.checkpoint.__file__ in files
 
 
 Step = Callable[[Leaves, Watch, Around], Tensor]  # computes the loss
@@ -85,17 +81,15 @@ def several_outputs(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
     return first[index % len(first)].square().sum() + (constant + last).exp().sum()
 
 
-def one_of_a_tuple(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
-    (only,) = around(watch.segment(lambda x: (x.exp(),)), leaves["x"].sin())
-    return only.sum()
-
-
 def keywords(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
-    def function(x: Tensor, power: int, *, scale: Tensor, names: list[str], shift: None) -> Tensor:
-        return x**power * scale * len(names)
+    def function(
+        x: Tensor, power: int, *, scale: Tensor, names: list[str], shift: None
+    ) -> tuple[Tensor]:
+        return (x**power * scale * len(names),)
 
     scale = leaves["weight"][0].exp()
-    y = around(watch.segment(function), leaves["x"], 3, scale=scale, names=["a", "b"], shift=None)
+    options = {"scale": scale, "names": ["a", "b"], "shift": None}
+    (y,) = around(watch.segment(function), leaves["x"], 3, **options)
     return (y * scale).sum()
 
 
@@ -123,15 +117,21 @@ def nested(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
     return around(watch.segment(outer), leaves["x"]).square().sum()
 
 
+def without_gradients(leaves: Leaves, watch: Watch, around: Around) -> Tensor:
+    with torch.no_grad():
+        y = around(watch.segment(torch.sin), leaves["x"])
+    return y.sum()
+
+
 STEPS: dict[str, Step] = {
     "dropout, and a weight that is no argument": dropout,
     "two segments in a row": two_in_a_row,
     "several outputs": several_outputs,
-    "a tuple with one output": one_of_a_tuple,
-    "keywords, and arguments that are no tensors": keywords,
+    "keywords, arguments that are no tensors, and a tuple with one output": keywords,
     "no argument needs a gradient": only_parameters,
     "some arguments need no gradient": some_need_no_gradient,
     "a checkpoint in a checkpoint": nested,
+    "inside torch.no_grad()": without_gradients,
 }
 
 
