@@ -12,7 +12,13 @@ import numpy as np
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 
 
-def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0) -> Finding | None:
+def equal(
+    got: Any,
+    right: Any,
+    name: str = "the result",
+    tolerance: float = 0.0,
+    absolute: float | None = None,
+) -> Finding | None:
     """Return None if an array or tensor equals `right`, and otherwise how it differs.
 
     Args:
@@ -20,6 +26,7 @@ def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0
         right: a NumPy array or a torch tensor.
         name: what the learner calls the compared value.
         tolerance: absolute and relative; 0 requires identical numbers.
+        absolute: the absolute tolerance, if it is another one.
     """
     if got is None:
         return COMMON.returns_none() if name == "the result" else _of_type(got, right, name)
@@ -29,7 +36,7 @@ def equal(got: Any, right: Any, name: str = "the result", tolerance: float = 0.0
         return COMMON.wrong_shape(name=name, got=tuple(got.shape), right=tuple(right.shape))
     if got.dtype != right.dtype:
         return COMMON.wrong_dtype(name=name, got=got.dtype, right=right.dtype)
-    return first_difference(as_numpy(got), as_numpy(right), name, tolerance)
+    return first_difference(as_numpy(got), as_numpy(right), name, tolerance, absolute)
 
 
 def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Finding | None:
@@ -57,10 +64,10 @@ def returns_nothing(got: Any, instead: str) -> Finding | None:
     return COMMON.returns_something(got=f"a {type(got).__name__}", instead=instead)
 
 
-def same(got: Any, right: Any, tolerance: float = 0.0) -> bool:
+def same(got: Any, right: Any, tolerance: float = 0.0, absolute: float | None = None) -> bool:
     """Return whether two arrays or tensors have equal shapes and values; NaN equals nothing."""
     got, right = as_numpy(got), as_numpy(right)
-    return got.shape == right.shape and bool(_within(got, right, tolerance).all())
+    return got.shape == right.shape and bool(_within(got, right, tolerance, absolute).all())
 
 
 def instead(
@@ -96,6 +103,7 @@ def explained(
     mistakes: Mistakes,
     name: str = "the result",
     tolerance: float = 0.0,
+    absolute: float | None = None,
     *,
     with_name: bool = False,
 ) -> Finding | None:
@@ -108,27 +116,32 @@ def explained(
             inputs explains nothing.
         mistakes: the check's own, whose texts take no values.
         name: what the learner calls the compared value.
-        tolerance: absolute and relative; 0 requires identical numbers.
+        tolerance, absolute: see `equal`.
         with_name: whether the text of a mistake begins with `name`.
 
     Returns:
         None if `got` is right. Else the first mistake that computes `got`; if none does, the first
         index that differs, with both values.
     """
-    difference = equal(got, right, name, tolerance)
+    difference = equal(got, right, name, tolerance, absolute)
     if difference is None or not hasattr(got, "shape"):
         return difference
     for key, value in variants.items() if isinstance(variants, Mapping) else variants:
-        if same(got, value, tolerance) and not same(value, right, tolerance):
+        alike = same(got, value, tolerance, absolute)
+        if alike and not same(value, right, tolerance, absolute):
             found = getattr(mistakes, key)()
             return replace(found, text=f"{name}: {found.text}") if with_name else found
     return difference
 
 
 def first_difference(
-    got: np.ndarray, right: np.ndarray, name: str, tolerance: float
+    got: np.ndarray,
+    right: np.ndarray,
+    name: str,
+    tolerance: float,
+    absolute: float | None = None,
 ) -> Finding | None:
-    differs = ~_within(got, right, tolerance)
+    differs = ~_within(got, right, tolerance, absolute)
     wrong = np.argwhere(differs)
     if not len(wrong):
         return None
@@ -194,10 +207,12 @@ def as_numpy(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _within(got: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
+def _within(
+    got: np.ndarray, right: np.ndarray, tolerance: float, absolute: float | None
+) -> np.ndarray:
     if not tolerance:
         return np.asarray(got == right)
-    return np.isclose(got, right, rtol=tolerance, atol=tolerance)
+    return np.isclose(got, right, tolerance, tolerance if absolute is None else absolute)
 
 
 def _finite(array: np.ndarray) -> np.ndarray:

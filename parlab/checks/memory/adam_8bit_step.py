@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from parlab import memory
 from parlab.checks.base.check import Check, check_of
-from parlab.checks.base.compare import explained
+from parlab.checks.base.compare import equal, explained
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.unchanged import unchanged
 from parlab.checks.memory._blocks import codes_are_nearest, dequantized, pair, quantized
@@ -136,13 +136,8 @@ def kept(
             return found
         codes, absmax = state[key]
         right = quantized(new, dynamic_map(signed), block_size)[1]
-        wrong = ~((absmax - right).abs() <= 1e-5 * right)
-        if wrong.any():
-            at = int(wrong.nonzero()[0])
-            return observed(
-                f"the absmax of {key} at index {at} is {absmax[at].item():.6g}, expected "
-                f"{right[at].item():.6g}"
-            )
+        if found := equal(absmax, right, f"the absmax of {key}", 1e-5, absolute=0.0):
+            return found
         levels = dynamic_map(signed)
         if found := codes_are_nearest(codes, new, levels, block_size, f"the codes of {key}"):
             other = codes_are_nearest(codes, new, dynamic_map(True), block_size)

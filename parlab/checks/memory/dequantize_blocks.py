@@ -60,25 +60,8 @@ def numbers_are_right(
         "not_scaled": levels[codes.long()],
         "interleaved": levels[codes.long()] * absmax.repeat(block_size)[: len(codes)],
     }
-    return relative(got, right, variants)
-
-
-def relative(got: Any, right: Tensor, variants: dict[str, Tensor]) -> Finding | None:
-    """Compare with a relative tolerance only: numbers may be as small as 10⁻²⁶."""
-    scale = right.abs().where(right != 0, 1)
-    if not isinstance(got, Tensor) or got.shape != right.shape or got.dtype != right.dtype:
-        return explained(got, right, {}, MISTAKES)
-    wrong = ~((got - right).abs() <= 1e-6 * scale)
-    if not wrong.any():
-        return None
-    for key, other in variants.items():
-        if bool(((got - other).abs() <= 1e-6 * other.abs()).all()):
-            return getattr(MISTAKES, key)()
-    at = int(wrong.nonzero()[0])
-    return observed(
-        f"the result at index {at} is {got[at].item():.6g}, expected {right[at].item():.6g} "
-        f"({int(wrong.sum())} of {len(right)} differ)"
-    )
+    # Numbers may be as small as 10⁻²⁶.
+    return explained(got, right, variants, MISTAKES, tolerance=1e-6, absolute=0.0)
 
 
 def own_memory(got: Tensor, earlier: list[tuple[Tensor, Tensor]]) -> Finding | None:
