@@ -82,42 +82,6 @@ def jax_refuses(mesh, heads, kv_heads):
 
 
 @answers.right
-def sizes_from_jax(mesh, heads, kv_heads):
-    for name in ("dp", "tp"):
-        NamedSharding(mesh, P(name))
-    split = NamedSharding(mesh, P("tp"))
-    try:
-        split.shard_shape((heads,))
-    except ValueError as error:
-        raise ValueError(f"heads: {error}") from error
-    try:
-        split.shard_shape((kv_heads,))
-        keys = P(None, "tp")
-    except ValueError:
-        keys = P()
-    specs = {"x": P("dp"), "y": P("dp"), "wq": P(None, "tp"), "wk": keys, "wv": keys, "wo": P("tp")}
-    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
-
-
-@answers.right
-def positions_of_the_heads(mesh, heads, kv_heads):
-    missing = [name for name in ("dp", "tp") if name not in mesh.axis_names]
-    if missing:
-        raise ValueError(f"mesh: {missing} missing")
-    sizes = dict(zip(mesh.axis_names, mesh.devices.shape, strict=True))
-
-    def heads_at(place, count):
-        return P(*[None] * place, "tp") if count % sizes["tp"] == 0 else P()
-
-    if heads_at(0, heads) == P():
-        raise ValueError(f"{heads} heads on {sizes}")
-    specs = {"wq": heads_at(1, heads), "wo": heads_at(0, heads)}
-    specs |= dict.fromkeys(("wk", "wv"), heads_at(1, kv_heads))
-    specs |= dict.fromkeys(("x", "y"), P("dp"))
-    return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
-
-
-@answers.right
 def split_only_if_necessary(mesh, heads, kv_heads):
     reference = answers.reference()(mesh, heads, kv_heads)
     small = {name for name, size in mesh.shape.items() if size == 1}

@@ -99,25 +99,6 @@ def one_view(step, rank, mesh, global_batch, micro_batch):
 
 
 @answers.right
-def a_loop(step, rank, mesh, global_batch, micro_batch):
-    count = divided(mesh, global_batch, micro_batch)
-    row = step * global_batch + replica_of(rank, mesh) * count * micro_batch
-    rows = []
-    for _ in range(count):
-        rows.append(list(range(row, row + micro_batch)))
-        row += micro_batch
-    return torch.tensor(rows)
-
-
-@answers.right
-def sums(step, rank, mesh, global_batch, micro_batch):
-    replica, count = replica_of(rank, mesh), divided(mesh, global_batch, micro_batch)
-    first = torch.arange(count)[:, None] * micro_batch
-    offset = step * global_batch + replica * global_batch // mesh["dp"]
-    return offset + first + torch.arange(micro_batch)
-
-
-@answers.right
 def by_numpy(step, rank, mesh, global_batch, micro_batch):
     if rank not in range(math.prod(mesh.values())):
         raise ValueError(f"Rank {rank} is not there")

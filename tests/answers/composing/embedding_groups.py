@@ -3,8 +3,6 @@
 import itertools
 import math
 
-import torch
-
 from parlab_staff.answers import Answers
 
 answers = Answers("embedding_groups")
@@ -104,35 +102,6 @@ def by_coordinates(mesh):
         if at[place] == 0 or at[place] == mesh["pp"] - 1:
             groups.setdefault(at[:place] + at[place + 1 :], []).append(rank)
     return list(groups.values())
-
-
-@answers.right
-def selected(mesh):
-    if "pp" not in mesh.keys():  # noqa: SIM118
-        raise ValueError(f"pp must be one of {list(mesh)}")
-    grid = torch.arange(math.prod(mesh.values())).reshape(tuple(mesh.values()))
-    place = list(mesh).index("pp")
-    first, last = grid.select(place, 0).flatten(), grid.select(place, -1).flatten()
-    if mesh["pp"] == 1:
-        return [[rank] for rank in first.tolist()]
-    return torch.stack((first, last), 1).tolist()
-
-
-@answers.right
-def a_dictionary_of_pairs(mesh):
-    """Follow each rank of the first stage to the last stage."""
-    try:
-        stages = mesh["pp"]
-    except KeyError:
-        raise ValueError("the dimension 'pp' is missing") from None
-    inner = 1
-    for dim, size in list(mesh.items())[::-1]:
-        if dim == "pp":
-            break
-        inner *= size
-    total = math.prod(mesh.values())
-    pairs = {r: r + inner * (stages - 1) for r in range(total) if (r // inner) % stages == 0}
-    return [list(dict.fromkeys(pair)) for pair in sorted(pairs.items())]
 
 
 answers.right_edit("a_list_of_tuples", (RETURN, f"[tuple(group) for group in {RETURN}]"))

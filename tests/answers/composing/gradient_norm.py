@@ -73,16 +73,6 @@ def pairs(gradients, copies):
 
 
 @answers.right
-def vector_norms(gradients, copies, group):
-    check(gradients, copies)
-    squares = torch.zeros(1)
-    for g, c in pairs(gradients, copies):
-        squares += torch.linalg.vector_norm(g, dtype=torch.float32).square() / c
-    dist.all_reduce(squares, group=group)
-    return squares.sqrt().squeeze()
-
-
-@answers.right
 def in_double(gradients, copies, group):
     """Adds in float64, which is one number, too."""
     check(gradients, copies)
@@ -112,14 +102,3 @@ def alone_without_a_call(gradients, copies, group):
     if group.size() > 1:
         dist.all_reduce(squares, group=group)
     return squares.sqrt_()
-
-
-@answers.right
-def mean_of_many(gradients, copies, group):
-    """Multiplies by the number of ranks, since the library averages."""
-    check(gradients, copies)
-    mine = torch.zeros(())
-    for g, c in pairs(gradients, copies):
-        mine += g.float().square().sum() * (group.size() / c)
-    dist.all_reduce(mine, group=group)
-    return (mine / group.size()).sqrt()

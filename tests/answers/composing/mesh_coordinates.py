@@ -1,10 +1,8 @@
 """Answers to `mesh_coordinates`."""
 
-import itertools
 import math
 
 import numpy as np
-import torch
 
 from parlab_staff.answers import Answers
 
@@ -98,19 +96,3 @@ def unraveled(rank, mesh):
         raise ValueError(f"rank={rank}")
     found = np.unravel_index(rank, tuple(mesh.values())) if mesh else ()
     return {dim: int(c) for dim, c in zip(mesh, found, strict=True)}
-
-
-@answers.right
-def by_counting(rank, mesh):
-    every = list(itertools.product(*(range(size) for size in mesh.values())))
-    if not 0 <= rank < len(every):
-        raise ValueError(f"no rank {rank} in {len(every)} ranks")
-    return dict(zip(mesh, every[rank], strict=True))
-
-
-@answers.right
-def found_in_the_grid(rank, mesh):
-    grid = torch.arange(math.prod(mesh.values())).view(tuple(mesh.values()))
-    if not (grid == rank).any():
-        raise ValueError(f"rank {rank} of {grid.numel()}")
-    return dict(zip(mesh, (grid == rank).nonzero()[0].tolist(), strict=True))

@@ -1,6 +1,5 @@
 """Answers to `mesh_groups`."""
 
-import itertools
 import math
 
 import numpy as np
@@ -124,38 +123,3 @@ def by_offsets(mesh, *dims):
             firsts = [a + b for a in steps for b in firsts]
         stride *= mesh[dim]
     return [[first + offset for offset in offsets] for first in firsts]
-
-
-@answers.right
-def compared_with_every_group(mesh, *dims):
-    if missing := [dim for dim in dims if dim not in mesh]:
-        raise ValueError(f"mesh {dict(mesh)} has no {missing}")
-    groups = []
-    for rank in range(math.prod(mesh.values())):
-        own = coordinates(rank, mesh)
-        for group in groups:
-            other = coordinates(group[0], mesh)
-            if all(own[dim] == other[dim] for dim in mesh if dim not in dims):
-                group.append(rank)
-                break
-        else:
-            groups.append([rank])
-    return groups
-
-
-@answers.right
-def products(mesh, *dims):
-    named(mesh, dims)
-    strides = {}
-    stride = 1
-    for dim in reversed(mesh):
-        strides[dim] = stride
-        stride *= mesh[dim]
-
-    def ranks(of):
-        steps = ([strides[dim] * i for i in range(mesh[dim])] for dim in of)
-        return [sum(chosen) for chosen in itertools.product(*steps)]
-
-    inside = ranks([dim for dim in mesh if dim in dims])
-    outside = ranks([dim for dim in mesh if dim not in dims])
-    return [[first + other for other in inside] for first in outside]

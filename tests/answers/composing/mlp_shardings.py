@@ -69,18 +69,6 @@ def not_named(mesh):
 
 
 @answers.right
-def every_dimension(mesh):
-    return {
-        "x": NamedSharding(mesh, P("dp", None, None)),
-        "w1": NamedSharding(mesh, P(None, "tp")),
-        "b1": NamedSharding(mesh, P("tp")),
-        "w2": NamedSharding(mesh, P("tp", None)),
-        "b2": NamedSharding(mesh, P(None)),
-        "y": NamedSharding(mesh, P("dp", None, None)),
-    }
-
-
-@answers.right
 def tuples(mesh):
     batch, hidden = ("dp",), ("tp",)
     specs = {"y": P(batch), "x": P(batch), "b2": P(), "b1": P(hidden)}
@@ -96,18 +84,6 @@ def split_only_if_necessary(mesh):
     dp, tp = (name if mesh.shape[name] > 1 else None for name in ("dp", "tp"))
     specs = {"x": P(dp), "w1": P(None, tp), "b1": P(tp), "w2": P(tp), "b2": P(), "y": P(dp)}
     return {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
-
-
-@answers.right
-def a_loop(mesh):
-    shardings = {}
-    for name, place in {"x": 0, "w1": 1, "b1": 0, "w2": 0, "b2": None, "y": 0}.items():
-        if place is None:
-            shardings[name] = NamedSharding(mesh, P())
-        else:
-            dim = "dp" if name in "xy" else "tp"
-            shardings[name] = NamedSharding(mesh, P(*[None] * place, dim))
-    return shardings
 
 
 @answers.right

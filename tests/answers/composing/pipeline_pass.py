@@ -163,9 +163,6 @@ def one_forward_one_backward(stage, tokens_MbS, targets_MbS, pp_group):
 
 
 answers.right_edit("last_in_first_out", (LOOP, "    for x, y in reversed(kept):\n"))
-answers.right_edit("mean_of_list", (
-    "mean += y.detach()", "mean.add_(y.detach())"
-))  # fmt: skip
 
 
 @answers.right
@@ -201,34 +198,3 @@ def receives_posted_first(stage, tokens_MbS, targets_MbS, pp_group):
     for work in sends:
         work.wait()
     return mean
-
-
-@answers.right
-def neighbors_by_name(stage, tokens_MbS, targets_MbS, pp_group):
-    """Global ranks instead of numbers in the group, and a loss outside of the loop."""
-    ranks, place = dist.get_process_group_ranks(pp_group), dist.get_rank(pp_group)
-    xs, ys = [], []
-    for tokens in tokens_MbS:
-        if stage.first:
-            x = tokens
-        else:
-            room = torch.zeros(stage.activation_shape(len(tokens)))
-            dist.recv(room, src=ranks[place - 1], group=pp_group)
-            x = room.requires_grad_(True)
-        xs.append(x)
-        ys.append(stage(x))
-        if not stage.last:
-            dist.send(ys[-1].detach().contiguous(), dst=ranks[place + 1], group=pp_group)
-    total = torch.zeros((), device=tokens_MbS.device)
-    for x, y, targets in zip(xs, ys, targets_MbS, strict=True):
-        if stage.last:
-            loss = training.token_loss(y, targets)
-            (loss / tokens_MbS.shape[0]).backward()
-            total += loss.detach()
-        else:
-            incoming = torch.zeros_like(y, requires_grad=False)
-            dist.recv(incoming, src=ranks[place + 1], group=pp_group)
-            y.backward(incoming)
-        if not stage.first:
-            dist.send(x.grad.contiguous(), dst=ranks[place - 1], group=pp_group)
-    return total / len(tokens_MbS)

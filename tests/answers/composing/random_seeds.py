@@ -95,23 +95,6 @@ def counted_combinations(seed, layer, rank, mesh):
 
 
 @answers.right
-def own_generator(seed, layer, rank, mesh):
-    here = at(rank, mesh)
-    keys = ("weights",), ("replicated", here["dp"]), ("sharded", here["dp"], here["tp"])
-    return tuple(random.Random(f"{key} of {layer} in {seed}").getrandbits(63) for key in keys)
-
-
-@answers.right
-def seed_sequence(seed, layer, rank, mesh):
-    here = at(rank, mesh)
-    keys = (1, 0, 0), (2, here["dp"], 0), (3, here["dp"], here["tp"])
-    states = (
-        np.random.SeedSequence((*key, seed, layer)).generate_state(1, np.uint64) for key in keys
-    )
-    return tuple(int(state[0] >> np.uint64(1)) for state in states)
-
-
-@answers.right
 def hash_of_numbers(seed, layer, rank, mesh):
     """Python's hash of numbers is the same in every process."""
     if rank < 0 or rank >= math.prod(mesh.values()):

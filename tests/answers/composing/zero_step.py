@@ -110,11 +110,3 @@ def started_early(adam, groups, max_norm, gradient_norm):
     gathered = adam.shard.detach().clone()
     dist.all_gather_single(adam.flat, gathered, group=groups["dp"], async_op=True).wait()
     return norm
-
-
-answers.right_edit("minimum", (
-    CLIP, "    gradient *= min(1.0, max_norm / norm) if norm else 1.0\n"
-))  # fmt: skip
-answers.right_edit("divided", (CLIP, "    gradient /= (norm / max_norm).clamp(min=1.0)\n"))
-# A norm of 0 makes a factor of infinity, which becomes 1.
-answers.right_edit("clamped", (CLIP, "    gradient *= (max_norm / norm).clamp(max=1.0)\n"))

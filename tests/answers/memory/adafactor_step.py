@@ -45,14 +45,6 @@ for mistake, name, *edits in (
     answers.edit(mistake, name, *edits)
 
 answers.right_edit(
-    "squares_of_norms",
-    (
-        "rows.lerp_(square.mean(1), new)",
-        "rows.lerp_(gradient.norm(dim=1).square() / gradient.shape[1] + eps[0], new)",
-    ),
-)
-answers.right_edit("mean_of_columns", ("(rows / rows.mean())", "(rows / columns.mean())"))
-answers.right_edit(
     "product_in_float64",
     (UPDATE, PRODUCT.replace("rows[:, None]", "rows[:, None].double()") + ".float()"),
     (COLUMNS, ""),

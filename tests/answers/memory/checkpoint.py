@@ -154,7 +154,3 @@ def with_hooks(function, *args, **kwargs):
 
 
 answers.right_edit("outputs_as_ends", (EDGE, "output"), (DELETE, ""))
-answers.right_edit(
-    "zeros_for_unused_outputs", (MATERIALIZE, "pass"), (WANTED, "if output.requires_grad:")
-)
-answers.right_edit("one_number_as_anchor", (ANCHOR, "torch.tensor(1.0, requires_grad=True)"))

@@ -1,10 +1,6 @@
 """Answers to `kept_bytes`."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from parlab.memory import tensor_bytes
@@ -76,55 +72,6 @@ def a_list_of_places(forward, model):
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         forward()
     return total
-
-
-@answers.right
-def counts_sizes_down(forward, model):
-    """Starts with the parameters' places, whose bytes it takes off at the end."""
-    own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
-    kept = dict(own)
-
-    def pack(tensor):
-        storage = tensor.detach().untyped_storage()
-        kept[storage.data_ptr()] = storage.size()
-        return tensor.detach()
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = forward()
-    del result
-    return sum(kept.values()) - sum(own.values())
-
-
-class _Count:
-    def __init__(self, model: nn.Module) -> None:
-        self.storages: dict[int, torch.UntypedStorage] = {}
-        self.ignored = frozenset(p.detach().untyped_storage()._cdata for p in model.parameters())
-
-    def pack(self, tensor):
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.ignored:
-            self.storages.setdefault(storage._cdata, storage)
-        return (tensor.detach(),)
-
-    @staticmethod
-    def unpack(packed):
-        (tensor,) = packed
-        return tensor
-
-    def total(self) -> int:
-        total = 0
-        while self.storages:
-            total += self.storages.popitem()[1].nbytes()
-        return total
-
-
-@answers.right
-def object_of_hooks(forward: Callable[[], Any], model: nn.Module) -> int:
-    """The hooks are methods of an object, which keeps the storages themselves."""
-    count = _Count(model)
-    with torch.autograd.graph.saved_tensors_hooks(count.pack, count.unpack):
-        forward()
-    return count.total()
 
 
 @answers.right

@@ -1,9 +1,6 @@
 """Answers to `plan_recomputation`."""
 
-import heapq
-from itertools import count
-
-from parlab.costs.recomputation import Segment, peak_bytes
+from parlab.costs.recomputation import peak_bytes
 from parlab_staff.answers import Answers
 
 answers = Answers("plan_recomputation")
@@ -127,37 +124,6 @@ def backwards(segments, budget):
     return plan
 
 
-answers.right_edit("other_ties", ("for keep in (True, False)", "for keep in (False, True)"))
 answers.right_edit(
     "smallest_in_words", (TEXT, 'f"{smallest} bytes are the smallest budget, not {budget}"')
 )
-
-
-@answers.right
-def dijkstra(segments: list[Segment], budget: int) -> list[bool]:
-    """The first complete plan that is found in the order of FLOPs, with a heap."""
-    order = count()
-    heap = [(0, next(order), 0, 0, None)]  # FLOPs, order, segment, held, path
-    done = set()
-    while heap:
-        flops, _, i, held, path = heapq.heappop(heap)
-        if i == len(segments):
-            plan = []
-            while path is not None:
-                path, keep = path
-                plan.append(keep)
-            return plan[::-1]
-        if (i, held) in done:
-            continue
-        done.add((i, held))
-        s = segments[i]
-        if held + s.peak <= budget:
-            heapq.heappush(heap, (flops, next(order), i + 1, held + s.kept, (path, True)))
-            heapq.heappush(
-                heap, (flops + s.flops, next(order), i + 1, held + s.input, (path, False))
-            )
-    inputs = needed = 0
-    for s in segments:
-        needed = max(needed, inputs + s.peak)
-        inputs += s.input
-    raise ValueError(f"{budget} bytes are too few, {needed} are enough")

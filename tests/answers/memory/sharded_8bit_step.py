@@ -126,20 +126,6 @@ class Checkpoint(Reference):
 
 
 @answers.right
-class AsLists(Reference):
-    """The older calls, with lists of chunks, and a part with its own memory."""
-
-    def step(self, loss):
-        self.gradient.zero_()
-        loss.backward()
-        size = self.group.size()
-        part = torch.empty_like(self.shard)
-        dist.reduce_scatter(part, list(self.gradient.chunk(size)), group=self.group)
-        adam_8bit_step(self.shard, part, self.state, self.lr, block_size=self.block_size)
-        dist.all_gather(list(self.flat.chunk(size)), self.shard.clone(), group=self.group)
-
-
-@answers.right
 class ExchangedAndAdded(Reference):
     """Exchanges parts and adds them up; gathers by another exchange."""
 
