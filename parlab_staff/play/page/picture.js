@@ -5,7 +5,7 @@ import { plural, svg } from "./dom.js";
 import { isCollective, isSend, neverEnds, other } from "./steps.js";
 
 const WIDEST = 880,
-  MOMENT = 28, // what a moment needs to be seen; with less room, the picture scrolls
+  MOMENT = 22, // what a moment needs to be seen; with less room, the picture scrolls
   ROW = 52,
   LEFT = 58,
   RIGHT = 14,
