@@ -5,7 +5,8 @@ import { plural, svg } from "./dom.js";
 import { isCollective, isSend, neverEnds, other } from "./steps.js";
 
 const WIDEST = 880,
-  MOMENT = 28, // what a moment needs to be seen; with less room, the picture scrolls
+  SMALLEST = 640, // as small as a wide picture is drawn
+  MOMENT = 22, // what a moment needs to be seen; with less room, the picture scrolls
   ROW = 52,
   LEFT = 58,
   RIGHT = 14,
@@ -31,7 +32,7 @@ export class Picture {
         viewBox: `0 0 ${this.width} ${this.height}`,
         width: this.width,
         height: this.height,
-        style: `min-width: ${this.width}px`,
+        style: `min-width: ${Math.min(SMALLEST, this.width)}px`,
       },
       patterns(),
       this.rows(),

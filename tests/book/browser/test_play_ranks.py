@@ -186,9 +186,10 @@ def test_a_message_may_have_50_mb_but_not_100(ranks: RanksPage) -> None:
     ["while True: pass", "import time; time.sleep(100)", "while rank == 2: pass"],
 )
 def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
-    kinds, ended = ends(ranks, f"print('begun')\n{code}\ncomm.Barrier()", stopWhenPrinted=True)
+    begun = "comm.Barrier()\nprint('begun')"  # on all ranks
+    kinds, ended = ends(ranks, f"{begun}\n{code}\ncomm.Barrier()", stopWhenPrinted=True)
     assert kinds == ["interrupted"] * SIZE
-    assert all(result["line"] for result in ended["results"])
+    assert all(result["line"] for result in ended["results"]), ended["results"]
 
 
 @pytest.mark.usefixtures("usable")

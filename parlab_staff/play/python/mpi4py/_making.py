@@ -27,7 +27,9 @@ class Comm(Collectives):
 
     def _agree(self, own: Any) -> list[Any]:
         """Return the values of all ranks, for a call that the page shows as `Split`."""
-        return wait(plans["allgather"](self, "Split", own)).value
+        call = plans["allgather"](self, "Split", own)
+        call.bytes = 0  # the program passes no data
+        return wait(call).value
 
     def Split(self, color: int = 0, key: int = 0) -> Any:
         if color < 0 and color != UNDEFINED:
