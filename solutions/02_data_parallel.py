@@ -10,7 +10,7 @@
 # |---|---|
 # | **You will be able to** | shard a data set without losing or repeating a sample; start all ranks from the same model; average gradients correctly, for uneven shards, too; explain what flat buffers, buckets, overlap, and `no_sync` save |
 # | **Time** | 110 minutes |
-# | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or an idea of ranks and an all-reduce. No GPU |
+# | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or an idea of ranks and an all-reduce; 4 GB of memory. No GPU |
 # | **Background** | [chapter 02](../book/02_data_parallel.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks. Other
