@@ -1,12 +1,11 @@
 """Exercise `predict_layout_memory`."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from itertools import starmap
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
-from parlab.checks.base.predictions import Wrong, first_wrong, form, is_number
-from parlab.checks.base.trial import Trial
+from parlab.checks.base.predictions import Wrong, require_numbers
 from parlab.costs.layouts import memory
 from parlab.layouts import Layout, Model
 
@@ -52,36 +51,12 @@ def predict_layout_memory(check: Check) -> str:
             model = Model(
                 hidden=hidden, sequence=pick(100, 900), vocabulary=pick(9, 19) * hidden, **sizes
             )
-            _compare(trial, model, [Layout(*layout) for layout in layouts])
+            for layout in starmap(Layout, layouts):
+                trial.situation = f"{model} and {layout}"
+                predicted, right = trial.run(model, layout), memory(model, layout)
+                require_numbers(trial, predicted, right, _wrong(model, layout), "what is needed")
+                trial.require(lambda: _no_other_kinds(predicted, right))
     return "weights, gradients, optimizer states, and activations of the micro-batches in flight"
-
-
-def _compare(trial: Trial, model: Model, layouts: list[Layout]) -> None:
-    predicted = [trial.run(model, layout) for layout in layouts]
-    right = [memory(model, layout) for layout in layouts]
-    for got, kinds in zip(predicted, right, strict=True):
-        trial.require(partial(form, got, kinds), partial(_no_other_kinds, got, kinds))
-    trial.require(lambda: _explained(predicted, right, model, layouts))
-    for got, kinds, layout in zip(predicted, right, layouts, strict=True):
-        trial.situation = f"{model} and {layout}"
-        trial.require(partial(first_wrong, got, kinds, "what is needed"))
-
-
-def _explained(
-    predicted: list[Mapping[str, float]],
-    right: list[Mapping[str, float]],
-    model: Model,
-    layouts: list[Layout],
-) -> Finding | None:
-    """Return the first misconception that explains what is predicted for all layouts, or None."""
-    for variants in zip(*(_wrong(model, layout) for layout in layouts), strict=True):
-        name, _, finding = variants[0]
-        got = [one[name] for one in predicted]
-        if all(map(is_number, got, [kinds[name] for kinds in right])):
-            continue
-        if all(map(is_number, got, [value for _, value, _ in variants])):
-            return finding
-    return None
 
 
 def _no_other_kinds(predicted: Mapping[str, float], right: Mapping[str, float]) -> Finding | None:
