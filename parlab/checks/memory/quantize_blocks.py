@@ -30,41 +30,26 @@ MISTAKES = Mistakes(
 )
 
 
-def even() -> Tensor:
-    levels = torch.linspace(-127, 127, 255) / 127
-    return torch.cat([levels[:1], levels])
+def sized(numbers: Tensor) -> Tensor:
+    """Return negative numbers of many sizes."""
+    return -numbers.abs() * 10.0 ** numbers.flip(0)
 
 
-def normal(generator: torch.Generator, length: int) -> Tensor:
-    return torch.randn(length, generator=generator)
+def with_zeros(numbers: Tensor) -> Tensor:
+    return numbers.index_fill(0, torch.arange(64, 256), 0)
 
 
-def with_zeros(generator: torch.Generator, length: int) -> Tensor:
-    values = normal(generator, length)
-    values[64:256] = 0
-    return values
-
-
-def negative(generator: torch.Generator, length: int) -> Tensor:
-    return -normal(generator, length).abs() * 10.0 ** normal(generator, length)
-
-
-def tiny_squares(generator: torch.Generator, length: int) -> Tensor:
-    squares = (1e-15 * negative(generator, length)).square()
-    squares[64:128] = 0
-    return squares
-
-
-Make = Callable[[torch.Generator, int], Tensor]
-CASES: dict[str, tuple[Make, int, int, Tensor]] = {
-    "m in blocks of 256": (normal, 1024, 256, dynamic_map(True)),
-    "a shorter last block": (normal, 700, 256, dynamic_map(True)),
-    "one short block": (normal, 5, 64, dynamic_map(True)),
-    "blocks of zeros": (with_zeros, 320, 64, dynamic_map(True)),
-    "negative numbers of many sizes": (negative, 999, 32, dynamic_map(True)),
-    "v of small gradients": (tiny_squares, 513, 64, dynamic_map(False)),
-    "blocks of zeros, even levels": (with_zeros, 1030, 128, even()),
-    "a large state": (normal, LARGE, 256, dynamic_map(True)),
+SIGNED, UNSIGNED = dynamic_map(True), dynamic_map(False)
+EVEN = torch.linspace(-127, 127, 255).div(127).repeat_interleave(torch.tensor([2] + [1] * 254))
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], int, int, Tensor]] = {
+    "m in blocks of 256": (torch.clone, 1024, 256, SIGNED),
+    "a shorter last block": (torch.clone, 700, 256, SIGNED),
+    "one short block": (torch.clone, 5, 64, SIGNED),
+    "blocks of zeros": (with_zeros, 320, 64, SIGNED),
+    "negative numbers of many sizes": (sized, 999, 32, SIGNED),
+    "v of small gradients": (lambda x: with_zeros(1e-30 * sized(x).square()), 513, 64, UNSIGNED),
+    "blocks of zeros, even levels": (with_zeros, 1030, 128, EVEN),
+    "a large state": (torch.clone, LARGE, 256, SIGNED),
 }
 
 
@@ -75,7 +60,7 @@ def quantize_blocks(check: Check) -> str:
     with check.trial() as trial:
         for _, (make, length, block_size, levels) in trial.cases(CASES):
             generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
-            values = make(generator, length)
+            values = make(torch.randn(length, generator=generator))
             given = values.clone(), levels.clone()
             got, peak = trial.run_function(measured, check.function, *given, block_size)
             trial.require(
