@@ -14,7 +14,6 @@ ROWS = "torch.arange(first, first + part).view(-1, micro_batch)"
 DIVIDES = 'if global_batch % (mesh["dp"] * micro_batch):'
 
 answers.edit("wrong_replica", "innermost", (REPLICA, 'rank % mesh["dp"]'))
-answers.edit("wrong_replica", "first_replica_only", (REPLICA, "0"))
 answers.edit(
     "split_over_all_ranks",
     "one_part_for_each_rank",

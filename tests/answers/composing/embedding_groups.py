@@ -42,22 +42,6 @@ def usual_order(mesh):
     return sorted(groups)
 
 
-@answers.wrong("order_assumed")
-def first_dimension_fastest(mesh):
-    if "pp" not in mesh:
-        raise ValueError("pp is missing")
-    stride, groups = 1, {}
-    for dim, size in mesh.items():
-        if dim == "pp":
-            break
-        stride *= size
-    for rank in range(math.prod(mesh.values())):
-        stage = rank // stride % mesh["pp"]
-        if stage in (0, mesh["pp"] - 1):
-            groups.setdefault(rank - stage * stride, []).append(rank)
-    return sorted(groups.values())
-
-
 @answers.wrong(None)
 def three_dimensions_only(mesh):
     if "pp" not in mesh:

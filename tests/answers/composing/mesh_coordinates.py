@@ -29,18 +29,6 @@ answers.edit(
 )
 
 
-@answers.wrong(None)
-def only_quotients(rank, mesh):
-    ranks = math.prod(mesh.values())
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank}")
-    coordinates = {}
-    for dim, size in mesh.items():
-        ranks //= size
-        coordinates[dim] = rank // ranks
-    return coordinates
-
-
 @answers.wrong("wrong_type", says="an int")
 def numbers_of_numpy(rank, mesh):
     if not 0 <= rank < math.prod(mesh.values()):

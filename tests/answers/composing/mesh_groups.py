@@ -29,7 +29,6 @@ answers.edit(
         "[list(mesh).index(dim) for dim in dims]",
     ),
 )
-answers.edit("not_sorted", "last_group_first", (RESULT, f"{RESULT}[::-1]"))
 answers.edit(
     "not_refused",
     "ignored",
@@ -70,15 +69,6 @@ def one_for_each_rank(mesh, *dims):
         [r for r, other in enumerate(every) if all(other[d] == own[d] for d in mesh.keys() - dims)]
         for own in every
     ]
-
-
-@answers.wrong(None)
-def three_dimensions(mesh, *dims):
-    named(mesh, dims)
-    names = list(mesh)
-    ranks = np.arange(math.prod(mesh.values())).reshape([mesh[dim] for dim in ("dp", "pp", "tp")])
-    axes = [names.index(dim) for dim in names if dim in dims]
-    return np.moveaxis(ranks, axes, range(-len(axes), 0)).reshape(-1, 2 ** len(axes)).tolist()
 
 
 @answers.wrong("argument_changed")
