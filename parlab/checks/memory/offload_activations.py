@@ -69,6 +69,10 @@ def offload_activations(check: Check) -> str:
     return "each storage is written once and leaves memory, and gradients are equal bit for bit"
 
 
+class Interruption(Exception):
+    """An exception after a forward pass. The context must end then, too."""
+
+
 def require_step(trial: Trial, case: Case) -> None:
     """Require the right gradients twice, the right tensors in the store, and free memory."""
     loss, saves = saved_by_autograd(case)
@@ -83,10 +87,10 @@ def require_step(trial: Trial, case: Case) -> None:
     def step(context: Any) -> tuple[list[list[Tensor | None]], int, int, int]:
         with LiveStorages() as watch:
             case.x.view_as(case.x)  # or it would count as new if a hook returns its storage
-            with suppress(KeyError), context(case.module, store, SMALLEST):
+            with suppress(Interruption), context(case.module, store, SMALLEST):
                 loss = case.loss()
                 live, found = watch.live, [gradients(loss, case)]
-                raise KeyError  # the context must end then, too
+                raise Interruption
             found.append(gradients(loss, case))
             read = watch.live - live - sum(map(tensor_bytes, found))
         del loss
