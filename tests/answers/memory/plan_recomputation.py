@@ -21,7 +21,7 @@ for mistake, name, *edits in (
     ),
     (None, "no_number", (TEXT, '"no plan fits"')),
     (
-        None,
+        "not_refused",
         "all_recomputed_anyway",
         (RAISE, RAISE + "        return [False] * len(segments)\n"),
     ),
