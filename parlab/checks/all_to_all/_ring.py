@@ -1,9 +1,9 @@
-"""Both passes of a learner's ring attention, and what has happened when a block is computed."""
+"""A sequence on several ranks, and what has happened when ring attention computes a block."""
 
 import inspect
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -77,55 +77,13 @@ class Block:
     alive: int
 
 
-@dataclass
-class Run:
-    """A forward and a backward pass on this rank.
-
-    Attributes:
-        sent: bytes of each message, by pass.
-        blocks: those that were computed, by pass.
-        kept: bytes that were in memory between the passes.
-    """
-
-    out: Any = None
-    sent: dict[str, list[int]] = field(default_factory=dict)
-    blocks: dict[str, list[Block]] = field(default_factory=lambda: {w: [] for w in FUNCTIONS})
-    kept: int = 0
-
-
 def import_all() -> None:
     """Import the modules that torch imports at first use, which takes long on a busy machine."""
     with LiveStorages():
         torch.ones(1, requires_grad=True).exp().backward()
 
 
-def passes(case: Case) -> Run:
-    """Run the function of the learner forward and backward."""
-    run, group = Run(), case.trial.group
-    q, k, v, gradient, positions = case.given.values()
-    group.take_events()
-
-    def sent() -> list[int]:
-        return [e.bytes for e in group.take_events() if e.kind == "start" and e.op in SENDS]
-
-    with LiveStorages() as storages:
-        out = case.trial.check.function(
-            *(x.view_as(x) for x in (q, k, v)),  # a leaf could not be changed in place
-            positions,
-            group,
-            **{function: _watched(which, case, run) for which, function in FUNCTIONS.items()},
-        )
-        run.kept = storages.live
-        run.sent["forward"] = sent()
-        if isinstance(out, Tensor) and out.requires_grad:
-            out.backward(gradient if gradient.shape == out.shape else torch.ones_like(out))
-            out = out.detach()
-        run.sent["backward"] = sent()
-    run.out = out
-    return run
-
-
-def _watched(which: str, case: Case, run: Run) -> Callable[..., Any]:
+def watched(which: str, case: Case, blocks: list[Block]) -> Callable[..., Any]:
     """Return `attend` or `attend_backward`, which records a block when it is called."""
     function = getattr(block_attention, FUNCTIONS[which])
     signature = inspect.signature(function)
@@ -146,7 +104,7 @@ def _watched(which: str, case: Case, run: Run) -> Callable[..., Any]:
         alive = sum(block() is not None for block in earlier.values())
         if storage._cdata not in own:
             earlier[storage._cdata] = weakref.ref(storage)
-        run.blocks[which].append(Block(owner, step, wrong_mask, _idle(case, which, step), alive))
+        blocks.append(Block(owner, step, wrong_mask, _idle(case, which, step), alive))
         return function(*arguments, **named)
 
     return called

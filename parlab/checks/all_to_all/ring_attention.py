@@ -1,15 +1,16 @@
 """Exercise `ring_attention`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from parlab.checks.all_to_all import _ring
 from parlab.checks.all_to_all._attention import own_part, serial
-from parlab.checks.all_to_all._ring import Case, Run
+from parlab.checks.all_to_all._ring import Block, Case
 from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained
@@ -21,6 +22,7 @@ from parlab.checks.base.unchanged import unchanged
 from parlab.checks.base.watchdog import Ended
 from parlab.ledger import Call
 from parlab.ledger.calls import RECEIVES, SENDS
+from parlab.memory import LiveStorages
 
 SECONDS = 10.0
 
@@ -103,37 +105,65 @@ def ring_attention(check: Check) -> str:
 
 
 def _case(trial: Trial, case: Case) -> None:
-    run = trial.run_function(_ring.passes, case, seconds=SECONDS, explain=partial(_waiting, trial))
-    positions, ranks, mask = case.positions, trial.size, None
-    before = [*own_part(trial, case.whole)]
+    q, k, v, gradient, positions = case.given.values()
+    before, mask, ranks = [*own_part(trial, case.whole)], None, trial.size
     if positions is not None:
-        before.append(positions)
-        mask = positions.flatten() <= positions.flatten()[:, None]
-    out, *gradients = serial(case.whole, mask)
-    size = 2 * case.given["k"].nbytes  # of the keys and values of one rank
+        before.append(case.positions)
+        mask = case.positions.flatten() <= case.positions.flatten()[:, None]
+    right, *gradients = serial(case.whole, mask)
+    blocks: dict[str, list[Block]] = {"forward": [], "backward": []}
+    watched = {name: _ring.watched(w, case, blocks[w]) for w, name in _ring.FUNCTIONS.items()}
+    explain = partial(_waiting, trial)
+
+    def forward() -> tuple[Any, int]:
+        trial.group.take_events()
+        with LiveStorages() as storages:
+            # Views, because a leaf could not be changed in place.
+            given = (*(x.view_as(x) for x in (q, k, v)), positions, trial.group)
+            out = trial.check.function(*given, **watched)
+            return out, storages.live
+
+    def backward() -> None:
+        trial.group.take_events()
+        out.backward(gradient)
+
+    def communicates(which: str, least: int, most: int) -> Iterator[Callable]:
+        """Yield the requirements on the blocks and messages of a pass."""
+        yield lambda: _blocks(case, which, blocks[which])
+        yield lambda: _neighbors(trial.calls)
+        yield lambda: _messages(trial, which, least, most, 2 * k.nbytes)
+        yield lambda: _overlap(which, blocks[which])
+
+    out, live = trial.run_function(forward, seconds=SECONDS, explain=explain) or (None, 0)
+    kept = [
+        partial(unchanged, f"`{name}`", case.given[name], x)
+        for name, x in zip(case.given, before, strict=False)
+    ]
     trial.require(
         lambda: only_messages(trial),
-        *(
-            partial(unchanged, f"`{name}`", case.given[name], x)
-            for name, x in zip(case.given, before, strict=False)
-        ),
-        lambda: _output(run, own_part(trial, out), case.tolerance),
+        *kept,
+        lambda: _output(out, own_part(trial, right), case.tolerance, blocks["forward"]),
+        lambda: _keeps(live, case.kept_bytes),
+        *communicates("forward", ranks - 1, ranks - 1),
+    )
+    trial.run_function(backward, seconds=SECONDS, explain=explain)
+    trial.require(
+        lambda: only_messages(trial),
+        *kept,
         *(partial(_gradient, case, *one) for one in zip("qkv", gradients, strict=True)),
-        lambda: _blocks(case, run, "forward"),
-        lambda: _blocks(case, run, "backward"),
-        lambda: _neighbors(trial.calls),
-        lambda: _messages(run, "forward", ranks - 1, ranks - 1, size),
-        lambda: _messages(run, "backward", 0, (2 * ranks - 1) * (ranks > 1), size),
-        lambda: _memory(case, run),
-        lambda: _overlap(run),
+        *communicates("backward", 0, (2 * ranks - 1) * (ranks > 1)),
     )
 
 
-def _output(run: Run, right: Tensor, tolerance: float) -> Finding | None:
-    found = equal(run.out, right, tolerance=tolerance)
-    if found and any(block.wrong_mask for block in run.blocks["forward"]):
+def _output(out: Any, right: Tensor, tolerance: float, blocks: list[Block]) -> Finding | None:
+    found = equal(out, right, tolerance=tolerance)
+    if found and any(block.wrong_mask for block in blocks):
         return MISTAKES.wrong_mask()
     return found
+
+
+def _keeps(got: int, right: int) -> Finding | None:
+    return MISTAKES.keeps_more(got=got, right=right) if got > right else None
 
 
 def _gradient(case: Case, name: str, of_all: Tensor) -> Finding | None:
@@ -150,9 +180,9 @@ def _gradient(case: Case, name: str, of_all: Tensor) -> Finding | None:
     )
 
 
-def _blocks(case: Case, run: Run, which: str) -> Finding | None:
-    """Require one call for each block that has something visible."""
-    function, owners = _ring.FUNCTIONS[which], [block.owner for block in run.blocks[which]]
+def _blocks(case: Case, which: str, blocks: list[Block]) -> Finding | None:
+    """Require one call for each block that has something visible, and few blocks in memory."""
+    function, owners = _ring.FUNCTIONS[which], [block.owner for block in blocks]
     if not owners:
         return observed(f"`{function}` is never called. Compute each block with this argument")
     if None in owners:
@@ -165,6 +195,9 @@ def _blocks(case: Case, run: Run, which: str) -> Finding | None:
         return observed(
             f"`{function}` is called for the keys of ranks {sorted(owners)}, expected {seen}"
         )
+    for block in blocks:
+        if block.alive > 1:
+            return MISTAKES.hoards(which=which, step=block.step, got=block.alive)
     return None
 
 
@@ -186,9 +219,9 @@ def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
     return found and replace(found, text=f"{found.text}\n{ending(endings).text}")
 
 
-def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding | None:
+def _messages(trial: Trial, which: str, least: int, most: int, size: int) -> Finding | None:
     """Require that a pass sends so many messages, and so many bytes."""
-    count, total = len(run.sent[which]), sum(run.sent[which])
+    count, total = len(trial.sends(trial.rank)), trial.bytes_sent(trial.rank)
     if count > most or total > most * size:
         return MISTAKES.sends_more(which=which, got=count, bytes=total, right=most, size=size)
     if count < least:
@@ -196,22 +229,10 @@ def _messages(run: Run, which: str, least: int, most: int, size: int) -> Finding
     return None
 
 
-def _memory(case: Case, run: Run) -> Finding | None:
-    for which, blocks in run.blocks.items():
-        for block in blocks:
-            if block.alive > 1:
-                return MISTAKES.hoards(which=which, step=block.step, got=block.alive)
-    if run.kept > case.kept_bytes:
-        return MISTAKES.keeps_more(got=run.kept, right=case.kept_bytes)
-    return None
-
-
-def _overlap(run: Run) -> Finding | None:
+def _overlap(which: str, blocks: list[Block]) -> Finding | None:
     """Require that the message for the next step is under way when a block is computed."""
-    for which, function in _ring.FUNCTIONS.items():
-        for block in run.blocks[which]:
-            if block.idle:
-                return MISTAKES.no_overlap(
-                    which=which, step=block.step, what=block.idle, function=function
-                )
+    function = _ring.FUNCTIONS[which]
+    for one in blocks:
+        if one.idle:
+            return MISTAKES.no_overlap(which=which, step=one.step, what=one.idle, function=function)
     return None
