@@ -11,7 +11,7 @@
 # |---|---|
 # | **You will be able to** | count the bytes that a forward pass keeps; write activation checkpointing, and state what it costs; plan recomputation for a memory budget; offload activations; compute a cross-entropy in chunks; write Adafactor and 8-bit Adam; predict the bytes of a rank that combines these methods |
 # | **Time** | 260 minutes |
-# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states. No GPU |
+# | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states; 4 GB of memory. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #
 # You can do the parts in any order, and in several sittings. Within Part A, exercise 3 needs `checkpoint` from exercise 2.
