@@ -47,11 +47,11 @@ COMMON = Mistakes(
     does_not_end="does not end; stopped while waiting",
     lab_communicator=(
         "the function uses the lab's `comm` (or COMM_WORLD), which is disabled during a check. Use "
-        "the communicator that is passed as an argument"
+        "the function's own arguments instead"
     ),
     default_group=(
         "the function uses torch.distributed's default group, which is disabled during a check. "
-        "Pass `group=` with the group that is passed as an argument"
+        "Use the function's own arguments instead, such as `group=group`"
     ),
     no_memory=(
         "{error}. Its memory was freed: first call `storage.resize_`, which takes a number of bytes"

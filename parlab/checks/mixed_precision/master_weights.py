@@ -77,6 +77,7 @@ def master_weights(check: Check) -> str:
                     lambda: stepped(master, right[number], rounded[number], dtype),
                     lambda: copied_back(now, master, before, dtype),
                     lambda: MISTAKES.new_memory() if moved else None,
+                    lambda: still_trained(parameters),
                 )
                 before = now
             numbers = torch.tensor([torch.inf, -torch.inf, torch.nan]).to(dtype)
@@ -136,16 +137,20 @@ def step(weights: Any, parameters: list[nn.Parameter], given: Gradients) -> tupl
 
 
 def copied(weights: Any, parameters: list[nn.Parameter], start: Values) -> Finding | None:
-    """Require float32 copies, an optimizer on them, and an unchanged model."""
+    """Require float32 copies, an optimizer on them, and unchanged weights."""
     if len(weights.master) != len(start):
         return observed(f"self.master has {len(weights.master)} tensors, expected {len(start)}")
     master = {f"self.master[{i}]": copy for i, copy in enumerate(weights.master)}
     if found := constructed(weights, master, list(start.values())):
         return found
+    return equal_states(values(parameters), start, "self.parameters[{}]", 0.0)
+
+
+def still_trained(parameters: list[nn.Parameter]) -> Finding | None:
     for i, parameter in enumerate(parameters):
         if not parameter.requires_grad:
             return observed(f"self.parameters[{i}] does not require a gradient any more")
-    return equal_states(values(parameters), start, "self.parameters[{}]", 0.0)
+    return None
 
 
 def collected(got: Gradients, given: Gradients) -> Finding | None:

@@ -189,8 +189,8 @@ def has_states(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter])
             value, called = state.get(name), f"state[parameter {i}][{name!r}]"
             if not isinstance(value, Tensor):
                 return observed(f"{called} is a {type(value).__name__}, expected a tensor")
-            if name == "step" and (value.dtype != torch.float32 or value.numel() != 1):
-                return observed(f"{called} is {value!r}, expected a tensor of one float32")
+            if name == "step" and (value.dtype != torch.float32 or value.shape != ()):
+                return observed(f"{called} is {value!r}, expected a float32 tensor of shape ()")
             if value.dtype != torch.float32:
                 return MISTAKES.moments_of_half(dtype=str(p.dtype)[6:], got=str(value.dtype)[6:])
             if name != "step" and value.shape != p.shape:

@@ -44,6 +44,7 @@ for mistake, name, *edits in (
     (None, "adds_up", (MOVE, MOVE + " + (0 if copy.grad is None else copy.grad)")),
     (None, "step_forgotten", (STEP, "pass")),
     (None, "parameters_frozen", (OPTIMIZER, OPTIMIZER + "\n        model.requires_grad_(False)")),
+    (None, "step_freezes", (BACK, BACK + "\n            parameter.requires_grad = False")),
     (None, "cleaned", (MOVE, MOVE.replace(".float()", ".float().nan_to_num()"))),
     (None, "within_float16", (BACK, BACK.replace("copy.detach()", f"copy.detach().{CUT[:-1]}"))),
 ):

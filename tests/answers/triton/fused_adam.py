@@ -42,6 +42,7 @@ answers.edit(
     "moments_of_half", "like_the_parameter", (MOMENT, MOMENT.replace(", dtype=torch.float32", ""))
 )
 answers.edit("moments_of_half", "as_loaded", (PUT_BACK, PUT_BACK.replace("torch.float32, ", "")))
+answers.edit(None, "step_in_a_list", ("torch.tensor(0.0)", "torch.zeros(1)"), says="shape ()")
 answers.edit("moments_rounded", "as_the_base_loads", (PUT_BACK, "pass"))
 answers.edit(None, "no_closure", (CALL, "pass"), says="0 times")
 answers.edit(None, "without_gradients", (CALL, "loss = closure()"))
