@@ -48,6 +48,7 @@ def test_chapter_and_lab_load_nothing_of_the_playground_before_the_click(
             window.page.wait_for_function(STARTED)
             assert "4 ranks ready" in window.page.locator("#status").inner_text()
         window.page.get_by_role("link", name="Pyodide (MPL-2.0)").click()
+        window.page.wait_for_url("**/play/licenses/index.html")
         licenses = window.page.locator("main li").all_inner_texts()
         assert [one.split()[0] for one in licenses] == ["CPython", "CodeMirror", "NumPy", "Pyodide"]
         assert not window.problems
