@@ -81,9 +81,8 @@ def means(
         right = parts.mean(0)
         # Roundings of `dtype`
         room = 1.5 * torch.finfo(dtype).eps * parts.abs().mean(0) + ranks * 2.0**-24
-        correct = torch.where(
-            right.isfinite(), (gradient - right).abs() <= room, ~gradient.isfinite()
-        )
+        missing = torch.where(right.isnan(), gradient.isnan(), ~gradient.isfinite())
+        correct = torch.where(right.isfinite(), (gradient - right).abs() <= room, missing)
         if correct.all():
             continue
         if same(gradient.nan_to_num(), per_rank[rank][i].nan_to_num()):

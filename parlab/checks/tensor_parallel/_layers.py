@@ -142,11 +142,16 @@ def compare(trial: Trial, case: Case) -> Run:
         return None if times is None else passes.sends_more(run, which, size, trial.size, times)
 
     trial.require(
-        lambda: passes.unchanged(run),
+        lambda: _unchanged(run),
         values,
         *(lambda which=which: limit(which) for which in sums),
     )
     return run
+
+
+def _unchanged(run: passes.Run) -> Finding | None:
+    name = run.changed.replace("`x`", "its input")  # layers have other names for it
+    return COMMON.argument_changed(name=name) if name else None
 
 
 def _serial(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Tensor]:
@@ -167,7 +172,7 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
     """Cut a fresh serial layer; return this rank's layer, and what is wrong with its memory."""
     whole = case.make()
     inside = [weakref.ref(p) for p in whole.parameters()]
-    before = [p.detach().clone() for p in whole.parameters()]
+    before, described = [p.detach().clone() for p in whole.parameters()], repr(whole)
     memory = {p.untyped_storage().data_ptr() for p in whole.parameters()}
     module = case.cut(whole)
     in_place = module is whole
@@ -177,7 +182,10 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
         return module, observed("it returns another object: change its argument, and return that")
     if in_place or case.takes_apart:
         memory = set()
-    elif not all(same(p, b) and p.requires_grad for p, b in zip(whole.parameters(), before)):  # noqa: B905
+    elif repr(whole) != described or not all(
+        same(p, b) and p.requires_grad
+        for p, b in zip(whole.parameters(), before)  # noqa: B905
+    ):
         return module, COMMON.argument_changed(name="the serial layer")
     del whole
     for name, p in module.named_parameters():

@@ -46,6 +46,11 @@ for mistake, name, *edits in (
     ("sent_in_float32", "sent_in_float32", (HALVES, "halves = flat / group.size()")),
     (None, "divided_twice", (REDUCE, DIVIDE)),
     (None, "clamped", (HALVES, "halves = " + CLAMPED)),
+    (
+        None,
+        "nan_is_infinite",
+        (COPY, COPY.replace("gradient)", "gradient).nan_to_num(torch.inf, torch.inf)")),
+    ),
     (None, "bfloat16_always", (HALVES, HALVES.replace("dtype", "torch.bfloat16"))),
     (None, "rounded_to_bfloat16", (HALVES, HALVES.replace(".to(", ".bfloat16().to("))),
     (None, "always_four", (HALVES, HALVES.replace("group.size()", "4"))),

@@ -70,6 +70,11 @@ answers.edit(
 )
 answers.edit(
     "argument_changed",
+    "fewer_outputs",
+    (WEIGHT, WEIGHT + "        linear.out_features //= group.size()\n"),
+)
+answers.edit(
+    "argument_changed",
     "sections_divided",
     (BIAS, BIAS + "        sections[:] = [size // group.size() for size in sections]\n"),
 )

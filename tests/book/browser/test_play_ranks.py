@@ -188,7 +188,7 @@ def test_a_message_may_have_50_mb_but_not_100(ranks: RanksPage) -> None:
 def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
     begun = "comm.Barrier()\nprint('begun')"  # on all ranks
     kinds, ended = ends(ranks, f"{begun}\n{code}\ncomm.Barrier()", stopWhenPrinted=True)
-    assert kinds == ["interrupted"] * SIZE
+    assert kinds == ["interrupted"] * SIZE, ended["results"]
     assert all(result["line"] for result in ended["results"]), ended["results"]
 
 
