@@ -14,7 +14,7 @@ from tests.support.built_book import pages
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
-SAMPLE = ["book/03_zero.html", "book/index.html", "labs/01_mpi.html", "solutions/01_mpi.html"]
+SAMPLE = ["book/04_tensor_parallel.html", "book/index.html", "solutions/01_mpi.html"]
 # In the middle of a change of colors, the contrast is neither theme's.
 NO_TRANSITIONS = "*, ::before, ::after { transition: none !important; animation: none !important; }"
 VIOLATIONS = """async () => {
