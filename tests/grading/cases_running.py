@@ -64,8 +64,8 @@ def endless_loop(copy: Copy, path: Path) -> None:
 @case("partial", 3, says="could not be interrupted", **AFTER_THE_FIRST)
 def endless_and_deaf(copy: Copy, path: Path) -> None:
     deaf = (
-        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "while True:\n    try:\n        while True: time.sleep(9)\n    except BaseException: pass"
     )
     copy.insert(deaf, before=SECOND)
 

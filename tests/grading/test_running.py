@@ -37,7 +37,7 @@ ENDLESS = {
 }
 assert {case.name for case in CASES} >= ENDLESS
 LIMITS = {
-    "endless": ["--cell-timeout", "12", "--timeout", "400", "--memory", "0.5"],
+    "endless": ["--cell-timeout", "6", "--timeout", "400", "--memory", "0.5"],
     "other": ["--cell-timeout", "120", "--timeout", "400", "--memory", "0.5"],
 }
 
