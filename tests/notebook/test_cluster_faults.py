@@ -318,7 +318,7 @@ UNSTOPPABLE = {
 }
 
 
-@pytest.mark.parametrize("name", cases(UNSTOPPABLE, {"a computation", "a window's fence"}))
+@pytest.mark.parametrize("name", cases(UNSTOPPABLE, {"a window's fence"}))
 def test_a_cell_stuck_in_c_ends_in_time_and_says_why_variables_are_lost(
     notebook: Notebook, name: str
 ):
@@ -445,24 +445,6 @@ def test_ranks_that_cannot_be_freed_are_replaced(notebook: Notebook):
     assert in_time(notebook, ran, 2)
 
 
-def test_the_stop_button_stops_the_ranks(notebook: Notebook):
-    for code, where in (
-        ("comm.recv(source=rank)", "line 3: comm.recv(source=rank)"),
-        ("while True: pass", "line 3: while True: pass"),
-    ):
-        marker = notebook.run("import tempfile; folder = tempfile.mkdtemp(); print(folder)").text
-        file = os.path.join(marker.strip(), "running")
-        sent = notebook.send(f"%%px --timeout 100\nopen({file!r} + str(rank), 'w').close()\n{code}")
-        wait_until(
-            lambda f=file: all(os.path.exists(f"{f}{rank}") for rank in range(4)), 60, "the cell"
-        )
-        notebook.interrupt()
-        ran = notebook.wait(sent)
-        assert ran.error == "RankInterrupted"
-        assert where in ran.message
-        works_and_keeps(notebook, held=True)
-
-
 @pytest.mark.nightly
 def test_ten_megabytes_from_every_rank(notebook: Notebook):
     ran = notebook.run("%%px\nprint(str(rank) * 10_000_000)")
@@ -575,17 +557,20 @@ TORCH = {
     "group": "if rank != 2:\n    dist.all_reduce(torch.ones(3), group=group)",
     "the default group (Gloo)": "if rank != 2:\n    dist.all_reduce(torch.ones(3))",
     "a receive on Gloo": "if rank == 1:\n    dist.recv(torch.ones(3), src=0)",
-    "a backward pass of DDP on Gloo": ("if rank != 0:\n    ddp(torch.ones(2, 4)).sum().backward()"),
+    "a backward pass of DDP on Gloo": "if rank != 0:\n    ddp(torch.ones(2, 4)).sum().backward()",
 }
+WITH_DDP = """
+from torch.nn.parallel import DistributedDataParallel
+ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
+"""
 
 
 @pytest.mark.parametrize("name", cases(TORCH, {"group", "the default group (Gloo)"}))
 def test_torch_distributed_is_freed_too(notebook: Notebook, name: str):
     ran = notebook.run(
         "%%px --timeout 120\nimport torch, torch.distributed as dist\n"
-        "from torch.nn.parallel import DistributedDataParallel\n"
-        "from parlab.rank import group\n"
-        "ddp = DistributedDataParallel(torch.nn.Linear(4, 4))\ntensor = torch.full((2,), 7.0)"
+        "from parlab.rank import group\ntensor = torch.full((2,), 7.0)"
+        + (WITH_DDP if "DDP" in name else "")  # which takes each rank a second to import
     )
     assert ran.status == "ok", ran.message
     ran = notebook.run(f"%%px --timeout {DEADLINE}\n{TORCH[name]}")
