@@ -290,10 +290,10 @@ print(f"received {send_then_receive(1)}")
 
 # %% [markdown]
 # **Predict**: what happens with a million elements (8 MB)? Write down your answer before you run the next
-# cell. It ends with an error after its deadline of 5 seconds. Read *at which line each rank is stuck*.
+# cell. It ends with an error after its deadline of 2 seconds. Read *at which line each rank is stuck*.
 
 # %% tags=["raises-exception"]
-# %%px --timeout 5
+# %%px --timeout 2
 received = send_then_receive(1_000_000)
 print("all have received")
 
@@ -312,7 +312,7 @@ print("all have received")
 # ranks wait for which. This time, they are stuck at different lines.
 
 # %% tags=["raises-exception"]
-# %%px --timeout 5
+# %%px --timeout 2
 message, from_left, from_right = (np.full(1_000_000, float(rank)) for _ in range(3))
 last = world_size - 1
 if rank < last:
