@@ -54,7 +54,7 @@ def _cases(trial: Trial) -> dict[str, tuple[Callable[[], Case], int]]:
         "GPipe's order": (partial(Case, trial, gpipe, 8), 1),
         # Large micro-batches, or what is held of them is less than variables may hold.
         "few in flight": (partial(Case, trial, _schedules.few_in_flight(p, 9), 90), 2),
-        "any order": (partial(Case, trial, _schedules.any_order(draw, p, 1, 5), 10), 2),
+        "any order": (partial(Case, trial, _schedules.any_order(draw, p, 1, 5), 5), 2),
         "any order, two stages on each rank": (
             partial(Case, trial, _schedules.any_order(draw, p, 2, 3), 7),
             2,
