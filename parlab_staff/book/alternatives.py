@@ -9,21 +9,22 @@ from collections.abc import Iterable
 from typing import Any
 from xml.etree import ElementTree
 
-_KINDS = {"bar": "Bars", "scatter": "Curves", "heatmap": "Fields", "histogram": "Bars"}
+_KINDS = {"bar": "Bars", "scatter": "Curves", "heatmap": "Colored cells", "histogram": "Bars"}
 _LABELS = 12  # more labels, such as one for each message, say little
 
 
 def of_svg(svg: str) -> str:
     """Describe a figure that matplotlib wrote: it keeps each text of the figure as a comment."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
-    texts: dict[str, list[str]] = {"title": [], "x": [], "y": [], "legend": [], "label": []}
+    groups = ("title", "x", "x ticks", "y", "y ticks", "legend", "label")
+    texts: dict[str, list[str]] = {group: [] for group in groups}
     for group, text in _texts(ElementTree.fromstring(svg, parser), ""):
         texts[group].append(_plain(text))
     return _sentences(
         [
             *texts["title"],
-            _named("Horizontal axis", texts["x"]),
-            _named("Vertical axis", texts["y"]),
+            _named("Horizontal axis", texts["x"] or _words(texts["x ticks"])),
+            _named("Vertical axis", texts["y"] or _words(texts["y ticks"])),
             _named("Legend", texts["legend"]),
             _named("In the figure", texts["label"]),
         ]
@@ -31,26 +32,46 @@ def of_svg(svg: str) -> str:
 
 
 def of_plotly(figure: dict[str, Any]) -> str:
-    """Describe a Plotly figure: its message, its axes, what is drawn, and its sliders."""
-    layout, data = figure["layout"], figure["data"]
+    """Describe a Plotly figure: its message, its axes, what is drawn, and its sliders.
+
+    If it has sliders, describe what it shows where they start.
+    """
+    layout = figure["layout"]
+    data = [
+        trace
+        for trace in figure["data"]
+        if trace.get("visible") is not False and trace.get("opacity") != 0
+    ]
     kind = next(
         (_KINDS[of] for trace in data if (of := trace.get("type", "scatter")) in _KINDS), ""
     )
-    axes = [layout.get(f"{name}axis", {}).get("title", {}).get("text", "") for name in "xy"]
+    x, y = (_axis(layout.get(f"{name}axis", {}), data, name) for name in "xy")
     sliders = [
-        slider.get("currentvalue", {}).get("prefix", "") for slider in layout.get("sliders", [])
+        slider.get("currentvalue", {}).get("prefix", "").rstrip(":= ")
+        for slider in layout.get("sliders", [])
     ]
     return _sentences(
         [
             layout.get("title", {}).get("text", ""),
-            _named("Horizontal axis", axes[:1]),
-            _named("Vertical axis", axes[1:]),
+            _named("Horizontal axis", x),
+            _named("Vertical axis", y),
             _named(kind or "Drawn", (trace.get("name", "") for trace in data)),
-            _named(
-                "Sliders" if len(sliders) > 1 else "Slider", (text.rstrip(": ") for text in sliders)
-            ),
+            _named("Sliders" if len(sliders) > 1 else "Slider", sliders),
         ]
     )
+
+
+def _axis(axis: dict[str, Any], data: list[dict[str, Any]], name: str) -> list[str]:
+    """Return the title of an axis. If it has none, return the texts along it."""
+    if title := axis.get("title", {}).get("text", ""):
+        return [title]
+    along = axis.get("ticktext") or [text for trace in data for text in trace.get(name) or []]
+    return _words([text for text in along if isinstance(text, str)])
+
+
+def _words(texts: list[str]) -> list[str]:
+    """Return the texts that are more than numbers."""
+    return [text for text in texts if re.search(r"[^\W\d_]", text)]
 
 
 def _texts(element: ElementTree.Element, path: str) -> Iterable[tuple[str, str]]:
@@ -58,8 +79,7 @@ def _texts(element: ElementTree.Element, path: str) -> Iterable[tuple[str, str]]
     path += f"/{element.get('id', '')}"
     for child in element:
         if child.tag is ElementTree.Comment:
-            if "tick" not in path:
-                yield _group(path), child.text or ""
+            yield _group(path), child.text or ""
         else:
             yield from _texts(child, path)
 
@@ -68,20 +88,22 @@ def _group(path: str) -> str:
     if "/legend" in path:
         return "legend"
     if axis := re.search(r"/matplotlib\.axis_(\d+)", path):
-        return "x" if int(axis[1]) % 2 else "y"
+        return ("x" if int(axis[1]) % 2 else "y") + (" ticks" if "tick" in path else "")
     return "label" if "/axes_" in path else "title"
 
 
 def _named(name: str, texts: Iterable[str]) -> str:
+    """Return a list with semicolons, because a text such as "ring, no overlap" has commas."""
     different = [text for text in dict.fromkeys(map(_plain, texts)) if text]
     if not different:
         return ""
-    more = "" if len(different) <= _LABELS else ", and more"
-    return f"{name}: {', '.join(different[:_LABELS])}{more}"
+    more = "" if len(different) <= _LABELS else "; and more"
+    return f"{name}: {'; '.join(different[:_LABELS])}{more}"
 
 
 def _plain(text: str) -> str:
     """Return a text without markup: HTML's as Plotly has it, or TeX's as matplotlib has it."""
+    text = re.sub(r"-<br>(?=[a-z])", "", text)  # a word that is divided
     text = re.sub(r"<[^>]*>", " ", text)
     text = re.sub(r"\\mathdefault|\\mathrm|[${}]", "", text)
     return " ".join(text.split())

@@ -20,7 +20,7 @@ def test_a_figure_of_matplotlib_is_described_from_its_texts() -> None:
     pyplot.close(drawn)
     assert alternatives.of_svg(file.getvalue()) == (
         "Small messages pay for calls. Horizontal axis: message (B). Vertical axis: time (s). "
-        "Legend: a ring, a tree. In the figure: 4 ranks."
+        "Legend: a ring; a tree. In the figure: 4 ranks."
     )
 
 
@@ -38,10 +38,32 @@ def test_a_figure_of_plotly_is_described() -> None:
     )
 
 
+def test_an_axis_without_a_title_is_described_by_its_texts() -> None:
+    layout = {"xaxis": {"title": {"text": ""}, "ticktext": ["8 B", "2 KiB"]}, "yaxis": {}}
+    traces = [{"type": "bar", "y": ["GPipe", "inter-<br>leaved"], "x": [4, 3]}]
+    said = alternatives.of_plotly({"data": traces, "layout": layout})
+    assert said == "Horizontal axis: 8 B; 2 KiB. Vertical axis: GPipe; interleaved."
+    drawn, axes = plots.subplots("Stage 3 saves most")
+    axes.bar(["stage 1", "stage 3"], [4, 3])
+    file = io.StringIO()
+    drawn.savefig(file, format="svg")
+    pyplot.close(drawn)
+    assert alternatives.of_svg(file.getvalue()) == (
+        "Stage 3 saves most. Horizontal axis: stage 1; stage 3."
+    )
+
+
+def test_only_what_a_figure_shows_at_first_is_described() -> None:
+    parts = {"visible": {"visible": True}, "faded": {"opacity": 0}, "hidden": {"visible": False}}
+    traces = [{"name": f"ring, {name}", **settings} for name, settings in parts.items()]
+    said = alternatives.of_plotly({"data": traces, "layout": {}})
+    assert said == "Curves: ring, visible."
+
+
 def test_long_lists_are_cut() -> None:
     traces = [{"type": "scatter", "name": f"bucket {i}"} for i in range(20)]
     said = alternatives.of_plotly({"data": traces, "layout": {}})
-    assert said.endswith("bucket 11, and more.")
+    assert said.endswith("bucket 11; and more.")
 
 
 def test_what_confuses_a_screen_reader_is_corrected() -> None:
