@@ -24,7 +24,8 @@ _DRAWS = ("window.MathJax", "mathjax/", "plotly", "figures.js")
 _ABOUT = (
     "This is the printed form of a website. A figure with a slider shows the position in which the "
     "slider starts. The answers to a chapter's questions are at the end of the chapter. The labs "
-    "are notebooks in which you write and run code, so they are not printed."
+    "are notebooks in which you write and run code, so they are not printed. The links to the "
+    "playground are not printed either."
 )
 
 

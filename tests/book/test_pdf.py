@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,23 @@ def test_a_heatmap_is_printed_as_areas(tmp_path: Path) -> None:
     assert list(content.images) == []
     # The two by two equal cells are one area.
     assert content.get_contents().get_data().count(b" re\nf") == 5
+
+
+@pytest.mark.needs("chromium")
+def test_formulas_have_no_outline(tmp_path: Path) -> None:
+    style = files("parlab_staff.pdf").joinpath("print.css").read_text(encoding="utf-8")
+    page, printed = tmp_path / "page.html", tmp_path / "page.pdf"
+    page.write_text(
+        "<title>Page</title><script>var MathJax = {startup: {document: {math: []}}}</script>"
+        # As MathJax writes a glyph.
+        f"<style>mjx-container path[data-c] {{ stroke-width: 3; }} {style}</style><mjx-container>"
+        "<svg><g stroke=black fill=black><path data-c=4E d='M0 0L90 90L0 90Z'></path></g></svg>"
+    )
+    browser = find_chromium()
+    assert browser is not None
+    print_document(page, printed, browser)
+    drawn = PdfReader(printed).pages[0].get_contents().get_data()
+    assert re.findall(rb"^(?:f|S|B)\*?$", drawn, re.MULTILINE) == [b"f"]
 
 
 @pytest.mark.needs("chromium")
