@@ -1,4 +1,4 @@
-"""Corrects what Sphinx, MyST-NB, and the theme write for readers who use a screen reader."""
+"""Corrects what Sphinx, MyST-NB, and the theme write: for screen readers, and where lines break."""
 
 import re
 from collections.abc import Callable
@@ -14,6 +14,11 @@ CORRECTIONS = [
     (re.compile(r"<th>\s*</th>"), "<td></td>"),  # as pandas writes it
     # Roles that are out of use, or need other elements in them.
     (re.compile(r' role="(?:doc-biblioentry|list)"'), ""),
+    # No line may begin with the comma or the period after a formula.
+    (
+        re.compile(r'(<span class="math notranslate nohighlight">[^<]*</span>[^\s<]+)'),
+        r'<span class="with-formula">\1</span>',
+    ),
 ]
 _FOLDED_PART = re.compile(r"(>([^<>]+)</a><details[^>]*><summary)>")
 

@@ -71,3 +71,13 @@ def test_what_confuses_a_screen_reader_is_corrected() -> None:
     for wrong, right in CORRECTIONS:
         text = wrong.sub(right, text)
     assert text == '<td><p></p></td><th class="head"><p>Time</p></th><div>'
+
+
+def test_a_formula_stays_with_the_comma_after_it() -> None:
+    formula = r'<span class="math notranslate nohighlight">\(v\)</span>'
+    text = f"<p>divides it by {formula}, and {formula} is small</p>"
+    for wrong, right in CORRECTIONS:
+        text = wrong.sub(right, text)
+    assert text == (
+        f'<p>divides it by <span class="with-formula">{formula},</span> and {formula} is small</p>'
+    )
