@@ -40,8 +40,8 @@ def test_a_step_runs_a_script_of_the_course(workflow: Path) -> None:
         assert os.access(script, os.X_OK), command
 
 
-def test_the_publishing_script_names_the_editions() -> None:
-    done = subprocess.run(
-        [ROOT / ".ci" / "publish", "teacher"], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("arguments", [[], ["teacher"], ["full", "student"]], ids=" ".join)
+def test_the_publishing_script_names_the_editions(arguments: list[str]) -> None:
+    script = ROOT / ".ci" / "publish"
+    done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "usage: .ci/publish full|student\n")
