@@ -10,6 +10,7 @@ export class View {
     this.parent = parent;
     this.showRanks = showRanks;
     this.inTime = false;
+    addEventListener("resize", () => this.figure?.clientWidth !== this.room && this.draw());
   }
 
   clear() {
@@ -26,7 +27,7 @@ export class View {
     if (!calls.length) return;
     this.index = null;
     this.figure = h("div", {
-      class: "scroll",
+      class: "scroll figure",
       tabindex: 0,
       role: "region",
       "aria-label": "Picture of the messages",
@@ -70,8 +71,9 @@ export class View {
   }
 
   draw() {
-    this.picture = new Picture(this.steps, this.inTime, this.figure.clientWidth);
-    this.figure.replaceChildren(this.picture.root);
+    this.room = this.figure.clientWidth;
+    this.picture = new Picture(this.steps, this.inTime, this.room);
+    this.figure.replaceChildren(...this.picture.parts);
     if (this.index !== null) this.picture.point(this.steps.moments[this.index]);
   }
 
@@ -111,7 +113,7 @@ function place({ rank, calls, line, before }) {
 function flight(messages) {
   const left = offered(messages);
   const moving = messages.filter((send) => !left.includes(send));
-  const list = (sends) => sends.map((send) => `${send.rank} → ${send.peer} (${plural(send.bytes, "byte")})`).join(", ");
+  const list = (sends) => sends.map((send) => `${send.rank}\u00a0→\u00a0${send.peer} (${plural(send.bytes, "byte")})`).join(", ");
   const sentences = [
     moving.length && `${plural(moving.length, "message")} in flight: ${list(moving)}.`,
     left.length && `${plural(left.length, "message")} that no rank receives: ${list(left)}.`,
