@@ -33,6 +33,9 @@ test("a step shows each rank's line and the messages in flight", () => {
   assert.deepEqual(at(3).inFlight, []);
   assert.deepEqual(at(4).inFlight.map((send) => [send.rank, send.line]), [[1, 2]]);
 });
+test("a step knows which ranks have calls to come", () => {
+  assert.deepEqual(new Steps(RUN, 3).at(0).ranks.map((one) => one.after), [false, true, false]);
+});
 test("between two calls, a rank runs other code", () => {
   assert.deepEqual(new Steps(RUN, 2).between(), [{ rank: 1, from: 6, to: 9 }]);
 });

@@ -70,7 +70,8 @@ export class Steps {
     const ranks = Array.from({ length: this.size }, (_, rank) => {
       const calls = open.filter((event) => event.rank === rank && !returnsAtOnce(event));
       const before = begun.filter((event) => event.rank === rank).at(-1);
-      return { rank, calls, line: calls.at(-1)?.line ?? before?.line ?? 0, before };
+      const after = this.events.some((event) => event.rank === rank && event.t0 > now);
+      return { rank, calls, line: calls.at(-1)?.line ?? before?.line ?? 0, before, after };
     });
     const inFlight = open.filter(isSend).concat(
       // A send may end before its receive.

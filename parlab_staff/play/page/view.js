@@ -103,8 +103,8 @@ const synchronous = (calls) =>
     ? " No message is buffered, because a correct program does not depend on buffers: Send is Ssend, and Isend is Issend."
     : "";
 
-function place({ rank, calls, line, before }) {
-  if (!before) return `rank ${rank} has not made its first call`;
+function place({ rank, calls, line, before, after }) {
+  if (!before) return after ? `rank ${rank} has not made its first call` : `rank ${rank} makes no calls`;
   if (!calls.length) return `rank ${rank} has left ${before.api} in line ${line}`;
   const names = calls.map((call) => `${call.api} ${other(call)}`);
   return `rank ${rank} is in ${names.join(" and in ")}, line ${line}`;
