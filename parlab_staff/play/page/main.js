@@ -176,7 +176,7 @@ function printed(title, whole) {
   const all = whole.replace(/\n$/, "").split("\n");
   const left = all.length - MOST_LINES;
   const text = all.slice(0, MOST_LINES).join("\n") + (left > 0 ? `\n… and ${plural(left, "more line")}` : "");
-  return h("div", { class: "printed" }, h("h3", {}, title), h("pre", { tabindex: 0, class: together && "message" }, text));
+  return h("div", { class: "printed" }, h("h3", {}, title), h("pre", { tabindex: 0 }, text));
 }
 
 function listen() {

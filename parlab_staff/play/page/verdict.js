@@ -47,10 +47,7 @@ export function verdict(results, { checked, stopped, seconds }) {
     return [h("p", { class: "bad" }, why), list()];
   }
   if (of("raised").length) {
-    const all = same(results);
-    return all
-      ? [h("p", { class: "bad" }, all)]
-      : [h("p", { class: "bad" }, "The program raised an error."), list()];
+    return same(results) ?? [h("p", { class: "bad" }, "The program raised an error."), list()];
   }
   if (of("interrupted").length || of("killed").length) {
     const why = stopped ? "You stopped the program." : `The program was stopped after ${seconds} seconds.`;
@@ -60,13 +57,18 @@ export function verdict(results, { checked, stopped, seconds }) {
   return [];
 }
 
-// One sentence if all ranks raised the same error.
+// The error, once, if all ranks raised the same one.
 function same(results) {
   const [first] = results;
   const equal = results.every(
     ({ kind, error, line }) => kind === first.kind && error === first.error && line === first.line,
   );
-  return equal ? [`All ranks raised ${first.error}`, ...where(first)] : null;
+  if (!equal) return null;
+  const who = results.length > 1 ? "All ranks" : "The program";
+  return [
+    h("p", { class: "bad" }, `${who} raised an error${first.line ? ` at line ${first.line}` : ""}.`),
+    h("pre", { class: "message", tabindex: 0 }, first.error),
+  ];
 }
 
 // The problems that the editor marks: {line, text} with all ranks of a line.
