@@ -1,5 +1,5 @@
 // The picture of a run: one row for each rank, time from left to right, an arrow for each message.
-// Colors and patterns are those of the course: a call waits for its partner (idle, dots) and then
+// Colors and patterns are those of the course: a call waits for other ranks (idle, dots) and then
 // communicates (orange, strokes). Between calls, a rank runs other code (blue, a thin line).
 import { plural, svg } from "./dom.js";
 import { isCollective, isSend, neverEnds, other } from "./steps.js";

@@ -127,7 +127,7 @@ function legend() {
     "ul",
     { class: "legend" },
     entry("compute", "runs other code"),
-    entry("idle", "waits for the other rank"),
+    entry("idle", "waits for another rank"),
     entry("communication", "communicates"),
     entry("forever", "waits forever"),
     h("li", {}, "Sends are above a rank’s line, receives are below it, and collectives are on both sides."),
