@@ -19,6 +19,11 @@ test("a send waits until its receive begins, and a receive that comes later does
   const steps = new Steps(RUN, 2);
   assert.deepEqual(steps.events.slice(0, 2).map((event) => steps.waitsUntil(event)), [4, 4]);
 });
+test("a rank waits in a collective until all ranks are in it, but not if it has a root", () => {
+  const both = (peer) => new Steps([0, 1].map((rank) => call(rank, "", "collective", peer, 1 + rank, 3, 5)), 2);
+  const waits = (steps) => steps.events.map((event) => steps.waitsUntil(event));
+  assert.deepEqual([waits(both(-1)), waits(both(0))], [[2, 2], [1, 2]]);
+});
 test("a call without a partner waits until the end of the picture", () => {
   const steps = new Steps(RUN, 2);
   assert.equal(steps.end(steps.events[2]), 9);
@@ -32,6 +37,9 @@ test("a step shows each rank's line and the messages in flight", () => {
   assert.deepEqual(at(2).inFlight.map((send) => send.rank), [0], "its receive has not ended");
   assert.deepEqual(at(3).inFlight, []);
   assert.deepEqual(at(4).inFlight.map((send) => [send.rank, send.line]), [[1, 2]]);
+});
+test("a step knows which ranks have calls to come", () => {
+  assert.deepEqual(new Steps(RUN, 3).at(0).ranks.map((one) => one.after), [false, true, false]);
 });
 test("between two calls, a rank runs other code", () => {
   assert.deepEqual(new Steps(RUN, 2).between(), [{ rank: 1, from: 6, to: 9 }]);

@@ -84,9 +84,11 @@ async function start() {
   ranks = made;
   element("problem").hidden = true;
   for (const button of buttons("run", "check")) button.disabled = false;
-  say(`${plural(size, "rank")} ready after ${((performance.now() - begun) / 1000).toFixed(1)} s.`);
+  say(`${plural(size, "rank")} ready after ${duration(performance.now() - begun)}.`);
   document.body.dataset.ready = size;
 }
+
+const duration = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
 
 function explained(error, size) {
   const text = String(error.message ?? error);
@@ -152,7 +154,7 @@ function setup(checked) {
 
 function show({ results, events, size, ms }, code, checked) {
   const bad = results.some(({ kind }) => kind !== "returned");
-  say(`${bad ? "Ended with a problem" : "Done"} after ${Math.round(ms)} ms.`);
+  say(`${bad ? "Ended with a problem" : "Done"} after ${duration(ms)}.`);
   element("verdict").replaceChildren(...verdict(results, { checked, stopped, seconds: SECONDS }));
   together = checked && size > 1;
   showOutput();

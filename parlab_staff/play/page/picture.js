@@ -1,14 +1,14 @@
 // The picture of a run: one row for each rank, time from left to right, an arrow for each message.
-// Colors and patterns are those of the course: a call waits for its partner (idle, dots) and then
+// Colors and patterns are those of the course: a call waits for other ranks (idle, dots) and then
 // communicates (orange, strokes). Between calls, a rank runs other code (blue, a thin line).
 import { plural, svg } from "./dom.js";
 import { isCollective, isSend, neverEnds, other } from "./steps.js";
 
-const WIDEST = 880,
-  SMALLEST = 640, // as small as a wide picture is drawn
-  MOMENT = 22, // what a moment needs to be seen; with less room, the picture scrolls
+const SMALLEST = 500, // of a picture to scale
+  MOMENT = 12, // what a moment needs to be seen; with less room, the picture scrolls
   ROW = 52,
-  LEFT = 58,
+  NAMES = 58, // stay in view while the picture scrolls
+  LEFT = 4,
   RIGHT = 14,
   TOP = 12,
   BAR = 9;
@@ -18,30 +18,30 @@ export class Picture {
   // `room` is the width that a reader sees at once.
   constructor(steps, inTime, room) {
     this.steps = steps;
-    this.width = Math.min(WIDEST, Math.max(room, LEFT + RIGHT + MOMENT * steps.moments.length));
+    this.width = Math.max(room - NAMES, inTime ? SMALLEST : LEFT + RIGHT + MOMENT * steps.moments.length);
     this.inTime = inTime;
     this.height = TOP + steps.size * ROW + 26;
     this.place = new Map(steps.moments.map((moment, index) => [moment, index]));
     this.shown = steps.events.slice(0, MOST);
     this.cursor = svg("line", { class: "cursor", y1: TOP, y2: this.height - 22, visibility: "hidden" });
-    this.root = svg(
-      "svg",
-      {
-        role: "img",
-        "aria-label": this.description(),
-        viewBox: `0 0 ${this.width} ${this.height}`,
-        width: this.width,
-        height: this.height,
-        style: `min-width: ${Math.min(SMALLEST, this.width)}px`,
-      },
-      patterns(),
-      this.rows(),
-      this.steps.between().map((gap) => this.between(gap)),
-      this.shown.flatMap((event) => this.bars(event)),
-      this.arrows(),
-      this.axis(),
-      this.cursor,
-    );
+    this.parts = [
+      this.part(NAMES, { class: "names", "aria-hidden": "true" }, this.names()),
+      this.part(
+        this.width,
+        { role: "img", "aria-label": this.description() },
+        patterns(),
+        this.rows(),
+        this.steps.between().map((gap) => this.between(gap)),
+        this.shown.flatMap((event) => this.bars(event)),
+        this.arrows(),
+        this.axis(),
+        this.cursor,
+      ),
+    ];
+  }
+
+  part(width, attributes, ...children) {
+    return svg("svg", { width, height: this.height, ...attributes }, ...children);
   }
 
   description() {
@@ -62,11 +62,18 @@ export class Picture {
     return TOP + rank * ROW + ROW / 2;
   }
 
+  names() {
+    return this.ranks((rank) => svg("text", { x: 2, y: this.y(rank) + 4 }, `rank ${rank}`));
+  }
+
   rows() {
-    return Array.from({ length: this.steps.size }, (_, rank) => [
-      svg("text", { x: 2, y: this.y(rank) + 4 }, `rank ${rank}`),
+    return this.ranks((rank) =>
       svg("line", { class: "row", x1: LEFT, x2: this.width - RIGHT, y1: this.y(rank), y2: this.y(rank) }),
-    ]).flat();
+    );
+  }
+
+  ranks(draw) {
+    return Array.from({ length: this.steps.size }, (_, rank) => draw(rank));
   }
 
   between({ rank, from, to }) {

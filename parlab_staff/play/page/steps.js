@@ -27,6 +27,9 @@ export class Steps {
       );
     this.sends = of("send");
     this.receives = of("recv");
+    this.complete = new Map(); // of each collective without a root, when the last rank has begun it
+    for (const event of this.events)
+      if (isCollective(event) && event.peer < 0) this.complete.set(event.order, event.t0);
   }
 
   end(event) {
@@ -40,11 +43,12 @@ export class Steps {
     return (isSend(event) ? this.receives : this.sends).get(event.order);
   }
 
-  // Until when an event's rank waits for its partner: both sides of a message must be in their call.
+  // Until when an event's rank waits: both sides of a message, or all ranks of a collective without a root,
+  // must be in their call.
   waitsUntil(event) {
     if (neverEnds(event)) return this.last;
-    const partner = this.partner(event);
-    return partner ? Math.min(Math.max(event.t0, partner.t0), event.t1) : event.t0;
+    const others = isCollective(event) ? this.complete.get(event.order) : this.partner(event)?.t0;
+    return Math.min(Math.max(event.t0, others ?? 0), event.t1);
   }
 
   // The times in which a rank is in no blocking call, between its first call and its last one:
@@ -70,7 +74,8 @@ export class Steps {
     const ranks = Array.from({ length: this.size }, (_, rank) => {
       const calls = open.filter((event) => event.rank === rank && !returnsAtOnce(event));
       const before = begun.filter((event) => event.rank === rank).at(-1);
-      return { rank, calls, line: calls.at(-1)?.line ?? before?.line ?? 0, before };
+      const after = this.events.some((event) => event.rank === rank && event.t0 > now);
+      return { rank, calls, line: calls.at(-1)?.line ?? before?.line ?? 0, before, after };
     });
     const inFlight = open.filter(isSend).concat(
       // A send may end before its receive.

@@ -1,7 +1,8 @@
 // How a run ended, in sentences: for the whole program, and for each rank that did not end normally.
 import { h } from "./dom.js";
 
-const where = (result) => (result.line ? [` at line ${result.line}: `, h("code", {}, result.text)] : []);
+const at = ({ line }) => (line ? ` at line ${line}` : "");
+const where = (result) => (result.line ? [`${at(result)}: `, h("code", {}, result.text)] : []);
 
 function waiting(result) {
   const waits = result.waits;
@@ -16,7 +17,7 @@ function sentence(result, rank) {
   const did = {
     returned: () => ["has ended"],
     stuck: () => [waiting(result), ...where(result)],
-    raised: () => [`raised ${result.error}`, ...where(result)],
+    raised: () => [`raised an error${at(result)}: ${result.error}`],
     interrupted: () => ["was stopped", ...where(result)],
     killed: () => [result.error, ...where(result), ". It was started again."],
     failed: () => ["failed the check"],
@@ -47,10 +48,7 @@ export function verdict(results, { checked, stopped, seconds }) {
     return [h("p", { class: "bad" }, why), list()];
   }
   if (of("raised").length) {
-    const all = same(results);
-    return all
-      ? [h("p", { class: "bad" }, all)]
-      : [h("p", { class: "bad" }, "The program raised an error."), list()];
+    return same(results) ?? [h("p", { class: "bad" }, "The program raised an error."), list()];
   }
   if (of("interrupted").length || of("killed").length) {
     const why = stopped ? "You stopped the program." : `The program was stopped after ${seconds} seconds.`;
@@ -60,13 +58,18 @@ export function verdict(results, { checked, stopped, seconds }) {
   return [];
 }
 
-// One sentence if all ranks raised the same error.
+// The error, once, if all ranks raised the same one.
 function same(results) {
   const [first] = results;
   const equal = results.every(
     ({ kind, error, line }) => kind === first.kind && error === first.error && line === first.line,
   );
-  return equal ? [`All ranks raised ${first.error}`, ...where(first)] : null;
+  if (!equal) return null;
+  const who = results.length > 1 ? "All ranks" : "The program";
+  return [
+    h("p", { class: "bad" }, `${who} raised an error${at(first)}.`),
+    h("pre", { class: "message", tabindex: 0 }, first.error),
+  ];
 }
 
 // The problems that the editor marks: {line, text} with all ranks of a line.
@@ -77,7 +80,7 @@ export function problems(results) {
     const text = sentence(result, rank)
       .filter((part) => typeof part === "string")
       .join("")
-      .replace(/ at line \d+: /, "");
+      .replace(/ at line \d+(: (?=$|\.))?/, "");
     found.set(result.line, [...(found.get(result.line) ?? []), text]);
   });
   return [...found].map(([line, texts]) => ({ line, text: texts.join("\n") }));

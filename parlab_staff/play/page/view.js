@@ -10,6 +10,7 @@ export class View {
     this.parent = parent;
     this.showRanks = showRanks;
     this.inTime = false;
+    addEventListener("resize", () => this.figure?.clientWidth !== this.room && this.draw());
   }
 
   clear() {
@@ -26,7 +27,7 @@ export class View {
     if (!calls.length) return;
     this.index = null;
     this.figure = h("div", {
-      class: "scroll",
+      class: "scroll figure",
       tabindex: 0,
       role: "region",
       "aria-label": "Picture of the messages",
@@ -70,8 +71,9 @@ export class View {
   }
 
   draw() {
-    this.picture = new Picture(this.steps, this.inTime, this.figure.clientWidth);
-    this.figure.replaceChildren(this.picture.root);
+    this.room = this.figure.clientWidth;
+    this.picture = new Picture(this.steps, this.inTime, this.room);
+    this.figure.replaceChildren(...this.picture.parts);
     if (this.index !== null) this.picture.point(this.steps.moments[this.index]);
   }
 
@@ -101,8 +103,8 @@ const synchronous = (calls) =>
     ? " No message is buffered, because a correct program does not depend on buffers: Send is Ssend, and Isend is Issend."
     : "";
 
-function place({ rank, calls, line, before }) {
-  if (!before) return `rank ${rank} has not made its first call`;
+function place({ rank, calls, line, before, after }) {
+  if (!before) return after ? `rank ${rank} has not made its first call` : `rank ${rank} makes no calls`;
   if (!calls.length) return `rank ${rank} has left ${before.api} in line ${line}`;
   const names = calls.map((call) => `${call.api} ${other(call)}`);
   return `rank ${rank} is in ${names.join(" and in ")}, line ${line}`;
@@ -111,7 +113,7 @@ function place({ rank, calls, line, before }) {
 function flight(messages) {
   const left = offered(messages);
   const moving = messages.filter((send) => !left.includes(send));
-  const list = (sends) => sends.map((send) => `${send.rank} → ${send.peer} (${plural(send.bytes, "byte")})`).join(", ");
+  const list = (sends) => sends.map((send) => `${send.rank}\u00a0→\u00a0${send.peer} (${plural(send.bytes, "byte")})`).join(", ");
   const sentences = [
     moving.length && `${plural(moving.length, "message")} in flight: ${list(moving)}.`,
     left.length && `${plural(left.length, "message")} that no rank receives: ${list(left)}.`,
@@ -125,7 +127,7 @@ function legend() {
     "ul",
     { class: "legend" },
     entry("compute", "runs other code"),
-    entry("idle", "waits for the other rank"),
+    entry("idle", "waits for another rank"),
     entry("communication", "communicates"),
     entry("forever", "waits forever"),
     h("li", {}, "Sends are above a rank’s line, receives are below it, and collectives are on both sides."),

@@ -66,10 +66,14 @@ class Reader:
 
 @contextmanager
 def reader(
-    browser: Browser, base: str, viewport: dict[str, int] = DESK, theme: str = "light"
+    browser: Browser,
+    base: str,
+    viewport: dict[str, int] = DESK,
+    theme: str = "light",
+    touch: bool = False,
 ) -> Iterator[Reader]:
     """Open a new window with the size of `viewport`, for a reader whose system has `theme`."""
-    context = browser.new_context(viewport=viewport, color_scheme=theme)
+    context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=touch)
     try:
         yield Reader(context.new_page(), base)
     finally:
