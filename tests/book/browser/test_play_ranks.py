@@ -170,10 +170,10 @@ def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
 
 
 def test_a_program_that_is_stopped_before_it_begins_does_not_run(ranks: RanksPage) -> None:
-    kinds, ended = ends(ranks, "print('begun')", stopAtOnce=True)
-    assert kinds == ["interrupted"] * SIZE
-    assert ended["output"] == [""] * SIZE
-    assert ends(ranks, "print('again')")[1]["output"] == ["again\n"] * SIZE
+    for stop, outcome, output in ((0, "returned", "begun\n"), (1, "interrupted", "")) * 2:
+        kinds, ended = ends(ranks, "print('begun')", stopAtOnce=stop)
+        assert kinds == [outcome] * SIZE
+        assert ended["output"] == [output] * SIZE
 
 
 # Interrupts these messages at each of Python's calls in them. Each rank tries a quarter of them.
