@@ -26,6 +26,8 @@ FLUSH_SECONDS = 0.05
 _stopped = False  # whether the page has interrupted this run while none of its code ran
 # These packages are imported again in each run, so that runs do not interact.
 _RENEWED = ("mpi4py", "parlab", "seams")
+sys.dont_write_bytecode = False  # Pyodide's setting is True; compiling them takes longest
+gc.freeze()  # what is loaded stays, so the collection after each run need not look at it
 
 
 class Output(io.TextIOBase):
