@@ -14,7 +14,7 @@ from parlab.checks.all_to_all._rows import (
 )
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import equal, explained, has_parts
-from parlab.checks.base.messages import no_pickles, only_messages
+from parlab.checks.base.messages import no_pickles, of_bytes, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.refusals import require_refusals
 from parlab.checks.base.trial import Trial
@@ -107,7 +107,7 @@ def count_and_rows_to_each(trial: Trial, counts: np.ndarray, row: int) -> Findin
             right = sorted([counts.itemsize, *([rows * row] if rows else [])])
             if got != right:
                 return observed(
-                    f"rank {rank} sends messages of {got} bytes to rank {to}, expected {right}: "
+                    f"rank {rank} sends {of_bytes(got)} to rank {to}, expected {of_bytes(right)}: "
                     f"one int64, the count for this rank, and {rows} rows of {row} bytes, without "
                     "padding, and without a message if there are none"
                 )

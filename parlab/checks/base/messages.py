@@ -32,6 +32,11 @@ def no_pickles(trial: Trial) -> Finding | None:
     return None
 
 
+def of_bytes(sizes: list[int]) -> str:
+    """Describe messages of these sizes: `messages of [8, 8] bytes`."""
+    return f"messages of {sizes} bytes" if sizes else "no messages"
+
+
 def something_sent(trial: Trial) -> Finding | None:
     """Require a call on the communicator that the function got, if there are several ranks."""
     if trial.size > 1 and not any(trial.calls):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from parlab.checks.base.messages import rounds_of
+from parlab.checks.base.messages import of_bytes, rounds_of
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Requirement, Trial
 from parlab.chunks import chunk
@@ -111,7 +111,7 @@ def every_chunk_but(trial: Trial, sizes: list[int], left_out: int) -> Finding | 
         got = sorted(call.bytes_sent for call in trial.sends(rank) if call.bytes_sent)
         if got != right:
             return observed(
-                f"rank {rank} sends messages of {got} bytes, expected {right}: every chunk but "
+                f"rank {rank} sends {of_bytes(got)}, expected {of_bytes(right)}: every chunk but "
                 f"chunk {omitted}, without padding"
             )
     return None

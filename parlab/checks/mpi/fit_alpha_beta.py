@@ -15,7 +15,8 @@ from parlab.checks.base.unchanged import unchanged
 ALPHA_WITHIN, BETA_WITHIN = 0.15, 0.10
 LATE = 1.2  # how much longer two of the messages took
 # Which two: otherwise, a fit of two messages alone could be right.
-ENDS, MIDDLE = "the smallest and the largest", "two of which about half is latency"
+ENDS = "the smallest and the largest message"
+MIDDLE = "two messages that spend about half of their time on latency"
 
 MISTAKES = Mistakes(
     swapped=(
@@ -36,7 +37,7 @@ def fit_alpha_beta(check: Check) -> str:
     """Check the fit on generated times, in which no single message gives α or β."""
     for late in [ENDS] * 5 + [MIDDLE] * 3:
         with check.trial() as trial:
-            for _ in trial.cases({f"late: {late}": late}):
+            for _ in trial.cases({f"{late} took {LATE - 1:.0%} longer": late}):
                 truth, sizes, times = random_times(trial.draw, late)
                 trial.add(f"made with α = {truth[0]:.3g}, β = {truth[1]:.3g}")
                 fitted_well(trial, truth, sizes, times)

@@ -6,7 +6,7 @@ from typing import Any
 
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close
-from parlab.checks.base.messages import no_pickles, only_messages
+from parlab.checks.base.messages import no_pickles, of_bytes, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.mpi._comms import delayed
@@ -90,8 +90,8 @@ def as_many_and_as_long(trial: Trial, size: int, repeats: int) -> Finding | None
         got = [call.bytes_sent for call in trial.sends(rank)]
         if got != [size] * repeats:
             return observed(
-                f"rank {rank} sends messages of {got} bytes, expected repeats={repeats} messages "
-                f"of size={size} bytes"
+                f"rank {rank} sends {of_bytes(got)}, expected repeats={repeats} messages of "
+                f"size={size} bytes"
             )
     return None
 

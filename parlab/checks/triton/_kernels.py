@@ -133,8 +133,8 @@ def inside(call: KernelCall) -> Finding | None:
     if overwritten := call.arena.overwritten():
         name, distance = overwritten
         return observed(
-            f"a kernel overwrites memory outside of `{name}`, {distance} elements from its first "
-            "element. Use `mask=` to store only elements that exist"
+            f"a kernel overwrites memory outside of `{name}`, {_elements(distance)} from its "
+            "first element. Use `mask=` to store only elements that exist"
         )
     return None
 
@@ -150,10 +150,14 @@ def _outside(arena: Arena, outside: Outside) -> Finding:
     program = ", ".join(map(str, outside.program)).removesuffix(", 0").removesuffix(", 0")
     place = "at addresses that belong to no tensor"
     if buffer is not None:
-        place = f"outside of `{buffer.name}`, which has {buffer.view.numel()} elements. The first "
-        place += f"is {outside.distance} elements from its beginning"
-    access = f"program {program} {verb} {outside.count} elements {place}"
+        place = f"outside of `{buffer.name}`, which has {_elements(buffer.view.numel())}. "
+        place += f"The first is {_elements(outside.distance)} from its beginning"
+    access = f"program {program} {verb} {_elements(outside.count)} {place}"
     return KERNEL.outside(access=access)
+
+
+def _elements(count: int) -> str:
+    return f"{count} element" if abs(count) == 1 else f"{count} elements"
 
 
 def all_stored(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
@@ -178,8 +182,8 @@ def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) ->
         )
     if count := call.accesses.stored_twice():
         return observed(
-            f"{count} elements are stored by more than one program. Programs run in any order, so "
-            "each needs its own elements"
+            f"more than one program stores {_elements(count)}. Programs run in any order, so each "
+            "needs its own elements"
         )
     count = call.accesses.times_stored(tensor)
     text = f"a kernel stores {count} elements in {name}, which has {size}: store each element once"

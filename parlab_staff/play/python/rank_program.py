@@ -23,9 +23,11 @@ _KINDS = {
 PROGRAM, SETUP, CHECK = "/program.py", "/setup.py", "/check.py"
 MOST_CHARACTERS = 100_000
 FLUSH_SECONDS = 0.05
-_begun = False  # whether a run's code has begun, and its end may be reported
+_stopped = False  # whether the page has interrupted this run while none of its code ran
 # These packages are imported again in each run, so that runs do not interact.
 _RENEWED = ("mpi4py", "parlab", "seams")
+sys.dont_write_bytecode = False  # Pyodide's setting is True; compiling them takes longest
+gc.freeze()  # what is loaded stays, so the collection after each run need not look at it
 
 
 class Output(io.TextIOBase):
@@ -72,7 +74,7 @@ def sleep(seconds: float) -> None:
     """Sleep until the time is over, or the page stops this rank."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
-    if _hub.sleep(seconds) != 0:
+    if _hub.sleep(float(seconds)) != 0:
         _interrupt(signal.SIGINT, sys._getframe(1))
 
 
@@ -82,9 +84,9 @@ time.sleep = sleep
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt in the run's code, and note the reader's innermost line.
 
-    The page interrupts a rank again and again until it has reported how its code ended. So ignore
-    an interrupt that comes after that code.
+    Before that code, only note the interrupt. After it, the rank already reports how it ended.
     """
+    global _stopped
     files, line = set(), 0
     while frame is not None:
         file = frame.f_code.co_filename
@@ -93,21 +95,24 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         files.add(file)
         frame = frame.f_back
     _hub.interrupted(line)
-    if not _begun or files & {PROGRAM, SETUP, CHECK}:
+    if files & {PROGRAM, SETUP, CHECK}:
         raise KeyboardInterrupt
+    _stopped = True
+
+
+signal.signal(signal.SIGINT, _interrupt)
 
 
 def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
     """Run `setup`, `code`, and `check` in the same names. Return the result as JSON."""
+    global _stopped
+    _stopped = False
     for name in [name for name in sys.modules if name.partition(".")[0] in _RENEWED]:
         del sys.modules[name]
     output = sys.stdout = sys.stderr = Output()
     sys.stdin = NoInput()
     for file, text in ((PROGRAM, code), (SETUP, setup), (CHECK, check)):
         linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    global _begun
-    _begun = False
-    signal.signal(signal.SIGINT, _interrupt)  # an earlier program may have replaced it
     result: dict[str, Any] = {"kind": "returned", "line": 0, "text": "", "error": ""}
     try:
         _run(code, setup, check, rank, size)
@@ -115,21 +120,22 @@ def run_program(code: str, setup: str, check: str, rank: int, size: int) -> str:
         result |= _described(error)
         result["text"] = linecache.getline(PROGRAM, result["line"]).strip()
         error.__traceback__ = None
+    signal.signal(signal.SIGINT, _interrupt)  # the program may have replaced it
     output.flush()
     gc.collect()
     return json.dumps(result)
 
 
 def _run(code: str, setup: str, check: str, rank: int, size: int) -> None:
-    global _begun
     MPI = importlib.import_module("mpi4py.MPI")
     MPI._begin(rank, size)
     if setup or check:
         importlib.import_module("seams").prepare()
     names = {"__name__": "__main__"}
     _hub.set_inside(True)
-    _begun = True
     try:
+        if _stopped:
+            raise KeyboardInterrupt
         exec(compile(setup, SETUP, "exec"), names)
         _execute(code, names, may_exit=not check)
         _hub.set_inside(False)

@@ -3,7 +3,7 @@ import { Hub, RECEIVE, SEND } from "./hub.js";
 
 const MOST_EVENTS = 5000; // more than a picture can show
 const MOST_MEMORY = 512 << 20; // bytes of a rank; more raises MemoryError
-let hub, rank, runProgram, begun = 0;
+let python, hub, rank, runProgram, begun = 0;
 // What a picture shows: the calls of this rank, and which of how many ranks it is. A check tries its function
 // in many cases, which number their ranks anew. `current` is the latest case, `full` the latest on all ranks.
 const newCase = (number = -1, size = 0) => ({ events: [], number, size });
@@ -11,13 +11,11 @@ let current = newCase(), full = null;
 const say = (message, transfer = []) => self.postMessage({ rank, ...message }, transfer);
 const now = () => performance.timeOrigin + performance.now(); // the same clock on all ranks
 
-/** Let `use` see the memory of a Python buffer. */
-function withBytes(view, use) {
-  const buffer = view.getBuffer("u8");
-  try { return use(buffer.data); } finally { buffer.release(); }
-}
+/** Return memory of Python. It is valid until that memory grows. */
+const memory = (address, bytes) => python._module.HEAPU8.subarray(address, address + bytes);
 
-// What Python imports as `_hub`. Ranks are those of the page.
+// What Python imports as `_hub`. Ranks are those of the page. Arguments are only numbers and text: Pyodide
+// converts other objects by calling Python, and an interrupt there would raise its ConversionError.
 const bridge = {
   now,
   new_context: () => hub.newContext(),
@@ -28,10 +26,11 @@ const bridge = {
   next_case: () => { if (current.size === hub.size) full = current; current = newCase(); },
   take_part: (number, size) => { current.number = number; current.size = size; },
   sleep: (seconds) => hub.sleep(seconds),
-  post_send: (context, peer, tag, view, detached) => withBytes(view, (data) => hub.post(SEND, context, peer, tag, data, 0, detached)),
+  post_send: (context, peer, tag, address, bytes, detached) =>
+    hub.post(SEND, context, peer, tag, memory(address, bytes), 0, detached),
   post_receive: (context, peer, tag, capacity) => hub.post(RECEIVE, context, peer, tag, null, capacity),
   ready: (slot) => hub.ready(slot),
-  wait_any: (slots) => hub.waitAny(slots.toJs()),
+  wait_any: (...slots) => hub.waitAny(slots),
   wait: (slot) => hub.waitAny([slot]),
   find_send: (context, peer, tag) => hub.findSend(context, peer, tag),
   wait_for_send: (context, peer, tag) => hub.waitForSend(context, peer, tag),
@@ -41,7 +40,7 @@ const bridge = {
   // [source, tag, bytes, order] of a send, or of the send that a receive has got
   describe: (send) => { const m = hub.describe(send); return [m.source, m.tag, m.bytes, m.order]; },
   received: (slot) => { const m = hub.received(slot); return [m.source, m.tag, m.bytes, m.order]; },
-  copy: (slot, bytes, view) => withBytes(view, (data) => data.set(hub.memory(hub.received(slot), bytes))),
+  copy: (slot, address, bytes) => memory(address, bytes).set(hub.memory(hub.received(slot), bytes)),
   free_receive: (slot) => hub.freeReceive(slot),
   // Python raises KeyboardInterrupt itself. `line` is 0 outside of the reader's code.
   interrupted: (line) => { hub.interrupt[0] = 0; if (line) hub.setLine(line); },
@@ -78,7 +77,7 @@ async function loadPython({ pyodide, module, lock, snapshot, makeSnapshot }) {
 
 async function start(message) {
   rank = message.rank;
-  const python = await loadPython(message);
+  python = await loadPython(message);
   if (message.makeSnapshot) {
     const snapshot = python.makeMemorySnapshot();
     return say({ snapshot }, [snapshot.buffer]);
@@ -96,7 +95,6 @@ async function start(message) {
   }
   runProgram = python.runPython("import importlib; importlib.invalidate_caches(); import rank_program; rank_program.run_program");
   say({ ready: true, heap: python._module.HEAPU8.length });
-  self.heap = () => python._module.HEAPU8.length;
 }
 
 function run({ code, setup, check, begun: runBegun }) {
@@ -115,7 +113,7 @@ function run({ code, setup, check, begun: runBegun }) {
   hub.end();
   // Of a check that has passed, show a case in which all ranks took part.
   const { events, number } = result.kind === "returned" && full && current.size < hub.size ? full : current;
-  say({ done: result, events, number, heap: self.heap(), broken });
+  say({ done: result, events, number, heap: python._module.HEAPU8.length, broken });
 }
 
 self.onmessage = ({ data }) => {

@@ -27,6 +27,13 @@ for mistake, name, *edit in (
     (None, "once_more", "range(repeats)", "range(repeats + 1)"),
 ):
     answers.edit(mistake, name, tuple(edit))
+answers.edit(
+    None,
+    "no_trips",
+    ("range(repeats)", "range(0)"),
+    (MEDIAN, "1.0"),
+    says="rank 0 sends no messages, expected",
+)
 answers.edit("wrong_type", "text", (RETURN, "return repr(statistics"), ("/ 2 if", "/ 2) if"))
 answers.edit(
     "does_not_end",

@@ -16,6 +16,14 @@ from parlab_staff.play.build import HERE
 from parlab_staff.play.bundle import write_python_files
 from parlab_staff.play.pyodide import write_pyodide
 
+SIZE = 4
+START = """\
+from mpi4py import MPI
+import numpy as np
+comm = MPI.COMM_WORLD
+rank = comm.rank
+"""
+
 PAGE = """<!doctype html><title>Ranks</title><link rel="icon" href="data:,"><script type="module">
 import { Ranks } from "./runtime/ranks.js";
 window.start = async (size) => {
@@ -27,10 +35,16 @@ window.start = async (size) => {
   window.ranks = new Ranks({ size, assets: ASSETS, onOutput });
   await window.ranks.start();
 };
-window.run = async ({ stopWhenPrinted, ...program }) => {
+window.run = async ({ stopWhenPrinted, stopAtOnce, ...program }) => {
   window.stopWhenPrinted = stopWhenPrinted;
   window.output = Array.from({ length: window.ranks.size }, () => []);
-  const ended = await window.ranks.run(program);
+  await window.ranks.restarted;
+  const running = window.ranks.run(program);
+  if (stopAtOnce) {
+    while (!window.ranks.current.resolve) await null;
+    window.ranks.stop(); // before any rank runs the program
+  }
+  const ended = await running;
   const output = window.output.map((texts) => texts.join(""));
   return { ...ended, output, heaps: window.ranks.heaps };
 };
@@ -59,7 +73,10 @@ class RanksPage:
         self.page.evaluate("size => start(size)", size)
 
     def run(self, code: str, setup: str = "", check: str = "", **options: float) -> dict[str, Any]:
-        """Run a program. Options: `seconds`, and `stopWhenPrinted`, to stop at the first output."""
+        """Run a program.
+
+        Options: `seconds`; `stopWhenPrinted`, to stop at the first output; and `stopAtOnce`.
+        """
         program = {"code": code, "setup": setup, "check": check, **options}
         return self.page.evaluate("program => run(program)", program)
 
@@ -81,3 +98,17 @@ def ranks_page(chromium: Browser, folder: Path, size: int) -> Iterator[RanksPage
         yield opened
         page.close()
         server.shutdown()
+
+
+def ends(ranks: RanksPage, code: str, **options: float) -> tuple[list[str], dict[str, Any]]:
+    """Run a program. Return how each rank ended, and all about the run."""
+    ended = ranks.run(START + code, **options)
+    return [result["kind"] for result in ended["results"]], ended
+
+
+def raises(ranks: RanksPage, code: str, error: str, rank: int = 0, line: int = 5) -> None:
+    """Require that a program raises this error on this rank, in this line."""
+    _, ended = ends(ranks, code)
+    result = ended["results"][rank]
+    assert (result["kind"], result["line"]) == ("raised", line), result
+    assert error in result["error"]

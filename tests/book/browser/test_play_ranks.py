@@ -5,7 +5,6 @@ the ranks usable.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
@@ -14,21 +13,13 @@ from parlab_staff.answers.run import Verdict
 from parlab_staff.play.pages import page_names
 from parlab_staff.play.tries import TRIES
 from tests.answers.test_answers import ATTEMPTS, TIMED, problem
-from tests.book.browser.ranks_page import RanksPage, ranks_page
+from tests.book.browser.ranks_page import SIZE, START, RanksPage, ends, raises, ranks_page
 from tests.support.play_answers import Program, programs
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
-SIZE = 4
 KEYS = [name for name in page_names() if name in TRIES]
 EXCEPTIONS = {("fit_alpha_beta", "with_torch"): "it uses torch, which pages do not have"}
-
-START = """\
-from mpi4py import MPI
-import numpy as np
-comm = MPI.COMM_WORLD
-rank = comm.rank
-"""
 
 
 @pytest.fixture(scope="module")
@@ -82,20 +73,6 @@ def usable(ranks: RanksPage) -> Iterator[None]:
     yield
     after = ranks.run(f"{START}print(comm.allreduce(rank))")
     assert after["output"] == ["6\n"] * SIZE
-
-
-def ends(ranks: RanksPage, code: str, **options: float) -> tuple[list[str], dict[str, Any]]:
-    """Run a program. Return how each rank ended, and all about the run."""
-    ended = ranks.run(START + code, **options)
-    return [result["kind"] for result in ended["results"]], ended
-
-
-def raises(ranks: RanksPage, code: str, error: str, rank: int = 0, line: int = 5) -> None:
-    """Require that a program raises this error on this rank, in this line."""
-    _, ended = ends(ranks, code)
-    result = ended["results"][rank]
-    assert (result["kind"], result["line"]) == ("raised", line), result
-    assert error in result["error"]
 
 
 def test_a_program_that_prints_without_end_is_stopped(ranks: RanksPage) -> None:
@@ -192,6 +169,50 @@ def test_stop_ends_a_program(ranks: RanksPage, code: str) -> None:
     assert all(result["line"] for result in ended["results"]), ended["results"]
 
 
+def test_a_program_that_is_stopped_before_it_begins_does_not_run(ranks: RanksPage) -> None:
+    for stop, outcome, output in ((0, "returned", "begun\n"), (1, "interrupted", "")) * 2:
+        kinds, ended = ends(ranks, "print('begun')", stopAtOnce=stop)
+        assert kinds == [outcome] * SIZE
+        assert ended["output"] == [output] * SIZE
+
+
+# Interrupts these messages at each of Python's calls in them. Each rank tries a quarter of them.
+INTERRUPTED = """
+from mpi4py import _operations
+import signal, sys
+
+def interrupted(number):
+    def count(frame, event, argument):
+        nonlocal number
+        number -= event == "call"
+        if number == -1:
+            signal.raise_signal(signal.SIGINT)
+    comm, x, y = MPI.COMM_SELF.Dup(), np.ones(3), np.empty(3)
+    _operations._under_way.clear()
+    sys.setprofile(count)
+    try:
+        request = comm.Irecv(y, 0)
+        comm.Send(x, 0)
+        request.Wait()
+        MPI.Request.Waitany([comm.isend("object", 0), comm.irecv(source=0)])
+        comm.Allreduce(x, y)
+    except BaseException as error:
+        return type(error).__name__
+    finally:
+        sys.setprofile(None)
+
+ends = []
+while end := interrupted(4 * len(ends) + rank):
+    ends.append(end)
+print(len(ends) > 15, *set(ends))
+"""
+
+
+def test_an_interrupt_anywhere_in_a_call_is_a_keyboard_interrupt(ranks: RanksPage) -> None:
+    _, ended = ends(ranks, INTERRUPTED)
+    assert ended["output"] == ["True KeyboardInterrupt\n"] * SIZE
+
+
 @pytest.mark.usefixtures("usable")
 def test_a_rank_that_waits_for_a_stopped_one_is_stopped_too(ranks: RanksPage) -> None:
     code = "if rank == 0:\n  try:\n    print('begun')\n    while True: pass\n"
@@ -257,6 +278,12 @@ def test_a_deadlock_shows_messages_that_no_rank_received(ranks: RanksPage) -> No
     _, ended = ends(ranks, code)
     calls = sorted((event["rank"], event["api"], event["order"]) for event in ended["events"])
     assert calls == [(rank, api, -1) for rank in range(SIZE) for api in ("Isend", "Recv")]
+
+
+def test_a_tag_may_be_a_number_of_numpy(ranks: RanksPage) -> None:
+    code = "sent = comm.isend('found', rank, np.int64(3))\ncomm.Probe(tag=np.int64(3))\n"
+    _, ended = ends(ranks, f"{code}print(comm.recv(tag=np.int64(3)))\nsent.wait()")
+    assert ended["output"] == ["found\n"] * SIZE, ended["results"]
 
 
 @pytest.mark.nightly

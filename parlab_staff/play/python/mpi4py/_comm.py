@@ -1,6 +1,7 @@
 """Communicators: messages between two ranks."""
 
 import pickle
+from operator import index
 from typing import Any
 
 import _hub
@@ -32,7 +33,7 @@ class Messages(Identity):
     def _send(
         self, api: str, data: np.ndarray, dest: int, tag: int, detached: bool = False
     ) -> Operation:
-        shared = Messages._get(self)
+        shared, tag = Messages._get(self), index(tag)
         progress()
         if tag < 0:
             raise Exception(ERR_TAG)
@@ -41,7 +42,7 @@ class Messages(Identity):
         return Send(api, shared.context, Messages._peer(self, dest), tag, data, detached)
 
     def _receive(self, api: str, into: np.ndarray | None, source: int, tag: int) -> Operation:
-        shared = Messages._get(self)
+        shared, tag = Messages._get(self), index(tag)
         progress()
         if tag < ANY_TAG:
             raise Exception(ERR_TAG)
@@ -55,9 +56,9 @@ class Messages(Identity):
         return Request._of(operation, Messages._get(self).number)
 
     def _find(self, source: int, tag: int) -> tuple[int, Shared]:
-        shared = self._get()
+        shared, peer = self._get(), self._peer(source, any_source=True)
         progress()
-        return _hub.find_send(shared.context, self._peer(source, any_source=True), tag), shared
+        return _hub.find_send(shared.context, peer, index(tag)), shared
 
     def _probe(self, api: str, source: int, tag: int, status: Status | None) -> int:
         """Return the slot of the first message that fits, or -1 from `PROC_NULL`."""
@@ -68,8 +69,8 @@ class Messages(Identity):
         send, shared = self._find(source, tag)
         if send < 0:
             peer = self._peer(source, any_source=True)
-            probe = Probe(api, peer, tag)
-            send = check_answer(_hub.wait_for_send(shared.context, peer, tag), probe)
+            probe = Probe(api, peer, index(tag))
+            send = check_answer(_hub.wait_for_send(shared.context, peer, probe.tag), probe)
             probe.cancel()
         self._fill(status, send)
         return send

@@ -61,7 +61,10 @@ class Operation:
 
     def next_slot(self) -> int | None:
         """Return a slot that is not matched yet, or None."""
-        return next((slot for slot in self.slots if not _hub.ready(slot)), None)
+        for slot in self.slots:  # not a generator: Python ignores an interrupt while one is closed
+            if not _hub.ready(slot):
+                return slot
+        return None
 
     def complete(self) -> None:
         """Take what has arrived. All slots are matched."""
@@ -69,6 +72,8 @@ class Operation:
         _under_way.remove(self)
         try:
             self._take()
+        except KeyboardInterrupt:  # it ends this call, whichever call it completes
+            raise
         except BaseException as error:  # raised by the wait for it
             self.error = error
         self.note()
@@ -95,7 +100,7 @@ class Send(Operation):
         self, api: str, context: int, peer: int, tag: int, data: np.ndarray, detached: bool = False
     ) -> None:
         super().__init__(api, "send", peer, tag, data.size)
-        self.add(_hub.post_send(context, peer, tag, _view(data), detached))
+        self.add(_hub.post_send(context, peer, tag, _address(data), data.size, detached))
         if detached:
             self.slots, self.order = [], 0
             self.complete()
@@ -162,7 +167,7 @@ class Exchange(Operation):
         self.number, self.receives, self.finish = number, receives, finish
         self.from_ = {self.add(_hub.post_receive(context, peer, tag, 0)): peer for peer in receives}
         for peer, data in sends.items():
-            self.add(_hub.post_send(context, peer, tag, _view(data), False))
+            self.add(_hub.post_send(context, peer, tag, _address(data), data.size, False))
 
     def _take(self) -> None:
         came = {}
@@ -189,8 +194,8 @@ class Nothing(Operation):
         )
 
 
-def _view(data: np.ndarray) -> memoryview:
-    return memoryview(data) if data.size else memoryview(bytearray())
+def _address(data: np.ndarray) -> int:
+    return data.__array_interface__["data"][0]
 
 
 def arrived(slot: int, into: np.ndarray | None) -> np.ndarray:
@@ -201,7 +206,7 @@ def arrived(slot: int, into: np.ndarray | None) -> np.ndarray:
             raise Exception(ERR_TRUNCATE)
         data = np.empty(count, np.uint8) if into is None else into[:count]
         if count:
-            _hub.copy(slot, count, memoryview(data))
+            _hub.copy(slot, _address(data), count)
         return data
     finally:
         _hub.free_receive(slot)
@@ -258,4 +263,4 @@ def wait_any(operations: list[Operation]) -> int:
                 return place
         slots = [operation.next_slot() for operation in operations]
         if None not in slots:
-            check_answer(_hub.wait_any(slots), operations[0])
+            check_answer(_hub.wait_any(*slots), operations[0])
