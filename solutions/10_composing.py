@@ -239,7 +239,7 @@ check.show_values(
 
 # %%
 # %%px --timeout 60
-mesh = {"dp": 2, "pp": 2, "tp": 2}
+mesh = {"dp": world_size // 4, "pp": 2, "tp": 2}
 groups = {"all": group}
 for dim in mesh:
     for ranks in mesh_groups(mesh, dim):
@@ -1169,7 +1169,10 @@ def serial_losses():
 
 # %%
 # %%px --timeout 90
-composed_meshes = [{"dp": 2, "pp": 2, "tp": 2}, {"tp": 2, "dp": 4, "pp": 1}]
+composed_meshes = [
+    {"dp": world_size // 4, "pp": 2, "tp": 2},
+    {"tp": 2, "dp": world_size // 2, "pp": 1},
+]
 composed_curves = {"one process": serial_losses() if rank == 0 else []}
 for composed_mesh in composed_meshes:
     own_layout = layout_of(composed_mesh)
@@ -1198,12 +1201,14 @@ with Ledger() as step_ledger:
     composed_step(0, step_mesh, step_layout)
 _, step_stage, step_adam = step_layout
 block = 4 * 2 * 64 * 64  # bytes of a micro-batch's activations
+d, N = step_mesh["dp"], world_size
+M = ROWS // (d * 2)
 formulas = {
-    "pp": 4 * block,  # each micro-batch, once forward or backward
-    "tp": 4 * 4 * 2 * (2 - 1) / 2 * block,  # four all-reduces of one layer for each micro-batch
-    "dp": 2 * (2 - 1) / 2 * step_adam.flat.nbytes,  # a reduce-scatter and an all-gather
+    "pp": M * block,  # each micro-batch, once forward or backward
+    "tp": M * 4 * 2 * (2 - 1) / 2 * block,  # four all-reduces of one layer for each micro-batch
+    "dp": 2 * (d - 1) / d * step_adam.flat.nbytes,  # a reduce-scatter and an all-gather
     "embedding": 2 * (2 - 1) / 2 * step_stage.embedding.nbytes,
-    "norm and loss": 2 * 2 * (8 - 1) / 8 * 4,  # one number each, over all ranks
+    "norm and loss": 2 * 2 * (N - 1) / N * 4,  # one number each, over all ranks
 }
 
 
@@ -1225,7 +1230,7 @@ if rank == 0:
     for name, count in step_bytes.items():
         print(f"{name:>13}: {count:9,.0f} bytes sent, formula {formulas[name]:9,.0f}")
     states = memory.optimizer_bytes(step_adam.optimizer) / step_adam.flat.nbytes
-    print(f"Adam's states: {states:.2f} times the stage's weights, formula {2 / 2:.2f}")
+    print(f"Adam's states: {states:.2f} times the stage's weights, formula {2 / d:.2f}")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>

@@ -66,7 +66,8 @@ class Session:
         """Start `code` on these ranks, without waiting for it."""
         if not code.startswith("%%"):  # for a cell with magics, the caller adds its Python part
             self.cells.add(code)
-        result = self.client[ranks].execute(code, silent=False, block=False)
+        # The label tells the ranks which of them run the cell (`parlab.rank.cell`).
+        result = self.client[ranks].execute(code, silent=False, block=False, label=ranks)
         return Replies(ranks, result, self.channel)
 
     def remember(self, replies: Replies, *, is_shared: bool) -> None:

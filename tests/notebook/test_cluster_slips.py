@@ -122,6 +122,16 @@ def test_a_cell_on_some_ranks_may_send_to_a_later_one(notebook: Notebook) -> Non
     assert notebook.run("%%px --targets 1\ncomm.recv(source=0)").text == "[rank 1] 'kept'\n"
 
 
+def test_a_check_on_some_ranks_does_not_wait_for_the_others(notebook: Notebook) -> None:
+    code = "from parlab.checks import mpi as check\ncheck.predict_ring(str)"
+    for targets, ranks in {"1": "rank 1", "0:3": "ranks 0-2"}.items():
+        ran = notebook.run(f"%%px --targets {targets}\n{code}")
+        assert ran.error == "RankFailed"
+        assert f"needs all ranks, but this cell runs only on {ranks}. Run it" in ran.message
+    assert "wrong_type" in notebook.run(f"%%px\n{code}").message, "on all ranks, it runs"
+    works_and_keeps(notebook)
+
+
 @pytest.mark.parametrize("magics", BELOW)
 def test_lines_below_other_magics_are_those_of_the_notebook(
     notebook: Notebook, magics: str

@@ -22,6 +22,10 @@ NOTEBOOK_SECONDS = 1200
 LABS = [source.stem for source in numbered(ROOT / "solutions", ".py")]
 
 
+# A mesh of two stages and two tensor-parallel ranks needs four ranks or a multiple.
+FEWER = {"10_composing": 4}
+
+
 def each_alone(folder: str) -> list:
     """Return the labs as parameters, so that each lab can run at the same time as the others."""
     return [pytest.param(lab, marks=pytest.mark.xdist_group(f"{folder}/{lab}")) for lab in LABS]
@@ -93,12 +97,13 @@ def repeats_its_outputs(lab: str, **variables: str) -> None:
 
 @pytest.mark.timeout(NOTEBOOK_SECONDS + 60)
 @pytest.mark.nightly
-@pytest.mark.parametrize("lab", each_alone("three"))
-def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
+@pytest.mark.parametrize("lab", each_alone("fewer"))
+def test_the_solution_keeps_its_promises_on_fewer_ranks(lab: str) -> None:
     """Batches, layers, and parameters whose numbers are divisible by four, but not by three."""
+    ranks = FEWER.get(lab, 3)
     notebook = nbformat.read(ROOT / "solutions" / f"{lab}.ipynb", as_version=4)
-    [start] = [c for c in notebook.cells if "cluster.start()" in c.source]
-    start.source = start.source.replace("cluster.start()", "cluster.start(3)")
+    [start] = [c for c in notebook.cells if re.search(r"^cluster\.start\(", c.source, re.M)]
+    start.source = re.sub(r"(?m)^cluster\.start\(\d*\)", f"cluster.start({ranks})", start.source)
     client = NotebookClient(
         notebook,
         timeout=CELL_SECONDS,
@@ -107,7 +112,7 @@ def test_the_solution_keeps_its_promises_on_three_ranks(lab: str) -> None:
     )
     client.execute(env=environment())  # raises at an error that the lab does not expect
     printed = [text for cell in notebook.cells if cell.cell_type == "code" for text in shown(cell)]
-    assert "3 ranks" in "".join(shown(start))
+    assert f"{ranks} ranks" in "".join(shown(start))
     assert not [text for text in printed if re.search(r": False\b", text)]
 
 

@@ -23,10 +23,11 @@ from mpi4py import MPI
 
 from parlab.checks.base.block_lab_comms import lab_communicators_refuse
 from parlab.checks.base.collective import OtherRankBroke, gather, private_communicator, tell_broken
-from parlab.checks.base.mistakes import COMMON, Mistakes
+from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.report_pass import tell_passed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.verdict import CheckFailed, Judge
+from parlab.rank.cell import ranks_of_cell
 from parlab.runtime.rank_names import by_value, ranks_text
 
 
@@ -100,6 +101,8 @@ def check_of(
     def decorate(requirements: Requirements) -> Callable[[Callable], None]:
         @functools.wraps(requirements)
         def check(function: Callable[..., Any], *, seed: int | None = None) -> None:
+            if finding := _left_out():
+                raise CheckFailed(requirements.__name__, finding)
             run = Check(requirements.__name__, function, seed)
             run.uses_ranks = ranks != 1
             with lab_communicators_refuse():
@@ -111,6 +114,17 @@ def check_of(
         return check
 
     return decorate
+
+
+def _left_out() -> Finding | None:
+    """Return a finding if this cell does not run on all ranks: those that do would wait forever."""
+    ranks = ranks_of_cell()
+    if ranks is None or len(ranks) == MPI.COMM_WORLD.size:
+        return None
+    return observed(
+        f"the check needs all ranks, but this cell runs only on {ranks_text(ranks)}. Run it "
+        "without `--targets`"
+    )
 
 
 def _run(requirements: Requirements, check: Check) -> str:

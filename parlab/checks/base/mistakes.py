@@ -77,6 +77,10 @@ COMMON = Mistakes(
         "the function calls `comm.{name}`, which does the exercise for you. Use messages between "
         "two ranks (Send, Recv, Sendrecv)"
     ),
+    formula_called=(
+        "the function uses `{name}`, which has the formula. Work it out yourself, and compute the "
+        "numbers from the function's arguments"
+    ),
     needless_barrier=(
         "the function calls `comm.{name}`, a collective without data. A receive already waits for "
         "its message, and a barrier costs another ⌈log₂ N⌉ rounds"

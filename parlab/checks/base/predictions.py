@@ -1,15 +1,23 @@
 """Requirements on numbers that a learner predicts and a check measures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
 from parlab.checks.base.compare import close, has_type
-from parlab.checks.base.mistakes import Finding, observed
+from parlab.checks.base.globals_used import modules
+from parlab.checks.base.mistakes import COMMON, Finding, observed
 from parlab.checks.base.trial import Trial
 
 Wrong = tuple[str, float, Finding]  # a name, the number from a misconception, and its finding
 TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
+
+
+def own_formula(function: Callable[..., Any]) -> Finding | None:
+    """Return None, or a finding if a function calls the formulas that its check compares with."""
+    found = (m for m in modules(function) if m.startswith(("parlab.costs", "parlab.checks")))
+    name = min(found, default=None)
+    return COMMON.formula_called(name=name) if name else None
 
 
 def form(predicted: Any, measured: Mapping[str, float]) -> Finding | None:
@@ -65,13 +73,16 @@ def require_numbers(
     wrong: Iterable[Wrong],
     what: str = "what was measured",
 ) -> None:
-    """Require the right numbers. If a misconception explains a wrong one, its finding comes first.
+    """Require the right numbers, from a formula of the function's own.
+
+    If a misconception explains a wrong number, its finding comes first.
 
     Args:
         wrong: what misconceptions predict.
         what: names the right number in the message about another wrong number.
     """
     trial.require(
+        lambda: own_formula(trial.check.function),
         lambda: form(predicted, right),
         lambda: misconception(predicted, right, wrong),
         lambda: first_wrong(predicted, right, what),

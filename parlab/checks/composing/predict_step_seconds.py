@@ -7,6 +7,7 @@ from typing import Any
 from parlab.checks.base.check import Check, check_of
 from parlab.checks.base.compare import close, has_type, instead
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
+from parlab.checks.base.predictions import own_formula
 from parlab.costs import layouts as costs
 from parlab.layouts import ELEMENT_BYTES, Cluster, Layout, Link, Model
 
@@ -60,7 +61,10 @@ def predict_step_seconds(check: Check) -> str:
             cluster = Cluster(4, 6, 1e9, speed, inside, between, call=pick(20, 40) * 1e-4)
             layouts = [Layout(*sizes) for sizes in LAYOUTS]
             got = [trial.run(model, layout, cluster) for layout in layouts]
-            trial.require(lambda: _finding(got, model, layouts, cluster))
+            trial.require(
+                lambda: own_formula(check.function),
+                lambda: _finding(got, model, layouts, cluster),
+            )
     return "passes, messages, and gradients, on links inside nodes and between them"
 
 

@@ -34,6 +34,7 @@ EXACT = {  # a chain, and a budget that one plan meets exactly
     "segments that differ in FLOPs alone": ([CHEAP, DEAR, LAST], 27),
     "the same segments in another order": ([DEAR, CHEAP, LAST], 27),
     "no need to recompute even a cheap segment": ([CHEAP, LAST], 26),
+    "three cheap segments or a dear one": ([Segment(1, 31, 32, 4), *[CHEAP] * 3, LAST], 49),
     "a peak at a segment that is recomputed": ([Segment(2, 8, 20, 5), LAST], 20),
 }
 GB = 2**30

@@ -2,6 +2,7 @@
 
 from types import MappingProxyType
 
+from parlab.costs.layouts import memory
 from parlab.layouts import ELEMENT_BYTES
 from parlab_staff.answers import Answers
 
@@ -51,6 +52,23 @@ def three_kinds(model, layout):
     found = dict(answers.reference()(model, layout))
     found["states"] = found.pop("weights") + found.pop("gradients") + found.pop("optimizer")
     return found
+
+
+@answers.wrong("formula_called")
+def from_the_costs(model, layout):
+    return memory(model, layout)
+
+
+@answers.wrong("formula_called")
+def imported(model, layout):
+    """Imports the check's formula, and hides it in an inner function."""
+
+    def kinds():
+        from parlab.checks.composing import predict_layout_memory as check
+
+        return check.__wrapped__.__globals__["memory"](model, layout)
+
+    return kinds()
 
 
 @answers.right

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-from parlab.costs.pipeline_parallel import step_seconds
 from parlab_staff.answers import Answers
 
 answers = Answers("predict_step_seconds")
@@ -46,7 +45,7 @@ def by_the_pipeline(model, layout, cluster):
     forward = flop / cluster.flop_per_second + 2 * reduce * model.layers / layout.pp
     backward = forward + flop / cluster.flop_per_second
     m = layout.micro_batches(model)
-    seconds = step_seconds(layout.pp, m, forward, backward)
+    seconds = m * (forward + backward) + (layout.pp - 1) * (forward + backward)
     ranks = [i * layout.tp for i in range(layout.pp)]
     for source, destination in pairwise(ranks):
         there = cluster.message_seconds(size, source, destination)

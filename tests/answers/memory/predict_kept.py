@@ -25,7 +25,7 @@ answers.edit(None, "one_layer", (MODEL, MODEL.replace("layers * ", "")))
 answers.edit("returns_none", "no_return", ("    return {", "    x = {"))
 
 
-@answers.right
+@answers.wrong("formula_called")
 def from_the_costs(batch, sequence, hidden, heads, layers, vocabulary):
     block = block_in_numbers(batch, sequence, hidden, 1, 4)["serial"]
     end = 4 * batch * sequence * (2 * hidden + vocabulary)

@@ -16,7 +16,7 @@ answers.edit("whole", "all_weights", ('"weights": share * 4', '"weights": 4'))
 answers.edit(None, "weights_reduced", ("share * 4 * 12", "2 * share * 4 * 12"))
 
 
-@answers.right
+@answers.wrong("formula_called")
 def from_the_costs(batch, sequence, hidden, world_size):
     return costs.layer_in_numbers(batch, sequence, hidden, world_size, 4)
 

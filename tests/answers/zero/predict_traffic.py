@@ -35,7 +35,7 @@ def by_collective(parameters, world_size):
     return steps | {"stage_3": gather + gather + scatter}
 
 
-@answers.right
+@answers.wrong("formula_called")
 def from_the_costs(parameters, world_size):
     names = ("plain", "stage_1", "stage_2", "stage_3")
     return {name: zero.bytes_sent(parameters, world_size, i, 4) for i, name in enumerate(names)}
