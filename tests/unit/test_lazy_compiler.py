@@ -23,11 +23,12 @@ model = DistributedDataParallel(nn.Linear(2, 1))
 optimizer = torch.optim.Adam(model.parameters())
 checkpoint(model, torch.ones(1, 2), use_reentrant=False).sum().backward()
 optimizer.step()
+model.module(torch.ones(1, 2)).backward(torch.ones(1, 1))
 dist.new_group()
 from torch._dynamo import config
 def is_loaded():
     return "torch._dynamo.eval_frame" in sys.modules
-assert not is_loaded()
+assert not is_loaded() and "sympy" not in sys.modules
 """
 
 # What needs the compiler.
@@ -39,6 +40,10 @@ LOADS = {
         "import torch._dynamo.eval_frame as found\n"
         "assert found is torch._dynamo.eval_frame\n"
         "assert found.__spec__.origin == found.__file__"
+    ),
+    "shapes": (
+        "from torch.fx.experimental.symbolic_shapes import ShapeEnv, sym_eq\n"
+        "assert ShapeEnv.__module__ == sym_eq.__module__"
     ),
     "stand_in": "from torch._dynamo.trace_rules import lookup",
 }

@@ -1,14 +1,16 @@
 """Delays the import of PyTorch's compiler until something compiles.
 
 Optimizers, `DistributedDataParallel`, and checkpointing import `torch._dynamo` only to exclude
-themselves from compiled code. On each rank, the import takes seconds and 80 MiB of memory, and most
-labs compile nothing. On ranks, `import torch._dynamo` therefore returns a module that has only the
-names that these use. Any other name or submodule, such as those of `torch.compile`, loads it all.
+themselves from compiled code, and `backward(gradient)` imports `symbolic_shapes` only to compare
+shapes. On each rank, this takes seconds and 80 MiB of memory, and most labs compile nothing. On
+ranks, these imports therefore return modules with only the names that are used in this way. Any
+other name or submodule, such as those of `torch.compile`, loads the whole module.
 """
 
 import importlib
+import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
@@ -16,6 +18,7 @@ from typing import Any
 
 COMPILER = "torch._dynamo"
 SETTINGS = f"{COMPILER}.config"  # imports nothing of the compiler
+SHAPES = "torch.fx.experimental.symbolic_shapes"  # imports SymPy
 
 
 def install() -> None:
@@ -27,7 +30,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name == COMPILER:
+        if name in _STAND_INS:
             spec = PathFinder.find_spec(name, path)
             if spec and spec.loader:
                 spec.loader = _LazyLoader(spec.loader)
@@ -40,7 +43,7 @@ class _Finder(MetaPathFinder):
 
 
 class _LazyLoader(Loader):
-    """Makes the module that stands for the compiler."""
+    """Makes a module that stands for another one, which `loader` loads."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -49,7 +52,7 @@ class _LazyLoader(Loader):
         return _LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update(_STAND_INS)
+        vars(module).update(_STAND_INS[module.__name__])
 
 
 class _LazyModule(ModuleType):
@@ -76,13 +79,12 @@ class _Loaded(Loader):
 
 
 def _load(module: ModuleType) -> None:
-    """Run the compiler's own code in the module that stands for it."""
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    """Run the code of a module in the one that stands for it, unless this has been done."""
     spec = module.__spec__
     if spec is None or not isinstance(spec.loader, _LazyLoader):
         return
     module.__class__ = ModuleType
-    for name in _STAND_INS:
+    for name in _STAND_INS[module.__name__]:
         delattr(module, name)
     spec.loader = module.__loader__ = spec.loader.loader
     spec.loader.exec_module(module)
@@ -92,14 +94,21 @@ def _nothing() -> None:
     pass
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 def _not_compiled(function: Callable | None = None, *_: object, **__: object) -> Callable:
-    return function if function else lambda function: function
+    return function or _same
 
 
-# What the compiler does with code that is not compiled, under its default settings.
-_STAND_INS: dict[str, Any] = {
-    "disable": _not_compiled,
-    "graph_break": _nothing,
-    "trace_rules": SimpleNamespace(clear_lru_cache=_nothing),
-    "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+# What the modules do in code that is not compiled, under their default settings.
+_STAND_INS: Mapping[str, Mapping[str, Any]] = {
+    COMPILER: {
+        "disable": _not_compiled,
+        "graph_break": _nothing,
+        "trace_rules": SimpleNamespace(clear_lru_cache=_nothing),
+        "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    },
+    SHAPES: {"expect_true": _same, "sym_eq": operator.eq},
 }
