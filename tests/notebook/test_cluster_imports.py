@@ -150,3 +150,12 @@ def test_a_rank_that_has_not_begun_its_cell_gets_its_time(notebook: Notebook) ->
     assert notebook.run(f"%%px --targets 2\n{late}").status == "ok"
     ran = notebook.run("%%px\nassert rank > 4")
     assert ran.message == "all ranks: AssertionError\n  line 2: assert rank > 4"
+
+
+def test_training_does_not_load_the_compiler(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px --timeout 60\nimport sys, torch\nmodel = torch.nn.Linear(1, 1)\n"
+        "torch.optim.SGD(model.parameters()).step()\n"
+        "print('torch._dynamo.eval_frame' in sys.modules)"
+    )
+    assert ran.text == "[all ranks] False\n", ran.message

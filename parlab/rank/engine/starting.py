@@ -5,6 +5,7 @@
 - Its errors show the learner's lines and not the library's (`tracebacks`).
 - Its number is its MPI rank.
 - It can start before the controller.
+- It imports PyTorch's compiler only if something compiles (`lazy_compiler`).
 """
 
 import contextlib
@@ -22,8 +23,9 @@ def prepare() -> None:
     stacks = int(os.environ.pop("PARLAB_STACKS_FD"))
     requests = int(os.environ.pop("PARLAB_REQUESTS_FD"))
     # Import MPI first, because it installs signal handlers, and faulthandler's must replace them.
-    from parlab.rank.engine import freeing
+    from parlab.rank.engine import freeing, lazy_compiler
 
+    lazy_compiler.install()
     # Cells run in the main thread, so only its stack is needed. It also receives the signal.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
     # All threads, because Gloo aborts in one that runs no Python, and so has no stack.

@@ -1,0 +1,114 @@
+"""Delays the import of PyTorch's compiler until something compiles.
+
+Optimizers, `DistributedDataParallel`, and checkpointing import `torch._dynamo` only to exclude
+themselves from compiled code, and `backward(gradient)` imports `symbolic_shapes` only to compare
+shapes. On each rank, this takes seconds and 80 MiB of memory, and most labs compile nothing. On
+ranks, these imports therefore return modules with only the names that are used in this way. Any
+other name or submodule, such as those of `torch.compile`, loads the whole module.
+"""
+
+import importlib
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+COMPILER = "torch._dynamo"
+SETTINGS = f"{COMPILER}.config"  # imports nothing of the compiler
+SHAPES = "torch.fx.experimental.symbolic_shapes"  # imports SymPy
+
+
+def install() -> None:
+    """Make this process load the compiler only when it is needed."""
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name in _STAND_INS:
+            spec = PathFinder.find_spec(name, path)
+            if spec and spec.loader:
+                spec.loader = _LazyLoader(spec.loader)
+            return spec
+        if name.startswith(f"{COMPILER}.") and name != SETTINGS:
+            _load(sys.modules[COMPILER])
+            if loaded := sys.modules.get(name):
+                return ModuleSpec(name, _Loaded(loaded), is_package=hasattr(loaded, "__path__"))
+        return None
+
+
+class _LazyLoader(Loader):
+    """Makes a module that stands for another one, which `loader` loads."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _LazyModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(_STAND_INS[module.__name__])
+
+
+class _LazyModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if f"{self.__name__}.{name}" == SETTINGS:
+            return importlib.import_module(SETTINGS)
+        _load(self)
+        return getattr(self, name)
+
+
+class _Loaded(Loader):
+    """Returns a module that was loaded while it was searched for."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module, self.spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.spec
+
+
+def _load(module: ModuleType) -> None:
+    """Run the code of a module in the one that stands for it, unless this has been done."""
+    spec = module.__spec__
+    if spec is None or not isinstance(spec.loader, _LazyLoader):
+        return
+    module.__class__ = ModuleType
+    for name in _STAND_INS[module.__name__]:
+        delattr(module, name)
+    spec.loader = module.__loader__ = spec.loader.loader
+    spec.loader.exec_module(module)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _not_compiled(function: Callable | None = None, *_: object, **__: object) -> Callable:
+    return function or _same
+
+
+# What the modules do in code that is not compiled, under their default settings.
+_STAND_INS: Mapping[str, Mapping[str, Any]] = {
+    COMPILER: {
+        "disable": _not_compiled,
+        "graph_break": _nothing,
+        "trace_rules": SimpleNamespace(clear_lru_cache=_nothing),
+        "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    },
+    SHAPES: {"expect_true": _same, "sym_eq": operator.eq},
+}
