@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import gc
 import os
 import socket
 import sys
@@ -157,6 +158,8 @@ def renew() -> bool:
         return False
     with contextlib.suppress(Exception):  # closed groups cannot be destroyed cleanly
         dist.destroy_process_group()
+    # The traceback of a call that was freed, and so its group with Gloo's threads, is in a cycle.
+    gc.collect()
     _state["store"] = None
     _sockets.clear()
     _connect()

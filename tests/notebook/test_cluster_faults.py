@@ -603,3 +603,20 @@ def test_variables_with_groups_that_ended_are_named(notebook: Notebook):
     assert named and "`layouts`" in named[1] and "`mesh`" in named[1], ran.message
     assert "`group`" not in named[1] and "`_" not in named[1]
     works_and_keeps(notebook, held=True)
+
+
+def test_threads_of_gloo_end_with_the_calls_that_were_freed(notebook: Notebook):
+    count = (
+        "%%px\nfrom pathlib import Path\n"
+        "names = [one.read_text() for one in Path('/proc/self/task').glob('*/comm')]\n"
+        "print(names.count('gloo_tcp_loop\\n'))"
+    )
+    counts = []
+    for _ in range(4):
+        ran = notebook.run(
+            f"%%px --timeout {DEADLINE}\nimport torch, torch.distributed as dist\n"
+            "from parlab.rank import group\nif rank != 1:\n    dist.all_reduce(torch.ones(3))"
+        )
+        assert ran.error == "DeadlineExceeded"
+        counts.append(notebook.run(count).text)
+    assert "[rank" in counts[0] and counts[1:] == counts[:-1], counts
