@@ -619,4 +619,4 @@ def test_threads_of_gloo_end_with_the_calls_that_were_freed(notebook: Notebook):
         )
         assert ran.error == "DeadlineExceeded"
         counts.append(notebook.run(count).text)
-    assert "[rank" in counts[0] and counts[1:] == counts[:-1], counts
+    assert "rank" in counts[0] and counts[1:] == counts[:-1], counts
