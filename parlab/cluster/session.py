@@ -66,7 +66,7 @@ class Session:
         """Start `code` on these ranks, without waiting for it."""
         if not code.startswith("%%"):  # for a cell with magics, the caller adds its Python part
             self.cells.add(code)
-        # The label tells the ranks which of them run the cell (`parlab.rank.cell`).
+        # Each rank reads from the label which ranks run the cell (`parlab.rank.cell`).
         result = self.client[ranks].execute(code, silent=False, block=False, label=ranks)
         return Replies(ranks, result, self.channel)
 

@@ -1,8 +1,9 @@
 """Finds the globals and modules that a learner's function uses, without calling it."""
 
 import dis
+import inspect
 from collections.abc import Callable, Iterator
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 
@@ -12,17 +13,26 @@ def global_names(function: Callable[..., Any]) -> set[str]:
 
 
 def modules(function: Callable[..., Any]) -> set[str]:
-    """Return the modules that a function imports, and those that its globals come from."""
-    found, imported = set(), ""
-    for one in _instructions(function):
-        if one.opname == "IMPORT_NAME":
-            found.add(imported := one.argval)
-        elif one.opname == "IMPORT_FROM":
-            found.add(f"{imported}.{one.argval}")
-    variables = getattr(function, "__globals__", {})
-    for value in (variables.get(name) for name in global_names(function)):
-        module = value.__name__ if isinstance(value, ModuleType) else None
-        found.add(module or getattr(value, "__module__", None) or "")
+    """Return the modules that a function imports, and those that its globals come from.
+
+    The helper functions that it uses from its own notebook count, too. Classes do not count: they
+    may be the types of the arguments.
+    """
+    functions, found = [inspect.unwrap(function)], set()
+    for one in functions:
+        imported, variables = "", getattr(one, "__globals__", {})
+        for instruction in _instructions(one):
+            if instruction.opname == "IMPORT_NAME":
+                found.add(imported := instruction.argval)
+            elif instruction.opname == "IMPORT_FROM":
+                found.add(f"{imported}.{instruction.argval}")
+        for value in (inspect.unwrap(variables.get(name)) for name in global_names(one)):
+            if isinstance(value, FunctionType) and value.__globals__ is variables:
+                functions += [] if value in functions else [value]
+            elif isinstance(value, ModuleType):
+                found.add(value.__name__)
+            elif not isinstance(value, type):
+                found.add(getattr(value, "__module__", None) or "")
     return found
 
 

@@ -1,5 +1,6 @@
 """Answers to `predict_layout_memory`."""
 
+import functools
 from types import MappingProxyType
 
 from parlab.costs.layouts import memory
@@ -57,6 +58,17 @@ def three_kinds(model, layout):
 @answers.wrong("formula_called")
 def from_the_costs(model, layout):
     return memory(model, layout)
+
+
+def _kinds(model, layout):
+    return memory(model, layout)
+
+
+@answers.wrong("formula_called")
+@functools.cache
+def by_a_helper(model, layout):
+    """Is cached, and hides the call in a helper function."""
+    return _kinds(model, layout)
 
 
 @answers.wrong("formula_called")
