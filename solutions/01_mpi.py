@@ -470,7 +470,8 @@ check.show_values(numbers=[[f"{float(p[name]):.2f}" for name in names] for p in 
 #
 # *Difficulty 3/5, 15 minutes.*
 #
-# Now build this broadcast.
+# Build the broadcast from a tree: in each round, every rank that has the data sends it to one rank that
+# does not, until all ranks have it.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -37,7 +37,9 @@ print(texts(schedule[rank], world_size))
 stages = 1 + max(action.stage for actions in schedule for action in actions)
 comm.Barrier()
 start = time.perf_counter()
-for kind, stage, micro_batch in schedule[rank]:
+for number, (kind, stage, micro_batch) in enumerate(schedule[rank]):
+    if kind == "backward" and forward(stage, micro_batch) not in schedule[rank][:number]:
+        raise ValueError(f"backward({{stage}}, {{micro_batch}}) comes before its forward pass")
     step = 1 if kind == "forward" else -1  # activations go to the next stage, gradients back
     before, after = stage - step, stage + step
     data, tag = np.zeros(8), 2 * (stages * micro_batch + stage) + (kind == "backward")

@@ -14,7 +14,7 @@ from parlab_staff.play.pages import page_names
 from parlab_staff.play.tries import TRIES
 from tests.answers.test_answers import ATTEMPTS, TIMED, problem
 from tests.book.browser.ranks_page import SIZE, START, RanksPage, ends, raises, ranks_page
-from tests.support.play_answers import Program, programs
+from tests.support.play_answers import Program, programs, setup_of
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
@@ -65,6 +65,21 @@ def test_the_reference_and_a_mistake_get_their_verdicts(ranks: RanksPage, key: s
 @pytest.mark.parametrize("key", KEYS)
 def test_all_answers_get_the_verdicts_of_mpi(ranks: RanksPage, key: str) -> None:
     assert problems(ranks, key, programs(key)) == []
+
+
+def test_a_schedule_with_a_backward_pass_before_its_forward_pass_is_refused(
+    ranks: RanksPage,
+) -> None:
+    impossible = (
+        "lambda p, m: [[make(r, i) for i in range(m) for make in (backward, forward)]"
+        " for r in range(p)]"
+    )
+    code = f"one_f_one_b = {impossible}\n{TRIES['one_f_one_b'].code}"
+    ended = ranks.run(code, setup_of("one_f_one_b") + "\nrank, world_size = comm.rank, comm.size")
+    errors = {one["error"] for one in ended["results"] if one["kind"] == "raised"}
+    assert errors == {
+        f"ValueError: backward({stage}, 0) comes before its forward pass" for stage in range(SIZE)
+    }
 
 
 @pytest.fixture
