@@ -80,6 +80,12 @@ def _article(built: Path, page: str) -> Tag:
     assert article is not None, page
     for element in article.select(".headerlink, button, script:not([type]), p:has(> .run-here)"):
         element.decompose()
+    # Sphinx puts the id of a second label above the heading. It would stay on the page before if
+    # the heading moves to the next one, and the section would begin there.
+    for label in article.select("section > span[id]:empty:has(+ :is(h1, h2, h3, h4))"):
+        heading = label.find_next_sibling()
+        assert isinstance(heading, Tag)
+        heading.insert(0, label.extract())
     return article
 
 

@@ -63,6 +63,25 @@ def test_the_contents_name_the_page_of_each_chapter(some_pages: Path) -> None:
 
 
 @pytest.mark.needs("chromium")
+def test_a_section_with_two_labels_is_on_the_page_of_its_heading(tmp_path: Path) -> None:
+    # On some of these pages, the heading has room, but not together with lines of the paragraph.
+    heights = range(222, 250, 2)
+    (tmp_path / "book").mkdir()
+    for height in heights:
+        (tmp_path / "book" / f"{height}.html").write_text(
+            "<head><script>window.MathJax = {startup: {document: {math: []}}}</script></head>"
+            f'<article class="bd-article"><h1>Page</h1><div style="height: {height}mm"></div>'
+            f'<section id="balance"><span id="id1"></span><h2>Balance {height}</h2><p>text</p>'
+            "</section></article>"
+        )
+    printed = tmp_path / "pages.pdf"
+    print_pages(tmp_path, [f"book/{height}" for height in heights], printed)
+    for height in heights:
+        number = destinations(printed)[f"book-{height}--balance"]
+        assert words(printed, number, number).endswith(f"Balance {height} text")
+
+
+@pytest.mark.needs("chromium")
 def test_answers_are_at_the_end_of_their_chapter(some_pages: Path) -> None:
     pages, places = bookmarks(some_pages), destinations(some_pages)
     number = places["book-04_tensor_parallel--answer-1"]
