@@ -9,7 +9,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | predict what a message costs from α and β; find and fix a deadlock from the lines where ranks are stuck; build a broadcast in ⌈log₂ N⌉ rounds; build reduce-scatter, all-gather, and all-reduce on a ring, for any length and any number of ranks; explain when a ring is the best choice; make communicators for the rows and columns of a grid of ranks |
-# | **Time** | 110 minutes |
+# | **Time** | 130 minutes: 110 for exercises, 15 for reading, 5 for the library |
 # | **You need** | Python and NumPy. No experience with parallel programming, and no GPU |
 # | **Background** | [chapter 01](../book/01_mpi.md) of the book explains what you build here |
 #

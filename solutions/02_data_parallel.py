@@ -9,7 +9,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | shard a data set without losing or repeating a sample; start all ranks from the same model; average gradients correctly, for uneven shards, too; explain what flat buffers, buckets, overlap, and `no_sync` save |
-# | **Time** | 110 minutes |
+# | **Time** | 130 minutes: 110 for exercises, 15 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 01](01_mpi.ipynb), or an idea of ranks and an all-reduce. No GPU |
 # | **Background** | [chapter 02](../book/02_data_parallel.md) of the book explains what you build here |
 #

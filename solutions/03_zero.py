@@ -9,7 +9,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | account for every byte that a rank holds; shard parameters with padding; write ZeRO's stages 1, 2, and 3; clip by a norm that no rank knows alone; prefetch; keep optimizer states outside of the device; explain what each stage saves and what it sends |
-# | **Time** | 105 minutes |
+# | **Time** | 120 minutes: 105 for exercises, 10 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of data parallelism and a reduce-scatter. No GPU |
 # | **Background** | [chapter 03](../book/03_zero.md) of the book explains what you build here |
 #

@@ -10,7 +10,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | write f and g; cut a matrix product by columns and by rows; cut an MLP, attention by heads, and embedding and cross-entropy by vocabulary; decide where ranks must draw the same random numbers; split the sequence; predict the bytes that a rank sends and keeps |
-# | **Time** | 135 minutes |
+# | **Time** | 150 minutes: 135 for exercises, 10 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of an all-reduce and of a transformer's layer. No GPU |
 # | **Background** | [chapter 04](../book/04_tensor_parallel.md) of the book explains what you build here |
 #

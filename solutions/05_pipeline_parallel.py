@@ -11,7 +11,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | cut a model into stages; send activations and their gradients without a deadlock; predict the bubble and the activations that a rank holds; write GPipe, 1F1B, and interleaved 1F1B as lists of actions; run any schedule; sum the gradient of a tied weight |
-# | **Time** | 110 minutes |
+# | **Time** | 125 minutes: 110 for exercises, 10 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and messages. No GPU |
 # | **Background** | [chapter 05](../book/05_pipeline_parallel.md) of the book explains what you build here |
 #

@@ -10,7 +10,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | read and write a half bit by bit; predict which updates and gradients vanish; train 16-bit weights with master weights and a loss scale that adapts; reduce in 16 bits without overflow; skip a step on all ranks or on none; shard the master weights like ZeRO; explain what mixed precision saves |
-# | **Time** | 125 minutes |
+# | **Time** | 140 minutes: 125 for exercises, 10 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and an all-reduce. No GPU |
 # | **Background** | [chapter 06](../book/06_mixed_precision.md) of the book explains what you build here |
 #

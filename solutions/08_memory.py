@@ -10,7 +10,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | count the bytes that a forward pass keeps; write activation checkpointing, and state what it costs; plan recomputation for a memory budget; offload activations; compute a cross-entropy in chunks; write Adafactor and 8-bit Adam; predict the bytes of a rank that combines these methods |
-# | **Time** | 260 minutes |
+# | **Time** | 275 minutes: 260 for exercises, 10 for reading, 5 for the library |
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states; 4 GB of memory. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #

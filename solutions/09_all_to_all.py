@@ -9,7 +9,7 @@
 # | | |
 # |---|---|
 # | **You will be able to** | write the all-to-all for equal and unequal parts; route tokens to experts with a capacity; write an expert-parallel layer with its backward pass; reduce the gradients of experts over the right ranks; balance the load; compute attention over a sequence that is split among ranks with Ulysses and with a ring; balance a causal mask |
-# | **Time** | 184 minutes |
+# | **Time** | 204 minutes: 184 for exercises, 15 for reading, 5 for the library |
 # | **You need** | PyTorch and mpi4py; [lab 01](01_mpi.ipynb) and [lab 04](04_tensor_parallel.ipynb), or basic knowledge of message passing and of transformer layers. You do not need a GPU |
 # | **Background** | [chapter 09](../book/09_all_to_all.md) of the book explains what you build here |
 #
