@@ -9,6 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from tests.book.browser.reader import DEADLINE_MS
+
 # A page that loads again has no body for a moment.
 STARTED = "document.body?.dataset.ready || document.getElementById('problem')?.hidden === false"
 
@@ -55,6 +57,7 @@ class Playground:
 
     def __init__(self, page: Page, base: str) -> None:
         self.page, self.base = page, base
+        page.set_default_timeout(DEADLINE_MS)
 
     def open(self, name: str, fragment: str = "") -> None:
         """Open a page, and wait until its ranks have started or cannot start."""

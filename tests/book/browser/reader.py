@@ -22,7 +22,6 @@ class Reader:
         self.page = page
         self.base = base
         self.problems: list[str] = []
-        page.set_default_timeout(DEADLINE_MS)
         page.on("console", self._console)
         page.on("pageerror", lambda error: self._problem(f"error: {error}"))
         page.on("requestfailed", self._failed)
@@ -74,6 +73,7 @@ def reader(
 ) -> Iterator[Reader]:
     """Open a new window with the size of `viewport`, for a reader whose system has `theme`."""
     context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=touch)
+    context.set_default_timeout(DEADLINE_MS)  # also for further windows
     try:
         yield Reader(context.new_page(), base)
     finally:
