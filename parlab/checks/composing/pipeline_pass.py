@@ -131,7 +131,8 @@ def _observed(
     def seen(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         events.append("F")
         sizes.append(len(inputs[0]))
-        output.register_hook(lambda _: events.append("B"))
+        if output.requires_grad:
+            output.register_hook(lambda _: events.append("B"))
 
     with torch.enable_grad():
         handle = stage.register_forward_hook(seen)

@@ -80,7 +80,7 @@ def random_seeds(check: Check) -> str:
 
 
 def _small(trial: Trial, mesh: dict[str, int], calls: Calls) -> None:
-    given, other = dict(mesh), {dim: size + 1 for dim, size in mesh.items()}
+    given, other = dict(mesh), {dim: mesh[dim] + 1 for dim in reversed(mesh)}
     with generators() as watched:
         seeds = _seeds(trial, given, [*calls, *calls[::-1]])
     everyone = trial.gather(seeds)

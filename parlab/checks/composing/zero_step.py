@@ -1,4 +1,4 @@
-"""Exercise `zero_step`: three steps are compared with Adam on one rank."""
+"""Exercise `zero_step`: some steps are compared with Adam on one rank."""
 
 from collections.abc import Sequence
 
@@ -41,14 +41,19 @@ MISTAKES = Mistakes(
         "replicas, expected at most {right:.0f}. Use one reduce-scatter and one all-gather"
     ),
 )
-STEPS = {"a gradient to clip": 2.0, "a short gradient": 0.01, "a gradient of zero": 0.0}
 MAX_NORM, LR = 5.0, 0.01
+STEPS = {  # the norm of the gradient, over MAX_NORM
+    "a gradient to clip": 10.0,
+    "a gradient to clip, of which the shards are short": 1.1,
+    "a short gradient": 0.05,
+    "a gradient of zero": 0.0,
+}
 PLACES = ("`adam.flat`", "`adam.gradient`", "`adam.shard`", "`adam.shard.grad`")
 
 
 @check_of(MISTAKES)
 def zero_step(check: Check) -> str:
-    """Check the norm, Adam's states, the weights, and the traffic of three steps."""
+    """Check the norm, Adam's states, the weights, and the traffic of some steps."""
     meshes.in_each_mesh(check, _case, LR)
     return (
         "norm, clipping, and Adam's steps on the shard, with one reduce-scatter and one "
@@ -60,18 +65,22 @@ def _case(trial: Trial, own: meshes.Setup) -> None:
     optimizer = None
     if trial.takes_part:
         optimizer = torch.optim.Adam([nn.Parameter(own.adam.flat.detach().clone())], lr=LR)
-    for _, scale in trial.cases(STEPS, again=False):
-        _step(trial, own, optimizer, scale)
+    for _, share in trial.cases(STEPS, again=False):
+        _step(trial, own, optimizer, share * MAX_NORM)
 
 
-def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, scale: float) -> None:
-    """Take a step on the shard, and one with all weights of the stage, by `whole`."""
+def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, size: float) -> None:
+    """Take a step on the shard, and one with all weights of the stage, by `whole`.
+
+    The mean gradient of the replicas has the norm `size`.
+    """
     adam, groups, seed, calls = own.adam, own.groups, trial.draw.getrandbits(31), []
     if trial.takes_part:
-        every = _gradients(own, seed, scale)
+        every = _gradients(own, seed)
         mean = {name: sum(one[name] for one in every) / len(every) for name in every[0]}
-        norm, mean = meshes.flat(mean).norm(), _padded(own, mean)
-        adam.gradient.copy_(_padded(own, every[own.replica]))
+        norm, scale = torch.tensor(size), size / meshes.flat(mean).norm()
+        mean = scale * _padded(own, mean)
+        adam.gradient.copy_(scale * _padded(own, every[own.replica]))
         groups["dp"].take_events()
         places, before = _places(adam), adam.flat.detach().clone()
         length = len(adam.shard)
@@ -107,12 +116,12 @@ def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, scale
     )
 
 
-def _gradients(own: meshes.Setup, seed: int, scale: float) -> list[dict[str, Tensor]]:
+def _gradients(own: meshes.Setup, seed: int) -> list[dict[str, Tensor]]:
     """Draw the serial model's gradient of each replica, the same on all copies."""
     shapes = {name: p.shape for name, p in own.serial.named_parameters()}
     generator = torch.Generator().manual_seed(seed)
     return [
-        {name: scale * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
         for _ in range(own.mesh["dp"])
     ]
 

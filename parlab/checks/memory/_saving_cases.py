@@ -19,16 +19,16 @@ class Case(NamedTuple):
 
     @property
     def leaves(self) -> list[Tensor]:
-        return [self.x, *self.module.parameters()]
+        return [self.x, *(p for p in self.module.parameters() if p.requires_grad)]
 
 
 class Scaled(nn.Module):
-    """A transformer block with two buffers; of one, which is no part of the state, a view."""
+    """A block with a frozen parameter, and with a buffer that is no part of the state."""
 
     def __init__(self) -> None:
         super().__init__()
         self.block = models.Block(models.GPTConfig(sequence_length=32, hidden_size=32))
-        self.register_buffer("scale", torch.rand(32, 32) + 0.5)
+        self.scale = nn.Parameter(torch.rand(32, 32) + 0.5, requires_grad=False)
         self.register_buffer("mask", torch.rand(32, 64) + 0.5, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

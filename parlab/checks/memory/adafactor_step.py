@@ -49,7 +49,7 @@ SIZES = (1.0, 0.1, 30.0, 4.0, 0.3)  # of the gradient in each step: the third is
 
 @dataclass(frozen=True)
 class Case:
-    """A parameter's shape and size, the gradient's zeros, and settings of the function."""
+    """A parameter's shape, its and the gradient's size, the gradient's zeros, and settings."""
 
     shape: tuple[int, ...]
     size: float = 1.0
@@ -70,7 +70,7 @@ CASES = {
         MATRIX, settings={"clip": 2.0, "eps": (0.5, 4.0)}
     ),
     "a vector, ε₁ = 0.5": Case(VECTOR, settings={"eps": (0.5, 1e-3)}),
-    "small numbers in a matrix": Case(MATRIX, size=1e-5),
+    "small numbers in a matrix": Case(MATRIX, size=1e-11),
     "a parameter of zeros": Case(VECTOR, size=0.0),
     "a matrix with one row": Case((1, 6)),
     "a matrix with one column": Case((6, 1)),
@@ -113,7 +113,8 @@ class Run:
 def drawn(draw: Random, case: Case) -> tuple[Tensor, list[Tensor]]:
     generator = torch.Generator().manual_seed(draw.getrandbits(32))
     start = torch.randn(case.shape, generator=generator) * case.size
-    gradients = [torch.randn(case.shape, generator=generator) * size for size in SIZES]
+    sizes = (size * (case.size or 1) for size in SIZES)
+    gradients = [torch.randn(case.shape, generator=generator) * size for size in sizes]
     if case.zeros:  # all in the first step, and then a row and a column
         gradients[0].zero_()
         for gradient in gradients:

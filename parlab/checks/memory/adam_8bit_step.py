@@ -51,7 +51,8 @@ def adam_8bit_step(check: Check) -> str:
         for name, (length, settings) in trial.cases(CASES):
             generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
             size, lr = 1e-9 if name == "small gradients" else 0.1, 2.0**-5
-            parameter, state = torch.randn(length, generator=generator), {}
+            parameter, other = torch.randn(2, length, generator=generator)
+            state, other_state = {}, {}
             situation = trial.situation
             for step in range(1, STEPS + 1):
                 trial.situation = f"{situation}, step {step}"
@@ -60,7 +61,10 @@ def adam_8bit_step(check: Check) -> str:
                     gradient[::2] *= 1e-6 * (step % 2)
                 given, before = gradient.clone(), parameter.clone()
                 old = moments(state, length, settings)
-                trial.run_function(partial(check.function, parameter, given, state, lr, **settings))
+                function = partial(check.function, lr=lr, **settings)
+                # A view: only a change in place reaches `parameter`.
+                trial.run_function(function, parameter[:], given, state)
+                trial.run_function(function, other, gradient.flip(0), other_state)
                 trial.require(
                     lambda: unchanged("`gradient`", given, gradient),
                     lambda: moved(parameter, before, gradient, old, step, lr, settings),

@@ -2,6 +2,7 @@
 
 import gc
 
+import torch
 from torch import Tensor
 
 from parlab.checks.base.check import Check, check_of
@@ -56,8 +57,8 @@ def checkpoint(check: Check) -> str:
             )
             trial.require(
                 lambda: MISTAKES.uses_library() if got.watch.uses_library else None,
-                lambda: equal(got.loss, right.loss, "the loss"),
                 lambda: called_again(got, right),
+                lambda: equal(got.loss, right.loss, "the loss"),
                 lambda: same_random_numbers(got.watch),
                 lambda: same_gradients(got, right),
                 lambda: (
@@ -112,29 +113,29 @@ def look_at_memory(around: Around, x: Tensor) -> Finding | None:
     watch, outputs = Watch(), Watch()
     arguments: list[int] = []
 
-    def segment(x: Tensor) -> Tensor:
+    def segment(x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         arguments.append(outputs.in_memory())
         for _ in range(INSIDE):
             x = watch.inside(x.sin().exp())
-        return x.cos()
+        return x.cos(), tokens + 1
 
     def alive() -> int:
         gc.collect(1)  # all generations take too long
         return watch.in_memory()
 
-    y = x
+    y, tokens = x, torch.arange(len(x))
     for _ in range(SEGMENTS):
-        y = outputs.inside(around(watch.segment(segment), y))
+        y, tokens = map(outputs.inside, around(watch.segment(segment), y, tokens))
     if count := alive():
         return MISTAKES.activations_kept(alive=count, all=SEGMENTS * INSIDE)
     loss = y.sum()
-    del y
+    del y, tokens
     watch.alive.clear()
     loss.backward()
     if count := max(watch.alive, default=0):
         return MISTAKES.never_freed(alive=count, when="when the next function is called again")
     if arguments[-1]:
-        return MISTAKES.arguments_kept(alive=arguments[-1], all=SEGMENTS - 1)
+        return MISTAKES.arguments_kept(alive=arguments[-1], all=2 * (SEGMENTS - 1))
     del loss
     if count := alive():
         return MISTAKES.never_freed(alive=count, when="after the step")

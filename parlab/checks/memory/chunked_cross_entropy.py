@@ -152,24 +152,26 @@ class Run:
         hidden, weight = leaves.values()
         hidden = torch.tanh(weight[words[1]]) if case.tied else hidden
         targets = words[0].clone()
-        self.first: Gradients = {}
+        buffers = {name: torch.zeros_like(x) for name, x in leaves.items() if x.requires_grad}
+        for name, buffer in buffers.items():  # to which autograd adds
+            leaves[name].grad = buffer
         self.second: Gradients | None = None  # None if the second pass raises, which is allowed
         with memory.Peak() as self.peak, Largest() as self.largest, SeesLibrary() as self.library:
             self.loss = function(hidden, weight, targets, case.chunk)
             if isinstance(self.loss, Tensor) and self.loss.requires_grad:
                 scaled = self.loss.sum() * case.factor
                 scaled.backward(retain_graph=True)
-        self.first = copied(leaves)
+        self.first: Gradients = copied(buffers)
         with suppress(Exception):
             scaled.backward()
-            self.second = copied(leaves)
+            self.second = copied(buffers)
         self.changed = unchanged("`targets`", targets, words[0]) or unchanged(
             "the hidden states or the weight", [*leaves.values()], [*drawn.values()]
         )
 
 
-def copied(leaves: dict[str, Tensor]) -> Gradients:
-    return {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
+def copied(gradients: Gradients) -> Gradients:
+    return {name: gradient.clone() for name, gradient in gradients.items()}
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:

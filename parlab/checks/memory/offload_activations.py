@@ -49,7 +49,7 @@ SMALLEST = 4096
 READ = "after the backward passes, {} bytes that were read from the store are in memory"
 STRIDES = "views come back with the strides {}, expected (2, 48)"
 LEFT = (
-    "when the graph is freed, {} tickets are still in use: only the graph may refer to them (which "
+    "when the graph is freed, something refers to {} of its tickets: only the graph may (which "
     "is never freed if `pack` returns a saved tensor itself: use `tensor.detach()`)"
 )
 Saved = tuple[torch.UntypedStorage, int]  # a storage and its version
@@ -168,19 +168,23 @@ def require_views(trial: Trial) -> None:
     """Require that two views come back as they were, from one read of their storage."""
     x, store = views(trial.draw).x, RecordingStore()
 
-    def saved(context: Any) -> tuple[Tensor, Tensor]:
+    def saved(context: Any) -> tuple[Tensor, Tensor, int]:
         with context(nn.Identity(), store, SMALLEST):
+            x.sin()  # its graph is freed at once, but not `x`, which it has saved
+            left = store.left
             doubled = (x * 2.0).t()
             node = (doubled[::2] * doubled[1::2]).grad_fn
-        return node._saved_self, node._saved_other
+        return node._saved_self, node._saved_other, left
 
-    got, right = ran(trial, saved), [(x.detach() * 2.0).t()[start::2] for start in range(2)]
+    *got, left = ran(trial, saved)
+    right = [(x.detach() * 2.0).t()[start::2] for start in range(2)]
     strides = [view.stride() for view in got]
     reads = f"the backward pass reads the storage {store.reads} times, expected once"
     trial.require(
         *(partial(equal, one, other, "a view") for one, other in zip(got, right, strict=True)),
         lambda: None if set(strides) == {(2, 48)} else observed(STRIDES.format(strides)),
         lambda: None if store.reads == 1 else observed(reads),
+        lambda: observed(LEFT.format(left)) if left else None,
     )
 
 

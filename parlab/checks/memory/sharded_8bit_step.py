@@ -86,7 +86,7 @@ def _train(trial: Trial, block_size: int, detached: bool) -> None:
     kept_by_twin = saved_bytes(twin, some, 1)[1]
     with live:
         optimizer = trial.run(
-            *(model, list(model.layers), LR, trial.group, block_size), seconds=SECONDS
+            *(model, iter(model.layers), LR, trial.group, block_size), seconds=SECONDS
         )
     trial.require(
         lambda: equal(vector(model), start, "after __init__(), in the parameters of rank 0,"),

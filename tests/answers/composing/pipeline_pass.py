@@ -106,6 +106,12 @@ def computed_twice(stage, tokens_MbS, targets_MbS, pp_group):
     return mean
 
 
+answers.edit(None, "once_more_without_graph", (
+    "        y = stage(x)\n",
+    "        with torch.no_grad():\n"
+    "            stage(x)\n"
+    "        y = stage(x)\n",
+), says="the stage computes")  # fmt: skip
 answers.edit("wrong_messages", "sent_twice", (
     "            dist.send(y.detach(), group=pp_group, group_dst=place + 1)\n",
     "            for _ in range(2):\n"

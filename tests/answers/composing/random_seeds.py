@@ -19,6 +19,7 @@ IN_MESH = "if not 0 <= rank < math.prod(mesh.values()):"
 
 answers.edit("of_place", "weights_of_each_rank", (WEIGHTS, 'hashed("weights", rank)'))
 answers.edit("of_place", "weights_of_the_mesh", (WEIGHTS, 'hashed("weights", mesh["tp"])'))
+answers.edit("of_place", "weights_of_the_order", (WEIGHTS, 'hashed("weights", *mesh)'))
 answers.edit("of_place", "replicated_on_each_rank", (REPLICATED, 'hashed("replicated", rank)'))
 answers.edit("of_place", "sharded_by_rank", (SHARDED, 'hashed("sharded", rank)'))
 answers.edit("of_process", "hash_of_a_text", (NUMBER, "hash(text) % 2**63"))

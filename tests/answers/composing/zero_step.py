@@ -31,6 +31,9 @@ answers.edit("clipped_by_own_norm", "own_shard_clipped", (
     "    own = gradient.norm()\n"
     "    gradient *= (max_norm / own).clamp(max=1.0)\n",
 ))  # fmt: skip
+answers.edit("clipped_by_own_norm", "own_shard_decides", (
+    CLIP, CLIP.replace("if norm", "if gradient.norm()")
+))  # fmt: skip
 answers.edit(None, "one_part", (
     "adam.parts, adam.copies", "[gradient], [1]"
 ), says="gradient_norm gets 1 gradients")  # fmt: skip

@@ -36,6 +36,12 @@ for mistake, name, *edits in (
     ),
     ("full_moment", "full_moment", (VECTOR, "if True:")),
     ("zero_moment", "product_first", (UPDATE, PRODUCT), (COLUMNS, "")),
+    (
+        None,
+        "nan_is_zero",
+        (UPDATE, PRODUCT + "\n        update.nan_to_num_(0.0, 0.0, 0.0)"),
+        (COLUMNS, ""),
+    ),
     (None, "own_clip", (MOVE, MOVE.replace("/ clip", "/ 1.0"))),
     (None, "not_in_place", (MOVE, MOVE.replace("parameter.sub_", "parameter = parameter.sub"))),
     (None, "count_forgotten", (COUNT, "step = len(state) + 1")),

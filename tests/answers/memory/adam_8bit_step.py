@@ -10,6 +10,7 @@ quantize_blocks = answers.reference("quantize_blocks")
 dequantize_blocks = answers.reference("dequantize_blocks")
 
 STEP = 'step = state.get("step", 0) + 1'
+ONE_COUNT = "step = adam_8bit_step.count = adam_8bit_step.count + 1 if state else 1"
 FIRST = "if step == 1:"
 OLD_M = 'm = dequantize_blocks(*state["m"], signed, block_size)'
 MOVE_M = "m.mul_(betas[0]).add_(gradient, alpha=1 - betas[0])"
@@ -39,6 +40,15 @@ for mistake, name, *edits in (
     (None, "default_betas", (STEP, STEP + "\n    betas = 0.9, 0.999")),
     ("argument_changed", "gradient_squared", (ROOT, "gradient.square_(); " + ROOT)),
     (None, "not_in_place", (MOVE, MOVE.replace("addcdiv_", "addcdiv"))),
+    (
+        None,
+        "data_replaced",
+        (
+            MOVE,
+            MOVE.replace("parameter.", "parameter.data = parameter.", 1).replace("cdiv_", "cdiv"),
+        ),
+    ),
+    (None, "one_count_for_all", (STEP, ONE_COUNT)),
     (None, "root_is_kept", (KEEP_V, KEEP_V.replace("(v,", "(v.sqrt(),"))),
     (
         None,

@@ -9,6 +9,7 @@ from parlab_staff.answers import Answers
 answers = Answers("checkpoint")
 
 OTHERS = "[None if isinstance(value, Tensor) else value for value in values]"
+FLOATS = "[None if getattr(value, 'is_floating_point', bool)() else value for value in values]"
 DETACH = "saved.detach().requires_grad_(saved.requires_grad)"
 GRAPH = "torch.enable_grad()"
 SET = "training.set_generator_states(ctx.states)"
@@ -44,6 +45,7 @@ for mistake, name, *edits in (
     ("wrong_type", "no_graph", (GRAPH, "torch.no_grad()")),
     ("raises", "ends_without_gradient", (WANTED, "if True:")),
     ("arguments_kept", "arguments_in_ctx", (OTHERS, "list(values)")),
+    ("arguments_kept", "integers_in_ctx", (OTHERS, FLOATS)),
 ):
     answers.edit(mistake, name, *edits)
 

@@ -30,6 +30,16 @@ for mistake, name, *edits in (
     ),
     (
         None,
+        "gradient_written",
+        (KEEP, KEEP + "\n        ctx.weight = weight"),
+        (
+            BACK,
+            "ctx.weight.grad = of_weight.mul_(gradient)\n"
+            "        return of_hidden.mul_(gradient), None, None, None",
+        ),
+    ),
+    (
+        None,
         "own_chunk_size",
         ("ctx, hidden, weight, targets, chunk_size", "ctx, hidden, weight, targets, _"),
         ("counts = targets != -100", "counts, chunk_size = targets != -100, 64"),
@@ -91,7 +101,7 @@ def mean_of_chunks(hidden, weight, targets, chunk_size):
     return sum(F.cross_entropy(x @ weight.T, y) for x, y in parts) / len(parts)
 
 
-@answers.wrong("not_scaled")
+@answers.wrong(None)
 def backward_in_the_forward_pass(hidden, weight, targets, chunk_size):
     """Writes .grad itself, and returns a loss that gives zero gradients."""
     count, total = (targets != -100).sum(), hidden.new_zeros(())

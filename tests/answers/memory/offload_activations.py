@@ -25,6 +25,11 @@ WITH = "    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):\n      
 
 for mistake, name, *edits in (
     ("parameters_written", "parameters_too", (STAYS, "")),
+    (
+        "parameters_written",
+        "frozen_parameters_too",
+        ("*module.parameters(),", "*(p for p in module.parameters() if p.requires_grad),"),
+    ),
     (None, "everything_written", (SMALL, "")),
     ("written_twice", "each_time", (FOUND, "ticket = None")),
     ("still_in_memory", "storages_as_keys", ("tickets = WeakKeyDictionary()", "tickets = {}")),
@@ -39,6 +44,7 @@ for mistake, name, *edits in (
             ),
         ),
     ),
+    (None, "tickets_of_storages", (VERSIONS, VERSIONS.replace("WeakValueDictionary()", "{}"))),
     (None, "cycle", ("tensor.detach(), tensor._version", "tensor, tensor._version")),
     ("changed_silently", "no_version", (RAISE, "if False:")),
     (

@@ -29,6 +29,11 @@ for mistake, name, *edits in (
         "kept",
         (f"partial(\n                {CHECKPOINT}\n            )", "layer.forward"),
     ),
+    (
+        "not_checkpointed",
+        "layers_counted_first",
+        ("for layer in layers:", "self.count = len(list(layers))\n        for layer in layers:"),
+    ),
     (None, "padded_to_n", (BUFFERS, BUFFERS.replace(" * block_size", ""))),
     ("not_summed", "not_reduced", (REDUCE, "pass")),
     ("averaged_again", "averaged_again", (REDUCE, REDUCE + AFTER + "part /= self.group.size()")),
@@ -65,6 +70,7 @@ class HooksInTheForwardPass(Reference):
     """Each inner module's forward pass registers hooks that reduce its gradients."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
+        layers = list(layers)
         super().__init__(model, layers, lr, group, block_size)
         for layer in layers:
             for inner in layer.children():
@@ -95,6 +101,7 @@ class Reentrant(Reference):
     """The older checkpoint gives no gradient to a layer whose input needs none."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
+        layers = list(layers)
         plain = [layer.forward for layer in layers]
         super().__init__(model, layers, lr, group, block_size)
         for layer, forward in zip(layers, plain, strict=True):
@@ -119,6 +126,7 @@ class Checkpoint(Reference):
     """With the lab's own `checkpoint`, an autograd.Function."""
 
     def __init__(self, model, layers, lr, group, block_size=256):
+        layers = list(layers)
         plain = [layer.forward for layer in layers]
         super().__init__(model, layers, lr, group, block_size)
         for layer, forward in zip(layers, plain, strict=True):
