@@ -14,8 +14,9 @@
 # | **You need** | PyTorch; [lab 03](03_zero.ipynb), or an idea of sharded optimizer states; 4 GB of memory. No GPU |
 # | **Background** | [chapter 08](../book/08_memory.md) of the book explains what you build here |
 #
-# You can do the parts in any order, and in several sittings. Within Part A, exercise 3 needs `checkpoint` from exercise 2.
-# Part D needs the 8-bit Adam of Part C, and the comparison with the library needs all exercises.
+# You can do the parts in any order, and in several sittings. Within a part, go from top to bottom, because later cells use
+# functions and variables of earlier ones. Part D needs the 8-bit Adam of Part C, and the comparison with the library needs
+# all exercises.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -1292,9 +1293,10 @@ axes.set(xlabel="step", ylabel="loss, mean of 5 steps")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# Both learning rates are good ones for this small model. Do not conclude that Adafactor is as good everywhere. In DeepMind's
-# experiments for Gopher, training with Adafactor was less stable and the loss was worse for the larger models. [Chapter
-# 08](../book/08_memory.md) has more about this.
+# Both curves rise at the same steps, because each batch is the next piece of the text, and some pieces are harder to predict
+# than others. Both learning rates are good ones for this small model. Do not conclude that Adafactor is as good everywhere.
+# In DeepMind's experiments for Gopher, training with Adafactor was less stable and the loss was worse for the larger models.
+# [Chapter 08](../book/08_memory.md) has more about this.
 
 # %% [markdown]
 # ## 7. Quantize a state in blocks
@@ -1608,6 +1610,10 @@ print(
 )
 
 # %% [markdown]
+# You should see 3.9, which is 8 / 2.03. If you see less, your codes may be a slice of a padded tensor. A slice keeps the whole
+# tensor in memory, and most of a short tensor is then padding.
+
+# %% [markdown]
 # # Part D: on several ranks
 
 # %% [markdown]
@@ -1670,8 +1676,9 @@ check.show_values(
 #
 # - In `__init__`, make each forward pass of a module in `layers` checkpointed. Use your `checkpoint` or
 #   `torch.utils.checkpoint.checkpoint(…, use_reentrant=False)`. `flat_buffers(parameters, multiple)` makes the buffers: the
-#   parameters and their `.grad` become views of them. Then the buffer of rank 0 is broadcast to all ranks of the group, and
-#   `self.shard` is this rank's part of `self.flat`.
+#   parameters and their `.grad` become views of them. Then rank 0 of the group broadcasts its buffer to all ranks of the group.
+#   (`dist.broadcast` takes `group_src=0` for it. `src` would be a rank's global number, which can differ.) `self.shard` is this
+#   rank's part of `self.flat`.
 # - `self.state` is the state of `adam_8bit_step` for this rank's shard.
 # - `step(loss)` runs the backward pass, sums the gradients over the ranks, takes an 8-bit Adam step on the shard, and gathers
 #   all shards. The loss of a rank is already multiplied by its share of the samples, so sum the gradients, and do not average

@@ -1319,8 +1319,9 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 # how many sequences in a micro-batch? Trying them all on a cluster is expensive. So you write a planner in three steps:
 # predict the memory of a layout, predict the seconds of its step, and choose.
 #
-# The classes `Model`, `Layout`, and `Cluster` describe what the planner works with. Read about their attributes in
-# `parlab/layouts.py`. `gpt` is the model of the next exercises:
+# The classes `Model`, `Layout`, and `Cluster` describe what the planner works with. The next cell imports them. After it,
+# `help(Layout)` in a `%%px --targets 0` cell shows the attributes and methods of a layout. (The classes are in
+# `parlab/layouts.py`.) `gpt` is the model of the next exercises:
 
 # %%
 # %%px
@@ -1643,7 +1644,7 @@ for title, one in others.items():
 # With fast links and 80 GB, the planner uses as many replicas as memory allows: 16. Tensor-parallel groups of 2 or 4 ranks make
 # the model fit. With slow links between nodes, gradients are expensive, so it prefers two replicas and 16 stages: a rank then
 # has only 3 GB of gradients to average, instead of 20 GB, and pipelines send only activations from node to node. With less
-# memory, more stages make room, and the step takes only about 1 % longer.
+# memory, more stages make room, and the step takes only about 1% longer.
 #
 # ## 9. Is the planner right?
 #
@@ -1653,7 +1654,7 @@ for title, one in others.items():
 # would take. The model is tiny and the links are slow, so a step takes from half a second to a bit more than one second.
 #
 # First, your planner lists all layouts that fit, the fastest first. The cell takes up to ten of them, each predicted to be
-# more than 4 % slower than the last one taken, because the order of two nearly equal times cannot be measured.
+# more than 4% slower than the last one taken, because the order of two nearly equal times cannot be measured.
 #
 # **Predict**: a device has 1.8 MB. Does pure data parallelism fit? Which layout will be the fastest?
 
@@ -1693,15 +1694,16 @@ drawn, axes = predicted_and_measured(chosen, predicted, measured)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Pure data parallelism does not fit, though only by 1 %: a rank has all weights and gradients (0.92 MB), an eighth of the
+# Pure data parallelism does not fit, though only by 1%: a rank has all weights and gradients (0.92 MB), an eighth of the
 # optimizer's states (0.34 MB), and the activations of one sequence (0.56 MB), together 1.82 MB. The fastest layout that fits
 # splits the model only as much as necessary: four replicas of two ranks each. Stages seldom exchange messages, so two stages
 # beat two tensor-parallel ranks, which wait for two all-reduces in each pass through a layer.
 # </details>
 #
 # A rank correlation of 1 means that the predicted and the measured times have the same order. The measured times are longer,
-# by about 2 to 13 % when this page was made: ranks wake up late, messages wait for busy links, and the machine may have fewer
-# cores than ranks. An error that affects all layouts in a similar way does not change their order.
+# by about 2 to 13% when this page was made, and by more on a busy machine: ranks wake up late, messages wait for busy links,
+# and the machine may have fewer cores than ranks. An error that affects all layouts in a similar way does not change their
+# order.
 
 # %% [markdown]
 # # Part D: the compiler inserts the collectives
