@@ -65,15 +65,25 @@ def one_sends_to_itself(comm: Any) -> None:
     comm.Issend(bytearray(8), comm.rank).Wait()
 
 
+def one_raises_and_others_wait_in_a_part(comm: Any) -> None:
+    part = comm.Split(comm.rank > 0)
+    if comm.rank == 0:
+        raise ValueError  # which revokes `comm`, but not the part of the other ranks
+    part.recv(source=1 - part.rank)
+
+
 def stand_still(world: World) -> list[str]:
-    return ends(world, all_receive, all_wait_for_several, one_leaves, one_sends_to_itself)
+    return ends(
+        *(world, all_receive, all_wait_for_several, one_leaves, one_sends_to_itself),
+        one_raises_and_others_wait_in_a_part,
+    )
 
 
 def test_ranks_that_wait_for_each_other_are_freed_long_before_the_deadline() -> None:
     assert on_ranks(3, stand_still) == [
-        ["stuck", "stuck", "stuck", "stuck"],
-        ["stuck", "stuck", "returned", "stuck"],
-        ["stuck", "stuck", "stuck", "stuck"],
+        ["stuck", "stuck", "stuck", "stuck", "raised"],
+        ["stuck", "stuck", "returned", "stuck", "stuck"],
+        ["stuck", "stuck", "stuck", "stuck", "stuck"],
     ]
 
 

@@ -185,9 +185,12 @@ def is_revoked(comm: MPI.Intracomm) -> bool:
 
 
 def _revoke(comm: MPI.Intracomm) -> None:
+    """Revoke `comm` and this rank's communicators that were made from it.
+
+    Also if another rank has revoked `comm`: that rank need not have the others.
+    """
     with contextlib.suppress(MPI.Exception, NotImplementedError):
-        if not comm.Is_revoked():
-            comm.Revoke()
+        comm.Revoke()
 
 
 def _is_learners(file: str) -> bool:

@@ -36,6 +36,9 @@ answers.edit(None, "tied_over_all_ranks", (TIED, TIED.replace('"embedding"', '"a
 answers.edit("raises", "middle_stages", (
     TIED, '    dist.all_reduce(stage.embedding.grad, group=groups["embedding"])\n'
 ))  # fmt: skip
+answers.edit("does_not_end", "first_stage_alone", (
+    TIED, TIED.replace("stage.embedding is not None", "stage.first")
+))  # fmt: skip
 answers.edit(None, "no_update", (UPDATE, ""))
 answers.edit(None, "two_optimizers", (
     UPDATE, UPDATE + "    adam.optimizer.step()\n"
