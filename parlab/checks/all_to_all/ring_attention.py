@@ -51,8 +51,8 @@ MISTAKES = Mistakes(
         "see. Only pass such a block on"
     ),
     not_home=(
-        "it is the gradient of another rank's: after the last step, gradients still have to travel "
-        "one step further to their owner"
+        "it is the gradient of another rank's block: after the last step, gradients still have to "
+        "travel one step further to their owner"
     ),
     keeps_more=(
         "{got} bytes are kept for the backward pass, expected at most {right}: keep only q, k, v, "

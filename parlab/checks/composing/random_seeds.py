@@ -40,6 +40,7 @@ SMALL = {
     "one rank": {"tp": 1, "pp": 1, "dp": 1},
 }
 LARGE = {"dp": 12, "pp": 1, "tp": 12}
+WIDE = {"tp": 32, "pp": 1, "dp": 64}
 LARGEST = {"dp": 6250, "pp": 2, "tp": 8}  # 100,000 ranks
 LAYERS = (0, 1, 2, 10, 11, 100, 999)
 RUNS = [  # a mesh, seeds, layers, and ranks
@@ -47,6 +48,7 @@ RUNS = [  # a mesh, seeds, layers, and ranks
         (LARGE, seeds, LAYERS, range(144))
         for seeds in ((0, 1, 2), (10, 11), (999, 1000, 1001), (999_999, 1_000_000))
     ),
+    (WIDE, (0,), range(8), range(2048)),
     (LARGEST, (0, 1), (0, 1, 998, 999), (0, 1, 7, 8, 99_983, 99_984, 99_999)),
 ]
 REFUSED = ({"dp": 2, "pp": 1, "tp": 3}, {"tp": 1, "pp": 2, "dp": 4})

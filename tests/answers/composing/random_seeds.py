@@ -51,6 +51,13 @@ def at(rank, mesh):
 
 
 @answers.wrong("alike")
+def thousand_for_a_layer(seed, layer, rank, mesh):
+    """Leaves 1000 numbers for each layer, which are enough for small meshes only."""
+    here, base = at(rank, mesh), 1_000_000 * seed + 1000 * layer
+    return base, base + 1 + here["dp"], base + 500 + 16 * here["dp"] + here["tp"]
+
+
+@answers.wrong("alike")
 def added(seed, layer, rank, mesh):
     """Adds everything, as many do."""
     here, far = at(rank, mesh), 10**9
