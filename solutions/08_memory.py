@@ -278,7 +278,8 @@ measured = {
 if rank == 0:
     for name, size in measured.items():
         print(f"{name:>6}: {size / 1e6:5.2f} MB, {size / predicted[name]:.2f} of the prediction")
-    print(", ".join(f"{name}: {size / (4 * b * s * h):.1f} numbers" for name, size in kept.items()))
+    numbers = (f"{name}: {size / (4 * b * s * h):.1f}" for name, size in kept.items())
+    print(f"numbers for each of bsh: {', '.join(numbers)}")
 
 # %% [markdown]
 # <details><summary>What you predicted</summary>
@@ -654,7 +655,7 @@ for way, keep in {"all kept": everything, "your plan": plan, "all recomputed": n
 from parlab.plots import memory_plans
 
 title = "Your plan is on the frontier: less memory would cost more FLOPs"
-drawn = memory_plans.plan_frontier(title, profile, found, budget)
+memory_plans.plan_frontier(title, profile, found, budget)
 
 # %% [markdown]
 # ## 4. Offload activations
@@ -2036,7 +2037,8 @@ for size in (1.0, 1e-3, 1e-4, 1e-6, 1e-8):
     for way, make_optimizer in ways.items():
         other = change(make_optimizer, size)
         same = (other - own).norm() < 1e-3 * own.norm()
-        found.append(f"{way}: the same {same}, {other.norm() / own.norm():.1f} times as far")
+        differs = f"changes {other.norm() / own.norm():.1f} times as large"
+        found.append(f"{way}: {'the same' if same else differs}")
     print(f"gradients of {size:.0e}: {'; '.join(found)}")
 
 # %% [markdown]

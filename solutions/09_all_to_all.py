@@ -1173,7 +1173,7 @@ def train_experts(factor, replicas):
 
 
 # %% tags=["nbval-ignore-output"]
-# %%px --timeout 60
+# %%px --timeout 120
 from parlab.plots.experts import expert_load
 
 this_rank = dist.new_group([rank], use_local_synchronization=True)
