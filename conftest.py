@@ -23,6 +23,7 @@ SLOW_FIXTURES = {
     "chromium": 3,
 }
 LONG = 4
+BOOKS = {"full_book", "student_book"}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -32,6 +33,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    builds = BOOKS & set(getattr(item, "fixturenames", ()))
+    if builds and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(900))  # the first of these tests builds the book
     # Not in pytest_collection_modifyitems: xdist has read the groups before that.
     if item.get_closest_marker("xdist_group") is None:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
