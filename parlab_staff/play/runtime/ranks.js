@@ -9,15 +9,15 @@
 // course's Python files. Both have a version or a hash in their names, which name the snapshot, too.
 import { interruptedLine, makeShared, overdue, reset, wake } from "./hub.js";
 
-const GRACE = 3000; // milliseconds until a rank that does not stop is replaced
+const GRACE = 3000; // milliseconds until a rank that does not stop is replaced, unless a page asks for more
 const LARGEST_HEAP = 400 << 20; // bytes; Python cannot give memory back, so a larger rank is replaced
 const AGAIN = 300; // milliseconds between interrupts: Python ignores one that comes in a destructor
 const LOOK = 200; // milliseconds between two searches for ranks whose time is over
 const SNAPSHOTS = "parlab-snapshots";
 
 export class Ranks {
-  constructor({ size, assets, onOutput = () => {} }) {
-    this.size = size; this.onOutput = onOutput;
+  constructor({ size, assets, onOutput = () => {}, grace = GRACE }) {
+    this.size = size; this.onOutput = onOutput; this.grace = grace;
     this.assets = Object.fromEntries(Object.entries(assets).map(([name, url]) => [name, new URL(url, document.baseURI).href]));
     this.workers = []; this.interrupts = []; this.heaps = [];
     this.current = null; // the run in progress
@@ -73,7 +73,7 @@ export class Ranks {
       if (this.current !== run) return;
       for (let rank = 0; rank < this.size; rank++)
         if (!run.results[rank]) this._lost(rank, { kind: "killed", error: "did not react" });
-    }, GRACE);
+    }, this.grace);
   }
 
   /** End all ranks. */

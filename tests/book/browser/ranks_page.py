@@ -32,7 +32,7 @@ window.start = async (size) => {
     window.output[rank].push(text);
     if (window.stopWhenPrinted) window.ranks.stop();
   };
-  window.ranks = new Ranks({ size, assets: ASSETS, onOutput });
+  window.ranks = new Ranks({ size, assets: ASSETS, onOutput, grace: 30_000 }); // for a busy machine
   await window.ranks.start();
 };
 window.run = async ({ stopWhenPrinted, stopAtOnce, ...program }) => {

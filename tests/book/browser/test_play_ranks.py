@@ -103,6 +103,7 @@ def test_a_program_that_ignores_the_end_of_its_output_can_be_stopped(ranks: Rank
 
 def test_an_interrupt_that_comes_again_changes_no_report(ranks: RanksPage) -> None:
     ranks.page.evaluate("""() => {
+        window.output = window.output.map(() => []);  // without that of the program before
         const printed = () => window.output.every((texts) => texts.length);
         const interrupt = () => window.ranks.interrupts.forEach((one) => (one[0] = 2));
         window.again = setInterval(() => printed() && interrupt(), 5);
