@@ -187,7 +187,8 @@ def is_revoked(comm: MPI.Intracomm) -> bool:
 def _revoke(comm: MPI.Intracomm) -> None:
     """Revoke `comm` and this rank's communicators that were made from it.
 
-    Also if another rank has revoked `comm`: that rank need not have the others.
+    If another rank has revoked `comm`, this rank still has to revoke the others, because that rank
+    may not have them.
     """
     with contextlib.suppress(MPI.Exception, NotImplementedError):
         comm.Revoke()

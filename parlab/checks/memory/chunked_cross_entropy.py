@@ -44,6 +44,10 @@ MISTAKES = Mistakes(
     ),
 )
 
+REPLACED = (
+    "a `.grad` is another tensor than before the backward pass. Return the gradients from "
+    "`backward`: autograd adds them to what is in `.grad`"
+)
 Gradients = dict[str, Tensor]
 
 
@@ -98,6 +102,7 @@ def chunked_cross_entropy(check: Check) -> str:
                 lambda: run.changed,
                 lambda: loss_is_right(run.loss, right.loss, case, seed),
                 lambda: gradients_are_right(run.first, right.first, case),
+                lambda: observed(REPLACED) if run.replaced else None,
                 lambda: second_pass(run, right, case),
                 lambda: one_chunk(run, case) if name in LARGE else None,
             )
@@ -153,7 +158,7 @@ class Run:
         hidden = torch.tanh(weight[words[1]]) if case.tied else hidden
         targets = words[0].clone()
         buffers = {name: torch.zeros_like(x) for name, x in leaves.items() if x.requires_grad}
-        for name, buffer in buffers.items():  # to which autograd adds
+        for name, buffer in buffers.items():  # autograd adds to it
             leaves[name].grad = buffer
         self.second: Gradients | None = None  # None if the second pass raises, which is allowed
         with memory.Peak() as self.peak, Largest() as self.largest, SeesLibrary() as self.library:
@@ -161,17 +166,18 @@ class Run:
             if isinstance(self.loss, Tensor) and self.loss.requires_grad:
                 scaled = self.loss.sum() * case.factor
                 scaled.backward(retain_graph=True)
-        self.first: Gradients = copied(buffers)
+        self.first: Gradients = copied(leaves)
+        self.replaced = any(leaves[name].grad is not buffer for name, buffer in buffers.items())
         with suppress(Exception):
             scaled.backward()
-            self.second = copied(buffers)
+            self.second = copied(leaves)
         self.changed = unchanged("`targets`", targets, words[0]) or unchanged(
             "the hidden states or the weight", [*leaves.values()], [*drawn.values()]
         )
 
 
-def copied(gradients: Gradients) -> Gradients:
-    return {name: gradient.clone() for name, gradient in gradients.items()}
+def copied(leaves: dict[str, Tensor]) -> Gradients:
+    return {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
 
 
 def plain(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:

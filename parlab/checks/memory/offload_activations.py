@@ -49,8 +49,9 @@ SMALLEST = 4096
 READ = "after the backward passes, {} bytes that were read from the store are in memory"
 STRIDES = "views come back with the strides {}, expected (2, 48)"
 LEFT = (
-    "when the graph is freed, something refers to {} of its tickets: only the graph may (which "
-    "is never freed if `pack` returns a saved tensor itself: use `tensor.detach()`)"
+    "when the graph is freed, the number of its tickets in use is {}, expected 0. Only the graph "
+    "may refer to them. (If `pack` returns a saved tensor itself, the graph is never freed: use "
+    "`tensor.detach()`)"
 )
 Saved = tuple[torch.UntypedStorage, int]  # a storage and its version
 CASES = {"a transformer block": block, "views and a change in place": views}

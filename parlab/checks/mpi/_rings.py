@@ -10,8 +10,6 @@ from parlab.checks.base.trial import Requirement, Trial
 from parlab.chunks import chunk
 from parlab.runtime.rank_names import ranks_text
 
-DTYPES = (np.float64, np.float32, np.int64)
-
 RING = {
     "other_destination": ("rank {rank} sends to rank {got}. On the ring, it sends only to {right}"),
     "more_than_a_chunk": (

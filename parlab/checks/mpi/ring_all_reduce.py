@@ -8,7 +8,7 @@ from parlab.checks.base.messages import no_pickles, only_messages
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes
 from parlab.checks.base.trial import Trial
 from parlab.checks.mpi._arrays import nothing_returned, random_numbers
-from parlab.checks.mpi._rings import DTYPES, RING, lengths, ring_messages
+from parlab.checks.mpi._rings import RING, lengths, ring_messages
 from parlab.chunks import chunk
 
 MISTAKES = Mistakes(
@@ -24,6 +24,7 @@ MISTAKES = Mistakes(
     ),
 )
 
+DTYPES = (np.float64, np.float32, np.int64)
 # The shape of an array, and the part of it that the function gets.
 LAYOUTS = {
     "a matrix": ((5, 7), lambda base: base),

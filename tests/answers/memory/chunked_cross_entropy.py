@@ -101,7 +101,7 @@ def mean_of_chunks(hidden, weight, targets, chunk_size):
     return sum(F.cross_entropy(x @ weight.T, y) for x, y in parts) / len(parts)
 
 
-@answers.wrong(None)
+@answers.wrong("not_scaled")
 def backward_in_the_forward_pass(hidden, weight, targets, chunk_size):
     """Writes .grad itself, and returns a loss that gives zero gradients."""
     count, total = (targets != -100).sum(), hidden.new_zeros(())
