@@ -23,6 +23,7 @@ MISTAKES = Mistakes(
         "each copy of a gradient is counted: a gradient with c copies adds 1/c of its squares on "
         "each rank"
     ),
+    norms_divided="the norms are divided by the copies. Divide the squares by them: c, and not c²",
     norms_added="this is the sum of the ranks' norms. Add up the squares, and then take the root",
     averaged="the squares are averaged over the ranks. Add them up",
     idle_left=(
@@ -138,11 +139,14 @@ def _wrong(parts: Parts, values: dict[str, Tensor], right: Tensor) -> Iterator[t
     """Yield the norms that mistakes compute."""
     squares = [[_squares(values[part.name]) for part in of_rank] for of_rank in parts]
     yield "copies_unused", torch.tensor([s for of_rank in squares for s in of_rank]).sum().sqrt()
-    own = [
-        torch.tensor([s / part.copies for s, part in zip(*pair, strict=True)]).sum()
-        for pair in zip(squares, parts, strict=True)
-    ]
-    yield "norms_added", torch.stack(own).sqrt().sum()
+
+    def sums(power: int) -> Tensor:
+        pairs = (zip(*pair, strict=True) for pair in zip(squares, parts, strict=True))
+        return torch.tensor([sum(s / part.copies**power for s, part in one) for one in pairs])
+
+    own = sums(1)
+    yield "norms_divided", sums(2).sum().sqrt()
+    yield "norms_added", own.sqrt().sum()
     yield "averaged", right / len(parts) ** 0.5
 
 

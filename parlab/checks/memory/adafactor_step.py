@@ -19,6 +19,7 @@ from parlab.checks.base.unchanged import unchanged
 
 RULES: dict[str, dict[str, Any]] = {  # what a mistake changes in `paper`
     "absolute_step": {"relative": False},
+    "constant_rate": {"falling": False},
     "never_clipped": {"clip": math.inf},
     "norm_for_rms": {"norm": True},
 }
@@ -26,6 +27,7 @@ MISTAKES = Mistakes(
     absolute_step=(
         "the step does not depend on the size of the parameter. Multiply it by max(ε₂, RMS(X))"
     ),
+    constant_rate="the relative step size is always lr. It is min(lr, 1/√t) in step t",
     never_clipped=(
         "the update is not clipped, although its RMS is larger than d. Divide it by RMS(U)/d then"
     ),
@@ -130,6 +132,7 @@ def paper(
     eps: tuple[float, float] = (1e-30, 1e-3),
     clip: float = 1.0,
     relative: bool = True,
+    falling: bool = True,
     norm: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return the change of the parameter in each step, and its size α, in float64."""
@@ -137,7 +140,7 @@ def paper(
     changes, alphas = [], []
     for t, gradient in enumerate(gradients, 1):
         g, new = gradient.double(), t**-0.8
-        alpha = max(eps[1], rms(x) if relative else 1.0) * min(lr, t**-0.5)
+        alpha = max(eps[1], rms(x) if relative else 1.0) * min(lr, t**-0.5 if falling else lr)
         square = g.square() + eps[0]
         if g.dim() == 1:
             r = v = (1 - new) * r + new * square

@@ -26,6 +26,7 @@ MISTAKES = Mistakes(
     not_corrected=(
         "the moments are not divided by 1 − βᵗ, so the first steps have the wrong length"
     ),
+    eps_in_root="ε is added inside the root of v. Add it to the root",
     signed_map_for_v=(
         "v is quantized with the signed map, which wastes half of its levels on negative numbers. "
         "Use the unsigned one"
@@ -113,11 +114,17 @@ def moved(
         for x, levels in zip(new, maps, strict=True)
     ]
 
-    def along(both: Iterable[Tensor], t: float = step) -> Tensor:
+    def along(both: Iterable[Tensor], t: float = step, inside: float = 0.0) -> Tensor:
         m, v = (x / (1 - beta**t) for x, beta in zip(both, betas, strict=True))
-        return (before.double() - lr * m / (v.sqrt() + eps)).float()
+        root = (v + inside).sqrt() + (0.0 if inside else eps)
+        return (before.double() - lr * m / root).float()
 
-    variants = {"rounded_first": along(rounded), "not_corrected": along(new, math.inf)}
+    variants = [
+        ("rounded_first", along(rounded)),
+        ("not_corrected", along(new, math.inf)),
+        ("eps_in_root", along(new, inside=eps)),
+        ("eps_in_root", along(new, inside=eps**2)),
+    ]
     return explained(got, along(new), variants, MISTAKES, "the parameter", CLOSE)
 
 

@@ -13,6 +13,7 @@ ROOT = "return squares.sqrt()"
 REFUSE = "if len(copies) != len(gradients) or any(c < 1 for c in copies):"
 
 answers.edit("copies_unused", "copies_unused", (TERM, "gradient.float().square().sum()"))
+answers.edit("norms_divided", "norms_divided", (TERM, f"{TERM}**2"))
 answers.edit("norms_added", "root_too_early", (REDUCE, f"squares = squares.sqrt()\n    {REDUCE}"),
     (ROOT, "return squares"))  # fmt: skip
 answers.edit("averaged", "averaged", (ROOT, "return (squares / group.size()).sqrt()"))

@@ -19,6 +19,7 @@ PRODUCT = "update = gradient * (rows[:, None] * columns / rows.mean()).rsqrt()"
 
 for mistake, name, *edits in (
     ("absolute_step", "absolute_step", (ALPHA, "alpha = min(lr, step**-0.5)")),
+    ("constant_rate", "constant_rate", (ALPHA, "alpha = max(eps[1], rms(parameter)) * lr")),
     ("never_clipped", "not_clipped", (MOVE, "parameter.sub_(update, alpha=alpha)")),
     (
         None,

@@ -33,6 +33,16 @@ for mistake, name, *edits in (
         (ROOT, "denominator = v.sqrt().add_(eps)"),
         (MOVE, "parameter.addcdiv_(m, denominator, value=-lr)"),
     ),
+    (
+        "eps_in_root",
+        "eps_in_root",
+        (ROOT, ROOT.replace(".sqrt_().add_(eps)", ".add_(eps).sqrt_()")),
+    ),
+    (
+        "eps_in_root",
+        "square_of_eps",
+        (ROOT, ROOT.replace(".sqrt_().add_(eps)", ".add_(eps**2).sqrt_()")),
+    ),
     ("signed_map_for_v", "signed_map_for_v", (UNSIGNED, "unsigned = dynamic_map(True)")),
     ("float_states", "float_states_too", (COUNT, COUNT + '\n    state["float"] = m, v')),
     (None, "step_not_kept", (COUNT, "pass")),
