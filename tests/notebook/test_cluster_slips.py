@@ -224,6 +224,13 @@ def test_a_rank_stuck_at_the_end_of_a_with_block_shows_its_first_error(
     assert "(while handling KeyError: 'mine' (line 7))" in ran.message
 
 
+def test_a_rank_that_was_freed_twice_does_not_show_the_first_time(notebook: Notebook) -> None:
+    wait = "    comm.recv(source=rank)\n"
+    ran = notebook.run(f"%%px --timeout 1\ntry:\n{wait}finally:\n{wait}")
+    assert ran.error == "DeadlineExceeded", ran.message
+    assert "ranks 0-3  line " in ran.message and "while handling" not in ran.message
+
+
 def test_the_message_does_not_say_that_a_learners_own_comm_works(notebook: Notebook) -> None:
     ran = notebook.run("%%px --timeout 1\ncomm = comm.Dup()\ncomm.recv(source=rank)")
     assert "Your own communicator `comm` ended: run the cell that makes it again." in ran.message

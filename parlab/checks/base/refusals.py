@@ -41,8 +41,9 @@ def require_refusal(
             return error
         return None
 
+    wanted = f"the number {names}" if isinstance(names, int) else f"`{names}`"
     if accepted is None:
-        naming = f" that names `{names}`" if names else ""
+        naming = f" that names {wanted}" if names else ""
         accepted = COMMON.not_refused(what=what or "this", naming=naming)
     error = trial.run_function(attempted, seconds=seconds, explain=explain)
     prefix = f"for {what}, it" if what else "it"
@@ -57,7 +58,7 @@ def require_refusal(
         if trial.calls[trial.rank]:
             return observed(f"{prefix} sends something before it refuses")
         if not _names(names, str(error)):
-            return observed(f"{prefix} raises ValueError: {error}. It does not name `{names}`")
+            return observed(f"{prefix} raises ValueError: {error}. It does not name {wanted}")
         return None
 
     trial.require(refused)

@@ -53,7 +53,7 @@ def plan_recomputation(check: Check) -> str:
             smallest = peak_bytes(chain, [False] * size)
             require_best(trial, chain, [smallest])
             for budget in (smallest - 1, 0):
-                what = f"a budget of {budget} bytes, although no plan fits"
+                what = f"a budget of {budget} bytes, although the smallest that works is {smallest}"
                 plan = partial(check.function, chain, budget)
                 require_refusal(trial, plan, what=what, names=smallest)
         for _, (chain, budget) in trial.cases(EXACT):

@@ -64,11 +64,16 @@ def _handled(error: BaseException) -> list[str]:
     This happens, for example, in `__exit__` of a `with` block. Return no lines if there is none.
     """
     first = error.__context__
-    if first is None or error.__suppress_context__ or isinstance(first, KeyboardInterrupt):
+    if first is None or error.__suppress_context__ or _freed(first):
         return []
     place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
     message = _message(first).partition("\n")[0][:MAX_CHARACTERS]
     return [f"{HANDLED}{message}" + (f" ({place})" if place else "")]
+
+
+def _freed(error: BaseException) -> bool:
+    """Return True if parlab raised this error in a call that was stuck, in order to free it."""
+    return isinstance(error, KeyboardInterrupt) or "MPI_ERR_REVOKED" in _message(error)
 
 
 def _missing_exercise(error: NameError, places: list[str]) -> list[str]:
