@@ -1043,7 +1043,7 @@ print(f"α = {1e6 * link.alpha:.1f} µs, 1/β = {link.bandwidth / 1e9:.2f} GB/s 
 for size in (sizes[0], sizes[-1]):
     times = measured[sizes.index(size)]
     ratios = [f"{name} {times[name] / times['your ring']:.2f}" for name in times]
-    print(f"{size:,} bytes, time over your ring's: " + ", ".join(ratios))
+    print(f"{size:,} bytes, time relative to your ring's: " + ", ".join(ratios))
 
 # %% [markdown]
 # What to look for:

@@ -277,8 +277,8 @@ check.show_values(
 def all_reduce_gradients(model: nn.Module, share: float, comm: MPI.Intracomm) -> None:
     """Replace each gradient by that of the mean loss over the global batch, in place.
 
-    `share` is this rank's number of samples over that of the global batch; its gradients are
-    those of the mean loss over its own samples, or None where it has none, which counts as zeros.
+    `share` is this rank's number of samples divided by that of the global batch. Its gradients
+    are those of the mean loss over its own samples, or None where it has none, which counts as zeros.
     Parameters that do not require a gradient stay without.
     """
     # BEGIN SOLUTION
@@ -1314,12 +1314,12 @@ ddp = f"DDP on {dist.get_backend()}"
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.ratio_bars(
-    "A training step, over that of DDP",
+    "Time of a training step, relative to DDP's",
     {
         f"{hidden_size} hidden units": {name: t / times[ddp] for name, t in times.items()}
         for hidden_size, times in measured.items()
     },
-    f"time over that of {ddp}",
+    f"time / time of {ddp}",
     libraries=[ddp, "DDP on group"],
 )
 for hidden_size, times in measured.items():

@@ -1349,9 +1349,9 @@ rows = {
     for shown in (name, f"{name} on group") if shown in seconds
 }  # fmt: skip
 drawn, axes = plots.ratio_bars(
-    "A step of each stage, over that of its peer in the library",
+    "Time of a step of each stage, relative to the library's",
     {"Adam": rows},
-    "time over that of the library on the default group",
+    "time / time of the library on the default group",
 )
 print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows.items()))
 

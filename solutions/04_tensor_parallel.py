@@ -1547,9 +1547,9 @@ seconds = timing.median_seconds(calls, comm, rounds=10)
 library = seconds.pop("parallelize_module")
 ratios = {name: own / library for name, own in seconds.items()}
 drawn, axes = plots.ratio_bars(
-    "A training step, over that of the library",
+    "Time of a training step, relative to the library's",
     {"GPT": ratios},
-    "time over that of parallelize_module on the default group",
+    "time / time of parallelize_module on the default group",
 )
 print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 

@@ -1370,9 +1370,9 @@ for name in SCHEDULES if world_size > 1 else ():
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.ratio_bars(
-    "A training step, over that of torch.distributed.pipelining",
+    "Time of a training step, relative to the library's",
     {"MNIST": ratios},
-    "time over the library's on the default group",
+    "time / time of torch.distributed.pipelining on the default group",
 )
 print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 

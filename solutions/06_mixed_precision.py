@@ -1493,9 +1493,9 @@ seconds = timing.median_seconds(calls, comm, rounds=20, warm_up=4)
 library = seconds.pop("library")
 ratios = {name: own / library for name, own in seconds.items()}
 drawn, axes = plots.ratio_bars(
-    "A step of ours, over the library's",
+    "Time of our step, relative to the library's",
     {"MLP": ratios},
-    "time over autocast, GradScaler, and DDP on the default group",
+    "time / time of autocast, GradScaler, and DDP on the default group",
 )
 print(f"{skipped} of {len(own_pairs)} steps skipped; ", end="")
 print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))

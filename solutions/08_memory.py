@@ -1037,8 +1037,8 @@ axes.plot(
 for c in chunks:
     point = peaks[c], seconds[c] / seconds["F.cross_entropy"] + 0.06
     axes.text(*point, str(c), color=plots.NEUTRAL, ha="center")
-axes.set(xlabel="peak, over the bytes of all logits", xscale="log", ylim=(0, 1.4))
-label = axes.set_ylabel("time over F.cross_entropy")
+axes.set(xlabel="peak / bytes of all logits", xscale="log", ylim=(0, 1.4))
+label = axes.set_ylabel("time / time of F.cross_entropy")
 
 # %% [markdown]
 # The labels are the chunk sizes. Chunks can also be faster. The plain loss reads and writes tensors that do not fit into the
@@ -1909,7 +1909,7 @@ same = all(map(torch.equal, gradients["ours"], gradients["no checkpoints"]))
 if rank == 0:
     print(f"the gradients of a step without checkpoints, bit for bit: {same}")
     for name in ("hooks", "reentrant"):
-        print(f"our peak over that of {name}: {peaks['ours'] / peaks[name]:.2f}")
+        print(f"our peak, relative to that of {name}: {peaks['ours'] / peaks[name]:.2f}")
 
 # %%
 # %%px --timeout 60
@@ -1934,9 +1934,9 @@ ratios = {
     for title, values in ratios.items()
 }
 drawn, axes = plots.ratio_bars(
-    "A step with checkpoints, over the library's",
+    "A step with checkpoints, relative to the library's",
     ratios,
-    "over use_reentrant=False",
+    "ratio to use_reentrant=False",
     ("hooks", "reentrant"),
 )
 
@@ -1995,7 +1995,9 @@ panels = {
     "time": {way: seconds["yours"] / seconds[way] for way in ways if way != "yours"},
     "peak": {way: peaks["yours"] / peaks[way] for way in ways if way != "yours"},
 }
-drawn, axes = plots.ratio_bars("Your loss, over each of PyTorch's", panels, "yours over PyTorch's")
+drawn, axes = plots.ratio_bars(
+    "Your loss, relative to each of PyTorch's", panels, "yours / PyTorch's"
+)
 
 # %% [markdown]
 # In PyTorch, the loss in chunks is a single operation, and `memory.Peak` does not see the buffers inside it. Its real peak is
@@ -2072,7 +2074,7 @@ training.print_same({"Adafactor": runs}, 1e-3)
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=20)
-print(f"time of your step, over the library's: {seconds['yours'] / seconds['library']:.2f}")
+print(f"time of your step, relative to the library's: {seconds['yours'] / seconds['library']:.2f}")
 
 # %% [markdown]
 # ## 8-bit Adam

@@ -1292,7 +1292,7 @@ rows_2d = {name: seconds_2d[name] / seconds_2d["library"] for name in layouts_2d
 drawn, axes = plots.ratio_bars(
     "Time of a step, relative to the library's",
     {"Adam": rows_2d},
-    "time over that of fully_shard with parallelize_module",
+    "time / time of fully_shard with parallelize_module",
 )
 print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 

@@ -17,7 +17,7 @@ def predicted_and_measured(
     The kind of a point shows how many pipeline stages the layout has. Its label is the place of the
     layout in the planner's list, counted from 1. Returns matplotlib's figure and axes.
     """
-    drawn, axes = subplots("Predicted and measured times of layouts")
+    drawn, axes = subplots("Layouts that are predicted to be faster are faster")
     ends = [0.9 * min(*predicted, *measured), 1.05 * max(*predicted, *measured)]
     axes.plot(ends, ends, color=NEUTRAL, linewidth=1, label="equal")
     for place, stages in enumerate(sorted({layout.pp for layout in layouts})):

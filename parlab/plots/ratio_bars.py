@@ -10,7 +10,7 @@ from parlab.plots.still import hatched, subplots
 def ratio_bars(
     title: str,
     panels: Mapping[str, Mapping[str, float]],
-    axis: str = "time over that of the library",
+    axis: str = "time / time of the library",
     libraries: Collection[str] = (),
 ) -> tuple[Any, Any]:
     """Draw a horizontal bar for each ratio, with a line at 1, where both sides are equal.
