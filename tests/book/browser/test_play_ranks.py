@@ -19,6 +19,8 @@ from tests.support.play_answers import Program, programs, setup_of
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 
 KEYS = [name for name in page_names() if name in TRIES]
+# An exercise of each kind for `make test`: messages, subgroups, a prediction, and a schedule.
+DAILY = ["ring_shift", "grid_communicators", "predict_ring", "gpipe"]
 EXCEPTIONS = {("fit_alpha_beta", "with_torch"): "it uses torch, which pages do not have"}
 
 
@@ -54,7 +56,7 @@ def problems(ranks: RanksPage, key: str, chosen: list[Program]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key != TIMED])
+@pytest.mark.parametrize("key", DAILY)
 def test_the_reference_and_a_mistake_get_their_verdicts(ranks: RanksPage, key: str) -> None:
     all_programs = programs(key)
     mistake = next(one for one in all_programs if one.answer.mistake)
