@@ -143,9 +143,10 @@ def test_ranks_may_wait_for_a_rank_that_imports(notebook: Notebook, folder: Path
 
 def test_a_rank_that_has_not_begun_its_cell_gets_its_time(notebook: Notebook) -> None:
     """A busy machine may not run one rank for seconds. Here, a call of its event loop does this."""
-    late = "import asyncio, time\nasyncio.get_event_loop().call_later(0, time.sleep, 3)"
+    # The cell's second deadline is at 4 s, and its third one at 6 s.
+    late = "import asyncio, time\nasyncio.get_event_loop().call_later(0, time.sleep, 4.2)"
     assert notebook.run(f"%%px --targets 2\n{late}").status == "ok"
-    ran = notebook.run("%%px --timeout 1\nprint(comm.allreduce(1))")
+    ran = notebook.run("%%px --timeout 2\nprint(comm.allreduce(1))")
     assert ran.text == "[all ranks] 4\n", ran.message
     assert notebook.run(f"%%px --targets 2\n{late}").status == "ok"
     ran = notebook.run("%%px\nassert rank > 4")
