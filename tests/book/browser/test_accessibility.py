@@ -38,6 +38,7 @@ def violations(page: Page) -> list[list[str]]:
     return found
 
 
+@pytest.mark.timeout(3600)  # of all pages, in both themes, on a slow machine
 @pytest.mark.parametrize("which", ["sample", pytest.param("all", marks=pytest.mark.nightly)])
 def test_axe_finds_no_violation(
     chromium: Browser, served: str, full_book: Path, which: str
