@@ -1700,10 +1700,9 @@ drawn, axes = predicted_and_measured(chosen, predicted, measured)
 # beat two tensor-parallel ranks, which wait for two all-reduces in each pass through a layer.
 # </details>
 #
-# A rank correlation of 1 means that the predicted and the measured times have the same order. The measured times are longer,
-# by about 2 to 13% when this page was made, and by more on a busy machine: ranks wake up late, messages wait for busy links,
-# and the machine may have fewer cores than ranks. An error that affects all layouts in a similar way does not change their
-# order.
+# A rank correlation of 1 means that the predicted and the measured times have the same order. The measured times are longer
+# than the predicted ones, and by more on a busy machine: ranks wake up late, messages wait for busy links, and the machine
+# may have fewer cores than ranks. An error that affects all layouts in a similar way does not change their order.
 
 # %% [markdown]
 # # Part D: the compiler inserts the collectives
