@@ -129,6 +129,7 @@ def test_each_rank_may_use_100_mb(ranks: RanksPage) -> None:
 
 
 @pytest.mark.usefixtures("usable")
+@pytest.mark.nightly
 def test_more_memory_than_a_page_has_raises_an_error(ranks: RanksPage) -> None:
     raises(ranks, "np.ones(1 << 30, np.uint8)", "MemoryError")
     raises(ranks, "parts = []\nwhile True: parts.append(bytes(1 << 24))", "MemoryError", line=6)

@@ -119,6 +119,7 @@ def test_stop_ends_a_program_that_never_ends(playground: Playground) -> None:
     assert playground.text("#output").splitlines()[:2] == ["rank 0", "6"]
 
 
+@pytest.mark.nightly
 def test_after_the_first_visit_all_pages_work_offline(
     playground: Playground, server: PlainServer
 ) -> None:
