@@ -114,16 +114,17 @@ def moved(
         for x, levels in zip(new, maps, strict=True)
     ]
 
-    def along(both: Iterable[Tensor], t: float = step, inside: float = 0.0) -> Tensor:
+    def along(
+        both: Iterable[Tensor], t: float = step, eps: float = eps, inside: float = 0.0
+    ) -> Tensor:
         m, v = (x / (1 - beta**t) for x, beta in zip(both, betas, strict=True))
-        root = (v + inside).sqrt() + (0.0 if inside else eps)
-        return (before.double() - lr * m / root).float()
+        return (before.double() - lr * m / ((v + inside).sqrt() + eps)).float()
 
     variants = [
         ("rounded_first", along(rounded)),
         ("not_corrected", along(new, math.inf)),
-        ("eps_in_root", along(new, inside=eps)),
-        ("eps_in_root", along(new, inside=eps**2)),
+        ("eps_in_root", along(new, eps=0.0, inside=eps)),
+        ("eps_in_root", along(new, eps=0.0, inside=eps**2)),
     ]
     return explained(got, along(new), variants, MISTAKES, "the parameter", CLOSE)
 

@@ -73,6 +73,7 @@ def _handled(error: BaseException) -> list[str]:
 
 def _freed(error: BaseException) -> bool:
     """Return True if parlab raised this error in a call that was stuck, in order to free it."""
+    # By its text: the kernel imports this module as well, and must not start MPI.
     return isinstance(error, KeyboardInterrupt) or "MPI_ERR_REVOKED" in _message(error)
 
 

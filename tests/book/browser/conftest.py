@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from parlab import progress
 from parlab.runtime.paths import ROOT
@@ -17,7 +17,6 @@ from tests.book.browser.lab_server import LabServer, lab_server
 from tests.book.browser.playground import PlainServer, plain_server
 from tests.support.untested import need
 
-EXPECT_MS = 30_000  # on a busy machine. Playwright's own limit is 5 s
 QUIET = [
     "--no-sandbox",  # Chromium's sandbox does not run as root
     "--disable-background-networking",
@@ -31,7 +30,6 @@ QUIET = [
 def chromium() -> Iterator[Browser]:
     """The system's Chromium, without a window. It ends after these tests, because it uses CPU."""
     need("chromium")
-    expect.set_options(timeout=EXPECT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=QUIET)
         yield browser

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, expect
 from parlab.runtime.paths import ROOT
 from parlab_staff.course.references import lab_of
 from tests.book.browser.lab_server import LabServer
-from tests.book.browser.lab_window import LabWindow
+from tests.book.browser.lab_window import OPEN_MS, LabWindow
 
 LAB = "02_data_parallel"
 # The lab's first exercise, a common mistake, and the check's message about it.
@@ -93,7 +93,7 @@ def test_hints_are_folded_until_they_are_clicked(
         for cell in with_hints:
             text = source(cell)
             hints = window.rendered(cell["id"]).locator("details")
-            expect(hints).to_have_count(text.count("<details"))
+            expect(hints).to_have_count(text.count("<details"), timeout=OPEN_MS)
             for i in range(hints.count()):
                 inside = hints.nth(i).locator("> :not(summary)")
                 expect(inside.first).to_be_hidden()
