@@ -71,7 +71,7 @@ class Trials:
         return replace(found, seconds=max(one.seconds for one in outcomes))
 
     def _set_up(self, setup: str) -> None:
-        """Run the lab's imports first: they may take longer than the time limit of an answer."""
+        """Run all imports first: they may take longer than the time limit of an answer."""
         if self._ready[0] != self.pool.starts or setup not in self._ready[1]:
             self.pool.call(set_up, setup, seconds=SETUP_SECONDS)
             known = self._ready[1] if self._ready[0] == self.pool.starts else set()
@@ -82,7 +82,10 @@ class Trials:
 
 
 def set_up(setup: str) -> None:
+    from parlab.checks.base.first_use import load_torch
+
     _references(setup)
+    load_torch()
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """How a check judges the ways in which a learner's function ended on the ranks."""
 
+import sys
 import time
 
 import pytest
@@ -86,3 +87,26 @@ def how_it_ends(world: World) -> str:
 def test_a_call_that_sends_has_longer() -> None:
     expected = [kind for _, _, kind in CALLS for _ in range(2)]
     assert on_ranks(2 * len(CALLS), how_it_ends) == expected
+
+
+def imported_by_a_first_call(world: World) -> list[str]:
+    """Return the modules that the first call of a function imports, which uses much of torch."""
+    import torch
+
+    from parlab.checks.base.check import Check
+
+    def function(x: torch.Tensor) -> list[str]:
+        before = set(sys.modules)
+        with Ledger():
+            y = 2 * x
+        y.backward(torch.ones(1))
+        for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+            optimizer([x]).step()
+        return sorted(sys.modules.keys() - before)
+
+    with Check("function", function).trial() as trial:
+        return trial.run(torch.ones(1, requires_grad=True))
+
+
+def test_torch_is_loaded_before_a_call_whose_time_is_limited() -> None:
+    assert on_ranks(2, imported_by_a_first_call) == [[], []]

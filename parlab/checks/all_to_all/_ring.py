@@ -15,7 +15,6 @@ from parlab.checks.base.compare import same
 from parlab.checks.base.models import TOLERANCE
 from parlab.checks.base.trial import Trial
 from parlab.ledger.calls import RECEIVES, SENDS
-from parlab.memory import LiveStorages
 
 FUNCTIONS = {"forward": "attend", "backward": "attend_backward"}
 BATCH, HEADS, HEAD_SIZE = 2, 2, 2
@@ -75,12 +74,6 @@ class Block:
     wrong_mask: bool
     idle: str
     alive: int
-
-
-def import_all() -> None:
-    """Import the modules that torch imports at first use, which takes long on a busy machine."""
-    with LiveStorages():
-        torch.ones(1, requires_grad=True).exp().backward()
 
 
 def watched(which: str, case: Case, blocks: list[Block]) -> Callable[..., Any]:

@@ -85,7 +85,6 @@ CASES: dict[str, tuple[Callable[[Trial, int], Tensor | None], str, torch.dtype]]
 @check_of(MISTAKES)
 def ring_attention(check: Check) -> str:
     """Check values, messages, overlap, and memory, with tokens in several orders."""
-    _ring.import_all()
     for trial in check.trials():
         for _, (positions, layout, dtype) in trial.cases(CASES):
             length = trial.draw.randrange(16, 21)

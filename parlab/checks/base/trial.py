@@ -9,6 +9,7 @@ from mpi4py import MPI
 from parlab.checks.base.call_outcome import ending, unfinished
 from parlab.checks.base.collective import gather
 from parlab.checks.base.deadlock import Standstill, next_call
+from parlab.checks.base.first_use import load_torch
 from parlab.checks.base.globals_used import global_names
 from parlab.checks.base.mistakes import COMMON, Finding
 from parlab.checks.base.paused_comm import Pauses, no_pauses, paused
@@ -160,6 +161,7 @@ class Trial:
         and their lines. `explain` gets how the call ended on each rank, and may return the mistake.
         """
         seconds = STUCK_SECONDS if seconds is None else seconds
+        load_torch()
         # Wait for all ranks first: if the function fails at once, it revokes the communicator, and
         # another rank may still be receiving the check's own messages on it.
         board, number = next_call()

@@ -62,7 +62,6 @@ def master_weights(check: Check) -> str:
             parameters = [p for p in model.parameters() if p.requires_grad]
             places = [p.data_ptr() for p in parameters]
             start = before = values(parameters)
-            # First: an optimizer's first step imports modules, and the learner's time is limited.
             right = list(trained(start, make, gradients))
             rounded = list(trained(start, make, gradients, rounded=True))
             weights = trial.run(model, make, seconds=SECONDS)

@@ -65,7 +65,6 @@ OPTIMIZERS: tuple[tuple[torch.dtype, MakeOptimizer], ...] = (
 @check_of(MISTAKES)
 def sharded_master_weights(check: Check) -> str:
     """Check steps, good and bad, clipped and not, on all ranks and fewer, and what is held."""
-    torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0).step()  # imports modules
     for number, trial in enumerate(check.trials()):
         used = OPTIMIZERS if number == 0 else (OPTIMIZERS[number % 2],)
         cases = {str(dtype)[6:]: (awkward(trial, dtype), make) for dtype, make in used}

@@ -1,6 +1,5 @@
 """Steps of a learner's function, recorded from inside its stages."""
 
-import functools
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -71,17 +70,7 @@ def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[Step
         step = start(share)
         return [recorder.step(step) for _ in range(steps)]
 
-    import_all()
     return case.trial.run_function(stepped, seconds=SECONDS, explain=recorder.explain) or []
-
-
-@functools.cache
-def import_all() -> None:
-    """Import the modules that torch imports at first use, which takes long on a busy machine."""
-    weight = torch.zeros(1, requires_grad=True)
-    with StepStorages():
-        weight.mul(1).backward(torch.zeros(1))
-    torch.optim.SGD([weight], lr=0.1).step()
 
 
 class StepStorages(memory.LiveStorages):

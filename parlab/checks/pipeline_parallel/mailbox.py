@@ -15,7 +15,6 @@ from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.watchdog import is_revoked
 from parlab.checks.pipeline_parallel import _messages
-from parlab.checks.pipeline_parallel._steps import import_all
 from parlab.ledger.calls import RECEIVES, SENDS
 from parlab.memory import LiveStorages
 from parlab.pipeline import Action, backward, forward, text
@@ -94,7 +93,6 @@ def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -
         box, other = (trial.check.function(share, trial.group) for _ in range(2))
         return [_round(state, box, other, share, *one) for one in plan]
 
-    import_all()
     rounds = trial.run_function(run, seconds=SECONDS, explain=state.explain) or []
     sizes = [
         tensor.nbytes

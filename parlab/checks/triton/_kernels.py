@@ -92,13 +92,6 @@ def named(template: str, table: Iterable[tuple]) -> dict[str, tuple]:
     return {template.format(*row): row for row in table}
 
 
-def import_optimizers() -> None:
-    """Take a step of torch's Adam: the first one imports modules, and a call's time is limited."""
-    parameter = torch.nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.zeros(1)
-    torch.optim.Adam([parameter]).step()
-
-
 # Requirements on launches and accesses. On a GPU, accesses are not known.
 
 

@@ -68,7 +68,6 @@ Make = Callable[..., Any]
 @check_of(MISTAKES, ranks=1)
 def fused_adam(check: Check) -> str:
     """Check groups, dtypes, missing gradients, closures, and states that go to torch and back."""
-    _kernels.import_optimizers()
     make = check.function
     makers = {OURS: make, TORCH: torch.optim.Adam}
     with check.trial() as trial:
