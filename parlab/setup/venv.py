@@ -146,6 +146,17 @@ def _install() -> None:
     # Install this package in place, so that your edits take effect. Its build tools are installed.
     install_here = ("--no-deps", "--no-build-isolation", "--editable", ".")
     _run(*uv, *options, *install_here, **variables)
+    _compile_course()
+
+
+def _compile_course() -> None:
+    """Store the course's modules as bytecode, which many containers forbid processes to do later.
+
+    An error is not reported here. If it is in a module's syntax, importing that module shows it.
+    """
+    folders = [str(ROOT / name) for name in ("parlab", "parlab_staff")]
+    # The first -q leaves out the files' names, and the second one errors.
+    subprocess.run([str(PYTHON), "-m", "compileall", "-q", "-q", "-j", "0", *folders])
 
 
 def _run(*command: str, **variables: str) -> None:

@@ -111,6 +111,7 @@ def test_of_two_simultaneous_calls_only_one_creates_the_environment(
         text=True,
     )
     assert installed.stdout.strip() == str(folder / "parlab" / "__init__.py"), installed.stderr
+    assert list(folder.glob("parlab/setup/__pycache__/venv.*.pyc")), "modules are compiled"
 
 
 @pytest.mark.nightly
@@ -160,7 +161,9 @@ def test_a_package_that_cannot_be_installed_is_reported(made: Path) -> None:
     lock.write_text(before)
     assert ran.returncode != 0
     assert "no-such-wheel.whl" in ran.stderr
-    assert ran.stderr.splitlines()[-2].startswith("make setup: not everything could be installed")
+    assert ran.stderr.splitlines()[-2].startswith(
+        "make setup: some packages could not be installed"
+    )
     assert not (made / ".venv" / STAMP.name).exists()
 
 
@@ -176,6 +179,21 @@ def test_a_python_without_venv_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     with pytest.raises(venv.SetupError, match="apt-get install python3-venv"):
         venv._create("3.11")
+
+
+def test_modules_are_compiled_although_one_has_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "parlab").mkdir()
+    (tmp_path / "parlab" / "right.py").write_text("x = 1\n")
+    (tmp_path / "parlab" / "wrong.py").write_text("x =\n")
+    monkeypatch.setattr(venv, "ROOT", tmp_path)
+    monkeypatch.setattr(venv, "PYTHON", Path(sys.executable))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    venv._compile_course()
+    compiled = (tmp_path / "parlab" / "__pycache__").iterdir()
+    assert [file.name.split(".")[0] for file in compiled] == ["right"]
+    assert capfd.readouterr() == ("", "")
 
 
 def targets() -> set[str]:
