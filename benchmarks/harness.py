@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 RESAMPLES = 2000
-OWN_MODULES = ("__main__", "harness", "machine", "report", "worker")
+OWN_MODULES = ("__main__", "gpu", "harness", "machine", "report", "worker")
 
 
 class Pair(NamedTuple):

@@ -6,27 +6,18 @@ A kernel that does little with each number is limited by memory. Its peers are t
 function, and a copy of as many bytes as the kernel must move, half of them read and half written.
 The inverse of the second ratio is the kernel's share of the device's copy rate.
 
-Numbers are random, because zeros take less power and run faster. Calls use several sets of buffers,
-which together are larger than the second-level cache. Times are those between two events on the
-GPU, which first sleeps, so that the host is ahead. The host's time for a call is therefore included
-only if the library or the lab's function waits for the GPU.
+Numbers are random, because zeros take less power and run faster. Times are those of the GPU alone
+(see `benchmarks.gpu`).
 """
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import Pair, benchmark
+from benchmarks.gpu import pair, randoms, same
 
-if TYPE_CHECKING:
-    import torch
-
-CACHES = 4  # the size of a benchmark's buffers, in second-level caches
-SAMPLE_SECONDS = 10e-3
-BYTES_PER_SECOND, FLOP_PER_SECOND = 4e12, 5e14  # estimates, to choose how many calls to time
-SLEEP_CYCLES = 40_000_000  # about 20 ms
 COPY = "a copy of as many bytes"
 ADAM_SIZES = {"1M": 10**6, "10M": 10**7, "100M": 10**8, "1G": 10**9}
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
@@ -46,99 +37,6 @@ def lab() -> dict[str, Any]:
     from parlab_staff.course.lab import read_notebook
 
     return definitions_in(read_notebook(ROOT / "solutions" / "07_triton.ipynb"))
-
-
-def device(small: bool) -> "torch.device":
-    import torch
-
-    return torch.device("cpu" if small else "cuda")
-
-
-def randoms(count: int, small: bool, dtype: str = "float32") -> "torch.Tensor":
-    """Return normal random numbers."""
-    import torch
-
-    return torch.randn(count, device=device(small), dtype=getattr(torch, dtype))
-
-
-def sets(make: Callable[[], Callable[[], Any]], size: int, small: bool) -> list[Callable[[], Any]]:
-    """Return calls on several sets of buffers of `size` bytes, which together exceed the cache."""
-    if small:
-        return [make()]
-    import torch
-
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
-    return [make() for _ in range(max(1, math.ceil(CACHES * cache / size)))]
-
-
-def timed(
-    calls: list[Callable[[], Any]], seconds: float, small: bool
-) -> Callable[[], float | None]:
-    """Return a function that makes the calls in turn, and returns the seconds of one on the GPU.
-
-    `seconds` is an estimate for one call. A rehearsal makes each call once, and measures nothing.
-    """
-    if small:
-
-        def once() -> None:
-            for call in calls:
-                call()
-
-        return once
-
-    def sample() -> float:
-        import torch
-
-        count = max(len(calls), min(math.ceil(SAMPLE_SECONDS / seconds), 200))
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(SLEEP_CYCLES)
-        start.record()
-        for call in itertools.islice(itertools.cycle(calls), count):
-            call()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3 / count
-
-    return sample
-
-
-def same(got: "torch.Tensor", right: "torch.Tensor", tolerance: float) -> None:
-    import torch
-
-    torch.testing.assert_close(got, right, rtol=tolerance, atol=tolerance)
-
-
-def copying(size: int, small: bool) -> list[Callable[[], Any]]:
-    """Return copies that read size/2 bytes and write as many."""
-
-    def make() -> Callable[[], Any]:
-        import torch
-
-        source = randoms(size // 8, small)
-        target = torch.empty_like(source)
-        return lambda: target.copy_(source)
-
-    return sets(make, size, small)
-
-
-def pair(
-    ours: Callable[[], Callable[[], Any]],
-    theirs: Callable[[], Callable[[], Any]] | None,
-    size: int,
-    small: bool,
-    flop: float = 0.0,
-) -> Pair:
-    """Return both sides, timed. Each of the two functions makes a call with new buffers.
-
-    Without `theirs`, the peer is a copy.
-
-    Args:
-        size: the bytes that a call must move.
-        flop: the FLOP of a call, if computing takes longer than moving.
-    """
-    peer = copying(size, small) if theirs is None else sets(theirs, size, small)
-    seconds = max(size / BYTES_PER_SECOND, flop / FLOP_PER_SECOND)
-    return Pair(timed(sets(ours, size, small), seconds, small), timed(peer, seconds, small))
 
 
 def register(
