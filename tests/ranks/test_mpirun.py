@@ -12,10 +12,23 @@ from parlab import mpirun
 SAY = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
 
 
-def run(n: int, **variables: str) -> list[str]:
+WAIT = """
+import resource, time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+if comm.rank == 0:
+    time.sleep(2)  # the others wait
+comm.Barrier()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before if comm.rank else 10**6)
+"""
+
+
+def run(n: int, program: str = SAY, **variables: str) -> list[str]:
     """Return the lines that `n` ranks print if these variables are set."""
     ran = subprocess.run(
-        mpirun.command(n, sys.executable, "-c", SAY),
+        mpirun.command(n, sys.executable, "-c", program),
         env=os.environ | variables | mpirun.environment(n, os.environ | variables),
         stdout=subprocess.PIPE,
         text=True,
@@ -28,6 +41,12 @@ def run(n: int, **variables: str) -> list[str]:
 def test_more_ranks_than_cores_start() -> None:
     n = mpirun.available_cores() + 1
     assert run(n) == [str(n)] * n
+
+
+def test_ranks_that_wait_sleep() -> None:
+    """With sched_yield, Linux counts no such switch, and a waiting rank keeps its core busy."""
+    times_asleep = map(int, run(mpirun.available_cores() + 1, WAIT))
+    assert min(times_asleep) > 100
 
 
 def test_ranks_start_on_a_node_that_slurm_lent_as_one_task() -> None:
