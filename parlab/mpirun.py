@@ -102,8 +102,8 @@ def environment(
         wanted |= {"PRTE_MCA_ras": "^slurm", "PRTE_MCA_plm": "^slurm"}
     if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-        # A rank that waits sleeps briefly, again and again. By default, it calls sched_yield in a loop,
-        # and newer Linux kernels then give it as large a share of a core as a rank that computes.
+        # A rank that waits sleeps briefly, again and again. By default, it calls sched_yield in a
+        # loop, and newer Linux kernels then give it as much of a core as a rank that computes.
         wanted["OMPI_MCA_threads_pthreads_yield_strategy"] = "nanosleep"
         wanted["OMPI_MCA_threads_pthreads_nanosleep_time"] = str(WAIT_NANOSECONDS)
     added = {name: value for name, value in wanted.items() if name not in base}
