@@ -11,7 +11,6 @@ have imported: `call` returns None for them. Afterward, `comm` and `group` are n
 """
 
 import contextlib
-import json
 import os
 import selectors
 import signal
@@ -26,6 +25,7 @@ from typing import Any, Self
 
 from parlab import mpirun
 from parlab.runtime.paths import MEMORY, ROOT
+from parlab_staff.ranks.connection import Connection, stack_file
 
 START_SECONDS = 300.0  # a start takes this long on a busy machine, and usually a few seconds
 SPARE_SECONDS = 12.0  # after the time limit of a call, so that ranks can end or free themselves
@@ -42,11 +42,16 @@ class RanksGone(RuntimeError):
         endings: how processes ended, such as `rank 1 ended by SIGSEGV`.
         output: what the ranks printed last.
         values: what each rank had returned; None for those that had not.
+        stacks: where each rank was when its time was up, as `faulthandler` writes it, or "".
     """
 
-    def __init__(self, kind: str, endings: list[str], output: str, values: list[Any]) -> None:
-        super().__init__("\n".join([f"the ranks {kind}", *endings, output]).strip())
+    def __init__(
+        self, kind: str, endings: list[str], output: str, values: list[Any], stacks: list[str]
+    ) -> None:
+        where = [f"rank {rank}:\n{stack}" for rank, stack in enumerate(stacks) if stack]
+        super().__init__("\n".join([f"the ranks {kind}", *endings, output, *where]).strip())
         self.kind, self.endings, self.output, self.values = kind, endings, output, values
+        self.stacks = stacks
 
 
 class RankPool:
@@ -72,8 +77,9 @@ class RankPool:
         self._start_seconds = start_seconds
         self._environment = dict(environment or {})
         self.starts = 0  # how often ranks were started
+        self._stopped = False
         self._processes: list[subprocess.Popen] = []
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, Connection] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +99,7 @@ class RankPool:
 
         Args:
             function: a function at a module's top level, or its name as `module:function`.
-            seconds: the time limit. Without `frees`, ranks then print where they are, and end.
+            seconds: the time limit. Without `frees`, ranks then write where they are, and end.
             gave_up: returns whether a rank with this value left early, so that others may wait.
             grace_seconds: the time for the other ranks after a rank gave up or failed.
 
@@ -165,10 +171,18 @@ class RankPool:
             if time.monotonic() > deadline:
                 raise self._gone("timed out", [None] * self.n)
             with contextlib.suppress(TimeoutError):
-                connection = _Connection(listening.accept()[0])
+                connection = Connection(listening.accept()[0])
                 if not connection.hello:
                     raise self._gone("crashed", [None] * self.n)
                 self._connections[connection.hello["rank"]] = connection
+            if self._stopped:  # after the connection was added: `stop` may not have seen it
+                raise self._gone("stopped", [None] * self.n)
+
+    def stop(self) -> None:
+        """End the ranks from another thread. The call that waits for them raises RanksGone."""
+        self._stopped = True
+        for connection in list(self._connections.values()):
+            connection.close_sending()
 
     def end(self) -> None:
         """End the ranks at once."""
@@ -210,17 +224,18 @@ class RankPool:
         with selectors.DefaultSelector() as selector:
             for rank, connection in self._connections.items():
                 selector.register(connection.socket, selectors.EVENT_READ, rank)
-            while None in answers:
+            while selector.get_map():  # until all ranks have answered or ended
                 if not (ready := selector.select(max(0.0, deadline - time.monotonic()))):
                     break
                 for key, _ in ready:
                     selector.unregister(key.fileobj)
                     answer = answers[key.data] = self._connections[key.data].receive()
                     if answer is None:
-                        if time.monotonic() < limit:  # after the limit, a stuck rank ends itself
-                            kind = "crashed"
-                        deadline = 0.0
                         ended.append(key.data)
+                        if time.monotonic() < limit:
+                            kind, deadline = "crashed", 0.0
+                        else:  # the other stuck ranks also write where they are, and end
+                            deadline = min(deadline, time.monotonic() + END_SECONDS)
                     elif self._frees or kind != "timed out":
                         continue
                     elif "error" in answer or gave_up(answer["value"]):
@@ -256,41 +271,12 @@ class RankPool:
         endings = [f"rank {rank} ended{self._how_ended(rank)}" for rank in ended]
         self._log.seek(0)
         output = "\n".join([*errors, self._log.read()[-6000:]])
+        stacks = [self._stack(rank) for rank in range(self.n)]
         self.end()
-        return RanksGone(kind, endings, output.strip(), values)
+        return RanksGone(kind, endings, output.strip(), values, stacks)
 
-
-class _Connection:
-    """The connection to one rank: a message is one line of JSON."""
-
-    def __init__(self, to_rank: socket.socket) -> None:
-        to_rank.settimeout(None)
-        self.socket, self._lines = to_rank, to_rank.makefile("rb")
-        self.hello = self.receive() or {}  # its rank and process
-
-    def send(self, message: dict[str, Any]) -> None:
-        self.socket.sendall(json.dumps(message).encode() + b"\n")
-
-    def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None if the rank has ended."""
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(self._lines.readline())
-        return None
-
-    def close_sending(self) -> None:
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_WR)
-
-    def wait_for_end(self, deadline: float) -> bool:
-        """Return whether the rank's process ends before the deadline."""
-        self.socket.settimeout(max(0.01, deadline - time.monotonic()))
-        try:
-            while self.socket.recv(2**16):
-                pass
-        except OSError as error:
-            return not isinstance(error, TimeoutError)
-        return True
-
-    def close(self) -> None:
-        self._lines.close()
-        self.socket.close()
+    def _stack(self, rank: int) -> str:
+        """Return where a rank was when its time was up; "" if it was not."""
+        with contextlib.suppress(FileNotFoundError):
+            return stack_file(Path(self._folder.name), rank).read_text(encoding="utf-8")
+        return ""

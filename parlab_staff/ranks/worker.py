@@ -15,7 +15,10 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
+
+from parlab_staff.ranks.connection import stack_file
 
 POLL_SECONDS = 0.001
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
@@ -42,7 +45,8 @@ def main(path: str, frees: bool) -> None:
             _recover()
             _answer(connection, {"value": None})
         else:
-            _answer(connection, _run_freed(request) if frees else _run(request))
+            answer = _run_freed(request) if frees else _run(request, Path(path).parent)
+            _answer(connection, answer)
 
 
 def _read(connection: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
@@ -79,12 +83,13 @@ def _called(request: dict[str, Any]) -> dict[str, Any]:
     return {"value": value}
 
 
-def _run(request: dict[str, Any]) -> dict[str, Any]:
-    faulthandler.dump_traceback_later(request["seconds"], exit=True)
-    try:
-        return _called(request)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+def _run(request: dict[str, Any], folder: Path) -> dict[str, Any]:
+    with stack_file(folder, this_rank()).open("w", encoding="utf-8") as stack:
+        faulthandler.dump_traceback_later(request["seconds"], exit=True, file=stack)
+        try:
+            return _called(request)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 # Ranks that free themselves

@@ -3,12 +3,14 @@
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
 from parlab_staff.ranks import RankPool, RanksGone
+from tests.conftest import wait_until
 
 SECONDS = 60.0  # limit for functions that end by themselves, even on a busy machine
 SOON = 1.0  # limit for functions that do not end
@@ -92,7 +94,21 @@ def test_ranks_that_hang_print_where_they_are(pool: RankPool) -> None:
     with pytest.raises(RanksGone, match=r'test_rank_pool\.py", line \d+ in receive') as gone:
         pool.call(receive, seconds=SOON)
     assert gone.value.kind == "timed out"
+    assert [" in receive" in stack for stack in gone.value.stacks] == [True] * 3
     assert pool.call(number, seconds=SECONDS) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_ranks_can_be_stopped_from_another_thread(starts: bool) -> None:
+    """Either while they start, or while a call runs."""
+    with RankPool(2) as pool, ThreadPoolExecutor() as threads:
+        pids = [] if starts else pool.call(pid, seconds=SECONDS)
+        waiting = threads.submit(pool.call, receive, seconds=SECONDS)
+        wait_until(lambda: pool.starts > 0, SECONDS, "the ranks start")
+        pool.stop()
+        with pytest.raises(RanksGone):
+            waiting.result(SECONDS / 2)
+    assert not any(psutil.pid_exists(one) for one in pids)
 
 
 def test_processes_without_mpi_have_a_number() -> None:
