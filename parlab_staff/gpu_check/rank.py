@@ -16,16 +16,11 @@ from typing import Any
 from parlab.runtime import source_code
 from parlab.runtime.notebook import Cell, read_cells
 from parlab.runtime.source_code import bound_names, read_names
-from parlab_staff.gpu_check import display
+from parlab_staff.gpu_check import display, older_torch
 from parlab_staff.gpu_check.cells import targets
 from parlab_staff.gpu_check.stand_ins import Unavailable, refuse_package
 from parlab_staff.ranks.worker import this_rank
 
-# Names of functions in torch 2.13, and their earlier names.
-NEWER_NAMES = {
-    "all_gather_single": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-}
 PICTURES = "parlab.plots"
 
 
@@ -67,14 +62,12 @@ def _start_torch(options: dict[str, Any], topic: str) -> list[str]:
     import torch
     import torch.distributed as dist
 
-    notes = []
-    for new, old in NEWER_NAMES.items():
-        if not hasattr(dist, new):
-            setattr(dist, new, getattr(dist, old))
-            notes.append(f"torch {torch.__version__} calls dist.{new} {old}: put in place")
+    notes = older_torch.rename()
     if options["mpi"]:
-        from parlab.rank import device, group
+        from parlab.rank import device, devices, group
 
+        if device.type != options["device"]:
+            raise RuntimeError(f"the ranks cannot use the GPU: {devices.choose().why_not}")
         return [*notes, f"MPI; group: {type(group).__name__}, {dist.get_backend()}, {device.type}"]
     device = _device(options)
     nccl = device.type == "cuda" and torch.cuda.device_count() >= options["ranks"]
@@ -141,9 +134,11 @@ def _run(cell: Cell, names: dict[str, Any]) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         # If a module of parlab is missing, its package is a stand-in, installed without MPI.
         in_parlab = (error.name or "").startswith("parlab.")
-        status, why = "skipped", f"{error.name} {'needs MPI' if in_parlab else 'is not installed'}"
+        missing = f"{error.name} {'needs MPI' if in_parlab else 'is not installed'}"
+        status, why = "skipped", older_torch.why_lacking(error) or missing
     except BaseException as error:
-        status, why = "failed", _description(error, file)
+        lacking = older_torch.why_lacking(error)
+        status, why = ("skipped", lacking) if lacking else ("failed", _description(error, file))
     return {
         "status": status,
         "why": why,
