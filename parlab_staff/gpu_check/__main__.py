@@ -1,8 +1,12 @@
 """`python -m parlab_staff.gpu_check`: see the docstring of `parlab_staff.gpu_check`."""
 
 import argparse
+import os
+import re
 import sys
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,14 @@ from parlab_staff import gpu_check
 from parlab_staff.gpu_check import kernels, machine
 from parlab_staff.gpu_check.cells import DEFAULT_RANKS, named_ranks
 from parlab_staff.gpu_check.outcome import BAD, Outcome
+from parlab_staff.gpu_check.rank import PICTURES
 from parlab_staff.gpu_check.record import Record, writable
-from parlab_staff.gpu_check.run_lab import LabRun
+from parlab_staff.gpu_check.run_lab import UNDER_WAY, LabRun
 from parlab_staff.gpu_check.shares import share
 from parlab_staff.ranks.pool import SPARE_SECONDS
+
+# Each rank takes half a gigabyte of its GPU even if it does nothing.
+MOST_JOBS = 4
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -27,6 +35,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these labs or benchmarks")
     parser.add_argument("--list", action="store_true", help="list the items, and stop")
     parser.add_argument("--minutes", type=float, default=9.0, help="for all together (default: 9)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="labs that run at the same time (default: as many as there are cores for their ranks, "
+        f"up to {MOST_JOBS})",
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument(
         "--ranks", type=int, help="default: the lab's own number, or one a GPU, or 4"
@@ -56,93 +70,131 @@ class GpuCheck:
         self.options, self.names = options, names
         # Ending stuck ranks takes some seconds after an item's time limit.
         self.deadline = time.monotonic() + 60 * options.minutes - SPARE_SECONDS
-        machine_facts = machine.describe()
+        machine_facts = machine.describe(options.device)
         self.record = Record(
             options.output,
             machine_facts,
             " ".join(["python -m parlab_staff.gpu_check", *sys.argv[1:]]),
         )
         self.gpus: list[str] = machine_facts["gpus"]
-        self.why_not = self._why_not(machine_facts)
+        self.ranks = options.ranks or (len(self.gpus) if len(self.gpus) > 1 else DEFAULT_RANKS)
+        default_jobs = min(MOST_JOBS, machine_facts["cores"] // self.ranks)
+        self.jobs = options.jobs or max(1, default_jobs)
+        self.unusable = self._unusable(machine_facts)
 
-    def _why_not(self, machine_facts: dict[str, Any]) -> str:
-        """Return why nothing can be checked on this machine; "" if something can."""
-        if "why_no_torch" in machine_facts:
-            return f"torch does not start here: {machine_facts['why_no_torch']}"
+    def _unusable(self, machine_facts: dict[str, Any]) -> Outcome | None:
+        """Return the outcome of all items if nothing can be checked here; None if something can."""
+        if why := machine_facts.get("why_no_torch"):
+            return Outcome("skipped", f"torch does not start here: {why}")
         if self.options.device == "cuda" and not self.gpus:
-            return "no GPU here: --device cpu checks the logic without one"
-        return ""
+            return Outcome("skipped", "no GPU here: --device cpu checks the logic without one")
+        if why := machine_facts.get("why_not_computing"):
+            return Outcome("failed", f"torch does not compute here: {why}")
+        return None
 
     def run(self) -> int:
         """Run all items. Return the exit code."""
         passed = self.record.resume() if self.options.resume else set()
         left = [name for name in self.names if name not in passed]
         self.record.save()
-        if self.why_not:
+        if self.unusable:
             for name in left:
-                self.record.put(name, Outcome("skipped", self.why_not), 0.0)
+                self.record.put(name, self.unusable, 0.0)
             self.record.save(complete=True)
-            print(f"Nothing was checked: {self.why_not}")
-            return 0
+            print(f"Nothing was checked: {self.unusable.why}")
+            return 1 if self.unusable.status in BAD else 0
         self.why_no_mpi = "--without-mpi" if self.options.without_mpi else machine.why_no_mpi()
         self.record.content["mpi"] = self.why_no_mpi or "yes"
-        self.ranks = self.options.ranks or (len(self.gpus) if len(self.gpus) > 1 else DEFAULT_RANKS)
         print(self._summary(), flush=True)
-        for position, name in enumerate(left):
-            self._item(name, share(self.deadline - time.monotonic(), left[position:]))
+        benchmarks = [name for name in left if name.startswith(kernels.PREFIX)]
+        self._labs_side_by_side(left[: len(left) - len(benchmarks)], benchmarks)
+        for position in range(len(benchmarks)):
+            print(self._item(benchmarks[position:]), flush=True)
         self.record.save(complete=True)
         return self._end()
 
     def _summary(self) -> str:
         where = ", ".join(self.gpus) if self.options.device == "cuda" else "CPU"
         mpi = f"no MPI ({self.why_no_mpi})" if self.why_no_mpi else "MPI"
-        return f"{self.ranks} ranks on {where}; {mpi}; at most {self.options.minutes:g} minutes"
+        return (
+            f"{self.ranks} ranks on {where}; {mpi}; labs at a time: {self.jobs}; "
+            f"at most {self.options.minutes:g} minutes"
+        )
 
-    def _item(self, name: str, seconds: float) -> None:
-        began = time.monotonic()
+    def _labs_side_by_side(self, labs: list[str], benchmarks: list[str]) -> None:
+        """Run the labs. If this is interrupted, end all ranks at once."""
+        self.runs = {name: self._lab_run(name) for name in labs}
+        with ThreadPoolExecutor(self.jobs) as threads:
+            try:
+                items = [
+                    threads.submit(self._item, [*labs[position:], *benchmarks])
+                    for position in range(len(labs))
+                ]
+                for item in as_completed(items):
+                    print(item.result(), flush=True)
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                for run in self.runs.values():
+                    run.stop()
+                raise
+
+    def _lab_run(self, name: str) -> LabRun:
+        notebook, mpi = self.options.solutions / f"{name}.ipynb", not self.why_no_mpi
+        ranks = self.options.ranks or named_ranks(read_cells(notebook)) or self.ranks
+        return LabRun(notebook, ranks, self.options.device, mpi, self.deadline)
+
+    def _item(self, names: list[str]) -> str:
+        """Run and record the first of these items, which have not begun. Return a line about it."""
+        name, began = names[0], time.monotonic()
+        seconds = share(self.deadline - began, names, self.jobs)
         more: dict[str, Any] = {}
         if seconds < 1:
             outcome = Outcome("skipped", "no time left: see --minutes and --resume")
+        elif name.startswith(kernels.PREFIX):
+            put = self.record.put_benchmark
+            outcome = kernels.run(name, self.options.device, seconds, put)
         else:
-            measure = self._benchmarks if name.startswith(kernels.PREFIX) else self._lab
-            outcome = measure(name, began + seconds, more)
+            outcome = self._lab(name, began, began + seconds, more)
         took = time.monotonic() - began
         self.record.put(name, outcome, took, **more)
-        self.record.save()
-        print(f"{name:<24} {outcome.status:<9} {took:5.0f} s  {outcome.why}", flush=True)
+        return f"{name:<24} {outcome.status:<9} {took:5.0f} s  {outcome.why}"
 
-    def _lab(self, name: str, deadline: float, more: dict[str, Any]) -> Outcome:
-        notebook, mpi = self.options.solutions / f"{name}.ipynb", not self.why_no_mpi
-        ranks = self.options.ranks or named_ranks(read_cells(notebook)) or self.ranks
-        lab = LabRun(notebook, ranks, self.options.device, mpi, deadline)
-        began = time.monotonic()
+    def _lab(self, name: str, began: float, deadline: float, more: dict[str, Any]) -> Outcome:
+        lab = self.runs[name]
+        lab.deadline = deadline
 
         def save() -> None:
-            under_way = Outcome("timed out", "ended while it was running")
-            self.record.put(name, under_way, time.monotonic() - began, cells=lab.cells)
-            self.record.save()
+            self.record.put(name, UNDER_WAY, time.monotonic() - began, cells=dict(lab.cells))
 
         lab.save = save
         outcome = lab.run()
-        more |= {"ranks": ranks, "notes": lab.notes, "cells": lab.cells}
+        more |= {"ranks": lab.ranks, "notes": lab.notes, "cells": lab.cells}
         return outcome
-
-    def _benchmarks(self, name: str, deadline: float, more: dict[str, Any]) -> Outcome:
-        seconds = deadline - time.monotonic()
-        return kernels.run(name, self.options.device, seconds, self.record.put_benchmark)
 
     def _end(self) -> int:
         items = [item for item in self.record.content["items"] if item["name"] in self.names]
         bad = [item["name"] for item in items if item["status"] in BAD]
+        for reason, count in _skipped(items).most_common():
+            print(f"skipped cells: {count}, because {reason}")
         print(f"{len(items)} items, written to {self.options.output}")
         if bad:
             print(f"Failed: {', '.join(bad)}", file=sys.stderr)
         return 1 if bad else 0
 
 
+def _skipped(items: list[dict[str, Any]]) -> Counter[str]:
+    """Count the skipped cells of these items by reason, without those that draw pictures."""
+    cells = [cell for item in items for cell in item.get("cells", {}).values()]
+    whys = [cell["why"] for cell in cells if cell["status"] == "skipped"]
+    reasons = [re.sub(r"^rank \d+: ", "", why) for why in whys]
+    return Counter(reason for reason in reasons if not reason.startswith(PICTURES))
+
+
 def main() -> int:
     parser = arguments()
     options = parser.parse_args()
+    # Otherwise, each rank compiles the course's modules and torch's again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         labs = [path.stem for path in numbered(options.solutions, ".ipynb")]
         names = chosen([*labs, *kernels.benchmarks()], options.only)
@@ -153,6 +205,9 @@ def main() -> int:
         return GpuCheck(options, names).run()
     except (OSError, ValueError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        print(f"Interrupted. Finished items are in {options.output}", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from parlab_staff.gpu_check.gone import details
 from parlab_staff.gpu_check.outcome import Outcome
 from parlab_staff.ranks import RankPool, RanksGone
 
@@ -36,18 +37,17 @@ def run(item: str, device: str, seconds: float, put: Callable[[dict[str, Any]], 
     deadline = time.monotonic() + seconds
     rows: list[dict[str, Any]] = []
     environment = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    with RankPool(1, mpi=False, environment=environment) as process:
+    function = "benchmarks.worker:" + ("rehearse" if device == "cpu" else "measured")
+    with RankPool(1, mpi=False, environment=environment, start_seconds=seconds) as process:
         for bench in benches:
-            function = "benchmarks.worker:" + ("rehearse" if device == "cpu" else "measured")
-            left = deadline - time.monotonic()
             try:
-                [samples] = process.call(function, "triton", bench.name, seconds=max(0.001, left))
+                if process.starts == 0:
+                    process.start()
+                left = max(0.001, deadline - time.monotonic())
+                [samples] = process.call(function, "triton", bench.name, seconds=left)
             except RanksGone as gone:
-                last = str(gone).splitlines()[-1][:500]
-                why = (
-                    f"{len(rows)} of {len(benches)} measured; at {bench.name}, {gone.kind}: {last}"
-                )
-                return Outcome(gone.kind, why)
+                done = f"{len(rows)} of {len(benches)} measured"
+                return Outcome(gone.kind, f"{done}; at {bench.name}, {gone.kind}{details(gone)}")
             if samples is not None:
                 rows.append(row(bench, samples))
                 put(rows[-1])

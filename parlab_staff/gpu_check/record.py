@@ -1,7 +1,8 @@
-"""The record of a check, which is written as JSON after each item."""
+"""The record of a check, which is written as JSON after each cell."""
 
 import json
 import tempfile
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ def writable(path: Path) -> None:
 
 
 class Record:
-    """The results so far; `save` writes them."""
+    """The results so far, which several threads may add to."""
 
     def __init__(self, path: Path, machine: dict[str, Any], command: str) -> None:
-        self.path = path
+        self.path, self._lock = path, threading.Lock()
         self.content: dict[str, Any] = {
             "machine": machine,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -56,11 +57,16 @@ class Record:
         write_atomically(self.path, json.dumps(self.content, indent=2, ensure_ascii=False) + "\n")
 
     def put(self, name: str, outcome: Outcome, seconds: float, **more: Any) -> None:
-        """Add an item, or replace the one with the same name."""
+        """Add an item, or replace the one with the same name. Write the file. Raises OSError."""
         item = {"name": name, **outcome._asdict(), "seconds": round(seconds, 1), **more}
-        self.content["items"] = [i for i in self.content["items"] if i["name"] != name] + [item]
+        self._put("items", item)
 
     def put_benchmark(self, row: dict[str, Any]) -> None:
-        """Add a benchmark, or replace the one with the same name."""
-        others = [one for one in self.content["benchmarks"] if one["name"] != row["name"]]
-        self.content["benchmarks"] = [*others, row]
+        """Add a benchmark, or replace the one with the same name. Write the file."""
+        self._put("benchmarks", row)
+
+    def _put(self, kind: str, row: dict[str, Any]) -> None:
+        with self._lock:
+            others = [one for one in self.content[kind] if one["name"] != row["name"]]
+            self.content[kind] = [*others, row]
+            self.save()

@@ -10,6 +10,7 @@ from typing import Any
 from parlab.runtime.notebook import Cell, read_cells
 from parlab_staff.gpu_check.cells import DEFAULT_RANKS, named_ranks, seconds
 from parlab_staff.gpu_check.compare import judge
+from parlab_staff.gpu_check.gone import details
 from parlab_staff.gpu_check.outcome import Outcome, worst
 from parlab_staff.ranks import RankPool, RanksGone
 
@@ -18,6 +19,7 @@ START_SECONDS = 120.0  # for Python, torch, and CUDA to start on all ranks
 GRACE_SECONDS = 15.0
 # The shortest time limit of a cell: at first use, CUDA loads and Triton compiles for seconds.
 LEAST_SECONDS = 30.0
+UNDER_WAY = Outcome("timed out", "ended while it was running")
 
 
 @dataclass
@@ -35,6 +37,14 @@ class LabRun:
     grace_seconds: float = GRACE_SECONDS
     least_seconds: float = LEAST_SECONDS
     stored_ranks: int = DEFAULT_RANKS
+    _pool: RankPool | None = field(default=None, init=False)
+    _stopped: bool = field(default=False, init=False)
+
+    def stop(self) -> None:
+        """End the run and its ranks at once, from another thread."""
+        self._stopped = True
+        if self._pool is not None:
+            self._pool.stop()
 
     def run(self) -> Outcome:
         """Run all cells. If a cell ends its ranks or hangs, start again without it."""
@@ -48,7 +58,7 @@ class LabRun:
             else:
                 wanted.append(cell)
         left_out: list[Cell] = []
-        while (bad := self._attempt(wanted, left_out)) is not None:
+        while not self._stopped and (bad := self._attempt(wanted, left_out)) is not None:
             left_out.append(bad)
             wanted.remove(bad)
         return self._outcome()
@@ -63,7 +73,8 @@ class LabRun:
     def _attempt(self, cells: list[Cell], left_out: list[Cell]) -> Cell | None:
         """Run these cells on new ranks. Return the cell that ended the ranks, or None."""
         left = max(1.0, self.deadline - time.monotonic())
-        environment = {"MPLBACKEND": "agg"}
+        # Other labs may run at the same time, and MPI would bind their ranks to the same cores.
+        environment = {"MPLBACKEND": "agg", "PRTE_MCA_hwloc_default_binding_policy": "none"}
         if self.device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         with (
@@ -75,10 +86,13 @@ class LabRun:
                 start_seconds=min(START_SECONDS, left),
             ) as pool,
         ):
-            if not self._start(pool, folder, left_out):
+            self._pool = pool
+            if self._stopped or not self._start(pool, folder, left_out):
                 return None
             for number, cell in enumerate(cells):
                 ended_ranks = self._run_cell(pool, cell)
+                if self._stopped:
+                    return None
                 self.save()
                 if time.monotonic() >= self.deadline:
                     for later in cells[number + 1 :]:
@@ -91,21 +105,22 @@ class LabRun:
 
     def _start(self, pool: RankPool, folder: str, left_out: list[Cell]) -> bool:
         """Start the ranks. Return whether they started."""
-        left = max(1.0, self.deadline - time.monotonic())
-        options = {
-            "notebook": str(self.notebook.resolve()),
-            "ranks": self.ranks,
-            "device": self.device,
-            "mpi": self.mpi,
-            "seconds": left,
-            "store": f"{folder}/store",
-            "left_out": [cell.id for cell in left_out],
-        }
         try:
+            pool.start()
+            left = max(1.0, self.deadline - time.monotonic())
+            options = {
+                "notebook": str(self.notebook.resolve()),
+                "ranks": self.ranks,
+                "device": self.device,
+                "mpi": self.mpi,
+                "seconds": left,
+                "store": f"{folder}/store",
+                "left_out": [cell.id for cell in left_out],
+            }
             limit = min(START_SECONDS, left)
             self.notes, *_ = pool.call("parlab_staff.gpu_check.rank:start", options, seconds=limit)
         except RanksGone as gone:
-            why = f"ranks did not start{_details(gone)}"
+            why = f"ranks did not start{details(gone)}"
             self.cells["start"] = {"status": gone.kind, "why": why}
             return False
         self.cells.pop("start", None)
@@ -128,7 +143,7 @@ class LabRun:
             ended = True
             taken = time.monotonic() - began
             result = {"status": gone.kind, "why": f"{gone.kind} after {taken:.0f} s"}
-            result["why"] += _details(gone)
+            result["why"] += details(gone, f"<{cell.id}>")
             for rank, report in enumerate(gone.values):
                 if _gave_up(report):
                     why = f"rank {rank}: {report['why']}; other ranks wait for it"
@@ -138,6 +153,8 @@ class LabRun:
         return ended
 
     def _outcome(self) -> Outcome:
+        if self._stopped:
+            return UNDER_WAY
         status = worst(cell["status"] for cell in self.cells.values())
         reasons = [f"{id}: {c['why']}" for id, c in self.cells.items() if c["status"] == status]
         passed = sum(cell["status"] == "passed" for cell in self.cells.values())
@@ -149,9 +166,3 @@ class LabRun:
 def _gave_up(report: dict[str, Any] | None) -> bool:
     """Return whether a rank left a cell early, so that others may wait for it."""
     return report is not None and report["status"] in ("failed", "skipped")
-
-
-def _details(gone: RanksGone) -> str:
-    """Return how processes ended, and the last lines that they printed."""
-    lines = " | ".join(gone.output.splitlines()[-5:])
-    return "".join(f"; {text}" for text in [*gone.endings[:1], lines] if text)

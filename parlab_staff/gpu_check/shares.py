@@ -21,12 +21,21 @@ START_SECONDS, BENCHMARK_SECONDS = 10.0, 5.0
 
 def expected_seconds(name: str) -> float:
     """Return approximately how long an item takes."""
-    if name.startswith(kernels.PREFIX):
+    if _is_benchmark(name):
         return START_SECONDS + BENCHMARK_SECONDS * len(kernels.benchmarks()[name])
     return LAB_SECONDS.get(name, OTHER_LAB_SECONDS)
 
 
-def share(seconds: float, names: Sequence[str]) -> float:
-    """Return the first item's share of `seconds`, which all items in `names` must share."""
-    expected = [expected_seconds(name) for name in names]
-    return seconds * expected[0] / sum(expected)
+def share(seconds: float, names: Sequence[str], jobs: int) -> float:
+    """Return the first item's share of `seconds`, which all items in `names` must share.
+
+    `jobs` labs run at a time, and then the benchmarks, one after the other.
+    """
+    labs = sum(expected_seconds(name) for name in names if not _is_benchmark(name)) / jobs
+    benchmarks = sum(expected_seconds(name) for name in names if _is_benchmark(name))
+    limit = 1.0 if _is_benchmark(names[0]) else labs / (labs + benchmarks)
+    return seconds * min(limit, expected_seconds(names[0]) / (labs + benchmarks))
+
+
+def _is_benchmark(name: str) -> bool:
+    return name.startswith(kernels.PREFIX)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +29,6 @@ from parlab_staff.gpu_check.compare import compared, judge
 from parlab_staff.gpu_check.outcome import STATUSES, worst
 from parlab_staff.gpu_check.record import Record
 from parlab_staff.gpu_check.run_lab import LabRun
-from parlab_staff.gpu_check.shares import expected_seconds, share
 from tests import rehearsal
 from tests.conftest import wait_until
 
@@ -268,6 +268,20 @@ def test_cells_that_end_their_ranks_are_left_out_and_the_others_run_on_new_ranks
     assert run.cells["alone"]["why"] == message
 
 
+def test_a_cell_that_times_out_shows_where_its_ranks_are(tmp_path: Path) -> None:
+    hangs = "import signal\nif rank:\n    signal.pause()\ncomm.Barrier()"
+    path = notebook(
+        tmp_path / "02_words.ipynb", cell("hangs", hangs, magic="%%px --timeout 2"), cell("x", "")
+    )
+    run = lab_run(path)
+    run.least_seconds = 2.0
+    assert run.run().status == "timed out"
+    first, second = run.cells["hangs"]["why"].split("; ")[1:]
+    assert first.startswith("rank 0 in ") and first.endswith("line 5 of the cell"), first
+    assert second.startswith("rank 1 in <module> (<hangs>, line 4) < "), second
+    assert second.endswith("line 4 of the cell"), second
+
+
 @pytest.mark.nightly
 def test_with_mpi_the_checks_run_too(tmp_path: Path) -> None:
     path = notebook(
@@ -402,14 +416,6 @@ def test_a_missed_target_is_reported_and_a_copy_gives_the_share() -> None:
 # The command
 
 
-def test_items_share_the_time_by_what_they_need() -> None:
-    lab, benchmark, new = "05_pipeline_parallel", "benchmark_add", "13_new"
-    first = share(100.0, [lab, benchmark, new])
-    second = share(100.0 - first, [benchmark, new])
-    assert first / second == pytest.approx(expected_seconds(lab) / expected_seconds(benchmark))
-    assert share(100.0 - first - second, [new]) == pytest.approx(100.0 - first - second)
-
-
 @pytest.mark.nightly
 def test_a_check_ends_within_its_limit_although_a_cell_hangs(tmp_path: Path) -> None:
     labs, output = tmp_path / "labs", tmp_path / "check.json"
@@ -423,7 +429,8 @@ def test_a_check_ends_within_its_limit_although_a_cell_hangs(tmp_path: Path) -> 
 
 def small_course(folder: Path) -> Path:
     folder.mkdir()
-    notebook(folder / "01_right.ipynb", cell("right", "comm.Barrier()"))
+    bytecode = "import sys\nassert not sys.dont_write_bytecode\ncomm.Barrier()"
+    notebook(folder / "01_right.ipynb", cell("right", bytecode))
     notebook(folder / "02_wrong.ipynb", cell("wrong", "raise ValueError('wrong')"))
     return folder
 
@@ -436,7 +443,7 @@ def on_cpu(folder: Path, output: Path, *more: str) -> list[str]:
 
 def test_the_record_has_every_item_and_resume_repeats_the_failed_ones(tmp_path: Path) -> None:
     labs, output = small_course(tmp_path / "labs"), tmp_path / "made" / "check.json"
-    ran = gpu_check(*on_cpu(labs, output))
+    ran = gpu_check(*on_cpu(labs, output), env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
     assert ran.returncode == 1, ran.stderr
     assert "Failed: 02_wrong" in ran.stderr
     record = json.loads(output.read_text())
@@ -477,6 +484,47 @@ def test_a_kill_keeps_finished_items(tmp_path: Path) -> None:
     assert found["01_right"]["status"] == "passed"
     assert found["02_wrong"]["why"] == "ended while it was running"
     assert {id: c["status"] for id, c in found["02_wrong"]["cells"].items()} == {"set-up": "passed"}
+
+
+@pytest.mark.parametrize("mpi", [pytest.param(True, marks=pytest.mark.nightly), False])
+def test_ctrl_c_ends_labs_that_run_side_by_side(mpi: bool, tmp_path: Path) -> None:
+    labs, output = small_course(tmp_path / "labs"), tmp_path / "check.json"
+    begun = [tmp_path / str(number) for number in range(2)]
+    for file, name in zip(begun, ["01_right", "02_wrong"], strict=True):
+        hangs = (
+            "import os, signal\nfrom pathlib import Path\n"
+            f"Path({str(file)!r}).write_text(f'{{os.getpid()}} ')\nsignal.pause()"
+        )
+        notebook(labs / f"{name}.ipynb", cell("hangs", hangs))
+    notebook(labs / "03_later.ipynb", cell("later", "pass"))
+    options = on_cpu(labs, output, "--jobs", "2")
+    if mpi:
+        options.remove("--without-mpi")
+    command = [sys.executable, "-m", "parlab_staff.gpu_check", *options]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: all(file.exists() for file in begun), 100, "both labs run")
+        wait_until(lambda: all(" " in file.read_text() for file in begun), 10, "they have written")
+        ranks = [psutil.Process(int(file.read_text())) for file in begun]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors == f"Interrupted. Finished items are in {output}\n"
+    assert not any(rank.is_running() for rank in ranks)
+    found = {name: item["why"] for name, item in items(output).items()}
+    assert found == dict.fromkeys(["01_right", "02_wrong"], "ended while it was running")
+
+
+def test_a_gpu_that_cannot_compute_is_a_failure(tmp_path: Path) -> None:
+    """This torch finds a GPU, and then cannot use it, like one without kernels for it."""
+    finds_one = "import torch\ntorch.cuda.device_count = lambda: 1\n"
+    finds_one += "torch.cuda.get_device_name = lambda number: 'GeForce 256'\n"
+    (tmp_path / "sitecustomize.py").write_text(finds_one)
+    output = tmp_path / "check.json"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ran = gpu_check("--only", "01_mpi", "--output", str(output), env=environment)
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stdout.startswith("Nothing was checked: torch does not compute here: ")
+    assert items(output)["01_mpi"]["status"] == "failed"
 
 
 def test_without_a_gpu_one_line_says_that_all_is_skipped(tmp_path: Path) -> None:
