@@ -30,6 +30,9 @@ def this_rank() -> int:
 
 
 def main(path: str, frees: bool) -> None:
+    from parlab.rank.engine import lazy_compiler
+
+    lazy_compiler.install()  # as on a lab's ranks
     if frees:
         from parlab.rank.engine import freeing
 
