@@ -94,10 +94,6 @@ class Freeing:
             self._ask("revoke", self._all)
             if step == 1:
                 self._ask("close_torch", self._all)
-            if step > 0:
-                self._ask("interrupt_taken", self.busy())
-            if step == 1:
-                self._used = used  # until now, a rank that took the signal could not be interrupted
             if self._stop.wait_for(lambda: not self._waits_for_ranks(), STEP_SECONDS):
                 break
             if len(self._stop.presses) > presses:

@@ -198,14 +198,21 @@ def test_a_cell_magic_may_follow_px(notebook: Notebook) -> None:
 
 
 @pytest.mark.parametrize(
-    "handler", ["signal.SIG_IGN", "signal.SIG_DFL", "signal.default_int_handler", "lambda *_: None"]
+    "handler",
+    [
+        "signal.SIG_IGN",
+        "signal.SIG_DFL",
+        "signal.default_int_handler",
+        "lambda *_: None",
+        "lambda *_: 1 / 0",
+    ],
 )
 def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
     notebook: Notebook, handler: str
 ) -> None:
     ran = notebook.run(
         "%%px --timeout 1\nimport signal\n"
-        f"signal.signal(signal.SIGINT, {handler})\nwhile True: pass"
+        f"signal.signal(signal.SIGINT, {handler})\ntime.sleep(1000)"
     )
     assert ran.error == "DeadlineExceeded", ran.message
     assert "variables are intact" in ran.message

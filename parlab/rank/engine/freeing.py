@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from parlab.rank import world
 from parlab.rank.engine import stacks
-from parlab.rank.engine.interrupts import interrupt, interrupt_taken
+from parlab.rank.engine.interrupts import interrupt
 from parlab.rank.engine.tracebacks import is_cell
 
 WAKERS = 6  # at least the number of revocations that the kernel may request
@@ -47,12 +47,7 @@ def start(requests: int, output: int) -> None:
 
 
 def _serve(requests: int, output: int) -> None:
-    answers = {
-        "revoke": revoke,
-        "close_torch": _close_torch,
-        "interrupt": interrupt,
-        "interrupt_taken": interrupt_taken,
-    }
+    answers = {"revoke": revoke, "close_torch": _close_torch, "interrupt": interrupt}
     with open(requests, encoding="utf-8") as lines:
         for line in lines:
             what, generation = line.split()

@@ -5,15 +5,18 @@ state. If torch is then imported again, the import fails or ends the process. Th
 ranks that report an interrupted import.
 """
 
-import ctypes
 import signal
-import sys
 import threading
 from types import FrameType
 from typing import Any
 
 from parlab.rank.engine.tracebacks import is_cell
 from parlab.runtime.library_files import is_library
+
+# Not SIGINT, because a cell may set its own handler for it. That handler stays until the rank has
+# sent its answer. If it raised an error after the cell, the answer or the rank would be lost.
+# A process without a handler ignores SIGURG.
+SIGNAL = signal.SIGURG
 
 _cut_off: dict[str, None] = {}  # modules whose import an interrupt ended
 
@@ -23,6 +26,7 @@ def install(kernel: Any) -> None:
 
     def pre_handler_hook() -> None:
         kernel.saved_sigint_handler = signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(SIGNAL, _interrupt)
 
     kernel.pre_handler_hook = pre_handler_hook
 
@@ -38,18 +42,8 @@ def cut_off() -> list[str]:
 
 
 def interrupt() -> None:
-    """Interrupt the cell as Ctrl-C does. Called from another thread."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:  # SIG_DFL would end the process
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-
-def interrupt_taken() -> None:
-    """Interrupt a cell that replaced the SIGINT handler, by raising an error in its thread."""
-    main = threading.main_thread().ident or 0
-    taken = signal.getsignal(signal.SIGINT) is not _interrupt
-    if taken and _in_cell(sys._current_frames().get(main)):
-        raised = ctypes.py_object(KeyboardInterrupt)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), raised)
+    """Raise KeyboardInterrupt in the cell. Called from another thread."""
+    signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

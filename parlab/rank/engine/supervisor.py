@@ -57,15 +57,6 @@ def processor_use(pid: int) -> tuple[float, str]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
 
 
-def catches_interrupts(pid: int) -> bool:
-    """Return True if the process has a handler for SIGINT, so that the signal does not end it."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) & 1 << (signal.SIGINT - 1))
-    return False
-
-
 def adopt_orphans() -> None:
     """Become the parent of orphaned descendants, so that they can be found (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
@@ -207,8 +198,8 @@ class Supervisor:
             self.engine.send_signal(signal.SIGCONT)
         unread = array.array("i", [0])
         fcntl.ioctl(self.requests, termios.FIONREAD, unread)
-        if unread[0] and catches_interrupts(self.engine.pid):
-            self.engine.send_signal(signal.SIGINT)
+        if unread[0]:
+            self.engine.send_signal(signal.SIGURG)  # `SIGNAL` of `interrupts`
 
     def on_child(self) -> None:
         self.woken.recv(4096)
