@@ -1,11 +1,19 @@
 """The ranks' answers to one cell, and what they printed and displayed."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from ipyparallel import AsyncResult
 
 from parlab.cluster.channel import Channel
+
+# Open MPI prints this, and an empty line, when a non-blocking collective fails because parlab has
+# revoked its communicator (error 77). The error of the cell already says what happened.
+_REVOKED = re.compile(
+    r"NBC_Progress: an error 77 was found during schedule \S+ at row-offset \d+ - "
+    r"aborting the schedule\n\n?"
+)
 
 
 class Replies:
@@ -82,11 +90,16 @@ class Replies:
         return all(f.output.done() for f in self._futures.values() if f.done())
 
     def outputs(self) -> dict[int, dict[str, Any]]:
-        """Return each rank's `stdout`, `stderr`, `outputs`, and `execute_result` so far."""
+        """Return each rank's `stdout`, `stderr`, `outputs`, and `execute_result` so far.
+
+        Messages of Open MPI about calls that parlab has revoked are left out.
+        """
         failed = self.errors()
         found = {rank: dict(future.output.metadata) for rank, future in self._futures.items()}
         for rank, before in self._before.items():
             if rank not in failed:
                 cut = {kind: (found[rank][kind] or "")[:length] for kind, length in before.items()}
                 found[rank] |= cut | {"execute_result": None}
+        for shown in found.values():
+            shown["stderr"] = _REVOKED.sub("", shown["stderr"] or "")
         return found

@@ -84,6 +84,16 @@ def test_what_a_rank_prints_after_it_was_freed_is_not_shown(notebook: Notebook) 
     assert "before" in ran.text and "after" not in ran.text
 
 
+def test_messages_of_mpi_about_freed_collectives_are_not_shown(notebook: Notebook) -> None:
+    ran = notebook.run(
+        "%%px --timeout 1\nimport sys\nprint('mine', file=sys.stderr, flush=True)\n"
+        "if rank > 0: comm.Ibarrier().Wait()"
+    )
+    assert (ran.error, ran.text) == ("DeadlineExceeded", "[all ranks] mine\n"), ran.message
+    printed = notebook.run("print(cluster.current().last.result.stderr[1])").text
+    assert "NBC_Progress" in printed, "this test needs a cell for which Open MPI prints a message"
+
+
 def test_the_first_of_thousands_of_displays_are_shown(notebook: Notebook) -> None:
     ran = notebook.run(
         "%%px\nfrom IPython.display import HTML, display\n"
