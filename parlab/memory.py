@@ -59,7 +59,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes of the data that training keeps from step to step."""
+    """Bytes of what training stores for each parameter."""
 
     parameters: int
     gradients: int
