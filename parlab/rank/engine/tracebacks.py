@@ -61,14 +61,17 @@ def _structured_traceback(
 def _handled(error: BaseException) -> list[str]:
     """Return a note on the error that was being handled when this one was raised.
 
-    This happens, for example, in `__exit__` of a `with` block. Return no lines if there is none.
+    This happens, for example, in `__exit__` of a `with` block. Return no lines if there is none, or
+    if it did not pass through the cell: then a library has raised and caught it.
     """
     first = error.__context__
     if first is None or error.__suppress_context__ or _freed(first):
         return []
-    place = next(iter(frames(first.__traceback__)), "").strip().partition(":")[0]
+    places = frames(first.__traceback__)
+    if not places:
+        return []
     message = _message(first).partition("\n")[0][:MAX_CHARACTERS]
-    return [f"{HANDLED}{message}" + (f" ({place})" if place else "")]
+    return [f"{HANDLED}{message} ({places[0].strip().partition(':')[0]})"]
 
 
 def _freed(error: BaseException) -> bool:
