@@ -24,6 +24,7 @@ def _load() -> None:
     # the first backward pass and an optimizer's first step, which imports a bit more.
     with Ledger():
         torch.ones(1)
+    torch.ones(1, requires_grad=True).backward(torch.ones(1))
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0).step()
     # On a GPU, the first matrix product loads cuBLAS. If the lab uses one, it has this `device`.
     device = vars(sys.modules["parlab.rank"]).get("device", "cpu")
