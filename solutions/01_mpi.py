@@ -14,7 +14,7 @@
 # | **Background** | [chapter 01](../book/01_mpi.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with
-# `%%px` run on all ranks. Other cells run in this notebook.
+# `%%px` run on all ranks, or only on rank 0 with `--targets 0`. Other cells run in this notebook.
 
 # %% tags=["nbval-ignore-output"]
 from parlab import cluster
@@ -143,7 +143,8 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # 8 bytes take from less than one microsecond to a few microseconds, if each rank has its own core. 8 MB
-# take some milliseconds, at a few gigabytes per second. The next cell shows the numbers of *this* machine.
+# take one to several milliseconds, at some gigabytes per second. The next cell shows the numbers of *this*
+# machine.
 # A million times as many bytes take far less than a million times as long.
 # </details>
 #
@@ -173,7 +174,7 @@ if rank == 0:
 #
 # Each measurement has an error of a few percent *of its value*. One percent of the time for 8 MiB is more
 # than the whole time for 8 bytes. If a fit minimizes the sum of squared errors in seconds, the large
-# messages decide everything, and α can be anything. Make the *relative* errors small instead.
+# messages decide everything, and α can be anything. Minimize the sum of squared *relative* errors instead.
 #
 # **Predict**: at which size is half of the time latency? Write it with α and β.
 #
@@ -337,9 +338,9 @@ if rank < last:
 #
 # - It works for every number of ranks, including 1.
 # - All messages travel *at the same time* or in two turns: even ranks send first, and odd ranks receive
-#   first. If the last rank is even too, there is a third turn. If only one rank receives first, the program
-#   does not hang, but the messages travel one after the other: rank 3 can send after rank 0 has received,
-#   then rank 2, and so on.
+#   first. With an odd number of ranks, there is a third turn. If only rank 0 receives first, the program
+#   does not hang, but the messages travel one after the other: first from rank 3 to rank 0, then from rank 2
+#   to rank 3, and so on.
 # - Build it from messages, here and in the following exercises. A library's collective would do the
 #   exercise for you.
 # - Send the array's own memory. `send` and `recv`, with small letters, first copy it into a pickled Python
@@ -550,7 +551,7 @@ print(f"{', '.join(did)}; now {x[0]:.0f}")
 #
 # In training, every rank has a gradient, and every rank needs the sum of all gradients. This is an
 # *all-reduce*. A tree sends all of the data in each of its rounds. A ring is better for large data: it
-# cuts the data into N chunks, and each link always transports one chunk.
+# cuts the data into N chunks, and in each round, each link transports only one chunk.
 #
 # `chunk(length, index, parts)` returns the slice of chunk `index`. The lengths of the chunks differ by at
 # most one element. The index counts around the ring, so chunk −1 is the last one.
@@ -567,8 +568,8 @@ print(chunk(10, -1, 4) == chunk(10, 3, 4) == chunk(10, 7, 4))
 #
 # This is the first half. At its end, rank r holds chunk r of the sum, and it does not need to hold more.
 #
-# Each chunk travels once around the ring. Each rank on its way adds its own numbers. Chunk r is complete
-# when it arrives at rank r, so it *starts* at rank r + 1, N − 1 steps earlier. In the first round, rank r
+# Each chunk travels once around the ring. Each rank on its way adds its own numbers. Rank r must be the last
+# one to add to chunk r, so this chunk *starts* at rank r + 1, N − 1 steps earlier. In the first round, rank r
 # therefore sends chunk r − 1. In the same round, it receives a partial sum of chunk r − 2. It adds its own
 # numbers and sends the result in the next round.
 #
@@ -734,9 +735,9 @@ check.show_values(
 #
 # *Difficulty 3/5, 5 minutes.*
 #
-# There are two ways to all-reduce S bytes. One is a reduce-scatter and an all-gather on a ring. The other is
+# Compare two ways to all-reduce S bytes. One is a reduce-scatter and an all-gather on a ring. The other is
 # a tree that sums everything at rank 0 (the messages of the broadcast in reverse), followed by a
-# broadcast from rank 0. **Predict in numbers**, before you build it:
+# broadcast from rank 0. **Predict in numbers**, before you build the first one:
 #
 # - `rounds_ring`, `rounds_tree`: the number of rounds of the two ways, in which a rank sends at most one
 #   message and receives at most one
@@ -787,9 +788,9 @@ check.show_values(numbers=[[f"{float(p[name]):.2f}" for name in names] for p in 
 #
 # <details><summary>Hint 1</summary>
 #
-# `np.ascontiguousarray(x).reshape(-1)` makes a contiguous vector of any array. It is a view of the same
-# memory if that is contiguous, and a copy if it is not. (`x.reshape(-1)` alone may be a view with gaps,
-# which you cannot send.)
+# `np.ascontiguousarray(x).reshape(-1)` makes a contiguous vector of any array. If `x` is contiguous in C order,
+# the vector is a view of the same memory. Otherwise, for example for a transpose, it is a copy.
+# (`x.reshape(-1)` alone may be a view with gaps, which you cannot send.)
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -835,7 +836,7 @@ check.show_values(
 )
 
 # %% [markdown]
-# The ledger counts what an all-reduce of 8 MB sent. The formula of the book predicts this number.
+# The ledger counts what an all-reduce of 8 MB sends. The formulas of the book predict these numbers.
 
 # %%
 # %%px --timeout 20
@@ -948,7 +949,7 @@ for name, part in {"row": row_comm, "column": column_comm}.items():
 #
 # These four all-reduces do the same work: your function, MPI's `comm.Allreduce`, and
 # `torch.distributed`'s `all_reduce` on two groups. `group` uses MPI. The default group uses Gloo on the CPU
-# and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL, so both groups use MPI.) First, compare their results.
+# and NCCL on GPUs. (If ranks share a GPU, they cannot use NCCL, and both groups use MPI.) First, compare their results.
 
 # %%
 # %%px --timeout 100
@@ -984,8 +985,8 @@ for name, all_reduce in all_reduces.items():
 
 # %% [markdown]
 # Now measure their speed, from 1 KiB to 16 MiB, as *bus bandwidth*. This is the number of bytes that each
-# rank has to send at least, 2(N−1)/N · S, divided by the time. It is the speed that each link must have
-# had, and it does not depend on the number of ranks, so you can compare it with 1/β.
+# rank has to send at least, 2(N−1)/N · S, divided by the time. If nothing but the links limits the speed,
+# this is the bandwidth of each link for any number of ranks, so you can compare it with 1/β.
 #
 # The model needs the α and β of this situation. In the ping-pong, two ranks used the machine alone. On the
 # ring, all ranks send at the same time and share the memory and the cores. So the cell fits α and β again, to
@@ -1055,8 +1056,8 @@ for size in (sizes[0], sizes[-1]):
 # - **Large data.** The curves become flat, because the link is the limit. Your twenty lines of Python
 #   come close to the libraries: the bytes that are sent take most of the time, and the interpreter
 #   takes little.
-# - **mpi4py** is the name of the backend that `group` uses: MPI, called by torch. MPI reads only the host's
-#   memory, so a tensor on a GPU is copied there and back.
+# - **mpi4py** is the name of the backend that `group` uses: MPI, called by torch. This backend sends only from
+#   the host's memory, so a tensor on a GPU is copied there and back.
 # - **Gloo** uses TCP and the operating system's network stack, even between two processes on the same
 #   machine. MPI uses shared memory.
 # - **The model** does not include additions, caches, or the microseconds that Python takes for the
@@ -1064,8 +1065,8 @@ for size in (sizes[0], sizes[-1]):
 #
 # # Going further
 #
-# - Start seven ranks with `cluster.start(7)` (this also works on two cores), and run the check cells again.
-#   Your functions should work without a change.
+# - Start seven ranks with `cluster.start(7)` (this also works on two cores). They are new processes, so run the
+#   cells with the imports, your functions, and the checks again. Your functions should work without a change.
 # - Write `recursive_doubling_all_reduce`: in round k, every rank exchanges all of its data with rank
 #   `rank ^ 2**k` and adds. It takes log₂ N rounds if N is a power of two. At which size does your ring become
 #   faster? `collectives.recursive_doubling_all_reduce` computes the model's answer.

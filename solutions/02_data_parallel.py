@@ -43,8 +43,8 @@ from parlab.timeline import Timeline, draw
 
 # %% [markdown]
 # A check runs your function on all ranks and on fewer ranks, and on models with unusual properties. (`models.Awkward` has two layers that
-# share a weight, a frozen weight, a weight without a gradient, a weight that is transposed in memory, and buffers.) So use the function's
-# arguments inside a function: `comm.rank` and `comm.size`, not the notebook's `rank` and `world_size`. If you are stuck on an exercise, run
+# share a weight, a frozen weight, a weight without a gradient, and buffers. Some checks also transpose one of its weights in memory.) So use the
+# function's arguments inside a function: `comm.rank` and `comm.size`, not the notebook's `rank` and `world_size`. If you are stuck on an exercise, run
 # `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can continue.
 #
 # Exercises that use mpi4py have their tensors on the CPU, because MPI reads a process's own memory. From exercise 9 on, messages go through
@@ -53,9 +53,9 @@ from parlab.timeline import Timeline, draw
 # # Why
 #
 # The samples of a batch are independent: a batch of 256 images is 256 forward and backward passes and a sum. With four ranks, each rank
-# computes a quarter of them. The ranks have to exchange only the sum, which is the gradient: 1.1 MB in each step for the smaller model of
-# this lab, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The model is the one that a
-# single rank would have trained, which makes every mistake visible.
+# computes a quarter of them. The ranks have to exchange only the sum, which is the gradient: 1.1 MB in each step for the first model of
+# this lab, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The result is the model that a
+# single rank would have trained, so you can find every mistake by comparing the two.
 #
 # # Part A: correct
 #
@@ -252,8 +252,8 @@ check.show_values(
 # - `comm.Allreduce(MPI.IN_PLACE, tensor)` replaces `tensor` by the sum over all ranks.
 # - Each trainable tensor goes through one all-reduce, as it is, without pickling. This includes a tensor without a gradient on this rank, because other
 #   ranks may have one. A frozen parameter (`requires_grad=False`) has no gradient and needs no message.
-# - A rank with an empty share has no backward pass, so all of its `.grad` are `None`. It counts as zeros. It makes the same calls as the other ranks,
-#   because they would wait for it forever.
+# - A rank with an empty share has no backward pass, so all of its `.grad` are `None`. They count as zeros. The rank makes the same calls as the other
+#   ranks, which would otherwise wait for it forever.
 #
 # Edge cases: replace gradients in place, because other code may hold a `.grad` or a buffer that it is a view of. A `.grad` has the same order in memory
 # as its parameter, so it may be transposed.
@@ -515,10 +515,10 @@ for step in (1, 2, 3):
 # <details><summary>What happened?</summary>
 #
 # In step 2, the other ranks add their gradients to rank 1's validation loss. From then on, rank 1 is one call behind: its gradient of step 2 goes
-# into everybody's sum of step 3. Every sum is wrong on every rank, and nothing reports an error. Only at the end does rank 1 wait for a fourth call
-# that no other rank makes.
+# into everybody's sum of step 3. From step 2 on, every sum is wrong on every rank, and nothing reports an error. At the end, rank 1 waits for a
+# fourth call that no other rank makes.
 #
-# A real program has thousands of steps, so it trains with such sums for hours before it hangs. Therefore, call a collective on all ranks or on none:
+# A real program has thousands of steps, so it can train with such sums for hours before it hangs. Therefore, call a collective on all ranks or on none:
 # never inside an `if rank == …`.
 # </details>
 #
@@ -981,10 +981,10 @@ check.show_values(steps=steps)
 # Those of the last layer become ready first, and those of the first layer become ready last. A single bucket is complete only when the backward pass is over, so nothing is hidden.
 # </details>
 #
-# The next cells show this. They train the larger MLP on the default group (NCCL, or Gloo on the CPU), which can overlap. The labs' `group` completes each call before it
-# returns. If ranks share a GPU, it is also the default group, and nothing overlaps.
+# The next cells show this. They train the larger MLP on the default group (NCCL, or Gloo on the CPU), which can overlap. The labs' `group` completes each collective before the call
+# returns. If ranks share a GPU, `group` is also the default group, and nothing overlaps.
 #
-# **Predict** before you run them: the layers have 3.2, 4.2, and 0.04 MB of gradients, from first to last, and buckets take up to 5 MiB. Which layers are in bucket 0, and when can it
+# **Predict** before you run them: the layers have 3.2, 4.2, and 0.04 MB of gradients, from first to last, and buckets take up to 4.24 MB. Which layers are in bucket 0, and when can it
 # be sent? What can bucket 1 hide behind?
 
 
@@ -1004,7 +1004,7 @@ class Traced(BucketedDataParallel):
 # %% tags=["nbval-ignore-output"]
 # %%px
 timeline = Timeline(comm)
-parallel = Traced(models.mlp(1024).to(device), dist.group.WORLD, bucket_bytes=5 * 2**20)
+parallel = Traced(models.mlp(1024).to(device), dist.group.WORLD, bucket_bytes=4_240_000)
 x, y = images[rank * 256 :][:256].to(device), labels[rank * 256 :][:256].to(device)
 for _ in range(5):  # the last step is the one that is drawn
     comm.Barrier()
@@ -1062,9 +1062,9 @@ check.show_values(**predict_no_sync())
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# In this class, the first backward pass counts every bucket down to zero and sends it. The other three find nothing to count, so what they add to `.grad` never leaves the rank. The
-# ranks then hold different gradients, and their models become more and more different. There is no error, and the loss still falls. `DistributedDataParallel` starts again in each
-# backward pass. Its result is right, but it sends four times as many bytes.
+# In this class, the first backward pass counts every bucket down to zero and sends it. After that, all buckets have started. The other three passes send nothing, and what they add
+# to `.grad` never leaves the rank. The ranks then hold different gradients, and their models become more and more different. There is no error, and the loss can still fall.
+# `DistributedDataParallel` starts again in each backward pass. Its result is right, but it sends four times as many bytes.
 # </details>
 #
 # ## 11. Accumulate, and synchronize once
@@ -1184,8 +1184,8 @@ drawn, axes = plots.same_curves(
 # %% [markdown]
 # # Against the library
 #
-# `DistributedDataParallel` does all of this in C++. It averages over the ranks, so it needs equal shares: 64 images on each rank. The next cells first do the same work in four ways: 10 steps
-# of Adam, with the same losses.
+# `DistributedDataParallel` does all of this in C++. It averages over the ranks. If the loss has no weights, this is right only for equal shares: here, 64 images on each rank. The next cells
+# first do the same work in four ways (two on GPUs): 10 steps of Adam, with the same losses.
 
 
 # %%
@@ -1284,11 +1284,11 @@ for name, step in steps.items():
 # %% [markdown]
 # All ways send the same bytes: 4 for each of the 1,863,690 parameters. The number of messages differs.
 # With its default settings, DDP closes its first bucket as soon as it holds 1 MiB, so that it can send
-# early. Its buckets close when they have *reached* the limit, while those of your `assign_buckets`
-# never exceed it. The next cell measures the time of each way on both groups, in turn. In the figure, a bar
-# left of the line is faster than DDP on Gloo (NCCL on GPUs).
+# early. Its buckets close when they have *reached* the limit. Those of your `assign_buckets` never exceed it,
+# unless a single parameter does. The next cell measures the time of each way, in turn. DDP and your class run on
+# both groups. In the figure, a bar that ends left of the line means: faster than DDP on Gloo (NCCL on GPUs).
 #
-# **Predict**: which of the ways gains most when the model grows from 256 to 512 hidden units?
+# **Predict**: compared with DDP, which of the ways gains most when the model grows from 256 to 512 hidden units?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1329,16 +1329,18 @@ for hidden_size, times in measured.items():
 # %% [markdown]
 # What to look for:
 #
-# - **The number of messages.** One message for each tensor pays its latency six times here, and 28 times in the GPT. The flat buffer pays once. For large tensors, this hardly
-#   matters, because the bytes are the same.
+# - **The number of messages.** With one message for each tensor, a step pays the latency six times here, and 28 times in the GPT. With the flat buffer, it pays once. For large tensors,
+#   this hardly matters, because their bytes take most of the time.
 # - **The backend.** Gloo uses TCP and the operating system's network stack, even between two processes on the same machine. `group` and mpi4py use shared memory.
-# - **Overlap gains nothing here.** If there are more ranks than cores, communication and computation
+# - **Overlap hardly matters here.** With these models, your class has a single bucket, so nothing overlaps.
+#   With more buckets, it would gain little if there are more ranks than cores: communication and computation
 #   compete for the cores, so messages during the backward pass slow it down. On GPUs, the network card
 #   transfers data while the GPU computes. (NCCL's collectives use a few of the GPU's multiprocessors.)
-#   There, overlap pays off. The next part shows this on your machine too.
-# - **Yours compared with DDP.** Both use the same buckets and send the same bytes. DDP is written in
+#   There, overlap usually pays off. The next part shows this on your machine too.
+# - **Yours compared with DDP.** Both send the same bytes, in one or two buckets. DDP is written in
 #   C++, and your hooks are Python, which takes some microseconds for each parameter. This matters if a
-#   model has many small layers.
+#   model has many small layers. But by default, DDP copies the gradients into its buckets and back, and your
+#   class only adds them to the buffers.
 #
 # # On an emulated cluster
 #
@@ -1346,8 +1348,8 @@ for hidden_size, times in measured.items():
 # [emulated network](../book/emulated_network.md), messages are real and take as long as the α–β model says. A rank that waits for a message sleeps. A `Stage` is a layer whose backward pass
 # takes a set time, during which the rank also sleeps. **Every time from here on is emulated.** It shows how well your code orders its work, but nothing about the speed of a real cluster.
 #
-# The model is that of the [chapter](../book/02_data_parallel.md): 24 layers with 5 ms each. Its gradients are a thousand times smaller, and the network is even slower: two nodes, 100 MB/s inside
-# a node, 20 MB/s between them, and 2 ms for each call.
+# The model has 24 layers, like the one in the [chapter](../book/02_data_parallel.md), and a backward pass of 5 ms for each. Its gradients are about a thousand times smaller than there, and the network
+# is much slower: two nodes, 100 MB/s inside a node, 20 MB/s between them, and 2 ms for each call.
 
 # %%
 # %%px
@@ -1442,8 +1444,9 @@ for name, pieces in zip(ways, (1, 8, 8), strict=True):
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# After the backward pass: 120 ms plus 90 ms. With buckets, the two overlap, but no step can be shorter than the longer of the two: it does not end before the backward pass has ended, and then
-# the last bucket still has to be sent. Each of eight buckets takes 14 ms. This fits into the 15 ms of the backward pass that fill the next bucket. So the step takes 120 ms plus one bucket.
+# If everything is sent after the backward pass, a step takes 120 + 89 = 209 ms. With buckets, the two overlap, but no number of buckets makes the step shorter than the longer of the two. Not even
+# 120 ms can be reached, because the last bucket is complete only when the backward pass ends, and then still has to be sent. Each of eight buckets takes 14 ms, and the backward pass takes 15 ms to
+# fill the next one. So only the last bucket is not hidden, and the step takes 120 + 14 = 134 ms. (On a busy machine, the steps take longer than in the model.)
 # </details>
 #
 # The next cells draw one step of your class: every bucket is sent while the layers before it compute, and only the last one is sent after the end.
@@ -1499,16 +1502,16 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# 8 is the best according to the model, and 6 and 12 are within 3%. If each layer has its own bucket, the link is busy for too long: 24 times 3.4 ms is more than the backward pass can hide. If there
-# is only one bucket, nothing is hidden. In between, take the smallest bucket whose all-reduce still fits into the part of the backward pass that fills the next bucket, because then the last bucket
-# is as small as possible. `DistributedDataParallel`'s 25 MiB are the same compromise, for links with gigabytes per second and calls of some microseconds. (On a busy machine, single points are
-# too slow. Then run the cell again.)
+# 8 is the best according to the model, and 6 and 12 are within 3%. If each layer has its own bucket, the link is busy for too long: 24 times 3.4 ms, and 86 ms for the bytes, are more than the
+# 120 ms of the backward pass. If there is only one bucket, nothing is hidden. In between, take the smallest bucket whose all-reduce is not longer than the part of the backward pass that fills the
+# next bucket, because then the last bucket is as small as possible. `DistributedDataParallel`'s 25 MiB are the same compromise, for links with gigabytes per second and calls of some microseconds.
+# (On a busy machine, points can be too slow. Then run the cell again.)
 # </details>
 #
 # ## What does the hierarchy save?
 #
-# `slow` uses the fastest algorithm that it knows. Now write two algorithms yourself, on the same emulated links: lab 01's ring through all ranks, and the hierarchy, which takes three calls on your own
-# groups. **Predict**: the ring has 6 rounds, and each has a message between the nodes. How many bytes does a rank send to the other node in the ring, and how many in the hierarchy?
+# `slow` uses the fastest algorithm that it knows. The next cells contain two algorithms on the same emulated links: lab 01's ring through all ranks, and the hierarchy, which takes three calls on smaller
+# groups. **Predict**: the ring has 6 rounds, and each has messages between the nodes. How many bytes does a rank send to the other node in the ring, and how many in the hierarchy?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1568,7 +1571,7 @@ for name in sums if rank == 0 else ():
 #
 # - Put `nn.BatchNorm1d` into the MLP, and run the comparison of part A again. The curves differ from the first step on, because each rank normalizes with the mean of its own shard. What does
 #   `nn.SyncBatchNorm` send, and when?
-# - Should you call `torch.nn.utils.clip_grad_norm_` before or after the all-reduce? Try both, and see which one does not change the learning curve.
+# - Should you call `torch.nn.utils.clip_grad_norm_` before or after the all-reduce? Try both, and see with which one four ranks have the same learning curve as one rank.
 # - Describe another cluster: calls of 0.5 ms, or four nodes with one rank each. Predict its best number of buckets before you measure it on the emulated network.
 # - Send the buckets in bfloat16, with half of the bytes. Where do you round, and how does this change the sum over many ranks? `DistributedDataParallel.register_comm_hook` is the library's place
 #   for this.

@@ -45,7 +45,7 @@ from parlab.timeline import Span, Timeline, draw
 
 # %% [markdown]
 # All functions communicate through `torch.distributed`, on the `group` that they get as an argument: `group.rank()` is this rank's number,
-# and `group.size()` is the number of ranks. You need two collectives, both on flat tensors:
+# and `group.size()` is the number of ranks. Most exercises need only two collectives, both on flat tensors:
 #
 # - `dist.all_gather_single(whole, shard, group=group)`: `whole` becomes the shards of all ranks, one after the other. The shard may already
 #   be in its place in `whole`.
@@ -60,7 +60,7 @@ from parlab.timeline import Span, Timeline, draw
 #
 # *Difficulty 1/5, 5 minutes.*
 #
-# Training keeps three kinds of numbers from step to step: parameters, their gradients, and the optimizer's states. Count their bytes.
+# Training stores three kinds of numbers for each parameter: the parameter itself, its gradient, and the optimizer's states. Count their bytes.
 #
 # - A parameter that two layers share counts once. A frozen parameter counts, too.
 # - A gradient that does not exist (`.grad` is None) takes no memory.
@@ -134,7 +134,7 @@ check.show_values(
 # *Difficulty 2/5, 5 minutes.*
 #
 # **Predict in numbers**: a model with Ψ float32 parameters is trained with Adam on N ranks. How many bytes of all three kinds together does
-# one rank hold between two steps? Do not count Adam's step counters and padding.
+# one rank hold at the end of a step? Do not count Adam's step counters and padding.
 #
 # - `plain`: data parallelism, with everything on every rank
 # - `stage_1`: each rank holds only the optimizer states of its shard
@@ -177,11 +177,11 @@ check.show_values(
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The collectives need shards of equal size, but tensors have different sizes. So copy all parameters into one flat buffer, pad its end
-# with zeros to a multiple of N, and cut it into N equal parts. Rank r's shard is the r-th part.
+# The collectives need shards of equal size, but tensors have different sizes. So copy all trainable parameters into one flat buffer, pad
+# its end with zeros to a multiple of N, and cut it into N equal parts. Rank r's shard is the r-th part.
 #
-# - As in lab 02, the parameters become *views* into the buffer, with `parameter.data = part.view_as(parameter)`. Optimizers, hooks, and
-#   layers that share the parameter still see it.
+# - Like the gradients in lab 02, the parameters become *views* into the buffer, with `parameter.data = part.view_as(parameter)`. Optimizers,
+#   hooks, and layers that share the parameter still see it.
 # - Each trainable parameter is in the buffer once, in the order of the list.
 # - The padding is at the end. It is zero and as short as possible. The shard is a view into the buffer.
 #
@@ -255,8 +255,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# A shard has three numbers: 10 is rounded up to 12, and cut into four parts. The last rank holds one parameter and two zeros. The zeros get
-# no gradient, so the optimizer does not change them.
+# A shard has three numbers: 10 is rounded up to 12, and cut into four parts. The last rank holds the tensor's last number and two zeros. The
+# gradient of these zeros is always zero, so the optimizer does not change them.
 # </details>
 #
 # ## 4. Stage 1: one optimizer for all ranks
@@ -266,8 +266,8 @@ check.show_values(
 # Adam's states are half of all bytes, and Adam treats each number separately. So the optimizer of rank r needs only shard r, and its states
 # are those of the shard. After its step, each rank has the new values of its shard, and the ranks gather them.
 #
-# - In `__init__`, `self.shard` becomes a parameter with the shard's memory. Its `.grad` is the same part of `self.gradient`, also the same
-#   memory, without a copy. `self.optimizer` is `make_optimizer([self.shard])`.
+# - In `__init__`, `self.shard` becomes a parameter with the shard's memory. Its `.grad` is the same part of `self.gradient`, as a view and
+#   not as a copy. `self.optimizer` is `make_optimizer([self.shard])`.
 # - `finish()` is called after the last backward pass of a step. Each rank gets the sum over the ranks of its part of the gradient. An
 #   all-reduce does this, but half of it is enough. The other parts of `self.gradient` need not be right.
 # - `step()` takes the optimizer's step on the shard. Then it gathers the shards of all ranks into `self.flat`, which is the memory of the
@@ -276,8 +276,8 @@ check.show_values(
 # As in lab 02, the weights of the mean are in the loss: the caller runs `(share * loss).backward()`, and the ranks' gradients are summed.
 # `zero_grad()` sets the buffer to zero.
 #
-# **Predict**: a step uses an all-reduce and then an all-gather. How many times its parameters' bytes does a rank send, for large N? How many
-# times does it send them if a reduce-scatter replaces the all-reduce?
+# **Predict**: a step uses an all-reduce and then an all-gather. For large N, how many bytes does a rank send, in multiples of the bytes of all
+# parameters? How many does it send if a reduce-scatter replaces the all-reduce?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -388,8 +388,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It sends them three times: 2 for the all-reduce and 1 for the all-gather. With a reduce-scatter, it sends them twice, as often as plain data
-# parallelism. So stage 1 sends nothing more.
+# It sends three times the bytes of the parameters: 2 for the all-reduce and 1 for the all-gather. With a reduce-scatter, it sends twice these
+# bytes, as in plain data parallelism. So stage 1 sends nothing more.
 # </details>
 #
 # ## 5. Clip by a norm that no rank knows
@@ -402,12 +402,13 @@ check.show_values(
 # - Every rank scales its shard by the same number, $\min(1, \text{max\_norm} / \text{norm})$, in place. All ranks return the norm before
 #   clipping.
 # - Only one number crosses the network, once.
-# - The last shards end with padding. The first `used` numbers of the shard are gradient, perhaps none. The numbers after them do not count: they may
-#   hold anything, and you may overwrite them.
+# - The last shards end with padding. Only the first `used` numbers of the shard belong to the gradient, and `used` can be 0. The numbers after
+#   them do not count. They can have any value, and you may overwrite them.
 #
 # Edge case: a gradient that is zero on all ranks stays zero. Watch the division.
 #
-# **Predict**: four ranks each clip their own shard to a norm of 1. What is the norm of the whole gradient then?
+# **Predict**: the shard of each of four ranks has a norm above 1, and each rank clips its own shard to a norm of 1. What is the norm of the
+# whole gradient then?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -617,9 +618,9 @@ check.show_values(**second(Stage2))
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It holds the most while a layer is being sent, and this is the same for every layer. It holds the shards of all gradients, which exist from
-# the start (8/4 = 2 layers), the layer's own gradients, and the buffer into which they are copied. These are about 4 layers instead of 8, or
-# 3 if the gradients are freed as they are copied.
+# It holds the most when it copies the gradients of a layer, and this is the same for every layer. It then holds the shards of all gradients,
+# which exist from the start (8/4 = 2 layers), the layer's own gradients, and the buffer into which they are copied. These are about 4 layers
+# instead of 8. While the layer is being sent, about 3 are left if each gradient is freed as soon as it has been copied.
 # </details>
 #
 # ## 7. What does it cost to send?
@@ -667,9 +668,9 @@ check.show_values(
 # notice. PyTorch calls `before_forward(unit)` and `after_forward(unit)` around the layer's forward pass. It calls `before_backward(unit)` when the
 # gradient of the layer's output is there. When the layer's last gradient is complete, `reduce(unit)` is called, as in stage 2.
 #
-# A buffer that is freed keeps its tensor and gives up its memory with `storage.resize_(0)`, where `storage = unit.flat.untyped_storage()`. All views
-# of it stay valid: the parameters, and what autograd has kept for the backward pass. You can use them again when the storage has its bytes and its
-# numbers again.
+# To free a buffer, keep its tensor and give up its memory with `storage.resize_(0)`, where `storage = unit.flat.untyped_storage()`. All views
+# of the buffer stay valid: the parameters, and what autograd has kept for the backward pass. You can use them again when the storage has its bytes
+# and its numbers again.
 #
 # - `gather(unit)` gives the buffer its `unit.flat.nbytes` bytes, and gathers all ranks' shards into it.
 # - `free(unit)` gives the bytes up.
@@ -997,11 +998,11 @@ check.show_values(**third(Prefetching))
 # <details><summary>What you predicted</summary>
 #
 # It takes 6 × 10 = 60 ms without prefetch and 4 + 6 × 6 = 40 ms with it, because only the first gather makes the pass wait. If gathering takes 10 ms, it
-# takes 96 and 66 ms: the network is always busy, and the computation hides behind it.
+# takes 96 and 66 ms: the network is busy until the last layer computes, and the computation of all other layers hides behind it.
 # </details>
 #
-# On this machine, messages go through memory, so prefetch saves nothing. The next cells emulate a slow network: each rank is on its own node, and layers take
-# a set time.
+# The labs' `group` completes each gather before the call returns, so prefetch saves nothing on it. The next cells emulate a slow network: each rank is on its own
+# node, and layers take a set time.
 
 # %%
 # %%px --timeout 60
@@ -1073,8 +1074,8 @@ ticks = axes.set_yticks([0, 1], ["stage 3", "prefetching"])
 # %% [markdown]
 # ## The small GPT, sharded
 #
-# Its units are the blocks, and the model itself for the rest: the embeddings, of which the token embedding is also the output layer. The tied weight is in one
-# unit, so it is gathered once. Its gradient is reduced once, after both of its layers have added to it.
+# Its units are the blocks, and the model itself for the rest: the last layer norm and the embeddings, of which the token embedding is also the output layer. The tied
+# weight is in one unit, so stage 3 gathers it once in each pass. Its gradient is reduced once, after both of its layers have added to it.
 
 # %%
 # %%px --timeout 90
@@ -1206,7 +1207,7 @@ with tempfile.TemporaryDirectory() as folder:
 # by the root of 633. The step is 0.4 times as long as it should be: too *short*, not too long. There is no error.
 # </details>
 #
-# In stage 3, this optimizer replaces Adam, with one file for each shard. A rank then holds 8Ψ/N bytes:
+# In stage 3, this optimizer replaces Adam, with one file for each shard. A rank then holds 8Ψ/N bytes of parameters and gradients, and its files have as many:
 
 
 # %%
@@ -1246,10 +1247,10 @@ if rank == 0:
 # # Against the library
 #
 # PyTorch has all three stages. `ZeroRedundancyOptimizer` with `DistributedDataParallel` is stage 1.
-# `fully_shard` (FSDP2) is stage 3 by default. With `reshard_after_forward=False`, the parameters stay
-# whole from the forward pass to the backward pass. Without gradient accumulation, this setting sends as
-# much as stage 2. We train the same model on the same batches with Adam, on the default group (Gloo on
-# CPUs, NCCL on GPUs).
+# `fully_shard` (FSDP2) is stage 3 with `reshard_after_forward=True`, which is the default for all units except
+# the outermost. With `reshard_after_forward=False`, the parameters stay whole from the forward pass to the
+# backward pass. Without gradient accumulation, this setting sends as much as stage 2. We train the same model
+# on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs).
 
 
 # %%
@@ -1312,15 +1313,16 @@ for name, (step, bytes_held_by) in ways.items():
         )
 
 # %% [markdown]
-# The library holds the same bytes, except for stage 2: FSDP frees whole parameters after the backward
-# pass, so between two steps it holds as much as stage 3. It sends the same bytes, except for stage 1:
+# On average over the ranks, the library holds the same bytes of parameters, gradients, and optimizer states,
+# except for stage 2: FSDP frees whole parameters after the backward pass, so between two steps it holds as
+# much as stage 3. (The buckets of DDP are not counted.) The library sends the same bytes, except for stage 1:
 # DDP all-reduces the gradients, and then each rank broadcasts the parameters that it has updated. The
 # ledger counts a broadcast with all of its bytes and an all-gather with the (N−1)/N that a ring sends,
 # so these parameters count as 4/3 Ψ on four ranks. (N ring broadcasts of Ψ/N would send as much as one
 # all-gather.)
 #
-# The next cell measures the time of a step of each. In the figure, a bar left of the line is faster than its
-# counterpart in the library.
+# The next cell measures the time of a step of each. In the figure, a bar that ends left of the line means: faster
+# than its counterpart in the library.
 #
 # **Predict**: which stage is slowest on this machine, where messages go through memory? Which one would be slowest on a
 # slow network?
@@ -1354,6 +1356,7 @@ drawn, axes = plots.ratio_bars(
     "time / time of the library on the default group",
 )
 print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows.items()))
+print(", ".join(f"{name} {1e3 * seconds[name]:.1f} ms" for name in rows))
 
 # %% [markdown]
 # What to look for:

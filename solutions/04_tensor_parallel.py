@@ -4,8 +4,8 @@
 # Data parallelism and ZeRO split the samples, and every rank computes whole layers. In tensor parallelism, the
 # ranks split a *layer*: each rank holds some columns or rows of its weights, and all ranks compute on the same
 # samples. In this lab, you cut a transformer so that a layer needs only four all-reduces. You train the small
-# GPT and get the learning curve of one rank. Then you also split the sequence, and **compare what each rank sends and
-# keeps with the formulas**.
+# GPT and get the same learning curve as on one rank. Then you also split the sequence, and **compare what each rank
+# sends and keeps with the formulas**.
 #
 # | | |
 # |---|---|
@@ -59,8 +59,8 @@ from parlab.reference import use_reference
 #
 # | | forward | backward |
 # |---|---|---|
-# | **f**, where a parallel part begins | nothing: all ranks have the same input | all-reduce: each rank has computed a part of the input's gradient |
-# | **g**, where a parallel part ends | all-reduce: each rank has a part of the output | nothing: all ranks have the same gradient |
+# | **f**, where a parallel part begins | nothing: all ranks have the same input | all-reduce: the input's gradient is a sum, and each rank has computed one term |
+# | **g**, where a parallel part ends | all-reduce: the output is a sum, and each rank has computed one term | nothing: all ranks have the same gradient |
 #
 # - The sum is over all ranks of `group`. Any shape and any float dtype is possible.
 # - The tensor that f or g gets, and the gradient that comes back, do not change.
@@ -422,9 +422,9 @@ check.show_values(mlp=mlp_values())
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The activation needs whole numbers, but a rank has only a part of the sum: gelu(a + b) is not gelu(a) + gelu(b). So
-# there must be an all-reduce before it and a gather at the end. That is two instead of one, and the first one is
-# the wider one.
+# The activation needs whole numbers, but a rank has only one term of each sum: gelu(a + b) is not gelu(a) + gelu(b). So
+# there must be an all-reduce before it and a gather at the end. That is two instead of one, and the all-reduce has the
+# size of the hidden numbers, which is 4h instead of h in a transformer.
 # </details>
 #
 # Now train on MNIST. The first two layers of the MLP are cut. The last one, with ten outputs, is whole on every
@@ -471,7 +471,8 @@ drawn, axes = plots.same_curves(
 # - `weights`: the number of bytes that a rank would send if it gathered the layer's 12h² weights once instead
 #   (without biases and norms), on a ring: (N−1)/N of them
 #
-# The check compares your numbers with a measured f and g. At the end of part B, you measure your own layer.
+# The check compares your numbers with formulas, and with what all-reduces and an all-gather send when it runs them.
+# Later, in part B, you measure your own layer.
 
 
 # %% tags=["exercise"] exercise="predict_layer"
@@ -520,9 +521,9 @@ check.show_values(
 #
 # - Change `attention` in place, and return it.
 # - If N does not divide the heads or the key-value heads, raise a `ValueError` that says so, and leave `attention` as it
-#   is. (With half a head, the result would be wrong, but all shapes would be right.)
+#   is. (A rank with half a head computes wrong results. If its `head_size` fits the half, there is no error.)
 #
-# **Predict**: there are 12 heads and 4 key-value heads on 4 ranks. On rank 1, which heads use which keys? What about 8
+# **Predict**: there are 16 heads and 4 key-value heads on 4 ranks. On rank 1, which heads use which keys? What about 8
 # ranks?
 #
 # <details><summary>Hint 1</summary>
@@ -596,15 +597,15 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Rank 1 has heads 3, 4, and 5, which all use key-value head 1, and it has this one as well. On 8 ranks, each key-value
-# head would have to be on two ranks. Here, this raises an error.
+# Rank 1 has heads 4 to 7, which all use key-value head 1, and it has this one as well. On 8 ranks, each key-value head
+# would have to be on two ranks. Here, this raises an error.
 # </details>
 #
 # ## 7. Embedding by vocabulary
 #
 # *Difficulty 3/5, 10 minutes.*
 #
-# The embedding is the largest table of a small model. Rank $r$ has the $r$-th part of its rows: tokens $rV/N$ to
+# In small models, the embedding is often the largest matrix. Rank $r$ has the $r$-th part of its rows: tokens $rV/N$ to
 # $(r+1)V/N - 1$. Each token belongs to one rank. That rank looks up its row, all others contribute zeros, and g adds
 # them.
 #
@@ -691,7 +692,7 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # It is the sum of N rows. One of them is right, and each of the other N − 1 is the first or the last row of a part. There
-# is a number in every place, and the loss falls at first.
+# is no error, and the loss falls about as fast as with the mask.
 # </details>
 #
 # ## 8. Cross-entropy without the logits
@@ -780,8 +781,9 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The whole logits have 8,192 × 51,200 × 4 bytes = 1.7 GB, and a rank receives all of them except its own part. Each of
-# three all-reduces is about 8,192 × 4 bytes, 98 kB in total. That is about 17,000 times less.
+# The whole logits have 8,192 × 51,200 × 4 bytes = 1.7 GB, and a rank receives (N−1)/N of them, all except its own part.
+# An all-reduce has 8,192 × 4 bytes = 33 kB. On a ring, a rank receives 2 (N−1)/N times as much in each of the three, less
+# than 197 kB in total. That is about 8,500 times less than the logits.
 # </details>
 #
 # ## 9. Draw the same, draw different
@@ -790,14 +792,14 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 #
 # Dropout draws a random mask. Where all ranks hold the same tensor (after g), they must draw the same mask, because
 # their copies would differ otherwise. Where each rank holds its own part (between columns and rows, and when it draws
-# the weights of its part), the ranks must draw different masks, because the parts would be correlated otherwise. So
-# each rank needs two generators.
+# the initial weights of its part), the ranks must draw different numbers, because the parts would be correlated
+# otherwise. So each rank needs two generators.
 #
 # - `together` draws the same numbers on all ranks. `apart` draws different numbers on each rank, and not those of
 #   `together`.
 # - Both depend only on `seed`, on the rank's number in `group`, and on the size of `group`, so that a run can be
-#   repeated. Another seed gives other numbers on all ranks. In particular, `apart` on rank 1 does not draw the numbers that `apart` on rank 0 draws
-#   with the next seed, and not those of `together` in any other run.
+#   repeated. Another seed gives other numbers on all ranks. In particular, `apart` on rank 1 does not draw the numbers
+#   that `apart` on rank 0 draws with the next seed, and not those of `together` in any other run.
 #
 # Edge cases: seeds are whole numbers from 0 to one million. No stream may be a later part of another stream, so each generator
 # has its own seed. On a CPU, torch uses only the lowest 32 bits of a seed. Use `torch.Generator(device)`, and leave
@@ -866,8 +868,9 @@ check.show_values(moved=moved(), distinct=distinct(), alike=streams(40), zero=st
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It is four times as large. The sum of four equal masks has the variance 4², and the sum of four independent masks has
-# the variance 4. Dropout is then a stronger noise with fewer degrees of freedom, and nothing shows it.
+# It is four times as large. The sum of four equal masks has 4² times the variance of one mask, and the sum of four
+# independent masks has 4 times this variance. Dropout is then a stronger noise with fewer degrees of freedom, and there
+# is no error.
 # </details>
 #
 # ## 10. The whole GPT
@@ -978,8 +981,14 @@ values, ledger = gpt_values(parallel_gpt)
 check.show_values(values=values, block=block_layers(), calls=ledger.count() <= 4 * 2 + 1 + 1 + 3)
 
 # %% [markdown]
-# Now train it, on one rank and on all ranks. The configuration grows with the number of ranks, so that everything
-# divides.
+# <details><summary>Why the gradients of norms and positions are whole</summary>
+#
+# A parallel part begins with f, which sums the gradient of its input over the ranks in the backward pass. So all ranks
+# pass the same whole gradient on to the norms and positions before it.
+# </details>
+#
+# Now train it, on one rank and on all ranks. The configuration grows with the number of ranks, so that this number
+# divides all sizes.
 
 # %%
 # %%px --timeout 100
@@ -1061,9 +1070,10 @@ if rank == 0:
 # %% [markdown]
 # ## Why inside a node
 #
-# Nothing can hide these all-reduces, because the next product needs their result. So the speed of the link is decisive.
-# The next cell runs the two halves of a layer on an emulated cluster: f, half of a layer that takes a set time divided by
-# the number of ranks, and g. First, all ranks are on one node. Then, each rank is on its own node.
+# The next product needs the result of an all-reduce, so your ranks wait for it. (The chapter shows how libraries hide
+# some of this time.) So the speed of the link is decisive. The next cells run the two halves of a layer on an emulated
+# cluster. Each half consists of f, a computation that takes a set time divided by the number of ranks, and g. First, all
+# ranks are on one node. Then, each rank is on its own node.
 #
 # **Predict**: on one rank, the whole layer computes for 40 ms forward and 80 ms backward. An all-reduce takes less than
 # 1 ms inside the node and about 35 ms between nodes. How long do the forward and backward passes of a layer take on four
@@ -1131,18 +1141,18 @@ for name, network in networks.items():
 # Activations are (batch, seq/N, h) on each rank, and rank $r$ has the $r$-th part of the sequence. There are two
 # functions, which are mirror images of each other:
 #
-# - `scatter(x)`: x (batch, seq, h) is a part of the sum on each rank. It returns the sum for this rank's part of the
+# - `scatter(x)`: x (batch, seq, h) is one term of a sum on each rank. It returns the sum for this rank's part of the
 #   sequence, (batch, seq/N, h). In the backward pass, the gradient is gathered from all ranks.
 # - `gather_linear(x, weight, bias)`: x (batch, seq/N, h) is this rank's part of the sequence. It returns the product for
 #   the *whole* sequence, (batch, seq, outputs/N). The gradient of x is the sum over the ranks, for this rank's part of
 #   the sequence. `weight` and `bias` (or None) get the gradients of the whole sequence.
 # - `gather_linear` **keeps only this rank's part** for the backward pass (`ctx.save_for_backward(x, weight)`), and gathers
-#   again there. This is a third message, which saves memory by a factor of N. A separate product would store its
-#   whole input, so the two must be one function.
+#   again there. This is a third collective, and the stored input is N times smaller. A separate product would store its
+#   whole input, so the gather and the product must be one function.
 #
-# Edge cases: if N does not divide the sequence, `scatter` raises a `ValueError`. Any float dtype is possible. Nothing that
-# comes in changes. The memory of `x` and of the incoming gradients may be in any order. Use `flatten` or `reshape`, because
-# `view` raises an error for some of them.
+# Edge cases: if N does not divide the sequence, `scatter` raises a `ValueError`. Any float dtype is possible. Do not change
+# the arguments or the incoming gradients. Their memory may be in any order. Use `flatten` or `reshape`, because `view`
+# raises an error for some of them.
 #
 # The cell provides `gathered` and `scattered`, which do the two collectives along dimension 1. Those of torch work along
 # dimension 0.
@@ -1259,9 +1269,10 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# An f and a g are two all-reduces, which send 4 (N−1)/N of the bytes. A gather and a scatter, and both of them again in
-# the backward pass, send the same 4. Gathering again in the backward pass makes it 5, so the ratio is 5/4. A library can
-# hide this quarter behind the product that does not need it.
+# Let all tensors have the same size. An f and a g are two all-reduces, which send 4 (N−1)/N times this size. A gather
+# and a scatter in each direction are four collectives with (N−1)/N each, which is the same. Gathering again in the
+# backward pass is a fifth one, so the ratio is 5/4. A library can hide this fifth one behind the product that computes
+# the gradient of the input, which does not need it.
 # </details>
 #
 # ## 12. What does a layer keep?
@@ -1277,7 +1288,8 @@ check.show_values(
 # norms' means.
 #
 # - `serial`: on one rank
-# - `tensor_parallel`: with f and g. The activations between them are cut, and all others are whole on every rank
+# - `tensor_parallel`: with f and g. The outputs of the layers that are cut by columns, and all that follows up to the
+#   input of the next layer that is cut by rows, are cut. All others are whole on every rank
 # - `sequence_parallel`: with `gather_linear` and `scatter`
 
 
@@ -1328,7 +1340,7 @@ check.show_values(
 #
 # Edge cases: if N does not divide the sequence, raise a `ValueError`. Parameters have the names that they have in
 # `models.GPT`, and the output layer is still the embedding. `finish()` leaves out a parameter whose `.grad` is None, such
-# as a frozen one, which is None on all ranks. Before the next backward pass, the gradients are set to None again.
+# as a frozen one, which is None on all ranks. The caller sets the gradients to None before the next backward pass.
 #
 # **Predict**: somebody forgets `finish()`. Which parameters become different on the ranks? Does the loss show it?
 #
@@ -1420,8 +1432,8 @@ check.show_values(values=values, large=ledger.count("reduce_scatter") <= 4 * 2 +
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# Norms, biases, and positions become different, because each rank updates them with its own tokens only. The ranks'
-# copies differ more and more. The loss still falls, but a little more slowly.
+# Norms, the biases after `scatter`, and positions become different, because each rank updates them with its own tokens
+# only. The ranks' copies differ more and more. The loss falls about as fast as before, so it does not show the mistake.
 # </details>
 
 # %%
@@ -1556,10 +1568,11 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 # %% [markdown]
 # What to look for:
 #
-# - **The same bytes.** Both make four all-reduces in each layer. `DTensor` derives where they belong from
-#   the placement of each tensor, and it does so in every step. The ratio above shows how much that costs.
-# - **Nothing overlaps.** Each all-reduce is between two products that depend on it. On `group`, which uses
-#   shared memory, it costs little. On Gloo, it takes most of the step.
+# - **The same bytes.** Both make four all-reduces in each layer. `DTensor` finds out where they belong from
+#   the placement of each tensor. It looks this up for each operation in every step, and the ratio above shows how
+#   much that costs.
+# - **Nothing overlaps.** The ranks wait for the result of each all-reduce. On the CPUs of one machine, `group` uses
+#   shared memory, so an all-reduce costs little. On Gloo, all-reduces can take most of the step.
 # - **Do not split a model this small.** Tensor parallelism pays off if products are large. The chapter
 #   computes from which size.
 #

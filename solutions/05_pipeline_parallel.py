@@ -2,11 +2,11 @@
 # # Lab 05: Pipeline parallelism
 #
 # Tensor parallelism cuts each layer and sends messages in each of them. In pipeline parallelism, each rank
-# has several whole layers, a *stage*, and sends its output to the next rank. There is one message at each cut
-# and none inside a stage. The price is waiting: a rank has nothing to do until the rank before it has
-# finished. In this lab, you cut a model and run it naively. Then you also cut the batch, and write the
-# schedules that fill the time. You train with them, get the gradients of a single rank, and **compare idle
-# time and activations with the formulas**.
+# has several whole layers, a *stage*, and sends its output to the next rank. In each direction, there is one
+# message at each cut and none inside a stage. The price is waiting: a rank has nothing to do until the rank
+# before it has finished. In this lab, you cut a model and run it naively. Then you also cut the batch, and write
+# the schedules that reduce the idle time. You train with them, get the same gradients as on a single rank, and
+# **compare idle time and activations with the formulas**.
 #
 # | | |
 # |---|---|
@@ -60,9 +60,9 @@ from parlab.timeline import Span, Timeline, draw, with_idle
 # the last stage has the last ones.
 #
 # - Return a list of `stages` modules of type `nn.Sequential`, with the layers in order.
-# - The stages have as many layers as possible in equal numbers: any two stages differ by one layer at most.
-#   If `stages` does not divide the number of layers, the **first** stages have one more. (The last stage also
-#   has the output layer and the loss.)
+# - The numbers of layers in any two stages differ by one at most. If `stages` does not divide the number of
+#   layers, the **first** stages have one more. (The last stage has additional work: a model's output layer is
+#   often large, and there is the loss.)
 #
 # Edge cases: the layers are the given objects, not copies, and the list `layers` does not change. More stages
 # than layers, or fewer than one stage, raise a `ValueError` that says so.
@@ -295,7 +295,7 @@ dist.destroy_process_group(alone)
 # Autograd does not know about other ranks. A tensor that you receive is a leaf. Ask for its gradient, and send
 # the gradient back.
 #
-# **Predict**: for which part of the step does each of four ranks compute?
+# **Predict**: for what fraction of the step does each of four ranks compute?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -423,8 +423,8 @@ drawn, axes = draw(
 #
 # *Difficulty 2/5, 5 minutes.*
 #
-# Cut the batch into m *micro-batches*. While the second rank computes the first of them, the first rank
-# continues with the second. The *bubble* is the idle time of all ranks, divided by the time that they compute.
+# Cut the batch into m *micro-batches*. While the second rank computes the first micro-batch, the first rank
+# continues with the next one. The *bubble* is the idle time of all ranks, divided by the time that they compute.
 #
 # There are p ranks. Each micro-batch takes a rank f seconds forward and 2f backward, through all of its layers. A
 # step ends when the last gradient is there. All forward passes come first, and then all backward passes. Draw
@@ -434,8 +434,8 @@ drawn, axes = draw(
 #
 # - `naive`: the bubble if the batch is one piece
 # - `gpipe`: the bubble with m micro-batches
-# - `interleaved`: the bubble if each rank has v short stages instead of one long stage, and if the order leaves a
-#   rank idle only until the first short stage reaches it, and in the same way at the end
+# - `interleaved`: the bubble with m micro-batches if each rank has v short stages instead of one long stage. A pass
+#   through a short stage takes a v-th of the time. A rank waits for as many passes as before, but for short ones
 # - `enough`: the smallest m (1 or more) with which `gpipe`'s bubble is a tenth or less
 
 
@@ -488,7 +488,7 @@ from parlab.pipeline import Deadlock, bubble, live, simulate, sizes, texts
 # - Return a list of p lists of `Action`s. p and m are 1 or more.
 # - The bubble is (p − 1)/m.
 #
-# **Predict**: at the end of its forward passes, a rank holds the activations of how many micro-batches?
+# **Predict**: of how many micro-batches does a rank hold the activations at the end of its forward passes?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -540,15 +540,15 @@ check.show_values(five=facts(gpipe(5, 3)), alone=facts(gpipe(1, 2)), one=facts(g
 # *Difficulty 3/5, 15 minutes.*
 #
 # A backward pass frees what its forward pass kept, so do it as soon as possible: **one forward, one backward**. A
-# rank first does as many forward passes as it takes until the first gradient can come back to it (the
-# *warm-up*). Then it alternates between one forward and one backward pass. Finally, it does the remaining
-# backward passes.
+# rank first does some forward passes, the *warm-up*, because its first gradient comes back only after the ranks
+# after it have done their passes. Then it alternates between one forward and one backward pass, and begins with a
+# forward pass. Finally, it does the remaining backward passes.
 #
 # - The bubble is GPipe's, (p − 1)/m.
 # - Rank r holds the activations of p − r micro-batches at most, or of m if that is less.
 # - There is no deadlock. p and m are 1 or more, and m < p is possible.
 #
-# **Predict**: p = 4. How many forward passes does rank 1 do before its first backward pass?
+# **Predict**: p = 4 and m = 6. How many forward passes does rank 1 do before its first backward pass?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -639,7 +639,8 @@ drawn, axes = draw(
 #
 # **Predict in numbers**, for a step on p = `ranks` ranks with m = `micro_batches`:
 #
-# - `gpipe`: the largest number of micro-batches whose activations rank `rank` (counted from 0) holds
+# - `gpipe`: the largest number of micro-batches whose activations rank `rank` (counted from 0) holds, with one stage
+#   on each rank
 # - `one_f_one_b`: the same number with 1F1B
 # - `messages`: the number of tensors that all ranks together send in a step, if each rank has `chunks` = v stages
 #   (p is 2 or more)
@@ -677,13 +678,13 @@ check.show_values(middle=live_values(8, 32, 2, 3), few=live_values(6, 2, 1, 0))
 #
 # *Difficulty 4/5, 20 minutes.*
 #
-# Now run a schedule, whichever it is: with any number of stages for each rank, and in any order without a
+# Now write a class that runs any schedule, with any number of stages for each rank, and in any order that has no
 # deadlock.
 #
 # `__init__` gets the rank's `share`, the `schedule` of all ranks, `loss_of`, and the `group`. It refuses a
-# schedule with a deadlock or with missing actions: `simulate(schedule)` raises an error for both. It refuses a
-# schedule for another number of ranks or stages than those of `group` and `share` with a `ValueError`. It sends
-# nothing.
+# schedule with a deadlock or with missing actions: `simulate(schedule)` raises an error for both. If the schedule
+# is for another number of ranks or stages than those of `group` and `share`, it raises a `ValueError`. `__init__`
+# sends nothing.
 #
 # `step(inputs, targets)` does the following:
 #
@@ -707,8 +708,8 @@ check.show_values(middle=live_values(8, 32, 2, 3), few=live_values(6, 2, 1, 0))
 # - Stages on the same rank pass tensors directly. Only activations and their gradients are sent, each once, and
 #   all have arrived at the end.
 #
-# **Predict**: somebody does not divide the loss by m. What does the learning curve look like with SGD? And with
-# Adam?
+# **Predict**: somebody sums the gradients of the micro-batches' mean losses, and does not divide by m. (The loss
+# that `step` returns is right.) What does the learning curve look like with SGD? And with Adam?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -974,11 +975,11 @@ axes[0].set_ylabel("peak of a step (MB)")
 legend = axes[0].legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# How many micro-batches are best? PyTorch's tutorial on model parallelism cuts a batch of 120 images for two GPUs. In
-# pieces of 20, it takes 2.51 s, against 3.75 s on one GPU (49 % faster) and 4.02 s with the naive split (60 %
-# faster). More pieces fill the pipeline better, but each pass has a fixed cost. In the next cell, a pass of the
-# whole batch takes 60 ms forward and 120 ms backward. Each pass, however small its piece, takes 3 % of this in
-# addition.
+# How many micro-batches are best? PyTorch's tutorial on model parallelism trains with batches of 120 images on two
+# GPUs. In pieces of 20, three steps take 2.51 s, against 3.75 s on one GPU (49 % faster) and 4.02 s with the naive
+# split (60 % faster). More pieces fill the pipeline better, but each pass has a fixed cost. In the next cell, a pass
+# of the whole batch through one stage takes 60 ms forward and 120 ms backward. Each pass, however small its piece,
+# takes 3 % of this in addition.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
@@ -1015,9 +1016,9 @@ print(f"{100 * gain:.0f} % faster than the naive split")
 #
 # *Difficulty 5/5, 20 minutes.*
 #
-# A rank is idle while the pipeline fills and while it empties, each time for p − 1 passes of a whole share. Give
-# each rank v short stages instead of a long one, with stage s on rank s % p. Then the first micro-batch reaches the
-# last rank in a v-th of the time, and the last gradient comes back in a v-th of the time. The bubble is v times
+# While the pipeline fills and empties, a rank is idle for p − 1 forward and p − 1 backward passes of a long stage.
+# Give each rank v short stages instead of a long one, with stage s on rank s % p. Then the first micro-batch reaches
+# the last rank in a v-th of the time, and the last gradient comes back in a v-th of the time. The bubble is v times
 # smaller.
 #
 # Each rank numbers its forward passes k = 0, 1, 2, …, m·v − 1 in this order: p micro-batches go through its first
@@ -1100,11 +1101,11 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # It costs messages: 2m(pv − 1) instead of 2m(p − 1), a little more than v times as many, because the model is cut at
-# the end of each stage. It also costs activations: rank 0 holds more than with 1F1B.
+# the end of each stage. It also costs activations: if m > p, rank 0 holds more than with 1F1B.
 # </details>
 #
-# Now run it with two micro-batches for each rank, and compare it with 1F1B on the same number. (The pictures of
-# GPipe and 1F1B above have six micro-batches in total, so compare the idle time in them, not the end of the step.)
+# Now run it with 2p micro-batches and two stages on each rank, and compare it with 1F1B on 2p micro-batches. (The
+# pictures of GPipe and 1F1B above have six micro-batches, so compare the idle time in them, not the end of the step.)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
@@ -1137,9 +1138,9 @@ drawn, axes = draw(
 #   zeros.
 # - Each of the two ranks sends the other one message. No other rank sends or waits.
 #
-# Edge cases: `weight` itself does not change. The gradient that you send does not change before `wait()` on its
-# handle returns. If `first == last`, the weight is one parameter, and autograd has already summed its gradient. Then
-# there is nothing to do, and a `.grad` that is None stays None.
+# Edge cases: `weight` itself does not change. Do not change the gradient that you send before `wait()` on its handle
+# returns. If `first == last`, the weight is one parameter, and autograd has already summed its gradient. Then there is
+# nothing to do, and a `.grad` that is None stays None.
 #
 # **Predict**: somebody sums the gradient only on the last rank. What happens to the two copies?
 #
@@ -1205,12 +1206,13 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# They drift apart: the embedding learns only from its tokens, and the output layer learns from both. The loss still
-# falls, so the curve does not show the mistake.
+# They drift apart: the embedding gets only its own part of the gradient, and the output layer gets the whole gradient.
+# The loss still falls, so the curve does not show the mistake.
 # </details>
 #
 # Now train MNIST and the small GPT, with SGD and Adam, with three schedules. A plain loop on one rank is the
-# reference. The micro-batches do not divide 250 images, and the stages do not divide an odd number of layers.
+# reference. On four ranks, 250 images do not divide evenly into micro-batches, nor does the odd number of layers into
+# stages.
 
 
 # %%
@@ -1379,10 +1381,11 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 # %% [markdown]
 # What to look for:
 #
-# - **The losses and the messages are the same.** The library, too, describes its schedules as lists of actions.
+# - **The losses are the same**, and so are the activations and gradients that are sent. (In its first step, the library
+#   also sends their sizes.) The library, too, describes its schedules as lists of actions.
 # - **The difference is overhead.** Stages as small as these take less time than their messages. A pipeline pays off if
 #   a stage takes much longer than its output takes to travel. The chapter has a formula for this.
-# - **The library needs equal micro-batches.** Your class accepts any number of samples.
+# - **The library needs equal micro-batches.** Your class accepts any number of samples from m on.
 #
 # # Going further
 #

@@ -129,15 +129,15 @@ check.show_values(
 #   between them.
 # - A number that is nearer to zero than to the smallest subnormal becomes zero, and it keeps its sign.
 #
-# Edge cases: an infinity stays an infinity, and a NaN becomes any NaN. The value is a Python float with a 53-bit
-# mantissa. Round it once, directly to the half. Again, do not use NumPy, torch, or `struct`.
+# Edge cases: an infinity stays an infinity, and a NaN becomes any NaN. The value is a Python float, whose mantissa has
+# 52 bits. Round it once, directly to the half. Again, do not use NumPy, torch, or `struct`.
 #
 # **Predict**: 2049 is not a half. Which half does it become? Which one does 2051 become?
 #
 # <details><summary>Hint 1</summary>
 #
-# `math.frexp(x)` returns (f, n) with x = f·2ⁿ and 0.5 ≤ f < 1, and (0, 0) for zero. Halves near x are multiples of
-# 2ⁿ⁻¹¹, and of at least 2⁻²⁴. How many of these steps is x?
+# For a positive x, `math.frexp(x)` returns (f, n) with x = f·2ⁿ and 0.5 ≤ f < 1. It returns (0, 0) for zero. Halves
+# near x are multiples of 2ⁿ⁻¹¹, or of 2⁻²⁴ if that is larger. How many of these steps is x?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -202,8 +202,8 @@ if rank == 0:
 # *Difficulty 2/5, 5 minutes.*
 #
 # A weight and its update can both be halves, and both far from zero. But their sum is rounded, too, to the halves near
-# the *weight*. If the update is too small compared with the weight, the sum is the weight again. The step had no effect,
-# and neither will the steps after it.
+# the *weight*. If the update is too small compared with the weight, the sum is the weight again. Then the step has no
+# effect, and neither have later steps of this size.
 #
 # `eps` is the gap from 1 to the next larger number: $2^{-10}$ for float16, $2^{-7}$ for bfloat16. **Predict in numbers**,
 # for a positive weight far from both ends of the format:
@@ -278,9 +278,9 @@ for weight in (1.0, 0.5, 1024.0):
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# What happens to a gradient in 16 bits depends only on its exponent: the $e$ with $2^e \le |g| < 2^{e+1}$. Count how many
+# Whether a gradient fits into 16 bits depends on its exponent: the $e$ with $2^e \le |g| < 2^{e+1}$. Count how many
 # of a model's gradients have which exponent. The gradients of the layers' *outputs* matter most, because the backward pass
-# goes through them: if they are zero, the gradients of all earlier layers are zero.
+# goes through them: if they are zero, they pass only zeros on to earlier layers.
 #
 # `run()` does a forward and a backward pass of a model that contains `layers`. Use hooks to see the gradients: a forward
 # hook of a layer gets the layer's output, and `output.register_hook(f)` calls `f(gradient)` when the output has its
@@ -435,17 +435,17 @@ legend = axes.legend(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# They are near $2^{-10}$ and near $2^{-18}$. The mean over 16 times as many outputs makes each gradient 16 times smaller, which
-# is half of the difference. Most of the GPT's gradients are subnormal, so they have few digits left. The range above, up to
-# $2^{15}$, is not used. So multiply the loss by a power of two. By the chain rule, this multiplies every gradient by it. It
-# moves the whole picture to the right, without a rounding error.
+# They are near $2^{-10}$ and near $2^{-18}$. The mean over 16 times as many outputs makes each gradient 16 = $2^4$ times
+# smaller, which explains half of the difference between the exponents. Most of the GPT's gradients are subnormal, so they have
+# few digits left. The range above, up to $2^{15}$, is not used. So multiply the loss by a power of two. By the chain rule, this
+# multiplies every gradient by it. It moves the whole picture to the right, without a rounding error.
 # </details>
 #
 # ## 5. Master weights
 #
 # *Difficulty 2/5, 10 minutes.*
 #
-# The model computes with 16-bit weights, but exercise 3 shows that you cannot train such weights directly. So the optimizer
+# The model computes with 16-bit weights, but exercise 3 shows that small updates of such weights vanish. So the optimizer
 # gets float32 copies, the *master weights*. It updates the copy, which can take small steps, and the model gets the rounded
 # copy. Many steps that would vanish one by one add up.
 #
@@ -531,8 +531,8 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 #
 # 2 for the weight, 2 for the gradient, 4 for the copy, and 8 for Adam's states: 16. (After `collect()`, the gradient exists in
 # float32 instead, which makes 18. If it is kept, there are 20 at the end of the next backward pass.) Without mixed precision,
-# there are 4, 4, and 8, which is also 16. So mixed precision saves nothing here. It saves half of the activations and half of
-# what is sent, and it computes faster.
+# there are 4, 4, and 8, which is also 16. So mixed precision saves nothing here. It saves up to half of the activations and half
+# of what is sent, and GPUs compute faster.
 # </details>
 #
 # ## 6. Scale the loss
@@ -818,12 +818,12 @@ check.show_values(
 #
 # 80,000 is not a half, so the result is infinity, although the mean is 20,000. If you divide before the sum,
 # $3 \cdot 2^{-24}/4$ is between 0 and the smallest half and rounds up to it. The sum is $4 \cdot 2^{-24}$, a third too much.
-# After the sum, it would be exact. Loss scaling keeps gradients far from both ends, if possible. PyTorch's FSDP divides float16
-# gradients by about √N before the sum, and by the rest after it.
+# If you divided after the sum, the result would be exact. Loss scaling keeps gradients far from both ends, if possible. PyTorch's
+# FSDP divides float16 gradients by about √N before the sum, and by the rest after it.
 # </details>
 #
-# What does this cost in accuracy? The next cell sums random gradients on 2 to 4,096 ranks, one after the other, as a chain of
-# ranks would, and rounds each sum. On your ranks, `group` sums halves in float32 and rounds once.
+# What does this cost in accuracy? The next cells simulate 2 to 4,096 ranks: they add random gradients one after the other, as a
+# chain of ranks would, and round each sum. On your ranks, `group` sums halves in float32 and rounds once.
 
 
 # %%
@@ -883,7 +883,7 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 #   float16.
 # - Call `scaler.unscale(…)` with the float32 gradients of the master weights that have one.
 # - If nothing has overflowed on any rank, clip all gradients together to `max_norm` and call `weights.step()`. Otherwise,
-#   nothing moves.
+#   change no weight.
 # - At the end, call `scaler.update(…)` in the same way on all ranks. Return whether the step was taken.
 #
 # All ranks have gradients for the same parameters. In addition to the gradients, send at most one number.
@@ -953,8 +953,8 @@ check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda st
 # <details><summary>What you predicted</summary>
 #
 # No. The all-reduce of the gradients brings infinities and NaN to all ranks. If ranks hold *shards*, as in lab 03, they do need
-# one, because then no rank sees the other ranks' numbers. One number is all-reduced, which the norm needs anyway. (It is
-# infinite or NaN if a shard contains such a number.)
+# one, because then no rank sees the other ranks' numbers. It is enough to all-reduce one number, the sum of squares, which the norm
+# needs anyway. (It is infinite or NaN if a shard contains such a number.)
 # </details>
 #
 # ## 10. What it saves
@@ -1013,17 +1013,17 @@ check.show_values(
 # passes do not change. But no rank sees all gradients any more. The norm and the overflow must be **found together with all
 # ranks**.
 #
-# The given code copies the model's 16-bit weights into `self.flat`, with zeros at the end until its length divides by the
-# number of ranks N, and broadcasts those of rank 0. `self.parameters` are views of it.
+# The given code copies the model's 16-bit weights into `self.flat`, with zeros at the end until the number of ranks N divides
+# its length, and broadcasts those of rank 0. `self.parameters` are views of it.
 #
 # - In `__init__`, `self.master` is one float32 `nn.Parameter`, a copy of this rank's part of `self.flat`. This is part number
 #   `rank` of N equal ones, including its zeros. `self.optimizer` is `make_optimizer([self.master])`.
 # - `collect()` copies the gradients of `self.parameters` into one buffer in the same way. Afterwards, no parameter has a
-#   gradient, and `self.master.grad` is this rank's part of the mean over the ranks, in float32. As in exercise 8, gradients
-#   travel in 16 bits (the weights' dtype), and the mean of finite ones does not overflow.
+#   gradient, and `self.master.grad` is this rank's part of the mean over the ranks, in float32 and still scaled. As in
+#   exercise 8, gradients travel in 16 bits (the weights' dtype), and the mean of finite ones does not overflow.
 # - `step(scaler, max_norm)` calls `scaler.unscale(…)`. If no rank has an infinity or a NaN, clip the gradients of all shards
 #   together to a norm of at most `max_norm`, take the optimizer's step, and gather all weights on all ranks, rounded, in
-#   their own memory. Otherwise, nothing moves, on **no rank**.
+#   their own memory. Otherwise, no weight changes on **any rank**.
 # - At the end of `step`, on every rank: call `scaler.update(…)`, remove the gradient (`self.master.grad` is None), and return
 #   whether the step was taken.
 #
@@ -1043,8 +1043,8 @@ check.show_values(
 #
 # <details><summary>Hint 2</summary>
 #
-# Sum the squares of all shards with an all-reduce. The result is the square of the norm. Is this square finite if one of the numbers is
-# infinite or NaN?
+# Sum the squares of all shards with an all-reduce. The result is the square of the norm. Is this square finite if one of the
+# numbers is infinite or NaN?
 # </details>
 
 
@@ -1269,8 +1269,9 @@ legend = drawn.legend(
 #
 # The MLP is trained twice. With a **small learning rate**, each step is small compared with the weights. With a **small loss**,
 # the loss is $2^{-19}$ times the cross-entropy, and the learning rate is $2^{19}$ times as large. The GPT is trained with Adam and
-# $2^{-20}$ times its loss, as if the mean were over a batch of 268 million tokens instead of 256. In exact arithmetic, this would
-# change nothing: Adam divides by the size of the gradients (and its $\epsilon$ is reduced by the same factor).
+# $2^{-20}$ times its loss. The gradients of its activations are then as small as with a mean over 268 million tokens instead of 256.
+# In exact arithmetic, this would change nothing: Adam divides by the size of the gradients (and its $\epsilon$ is reduced by the
+# same factor).
 #
 # **Predict**: which ways fail in the first setting, and which in the second? In pure float16, which of Adam's numbers is zero after
 # the first step?
@@ -1397,19 +1398,19 @@ drawn, axes = plots.ending_curves(title, curves, POINTS, every)
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# On the left, both pure ways stall: the updates vanish, and bfloat16 loses more of them, because it has three bits less. Master
-# weights solve this in both formats. In the middle, float16 fails without a scale, with and without master weights: most gradients
-# are zero before they reach them, and the others are rounded to multiples of the smallest half. Pure bfloat16 learns, because the
-# steps are large, and nothing underflows with the exponents of float32. On the right, the same happens, and pure float16 fails in
-# the first step: Adam's second moment is a thousandth of the gradient's *square*, which is zero in halves, and so is $\epsilon$. Adam
-# then divides by zero. (Pure bfloat16 learns there, too, a little behind the others. Adam's steps are as long as the learning rate,
-# which is large compared with such small weights.)
+# On the left, both pure ways stall: the updates vanish, and bfloat16 loses more of them, because its mantissa has three bits less.
+# Master weights solve this in both formats. In the middle, float16 fails without a scale, with and without master weights: most
+# gradients become zero in the backward pass, and the others are rounded to multiples of the smallest half. Pure bfloat16 learns,
+# because the steps are large, and nothing underflows with the exponents of float32. On the right, the same happens, and pure float16
+# fails in the first step: Adam's second moment is a thousandth of the gradient's *square*, which is zero in halves, and so is
+# $\epsilon$. Adam then divides by zero. (Pure bfloat16 learns there, too, a little behind the others. Adam's steps are as long as
+# the learning rate, which is large compared with such small weights.)
 # </details>
 #
 # ## Half of the bytes, on a slow link
 #
-# On this machine, messages go through memory, and a sum of halves is not faster. So the next cell emulates a network with one rank on
-# each node, and averages a million gradients on it.
+# If all ranks are on one machine, messages go through its memory, and 16 bits save little time. So the next cell emulates a network
+# with one rank on each node, and all-reduces a million numbers on it.
 
 # %% tags=["nbval-ignore-output"]
 # %%px --timeout 60
@@ -1436,10 +1437,10 @@ if rank == 0:
 # %% [markdown]
 # # Against the library
 #
-# PyTorch keeps the parameters in float32, and `torch.autocast` casts them where they are used: it computes products in 16 bits,
-# and losses, norms, and softmax in float32. So the parameters themselves are the master weights. `torch.amp.GradScaler` has the rule
-# of exercise 7. The next cells train the same MLP on the same batches, both on the default group. The scale starts far too high and
-# grows after four good steps.
+# PyTorch keeps the parameters in float32, and `torch.autocast` casts them where they are used: it computes products in 16 bits
+# and losses in float32, on GPUs also norms and softmax. So the parameters themselves are the master weights. `torch.amp.GradScaler`
+# has the rule of exercise 7. The next cells train the same MLP on the same batches, both on the default group. The scale starts far
+# too high and grows after four good steps.
 
 # %%
 # %%px --timeout 100
@@ -1505,10 +1506,10 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #
 # - **The same rule.** Both start too high, and halve the scale step by step without changing a weight. Then they try a higher scale
 #   in every fifth step.
-# - **No speed.** A CPU multiplies halves more slowly than floats, and in a model as small as this one, calls take most of the time.
-#   On a GPU, products in 16 bits are several times as fast. That is their purpose.
-# - **Where the casts are.** Autocast keeps some operations in float32, and sends gradients in float32. You sent halves.
-#   `DistributedDataParallel` has a hook that sends them, `fp16_compress_hook`, which also divides before the sum.
+# - **No speed.** Many CPUs multiply halves more slowly than floats, and in a model as small as this one, calls take most of the
+#   time. On a GPU, products in 16 bits are several times as fast. That is their purpose.
+# - **Where the casts are.** Autocast keeps some operations in float32. The parameters are float32, so `DistributedDataParallel`
+#   sends their gradients in float32. You sent halves. Its hook `fp16_compress_hook` also sends halves, and divides before the sum.
 #
 # # Going further
 #

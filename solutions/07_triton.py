@@ -49,8 +49,8 @@ from parlab.reference_tables import load
 
 # %% [markdown]
 # Without a GPU, your kernels run in Triton's **interpreter**: NumPy does what the GPU would do, one program after another. The
-# interpreter is slow, so its times mean nothing. Its numbers agree with a GPU's up to rounding. The checks look at every
-# address that a kernel uses, so they find an access that is outside a tensor's memory by a single element.
+# interpreter is slow, so its times mean nothing. Its numbers agree with a GPU's up to rounding. In the interpreter, the checks look at
+# every address that a kernel uses, so they find an access that is outside a tensor's memory by a single element.
 #
 # If you are stuck on an exercise, run `use_reference("its_name")` in a `%%px` cell. It puts a solution in place, and you can
 # continue.
@@ -77,7 +77,7 @@ from parlab.reference_tables import load
 # dimensions and at least one element, and the same dtype: float32, float16, bfloat16, or int32.
 #
 # - The result is a new tensor, and `x` and `y` do not change.
-# - There is one launch. Each program takes `block` elements, so there are as few programs as possible.
+# - There is one launch. Each program takes `block` elements, and there are no more programs than necessary.
 # - A kernel computes the sum, and each element of it once.
 #
 # **Predict**: how many programs are there for 1,000 elements in blocks of 256? How many elements does the last one compute?
@@ -305,9 +305,9 @@ if rank == 0:
     print(f"eager moves {predicted['softmax'] / predicted['softmax_fused']:.2f} times as many")
 
 # %% [markdown]
-# The next cell draws the *roofline* of a GPU from the numbers of its data sheet. It shows what a kernel of this intensity can
-# compute at most, and how long it takes at least. This works for any kernel: count its FLOP and its bytes before you make it
-# faster.
+# The next cell applies the *roofline* model to some GPUs, with the numbers of their data sheets. It prints how much of a GPU's
+# arithmetic a kernel of this intensity can use at most, and how long it takes at least. This works for any kernel: count its FLOP and
+# its bytes before you make it faster.
 
 # %%
 # %%px
@@ -354,7 +354,7 @@ if rank == 0:
 # - `step` is 1 in the first step.
 # - There is one launch, which loads and stores each number once.
 #
-# **Predict**: in the first step, the moments are zero, and ε is tiny. How far does each weight move?
+# **Predict**: before the first step, the moments are zero. There is no weight decay, and ε is tiny. How far does each weight move?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -471,9 +471,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It moves by η, whatever the size of its gradient: $m / (1 - \beta_1)$ is $g$, and the root of $v / (1 - \beta_2)$ is $|g|$. Only
-# the sign of the gradient is left. Without the corrections, it would move $(1 - \beta_1) / \sqrt{1 - \beta_2}$ times as far, which
-# is 3.2 with the usual betas.
+# It moves by η, whatever the size of its gradient (if this is not 0): $m / (1 - \beta_1)$ is $g$, and the root of
+# $v / (1 - \beta_2)$ is $|g|$. Only the sign of the gradient is left. Without the corrections, it would move
+# $(1 - \beta_1) / \sqrt{1 - \beta_2}$ times as far, which is 3.2 with the usual betas.
 # </details>
 
 # %% [markdown]
@@ -517,10 +517,10 @@ check.show_values(
 #
 # <details><summary>For a GPU: how to make it fast</summary>
 #
-# A thread can load four adjacent float32 numbers with one instruction if their address is a multiple of 16 bytes. The compiler
-# knows this about a pointer that is an argument, but not about an address from a table. `ALIGNED` says whether all addresses
-# qualify. If so, promise it with `pointer = tl.multiple_of(pointer, 16)`. A mask also prevents such accesses. So call
-# `adam_block` with `mask=None` for full blocks, and once more with a mask for the rest.
+# A thread can load four adjacent float32 numbers with one instruction if their address is a multiple of 16 bytes. If a pointer is
+# an argument, Triton finds out whether this is the case. The compiler does not know it about an address from a table. `ALIGNED` says
+# whether all addresses qualify. If so, promise it with `pointer = tl.multiple_of(pointer, 16)`. A mask can also prevent such accesses.
+# So call `adam_block` with `mask=None` for full blocks, and once more with a mask for the rest.
 # </details>
 
 
@@ -629,7 +629,7 @@ check.show_values(
 # which already has `param_groups`, `state`, `zero_grad`, and more. The settings and the loading of a state are given. Write two
 # methods:
 #
-# - `step(closure=None)` calls `update` for the parameters that have a gradient. If it gets a closure, it first calls it, with
+# - `step(closure=None)` calls `update` for the parameters that have a gradient. If there is a closure, `step` calls it first, with
 #   gradients enabled, and returns its loss.
 # - `update(parameters, settings)` updates parameters of one dtype in **one launch**, with `adam_group`. `step` calls it once for
 #   each group and each dtype in it.
@@ -641,13 +641,13 @@ check.show_values(
 # The check also tries:
 #
 # - **A parameter without a gradient.** It does not change, and its step count does not increase.
-# - **Settings that change** between steps, like a learning rate. A group has its own.
+# - **Settings that change** between steps, like a learning rate. Each group has its own settings.
 # - **Gradients with any strides.** They stay the same tensors with the same numbers. Parameters are contiguous.
 #
 # <details><summary>Hint</summary>
 #
-# `adam_group` needs contiguous gradients. `p.grad.contiguous()` copies only if necessary. A copy must exist until the launch.
-# `torch.enable_grad()` enables gradients inside `@torch.no_grad()`.
+# `adam_group` needs contiguous gradients. `p.grad.contiguous()` copies only if necessary. Keep a reference to a copy until the
+# kernel is launched. `torch.enable_grad()` enables gradients inside `@torch.no_grad()`.
 # </details>
 
 
@@ -754,7 +754,7 @@ check.show_values(
 # # Part C: on several ranks
 #
 # In [lab 03](03_zero.ipynb), each rank has the optimizer states of a part of the parameters, its *shard*, and updates only this part.
-# A shard is a vector, so your Adam updates it without any change. The next cells train a small MLP on MNIST, with images averaged down
+# A shard is a vector, so your Adam works for it without a change. The next cells train a small MLP on MNIST, with images averaged down
 # to 7 × 7. In each step, the ranks reduce-scatter the mean of their gradients, each rank updates its shard in one launch, and an
 # all-gather puts the parameters together again.
 
@@ -800,7 +800,7 @@ def sharded_step(x, y):
 
 
 # %% [markdown]
-# `torch.optim.Adam` trains the same model on one rank with the whole batch. The losses must be the same.
+# `torch.optim.Adam` trains the same model on one rank with the whole batch. The losses must be the same, up to rounding.
 
 # %%
 # %%px --timeout 100
@@ -834,7 +834,7 @@ drawn, axes = plots.same_curves(title, {"MNIST": runs})
 # Programs with neighboring numbers run at the same time and share a cache. If the programs go through the result row by row, a row of
 # tiles needs one row of $a$ and **all** of $b$. So they go through it in *groups* of `group` rows of tiles. Inside a group, they go
 # column by column, each from top to bottom. The last group may have fewer rows. The programs of a group share what they load of
-# $a$, and neighbors share what they load of $b$. `tile_of` computes which tile is a program's. Write the rest.
+# $a$, and neighbors share what they load of $b$. `tile_of` returns the tile of a program. Write the rest.
 #
 # - `a` is (m, k) and `b` is (k, n), of any sizes, with **any strides** and the same dtype: float32, float16, or bfloat16.
 # - The result is a new, contiguous tensor of this dtype. Sums are float32 and are rounded once.
@@ -944,10 +944,10 @@ for (tile, warps), of in zip(
 # %% [markdown]
 # <details><summary>What you see</summary>
 #
-# Two configurations spill. A tile of 128 × 128 has 16,384 sums. Two warps have 64 threads, so each thread would need 256 registers for
-# its sums alone. With four warps, it needs 128 of them, and nothing spills. Tiles of 256 × 256 are too large even for eight warps. They
-# also need 768 KiB of shared memory, but an H100 has 228 KiB on each multiprocessor, so this configuration cannot run at all. Triton's
-# autotuner skips such configurations.
+# With our kernel, two configurations spill. A tile of 128 × 128 has 16,384 sums. Two warps have 64 threads, so each thread would need
+# 256 registers for its sums alone. With four warps, it needs 128 of them, and nothing spills. Tiles of 256 × 256 are too large even for
+# eight warps, because each thread would again need 256 registers for its sums. These tiles also need 768 KiB of shared memory, but an
+# H100 has 228 KiB on each multiprocessor, so this configuration cannot run at all. Triton's autotuner skips such configurations.
 # </details>
 #
 # Only a measurement shows which configuration is the fastest. On a GPU, the next cell lets Triton time the same configurations
@@ -1195,7 +1195,8 @@ check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32
 #
 # The next cell compares your function with PyTorch's `F.scaled_dot_product_attention`. In the interpreter, it also counts the bytes that
 # your kernel moves. Three kernels (product, softmax, product) would also write the scores, read them for the softmax, write the weights,
-# and read those.
+# and read those. The number for them counts each matrix once per kernel, so it is the least that they can move. The number for your
+# kernel counts the keys and values again for each tile of queries.
 
 # %%
 # %%px --timeout 100
@@ -1385,12 +1386,13 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It moves `x`, the gradient of the result, and the gradient of `x`: 3 · 4,096 · 4,096 · 4 bytes, 201 MB. The kernel stores
-# 2 · 128 · 4,096 · 4 bytes of partial sums, 4 MB, and PyTorch reads them.
+# It moves `x`, the gradient of the result, and the gradient of `x`: 3 · 4,096 · 4,096 · 4 bytes, 201 MB. In addition, the kernel
+# stores 2 · 128 · 4,096 · 4 bytes of partial sums, 4 MB, and PyTorch reads them, which is 8 MB in total.
 # </details>
 #
 # The next cell compares your function with PyTorch's `F.layer_norm`, forward and backward. In the interpreter, it also counts the bytes
-# that the kernels store: the result, the gradient of `x`, and the partial sums of 128 programs, which matter less if there are more rows.
+# that the kernels store: the result, $\mu$ and $1/\sigma$ of each row, the gradient of `x`, and the partial sums of 128 programs, which
+# matter less if there are more rows.
 
 # %%
 # %%px --timeout 100
@@ -1431,7 +1433,7 @@ if rank == 0:
 # The check runs your function on a *simulated* GPU, which has its own clock: it gets hot, some steps are interrupted, and the first ones are
 # slow.
 #
-# **Predict**: a step has 7 launches, each of which takes the host 5 µs and the GPU 1 ms. What does a benchmark measure that does not wait?
+# **Predict**: a step has 7 launches, each of which takes the host 5 µs and the GPU 1 ms. What does a benchmark without waiting measure?
 #
 # <details><summary>Hint</summary>
 #
@@ -1527,8 +1529,8 @@ for name, settings in PEERS.items():
 
 # %% [markdown]
 # Now your benchmark measures them on 60 tensors. Without a GPU, it compares the versions of PyTorch on a CPU, because the interpreter's times
-# mean nothing. On a GPU, your Adam and a compiled one take part. No GPU result is recorded for this lab, and none of its cells has run on a
-# GPU yet.
+# mean nothing. On a GPU, your Adam and a compiled one take part. No GPU result is recorded for this lab, and only some of its cells
+# have run on a GPU.
 
 
 # %%
@@ -1564,11 +1566,11 @@ for name, median in seconds.items():
 # What to look for:
 #
 # - **The same rule.** All versions update the parameters in the same way, up to the rounding of float32.
-# - **Launches, not arithmetic.** On a GPU, the loop over tensors launches eight kernels for each tensor.
-#   `foreach` launches about as many for all tensors together, and splits long lists of tensors. Each of
-#   them still reads and writes whole tensors. On a CPU, `foreach` saves nothing, because it runs one operation for each
-#   tensor there, too. `fused` first increases the step counts in a launch of their
-#   own, and then updates everything in one launch, with 28 bytes for each parameter in float32.
+# - **Launches, not arithmetic.** On a GPU, the loop over tensors launches eight kernels for each tensor: the seven of exercise 3,
+#   and one for the weight decay. `foreach` launches about as many for all tensors together, and splits long lists of tensors.
+#   Each of them still reads and writes whole tensors. On a CPU, `foreach` saves little, because it runs one operation for each
+#   tensor there, too. `fused` first increases the step counts in a launch of their own, and then updates all tensors in one launch
+#   (or a few, if there are many tensors), with 28 bytes for each parameter in float32.
 # - **What is left.** Your code makes the table of addresses again in each step, on the host. A library can keep
 #   it as long as the tensors stay where they are.
 #

@@ -438,8 +438,9 @@ check.show_values(same=[torch.equal(a, b) for a, b in zip(got, right, strict=Tru
 # <details><summary>What you predicted</summary>
 #
 # A step with checkpoints takes as long as 4 forward passes: the forward pass, its repetition, and two for the backward pass.
-# Without checkpoints, it takes 3, so the step is 4/3 as long. In practice, the ratio is a little smaller, because the loss
-# and the optimizer's step are not computed again.
+# Without checkpoints, it takes 3, so the step takes 4/3 as long. In FLOPs, the ratio
+# is at most 4/3, because the loss and the optimizer's step are not computed again. The time can grow by more than a third, for
+# example if kernels are short.
 # </details>
 #
 # What does the GPT keep if each block is checkpointed, and how many FLOPs does it compute again?
@@ -508,13 +509,13 @@ drawn, axes = memory_over_time(
 #
 # *Difficulty 4/5, 25 minutes.*
 #
-# Checkpointing everything costs one more forward pass, and most devices have memory left after that. So recompute only as much as
+# Checkpointing everything costs one more forward pass, and often leaves memory unused. So recompute only as much as
 # the budget requires. Cut the model into a chain of *segments*, for example the attention and the MLP of each block. A *plan* decides
 # for each segment whether its activations are kept or recomputed. For segment $i$, measure
 #
 # - $a_i$ (`input`): the bytes of its input,
 # - $k_i$ (`kept`): the bytes that its forward pass keeps, the input included, so $k_i \ge a_i$,
-# - $p_i$ (`peak`): the peak of its own backward pass: its activations, kept or recomputed, and gradients,
+# - $p_i$ (`peak`): the most bytes that it needs in its own backward pass: its activations (kept or recomputed) and gradients,
 # - $f_i$ (`flops`): the FLOPs of its forward pass.
 #
 # How much memory does a plan need? The backward pass starts at the last segment. When it is at segment $j$, this segment holds $p_j$
@@ -847,7 +848,7 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # vocabulary of $V$ words, these are $TV$ numbers. With 2,048 tokens and 32,000 words, they take 262 MB in float32, and a
 # backward pass needs several tensors of this size. They can be the largest tensors of the step.
 #
-# But nothing needs all logits at the same time. Let $x_i$ be the hidden state of token $i$, a vector of $h$ numbers, and
+# But the computation never needs all logits at the same time. Let $x_i$ be the hidden state of token $i$, a vector of $h$ numbers, and
 # $W$ the output weight, of shape $(V, h)$. The token's logits are $z_i = W x_i$. Let $y_i$ be its target, and $n$ the
 # number of tokens whose target is not ignored. Then the loss and its gradients are
 #
@@ -858,7 +859,7 @@ for way, size in {"kept": kept[0], "offloaded": offloaded[0]}.items():
 # \frac{\partial L}{\partial W} = \sum_i g_i x_i^\top .
 # $$
 #
-# Every part is a sum over tokens, or belongs to one token. So take `chunk_size` tokens at a time. Compute their logits,
+# The loss and the gradient of $W$ are sums over tokens, and everything else belongs to a single token. So take `chunk_size` tokens at a time. Compute their logits,
 # their part of the loss, $g_i$ for these tokens, and what they contribute to both gradients. Then forget the logits. When
 # the forward pass ends, both gradients are complete. The backward pass only multiplies them by the gradient that it
 # receives.
@@ -1028,7 +1029,7 @@ for way in ("F.cross_entropy", 512, 128, 32, 8):
 calls = {way: partial(one_pass, loss_of) for way, loss_of in ways.items()}
 seconds = timing.median_seconds(calls, MPI.COMM_SELF, rounds=8)
 chunks = [way for way in ways if way != "F.cross_entropy"]
-drawn, axes = plots.subplots("Small chunks save memory, and time up to a point")
+drawn, axes = plots.subplots("Smaller chunks save memory")
 axes.plot(
     [peaks[c] for c in chunks],
     [seconds[c] / seconds["F.cross_entropy"] for c in chunks],
@@ -1041,8 +1042,8 @@ axes.set(xlabel="peak / bytes of all logits", xscale="log", ylim=(0, 1.4))
 label = axes.set_ylabel("time / time of F.cross_entropy")
 
 # %% [markdown]
-# The labels are the chunk sizes. Chunks can also be faster. The plain loss reads and writes tensors that do not fit into the
-# processor's cache, but a small chunk stays in it. If chunks become too small, the products become inefficient, and each
+# The labels are the chunk sizes. Chunks can also be faster. The probable reason: the plain loss reads and writes tensors that do not
+# fit into the processor's cache, but a small chunk stays in it. If chunks become too small, the products become inefficient, and each
 # chunk goes through the whole gradient of the weight.
 #
 # In a GPT, the output layer and the embedding are often one weight. The next cell trains one with both losses. It replaces the output
@@ -1081,8 +1082,8 @@ if rank == 0:
 #
 # Adam keeps a running mean of each number's gradient, its *first moment*, and divides it by the root of a *second moment*, a
 # running mean of the squares. Each moment has as many numbers as the model. For a matrix, Adafactor does not keep the second
-# moment. It keeps the mean of each row and the mean of each column, and estimates the moment of a number from its row and its
-# column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that is, no momentum.
+# moment. For each row and each column, it keeps a running mean of the squared gradients, and estimates the moment of a number from
+# its row and its column. A vector keeps a moment for each of its numbers. Adafactor has no first moment, that is, no momentum.
 #
 # **Predict in numbers**: a model has parameters of the given shapes, in float32. Each shape is that of a vector, `(n,)`, or
 # of a matrix, `(n, m)`. How many bytes of states do these optimizers keep in float32? Do not count the step counter.
@@ -1126,7 +1127,7 @@ check.show_values(
 # Here are Algorithms 4 and 5 of [Shazeer and Stern](https://arxiv.org/abs/1804.04235), for a parameter $X$ with gradient
 # $G$ in step $t = 1, 2, \dots$ The root mean square of a tensor's numbers is its *RMS*, and squares and roots are elementwise.
 #
-# 1. The running means forget at a rate that falls. With $\beta_t = 1 - t^{-0.8}$, the mean of row $i$ and that of column $j$ of a matrix are
+# 1. The decay rate grows, so later averages cover more steps. With $\beta_t = 1 - t^{-0.8}$, the mean of row $i$ and that of column $j$ of a matrix are
 #    $r_i \leftarrow \beta_t r_i + (1 - \beta_t) \operatorname{mean}_j (G_{ij}^2 + \epsilon_1)$ and
 #    $c_j \leftarrow \beta_t c_j + (1 - \beta_t) \operatorname{mean}_i (G_{ij}^2 + \epsilon_1)$. Both start at zero.
 # 2. They estimate the second moment: $V_{ij} = r_i c_j / \operatorname{mean}(r)$. For a vector, $V$ itself is a running mean:
@@ -1236,8 +1237,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The run does not change, because $U$ does not change. (The exception is gradients of about $10^{-15}$, whose squares are
-# about as large as $\epsilon_1$.) A bias that is zero has a size of $\epsilon_2 = 10^{-3}$ in the formula, so its first step
+# The run does not change, because $U$ does not change. (The exception is gradients of about $10^{-15}$ or less, whose squares are
+# not much larger than $\epsilon_1$.) A bias that is zero has a size of $\epsilon_2 = 10^{-3}$ in the formula, so its first step
 # has an RMS of at most $10^{-5}$. Small parameters move slowly, in proportion to their size.
 # </details>
 #
@@ -1393,7 +1394,7 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # With even levels, 0.001 is nearest to 0, so it is lost. In the dynamic map, the nearest levels are 0.00094 and 0.00128, and 0.001 becomes
-# 0.00094. The error is 6%. From 0.1 to 1, where there are more levels, it is at most 6%, and about 1% on average. The largest number of a block comes back without
+# 0.00094. The relative error is 6%. From 0.1 to 1, where there are more levels, it is about 1% on average, and reaches 6% only near 0.1. The largest number of a block comes back without
 # an error if it is positive. −1 is not a level, so a negative one comes back as −0.993 times the absmax.
 # </details>
 #
@@ -1668,7 +1669,7 @@ check.show_values(
 #
 # *Difficulty 3/5, 25 minutes.*
 #
-# Write `Sharded8bitAdam`. It checkpoints layers, and it trains the model as one rank with all samples would.
+# Write `Sharded8bitAdam`. It checkpoints layers, and it trains the model as one rank with all samples would, apart from rounding.
 #
 # As in lab 03, all parameters are in one flat buffer, and their gradients are in a second one. Rank r owns the r-th of N equal parts, its
 # shard. If a boundary between two shards cut a block, its two parts would have different absmaxes, and
@@ -1685,7 +1686,7 @@ check.show_values(
 #   all shards. The loss of a rank is already multiplied by its share of the samples, so sum the gradients, and do not average
 #   them. Each step starts from a gradient of zero, even if another backward pass has left some.
 # - **Reduce the gradients once in a step**, and send no more than 2 · 4Ψ · (N − 1)/N bytes, plus padding. The backward pass
-#   runs each layer's forward pass a second time. A hook on an inner module that starts a reduction would then start it twice.
+#   runs each layer's forward pass a second time. If a hook on an inner module started a reduction, it would start it in both passes.
 #   So keep communication out of the forward pass, and reduce when the backward pass has ended.
 #
 # Edge cases:
@@ -1943,9 +1944,11 @@ drawn, axes = plots.ratio_bars(
 # %% [markdown]
 # What to look for:
 #
-# - **The same work.** All three have the same gradients, and their peaks differ by a few percent.
+# - **The same work.** All three compute the same gradients, and their peaks differ by a few percent.
 # - **The library can stop early.** The hooks know which tensor is the last one that the backward pass needs. If a block ends with
-#   a linear layer, its output is not needed: the library skips this product, a third of the block. A dropout at the end needs that output.
+#   a linear layer and a sum, the backward pass needs neither of their results, so the library skips both. The product is a third of the
+#   FLOPs of the block's linear layers. (On a CPU, this counter leaves out fused attention.) A dropout at the end saves its mask.
+#   The mask is drawn after the product, so the library must compute the product first.
 # - **What the library does in addition.** It restores the settings of autocast, detects a second forward pass with
 #   other shapes, and lets a `context_fn` choose which operations to recompute.
 

@@ -159,17 +159,17 @@ print("; ".join(sent))
 # *Difficulty 3/5, 12 minutes.*
 #
 # Tokens choose their experts, so a rank rarely has the same number of tokens for every rank. Now the rows of `x` are sorted
-# by destination: the first `counts[0]` rows go to rank 0, the next `counts[1]` rows to rank 1, and so on. A receiver does not know how many rows it will get. So the ranks first exchange their counts, in an all-to-all with one number for each rank, and then the rows, in the same N − 1 steps.
+# by destination: the first `counts[0]` rows go to rank 0, the next `counts[1]` rows to rank 1, and so on. A receiver does not know how many rows it will get. So the ranks first exchange their counts, in an all-to-all with one number for each rank, and then the rows, again in N − 1 steps.
 #
-# - **Empty parts:** counts can be 0. A rank sends no rows to such a rank, not even an empty message, but it always
+# - **Empty parts:** a count can be 0. Then the rank sends no rows to that rank, not even an empty message, but it always
 #   sends the count.
 # - **Order:** the rows that arrive are sorted by the rank that they came from, and rows from the same rank keep their order.
 # - **No padding:** send another rank only its count (an `int64`, as in `counts`) and its rows.
 # - **Wrong counts:** if `counts` does not have N numbers, or if they do not add up to the number of rows, raise a
 #   `ValueError` that names `counts`, before anything is sent.
 #
-# **Predict**: the experts on rank 0 are popular. Each of 4 ranks sends half of its rows to rank 0 and a sixth
-# to each other rank. How much longer does the exchange take than with equal parts, if the time is proportional to the bytes that the busiest rank receives?
+# **Predict**: the experts on rank 0 are popular. Each of 4 ranks has half of its rows for rank 0, and a sixth for each of
+# ranks 1, 2, and 3. How much longer does the exchange take than with equal parts, if the time is proportional to the bytes that the busiest rank receives?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -249,7 +249,7 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # It takes twice as long. With equal parts of S/4, rank 0 receives 3 · S/4. Now it receives 3 · S/2, while the other ranks
-# receive less than before. The rank with the popular expert makes all others wait, and it also has the most
+# receive less than before. The rank with the popular experts makes all others wait, and it also has the most
 # to compute. This is why part C balances the load.
 # </details>
 #
@@ -571,7 +571,7 @@ check.show_values(
 # - `exchange(x, group)` gets x (N, …), and sends `x[j]` to rank j. It returns a new tensor of the same shape, of which row i came from rank i.
 # - In the backward pass, the gradient of each row must get to the rank that the row came from.
 # - Each pass makes one all-to-all and sends nothing else. An all-to-all needs contiguous tensors, but neither x nor the gradient has to be contiguous.
-# - If x does not have N rows, raise a `ValueError` that names the number of rows, before anything is sent.
+# - If x does not have N rows, raise a `ValueError` that names the number of its rows, before anything is sent.
 #
 # **Predict**: the loss of a rank is the sum of all numbers of `exchange(x, group)`, times the rank's number. What is the gradient of `x[j]` on rank r?
 #
@@ -864,7 +864,7 @@ for factor in (1.0, 1.25, 2.0):
         print(f"{predicted['needed'] / predicted['layer']:.0%} would be enough")
 
 # %% [markdown]
-# The activations inside an expert are never sent, so wider experts cost no bytes. For given tokens, the bytes depend on the number of experts for each token, and on the capacity factor.
+# The activations inside an expert are never sent, so wider experts do not need more bytes. For given tokens, the bytes depend on the number of experts for each token, and on the capacity factor.
 
 # %% [markdown]
 # # Part C: training with experts
@@ -894,7 +894,7 @@ for factor in (1.0, 1.25, 2.0):
 #
 # <details><summary>Hint 1</summary>
 #
-# The loss is the sum over all ranks of (loss of the rank) / N. The gradient of a sum is the sum of the gradients. Which of its N terms has the expert's gradient on rank 0 already, and which ones has the gradient on rank 2?
+# The loss is the sum over all ranks of (loss of the rank) / N. The gradient of a sum is the sum of the gradients. Which of its N terms does the expert's gradient on rank 0 already include, and which ones does the gradient on rank 2 include?
 # </details>
 #
 # <details><summary>Hint 2</summary>
@@ -1022,8 +1022,8 @@ if rank == 0:
 #   choice counts like the others. All $f_e$ add up to 1.
 # - $P_e$ is the mean of all tokens' probabilities for expert $e$. All $P_e$ add up to 1, too.
 #
-# The loss is 1 if the load is even. Counting has no gradient, so $f$ is a constant, and the gradient flows through $P$: it
-# lowers the probabilities of experts in proportion to their load.
+# The loss is 1 if the load is even. Counting has no gradient, so $f$ is a constant, and the gradient flows through $P$. A
+# training step therefore lowers the probabilities of busy experts, and raises those of the others.
 #
 # Write `balance_loss`. Both $f$ and $P$ are taken over **the tokens of all ranks**.
 #
@@ -1200,11 +1200,11 @@ if rank == 0:
 # learn nothing. With the balance loss, all eight have work after about 50 steps, and few tokens are dropped. The Switch Transformer uses a factor of 0.01,
 # in a training of many more steps. A larger factor balances the load sooner, but it also pulls the router more strongly toward a goal other than prediction.
 #
-# An even load is 1/8 = 12.5% for each expert. The share that is printed for the busiest one is the mean over the last 20 steps, in each of which another expert may be the
-# busiest one. The loss of the text hardly differs in a run that is as short as this one.
+# An even load is 1/8 = 12.5% for each expert. For the busiest one, the cell takes the largest share in each of the last 20 steps, and prints their mean.
+# (A different expert can be the busiest one in each step.) The loss of the text hardly differs in a run that is as short as this one.
 # </details>
 #
-# A loss is not the only way to balance the load. DeepSeek-V3 adds a bias to each expert's score when it chooses experts, but not when it computes the gates. After each step, it lowers the bias of each busy expert and raises the bias of each other expert. [Chapter 09](../book/09_all_to_all.md) compares both.
+# A loss is not the only way to balance the load. In DeepSeek-V3, each expert has a bias, which affects only the choice of experts and not the gates. After each step, the trainer lowers the biases of experts with more than the average load, and raises those of experts with less. [Chapter 09](../book/09_all_to_all.md) compares both.
 
 # %% [markdown]
 # # Part D: a sequence that is split among ranks
@@ -1291,8 +1291,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# With Ulysses, a rank sends about half as much, because its tensors are half as large. On the ring, the tensors are half as
-# large, but they travel twice as many steps, so a rank sends about the same as before. In the forward pass, the ring sends
+# If there are many ranks, a rank sends about half as much with Ulysses, because its tensors are half as large. (From 4 to 8
+# ranks, it is 58%, because a rank also keeps a smaller part for itself.) On the ring, the tensors are half as
+# large, but they travel about twice as many steps, so a rank sends about the same as before. In the forward pass, the ring sends
 # N/2 times as much as Ulysses. But a message of the ring can travel while a block is computed, and Ulysses cannot use more
 # ranks than there are heads.
 # </details>
@@ -1404,7 +1405,7 @@ check.show_values(
 # right. First move the ranks next to the tokens, and then flatten both.
 # </details>
 #
-# The next cell compares the output with the attention on one rank, and the bytes in the ledger with your prediction:
+# The next cells compare the output with the attention on one rank, and the bytes in the ledger with your prediction:
 
 # %%
 # %%px
@@ -1530,8 +1531,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It is right only if both blocks have the same sum of exponentials, or the same output. A block whose scores are larger by 5
-# should have 148 times the weight of the other.
+# It is right only if both blocks have the same sum of exponentials, or the same output. If the scores of one block are those of
+# the other plus 5, this block should have 148 times the weight of the other.
 # </details>
 #
 # The next cell splits the keys of one attention head into four blocks, computes each block on its own, and merges the results
@@ -1561,15 +1562,15 @@ print(f"some exponentials of the scores are infinite: {(one_scores.exp() == torc
 #
 # Each rank has the queries, keys, and values of its own tokens, for all heads. In *ring attention*, the queries stay where
 # they are. Keys and values travel from rank to rank until every rank has seen all of them. In step $s = 0, 1, …, N-1$, rank
-# $r$ has the keys and values of rank $r - s$ (mod N), its *owner*. It computes a partial result from this block, and merges it with its result so far.
+# $r$ has the keys and values of rank $r - s$ (mod N), their *owner*. Rank $r$ computes a partial result from this block, and merges it with its result so far.
 #
 # `parlab.block_attention` has two functions that compute one block. For them, q, k, v, and out have the shape (B, a, S/N, d), so transpose your tensors first. `visible`
 # (queries, keys) is True where a query sees a key, or None if all queries see all keys:
 #
 # - `attend(q, k, v, visible)` returns `(out, lse)` of one block, ready for `merge`.
-# - `attend_backward(gradient, out, lse, q, k, v, visible)` returns what a block adds to the gradient of q, and the
-#   gradients of the block's k and v. `gradient` is the gradient of the final output. `out` and `lse` are those of all blocks
-#   together. It computes the probabilities again, as `exp(scores − lse)`, so they need not be stored.
+# - `attend_backward(gradient, out, lse, q, k, v, visible)` returns what a block adds to the gradient of q, and what
+#   these queries add to the gradients of the block's k and v. `gradient` is the gradient of the final output. `out` and `lse`
+#   are those of all blocks together. The function computes the probabilities again, as `exp(scores − lse)`, so they need not be stored.
 #
 # Write the ring around these two functions. You can use the skeleton below, or something of your own.
 #
@@ -1601,7 +1602,7 @@ print(f"some exponentials of the scores are infinite: {(one_scores.exp() == torc
 #
 # <details><summary>Hint 2</summary>
 #
-# In the backward pass, a step starts like a forward step. After the computation, wait for the gradients that the previous rank sent after its last step (in step 0, there are none yet). They belong to the same owner as this step's keys. Add this rank's part, and start to
+# In the backward pass, a step starts like a forward step. After the computation, wait for the gradients that the previous rank sent at the end of the previous step (in step 0, there are none yet). They belong to the same owner as this step's keys. Add this rank's part, and start to
 # pass on the sum. After the last step, what arrives is the gradient of this rank's own keys and values.
 # </details>
 
@@ -1867,8 +1868,8 @@ check.show_values(
 # </details>
 #
 # The next cells count the scores that each rank really computes with both layouts. `attend` leaves out queries that see no key of the block,
-# and keys that no query sees. In the zigzag layout, this leaves out half of each block that comes from another rank: either none of the keys in its
-# late chunk are visible, or none of the queries in the early chunk see anything.
+# and keys that no query sees. In the zigzag layout, this leaves out half of each block that comes from another rank: either none of the keys in the
+# block's late chunk are visible, or none of the queries in this rank's early chunk see anything.
 
 
 # %%
@@ -1918,7 +1919,7 @@ drawn, axes = long_contexts.ring_work(
 # ## All-to-all
 #
 # These three do the same work: your pairwise exchange, MPI's `comm.Alltoall`, and `dist.all_to_all_single` on the
-# default group, which uses Gloo on the CPU and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL. Their default group uses MPI instead.) The third is the one that libraries call to send tokens to experts. First, compare their results.
+# default group, which uses Gloo on the CPU and NCCL on GPUs. (Ranks that share a GPU cannot use NCCL. Their default group uses MPI instead.) The third is the one that many libraries call to send tokens to experts. First, compare their results.
 
 
 # %%
@@ -1979,18 +1980,19 @@ for title, ratios in exchange_ratios.items():
 # What to look for:
 #
 # - **Small data.** Your exchange pays for N − 1 messages, one after the other, and for a few lines of Python in each
-#   step. With many ranks, MPI uses an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which bytes travel several times.
+#   step. With many ranks, MPI libraries often use an algorithm of ⌈log₂ N⌉ steps (Bruck's) for small data, in which a byte can travel several times.
 # - **Large data.** All of them send the same bytes, and every byte is sent once, so no algorithm can
 #   send less. They differ in how the bytes travel. Between processes of one machine, MPI copies memory, and Gloo sends
-#   them through TCP, which takes several times as long.
-# - **On a cluster**, an all-to-all is the collective that uses the network most: half of all bytes cross from one half of the
+#   them through TCP, which takes longer.
+# - **On a cluster**, an all-to-all is the collective that uses the network most: about half of all bytes cross from one half of the
 #   machine to the other. Compare this with a ring, where each rank only talks to its neighbors.
 
 # %% [markdown]
 # ## Ring attention against its bound
 #
-# PyTorch has ring attention as `torch.distributed.tensor.experimental.context_parallel`. It has no kernel for CPUs, so you can
-# compare it with yours only on GPUs. Here, you compare yours with a time that no ring can beat.
+# PyTorch has `context_parallel` in `torch.distributed.tensor.experimental`. By default, it all-gathers the keys and values.
+# After `set_rotate_method("alltoall")`, it passes them around a ring, like your function. It does not support PyTorch's
+# attention kernel for CPUs, so you can compare it with yours only on GPUs. Here, you compare the time of yours with a lower limit.
 #
 # Let $c$ be the time to compute one block, and $m$ the time of a message with one rank's keys and values. A rank computes N blocks, which takes $Nc$. The last block arrives after N − 1 messages, and is computed after that, so the pass cannot end before $(N-1)m + c$. So a forward pass without a mask takes at least
 #
@@ -2077,7 +2079,7 @@ drawn, axes = long_contexts.ring_times(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The two sides of the bound are equal for $m = c$: each message then takes as long as the block that hides it. Ulysses takes $4c + 1.5m$, and the ring
+# The two terms of the bound are equal for $m = c$: each message then takes as long as the block that hides it. Ulysses takes $4c + 1.5m$, and the ring
 # takes $3m + c$ if messages are slow. They are equal for $m = 2c$.
 # </details>
 #
@@ -2103,13 +2105,13 @@ if rank == 0:
 # <details><summary>What you predicted</summary>
 #
 # With consecutive tokens, the last rank computes N = 4 blocks. In the zigzag layout, every rank computes its own block and half of each of the three others, which takes $2.5c$. For many ranks,
-# the ratio approaches 2. A kernel that also leaves out the masked half of a rank's own block needs $3.5c$ and $2c$.
+# the ratio approaches 2. (The emulated times are longer, because they include the work of Python and MPI.) A kernel that also leaves out the masked half of a rank's own block needs $3.5c$ and $2c$.
 # </details>
 #
 # What to look for:
 #
 # - **The ring is close to its bound**, because each message starts before the block that hides it.
-# - **Ulysses sends less**, but it cannot compute in the meantime, because the attention needs the first all-to-all, and the second all-to-all needs the attention. It wins on slow networks, and only if N divides the number of heads.
+# - **Ulysses sends less** on four ranks, but it cannot compute in the meantime, because the attention needs the first all-to-all, and the second all-to-all needs the attention. (It could if it processed the heads in several groups.) It is faster on slow networks, but N must divide the number of heads.
 # - **Long sequences favor the ring.** If the sequence becomes twice as long, $m$ doubles, and $c$ becomes four times as large. So
 #   m/c is half as large, which is farther to the left in the figure.
 # - **With NCCL**, start the send and the receive of a step together, by `dist.batch_isend_irecv`. Otherwise, two ranks that both send first can wait for each other forever.
@@ -2117,7 +2119,8 @@ if rank == 0:
 # %% [markdown]
 # # Going further
 #
-# - Start seven ranks with `cluster.start(7)` (this also works on two cores), and run the check cells of part A again.
+# - Start seven ranks with `cluster.start(7)` (this also works on two cores). The new ranks have none of your
+#   variables and functions, so run the imports and all cells of part A again.
 # - Write a *hierarchical* all-to-all. The ranks of a node first exchange rows among themselves, so that each rank holds the rows for one
 #   rank of every other node. Then one message goes to each node. How many messages does a rank send now, and how many times does a byte
 #   travel? The [chapter](../book/09_all_to_all.md) computes when this pays off.

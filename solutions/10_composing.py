@@ -74,7 +74,7 @@ from parlab.reference import use_reference
 # - **Wrong rank:** if the mesh has no such rank, raise a `ValueError` that names `rank`.
 #
 # **Predict**: the largest model of Narayanan et al. (2021) was trained on 3,072 GPUs with tensor parallelism of size 8,
-# pipelines of 64 stages, and six replicas, in the mesh `{"dp": 6, "pp": 64, "tp": 8}`. Which coordinates does rank
+# pipelines of 64 stages, and six replicas. Let the mesh be `{"dp": 6, "pp": 64, "tp": 8}`. Which coordinates does rank
 # 1,000 have?
 #
 # <details><summary>Hint 1</summary>
@@ -364,7 +364,7 @@ check.show_values(
 # With eight replicas, a rank reads 64 / (8 · 2) = 4 micro-batches in a step. With two replicas, it reads 64 / (2 · 2) = 16.
 # That is good: the more micro-batches, the smaller the pipeline's bubble. Relative to the useful time, it is (p − 1)/M, which
 # is 7/16 for eight stages and 16 micro-batches; with 4 micro-batches, it would be 7/4. Both layouts use the same rows in each
-# step, so the losses are the same, too.
+# step, so without dropout, the losses are the same up to rounding.
 # </details>
 #
 # The next cell prints what each rank of this lab reads in step 1. Which ranks print the same lines?
@@ -814,7 +814,7 @@ def groups_of(mesh, backend="mpi4py"):
 #   device of `tokens_MbS`.
 # - **Messages**: each micro-batch crosses each cut once, as one message of its activations. Its gradient returns in the same way.
 # - **Schedule**: GPipe's, 1F1B, or another one that fills the pipeline. Of p stages, stage r (from 0) runs at least p − r micro-batches forward (or all M,
-#   if there are fewer) before it waits for its first gradient.
+#   if there are fewer) before its first backward pass.
 #
 # The stage computes each micro-batch once. `training.token_loss(scores, targets)` is the mean loss of a micro-batch's tokens. M and p are 1
 # or more.
@@ -1236,7 +1236,7 @@ if rank == 0:
 # <details><summary>What you predicted</summary>
 #
 # Tensor parallelism sends the most, although each rank has only one layer. Its bytes and those of the pipeline grow with the batch. Data parallelism sends the gradients and the weights of the stage once per step, and the embedding's gradient
-# is also summed once, whatever the batch. With larger batches, both become cheap in comparison, so the ranks of these groups can be on different nodes. This is why "tp" is usually the innermost dimension of a mesh.
+# is also summed once, whatever the batch. With larger batches, both become cheap in comparison, so the ranks of these groups can be on different nodes. Tensor parallelism needs the fastest links. This is why "tp" is usually the innermost dimension of a mesh.
 # </details>
 
 # %% [markdown]
@@ -1301,8 +1301,8 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in rows_2d.items()))
 #
 # - **The bytes** are nearly the same. Both reduce-scatter the gradients and all-gather the weights once per step. The library gathers the weights before the first
 #   forward pass, and you gather them after the update. So between two steps, the library holds only a shard of the weights and of the gradients, and you hold all of them.
-#   During the backward pass, both hold all of them, because our settings keep the library's weights until the last micro-batch.
-# - **The number of collectives** is different. You have one reduce-scatter and one all-gather for the whole stage, and the library has them for each layer. On GPUs, it hides them behind the
+#   During the passes of a step, both hold all of them, because our settings let the library keep whole weights and gradients until the last micro-batch.
+# - **The number of collectives** is different. You have one reduce-scatter and one all-gather for the whole stage, and the library has them for each layer. On GPUs, it can hide them behind the
 #   computation of other layers. With a model this small on CPUs, there is nothing to hide them behind, and each call costs time.
 # - **Large models** need what only the library can do. If the weights of a stage do not fit on a device next to the activations, they must be freed layer by layer, even within a step.
 #   (`fully_shard` does this with `reshard_after_forward=True`, and then sends more bytes.)
@@ -1334,7 +1334,8 @@ if rank == 0:
     print(f"{example.micro_batches(gpt)} micro-batches of {example.micro_batch} for each replica")
 
 # %% [markdown]
-# Write `predict_layout_memory`, which returns the bytes of each kind on a rank of the *first* stage, which needs the most:
+# Write `predict_layout_memory`, which returns the bytes of each kind on a rank of the *first* stage. Without the logits of the
+# last stage, which we leave out, this rank needs the most. The kinds are:
 #
 # - `weights` and `gradients`: 2 bytes each for every parameter of the rank. A layer has `model.layer_parameters`, which are
 #   split over the t tensor-parallel ranks. The first stage also has the embedding, `model.embedding_parameters`, all of it
@@ -1432,13 +1433,14 @@ check.show_values(
 #     ranks, each of which computes at `cluster.flop_per_second`;
 #   - four all-reduces of the b·s·h numbers between layers, two in each pass, over the t ranks.
 # - **Messages** of b·s·h numbers between neighboring stages. A stage has at most p micro-batches in flight, so p of them go
-#   through all stages and back before the next p can. So a step waits for ⌈m/p⌉ round trips, each with one message from
-#   every stage to the next one, and one message back.
+#   through all stages and back before the next p can. So a step waits for ⌈m/p⌉ round trips. In each
+#   round trip, one message goes from every stage to the next one, and one message comes back from there.
 # - **Gradients**: a reduce-scatter of the gradients of a rank of the first stage, and an all-gather of its weights, over the
 #   ranks that have the same stage and the same tensor-parallel coordinate. The rank has the parameters of exercise 8a,
 #   including the embedding.
 #
-# Use `cluster.collective_seconds(name, size, ranks)` and `cluster.message_seconds(size, source, destination)`. The rank
+# Use `cluster.collective_seconds(name, size, ranks)` and `cluster.message_seconds(size, source, destination)`.
+# `help(Cluster)` describes their arguments. The rank
 # numbers decide whether links inside a node or between nodes are used. Compute with the groups and the pipeline of rank 0,
 # as if all others had the same links. A group of one rank takes 0 s. The rest of the step, such as the embedding and the loss, is left
 # out.
@@ -1641,8 +1643,8 @@ for title, one in others.items():
         print(f"  {seconds:5.1f} s  {need / 1e9:4.1f} GB  {layout}")
 
 # %% [markdown]
-# With fast links and 80 GB, the planner uses as many replicas as memory allows: 16. Tensor-parallel groups of 2 or 4 ranks make
-# the model fit. With slow links between nodes, gradients are expensive, so it prefers two replicas and 16 stages: a rank then
+# With fast links and 80 GB, the planner uses as many replicas as memory allows: 16. Two stages of 2 tensor-parallel ranks, or one
+# stage of 4, make the model fit. With slow links between nodes, gradients are expensive, so it prefers two replicas and 16 stages: a rank then
 # has only 3 GB of gradients to average, instead of 20 GB, and pipelines send only activations from node to node. With less
 # memory, more stages make room, and the step takes only about 1% longer.
 #
@@ -1713,7 +1715,7 @@ drawn, axes = predicted_and_measured(chosen, predicted, measured)
 # is how most models are trained on TPUs.
 #
 # In JAX, one process controls several devices, so the cells that compile a program run only on rank 0. Here, JAX sees four
-# devices, which share the CPU of the process. (On a larger machine, they would be four GPUs or TPUs.)
+# devices, which share the CPU of the process. (In real training, they would be GPUs or TPUs.)
 
 # %%
 # %%px --timeout 120
