@@ -30,6 +30,7 @@ class RankProcess:
     stacks: str = ""
     processor_seconds: float | None = None  # used so far; None until the supervisor answers
     state: str = ""  # of its main thread at that time: `R` wants the CPU, `T` was stopped
+    sleeps: int = 0  # how often its main thread had gone to sleep until then
 
     @property
     def crash(self) -> str:
@@ -110,6 +111,7 @@ class Channel:
             if "processor_seconds" in message:
                 process.processor_seconds = message["processor_seconds"]
                 process.state = message["state"]
+                process.sleeps = message["sleeps"]
             if "exit" in message:
                 process.exit_status = message["exit"]
             self._changed.notify_all()

@@ -24,6 +24,8 @@ STEPS = 3
 PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of CPU time in one step: more than the handling of an interrupt takes
 HANDLED_SECONDS = 0.2  # of CPU time: a rank that has used this much had time to handle interrupts
+# A rank that goes to sleep so often in one step gets the CPU when it wants it: it waits in MPI.
+OFTEN = 50
 LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
 FREE_SECONDS = 10.0  # for ranks that have ended their cells to answer a call, on a busy machine
 CALL_SECONDS = 15.0  # for a free rank to answer a call, even on a busy machine
@@ -51,6 +53,8 @@ class Freeing:
         self._all = list(range(session.n))
         self._pings: dict[int, Future[list[str]]] = {}
         self._used: dict[int, float] = {}  # CPU time of each rank before it was interrupted
+        self._sleeps: dict[int, int] = {}  # how often each rank had slept at the last look
+        self._slept: dict[int, int] = {}  # how often it slept between the last two looks
         self.in_torch = False  # True if ranks wait in one of torch's own process groups
         self.continued: set[int] = set()  # ranks that a signal had stopped
 
@@ -159,6 +163,9 @@ class Freeing:
         channel = self.session.channel
         seconds = channel.processor_seconds(self.busy())
         self.continued |= {rank for rank in seconds if channel.ranks[rank].state == "T"}
+        sleeps = {rank: channel.ranks[rank].sleeps for rank in seconds}
+        self._slept = {rank: n - self._sleeps.get(rank, n) for rank, n in sleeps.items()}
+        self._sleeps = sleeps
         return seconds
 
     def _may_stop(
@@ -169,7 +176,7 @@ class Freeing:
         `before` and `after` are the ranks' CPU times around the last step. A rank may still stop if
 
         - it uses the CPU or waits for it, and has had too little CPU time to handle an interrupt,
-          or the user `is_patient`;
+          or the user `is_patient`. A rank that sleeps again and again does neither;
         - it has left its cell, but the kernel has not received its answer yet;
         - its supervisor does not answer.
         """
@@ -179,6 +186,7 @@ class Freeing:
                 return True
             is_alive = after[rank] - before[rank] > BUSY_SECONDS or channel.ranks[rank].state == "R"
             used = after[rank] - self._used.setdefault(rank, before[rank])
+            is_alive = is_alive and self._slept[rank] < OFTEN
             if is_alive and (is_patient or used <= HANDLED_SECONDS):
                 return True
         stacks = channel.stacks(self.busy(), LOOK_SECONDS).values()

@@ -57,6 +57,15 @@ def processor_use(pid: int) -> tuple[float, str]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0]
 
 
+def sleeps(pid: int) -> int:
+    """Return how often the main thread of a process went to sleep. Return 0 if it is unknown."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("voluntary_ctxt_switches:"):
+                return int(line.split()[1])
+    return 0
+
+
 def adopt_orphans() -> None:
     """Become the parent of orphaned descendants, so that they can be found (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
@@ -186,7 +195,8 @@ class Supervisor:
                 os.write(self.requests, f"{request['how']} {request['generation']}\n".encode())
             case "processor_seconds":
                 seconds, state = processor_use(self.engine.pid)
-                self.send(processor_seconds=seconds, state=state)
+                pid = self.engine.pid
+                self.send(processor_seconds=seconds, state=state, sleeps=sleeps(pid))
 
     def before_interrupt(self) -> None:
         """Continue a stopped rank, and signal a rank whose freeing thread cannot run.
