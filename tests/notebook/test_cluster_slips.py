@@ -212,7 +212,8 @@ def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
 ) -> None:
     ran = notebook.run(
         "%%px --timeout 1\nimport signal\n"
-        f"signal.signal(signal.SIGINT, {handler})\ntime.sleep(1000)"
+        f"signal.signal(signal.SIGINT, {handler})\n"
+        "if rank % 2:\n    while True: pass\ntime.sleep(1000)"
     )
     assert ran.error == "DeadlineExceeded", ran.message
     assert "variables are intact" in ran.message
