@@ -137,7 +137,7 @@ class Execution:
         freeing = Freeing(self.session, self.replies, self._stop, self._progress)
         freeing.in_torch = any(map(in_torch, stacks.values()))
         if outcome.ending is Ending.FAILED:
-            if freeing.from_calls() or self._wait_for_others():
+            if not freeing.from_calls() and self._wait_for_others():
                 outcome.finished = sorted(outcome.stuck.keys() - self.replies.errors().keys())
         else:
             self.replies.ended_early()
