@@ -184,9 +184,9 @@ class Freeing:
         for rank in self.busy():
             if rank not in before or rank not in after:
                 return True
-            is_alive = after[rank] - before[rank] > BUSY_SECONDS or channel.ranks[rank].state == "R"
+            is_ready = channel.ranks[rank].state == "R" or after[rank] - before[rank] > BUSY_SECONDS
+            is_alive = is_ready and self._slept[rank] < OFTEN
             used = after[rank] - self._used.setdefault(rank, before[rank])
-            is_alive = is_alive and self._slept[rank] < OFTEN
             if is_alive and (is_patient or used <= HANDLED_SECONDS):
                 return True
         stacks = channel.stacks(self.busy(), LOOK_SECONDS).values()

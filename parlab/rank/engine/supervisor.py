@@ -194,8 +194,8 @@ class Supervisor:
                     self.before_interrupt()
                 os.write(self.requests, f"{request['how']} {request['generation']}\n".encode())
             case "processor_seconds":
-                seconds, state = processor_use(self.engine.pid)
                 pid = self.engine.pid
+                seconds, state = processor_use(pid)
                 self.send(processor_seconds=seconds, state=state, sleeps=sleeps(pid))
 
     def before_interrupt(self) -> None:
