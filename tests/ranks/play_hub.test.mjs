@@ -4,6 +4,7 @@ import { after, test } from "node:test";
 import { SLOTS } from "../../parlab_staff/play/runtime/hub.js";
 import { NodeRanks } from "../support/hub_rank.mjs";
 
+const fits = "growable" in SharedArrayBuffer.prototype; // not in Node before version 20: the room has 16 MB
 const ANY = -1, ranks = { 2: new NodeRanks(2), 3: new NodeRanks(3) };
 after(() => Promise.all(Object.values(ranks).map((set) => set.close())));
 
@@ -85,12 +86,25 @@ test("the memory of messages is used again, and grows for a large one", async ()
   const many = Array.from({ length: 300 }, (_, i) => i);
   const big = 50 << 20;
   const sends = [...many.map((value) => ["send", 1, 0, value]), ["send", 1, 0, [big]], ["send", 1, 0, [3]]];
-  const fits = "growable" in SharedArrayBuffer.prototype;
   const [sender, receiver] = await run(sends, [...many, 0, 0].map(() => ["receive", 0, 0]));
   if (fits) assert.deepEqual(receiver, ended([...many, big, 3]));
   const second = [["begin send", 1, 0, [40 << 20]], ["begin send", 1, 0, 7], ["wait"], ["send", 1, 1, [40 << 20]], ["wait"]];
   if (fits) assert.deepEqual((await run(second, [["receive", 0, 0], ["receive", 0, 1], ["receive", 0, 0]]))[1], ended([40 << 20, 40 << 20, 7]));
-  else assert.equal(sender.why, "no memory"); // Node before version 20: the room has 16 MB
+  else assert.equal(sender.why, "no memory");
+});
+test("a large message waits until a receiver has copied those before it", { skip: !fits }, async () => {
+  const sends = [["begin send", 1, 0, [40 << 20]], ["begin send", 1, 1, [40 << 20]]];
+  const copiesLate = [["begin receive", 0, 0], ["send", 0, 2, 1], ["sleep", 0.05], ["wait"], ["receive", 0, 1]];
+  const program = [[["begin receive", 1, 2], ["wait"], ...sends], copiesLate];
+  assert.deepEqual(await run(...program), [ended([1]), ended([40 << 20, 40 << 20])]);
+  const copiesNever = [["begin receive", 0, 0], ["send", 0, 2, 1], ["receive", 0, 1]];
+  assert.deepEqual(await run(program[0], copiesNever), [{ received: [1], at: 3, why: "no memory" }, stuck(2)]);
+  const stopped = { received: [1], at: 3, why: "interrupted" };
+  const going = run(program[0], [["begin receive", 0, 0], ["send", 0, 2, 1], ["sleep", 60]]);
+  setTimeout(() => ranks[2].stop(0), 100);
+  assert.deepEqual(await ranks[2].results[0], stopped);
+  ranks[2].stop(1);
+  await going;
 });
 test("too many messages under way, or too large ones, are refused", async () => {
   const many = Array.from({ length: SLOTS + 1 }, () => ["begin send", 1, 0, 1]);

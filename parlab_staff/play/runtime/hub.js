@@ -14,7 +14,7 @@ const USE = 0, KIND = 1, CONTEXT = 2, PEER = 3, TAG = 4, BYTES = 5, OFFSET = 6, 
   REFS = 9, SLOT_FIELDS = 10;
 const FREE = 0, POSTED = 1, MATCHED = 2;
 export const SEND = 1, RECEIVE = 2, ANY = -1;
-// Answers of `waitAny`, `probe`, and `sleep`, and of `post` if it has no slot or no memory.
+// Answers of `waitAny`, `waitForSend`, and `sleep`, and of `post` if it is stopped or has no slot or no memory.
 export const DEADLOCK = -1, INTERRUPTED = -2, NO_SLOT = -3, NO_MEMORY = -4;
 
 export const SLOTS = 256; // unfinished sends and receives of a rank
@@ -106,8 +106,14 @@ export class Hub {
     if (slot < 0) return NO_SLOT;
     const at = this._slot(slot), bytes = kind === SEND ? data.length : capacity;
     if (kind === SEND) {
-      const offset = this._memory(bytes);
-      if (offset < 0) return NO_MEMORY;
+      let offset = this._memory(bytes);
+      if (offset < 0) {
+        // Messages that a receiver still copies give their memory back soon.
+        const copied = () => this._sends().some((at) => this.c[at + USE] === MATCHED);
+        const answer = this._block(() => (offset = this._memory(bytes)) < 0 && copied() ? -1 : 0, () => {});
+        if (answer === INTERRUPTED) return INTERRUPTED;
+        if (offset < 0) return NO_MEMORY;
+      }
       this.rooms[this.rank].set(data, offset);
       c[at + OFFSET] = offset;
     }
@@ -127,14 +133,14 @@ export class Hub {
       if (Atomics.load(this.c, this._slot(i) + USE) === FREE) return i;
     return -1;
   }
+  /** Return this rank's unfinished sends whose memory is in use. */
+  _sends() {
+    return Array.from({ length: SLOTS }, (_, i) => this._slot(this.rank * SLOTS + i)).filter((at) =>
+      Atomics.load(this.c, at + USE) !== FREE && this.c[at + KIND] === SEND && Atomics.load(this.c, at + BYTES));
+  }
   /** Return where `bytes` fit between this rank's unfinished sends, or -1. */
   _memory(bytes) {
-    const taken = [];
-    for (let i = this.rank * SLOTS; i < (this.rank + 1) * SLOTS; i++) {
-      const at = this._slot(i);
-      if (Atomics.load(this.c, at + USE) !== FREE && this.c[at + KIND] === SEND)
-        taken.push([this.c[at + OFFSET], this.c[at + OFFSET] + this.c[at + BYTES]]);
-    }
+    const taken = this._sends().map((at) => [this.c[at + OFFSET], this.c[at + OFFSET] + this.c[at + BYTES]]);
     let begin = 0;
     for (const [from, to] of taken.sort((a, b) => a[0] - b[0])) {
       if (from - begin >= bytes) break;
@@ -204,8 +210,8 @@ export class Hub {
     this._unlock();
     return slot;
   }
-  /** Wait until `look` finds something. */
-  _block(look) {
+  /** Wait until `look` finds something. In a deadlock, call `freed` and return DEADLOCK. */
+  _block(look, freed = () => this._withdraw()) {
     const c = this.c, own = this._rank(this.rank);
     for (;;) {
       this._lock();
@@ -215,7 +221,7 @@ export class Hub {
         c[own + STATE] = WAITING; c[own + SEEN] = seen;
         this._freeDeadlocked();
         if (this.interrupt[0]) answer = INTERRUPTED; // first: what it waits for may have been stopped, too
-        else if (c[own + FREED]) { answer = DEADLOCK; this._withdraw(); }
+        else if (c[own + FREED]) { answer = DEADLOCK; freed(); }
         else answer = undefined;
       }
       if (answer !== undefined) { c[own + STATE] = RUNNING; c[own + FREED] = 0; }
@@ -275,7 +281,12 @@ export class Hub {
   }
   memory(message, bytes) { return this.rooms[message.source].subarray(message.offset, message.offset + bytes); }
   freeReceive(slot) {
-    this._release(this.c[this._slot(slot) + MATCH]);
+    const send = this.c[this._slot(slot) + MATCH];
+    this._lock();
+    this.c[this._slot(send) + BYTES] = 0; // its memory is free, even if the sender never waits
+    this._wake(Math.floor(send / SLOTS)); // it may wait for memory
+    this._unlock();
+    this._release(send);
     this._release(slot);
   }
   _release(slot) {

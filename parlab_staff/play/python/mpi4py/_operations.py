@@ -46,6 +46,8 @@ class Operation:
 
     def add(self, slot: int) -> int:
         """Wait for this slot, too."""
+        if slot == _INTERRUPTED:  # while a large message waited for memory
+            check_answer(slot, self)
         if slot == _NO_SLOT:
             raise RuntimeError(
                 "this rank has more than 256 messages under way, which is the limit in a page: "
