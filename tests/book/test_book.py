@@ -201,7 +201,7 @@ def test_the_index_of_the_student_edition_describes_two_pages_a_chapter(
     sources: dict[str, Path],
 ) -> None:
     index = {edition: plain_text(root / "book" / "index.md") for edition, root in sources.items()}
-    assert "**The solutions** are the lab as it runs" in index["full"]
+    assert "**The solutions** show the lab" in index["full"]
     assert "The solutions" not in index["student"].replace("*", "")
 
 
