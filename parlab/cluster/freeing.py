@@ -30,6 +30,8 @@ LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
 FREE_SECONDS = 10.0  # for ranks that have ended their cells to answer a call, on a busy machine
 CALL_SECONDS = 15.0  # for a free rank to answer a call, even on a busy machine
 RECOVERY_SECONDS = 30.0  # to restart torch's groups, which takes long on a busy machine
+# Ranks that have stopped only need the CPU to recover. A press does not mean to lose variables then.
+PRESSED_SECONDS = 5.0
 STILL_BUSY = (
     "Stopping. The ranks have up to ten seconds to finish what they are computing. Press stop "
     "again to replace them now, which loses their variables."
@@ -123,7 +125,7 @@ class Freeing:
 
         The result is empty if a rank does not answer: it runs something else, which may use `comm`.
         """
-        answers = self._answers(FREE_SECONDS, _unreceived) or {}
+        answers = self._answers(FREE_SECONDS, GIVE_UP_SECONDS, _unreceived) or {}
         return {rank: found for rank, found in answers.items() if found}
 
     def recover(self, outcome: Outcome, *, messages_only: bool = False) -> bool:
@@ -132,7 +134,7 @@ class Freeing:
         With `messages_only`, nothing was revoked, but messages on `comm` may be in transit.
         """
         outcome.continued = sorted(self.continued)
-        self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS)
+        self._stop.wait_for(lambda: not self._waits_for_ranks(), CALL_SECONDS, PRESSED_SECONDS)
         if busy := self.busy():
             outcome.not_free = busy
             return False
@@ -147,7 +149,7 @@ class Freeing:
         self.session.channel.processor_seconds(self._all, CALL_SECONDS)
         self.session.ranks.generation += 1
         arguments = (self.session.ranks.generation, messages_only)
-        answers = self._answers(RECOVERY_SECONDS, _recover, *arguments)
+        answers = self._answers(RECOVERY_SECONDS, PRESSED_SECONDS, _recover, *arguments)
         if answers is None:
             return False
         outcome.lost = sorted({name for answer in answers.values() for name in answer["lost"]})
@@ -199,16 +201,17 @@ class Freeing:
         return result._children
 
     def _answers(
-        self, seconds: float, function: Callable[..., Any], *arguments: Any
+        self, seconds: float, give_up: float, function: Callable[..., Any], *arguments: Any
     ) -> dict[int, Any] | None:
         """Call `function` on every rank. Return the results by rank.
 
-        Return None if a rank raises, or does not answer within `seconds`.
+        Return None if a rank raises, or does not answer within `seconds`, or within `give_up`
+        seconds after another press of the stop button.
         """
         result = self.session.ranks.call(function, *arguments)
         self._notifying(result)
         deaths = self.session.channel.deaths
-        self._stop.wait_for(lambda: result.done() or bool(deaths()), seconds)
+        self._stop.wait_for(lambda: result.done() or bool(deaths()), seconds, give_up)
         try:
             return dict(enumerate(result.get(0)))
         except Exception:

@@ -53,15 +53,17 @@ class StopButton:
             return False
         return True
 
-    def wait_for(self, is_done: Callable[[], bool], seconds: float) -> bool:
+    def wait_for(
+        self, is_done: Callable[[], bool], seconds: float, give_up: float = GIVE_UP_SECONDS
+    ) -> bool:
         """Wait until `is_done()`, and return whether it is.
 
-        Wait at most `seconds`, and at most a second after another press.
+        Wait at most `seconds`, and at most `give_up` seconds after another press.
         """
         presses = len(self.presses)
         until = time.monotonic() + seconds
         while not is_done() and (left := until - time.monotonic()) > 0:
             self.wait_for_change(left)
             if len(self.presses) > presses:
-                until = min(until, self.presses[presses] + GIVE_UP_SECONDS)
+                until = min(until, self.presses[presses] + give_up)
         return is_done()

@@ -84,6 +84,35 @@ def test_stop_while_ranks_are_at_work(
     assert in_time(notebook, ran, 1)
 
 
+SLOW_RECOVERY = """%%px
+import time
+from pathlib import Path
+from parlab.rank.engine import ended
+usual = ended.revoked
+def slow(namespace):
+    Path({flag!r}).touch()
+    time.sleep(3)
+    return usual(namespace)
+ended.revoked = slow
+"""
+
+
+def test_a_second_press_while_ranks_recover_keeps_the_variables(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    flag = tmp_path / "recovers"
+    ran = notebook.run(SLOW_RECOVERY.format(flag=str(flag)))
+    assert ran.status == "ok", ran.message
+    sent = send_and_wait_until_running(notebook, tmp_path, STATES["in a loop"])
+    press(notebook, 1)
+    wait_until(flag.exists, 60, "the recovery")
+    press(notebook, 1)
+    ran = notebook.wait(sent)
+    assert ran.error == "RankInterrupted"
+    notebook.run("%%px\nended.revoked = usual")
+    works_and_keeps(notebook, held=True)
+
+
 @PRESSES
 def test_stop_after_a_rank_failed_while_others_continue(notebook: Notebook, presses: int) -> None:
     sent = notebook.send("%%px --timeout 100\nif rank == 1:\n    1 / 0\nwhile True: pass")
