@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
 FREE_SECONDS = 10.0  # for ranks that have ended their cells to answer a call, on a busy machine
 CALL_SECONDS = 15.0  # for a free rank to answer a call, even on a busy machine
 RECOVERY_SECONDS = 30.0  # to restart torch's groups, which takes long on a busy machine
-# Ranks that have stopped only need the CPU to recover. A press does not mean to lose variables then.
+# After another press, ranks that have stopped get this long to recover: they only need the CPU.
 PRESSED_SECONDS = 5.0
 STILL_BUSY = (
     "Stopping. The ranks have up to ten seconds to finish what they are computing. Press stop "
@@ -180,6 +180,7 @@ class Freeing:
         - it uses the CPU or waits for it, and has had too little CPU time to handle an interrupt,
           or the user `is_patient`. A rank that sleeps again and again does neither;
         - it has left its cell, but the kernel has not received its answer yet;
+        - it waits for the CPU so long that its stack does not arrive;
         - its supervisor does not answer.
         """
         channel = self.session.channel
@@ -191,8 +192,10 @@ class Freeing:
             used = after[rank] - self._used.setdefault(rank, before[rank])
             if is_alive and (is_patient or used <= HANDLED_SECONDS):
                 return True
-        stacks = channel.stacks(self.busy(), LOOK_SECONDS).values()
-        return any(stack and not runs_code(stack, self.session.cells) for stack in stacks)
+        return any(
+            not runs_code(stack, self.session.cells) if stack else channel.ranks[rank].state == "R"
+            for rank, stack in channel.stacks(self.busy(), LOOK_SECONDS).items()
+        )
 
     def _notifying(self, result: ipp.AsyncResult) -> list[Future]:
         """Return the futures of the ranks' answers. Each answer will wake the waiting thread."""
