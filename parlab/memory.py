@@ -15,7 +15,6 @@ Memory is counted by storages. Tensors that share a storage (tied weights, views
 buffer or of a DDP bucket) count once, and a view counts with the whole storage that it keeps alive.
 """
 
-import ctypes
 import resource
 import weakref
 from collections.abc import Iterable, Iterator
@@ -27,6 +26,8 @@ from typing import Any, Self
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from parlab.runtime.heap import give_back
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -193,8 +194,7 @@ def process_bytes(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
+    give_back()
     _, resident, *_ = Path("/proc/self/statm").read_text(encoding="utf-8").split()  # of Linux
     return int(resident) * resource.getpagesize()
 

@@ -7,6 +7,7 @@ from typing import Any
 from ipyparallel import AsyncResult
 
 from parlab.cluster.channel import Channel
+from parlab.runtime.heap import give_back
 
 # Open MPI prints this, and an empty line, when a non-blocking collective fails because parlab has
 # revoked its communicator (error 77). The error of the cell already says what happened.
@@ -14,6 +15,11 @@ _REVOKED = re.compile(
     r"NBC_Progress: an error 77 was found during schedule \S+ at row-offset \d+ - "
     r"aborting the schedule\n\n?"
 )
+
+
+# After a cell that printed this many characters, the kernel gives its unused memory back.
+# Otherwise, each of its threads would keep some for good.
+LARGE_OUTPUT = 1_000_000
 
 
 class Replies:
@@ -41,8 +47,13 @@ class Replies:
             return
         if self.result.ready():
             self.result._client.purge_local_results(self.result)
+        printed = 0
         for future in self._futures.values():
-            future.output.metadata.clear()  # ipyparallel caches the last 128 results elsewhere
+            metadata = future.output.metadata
+            printed += sum(len(metadata.get(stream) or "") for stream in ("stdout", "stderr"))
+            metadata.clear()  # ipyparallel caches the last 128 results elsewhere
+        if printed > LARGE_OUTPUT:
+            give_back()
 
     def running(self) -> list[int]:
         """Return the ranks that have not answered."""
