@@ -241,7 +241,7 @@ class RecordingGroup(MPIGroup):
 
         def land() -> dist.Work:
             work.wait()
-            tensor.copy_(arrived)
+            tensor.detach().copy_(arrived)  # as with Gloo, the tensor may require a gradient
             return work
 
         return self.start("recv", (tensors, src, tag), land, work.is_completed)

@@ -169,6 +169,14 @@ def one_forward_one_backward(stage, tokens_MbS, targets_MbS, pp_group):
 
 
 answers.right_edit("last_in_first_out", (LOOP, "    for x, y in reversed(kept):\n"))
+answers.right_edit(
+    "leaf_first",
+    (
+        "device=tokens.device)\n            dist",
+        "device=tokens.device, requires_grad=True)\n            dist",
+    ),
+    ("            x.requires_grad_()\n", ""),
+)
 
 
 @answers.right
