@@ -72,6 +72,8 @@ class Trials:
 
     def _set_up(self, setup: str) -> None:
         """Run all imports first: they may take longer than the time limit of an answer."""
+        if not self.pool.running:
+            self.pool.start()  # now, so that `starts` also counts these ranks
         if self._ready[0] != self.pool.starts or setup not in self._ready[1]:
             self.pool.call(set_up, setup, seconds=SETUP_SECONDS)
             known = self._ready[1] if self._ready[0] == self.pool.starts else set()

@@ -120,6 +120,11 @@ class RankPool:
                 self._answers(time.monotonic() + SPARE_SECONDS)
         return values
 
+    @property
+    def running(self) -> bool:
+        """Whether there are ranks. They end with `end`, and before `call` raises RanksGone."""
+        return bool(self._processes)
+
     def start(self) -> None:
         """Start the ranks, or let the first call do it. Raises RanksGone if they do not start."""
         self._folder = tempfile.TemporaryDirectory(
