@@ -1,7 +1,7 @@
 """The messages of each kind of parallelism for the same training step, to compare them.
 
-The step trains a transformer without dropout on one sequence for each rank, in 16 bits, with
-collectives on rings. This models a machine, and is not a measurement.
+The step trains a transformer without dropout on one sequence for each rank, in 16 bits. All
+collectives except all-to-alls use rings. This models a machine, and is not a measurement.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from parlab.costs.tensor_parallel import Layer
 
 ELEMENT_BYTES = 2
 NAMES = ("data", "zero 3", "tensor", "sequence", "context", "pipeline", "expert")
+EXPERTS_PER_TOKEN = 2
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,15 @@ class Transformer:
         """12lh² (Narayanan et al. 2021, equation 2, without its smaller terms)."""
         return 12 * self.layers * self.hidden**2
 
-    def flop(self, ranks: int) -> float:
-        """FLOP of one rank in a step with one sequence for each rank."""
+    def flop(self, ranks: int, experts_per_token: int = 1) -> float:
+        """FLOP of one rank in a step with one sequence for each rank.
+
+        With experts, each token passes through `experts_per_token` MLPs in each layer. Each of them
+        has 16bsh² FLOP in the forward pass, and twice as many in the backward pass.
+        """
         layer = Layer(ranks, self.sequence, self.hidden)
-        return self.layers * tensor_parallel.layer_flop(layer) / ranks
+        more = 48 * layer.numbers * layer.hidden * (experts_per_token - 1)
+        return self.layers * (tensor_parallel.layer_flop(layer) + more) / ranks
 
 
 def step_cost(
@@ -39,7 +45,7 @@ def step_cost(
     model: Transformer,
     ranks: int,
     *,
-    experts_per_token: int = 2,
+    experts_per_token: int = EXPERTS_PER_TOKEN,
 ) -> Cost:
     """Return the messages and bytes that a rank sends in a step over `ranks`, for one of `NAMES`.
 
@@ -72,7 +78,8 @@ def share_of_compute(
     name: str, model: Transformer, ranks: int, link: Link, flop_per_second: float
 ) -> float:
     """Return a rank's seconds of sending, over its seconds of computing, if nothing overlaps."""
-    compute = model.flop(ranks) / flop_per_second
+    experts = EXPERTS_PER_TOKEN if name == "expert" else 1
+    compute = model.flop(ranks, experts) / flop_per_second
     return step_cost(name, model, ranks).seconds(link) / compute
 
 

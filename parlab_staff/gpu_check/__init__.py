@@ -25,5 +25,5 @@ Results are written after each cell, so `_build/gpu-check.json` is useful even i
 The exit code is 1 if something failed, crashed, or ran out of time. Otherwise it is 0, also if
 there is no GPU and everything is skipped.
 
-This was written without a GPU: until a record says otherwise, none of it has run on one.
+This was written without a GPU. One H100 has run parts of it since, but no record is stored yet.
 """
