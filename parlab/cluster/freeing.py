@@ -12,6 +12,7 @@ from parlab.cluster.outcome import Outcome
 from parlab.cluster.replies import Replies
 from parlab.cluster.session import Session
 from parlab.cluster.stop_button import GIVE_UP_SECONDS, StopButton
+from parlab.rank.engine import calls
 
 # Wait this long for one way of freeing a rank before trying the next.
 STEP_SECONDS = 0.3
@@ -125,7 +126,7 @@ class Freeing:
 
         The result is empty if a rank does not answer: it runs something else, which may use `comm`.
         """
-        answers = self._answers(FREE_SECONDS, GIVE_UP_SECONDS, _unreceived) or {}
+        answers = self._answers(FREE_SECONDS, GIVE_UP_SECONDS, calls.unreceived) or {}
         return {rank: found for rank, found in answers.items() if found}
 
     def recover(self, outcome: Outcome, *, messages_only: bool = False) -> bool:
@@ -149,7 +150,7 @@ class Freeing:
         self.session.channel.processor_seconds(self._all, CALL_SECONDS)
         self.session.ranks.generation += 1
         arguments = (self.session.ranks.generation, messages_only)
-        answers = self._answers(RECOVERY_SECONDS, PRESSED_SECONDS, _recover, *arguments)
+        answers = self._answers(RECOVERY_SECONDS, PRESSED_SECONDS, calls.recover, *arguments)
         if answers is None:
             return False
         outcome.lost = sorted({name for answer in answers.values() for name in answer["lost"]})
@@ -225,20 +226,3 @@ def _cut_off() -> list[str]:
     from parlab.rank.engine.interrupts import cut_off
 
     return cut_off()
-
-
-def _unreceived() -> list[tuple[int, int] | None]:
-    from parlab.rank.engine.leftovers import find
-
-    return find()
-
-
-def _recover(generation: int, messages_only: bool) -> dict[str, object]:
-    from IPython import get_ipython
-
-    from parlab.rank.engine.recovery import recover
-
-    shell = get_ipython()
-    hidden = shell.user_ns_hidden  # IPython's own, such as `exit`, through which all is found
-    own = {name: v for name, v in shell.user_ns.items() if v is not hidden.get(name)}
-    return recover(own, generation, messages_only)

@@ -4,26 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import NamedTuple
 
 from parlab.costs.networks import Network
+from parlab.rank.engine.calls import RankDevice
 
 CPU_RANKS = 4
 TORCH_SECONDS = 60.0  # for another process to import torch and to look for GPUs
-
-
-class RankDevice(NamedTuple):
-    """What a rank computes on.
-
-    Attributes:
-        gpu: the GPU's name; "" for the CPU.
-        one_gpu_each: True if each rank has a GPU of its own.
-        why_not: why the ranks do not use this machine's GPUs; "" if they do, or it has none.
-    """
-
-    gpu: str = ""
-    one_gpu_each: bool = False
-    why_not: str = ""
 
 
 def default_ranks() -> int:
@@ -60,28 +46,6 @@ def _listed() -> list[str]:
     except subprocess.TimeoutExpired:
         return []
     return listed.stdout.splitlines() if listed.returncode == 0 else []
-
-
-def device_of_rank() -> RankDevice:
-    """Return what this rank computes on. Collective over all ranks.
-
-    If no node has a driver, torch is not imported, which saves seconds.
-    """
-    from parlab.rank.world import comm
-
-    driver = shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
-    if not any(comm.allgather(bool(driver))):
-        return RankDevice()
-    import torch
-
-    from parlab.rank.devices import choose
-
-    choice = choose()
-    why_not = choice.why_not
-    if driver and not choice.name and not why_not:
-        cpu_build = torch.version.cuda is None
-        why_not = "torch is the CPU build" if cpu_build else "torch finds none"
-    return RankDevice(choice.name, choice.one_gpu_each, why_not)
 
 
 def description(devices: list[RankDevice], network: Network | None) -> str:

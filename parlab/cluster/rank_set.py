@@ -4,67 +4,21 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any
 
 import ipyparallel as ipp
 
-from parlab.cluster import gpus, nodes
+from parlab.cluster import nodes
 from parlab.cluster.channel import Channel
 from parlab.cluster.errors import ClusterError
 from parlab.cluster.import_time import LIMIT_SECONDS
 from parlab.cluster.launchers import has_ended
 from parlab.cluster.processes import ControllerFailed, Processes
 from parlab.profiles.slurm import Job
+from parlab.rank.engine import calls
 
 POLL_SECONDS = 0.2
 MESSAGE_SECONDS = 60.0  # for first messages between nodes
-
-
-class SetUpResult(NamedTuple):
-    """What a rank returns from `_set_up`.
-
-    `failed` lists imports that failed: the statement, and the type and text of its error.
-    """
-
-    rank: int
-    size: int
-    failed: list[tuple[str, str, str]]
-    device: gpus.RankDevice
-
-
-def _set_up(imports: list[str]) -> SetUpResult:
-    """Prepare this rank for cells, and run imports again. This is the first call on each rank."""
-    from IPython import get_ipython
-
-    from parlab.rank.engine import (
-        broken_state,
-        cell_magics,
-        children,
-        interrupts,
-        output_limit,
-        refused_abort,
-        refused_input,
-        tracebacks,
-    )
-    from parlab.rank.world import comm
-
-    shell = get_ipython()
-    shell.autoawait = False  # otherwise, the end of a cell with `await` is never reported
-    tracebacks.install(shell)
-    cell_magics.install(shell)
-    interrupts.install(shell.kernel)
-    refused_input.install(shell.kernel)
-    refused_abort.install()
-    broken_state.install(shell)
-    output_limit.install(shell)
-    children.install(shell)
-    failed = []
-    for statement in imports:
-        try:
-            exec(statement, shell.user_ns)
-        except Exception as error:  # it failed in the lab as well, or the lab changed `sys.path`
-            failed.append((statement, type(error).__name__, str(error)))
-    return SetUpResult(comm.rank, comm.size, failed, gpus.device_of_rank())
 
 
 class RankSet:
@@ -85,7 +39,7 @@ class RankSet:
         self._on_change = on_change
         self.generation = 0  # how often the ranks were freed
         self.description = ""  # of the nodes, if there is a profile
-        self.devices: list[gpus.RankDevice] = []  # by rank, once the ranks have started
+        self.devices: list[calls.RankDevice] = []  # by rank, once the ranks have started
         self.failed_imports: list[tuple[str, str, str]] = []  # statement, kind of error, text
         self._profile = profile
         self._environment = environment
@@ -123,7 +77,7 @@ class RankSet:
         try:
             client = self._started()
             late = f"the ranks did not answer within {LIMIT_SECONDS:.0f} s"
-            results = self._answers(client, LIMIT_SECONDS, late, _set_up, self._imports)
+            results = self._answers(client, LIMIT_SECONDS, late, calls.set_up, self._imports)
             self._check_world([(result.rank, result.size) for result in results])
             self.devices = [result.device for result in results]
             failed = [statement for result in results for statement in result.failed]

@@ -26,6 +26,7 @@ from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, 
 from parlab.kernels.addresses import Memory, addresses_of
 from parlab.kernels.buffers import GUARD, Arena
 from parlab.kernels.mode import INTERPRETED
+from parlab.kernels.stores import AllStores, Store, among, bits, joined
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,6 @@ class Outside:
     element_bytes: int
 
 
-@dataclass(frozen=True)
-class _Store:
-    """One store, or an atomic operation, whose `values` are None."""
-
-    addresses: np.ndarray
-    values: np.ndarray | None
-    program: int
-    launch: int
-
-
 @dataclass
 class Accesses:
     """The recorded accesses of kernels.
@@ -77,8 +68,9 @@ class Accesses:
     outside: Outside | None = None
     undefined: bool = False
     at_launch: list[torch.Tensor] = field(default_factory=list)
-    _stores: list[_Store] = field(default_factory=list)
+    _stores: list[Store] = field(default_factory=list)
     _loads: list[np.ndarray] = field(default_factory=list)
+    _together: AllStores | None = None
 
     @property
     def largest_load(self) -> int:
@@ -87,24 +79,22 @@ class Accesses:
 
     def stored_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return whether a kernel has written each element, in the tensor's shape."""
-        return _elements_in(tensor, [store.addresses for store in self._stores])
+        return torch.from_numpy(self._all_stores().last(addresses_of(tensor)) >= 0)
 
     def loaded_from(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return whether a kernel has read each element, in the tensor's shape."""
-        return _elements_in(tensor, self._loads)
+        return torch.from_numpy(among(addresses_of(tensor), joined(self._loads)))
 
     def programs_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return which program stored each element last, as z · 2⁴⁰ + y · 2²⁰ + x; −1 if none."""
-        elements = addresses_of(tensor)
-        found = np.full(elements.shape, -1)
-        for store in self._stores:
-            found[np.isin(elements, store.addresses)] = store.program
-        return torch.from_numpy(found)
+        stores = self._all_stores()
+        last = stores.last(addresses_of(tensor))
+        programs = np.append(stores.programs, -1)  # the last one is for elements without a store
+        return torch.from_numpy(programs[last])
 
     def times_stored(self, tensor: torch.Tensor) -> int:
         """Return how many stores of all programs went to elements of a tensor."""
-        elements = addresses_of(tensor)
-        return sum(int(np.isin(store.addresses, elements).sum()) for store in self._stores)
+        return int(among(self._all_stores().addresses, addresses_of(tensor)).sum())
 
     def kept(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return whether each element is, bit by bit, what a kernel stored there last.
@@ -113,45 +103,22 @@ class Accesses:
         """
         integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         same_bits = tensor.detach().contiguous().view(integers[tensor.element_size()])
-        now = _bits(same_bits.numpy(force=True))
+        now = bits(same_bits.numpy(force=True))
         if not self._stores:
             return torch.ones(tensor.shape, dtype=torch.bool)
-        elements = addresses_of(tensor)
-        addresses = np.concatenate([store.addresses for store in self._stores])
-        stored = np.concatenate([_bits_or_zeros(store) for store in self._stores])
-        sizes = [0 if store.values is None else store.values.itemsize for store in self._stores]
-        sizes = np.repeat(sizes, [store.addresses.size for store in self._stores])
-        order = np.argsort(addresses, kind="stable")
-        last = order[np.searchsorted(addresses, elements, side="right", sorter=order) - 1]
-        is_known = (addresses[last] == elements) & (sizes[last] == tensor.element_size())
-        return torch.from_numpy(~is_known | (stored[last] == now))
+        stores = self._all_stores()
+        last = stores.last(addresses_of(tensor))
+        is_known = (last >= 0) & (stores.sizes[last] == tensor.element_size())
+        return torch.from_numpy(~is_known | (stores.values[last] == now))
 
     def stored_twice(self) -> int:
         """Return how many addresses more than one program of a launch has written."""
-        by_program: dict[tuple[int, int], list[np.ndarray]] = {}
-        for store in self._stores:
-            by_program.setdefault((store.launch, store.program), []).append(store.addresses)
-        count = 0
-        for launch in {launch for launch, _ in by_program}:
-            each = [np.unique(np.concatenate(a)) for (n, _), a in by_program.items() if n == launch]
-            _, programs = np.unique(np.concatenate(each), return_counts=True)
-            count += int((programs > 1).sum())
-        return count
+        return self._all_stores().twice
 
-
-def _bits(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values).view(f"u{values.itemsize}").reshape(values.shape)
-
-
-def _bits_or_zeros(store: _Store) -> np.ndarray:
-    if store.values is None:
-        return np.zeros(store.addresses.shape, np.uint64)
-    return _bits(store.values).astype(np.uint64)
-
-
-def _elements_in(tensor: torch.Tensor, addresses: list[np.ndarray]) -> torch.Tensor:
-    every = np.concatenate([np.zeros(0, np.uint64), *addresses])
-    return torch.from_numpy(np.isin(addresses_of(tensor), every))
+    def _all_stores(self) -> AllStores:
+        if self._together is None or self._together.count != len(self._stores):
+            self._together = AllStores(self._stores)
+        return self._together
 
 
 class _Recorder:
@@ -208,7 +175,7 @@ class _Recorder:
                 values = np.broadcast_to(values, pointers.data.shape)[wanted]
             x, y, z = builder.grid_idx
             program = (z * 2**20 + y) * 2**20 + x
-            self.accesses._stores.append(_Store(addresses, values, program, self._launches))
+            self.accesses._stores.append(Store(addresses, values, program, self._launches))
         self.accesses.stored += _element_bytes(pointers) * addresses.size
         return self._inside(builder, pointers, wanted, True)
 

@@ -30,9 +30,9 @@ def this_rank() -> int:
 
 
 def main(path: str, frees: bool) -> None:
-    from parlab.rank.engine import lazy_compiler
+    from parlab.rank.engine import lazy_imports
 
-    lazy_compiler.install()  # as on a lab's ranks
+    lazy_imports.install()  # as on a lab's ranks
     if frees:
         from parlab.rank.engine import freeing
 

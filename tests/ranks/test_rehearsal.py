@@ -25,7 +25,7 @@ import json
 import os
 import torch
 import torch.distributed as dist
-from parlab.cluster.gpus import device_of_rank
+from parlab.rank.engine.calls import device_of_rank
 
 used = device_of_rank()
 from parlab.rank import comm, device, group

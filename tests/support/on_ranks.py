@@ -258,9 +258,9 @@ def _run_function(folder: str, seconds: str, name: str, arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    from parlab.rank.engine import lazy_compiler
+    from parlab.rank.engine import lazy_imports
 
-    lazy_compiler.install()  # as on a lab's ranks
+    lazy_imports.install()  # as on a lab's ranks
     try:
         {"cases": _run_cases, "function": _run_function}[sys.argv[1]](*sys.argv[2:])
     except BaseException:  # another rank may have ended, and MPI's normal exit would wait for it

@@ -5,7 +5,7 @@
 - Its errors show the learner's lines and not the library's (`tracebacks`).
 - Its number is its MPI rank.
 - It can start before the controller.
-- It imports PyTorch's compiler only if something compiles (`lazy_compiler`).
+- It does not import what ranks seldom use (`lazy_imports`), or a debugger.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ def prepare() -> None:
     stacks = int(os.environ.pop("PARLAB_STACKS_FD"))
     requests = int(os.environ.pop("PARLAB_REQUESTS_FD"))
     # Import MPI first, because it installs signal handlers, and faulthandler's must replace them.
-    from parlab.rank.engine import freeing, lazy_compiler
+    from parlab.rank.engine import freeing, lazy_imports
 
-    lazy_compiler.install()
+    lazy_imports.install()
     # Cells run in the main thread, so only its stack is needed. It also receives the signal.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
     # All threads, because Gloo aborts in one that runs no Python, and so has no stack.
@@ -51,7 +51,14 @@ def connection(file: Path) -> str:
 
 def main() -> None:
     prepare()
+    sys.modules["debugpy"] = None  # it cannot be imported, and ipykernel does without
+    import ipykernel.debugger  # noqa: F401
+
+    del sys.modules["debugpy"]
     from ipyparallel.engine.app import IPEngine
+    from ipyparallel.serialize import canning
+
+    del canning.can_map["ipyparallel.dependent"]  # looking for it would import the client
 
     from parlab.rank import world
 

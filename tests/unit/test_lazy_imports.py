@@ -10,8 +10,8 @@ from tests.support.nightly import cases
 # What a lab may do before it compiles anything.
 TRAIN = """
 import sys
-from parlab.rank.engine import lazy_compiler
-lazy_compiler.install()
+from parlab.rank.engine import lazy_imports
+lazy_imports.install()
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -1,10 +1,13 @@
-"""Delays the import of PyTorch's compiler until something compiles.
+"""Delays the import of what ranks seldom use: PyTorch's compiler, and ipyparallel's client.
 
 Optimizers, `DistributedDataParallel`, and checkpointing import `torch._dynamo` only to exclude
 themselves from compiled code, and `backward(gradient)` imports `symbolic_shapes` only to compare
 shapes. On each rank, this takes seconds and 80 MiB of memory, and most labs compile nothing. On
 ranks, these imports therefore return modules with only the names that are used in this way. Any
 other name or submodule, such as those of `torch.compile`, loads the whole module.
+
+An engine needs a few modules of ipyparallel, but the package itself also imports the client and the
+launchers.
 """
 
 import importlib
@@ -17,12 +20,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 COMPILER = "torch._dynamo"
-SETTINGS = f"{COMPILER}.config"  # imports nothing of the compiler
+SETTINGS = f"{COMPILER}.config"
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # imports SymPy
+CLIENT = "ipyparallel"
+ALONE = {SETTINGS, f"{CLIENT}.error", f"{CLIENT}.util"}  # submodules that need no other one
 
 
 def install() -> None:
-    """Make this process load the compiler only when it is needed."""
+    """Make this process load the compiler and the client only when they are needed."""
     sys.meta_path.insert(0, _Finder())
 
 
@@ -59,8 +64,8 @@ class _LazyModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        if f"{self.__name__}.{name}" == SETTINGS:
-            return importlib.import_module(SETTINGS)
+        if (submodule := f"{self.__name__}.{name}") in ALONE:
+            return importlib.import_module(submodule)
         _load(self)
         return getattr(self, name)
 
@@ -111,4 +116,5 @@ _STAND_INS: Mapping[str, Mapping[str, Any]] = {
         "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     },
     SHAPES: {"expect_true": _same, "sym_eq": operator.eq},
+    CLIENT: {},
 }
