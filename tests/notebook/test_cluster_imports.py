@@ -160,16 +160,3 @@ def test_training_does_not_load_the_compiler(notebook: Notebook) -> None:
         "print('torch._dynamo.eval_frame' in sys.modules)"
     )
     assert ran.text == "[all ranks] False\n", ran.message
-
-
-def test_ranks_load_the_client_and_the_debugger_only_when_asked(notebook: Notebook) -> None:
-    """They would take a third of the processor time of a start."""
-    unused = "'parlab.cluster', 'ipyparallel.client', 'debugpy'"
-    ran = notebook.run(f"%%px\nimport sys\nprint([m for m in ({unused}) if m in sys.modules])")
-    assert ran.text == "[all ranks] []\n", ran.message
-    ran = notebook.run(
-        "%%px --timeout 60\nimport debugpy, ipyparallel\n"
-        "from ipyparallel.client.client import Client\n"
-        "print(ipyparallel.Client is Client, ipyparallel.interactive.__name__)"
-    )
-    assert ran.text == "[all ranks] True interactive\n", ran.message

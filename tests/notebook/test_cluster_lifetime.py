@@ -61,6 +61,20 @@ def alive(processes: list[psutil.Process]) -> list[str]:
 
 
 @pytest.mark.parametrize("busy", cases(["idle", "waiting in MPI", "in a loop"], {"waiting in MPI"}))
+def test_ranks_load_the_client_and_the_debugger_only_when_asked(kernel: Notebook) -> None:
+    """They would take a third of the processor time of a start."""
+    started(kernel, 2)
+    unused = "'parlab.cluster', 'ipyparallel.client', 'debugpy'"
+    ran = kernel.run(f"%%px\nimport sys\nprint([m for m in ({unused}) if m in sys.modules])")
+    assert ran.text == "[all ranks] []\n", ran.message
+    ran = kernel.run(
+        "%%px --timeout 60\nimport debugpy, ipyparallel\n"
+        "from ipyparallel.client.client import Client\n"
+        "print(ipyparallel.Client is Client, ipyparallel.interactive.__name__)"
+    )
+    assert ran.text == "[all ranks] True interactive\n", ran.message
+
+
 def test_nothing_outlives_a_kernel_that_is_killed(busy: str):
     notebook = Notebook()
     started(notebook, 4)
