@@ -60,7 +60,6 @@ def alive(processes: list[psutil.Process]) -> list[str]:
     return left
 
 
-@pytest.mark.parametrize("busy", cases(["idle", "waiting in MPI", "in a loop"], {"waiting in MPI"}))
 def test_ranks_load_the_client_and_the_debugger_only_when_asked(kernel: Notebook) -> None:
     """They would take a third of the processor time of a start."""
     started(kernel, 2)
@@ -75,6 +74,7 @@ def test_ranks_load_the_client_and_the_debugger_only_when_asked(kernel: Notebook
     assert ran.text == "[all ranks] True interactive\n", ran.message
 
 
+@pytest.mark.parametrize("busy", cases(["idle", "waiting in MPI", "in a loop"], {"waiting in MPI"}))
 def test_nothing_outlives_a_kernel_that_is_killed(busy: str):
     notebook = Notebook()
     started(notebook, 4)
