@@ -22,6 +22,7 @@ STARTING = (
     "Interrupted while new ranks were starting. They continue to start. Run the cell again, or "
     "call `cluster.stop()`."
 )
+NOT_BEGUN = "Interrupted. The cell did not begin on any rank."
 STOPPED = "The ranks were stopped. Run cluster.start() to start new ones."
 NOT_STARTED = "No ranks are running, because the last start failed. Run cluster.start() again."
 
@@ -177,6 +178,8 @@ class Session:
                         notify(f"{job}. It waits for nodes. The stop button cancels it.")
                         shown = job
                     stop.wait_for_change(1.0)
+                if stop.presses:  # just when the ranks were ready
+                    raise RankInterrupted(NOT_BEGUN)
             finally:
                 self.on_change.remove(stop.notify)
         self.ranks.client  # noqa: B018, raises the error of a failed start

@@ -206,6 +206,26 @@ def press(times):
 """
 
 
+PRESS_WHEN_READY = """
+import os, signal
+from parlab import cluster
+class Presses(list):
+    def append(self, notify):
+        super().append(notify)
+        os.kill(os.getpid(), signal.SIGINT)
+        cluster._current.on_change = list(self)
+cluster._current.on_change = Presses(cluster._current.on_change)
+"""
+
+
+def test_a_press_just_before_a_cell_begins_stops_it(notebook: Notebook) -> None:
+    assert notebook.run(PRESS_WHEN_READY).status == "ok"
+    ran = notebook.run("%%px\nheld = 'the cell has begun'")
+    assert ran.error == "RankInterrupted"
+    assert ran.message.endswith("The cell did not begin on any rank."), ran.message
+    assert notebook.run("%%px\nprint(held == rank * 11)").text == "[all ranks] True\n"
+
+
 @pytest.mark.parametrize(
     ("call", "presses"),
     [

@@ -139,6 +139,7 @@ class Soak:
             for seconds in cell.presses
         ]
         sent = self.notebook.send(cell.code)
+        self.notebook.wait_until_begun(sent, FOREVER)
         for press in presses:
             press.start()
         ran = self.notebook.wait(sent, cell.ends_within + FOREVER)

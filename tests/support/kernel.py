@@ -61,6 +61,17 @@ class Notebook:
             if of_cell and message["msg_type"] == "stream":
                 return message["content"]["text"]
 
+    def wait_until_begun(self, msg_id: str, timeout: float = 60) -> None:
+        """Wait until a cell has begun. Before that, ipykernel ignores the stop button."""
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=timeout)
+            except Empty:
+                raise TimeoutError(f"the cell did not begin within {timeout} s") from None
+            of_cell = message["parent_header"].get("msg_id") == msg_id
+            if of_cell and message["msg_type"] == "execute_input":
+                return
+
     def wait(self, msg_id: str, timeout: float = 180) -> Ran:
         start = time.monotonic()
         texts: list[str] = []
