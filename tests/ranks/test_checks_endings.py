@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -110,3 +112,69 @@ def imported_by_a_first_call(world: World) -> list[str]:
 
 def test_torch_is_loaded_before_a_call_whose_time_is_limited() -> None:
     assert on_ranks(2, imported_by_a_first_call) == [[], []]
+
+
+def verdicts_of_one_rank(world: World) -> tuple[list[str], int]:
+    """Return verdicts of a check that needs one rank, and how often `right` ran on this rank."""
+    from parlab.checks.base.check import Check, check_of
+    from parlab.checks.base.mistakes import Finding, Mistakes, observed
+    from parlab.checks.base.verdict import CheckFailed
+
+    calls = []
+
+    def is_positive(number: int) -> Finding | None:
+        return None if number > 0 else observed(f"{number} is not positive")
+
+    @check_of(Mistakes(), ranks=1)
+    def positive(check: Check) -> str:
+        with check.trial() as trial:
+            for _, number in trial.cases({"a number": 1, "a larger one": 2}):
+                result = trial.run(number)
+                trial.require(partial(is_positive, result))
+        if check.function is breaks_the_check:
+            raise OSError("no disk")
+        return "all results are positive"
+
+    def right(number: int) -> int:
+        calls.append(number)
+        return number
+
+    def wrong(number: int) -> int:
+        return number if number == 1 else -number
+
+    def no_number(number: int) -> None:
+        pass
+
+    def raises(number: int) -> int:
+        raise KeyError("missing")
+
+    def hangs(number: int) -> int:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            time.sleep(0.01)
+        return number
+
+    def breaks_the_check(number: int) -> int:
+        return number
+
+    def verdict(function: Callable[[int], object]) -> str:
+        try:
+            positive(function, seed=1)
+        except CheckFailed as failed:
+            return str(failed)
+        return "passed"
+
+    functions = (right, wrong, no_number, raises, hangs, breaks_the_check, right)
+    return list(map(verdict, functions)), len(calls)
+
+
+def test_a_check_that_needs_one_rank_runs_on_the_first_and_tells_all() -> None:
+    (first, calls), *others = on_ranks(3, verdicts_of_one_rank)
+    assert calls == 6  # two runs of two cases, and the first case is repeated
+    assert others == [[first, 0]] * 2
+    passed, wrong, no_number, raised, hung, broke, again = first
+    assert passed == again == "passed"
+    assert wrong == "positive: -2 is not positive (a larger one)"
+    assert "TypeError" in no_number and "KeyError" in raised and "OSError: no disk" in broke
+    assert "rank" not in wrong + no_number + raised + broke
+    assert "does not end" in hung.replace("\n", " ") and " of hangs: " in hung, hung

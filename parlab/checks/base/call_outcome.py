@@ -43,6 +43,8 @@ def ending(endings: dict[int, Ended]) -> Finding | None:
         f"  {ranks_text(ranks):<{width}}  {f'at {line}' if line else 'returned'}"
         for ranks, line in groups
     ]
+    if len(endings) == 1:
+        lines = [f"  at {places.popitem()[1]}"]
     finding = COMMON.does_not_end()
     return replace(finding, text="\n".join([finding.text, *lines, *_meaning(endings)]))
 
@@ -62,8 +64,8 @@ def _raised(raised: dict[int, Ended], took_part: int) -> Finding:
     first = next(iter(raised.values()))
     alike = [rank for rank, e in raised.items() if (e.error, e.line) == (first.error, first.line)]
     finding = refusal(first.error) or COMMON.raises(error=first.error)
-    who = ranks_text(alike, took_part)
-    return replace(finding, text=f"{finding.text}\n  {who}  {first.line}".rstrip())
+    who = f"{ranks_text(alike, took_part)}  " if took_part > 1 else ""
+    return replace(finding, text=f"{finding.text}\n  {who}{first.line}".rstrip())
 
 
 def _meaning(endings: dict[int, Ended]) -> Iterable[str]:

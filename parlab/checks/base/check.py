@@ -22,7 +22,13 @@ from typing import Any
 from mpi4py import MPI
 
 from parlab.checks.base.block_lab_comms import lab_communicators_refuse
-from parlab.checks.base.collective import OtherRankBroke, gather, private_communicator, tell_broken
+from parlab.checks.base.collective import (
+    OtherRankBroke,
+    alone,
+    gather,
+    private_communicator,
+    tell_broken,
+)
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
 from parlab.checks.base.report_pass import tell_passed
 from parlab.checks.base.trial import Trial
@@ -95,7 +101,8 @@ def check_of(
     Args:
         mistakes: the mistakes that the check can name, in addition to `COMMON`.
         ranks: how many ranks the check needs. On more ranks, each answer gets the same verdict. It
-            is 1 if the exercise does not use ranks, and None if the check needs all of them.
+            is None if the check needs all of them, and 1 if the exercise does not use ranks. The
+            check then runs only on the first rank, so that the ranks do not compete for cores.
     """
 
     def decorate(requirements: Requirements) -> Callable[[Callable], None]:
@@ -103,11 +110,13 @@ def check_of(
         def check(function: Callable[..., Any], *, seed: int | None = None) -> None:
             if finding := _left_out():
                 raise CheckFailed(requirements.__name__, finding)
-            run = Check(requirements.__name__, function, seed)
-            run.uses_ranks = ranks != 1
+            key = requirements.__name__
             with lab_communicators_refuse():
-                verified = _run(requirements, run)
-            tell_passed(run.key, verified)
+                if ranks == 1:
+                    verified = _run_on_first_rank(requirements, key, function, seed)
+                else:
+                    verified = _run(requirements, Check(key, function, seed))
+            tell_passed(key, verified)
 
         check.mistakes = mistakes  # type: ignore[attr-defined]
         check.ranks = ranks  # type: ignore[attr-defined]
@@ -140,3 +149,24 @@ def _run(requirements: Requirements, check: Check) -> str:
         ranks, text = by_value(broke.broken)[0]
         who = "" if len(ranks) == check.world_size else f" ({ranks_text(ranks)})"
         raise CheckFailed(check.key, COMMON.unreadable(error=text + who)) from None
+
+
+def _run_on_first_rank(
+    requirements: Requirements, key: str, function: Callable[..., Any], seed: int | None
+) -> str:
+    everyone = private_communicator()
+    own = everyone.Split(everyone.rank)
+    verified, failed = "", None
+    if everyone.rank == 0:
+        with alone(own):
+            check = Check(key, function, seed)
+            check.uses_ranks = False
+            try:
+                verified = _run(requirements, check)
+            except CheckFailed as error:
+                failed = error.finding, error.repeat
+    own.Free()
+    verified, failed = gather((verified, failed))[0]
+    if failed is not None:
+        raise CheckFailed(key, *failed)
+    return verified

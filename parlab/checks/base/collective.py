@@ -11,6 +11,8 @@ import pickle
 import random
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,8 @@ from mpi4py import MPI
 
 from parlab.checks.base.pickling import packed
 
-POLL_SECONDS = 0.0002
+# A rank that waits longer looks less often: it then needs hardly any of the others' CPU.
+LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 0.0002, 0.002
 
 # The first message to all ranks has this size. Most values fit into it and need no second one.
 HEAD_BYTES = 4096
@@ -51,6 +54,17 @@ def private_communicator() -> MPI.Intracomm:
 
         _private = new_communicator()
     return _private
+
+
+@contextmanager
+def alone(own: MPI.Intracomm) -> Iterator[None]:
+    """Let only this rank take part in what is collective. `own` is a communicator of this rank."""
+    global _private
+    everyone, _private = private_communicator(), own
+    try:
+        yield
+    finally:
+        _private = everyone
 
 
 def gather(value: Any) -> list[Any]:
@@ -89,9 +103,11 @@ def _exchanged(mine: bytes) -> list[bytes]:
 
 
 def _wait(request: MPI.Request) -> None:
+    began = time.perf_counter()
     try:
         while not request.Test():
-            time.sleep(POLL_SECONDS)
+            waited = time.perf_counter() - began
+            time.sleep(min(max(waited / 16, LEAST_POLL_SECONDS), MOST_POLL_SECONDS))
     except BaseException:
         _under_way.append(request)
         raise

@@ -64,21 +64,26 @@ class Board:
         self.numbers[self.rank * _FIELDS_PER_RANK + what] = value
 
 
-_board: Board | None = None
-_calls = 0  # so far
+# For all ranks of the lab, and for a check that runs on one of them: by the number of ranks.
+_boards: dict[int, Board | None] = {}
+_calls: dict[int, int] = {}  # so far
 
 
 def next_call() -> tuple[Board | None, int]:
-    """Return the lab's board, or None if its ranks share no memory; and the call's number.
+    """Return the ranks' board, or None if they share no memory; and the call's number.
 
     Collective: when it returns, all ranks have finished what they did before.
     """
-    global _board, _calls
-    if _calls == 0:
-        with contextlib.suppress(ValueError):
-            _board = Board(private_communicator())
-    _calls = max(gather(_calls)) + 1  # a rank may have been interrupted before this
-    return _board, _calls
+    comm = private_communicator()
+    n = comm.size
+    if n not in _boards:
+        try:
+            _boards[n] = Board(comm)
+        except ValueError:
+            _boards[n] = None
+    # A rank may have been interrupted before it counted the last call.
+    _calls[n] = max(gather(_calls.get(n, 0))) + 1
+    return _boards[n], _calls[n]
 
 
 class Standstill:
