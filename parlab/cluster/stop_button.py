@@ -13,6 +13,18 @@ from IPython import get_ipython
 GIVE_UP_SECONDS = 1.0  # how long to wait after another press of the stop button
 
 
+def _interrupt_cell(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt in the notebook's code. Ignore a press when the cell has just ended.
+
+    There, it would interrupt ipykernel before it reports the end, and the cell would never end.
+    """
+    shell = get_ipython()
+    while frame is not None:
+        if frame.f_globals is shell.user_global_ns:
+            signal.default_int_handler(number, frame)
+        frame = frame.f_back
+
+
 class StopButton:
     """Context manager that records SIGINT and wakes the waiting thread.
 
@@ -31,11 +43,15 @@ class StopButton:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._in_main:
+            return
+        if not hasattr(get_ipython(), "kernel"):
+            signal.signal(signal.SIGINT, self._before)
+        elif not self.presses:
+            usual = self._before is signal.default_int_handler
+            signal.signal(signal.SIGINT, _interrupt_cell if usual else self._before)
         # Users often press twice. A second press must not interrupt the end of the cell, after
         # which ipykernel sets its own handler again.
-        ends_soon = self.presses and hasattr(get_ipython(), "kernel")
-        if self._in_main and not ends_soon:
-            signal.signal(signal.SIGINT, self._before)
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         self.presses.append(time.monotonic())

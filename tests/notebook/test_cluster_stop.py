@@ -226,6 +226,36 @@ def test_a_press_just_before_a_cell_begins_stops_it(notebook: Notebook) -> None:
     assert notebook.run("%%px\nprint(held == rank * 11)").text == "[all ranks] True\n"
 
 
+# ipykernel calls this method between the end of a cell's code and the message about it.
+PRESS_AT_THE_END = """
+import os, signal
+names = {"kill": os.kill, "self": os.getpid(), "stop": signal.SIGINT, "of": get_ipython().kernel}
+exec('''
+calls, method = [], of.finish_metadata
+def press(*arguments):
+    calls.append(arguments)
+    if len(calls) == 2:
+        of.finish_metadata = method
+        kill(self, stop)
+    return method(*arguments)
+of.finish_metadata = press
+''', names)
+"""
+
+
+def test_a_press_just_after_a_cell_does_not_keep_it_from_ending(notebook: Notebook) -> None:
+    assert notebook.run(PRESS_AT_THE_END).status == "ok"
+    assert notebook.run("%%px\nprint(rank * 0)", timeout=30).text == "[all ranks] 0\n"
+    assert notebook.run("print(len(names['calls']))").text == "2\n"
+
+
+def test_code_after_a_rank_cell_can_be_stopped(notebook: Notebook) -> None:
+    sent = notebook.send("%px pass\nprint('begun', flush=True)\nwhile True: pass")
+    shown(notebook, sent, "begun")
+    press(notebook, 1)
+    assert notebook.wait(sent, 30).error == "KeyboardInterrupt"
+
+
 @pytest.mark.parametrize(
     ("call", "presses"),
     [

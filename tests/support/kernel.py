@@ -92,10 +92,13 @@ class Notebook:
                     texts.append(content["data"].get("text/plain", ""))
                 case "status" if content["execution_state"] == "idle":
                     break
-        while (reply := self.client.get_shell_msg(timeout=timeout)) and reply["parent_header"].get(
-            "msg_id"
-        ) != msg_id:
-            pass
+        try:
+            while (reply := self.client.get_shell_msg(timeout=timeout))["parent_header"].get(
+                "msg_id"
+            ) != msg_id:
+                pass
+        except Empty:
+            raise TimeoutError(f"the kernel did not report the cell's end: {texts}") from None
         content = reply["content"]
         return Ran(
             content["status"],
