@@ -69,7 +69,7 @@ class Freeing:
         """Return the ranks that are not free: they run a cell, or do not answer a call."""
         in_cells = self.in_cells()
         if unasked := sorted(set(self._all) - set(in_cells) - self._pings.keys()):
-            result = self.session.client[unasked].apply_async(_cut_off)
+            result = self.session.client[unasked].apply_async(calls.cut_off)
             self._pings |= dict(zip(unasked, self._notifying(result), strict=True))
         silent = {rank for rank, ping in self._pings.items() if not ping.done()}
         return sorted({*in_cells, *silent})
@@ -220,9 +220,3 @@ class Freeing:
             return dict(enumerate(result.get(0)))
         except Exception:
             return None
-
-
-def _cut_off() -> list[str]:
-    from parlab.rank.engine.interrupts import cut_off
-
-    return cut_off()

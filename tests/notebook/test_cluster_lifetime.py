@@ -64,6 +64,9 @@ def test_ranks_load_the_client_and_the_debugger_only_when_asked(kernel: Notebook
     """They would take a third of the processor time of a start."""
     started(kernel, 2)
     unused = "'parlab.cluster', 'ipyparallel.client', 'debugpy'"
+    # A rank that would import them before it answers could be given up on a busy machine.
+    waits = kernel.run("%%px --timeout 1 --targets 0\nfrom parlab.rank import comm\ncomm.Barrier()")
+    assert waits.error == "DeadlineExceeded"
     ran = kernel.run(f"%%px\nimport sys\nprint([m for m in ({unused}) if m in sys.modules])")
     assert ran.text == "[all ranks] []\n", ran.message
     ran = kernel.run(

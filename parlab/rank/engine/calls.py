@@ -92,6 +92,13 @@ def device_of_rank() -> RankDevice:
     return RankDevice(choice.name, choice.one_gpu_each, why_not)
 
 
+def cut_off() -> list[str]:
+    """Return what an interrupt has cut off on this rank: see `interrupts.cut_off`."""
+    from parlab.rank.engine import interrupts
+
+    return interrupts.cut_off()
+
+
 def unreceived() -> list[tuple[int, int] | None]:
     """Find the messages that no rank has received: see `leftovers.find`. Collective."""
     from parlab.rank.engine.leftovers import find
