@@ -19,11 +19,18 @@ from parlab.plots.ratio_bars import ratio_bars
 from parlab.plots.still import artist, hatched, subplots
 
 if TYPE_CHECKING:
-    from parlab.plots.interactive import add_slider, bytes_axis, figure, ranks_axis, show
+    from parlab.plots.interactive import (
+        add_slider,
+        bytes_axis,
+        exponents_axis,
+        figure,
+        ranks_axis,
+        show,
+    )
 
 # These names are imported at their first use, because importing Plotly takes a second on each rank,
 # and most ranks draw only still pictures.
-INTERACTIVE = ("add_slider", "bytes_axis", "figure", "ranks_axis", "show")
+INTERACTIVE = ("add_slider", "bytes_axis", "exponents_axis", "figure", "ranks_axis", "show")
 
 __all__ = [
     "NEUTRAL",
@@ -35,6 +42,7 @@ __all__ = [
     "bar",
     "bytes_axis",
     "ending_curves",
+    "exponents_axis",
     "figure",
     "hatched",
     "line",

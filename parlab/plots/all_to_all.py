@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from parlab.plots.look import NEUTRAL, SERIES, Style, series, style
+from parlab.plots.look import NEUTRAL, SERIES, Style, ink, series, style
 from parlab.plots.still import artist, hatched, subplots
 
-INSIDE = {"color": "white", "ha": "center", "va": "center"}
 TEXT = {"color": NEUTRAL, "fontsize": 11}
 _OWN = style("idle")
 _EMPTY = Style("empty slot, filled with zeros", style("idle").colour, hatch="...")
@@ -22,7 +21,10 @@ def box(axes: Axes, x: float, y: float, look: Style, text: str, *, w: float = 1.
     axes.add_patch(Rectangle((x + 0.04, y + 0.06), w - 0.08, 0.88, **hatched(look)))
     back = {"facecolor": look.colour, "edgecolor": "none", "boxstyle": "square,pad=0.2"}
     shown = {"bbox": back} if look.hatch else {}
-    axes.text(x + w / 2, y + 0.5, text, fontsize=11, **INSIDE, **shown)
+    axes.text(
+        x + w / 2, y + 0.5, text, ha="center", va="center", color=ink(look.colour), fontsize=11,
+        **shown,
+    )  # fmt: skip
 
 
 def bare(axes: Axes, x: tuple[float, float], y: tuple[float, float]) -> None:

@@ -5,13 +5,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from parlab.plots.kernels import bare, finished, legend
-from parlab.plots.look import NEUTRAL, Style, style
+from parlab.plots.look import NEUTRAL, Style, series, style
 from parlab.plots.still import hatched, subplots
 
-_READ = Style("read now", style("parameters").colour)
+_READ = Style("read now", series(2, "").colour)
 _NOW = Style("computed now", style("compute").colour)
 _DROPPED = Style("used, then dropped", style("idle").colour, hatch="///")
-_KEPT = Style("kept in registers", style("activations").colour)
+_KEPT = Style("kept in registers", series(3, "").colour)
 
 
 def attention_tiles(title: str, rows: int, columns: int, program: int, step: int) -> Figure:

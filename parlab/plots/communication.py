@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from parlab.plots.look import NEUTRAL, SERIES, style
+from parlab.plots.look import NEUTRAL, SERIES, ink, paler, style
 from parlab.plots.still import subplots
 
 # The contents of one place on one rank: the letters of the ranks whose numbers it contains ("A", or
@@ -15,7 +15,8 @@ from parlab.plots.still import subplots
 Piece = str
 Grid = Sequence[Sequence[Piece]]
 
-_COLOURS = [drawn.colour for drawn in SERIES]
+# Pale, so that black letters are easy to read on several colors at once.
+_COLOURS = [paler(drawn.colour, 0.3) for drawn in SERIES]
 
 
 def _colour(piece: Piece) -> str:
@@ -36,22 +37,20 @@ def _cell(
     fontsize: float = 11,
 ) -> None:
     """Draw one place in a rank's memory, with a stripe for each rank whose numbers are in it."""
-    axes.add_patch(
-        Rectangle((x, y), width, 0.8, facecolor="none", edgecolor=NEUTRAL, linewidth=0.8)
-    )
     letters = piece.rstrip("0123456789")
     for i, part in enumerate(letters):
         stripe = width / len(letters)
-        axes.add_patch(
-            Rectangle((x + i * stripe, y), stripe, 0.8, facecolor=_colour(part), alpha=0.85)
-        )
+        axes.add_patch(Rectangle((x + i * stripe, y), stripe, 0.8, facecolor=_colour(part)))
+    axes.add_patch(
+        Rectangle((x, y), width, 0.8, facecolor="none", edgecolor=NEUTRAL, linewidth=0.8)
+    )
     axes.text(
         x + width / 2,
         y + 0.38,
         text,
         ha="center",
         va="center",
-        color="white",
+        color=ink(*map(_colour, letters)) if letters else NEUTRAL,
         fontweight="bold",
         fontsize=fontsize,
     )
@@ -106,7 +105,7 @@ def rounds(
     to send. The ranks in `start` have data from the beginning.
     """
     drawn, axis = subplots(title, figsize=(8, 0.42 * n + 0.9))
-    has, ink = set(start), style("communication").colour
+    has, message = set(start), style("communication").colour
     for column in range(len(messages) + 1):
         for r in range(n):
             axis.plot(
@@ -117,12 +116,12 @@ def rounds(
                 color=style("compute").colour if r in has else "none",
                 markeredgecolor=NEUTRAL,
             )
-            colour = "white" if r in has else NEUTRAL
+            colour = ink(style("compute").colour) if r in has else NEUTRAL
             axis.text(column, -r - 0.03, r, ha="center", va="center", color=colour, fontsize=9)
         if column == len(messages):
             break
         for sender, receiver in messages[column]:
-            _arrow(axis, (column, -sender), (column + 1, -receiver), ink)
+            _arrow(axis, (column, -sender), (column + 1, -receiver), message)
         has |= {receiver for _, receiver in messages[column]}
         _label(axis, column + 0.5, 0.75, f"round {column + 1}")
     axis.set_xlim(-0.3, len(messages) + 0.3)
@@ -188,7 +187,7 @@ def waiting(title: str, arrows: Sequence[tuple[int, int]], n: int, circle: Seque
     for r in range(n):
         colour = stuck if r in circle else other
         axis.plot(r, 0, "o", markersize=26, color=colour)
-        axis.text(r, 0, f"{r}", ha="center", va="center", color="white", fontweight="bold")
+        axis.text(r, 0, f"{r}", ha="center", va="center", color=ink(colour), fontweight="bold")
     for waiter, awaited in arrows:
         colour = stuck if {waiter, awaited} <= set(circle) else other
         bend = -0.35 if abs(waiter - awaited) == 1 else -0.2

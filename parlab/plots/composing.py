@@ -16,11 +16,11 @@ from parlab.plots.still import hatched, subplots
 # The parts of a step in the order of a bar.
 PARTS = {
     "products": ("matrix products", style("compute")),
-    "elementwise": ("other operations", style("parameters")),
+    "elementwise": ("other operations", series(2, "")),
     "tensor": ("tensor parallelism", style("communication")),
     "bubble": ("bubble", style("idle")),
-    "pipeline": ("messages between stages", style("gradients")),
-    "data": ("gradients and parameters", style("optimizer_states")),
+    "pipeline": ("messages between stages", series(3, "")),
+    "data": ("gradients and parameters", series(4, "")),
 }
 
 # The chart: places of its columns, and half of the height of a box.
@@ -122,8 +122,12 @@ def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], tex
     axes.annotate(
         "", end, start, arrowprops={"arrowstyle": "->", "color": NEUTRAL, "linewidth": 1.5}
     )
-    x, y = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-    if start[0] == end[0]:
-        axes.text(x + 0.12, y, text, ha="left", va="center", **TEXT)
-    else:
-        axes.text(x, y + 0.07, text, ha="center", va="bottom", **TEXT)
+    (x0, y0), (x1, y1) = start, end
+    if x0 == x1:
+        axes.text(x0 + 0.15, (y0 + y1) / 2, text, ha="left", va="center", **TEXT)
+    elif y0 == y1:
+        axes.text((x0 + x1) / 2, y0 + 0.1, text, ha="center", va="bottom", **TEXT)
+    else:  # left of the arrow, which goes up or down
+        x, y, up = x0 + 0.7 * (x1 - x0) - 0.06, y0 + 0.7 * (y1 - y0), y1 > y0
+        vertical = {"va": "bottom"} if up else {"va": "top"}
+        axes.text(x, y + (0.04 if up else -0.04), text, ha="right", **vertical, **TEXT)

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from parlab.plots.look import NEUTRAL, SERIES, style
+from parlab.plots.look import NEUTRAL, SERIES, ink, style
 from parlab.plots.still import hatched, subplots
 
 COLUMN, WIDTH, HEIGHT = 2.6, 2.2, 0.62
@@ -21,7 +21,7 @@ def _box(axes: Any, x: float, y: float, text: str, colour: str, width: float = W
             boxstyle="round,pad=0.02,rounding_size=0.12", facecolor=colour, edgecolor="none",
         )
     )  # fmt: skip
-    axes.text(x, y, text, ha="center", va="center", color="white", fontsize=10)
+    axes.text(x, y, text, ha="center", va="center", color=ink(colour), fontsize=10)
 
 
 def _arrow(axes: Any, x: float, top: float, bottom: float) -> None:
@@ -122,7 +122,7 @@ def waiting_or_late(title: str, seconds: Sequence[float], steps: int) -> Figure:
         _bar(lower, computation.worker, computation.start, length, "compute")
         lower.text(
             computation.start + length / 2, computation.worker, str(computation.delay),
-            ha="center", va="center", color="white", fontsize=11,
+            ha="center", va="center", color=ink(style("compute").colour), fontsize=11,
         )  # fmt: skip
     for axes, name in ((upper, "synchronous"), (lower, "asynchronous: delay of each gradient")):
         axes.set_title(name)

@@ -89,6 +89,11 @@ def ranks_axis(first: int, last: int, every: int = 1) -> dict[str, Any]:
     return {"type": "log", "tickvals": [2**power for power in powers]}
 
 
+def exponents_axis(every: float) -> dict[str, Any]:
+    """Return an axis for exponents of two, with a mark such as 2⁻⁸ at each multiple of `every`."""
+    return {"dtick": every, "tickprefix": "2<sup>", "ticksuffix": "</sup>"}
+
+
 def bytes_axis(first: int, last: int, every: int = 4) -> dict[str, Any]:
     """Return a logarithmic axis for bytes, with marks in B, KiB, MiB, and GiB at powers of two.
 

@@ -11,13 +11,13 @@ from matplotlib.patches import Patch, Rectangle
 from parlab.costs import kernels as costs
 from parlab.costs.kernels import Device, Tile, Traffic
 from parlab.plots.interactive import figure as interactive_figure
-from parlab.plots.look import NEUTRAL, SERIES, Style, line, series, style
+from parlab.plots.look import NEUTRAL, SERIES, Style, ink, line, series, style
 from parlab.plots.still import hatched, subplots
 from parlab.plots.two_sliders import add_two_sliders
 
 _TEXT = {"color": NEUTRAL, "fontsize": 12}
-_INSIDE = {"color": "white", "fontsize": 9}
 _USED = style("compute")
+_INSIDE = {"color": ink(_USED.colour), "fontsize": 9}  # readable on "communication", too
 _MASKED = Style("masked", "#8b929c", hatch="///")
 _STAGES = {"communication": "copying a tile", "compute": "multiplying tiles"}
 _LOADED = Style("read but not needed", "#e2a76f", hatch="...")
@@ -29,13 +29,13 @@ def device(title: str) -> Figure:
     figure, axes = subplots(title, figsize=(7.2, 3.7))
     for place in range(4):
         left = 0.2 + place * 2.45
-        _box(axes, left, 2.5, 2.2, 2.2, "idle", "")
+        _box(axes, left, 2.5, 2.2, 2.2, style("idle"), "")
         axes.text(left + 1.1, 4.46, "multiprocessor", ha="center", va="center", **_TEXT)
         for half in (0, 1):
-            _box(axes, left + 0.12 + half, 3.55, 0.93, 0.66, "compute", "program")
-        _box(axes, left + 0.12, 2.62, 1.93, 0.8, "parameters", "registers,\nshared memory")
-    _box(axes, 0.2, 1.35, 9.55, 0.75, "activations", "L2 cache, shared by all multiprocessors")
-    _box(axes, 0.2, 0.1, 9.55, 0.85, "communication", "memory: holds the tensors")
+            _box(axes, left + 0.12 + half, 3.55, 0.93, 0.66, _USED, "program")
+        _box(axes, left + 0.12, 2.62, 1.93, 0.8, SERIES[2], "registers,\nshared memory")
+    _box(axes, 0.2, 1.35, 9.55, 0.75, SERIES[3], "L2 cache, shared by all multiprocessors")
+    _box(axes, 0.2, 0.1, 9.55, 0.85, SERIES[0], "memory: holds the tensors")
     for place in range(4):
         x = 1.3 + place * 2.45
         _arrow(axes, x, 2.1, 2.5)
@@ -105,9 +105,9 @@ def orders(title: str, size: int, count: int, taken: Mapping[str, Sequence[Tile]
         gap = size + 1
         for i in range(size):
             for j in range(size):
-                _cell(axes, j, gap + i, "parameters" if i in rows else None)
-                _cell(axes, gap + j, i, "activations" if j in columns else None)
-                _cell(axes, gap + j, gap + i, "compute" if (i, j) in first else None)
+                _cell(axes, j, gap + i, SERIES[2] if i in rows else None)
+                _cell(axes, gap + j, i, SERIES[3] if j in columns else None)
+                _cell(axes, gap + j, gap + i, _USED if (i, j) in first else None)
         for number, (i, j) in enumerate(first):
             axes.text(
                 gap + j + 0.5, gap + i + 0.5, f"{number}", ha="center", va="center", **_INSIDE
@@ -242,24 +242,22 @@ def measured_roofline(
     return figure
 
 
-def _cell(axes: Axes, x: float, y: float, role: str | None) -> None:
-    if role is None:
+def _cell(axes: Axes, x: float, y: float, of: Style | None) -> None:
+    if of is None:
         drawn_as = {"fill": False, "ec": NEUTRAL, "lw": 0.4, "alpha": 0.6}
     else:
-        drawn_as = {"facecolor": style(role).colour, "lw": 0}
+        drawn_as = {"facecolor": of.colour, "lw": 0}
     axes.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, **drawn_as))
 
 
-def _box(axes: Axes, x: float, y: float, width: float, height: float, role: str, text: str) -> None:
-    colour = style(role).colour
+def _box(axes: Axes, x: float, y: float, width: float, height: float, of: Style, text: str) -> None:
     axes.add_patch(
-        Rectangle(
-            (x, y), width, height, facecolor=colour, alpha=0.18 if role == "idle" else 1, lw=0
-        )
+        Rectangle((x, y), width, height, facecolor=of.colour, alpha=1 if text else 0.18, lw=0)
     )
     axes.text(
-        x + width / 2, y + height / 2, text, ha="center", va="center", color="white", fontsize=11
-    )
+        x + width / 2, y + height / 2, text, ha="center", va="center", color=ink(of.colour),
+        fontsize=11 if width > 1 else 9,
+    )  # fmt: skip
 
 
 def _arrow(axes: Axes, x: float, low: float, high: float) -> None:

@@ -17,7 +17,7 @@ def predicted_and_measured(
     The kind of a point shows how many pipeline stages the layout has. Its label is the place of the
     layout in the planner's list, counted from 1. Returns matplotlib's figure and axes.
     """
-    drawn, axes = subplots("Layouts that are predicted to be faster are faster")
+    drawn, axes = subplots("Layouts that are predicted to be faster are faster", figsize=(6.4, 5.2))
     ends = [0.9 * min(*predicted, *measured), 1.05 * max(*predicted, *measured)]
     axes.plot(ends, ends, color=NEUTRAL, linewidth=1, label="equal")
     for place, stages in enumerate(sorted({layout.pp for layout in layouts})):
@@ -26,10 +26,11 @@ def predicted_and_measured(
         look = artist(series(place, name)) | {"linestyle": "", "markersize": 8}
         axes.plot([predicted[i] for i in own], [measured[i] for i in own], **look)
     for number, point in enumerate(zip(predicted, measured, strict=True), 1):
+        # The labels of neighbors are on different sides, because these points are close.
         axes.annotate(
             str(number),
             point,
-            xytext=(0, 9),
+            xytext=(-10, 6) if number % 2 else (14, -15),
             textcoords="offset points",
             ha="center",
             color=NEUTRAL,

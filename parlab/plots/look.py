@@ -82,6 +82,31 @@ def ramp(n: int) -> list[str]:
     return colours
 
 
+def ink(*backgrounds: str) -> str:
+    """Return "black" or "white" for a text on these colors: the one with the higher contrast.
+
+    On a single color, the contrast is always at least 4.5:1, as WCAG 2 requires for text.
+    """
+    lights = [_luminance(colour) for colour in backgrounds]
+    on_black, on_white = (min(lights) + 0.05) / 0.05, 1.05 / (max(lights) + 0.05)
+    return "black" if on_black > on_white else "white"
+
+
+def paler(colour: str, white: float) -> str:
+    """Mix a color with a share of white. The result is opaque, so it looks alike in both themes."""
+    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(c + (255 - c) * white):02x}" for c in channels)
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance, as WCAG 2 defines it."""
+    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def line(of: str | Style, label: str | None = None) -> dict[str, Any]:
     """Return arguments of a Plotly scatter trace for a role (or `Style`): name, line, marker."""
     drawn = style(of) if isinstance(of, str) else of

@@ -14,8 +14,9 @@ from matplotlib.patches import Patch, Rectangle
 
 from parlab.costs.mixed_precision import fate, shares
 from parlab.formats import Format
+from parlab.plots.interactive import exponents_axis
 from parlab.plots.interactive import figure as interactive_figure
-from parlab.plots.look import NEUTRAL, SERIES, Style, bar, line, series, style
+from parlab.plots.look import NEUTRAL, SERIES, Style, bar, ink, line, series, style
 from parlab.plots.still import hatched, subplots
 from parlab.plots.two_sliders import add_two_sliders
 
@@ -43,8 +44,8 @@ def bits(title: str, formats: Sequence[Format]) -> Figure:
             (1 + of.exponent_bits, of.mantissa_bits, _MANTISSA),
         ):
             axes.text(
-                start + count / 2, row, f"{count}", ha="center", va="center", color="white",
-                fontsize=13, fontweight="bold",
+                start + count / 2, row, f"{count}", ha="center", va="center",
+                color=ink(drawn_as.colour), fontsize=13, fontweight="bold",
                 # A filled background, or the gaps between boxes would cut through the digits.
                 bbox={"facecolor": drawn_as.colour, "lw": 0, "pad": 1},
             )  # fmt: skip
@@ -112,15 +113,15 @@ def _marks(axes: Axes, row: int, places: Sequence[float], drawn_as: Style) -> No
 def precision(title: str, formats: Sequence[Format], exponents: Sequence[int]) -> go.Figure:
     """Draw the step to the next number, relative to the number, at each power of two."""
     figure = interactive_figure(
-        title, x="size of a number, 2^x", y="step to the next number / number", height=440,
-        yaxis={"type": "log", "range": [-7.5, 0.3]}, xaxis={"dtick": 12},
+        title, x="size of a number", y="step to the next number / number", height=440,
+        yaxis={"type": "log", "range": [-7.5, 0.3]}, xaxis=exponents_axis(12),
     )  # fmt: skip
     for place, of in enumerate(formats):
         held = [e for e in exponents if of.smallest_subnormal <= 2.0**e <= of.largest]
         steps = [of.spacing(2.0**e) / 2.0**e for e in held]
         drawn_as = line(series(place, of.name))
         figure.add_scatter(
-            x=held, y=steps, mode="lines", hovertemplate="2^%{x}: %{y:.2g}",
+            x=held, y=steps, mode="lines", hovertemplate="%{x}: %{y:.2g}",
             name=drawn_as["name"], line=drawn_as["line"],
         )  # fmt: skip
     return figure
@@ -142,9 +143,9 @@ def survival(
     total = sum(exponents.values())
     last = max(exponents) + max(scales)
     figure = interactive_figure(
-        title, x="size of a number, 2^x", y="share of all gradients", height=620,
+        title, x="size of a number", y="share of all gradients", height=620,
         barmode="overlay",  # stacked bars would leave room for the choices that are hidden
-        xaxis={"range": [first - 0.5, last + 0.5], "dtick": 16},
+        xaxis={"range": [first - 0.5, last + 0.5]} | exponents_axis(16),
         yaxis={"tickformat": ".0%", "range": [0, 1.12 * max(exponents.values()) / total]},
         margin_t=96,  # room for two lines of legend on a phone
         bargap=0.1,
@@ -157,13 +158,15 @@ def survival(
                 x=[e + shift for e in exponents if fate(e + shift, of) == name] or [None],
                 y=[n / total for e, n in exponents.items() if fate(e + shift, of) == name]
                 or [None],
-                hovertemplate="2^%{x}: %{y:.2%}",
+                hovertemplate="%{x}: %{y:.2%}",
                 **bar(drawn_as, f"{drawn_as.label} {getattr(become, name):.1%}"),
             )
             for name, drawn_as in FATES.items()
         ]
 
-    traces = {(of.name, f"2^{shift}"): bars(of, shift) for of in formats for shift in scales}
+    traces = {
+        (of.name, f"2<sup>{shift}</sup>"): bars(of, shift) for of in formats for shift in scales
+    }
     add_two_sliders(figure, ("format:", "scale:"), traces, active)
     return figure
 
@@ -202,7 +205,9 @@ def windows(
                 ((low + high) / 2, f"{high - low:.4g} powers of two", "center"),
                 (high - 1, f"${window.high_formula}$", "right"),
             ):
-                axes.text(x, row, text, color="white", fontsize=12, ha=side, va="center")
+                axes.text(
+                    x, row, text, color=ink(drawn_as.colour), fontsize=12, ha=side, va="center"
+                )
             axes.plot(
                 [math.log2(x) for x in window.measured], [row, row], ls="", marker="o", ms=7,
                 color=point.colour, markeredgecolor="white",

@@ -8,14 +8,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import plotly.graph_objects as go
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from parlab.pipeline import Span, bubble, live, simulate
 from parlab.plots.interactive import figure as interactive_figure
 from parlab.plots.interactive import slider
-from parlab.plots.look import NEUTRAL, Style, style
+from parlab.plots.look import NEUTRAL, SERIES, Style, ink, paler, style
 from parlab.plots.pipeline_policies import schedule
 from parlab.plots.still import hatched, subplots
 
@@ -28,12 +27,14 @@ PASSES = {
 PANELS = ("gpipe", "1f1b", "interleaved")
 _NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "inter-<br>leaved"}
 _PANEL, _GAP = 8.0, 2.6  # height of a panel for any number of ranks; space for its text
+_GANTT_POINTS = 580  # width of the time axis in `gantt`
+_EXPLORER_PIXELS = 620  # width of the time axis in the explorer, on a laptop
 _AWAY = 100.0  # offset that moves a trace outside the plot
 _IDLE = "rgba(139,146,156,0.22)"
 # Cell colors: idle, then forward and backward in two alternating tones each.
 _TONES = (_IDLE, "#5596d2", "#4582bd", "#33699f", "#2f5f91")
 
-_IDEAL = {"color": style("reference").colour, "dash": "dot", "width": 2}
+_IDEAL = {"color": SERIES[1].colour, "dash": "dot", "width": 2}
 
 
 def gantt(title: str, panels: Mapping[str, Sequence[Span]], unit: float = 1.0) -> Figure:
@@ -49,8 +50,10 @@ def gantt(title: str, panels: Mapping[str, Sequence[Span]], unit: float = 1.0) -
         height_ratios=list(ranks.values()),
     )  # fmt: skip
     longest = max(span.end for spans in panels.values() for span in spans) / unit
+    shortest = min(span.end - span.start for spans in panels.values() for span in spans) / unit
+    fontsize = min(9.0, 0.78 * _GANTT_POINTS * shortest / longest)
     for part, (name, spans) in zip(axes[:, 0], panels.items(), strict=True):
-        _panel(part, spans, ranks[name], unit)
+        _panel(part, spans, ranks[name], unit, fontsize)
         if name:
             part.set_title(name, fontsize="medium", color=NEUTRAL)
         part.set(xlim=(0, longest), ylim=(ranks[name] - 0.5, -0.5))
@@ -67,7 +70,7 @@ def gantt(title: str, panels: Mapping[str, Sequence[Span]], unit: float = 1.0) -
     return figure
 
 
-def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float) -> None:
+def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float, fontsize: float) -> None:
     end = max(span.end for span in spans) / unit
     chunks = 1 + max(span.action.stage for span in spans) // ranks
     for rank in range(ranks):
@@ -77,21 +80,15 @@ def _panel(axes: Axes, spans: Sequence[Span], ranks: int, unit: float) -> None:
     for span in spans:
         drawn, chunk = PASSES[span.action.kind], span.action.stage // ranks
         start, width = span.start / unit, (span.end - span.start) / unit
-        white = 0.5 * chunk / max(chunks - 1, 1)
-        pale = white > 0 or span.action.kind == "weights"
+        colour = paler(drawn.colour, 0.5 * chunk / max(chunks - 1, 1))
         axes.add_patch(
-            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=_mixed(drawn.colour, white),
-                      edgecolor="white", lw=0.8)
+            Rectangle((start, span.rank - 0.4), width, 0.8, facecolor=colour, edgecolor="white",
+                      lw=0.8)
         )  # fmt: skip
         axes.text(
             start + width / 2, span.rank, f"{span.action.micro_batch}{'′' * chunk}", ha="center",
-            va="center", color="#0f1f30" if pale else "white", fontsize=9,
+            va="center", color=ink(colour), fontsize=fontsize,
         )  # fmt: skip
-
-
-def _mixed(colour: str, white: float) -> tuple[float, ...]:
-    """Mix a color with white. The result is opaque, so the gray background does not show."""
-    return tuple(channel + (1 - channel) * white for channel in to_rgb(colour))
 
 
 def schedule_explorer(
@@ -211,14 +208,21 @@ def _parts(p: int, m: int, chunks: Sequence[int]) -> Iterator[Part]:
 
 
 def _heatmap(spans: Sequence[Span], ranks: int, width: float) -> go.Heatmap:
-    """Return a heatmap with one cell per rank and unit of time, each `width` wide."""
+    """Return a heatmap with one cell per rank and unit of time, each `width` wide.
+
+    Numbers that do not fit into a cell are left out.
+    """
     units = round(max(span.end for span in spans))
+    size = min(12.0, max(8.0, 0.9 * _EXPLORER_PIXELS * width))
     tones = np.zeros((ranks, units), np.int8)
     numbers = np.full((ranks, units), "", object)
     for span in spans:
         start, end, (kind, _, micro_batch) = round(span.start), round(span.end), span.action
         tones[span.rank, start:end] = (1 if kind == "forward" else 3) + micro_batch % 2
-        numbers[span.rank, start] = f"{micro_batch}"
+        text = f"{micro_batch}"
+        if _EXPLORER_PIXELS * width >= 0.56 * size * len(text) + 2:
+            dark = ink(_TONES[tones[span.rank, start]]) == "white"
+            numbers[span.rank, start] = f"<span style='color:white'>{text}</span>" if dark else text
     return go.Heatmap(
         z=tones,
         text=numbers.tolist(),
@@ -230,6 +234,6 @@ def _heatmap(spans: Sequence[Span], ranks: int, width: float) -> go.Heatmap:
         showscale=False,
         ygap=1.5,
         texttemplate="%{text}",
-        textfont={"color": "white"},
+        textfont={"color": "black", "size": size},
         hoverinfo="skip",
     )

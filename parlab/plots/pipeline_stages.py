@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from parlab.plots.look import NEUTRAL, series
+from parlab.plots.look import NEUTRAL, ink, series
 from parlab.plots.still import artist, subplots
 
 
@@ -64,15 +64,15 @@ def _placement(
     """
     axes.set_title(name, fontsize="medium", color=NEUTRAL)
     path: list[tuple[float, float]] = []
-    tones = (("#33699f", "white"), ("#aacaea", "#0f1f30"))  # paler, as in the pictures of schedules
+    tones = ("#33699f", "#aacaea")  # paler, as in the pictures of schedules
     for column, (order, first) in enumerate(columns):
         for number, rank in enumerate(order):
             axes.add_patch(
-                Rectangle((column - 0.3, rank - 0.28), 0.6, 0.56, facecolor=tones[column][0])
+                Rectangle((column - 0.3, rank - 0.28), 0.6, 0.56, facecolor=tones[column])
             )
             axes.text(
-                column, rank, f"{first + number}", ha="center", va="center", color=tones[column][1],
-                fontsize=13,
+                column, rank, f"{first + number}", ha="center", va="center",
+                color=ink(tones[column]), fontsize=13,
             )  # fmt: skip
             path.append((column, rank))
     breaks = set() if joined else {len(columns[0][0])}

@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from parlab.costs.tensor_parallel import Layer, activation_bytes
 from parlab.plots.interactive import figure as interactive_figure
-from parlab.plots.look import NEUTRAL, SERIES, bar, style
+from parlab.plots.look import NEUTRAL, SERIES, bar, ink, paler, style
 from parlab.plots.still import hatched, subplots
 from parlab.plots.two_sliders import add_two_sliders
 
@@ -62,22 +62,28 @@ def _matrix(axes: Axes, x: float, name: str, ranks: int, cut: str | None) -> Non
             "parts": ((x + 0.12 * rank, -0.1 * rank), side, side),
         }[cut]
         if cut:
+            colour = paler(drawn_as.colour, 0.15)
             axes.add_patch(
                 Rectangle(
-                    place, width, height, facecolor=drawn_as.colour, hatch=drawn_as.hatch,
-                    edgecolor="white", alpha=0.85 if cut != "parts" else 0.6,
+                    place, width, height, facecolor=colour, hatch=drawn_as.hatch, edgecolor="white"
                 )
-            )  # fmt: skip
+            )
             middle = (place[0] + width / 2, place[1] + height / 2)
             if cut != "parts":
-                axes.text(
-                    *middle, f"rank {rank}", ha="center", va="center", color="white", fontsize=9
-                )
+                _text_on(axes, *middle, f"rank {rank}", colour, fontsize=9)
     if cut is None:
         axes.add_patch(Rectangle((x, 0.0), side, side, fill=False, edgecolor=NEUTRAL, linewidth=2))
         axes.text(x + side / 2, side / 2, "all\nranks", ha="center", va="center", color=NEUTRAL)
     if cut == "parts":
-        axes.text(x + 0.8, 0.6, "one on\neach rank", ha="center", va="center", color="white")
+        _text_on(axes, x + 0.8, 0.6, "one on\neach rank", colour, fontsize=13)
+
+
+def _text_on(axes: Axes, x: float, y: float, text: str, colour: str, fontsize: float) -> None:
+    """Write a text on a tile of some color, with no hatch behind the text."""
+    plate = {"facecolor": colour, "linewidth": 0, "pad": 1.5}
+    axes.text(
+        x, y, text, ha="center", va="center", color=ink(colour), fontsize=fontsize, bbox=plate
+    )
 
 
 # Along a layer: what is computed, and whether it lies inside a parallel part.

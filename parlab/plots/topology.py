@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from parlab.plots.look import NEUTRAL, style
+from parlab.plots.look import NEUTRAL, ink, style
 from parlab.plots.still import subplots
 
 
@@ -95,8 +95,8 @@ def switches(title: str, crossing: dict[str, int], ranks: int = 8, cables: int =
                 linestyle="-" if used else ":",
                 zorder=0,
             )
-        plural = "s" if senders > 1 else ""
-        _label(axis, sum(ends) / 2, 2.4, f"{senders} message{plural}, {cables} cables")
+        messages = "1 message" if senders == 1 else f"{senders} messages"
+        _label(axis, sum(ends) / 2, 2.4, f"to the right: {messages}, {cables} cables")
         axis.set_title(name, fontsize="medium", color=NEUTRAL)
         axis.set_xlim(-0.8, 2 * ranks + 1.8)
         axis.set_ylim(-0.5, 2.8)
@@ -104,15 +104,18 @@ def switches(title: str, crossing: dict[str, int], ranks: int = 8, cables: int =
 
 
 def _rank(axis: Any, x: float, y: float, rank: int, size: float = 24, fontsize: float = 12) -> None:
-    axis.plot(x, y, "o", markersize=size, color=style("compute").colour)
+    colour = style("compute").colour
+    axis.plot(x, y, "o", markersize=size, color=colour)
     axis.text(
-        x, y, rank, ha="center", va="center", color="white", fontweight="bold", fontsize=fontsize
-    )
+        x, y, rank, ha="center", va="center", color=ink(colour), fontweight="bold",
+        fontsize=fontsize,
+    )  # fmt: skip
 
 
 def _box(axis: Any, x: float, y: float, text: str) -> None:
-    axis.add_patch(Rectangle((x - 2.2, y - 0.3), 4.4, 0.6, facecolor=style("idle").colour))
-    axis.text(x, y, text, ha="center", va="center", color="white", fontsize=10)
+    colour = style("idle").colour
+    axis.add_patch(Rectangle((x - 2.2, y - 0.3), 4.4, 0.6, facecolor=colour))
+    axis.text(x, y, text, ha="center", va="center", color=ink(colour), fontsize=10)
 
 
 def _label(

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from parlab.plots.look import NEUTRAL, series, style
+from parlab.plots.look import NEUTRAL, ink, series, style
 from parlab.plots.still import hatched, subplots
 
 
@@ -96,7 +96,9 @@ def _shard(
 ) -> None:
     colour = series(rank, "").colour
     axes.add_patch(Rectangle((x, y), width, 0.5, facecolor=colour, edgecolor="white", linewidth=1))
-    axes.text(x + width / 2, y + 0.25, text or f"{rank}", ha="center", va="center", color="white")
+    axes.text(
+        x + width / 2, y + 0.25, text or f"{rank}", ha="center", va="center", color=ink(colour)
+    )
 
 
 def _padding(axes: Axes, x: float, y: float, width: float) -> None:
@@ -229,7 +231,7 @@ def _draw(axes: Axes, bar: Bar, half: float) -> None:
     if bar.text:
         plate = {"boxstyle": "round,pad=0.15", "facecolor": drawn_as.colour, "linewidth": 0}
         axes.text((bar.start + bar.end) / 2, bar.row, bar.text, ha="center", va="center",
-                  color="white", fontsize=10, bbox=plate)  # fmt: skip
+                  color=ink(drawn_as.colour), fontsize=10, bbox=plate)  # fmt: skip
 
 
 def _legend(figure: Figure, labels: Mapping[str, str], pale: Sequence[str] = ()) -> None:

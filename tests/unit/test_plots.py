@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgba
 
 from parlab import plots
 from parlab.plots.interactive import MIME, bundle
+from parlab.plots.look import ink, paler
 from parlab_staff.book.legend import legend_html
 
 WHITE, DARK = "#ffffff", "#121212"
@@ -31,6 +32,16 @@ def test_every_color_has_enough_contrast_in_both_themes(background: str) -> None
     for colour in [*colours, *plots.ramp(9)]:
         # WCAG requires 3:1 for graphical objects.
         assert contrast(colour, background) >= 3, (colour, background)
+
+
+def test_texts_on_colors_have_enough_contrast() -> None:
+    colours = [drawn.colour for drawn in (*plots.ROLES.values(), *plots.SERIES)]
+    for colour in [*colours, *plots.ramp(9), *(paler(colour, 0.3) for colour in colours)]:
+        text = {"black": "#000000", "white": "#ffffff"}[ink(colour)]
+        assert contrast(colour, text) >= 4.5, colour  # WCAG requires 4.5:1 for text
+    dark, pale = "#33699f", "#aacaea"
+    assert (ink(dark), ink(pale), ink("#777777", pale)) == ("white", "black", "black")
+    assert (paler(dark, 0), paler(dark, 1)) == (dark, "#ffffff")
 
 
 @pytest.mark.parametrize(

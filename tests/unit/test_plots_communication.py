@@ -4,10 +4,12 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from parlab.plots import NEUTRAL, states, topology
 from parlab.plots import communication as pictures
+from parlab.plots.look import ink
 
 OWN = [[letter] * 4 for letter in "ABCD"]
 SUM = [["ABCD"] * 4] * 4
@@ -32,13 +34,30 @@ def test_pictures_are_readable_in_both_themes(name: str) -> None:
     shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
     axes_off = [text for text in shown if text.axes is None or text in _own_texts(text)]
     colours = {to_hex(text.get_color()) for text in axes_off}
-    # White is used only on colored cells.
-    assert colours <= {NEUTRAL, "#ffffff"}
+    # Black and white are used only on colored cells.
+    assert colours <= {NEUTRAL, "#000000", "#ffffff"}
 
 
 def _own_texts(text: Text) -> list[Text]:
     """Return the texts of the picture, without ticks of hidden axes."""
     return [*text.axes.texts, text.axes.title]
+
+
+@pytest.mark.parametrize("name", ["collective", "ring_rounds"])
+def test_letters_have_enough_contrast_on_each_color_of_their_cell(name: str) -> None:
+    for axes in PICTURES[name]().axes:
+        cells = [p for p in axes.patches if isinstance(p, Rectangle) and p.get_facecolor()[3]]
+        assert all(cell.get_facecolor()[3] == 1 for cell in cells), "the page would shine through"
+        for text in axes.texts:
+            x, y = text.get_position()
+            below = [
+                p
+                for p in cells
+                if p.get_x() - 1 < x < p.get_x() + 1 and abs(p.get_y() + 0.38 - y) < 0.1
+            ]
+            if to_hex(text.get_color()) != NEUTRAL:
+                assert below
+                assert {ink(to_hex(cell.get_facecolor())) for cell in below} == {text.get_color()}
 
 
 def test_sums_and_chunks_are_named() -> None:

@@ -82,7 +82,16 @@ def test_cells_are_units_of_time_and_numbers_mark_starts_of_passes(figure: Any) 
     gpipe = shown(figure)[0][0]
     last = list(gpipe.z[3])
     assert last == [0] * 3 + [1, 2] * 4 + [3, 3, 4, 4] * 4 + [0] * 6
-    assert [number for number in gpipe.text[3] if number] == [str(i % 8) for i in range(16)]
+    numbers = [number for number in gpipe.text[3] if number]
+    assert numbers[:8] == [str(i) for i in range(8)]  # of forward passes, in black
+    assert numbers[8:] == [f"<span style='color:white'>{i}</span>" for i in range(8)]
+
+
+def test_a_cell_has_a_number_only_if_it_fits() -> None:
+    figure = pictures.schedule_explorer("Bubbles", [8], [16], [4], (0, 0, 0))
+    gpipe, _, interleaved = shown(figure)[0]
+    assert "9" in gpipe.text[0] and "10" not in gpipe.text[0]
+    assert not any(number for row in interleaved.text for number in row)
 
 
 def test_a_picture_shows_each_pass_at_its_time() -> None:
