@@ -49,6 +49,11 @@ def fastest_seconds(
     return {name: min(seconds) for name, seconds in spent.items()}
 
 
+def relative_to(library: str, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the other functions' seconds, each divided by those of `library`."""
+    return {name: own / seconds[library] for name, own in seconds.items() if name != library}
+
+
 def at_most(rounds: int) -> int:
     """Return `rounds`, or PARLAB_ROUNDS if that is less."""
     return min(rounds, int(os.environ.get("PARLAB_ROUNDS", rounds)))

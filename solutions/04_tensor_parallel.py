@@ -1556,8 +1556,7 @@ seconds = timing.median_seconds(calls, comm, rounds=10)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-library = seconds.pop("parallelize_module")
-ratios = {name: own / library for name, own in seconds.items()}
+ratios = timing.relative_to("parallelize_module", seconds)
 drawn, axes = plots.ratio_bars(
     "Time of a training step, relative to the library's",
     {"GPT": ratios},

@@ -1364,8 +1364,8 @@ for name in SCHEDULES if world_size > 1 else ():
     losses = {who: [step(*batch) for batch in even_batches[:6]] for who, step in steps.items()}
     calls = {who: partial(step, *even_batches[6]) for who, step in steps.items()}
     seconds = timing.median_seconds(calls, comm, rounds=7, warm_up=1)
-    library = seconds.pop("library")
-    ratios |= {f"{name}, {who}": time / library for who, time in seconds.items()}
+    relative = timing.relative_to("library", seconds)
+    ratios |= {f"{name}, {who}": ratio for who, ratio in relative.items()}
     if rank == 0:
         training.print_same({name: losses}, 1e-3)
 

@@ -10,8 +10,8 @@
 # | | |
 # |---|---|
 # | **You will be able to** | read and write a half bit by bit; predict which updates and gradients vanish; train 16-bit weights with master weights and a loss scale that adapts; reduce in 16 bits without overflow; skip a step on all ranks or on none; shard the master weights like ZeRO; explain what mixed precision saves |
-# | **Time** | 140 minutes: 125 for exercises, 10 for reading, 5 for the library |
-# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and an all-reduce. No GPU |
+# | **Time** | 155 minutes: 135 for exercises, 15 for reading, 5 for the library |
+# | **You need** | PyTorch; [lab 02](02_data_parallel.ipynb), or an idea of ranks and an all-reduce. For exercises 10 and 11, stage 1 of [lab 03](03_zero.ipynb). No GPU |
 # | **Background** | [chapter 06](../book/06_mixed_precision.md) of the book explains what you build here |
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px`
@@ -199,7 +199,7 @@ if rank == 0:
 # %% [markdown]
 # ## 3. Which updates vanish?
 #
-# *Difficulty 2/5, 5 minutes.*
+# *Difficulty 2/5, 10 minutes.*
 #
 # A weight and its update can both be halves, and both far from zero. But their sum is rounded, too, to the halves near
 # the *weight*. If the update is too small compared with the weight, the sum is the weight again. Then the step has no
@@ -456,8 +456,8 @@ legend = axes.legend(
 #   without a gradient, but decays one whose gradient is zero.
 # - `step()` takes the optimizer's step. Then the parameters get the new values, rounded, in their own memory.
 #
-# **Predict**: how many bytes does a parameter take now, with Adam in float32? Count weight, gradient, copy, and states. How
-# many does it take without mixed precision?
+# **Predict**: just before `collect()`, how many bytes does a parameter take, with Adam in float32? Count weight, gradient, copy,
+# and states. How many does it take without mixed precision?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -551,8 +551,8 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # Edge cases: a master weight without a gradient (None) keeps None. If all gradients are zero, for example because all of them
 # have underflowed, they stay zero, and their norm is 0.
 #
-# **Predict**: a gradient has norm 0.5, the scale is 1024, and `max_norm` is 1. How long is the step if you clip first and
-# unscale then?
+# **Predict**: a gradient has norm 0.5, the scale is 1024, and `max_norm` is 1. What is the norm of the gradient that the
+# optimizer gets if you clip first and unscale then?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -614,7 +614,7 @@ check.show_values(cut=scaled_steps(2.0**12, 2.0**-6), whole=scaled_steps(2.0**15
 # %% [markdown]
 # ## 7. Find the scale by trying
 #
-# *Difficulty 3/5, 15 minutes.*
+# *Difficulty 3/5, 10 minutes.*
 #
 # Which scale is right? It depends on the model, and it changes during training. So start with a scale that is too high. If a
 # gradient overflows, skip the step and reduce the scale. If there has been no overflow for a while, increase it. Write this as
@@ -868,8 +868,8 @@ legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
 # A bfloat16 has eight significant bits. When the sum is 256 times as large as the next number, this number vanishes, as in
-# exercise 3. A tree loses less than a ring, but libraries choose between them by time, not by accuracy. If there are many ranks,
-# reduce in float32.
+# exercise 3. A sum of pairs of sums (a tree) loses less than a ring, which adds up one rank after the other. But libraries choose
+# between them by time, not by accuracy. If there are many ranks, reduce in float32.
 #
 # ## 9. The whole step
 #
@@ -959,7 +959,7 @@ check.show_values(good=mixed_steps(lambda step: None), bad=mixed_steps(lambda st
 #
 # ## 10. What it saves
 #
-# *Difficulty 2/5, 5 minutes.*
+# *Difficulty 2/5, 10 minutes.*
 #
 # **Predict in numbers**, for Ψ parameters, Adam with float32 states, N ranks, and collectives on a ring. First, the bytes on one
 # rank at the end of a backward pass (the float32 copies of the last step's gradients no longer exist):
@@ -1006,7 +1006,7 @@ check.show_values(
 # %% [markdown]
 # ## 11. Master weights in shards
 #
-# *Difficulty 4/5, 20 minutes.*
+# *Difficulty 4/5, 25 minutes.*
 #
 # Exercise 5 keeps all master weights and all of Adam's states on every rank. Stage 1 of ZeRO (lab 03) distributes them: a rank
 # keeps 32-bit numbers only for its own part of the flat weights. The 16-bit weights stay whole, so the forward and backward
@@ -1016,8 +1016,8 @@ check.show_values(
 # The given code copies the model's 16-bit weights into `self.flat`, with zeros at the end until the number of ranks N divides
 # its length, and broadcasts those of rank 0. `self.parameters` are views of it.
 #
-# - In `__init__`, `self.master` is one float32 `nn.Parameter`, a copy of this rank's part of `self.flat`. This is part number
-#   `rank` of N equal ones, including its zeros. `self.optimizer` is `make_optimizer([self.master])`.
+# - In `__init__`, `self.master` is one float32 `nn.Parameter`, a copy of this rank's part of `self.flat`. The N parts are equal,
+#   and include the zeros. This rank's part has its number in `self.group`. `self.optimizer` is `make_optimizer([self.master])`.
 # - `collect()` copies the gradients of `self.parameters` into one buffer in the same way. Afterwards, no parameter has a
 #   gradient, and `self.master.grad` is this rank's part of the mean over the ranks, in float32 and still scaled. As in
 #   exercise 8, gradients travel in 16 bits (the weights' dtype), and the mean of finite ones does not overflow.
@@ -1491,8 +1491,7 @@ seconds = timing.median_seconds(calls, comm, rounds=20, warm_up=4)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
-library = seconds.pop("library")
-ratios = {name: own / library for name, own in seconds.items()}
+ratios = timing.relative_to("library", seconds)
 drawn, axes = plots.ratio_bars(
     "Time of our step, relative to the library's",
     {"MLP": ratios},

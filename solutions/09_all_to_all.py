@@ -1960,8 +1960,7 @@ for title, size in {"1 kB": 1024, "16 MB": 16 * 2**20}.items():
         "torch": lambda into=into, tensor=tensor: dist.all_to_all_single(into, tensor),
     }
     seconds = timing.median_seconds(ways, comm, rounds=20 if size < 10**6 else 8)
-    library = seconds.pop("torch")
-    exchange_ratios[title] = {name: own / library for name, own in seconds.items()}
+    exchange_ratios[title] = timing.relative_to("torch", seconds)
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0 --timeout 60

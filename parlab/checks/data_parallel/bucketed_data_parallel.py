@@ -30,8 +30,8 @@ MISTAKES = Mistakes(
         "returned handle in finish()"
     ),
     too_early=(
-        "bucket {i} starts before all of its gradients are ready. Count down the gradients that "
-        "are missing"
+        "bucket {i} starts before all of its gradients are ready. Start the buckets in order, each "
+        "one as soon as none of its own gradients is missing"
     ),
     no_overlap=(
         "{got} buckets start during the backward pass, expected {right}, which are complete by "
@@ -191,9 +191,15 @@ def in_order(step: Step, sizes: dict[str, int], limit: int) -> Finding | None:
         return MISTAKES.left_out(got=len(order), right=len(in_turn))
     got, right = [s.bytes for s in starts], [sum(map(sizes.get, names)) for names in step.buckets]
     if order != in_turn or got != right:
+        if not order:
+            return observed(
+                f"no all-reduce starts, expected one for each of {len(in_turn)} buckets. If the "
+                "first step starts them, `finish()` must call `self.restart()` at its end"
+            )
+        other = " (-1 is another tensor)" if -1 in order else ""
         return observed(
-            f"all-reduces of buffers {order}, of {got} bytes, expected {in_turn}, of {right} bytes "
-            "(-1 is another tensor)"
+            f"all-reduces of buffers {order}, of {got} bytes, expected {in_turn}, of {right} bytes"
+            f"{other}"
         )
     return during_backward(events, possible) or awaited(events, in_turn)
 
