@@ -1355,11 +1355,11 @@ SMALL_RATE = partial(torch.optim.SGD, lr=1e-3)
 SMALL_LOSS = partial(torch.optim.SGD, lr=0.1 * 2**19)
 ADAM = partial(torch.optim.Adam, lr=3e-3, eps=1e-8 * 2**-20)
 SETTINGS = {
-    "MNIST, a small learning rate": (small_mlp, pairs * 6, SMALL_RATE, 1.0),
+    "MNIST, a small learning rate": (small_mlp, pairs * 8, SMALL_RATE, 1.0),
     "MNIST, a small loss": (small_mlp, pairs * 8, SMALL_LOSS, 2.0**-19),
     "GPT, a small loss, Adam": (small_gpt, lines, ADAM, 2.0**-20),
 }
-POINTS = 8  # of each curve
+POINTS = 8  # of each curve; on MNIST, each is the mean of one epoch
 
 
 # %%
