@@ -7,7 +7,7 @@ include common.mk # help, setup, lab, doctor, clean
 # In the order that conftest.py gives: the longest tests start first.
 IN_PARALLEL := -n auto --dist loadgroup --no-loadscope-reorder
 
-test: ## set everything up, then test it, in half an hour or less (ARGS="-k data" for some of it)
+test: ## set everything up, then test it, in about half an hour (ARGS="-k data" for some of it)
 	@$(call tested,$@,tests.support.second_run,-m "not nightly")
 
 test-all: ## the same, with the tests that take long: more ranks, whole labs, attacks, Slurm

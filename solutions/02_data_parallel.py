@@ -465,7 +465,7 @@ check.show_values(
 #
 # Now train on 5,999 MNIST images, so that 4 does not divide the last global batch of 111 images, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
 # from its own seed. The numbers are float64: in float32, a rounding difference can switch a ReLU on or off, and the curves of right answers may then differ
-# by as much as 0.001.
+# by about 0.001.
 
 # %%
 # %%px

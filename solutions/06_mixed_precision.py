@@ -551,8 +551,8 @@ check.show_values(steps=seen, last=given, freed=layer.weight.grad is None)
 # Edge cases: a master weight without a gradient (None) keeps None. If all gradients are zero, for example because all of them
 # have underflowed, they stay zero, and their norm is 0.
 #
-# **Predict**: a gradient has norm 0.5, the scale is 1024, and `max_norm` is 1. What is the norm of the gradient that the
-# optimizer gets if you clip first and unscale then?
+# **Predict**: a gradient has norm 0.5, the scale is 1024, and `max_norm` is 1. Suppose that you clip the gradient before you
+# unscale it. Which norm does it have when the optimizer takes its step?
 #
 # <details><summary>Hint 1</summary>
 #

@@ -38,13 +38,13 @@ def ending(endings: dict[int, Ended]) -> Finding | None:
         return None
     places = {rank: e.line if e.kind == "stuck" else "" for rank, e in endings.items()}
     groups = by_value(places)
-    width = max(len(ranks_text(ranks)) for ranks, _ in groups)
+    # With a single rank, its number says nothing.
+    names = [f"{ranks_text(ranks)}  " if len(endings) > 1 else "" for ranks, _ in groups]
+    width = max(map(len, names))
     lines = [
-        f"  {ranks_text(ranks):<{width}}  {f'at {line}' if line else 'returned'}"
-        for ranks, line in groups
+        f"  {name:<{width}}{f'at {line}' if line else 'returned'}"
+        for name, (_, line) in zip(names, groups, strict=True)
     ]
-    if len(endings) == 1:
-        lines = [f"  at {places.popitem()[1]}"]
     finding = COMMON.does_not_end()
     return replace(finding, text="\n".join([finding.text, *lines, *_meaning(endings)]))
 
