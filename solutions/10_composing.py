@@ -786,7 +786,7 @@ from functools import partial
 
 from torch import nn
 
-from parlab import memory, models, plots, timing
+from parlab import memory, models, timing
 from parlab.ledger.ledger import ring_bytes_sent
 from parlab.parallel_gpt import serial_gpt
 
@@ -1127,7 +1127,7 @@ check.show_values(
 
 # %%
 # %%px
-ROWS, STEPS, MAX_NORM, LR = 16, 20, 1.0, 3e-3
+ROWS, STEPS, MAX_NORM, LR = 16, 10, 1.0, 3e-3
 gpt_config = models.GPTConfig()
 text_steps = training.text_batches(STEPS, ROWS, 64, device)
 every_row = [torch.cat(part) for part in zip(*text_steps, strict=True)]
@@ -1185,6 +1185,8 @@ if rank == 0:
 
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
+from parlab import plots
+
 drawn, axes = plots.same_curves(
     "Eight ranks learn what one process learns", {"Adam": composed_curves}, "loss (nats per byte)"
 )
@@ -1271,12 +1273,12 @@ ways_2d = {
     name: lambda step, layout=layout: composed_step(step, two_dimensions, layout)
     for name, layout in layouts_2d.items()
 } | {"library": lambda step: library.train(*replica_rows(step, two_dimensions))}
-curves_2d = {"one process": composed_curves["one process"][:6]}
+curves_2d = {"one process": composed_curves["one process"][:3]}
 for name, way in ways_2d.items():
     with Ledger() as sent_2d:
-        curves_2d[name] = [way(step) for step in range(6)]
+        curves_2d[name] = [way(step) for step in range(3)]
     if rank == 0:
-        print(f"{name}: {sent_2d.ring_bytes() / 6 / 1e3:.0f} kB sent in a step")
+        print(f"{name}: {sent_2d.ring_bytes() / 3 / 1e3:.0f} kB sent in a step")
 if rank == 0:
     training.print_same({"two dimensions": curves_2d}, 1e-3)
 
@@ -1655,7 +1657,7 @@ for title, one in others.items():
 # 1F1B schedule, on [emulated links](../book/emulated_network.md). Instead of computing, a rank sleeps for as long as the computation
 # would take. The model is tiny and the links are slow, so a step takes from half a second to a bit more than one second.
 #
-# First, your planner lists all layouts that fit, the fastest first. The cell takes up to ten of them, each predicted to be
+# First, your planner lists all layouts that fit, the fastest first. The cell takes up to eight of them, each predicted to be
 # more than 4% slower than the last one taken, because the order of two nearly equal times cannot be measured.
 #
 # **Predict**: a device has 1.8 MB. Does pure data parallelism fit? Which layout will be the fastest?
@@ -1671,7 +1673,7 @@ plans = plan_layouts(tiny, slow_cluster, predict_layout_memory, predict_step_sec
 chosen, predicted = [], []
 for layout in plans:
     seconds = predict_step_seconds(tiny, layout, slow_cluster)
-    if len(chosen) < 10 and (not chosen or seconds > 1.04 * predicted[-1]):
+    if len(chosen) < 8 and (not chosen or seconds > 1.04 * predicted[-1]):
         chosen.append(layout)
         predicted.append(seconds)
 if rank == 0:
