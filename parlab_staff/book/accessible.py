@@ -34,9 +34,9 @@ def correct_page(
 
 
 def _with_names(made: Callable[..., Any]) -> Callable[..., Any]:
-    def named(kind: str, *args: Any, **kwargs: Any) -> Any:
-        found = made(kind, *args, **kwargs)
-        if kind != "sidebar":
+    def named(**kwargs: Any) -> Any:  # as the theme's templates call it, so that its cache is used
+        found = made(**kwargs)
+        if kwargs["kind"] != "sidebar":
             return found
         return _FOLDED_PART.sub(r'\1 aria-label="Pages of: \2">', str(found))
 

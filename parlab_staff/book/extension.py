@@ -8,6 +8,8 @@ from typing import Any
 
 from docutils import nodes
 from plotly.offline import get_plotlyjs
+from pybtex.backends.plaintext import Backend
+from pybtex.plugin import register_plugin
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxRole
 
@@ -69,6 +71,8 @@ def _lead_to_the_file_that_people_edit(
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx when it loads the extensions named in `_config.yml`."""
+    # Otherwise, each citation searches all installed packages for this plugin.
+    register_plugin("pybtex.backends", "plaintext", Backend, force=True)
     app.add_lexer(LEXER, RankCellLexer)
     app.add_role("play", PlayRole())
     app.connect("builder-inited", _write_scripts)
