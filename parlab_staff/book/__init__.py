@@ -56,7 +56,8 @@ def render(root: Path, work: Path, edition: str) -> int:
 
 
 def _run_jupyter_book(source: Path, work: Path) -> int:
-    program = "from jupyter_book.cli.main import main; main()"
+    program = "from jupyter_book.cli.main import main; from parlab_staff.book import extension; "
+    program += "extension.kill_kernels(); main()"
     arguments = ["build", str(source), *_OPTIONS, "--path-output", str(work)]
     command = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(

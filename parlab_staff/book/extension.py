@@ -2,11 +2,13 @@
 
 import itertools
 import shutil
+from functools import partialmethod
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from nbclient import NotebookClient
 from plotly.offline import get_plotlyjs
 from pybtex.backends.plaintext import Backend
 from pybtex.plugin import register_plugin
@@ -67,6 +69,12 @@ def _lead_to_the_file_that_people_edit(
     for button in itertools.chain(*groups):
         if button.get("label") in ("source-file-button", "source-edit-button"):
             button["url"] = button["url"].replace(f"{pagename}.ipynb", f"solutions/{name}.py")
+
+
+def kill_kernels() -> None:
+    """Make this process kill the kernels of pages, which would take up to two seconds to end."""
+    killing = partialmethod(NotebookClient.__init__, shutdown_kernel="immediate")
+    NotebookClient.__init__ = killing  # type: ignore[method-assign,assignment]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
