@@ -1657,7 +1657,7 @@ for title, one in others.items():
 # 1F1B schedule, on [emulated links](../book/emulated_network.md). Instead of computing, a rank sleeps for as long as the computation
 # would take. The model is tiny and the links are slow, so a step takes from half a second to a bit more than one second.
 #
-# First, your planner lists all layouts that fit, the fastest first. The cell takes up to eight of them, each predicted to be
+# First, your planner lists all layouts that fit, the fastest first. The cell takes up to ten of them, each predicted to be
 # more than 4% slower than the last one taken, because the order of two nearly equal times cannot be measured.
 #
 # **Predict**: a device has 1.8 MB. Does pure data parallelism fit? Which layout will be the fastest?
@@ -1673,7 +1673,7 @@ plans = plan_layouts(tiny, slow_cluster, predict_layout_memory, predict_step_sec
 chosen, predicted = [], []
 for layout in plans:
     seconds = predict_step_seconds(tiny, layout, slow_cluster)
-    if len(chosen) < 8 and (not chosen or seconds > 1.04 * predicted[-1]):
+    if len(chosen) < 10 and (not chosen or seconds > 1.04 * predicted[-1]):
         chosen.append(layout)
         predicted.append(seconds)
 if rank == 0:
