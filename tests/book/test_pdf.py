@@ -48,6 +48,7 @@ def bookmarks(pdf: Path) -> dict[str, int]:
     return {str(entry.title): reader.get_destination_page_number(entry) + 1 for entry in top}
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("chromium")
 def test_the_contents_name_the_page_of_each_chapter(some_pages: Path) -> None:
     pages = bookmarks(some_pages)
@@ -81,6 +82,7 @@ def test_a_section_with_two_labels_is_on_the_page_of_its_heading(tmp_path: Path)
         assert words(printed, number, number).endswith(f"Balance {height} text")
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("chromium")
 def test_answers_are_at_the_end_of_their_chapter(some_pages: Path) -> None:
     pages, places = bookmarks(some_pages), destinations(some_pages)
@@ -92,11 +94,13 @@ def test_answers_are_at_the_end_of_their_chapter(some_pages: Path) -> None:
     assert pages[CHAPTER] < number < pages["Glossary"]
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("chromium")
 def test_the_tags_are_complete(some_pages: Path) -> None:
     assert faults(some_pages) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.needs("chromium")
 def test_hatches_are_lines(some_pages: Path) -> None:
     images = [

@@ -224,6 +224,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
+@pytest.mark.nightly
 def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Path) -> None:
     """The output folder is on a disk of 64 kB, which is full after the first result."""
     out, kept = tmp_path / "small", tmp_path / "kept"
@@ -285,6 +286,7 @@ def test_a_changed_lab_is_reported_and_graded_again(lab: GradedLab, handed_in: P
     assert results(handed_in) == {"ada": 13}
 
 
+@pytest.mark.nightly
 def test_grading_one_student_again_keeps_the_others_in_the_reports(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
@@ -305,6 +307,7 @@ def test_grading_one_student_again_keeps_the_others_in_the_reports(
     assert summary.count("since then changed: options") == 3
 
 
+@pytest.mark.nightly
 def test_a_file_named_like_a_student_on_the_roster_is_not_a_zero(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:
@@ -407,6 +410,7 @@ def test_missing_hardware_is_not_a_zero(lab: GradedLab) -> None:
     assert "needs 2 GPUs" in scored[0].notes[0]
 
 
+@pytest.mark.nightly
 def test_without_a_sandbox_if_the_user_says_so(lab: GradedLab, handed_in: Path) -> None:
     (handed_in / "ada.ipynb").unlink()
     ended = graded(command(lab, handed_in, "--sandbox", "none", "--jobs", "2"))

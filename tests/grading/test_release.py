@@ -130,6 +130,7 @@ def test_the_stamp_says_which_version_of_the_lab_it_is(released: Path) -> None:
     assert stamp["derived"] == notebook["metadata"][OWN]["derived"]
 
 
+@pytest.mark.nightly
 def test_releasing_twice_gives_the_same_bytes(released: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     one, other = files(released), files(write_handout("01_mpi", tmp_path / "empty"))

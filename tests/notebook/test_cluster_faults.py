@@ -198,6 +198,7 @@ def test_one_rank_raises_while_others_wait(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_still_computes_may_finish(notebook: Notebook):
     ran = notebook.run(
         "%%px\nif rank == 1:\n    raise ValueError('early')\n"
@@ -376,6 +377,7 @@ def test_a_rank_that_a_signal_stopped_is_named_and_continues(notebook: Notebook,
     assert in_time(notebook, ran, DEADLINE)
 
 
+@pytest.mark.nightly
 def test_a_function_that_was_sent_to_a_rank_ends_with_a_cell(notebook: Notebook):
     ran = notebook.run(
         "import time\ndef endless():\n    while True: time.sleep(0.1)\n"
@@ -520,6 +522,7 @@ def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
     works_and_keeps(notebook, held=True)
 
 
+@pytest.mark.nightly
 def test_a_communicator_of_the_lab_that_ended_is_named(notebook: Notebook):
     assert notebook.run("%%px\npair = comm.Split(0)").status == "ok"
     ran = notebook.run(f"%%px --timeout {DEADLINE}\nif rank != 1:\n    pair.Barrier()")
@@ -606,6 +609,7 @@ def test_variables_with_groups_that_ended_are_named(notebook: Notebook):
     works_and_keeps(notebook, held=True)
 
 
+@pytest.mark.nightly
 def test_threads_of_gloo_end_with_the_calls_that_were_freed(notebook: Notebook):
     count = (
         "%%px\nfrom pathlib import Path\n"

@@ -60,6 +60,7 @@ def alive(processes: list[psutil.Process]) -> list[str]:
     return left
 
 
+@pytest.mark.nightly
 def test_ranks_load_the_client_and_the_debugger_only_when_asked(kernel: Notebook) -> None:
     """They would take a third of the processor time of a start."""
     started(kernel, 2)
@@ -191,6 +192,7 @@ def test_nothing_outlives_a_kernel_that_ends_normally():
     wait_until(lambda: not alive(processes), 60, "the end of every process of the ranks")
 
 
+@pytest.mark.nightly
 def test_two_notebooks_do_not_disturb_each_other(kernel: Notebook):
     other = Notebook()
     try:
@@ -211,6 +213,7 @@ def test_two_notebooks_do_not_disturb_each_other(kernel: Notebook):
         other.shutdown()
 
 
+@pytest.mark.nightly
 def test_one_rank_and_more_ranks_than_cores(kernel: Notebook):
     for n in (1, (os.cpu_count() or 1) + 3):
         started(kernel, n)
@@ -306,6 +309,7 @@ def test_ranks_start_if_the_controller_is_too_busy_to_answer(kernel, controller_
     assert kernel.run("%%px\nprint(1)").text == "[all ranks] 1\n"
 
 
+@pytest.mark.nightly
 def test_a_controller_that_ends_while_ranks_start_is_reported(kernel, controller_met):
     ran = controller_met("controller.kill()")
     assert ran.error == "ControllerFailed", ran.message
@@ -422,6 +426,7 @@ def test_variables_that_the_user_sets_are_kept():
     assert "OMP_NUM_THREADS" not in mpirun.environment(4, {"OMP_NUM_THREADS": "8"})
 
 
+@pytest.mark.nightly
 def test_group_imported_on_some_ranks_only_is_stuck_and_freed(kernel: Notebook):
     started(kernel, 3)
     # The import of torch takes longer than the deadline of the next cell.

@@ -283,6 +283,7 @@ def test_torch_that_ends_a_rank_is_explained(notebook: Notebook) -> None:
     assert "tensors of different sizes or types to the same call" in ran.message
 
 
+@pytest.mark.nightly
 def test_an_impossible_repair_is_explained_after_the_cells_own_error(
     notebook: Notebook, tmp_path: Path
 ) -> None:

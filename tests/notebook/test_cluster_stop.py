@@ -282,6 +282,7 @@ def test_stop_while_ranks_are_ended(call: str, presses: int) -> None:
         notebook.shutdown()
 
 
+@pytest.mark.nightly
 def test_ranks_are_replaced_while_others_still_start(notebook: Notebook) -> None:
     ran = notebook.run(
         "cluster.current().replace()\ncluster.current().replace()\ncluster.restart()"

@@ -103,6 +103,7 @@ def receive_in_vain(world: World) -> list[str]:
         return ends(world, all_receive)
 
 
+@pytest.mark.nightly
 def test_stuck_ranks_are_freed_as_soon_on_a_busy_machine() -> None:
     """A waiting rank yields the CPU, so its CPU time does not show how long it has been waiting."""
     assert on_ranks(3, receive_in_vain) == [["stuck"]] * 3
@@ -161,6 +162,7 @@ def stops_for_a_while(world: World, limit: float, seconds: float) -> str:
     return run_watched(function, (comm,), comm, limit, standstill=standstill).kind
 
 
+@pytest.mark.nightly
 def test_ranks_that_wait_for_one_that_the_machine_does_not_run_are_not_stuck() -> None:
     assert on_ranks(2, stops_for_a_while, 2.0, 3.5) == ["returned"] * 2
 

@@ -71,6 +71,7 @@ def test_an_endless_loop_is_ended(ranks: Trials) -> None:
     right_again(ranks)
 
 
+@pytest.mark.nightly
 def test_new_ranks_start_after_one_has_ended(ranks: Trials) -> None:
     answer = shift("import os", "os._exit(3) if comm.rank == 1 else comm.recv()")
     outcome = tried(ranks, answer, HIDDEN)
@@ -96,6 +97,7 @@ def test_every_mutant_of_an_exercise_gets_its_verdict() -> None:
     assert any(one.mutant.operator == "returned" for one in killed)
 
 
+@pytest.mark.nightly
 def test_without_a_passing_reference_there_is_no_verdict() -> None:
     def nothing(*_: object) -> None:
         pass

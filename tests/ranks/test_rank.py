@@ -54,6 +54,7 @@ def note_gloo_threads_at_the_end(world: World, folder: str) -> bool:
     return count_gloo_threads() > 0
 
 
+@pytest.mark.nightly
 def test_gloo_has_ended_before_python_does(tmp_path: Path):
     """Otherwise, a thread of Gloo that still holds a tensor occasionally aborts the rank."""
     assert on_ranks(2, note_gloo_threads_at_the_end, str(tmp_path)) == [True, True]
@@ -215,6 +216,7 @@ def free_again_and_again(world: World) -> None:
         recovery.recover({}, number + 1)
 
 
+@pytest.mark.nightly
 def test_no_waiting_call_misses_its_revocation():
     """Several ranks revoke, one after the other, while a call waits on a lab's own communicator."""
     on_ranks(4, free_again_and_again, seconds=300)

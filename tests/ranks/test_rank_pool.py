@@ -73,6 +73,7 @@ def test_ranks_keep_their_processes(pool: RankPool) -> None:
     assert pool.call(pid, seconds=SECONDS) == pool.call(pid, seconds=SECONDS)
 
 
+@pytest.mark.nightly
 def test_new_ranks_start_after_a_crash(pool: RankPool) -> None:
     before = pool.call(pid, seconds=SECONDS)
     with pytest.raises(RanksGone) as gone:
@@ -144,6 +145,7 @@ def test_nothing_is_left_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_ending_is_quick() -> None:
     with RankPool(2) as pool:
         pool.call(number, seconds=SECONDS)

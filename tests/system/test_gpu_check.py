@@ -514,6 +514,7 @@ def test_ctrl_c_ends_labs_that_run_side_by_side(mpi: bool, tmp_path: Path) -> No
     assert found == dict.fromkeys(["01_right", "02_wrong"], "ended while it was running")
 
 
+@pytest.mark.nightly
 def test_a_gpu_that_cannot_compute_is_a_failure(tmp_path: Path) -> None:
     """This torch finds a GPU, and then cannot use it, like one without kernels for it."""
     finds_one = "import torch\ntorch.cuda.device_count = lambda: 1\n"
@@ -541,6 +542,7 @@ def test_without_a_gpu_one_line_says_that_all_is_skipped(tmp_path: Path) -> None
     assert json.loads(output.read_text())["complete"] is True
 
 
+@pytest.mark.nightly
 def test_too_little_time_is_reported(tmp_path: Path) -> None:
     labs, output = small_course(tmp_path / "labs"), tmp_path / "check.json"
     gpu_check(*on_cpu(labs, output, "--minutes", "0.001"))

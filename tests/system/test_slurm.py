@@ -66,6 +66,7 @@ def ranks(kernel: Notebook) -> Notebook:
     return kernel
 
 
+@pytest.mark.nightly
 def test_the_start_reports_the_nodes_and_the_network(kernel: Notebook, slurm: Slurm) -> None:
     ran = kernel.run("cluster.start(4, profile='slurm')")
     assert ran.status == "ok", ran.message

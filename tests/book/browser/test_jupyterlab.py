@@ -100,6 +100,7 @@ def test_hints_are_folded_until_they_are_clicked(
                 unfold(hints.nth(i))
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_interactive_figures_show_without_a_network(
     chromium: Browser, jupyterlab: LabServer
