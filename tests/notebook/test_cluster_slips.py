@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.support.kernel import Notebook
+from tests.support.nightly import cases
 
 REPAIRED = {
     "comm.Revoke()": "works again",
@@ -132,7 +133,7 @@ def test_a_check_on_some_ranks_does_not_wait_for_the_others(notebook: Notebook) 
     works_and_keeps(notebook)
 
 
-@pytest.mark.parametrize("magics", BELOW)
+@pytest.mark.parametrize("magics", cases(BELOW, {"%%timeit -n1 -r1", "%%capture shown\n%%time"}))
 def test_lines_below_other_magics_are_those_of_the_notebook(
     notebook: Notebook, magics: str
 ) -> None:
@@ -149,7 +150,7 @@ def test_lines_below_other_magics_are_those_of_the_notebook(
     works_and_keeps(notebook)
 
 
-@pytest.mark.parametrize("place", STUCK)
+@pytest.mark.parametrize("place", cases(STUCK, {"in an object", "of this rank alone"}))
 def test_communicators_are_found_where_the_lab_keeps_them(notebook: Notebook, place: str) -> None:
     ran = notebook.run(f"%%px --timeout 1\n{STUCK[place]}")
     assert ran.error == "DeadlineExceeded", ran.message
@@ -199,13 +200,16 @@ def test_a_cell_magic_may_follow_px(notebook: Notebook) -> None:
 
 @pytest.mark.parametrize(
     "handler",
-    [
-        "signal.SIG_IGN",
-        "signal.SIG_DFL",
-        "signal.default_int_handler",
-        "lambda *_: None",
-        "lambda *_: 1 / 0",
-    ],
+    cases(
+        [
+            "signal.SIG_IGN",
+            "signal.SIG_DFL",
+            "signal.default_int_handler",
+            "lambda *_: None",
+            "lambda *_: 1 / 0",
+        ],
+        {"signal.SIG_IGN", "lambda *_: 1 / 0"},
+    ),
 )
 def test_a_cell_that_took_the_signal_of_interrupts_is_freed(
     notebook: Notebook, handler: str
