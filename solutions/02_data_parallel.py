@@ -463,14 +463,14 @@ check.show_values(
 # 4 ranks, and nothing with a single rank.
 # </details>
 #
-# Now train on 5,999 MNIST images, so that 4 does not divide the last global batch of 111 images, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
+# Now train on 2,999 MNIST images, so that 4 does not divide the last global batch of 183 images, on 1, 2, and 4 ranks, with SGD and with Adam. Every rank starts
 # from its own seed. The numbers are float64: in float32, a rounding difference can switch a ReLU on or off, and the curves of right answers may then differ
 # by about 0.001.
 
 # %%
 # %%px
 images, labels = training.mnist_batches(5999, 5999)[0]
-precise = images.double()
+precise, their_labels = images[:2999].double(), labels[:2999]
 world_sizes = [n for n in (1, 2, 4) if n <= world_size]
 curves = {name: {} for name in training.OPTIMIZERS}
 for name, make_optimizer in training.OPTIMIZERS.items():
@@ -480,7 +480,7 @@ for name, make_optimizer in training.OPTIMIZERS.items():
             torch.manual_seed(rank)
             model = models.mlp().double()
             optimizer = make_optimizer(model.parameters())
-            losses = train(model, optimizer, precise, labels, 256, 2, part)
+            losses = train(model, optimizer, precise, their_labels, 256, 2, part)
             curves[name][f"{n} rank" + "s" * (n > 1)] = losses
             part.Free()
 if rank == 0:
@@ -1193,7 +1193,7 @@ drawn, axes = plots.same_curves(
 # # Against the library
 #
 # `DistributedDataParallel` does all of this in C++. It averages over the ranks. If the loss has no weights, this is right only for equal shares: here, 64 images on each rank. The next cells
-# first do the same work in four ways (two on GPUs): 10 steps of Adam, with the same losses.
+# first do the same work in four ways (two on GPUs): 5 steps of Adam, with the same losses.
 
 
 # %%
@@ -1268,7 +1268,7 @@ steps = {"DDP": library(1024, group), "buckets": in_buckets(1024, group)}
 if device.type == "cpu":
     steps |= {"flat": one_buffer(1024, mpi), "per parameter": per_parameter(1024, mpi)}
 shares = [images[rank::world_size].split(64), labels[rank::world_size].split(64)]
-batches = [(x.to(device), y.to(device)) for x, y in zip(*shares, strict=True)][:10]
+batches = [(x.to(device), y.to(device)) for x, y in zip(*shares, strict=True)][:5]
 losses = {
     name: [comm.allreduce(step(x, y)) / world_size for x, y in batches]
     for name, step in steps.items()

@@ -1079,20 +1079,24 @@ ticks = axes.set_yticks([0, 1], ["stage 3", "prefetching"])
 
 # %%
 # %%px --timeout 90
-pairs = training.text_batches(20, 16, 64, device)
+pairs = training.text_batches(10, 16, 64, device)
 gpt_stages = stages | {"prefetching": Prefetching}
-gpt_curves = {}
 
 
 def gpt_layers(model):
     return [model, *model.blocks]
 
 
+# %%
+# %%px --timeout 90
+gpt_curves = {}
 for name, make_optimizer in training.GPT_OPTIMIZERS.items():
-    torch.manual_seed(0)
-    whole = models.GPT().to(device)
-    losses = training.plain_losses(whole, make_optimizer, pairs, training.token_loss)
-    gpt_curves[name] = {"one rank": losses}
+    gpt_curves[name] = {}
+    if rank == 0:
+        torch.manual_seed(0)
+        whole = models.GPT().to(device)
+        losses = training.plain_losses(whole, make_optimizer, pairs, training.token_loss)
+        gpt_curves[name]["one rank"] = losses
     for stage_name, stage_class in gpt_stages.items():
         sharded = sharded_model(stage_class, models.GPT, gpt_layers, make_optimizer)
         losses = [one_step(*sharded, *pair, training.token_loss) for pair in pairs]
