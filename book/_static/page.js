@@ -4,13 +4,23 @@
 // A browser lets no page of a folder on disk read another: search there without excerpts.
 if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
+// A table that scrolls anyway need not squeeze its texts into columns as narrow as a word.
+const SENTENCE = 20; // characters
+const widen = (table) => {
+  for (const cell of table.querySelectorAll("td:not(:first-child)")) {
+    cell.classList.toggle("sentence", cell.textContent.length > SENTENCE);
+  }
+};
+
 // The keyboard must reach what scrolls sideways. Its width changes with the window.
 document.addEventListener("DOMContentLoaded", () => {
   const wide = ".bd-article :is(table, pre, mjx-container[display], div.cell_output, div.math)";
   const check = new ResizeObserver((entries) => {
     for (const { target } of entries) {
-      if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
-      else target.removeAttribute("tabindex");
+      if (target.scrollWidth > target.clientWidth + 1) {
+        target.tabIndex = 0;
+        if (target.matches("table")) widen(target);
+      } else target.removeAttribute("tabindex");
     }
   });
   const observe = () => document.querySelectorAll(wide).forEach((element) => check.observe(element));

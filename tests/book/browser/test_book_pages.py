@@ -15,6 +15,13 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("book")]
 CHAPTERS = [f"book/{source.stem}.html" for source in numbered(ROOT / "book", ".md")]
 
 
+# A table that scrolls has no column that is as narrow as the longest word of its sentences.
+SENTENCES_HAVE_ROOM = """() => [...document.querySelectorAll(".bd-article table")].every((table) =>
+    table.scrollWidth <= table.clientWidth + 1
+    || [...table.querySelectorAll("td:not(:first-child)")].every((cell) =>
+        cell.textContent.length <= 20 || cell.offsetWidth >= 12 * 16))"""
+
+
 @pytest.fixture(params=["http", "file"])
 def base(request: pytest.FixtureRequest, full_book: Path) -> str:
     """The address of the book: on a server, and as a folder on disk."""
@@ -45,6 +52,7 @@ def test_pages_load_complete_and_fit_the_window(
             if path in CHAPTERS:
                 assert page.locator(".math mjx-container").count(), path
                 assert page.locator("figure.plotly-figure.drawn .slider-container").count(), path
+                page.wait_for_function(SENTENCES_HAVE_ROOM)
             # A window may become larger, such as when a phone is rotated.
             fixed = solutions and path.startswith("labs/") and path != f"labs/{solutions}.html"
             for viewport in (PHONE,) if fixed else (PHONE, DESK):
