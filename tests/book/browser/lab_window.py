@@ -27,6 +27,8 @@ class LabWindow:
                     && panel.sessionContext?.session?.kernel?.status === "idle";
             }}"""
         )
+        # Until then, JupyterLab may still activate another cell.
+        page.evaluate("async () => { await window.jupyterapp.restored; }")
 
     def write(self, cell: str, text: str) -> None:
         """Replace the text of the cell with this id, by keyboard."""
@@ -61,7 +63,7 @@ class LabWindow:
     def rendered(self, cell: str) -> Locator:
         """Return the text of the Markdown cell with this id, after scrolling to it."""
         self._select(cell)
-        return self.page.locator(".jp-Notebook .jp-Cell.jp-mod-active .myst")
+        return self.page.locator(f".jp-Notebook .jp-Cell[data-id='{cell}'] .myst")
 
     def shown(self) -> Locator:
         """Return the visible outputs of the selected cell."""
@@ -70,6 +72,7 @@ class LabWindow:
     def _select(self, cell: str) -> None:
         self.page.evaluate(
             f"""async (id) => {{ {_CELL}
+                cell.node.dataset.id = id;
                 panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
                 panel.content.deselectAll();
                 panel.content.mode = "command";
