@@ -363,7 +363,7 @@ STOPPED = {
 }
 
 
-@pytest.mark.parametrize("when", cases(STOPPED, {"between cells"}))
+@pytest.mark.parametrize("when", STOPPED)
 def test_a_rank_that_a_signal_stopped_is_named_and_continues(notebook: Notebook, when: str):
     code, place = STOPPED[when]
     if when == "between cells":

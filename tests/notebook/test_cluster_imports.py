@@ -120,7 +120,6 @@ def test_after_an_interrupted_import_new_ranks_start_and_do_not_repeat_it(
     assert ran.text.endswith("[all ranks] 4 True False\n"), ran.text + ran.message
 
 
-@pytest.mark.nightly
 def test_an_import_that_cannot_be_repeated_is_reported(notebook: Notebook, folder: Path) -> None:
     (folder / "beside_the_lab.py").touch()
     assert notebook.run("%%px\nimport beside_the_lab, colorsys").status == "ok"
@@ -143,7 +142,6 @@ def test_ranks_may_wait_for_a_rank_that_imports(notebook: Notebook, folder: Path
     assert ran.text == "[all ranks] 4\n", ran.message
 
 
-@pytest.mark.nightly
 def test_a_rank_that_has_not_begun_its_cell_gets_its_time(notebook: Notebook) -> None:
     """A busy machine may not run one rank for seconds. Here, a call of its event loop does this."""
     # The cell's second deadline is at 4 s, and its third one at 6 s.

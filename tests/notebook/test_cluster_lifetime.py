@@ -459,7 +459,6 @@ def test_idle_ranks_use_no_processor_time(kernel: Notebook):
     assert used() - before < 0.1
 
 
-@pytest.mark.nightly
 def test_ranks_start_next_to_files_with_the_names_of_pythons_modules(
     kernel: Notebook, tmp_path: Path
 ):

@@ -110,7 +110,6 @@ def test_a_group_of_some_ranks_ends_when_they_are_freed(emulated: Notebook) -> N
     works_and_keeps(emulated)
 
 
-@pytest.mark.nightly
 def test_restarted_ranks_are_on_the_network_again(emulated: Notebook) -> None:
     ran = emulated.run("cluster.restart()")
     assert ran.text.startswith("4 new ranks on the emulated network, 2 nodes of 2 ranks: ")

@@ -150,7 +150,7 @@ def test_lines_below_other_magics_are_those_of_the_notebook(
     works_and_keeps(notebook)
 
 
-@pytest.mark.parametrize("place", cases(STUCK, {"in an object", "of this rank alone"}))
+@pytest.mark.parametrize("place", STUCK)
 def test_communicators_are_found_where_the_lab_keeps_them(notebook: Notebook, place: str) -> None:
     ran = notebook.run(f"%%px --timeout 1\n{STUCK[place]}")
     assert ran.error == "DeadlineExceeded", ran.message
@@ -280,14 +280,12 @@ def test_after_finalize_the_ranks_are_replaced_and_the_message_says_why(notebook
     assert ran.text == "[all ranks] before\n"
 
 
-@pytest.mark.nightly
 def test_torch_that_ends_a_rank_is_explained(notebook: Notebook) -> None:
     ran = notebook.run("%%px\ndist.all_reduce(torch.ones(5 if rank else 5000))")
     assert "SIGABRT" in ran.message
     assert "tensors of different sizes or types to the same call" in ran.message
 
 
-@pytest.mark.nightly
 def test_an_impossible_repair_is_explained_after_the_cells_own_error(
     notebook: Notebook, tmp_path: Path
 ) -> None:

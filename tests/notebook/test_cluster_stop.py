@@ -9,7 +9,6 @@ from tests.conftest import wait_until
 from tests.notebook.test_cluster_faults import in_time, works_and_keeps
 from tests.notebook.test_cluster_lifetime import alive, processes_of, started
 from tests.support.kernel import Notebook
-from tests.support.nightly import cases
 
 PRESSES = pytest.mark.parametrize("presses", [1, 2])
 NIGHTLY = pytest.mark.nightly
@@ -126,7 +125,7 @@ def test_stop_after_a_rank_failed_while_others_continue(notebook: Notebook, pres
     assert in_time(notebook, ran, 1)
 
 
-@pytest.mark.parametrize("when", cases(["in a cell", "after it"], {"in a cell"}))
+@pytest.mark.parametrize("when", ["in a cell", "after it"])
 def test_stop_ends_a_loop_that_catches_exceptions(
     notebook: Notebook, tmp_path: Path, when: str
 ) -> None:

@@ -86,7 +86,6 @@ def how_it_ends(world: World) -> str:
     return run_watched(function, (), comm, 4.0, lambda: ledger.made, watching).kind
 
 
-@pytest.mark.nightly
 def test_a_call_that_sends_has_longer() -> None:
     expected = [kind for _, _, kind in CALLS for _ in range(2)]
     assert on_ranks(2 * len(CALLS), how_it_ends) == expected

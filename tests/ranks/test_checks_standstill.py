@@ -162,7 +162,6 @@ def stops_for_a_while(world: World, limit: float, seconds: float) -> str:
     return run_watched(function, (comm,), comm, limit, standstill=standstill).kind
 
 
-@pytest.mark.nightly
 def test_ranks_that_wait_for_one_that_the_machine_does_not_run_are_not_stuck() -> None:
     assert on_ranks(2, stops_for_a_while, 2.0, 3.5) == ["returned"] * 2
 

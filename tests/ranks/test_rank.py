@@ -54,7 +54,6 @@ def note_gloo_threads_at_the_end(world: World, folder: str) -> bool:
     return count_gloo_threads() > 0
 
 
-@pytest.mark.nightly
 def test_gloo_has_ended_before_python_does(tmp_path: Path):
     """Otherwise, a thread of Gloo that still holds a tensor occasionally aborts the rank."""
     assert on_ranks(2, note_gloo_threads_at_the_end, str(tmp_path)) == [True, True]
