@@ -97,7 +97,6 @@ def test_every_mutant_of_an_exercise_gets_its_verdict() -> None:
     assert any(one.mutant.operator == "returned" for one in killed)
 
 
-@pytest.mark.nightly
 def test_without_a_passing_reference_there_is_no_verdict() -> None:
     def nothing(*_: object) -> None:
         pass

@@ -140,8 +140,9 @@ def test_nothing_is_left_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with RankPool(2) as pool:
         pool.call(number, seconds=SECONDS)
-        with pytest.raises(RanksGone):
+        with pytest.raises(RanksGone) as gone:
             pool.call(crash, seconds=SECONDS)
+    assert gone.value.kind == "crashed"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -138,7 +138,6 @@ def test_figures_follow_the_theme_and_keep_the_colours_that_mean_something(
         assert window.problems == []
 
 
-@pytest.mark.nightly
 def test_figures_are_drawn_for_a_reader_whose_system_is_dark(
     chromium: Browser, served: str
 ) -> None:
