@@ -20,6 +20,8 @@ _REVOKED = re.compile(
 # After a cell that printed this many characters, the kernel gives its unused memory back.
 # Otherwise, each of its threads would keep some for good.
 LARGE_OUTPUT = 1_000_000
+# Each of these methods keeps the last 128 results that it was called on.
+_KEEP_RESULTS = (AsyncResult.__len__, AsyncResult._count_chunks, AsyncResult.split)
 
 
 class Replies:
@@ -47,11 +49,13 @@ class Replies:
             return
         if self.result.ready():
             self.result._client.purge_local_results(self.result)
+        for method in _KEEP_RESULTS:
+            method.cache_clear()
         printed = 0
         for future in self._futures.values():
             metadata = future.output.metadata
             printed += sum(len(metadata.get(stream) or "") for stream in ("stdout", "stderr"))
-            metadata.clear()  # ipyparallel caches the last 128 results elsewhere
+            metadata.clear()
         if printed > LARGE_OUTPUT:
             give_back()
 

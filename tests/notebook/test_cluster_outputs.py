@@ -146,6 +146,21 @@ def test_endless_printing_ends_at_the_deadline(notebook: Notebook, code: str) ->
     assert notebook.run("%%px\nprint(comm.allreduce(1))").text == "[all ranks] 4\n"
 
 
+RESULTS = """\
+import gc
+gc.collect()
+print(sum(type(kept).__name__ == "AsyncResult" for kept in gc.get_objects()))"""
+
+
+def test_the_results_of_earlier_cells_are_freed(notebook: Notebook) -> None:
+    kept = []
+    for _ in range(2):
+        for _ in range(5):
+            assert notebook.run("%%px\nx = 1").status == "ok"
+        kept.append(int(notebook.run(RESULTS).text))
+    assert kept[0] == kept[1]
+
+
 def test_the_output_of_earlier_cells_takes_no_memory(notebook: Notebook) -> None:
     pid = notebook.run("print(cluster.current().ranks.processes.cluster.controller.pid)").text
     processes = [psutil.Process(notebook.pid), psutil.Process(int(pid))]
