@@ -509,7 +509,7 @@ def test_ctrl_c_ends_labs_that_run_side_by_side(mpi: bool, tmp_path: Path) -> No
         wait_until(lambda: all(" " in file.read_text() for file in begun), 10, "they have written")
         ranks = [psutil.Process(int(file.read_text())) for file in begun]
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert errors == f"Interrupted. Finished items are in {output}\n"
     assert not any(rank.is_running() for rank in ranks)
