@@ -36,6 +36,11 @@ def _new_handle(pristine: MPI.Intracomm) -> int:
     return duplicate.handle
 
 
+def original_handles() -> tuple[int, int]:
+    """Return the original handles of `MPI.COMM_WORLD` and `MPI.COMM_SELF`."""
+    return _pristine.handle, pristine_self.handle
+
+
 def set_handle(comm: MPI.Intracomm, handle: int) -> None:
     """Put another MPI handle into the Python object `comm`."""
     # mpi4py provides the address of the handle inside the object for interoperation like this.

@@ -103,6 +103,10 @@ STUCK = {
         "import numpy as np\nif rank == 0:\n    comm.Ssend(np.zeros(10), dest=1)",
         ["rank 0  line 4: comm.Ssend(np.zeros(10), dest=1)"],
     ),
+    "a duplicate that the others' barrier matches": (
+        "if rank == 3:\n    comm.Dup()\nelse:\n    comm.Ibarrier()\n    comm.recv(source=rank)",
+        ["rank 3  line 3: comm.Dup()", "ranks 0-2  line 6: comm.recv(source=rank)"],
+    ),
     "an endless loop": ("while True: x = 1", ["ranks 0-3  line 2: while True: x = 1"]),
     "a search in C that looks for signals": (
         "import re\nif rank != 1:\n    re.match('(a+)+$', 'a' * 60 + 'b')",
@@ -171,6 +175,7 @@ ALWAYS = {
     "a small synchronous send to a rank that has gone on",
     "two large sends that wait for each other",
     "mismatched collectives",
+    "a duplicate that the others' barrier matches",
     "a wait on a request",
     "an endless loop",
     "a search in C that looks for signals",

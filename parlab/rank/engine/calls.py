@@ -43,6 +43,7 @@ def set_up(imports: list[str]) -> SetUpResult:
         broken_state,
         cell_magics,
         children,
+        communicator_table,
         interrupts,
         output_limit,
         refused_abort,
@@ -61,6 +62,7 @@ def set_up(imports: list[str]) -> SetUpResult:
     broken_state.install(shell)
     output_limit.install(shell)
     children.install(shell)
+    communicator_table.install(shell)
     failed = []
     for statement in imports:
         try:

@@ -41,7 +41,7 @@ def _first(comm: MPI.Intracomm) -> tuple[int, int] | None:
 @functools.cache
 def _count() -> Callable[[MPI.Intracomm], int]:
     """Return a function that counts the waiting messages of a communicator."""
-    library = _library()
+    library = open_mpi()
     session, index, level = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
     started = (
         library is not None
@@ -66,7 +66,7 @@ def _count() -> Callable[[MPI.Intracomm], int]:
     return count
 
 
-def _library() -> ctypes.CDLL | None:
+def open_mpi() -> ctypes.CDLL | None:
     """Return the MPI library that mpi4py uses, or None if it is not Open MPI or not found."""
     try:
         with open("/proc/self/maps", encoding="utf-8") as maps:
