@@ -11,7 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 from PIL import Image
 from pypdf import PdfReader
-from pypdf.generic import Destination
+from pypdf.generic import Destination, DictionaryObject
 
 from parlab.setup.doctor.programs import find_chromium
 from parlab_staff.pdf import pages_to_print, print_book, print_pages
@@ -82,6 +82,28 @@ def test_a_section_with_two_labels_is_on_the_page_of_its_heading(tmp_path: Path)
         assert words(printed, number, number).endswith(f"Balance {height} text")
 
 
+@pytest.mark.needs("chromium")
+def test_two_small_pages_have_page_numbers_answers_and_complete_tags(tmp_path: Path) -> None:
+    (tmp_path / "book").mkdir()
+    for name in ("one", "two"):
+        (tmp_path / "book" / f"{name}.html").write_text(
+            "<head><script>window.MathJax = {startup: {document: {math: []}}}</script></head>"
+            f'<article class="bd-article"><section id="{name}"><h1>Page {name}</h1>'
+            "<table><thead><tr><th></th><th>b</th></tr></thead><tr><td>1</td><td></td></tr></table>"
+            '<section id="questions"><h2>Questions</h2><details><summary><span class='
+            '"sd-summary-text">Why?</span></summary><div class="sd-summary-content">Because.</div>'
+            '</details></section><div style="height: 400mm"></div></section></article>'
+        )
+    printed = tmp_path / "pages.pdf"
+    print_pages(tmp_path, ["book/one", "book/two"], printed)
+    assert bookmarks(printed) == {"Contents": 2, "Page one": 3, "Page two": 5}
+    contents = words(printed, 2, 2)
+    assert "Page one 3 Questions 3 Answers 4 Page two 5 Questions 5 Answers 6" in contents
+    assert words(printed, 3, 3).endswith("Why? Answer on page 4")
+    assert words(printed, 6, 6).endswith("Answers 1. Because.")
+    assert faults(printed) == []
+
+
 @pytest.mark.nightly
 @pytest.mark.needs("chromium")
 def test_answers_are_at_the_end_of_their_chapter(some_pages: Path) -> None:
@@ -100,15 +122,41 @@ def test_the_tags_are_complete(some_pages: Path) -> None:
     assert faults(some_pages) == []
 
 
+def images(pdf: Path) -> list[int]:
+    """Return the numbers of all images in a PDF, also of those in patterns."""
+    reader = PdfReader(pdf)
+    numbers = range(1, int(reader.trailer["/Size"]))
+    objects = {number: reader.get_object(number) for number in numbers}
+    return [
+        number
+        for number, found in objects.items()
+        if isinstance(found, DictionaryObject) and found.get("/Subtype") == "/Image"
+    ]
+
+
 @pytest.mark.nightly
 @pytest.mark.needs("chromium")
-def test_hatches_are_lines(some_pages: Path) -> None:
-    images = [
-        (number, image.name)
-        for number, page in enumerate(PdfReader(some_pages).pages, 1)
-        for image in page.images
-    ]
-    assert images == []
+def test_figures_are_printed_as_lines(some_pages: Path) -> None:
+    assert images(some_pages) == []
+
+
+@pytest.mark.needs("chromium")
+def test_a_hatch_is_printed_as_lines(tmp_path: Path) -> None:
+    page, printed = tmp_path / "page.html", tmp_path / "page.pdf"
+    page.write_text(
+        "<title>Page</title><script>var MathJax = {startup: {document: {math: []}}}</script>"
+        "<svg width=300 height=200><defs><pattern id=p patternUnits=userSpaceOnUse width=8 height=8>"
+        "<rect width=9 height=9 style='fill: #fc0'></rect><path d='M-4 4L4 -4M0 8L8 0M4 12L12 4' "
+        "style='stroke: black'></path></pattern></defs>"
+        "<rect x=20 y=20 width=200 height=100 style='fill: url(#p)'></rect></svg>"
+    )
+    browser = find_chromium()
+    assert browser is not None
+    print_document(page, printed, browser)
+    assert images(printed) == []
+    drawn = PdfReader(printed).pages[0].get_contents().get_data()
+    # A pattern has 8 by 8 pixels, so at least 25 by 12 copies of its first line touch the area.
+    assert len(re.findall(rb"^S$", drawn, re.MULTILINE)) >= 25 * 12
 
 
 @pytest.mark.needs("chromium")
