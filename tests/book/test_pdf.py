@@ -145,7 +145,8 @@ def test_a_hatch_is_printed_as_lines(tmp_path: Path) -> None:
     page, printed = tmp_path / "page.html", tmp_path / "page.pdf"
     page.write_text(
         "<title>Page</title><script>var MathJax = {startup: {document: {math: []}}}</script>"
-        "<svg width=300 height=200><defs><pattern id=p patternUnits=userSpaceOnUse width=8 height=8>"
+        "<svg width=300 height=200><defs><pattern id=p patternUnits=userSpaceOnUse "
+        "width=8 height=8>"
         "<rect width=9 height=9 style='fill: #fc0'></rect><path d='M-4 4L4 -4M0 8L8 0M4 12L12 4' "
         "style='stroke: black'></path></pattern></defs>"
         "<rect x=20 y=20 width=200 height=100 style='fill: url(#p)'></rect></svg>"

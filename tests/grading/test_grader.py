@@ -16,13 +16,16 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from parlab.setup import cli
+from parlab_staff.grading import run as running
 from parlab_staff.grading.graded_lab import GradedLab, find_lab
 from parlab_staff.grading.grader import Grader
 from parlab_staff.grading.match import match
 from parlab_staff.grading.reading import parse
 from parlab_staff.grading.rebuild import build
+from parlab_staff.grading.results import ExerciseResult, GradeStatus, SubmissionResult
 from parlab_staff.grading.run import Limits, run
 from parlab_staff.grading.score import score
+from parlab_staff.grading.store import Store
 from parlab_staff.grading.submissions import Submission
 from tests.conftest import wait_until
 from tests.grading.copies import Copy
@@ -243,6 +246,39 @@ def test_a_full_disk_loses_nothing(lab: GradedLab, handed_in: Path, tmp_path: Pa
     assert len(whole) == 1, "one result was stored, and it is whole"
 
 
+def test_a_result_that_cannot_be_written_leaves_the_earlier_one(tmp_path: Path) -> None:
+    """A limit for the size of files stands for a disk that is full in the middle of a result."""
+    exercises = [ExerciseResult("add", GradeStatus.PASSED, 3, 3)]
+    result = SubmissionResult("ada", "01_plain", "", GradeStatus.PASSED, exercises)
+    store = Store(tmp_path)
+    store.save(result)
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from parlab_staff.grading.store import Store\n"
+        "store = Store(Path(sys.argv[1]))\n"
+        "result = store.load('ada')\n"
+        "result.message = 'long ' * 1000\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "store.save(result)\n"
+    )
+    ended = graded([sys.executable, "-c", code, str(tmp_path)])
+    assert "File too large" in ended.stderr
+    assert store.load("ada") == result
+    assert [path.name for path in store.path("ada").parent.iterdir()] == ["result.json"]
+
+
+def test_messages_that_need_too_much_memory_end_the_run(
+    lab: GradedLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With this limit, even the process that reads a right answer's messages is too large."""
+    monkeypatch.setattr(running, "MEMORY", 2**20)
+    matched = match(lab, parse(Copy(lab).text().encode()))
+    ran = run(build(lab, matched), Limits(cell_seconds=60, seconds=300), "bwrap")
+    assert ran.ended == "it sent more than the grader has memory to read"
+
+
 @pytest.mark.parametrize(
     ("limits", "sandbox"), [(Limits(cell_seconds=5), "none"), (Limits(), "bwrap")]
 )
@@ -286,7 +322,6 @@ def test_a_changed_lab_is_reported_and_graded_again(lab: GradedLab, handed_in: P
     assert results(handed_in) == {"ada": 13}
 
 
-@pytest.mark.nightly
 def test_grading_one_student_again_keeps_the_others_in_the_reports(
     lab: GradedLab, handed_in: Path, proved: Path
 ) -> None:

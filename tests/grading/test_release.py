@@ -12,10 +12,12 @@ import pytest
 from parlab.runtime.paths import ROOT
 from parlab_staff.book.source import BEGIN_FULL, END_FULL
 from parlab_staff.course.checkout import Course, select
+from parlab_staff.course.percent_source import read_lab
 from parlab_staff.grading.graded_lab import find_lab
 from parlab_staff.notebooks.make import OWN
 from parlab_staff.release import write_handout, writing
 from parlab_staff.release.leaks import leaks, secrets
+from tests.support.authoring_course import TinyCourse
 
 LABS = sorted(path.stem for path in (ROOT / "solutions").glob("[0-9][0-9]_*.py"))
 
@@ -111,6 +113,16 @@ def test_leaks_finds_the_secrets_in_the_sources() -> None:
     where = {line.split(" ")[0] for line in leaks(lab, ROOT / "solutions")}
     assert where == {"01_mpi.py", "01_mpi.ipynb"}
     assert len(secrets(lab)) >= 14
+
+
+def test_cells_for_instructors_are_secret(tmp_path: Path) -> None:
+    lab = read_lab(TinyCourse(tmp_path).source)
+    (tmp_path / "handout").mkdir()
+    (tmp_path / "handout" / "notes.md").write_text(
+        "Adding is commutative, which learners should find themselves."
+    )
+    (found,) = leaks(lab, tmp_path / "handout")
+    assert found.startswith("notes.md holds the solution of 01_adding, line")
 
 
 def test_a_lab_that_is_not_up_to_date_is_not_released(

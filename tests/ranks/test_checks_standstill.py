@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from parlab.checks.base import deadlock
 from parlab.checks.base.deadlock import Standstill, next_call
 from parlab.checks.base.watchdog import run_watched
 from parlab.ledger import Ledger
@@ -164,6 +166,27 @@ def stops_for_a_while(world: World, limit: float, seconds: float) -> str:
 
 def test_ranks_that_wait_for_one_that_the_machine_does_not_run_are_not_stuck() -> None:
     assert on_ranks(2, stops_for_a_while, 2.0, 3.5) == ["returned"] * 2
+
+
+def test_a_turn_that_another_process_ends_counts() -> None:
+    """The kernel counts a thread that finds no message and yields in the same way."""
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})  # of this thread, and of the process that it starts
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+            until = time.monotonic() + DEADLINE
+            while (before := involuntary_switches()) < 20 and time.monotonic() < until:
+                pass
+            counted = deadlock._switches(threading.get_ident())
+            after = involuntary_switches()
+            other.kill()
+    finally:
+        os.sched_setaffinity(0, processors)
+    assert 20 <= before <= counted <= after
+
+
+def involuntary_switches() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:

@@ -83,22 +83,29 @@ def renew_all(world: World) -> list[Any]:
         made.Barrier()
         made.Revoke()
     until_revoked(made)
+    freeing.prepare()
+    wakers = list(freeing._wakers)
     if world.rank == 0:
         comm.Barrier()
         freeing.revoke()
     until_revoked(comm)
+    woken = sum(waker.Is_revoked() for waker in wakers)
     torch_groups.close()
     recovered = recovery.recover({"made": made, "comm": comm}, 1)
     x, y = torch.ones(1), torch.ones(1)
     dist.all_reduce(x, group=held[2])
     dist.all_reduce(y)
-    return [held[0].allreduce(1), held[1].allreduce(1), x.item(), y.item(), recovered]
+    return [held[0].allreduce(1), held[1].allreduce(1), x.item(), y.item(), recovered, woken]
 
 
 def test_communicators_and_groups_are_renewed_in_place():
-    """After a revocation, the same objects work again, including torch's group."""
+    """After a revocation, the same objects work again, including torch's group.
+
+    The rank that revoked has also woken its waiting calls once.
+    """
     recovered = {"lost": ["made"], "torch": True, "old": []}
-    assert on_ranks(3, renew_all) == [[3, 3, 3.0, 3.0, recovered]] * 3
+    expected = [[3, 3, 3.0, 3.0, recovered, woken] for woken in (1, 0, 0)]
+    assert on_ranks(3, renew_all) == expected
 
 
 def ask_too_late(world: World) -> int:
