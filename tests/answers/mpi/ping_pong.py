@@ -130,6 +130,23 @@ def barrier_before_each(size, repeats, comm):
     return answers.reference()(size, repeats, comm)
 
 
+stops = []  # of this process
+
+
+@answers.right
+def stopped_once_by_the_machine(size, repeats, comm):
+    """Between the clock and the message of the median trip, as much time passes as in the trip."""
+    trips = iter(range(repeats))
+
+    def ping(comm, buffer, other):
+        if next(trips) == 2 and not stops:
+            time.sleep(0.02)
+            stops.append(1)
+        send_receive(comm, buffer, other)
+
+    return played(size, repeats, comm, ping)
+
+
 @answers.right
 def isend_and_wait(size, repeats, comm):
     def ping(comm, buffer, other):
