@@ -190,7 +190,7 @@ def involuntary_switches() -> int:
 
 
 def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:
-    """Return True if an object that a call released is alive while the watchdog reads a file."""
+    """Return True if an object that a call released is alive while the watchdog calls `reads`."""
     looks = importlib.import_module(module)
     slow, looked, asked = getattr(looks, reads), threading.Event(), threading.Event()
 
@@ -220,8 +220,13 @@ def is_held_by_the_watchdog(world: World, module: str, reads: str) -> bool:
 
 @pytest.mark.parametrize(
     ("module", "reads"),
-    [("parlab.checks.base.watchdog", "_place"), ("parlab.checks.base.deadlock", "_turns")],
-    ids=["the learner's source", "turns of the processor"],
+    [
+        ("parlab.checks.base.watchdog", "_is_learners"),
+        ("parlab.checks.base.watchdog", "_place"),
+        ("parlab.checks.base.deadlock", "_calls_mpi"),
+        ("parlab.checks.base.deadlock", "_turns"),
+    ],
+    ids=["the calls", "the learner's source", "the innermost call", "turns of the processor"],
 )
 def test_the_watchdog_does_not_hold_what_a_call_releases(module: str, reads: str) -> None:
     """A check that tracks live objects would rarely reject a right answer on a busy machine."""

@@ -1,4 +1,7 @@
-"""PyTorch's compiler on a rank: training does not load it, and compiling does."""
+"""PyTorch on a rank: training does not load its compiler, and compiling does.
+
+The garbage collector does not search its modules.
+"""
 
 import subprocess
 import sys
@@ -13,6 +16,8 @@ import sys
 from parlab.rank.engine import lazy_imports
 lazy_imports.install()
 import torch
+import gc
+assert gc.isenabled() and gc.get_freeze_count() > len(gc.get_objects())
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

@@ -190,7 +190,7 @@ def _made(trial: Trial, layer: Whole) -> tuple[Any, bool]:
     module = trial.check.function(router, every, layer.k, layer.capacity, trial.group)
     del router, every
     if any(ref() is not None for ref in others):
-        gc.collect()  # slow, so only now
+        gc.collect()
     return module, any(ref() is not None for ref in others)
 
 

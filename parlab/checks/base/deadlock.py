@@ -9,15 +9,14 @@ different machines share no memory, so only the deadline ends their deadlocks.
 
 import contextlib
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 
 from mpi4py import MPI
 
+from parlab.checks.base.call_stack import CodeLine, calls_of
 from parlab.checks.base.collective import gather, private_communicator
 from parlab.runtime.shared_memory import SharedNumbers
 
@@ -99,7 +98,7 @@ class Standstill:
         self, board: Board, number: int, ranks: Sequence[int], messages: Callable[[], int]
     ) -> None:
         self._board, self._number, self._ranks, self._messages = board, number, ranks, messages
-        self._place: tuple[int, int, int] | None = None  # where this rank was at the last look
+        self._place: tuple[CodeLine | None, int] | None = None  # where it was at the last look
         self._waits: list[float] = []  # since when each rank has waited; empty unless all wait
         self._seen, self._had = 0.0, [0.0]  # when `_waits` was first seen, and the turns until then
         self._threads = threading.active_count() + 1  # with the watchdog's
@@ -109,11 +108,10 @@ class Standstill:
 
     def look(self, thread: int) -> bool:
         """Publish whether `thread` is waiting. Return whether all ranks are stuck."""
-        frame = sys._current_frames().get(thread)
+        innermost = next(iter(calls_of(thread)), None)
         # A thread that the function started may still send.
-        waits = _calls_mpi(frame) and threading.active_count() <= self._threads
-        place = (id(frame), frame.f_lasti, self._messages()) if frame and waits else None
-        del frame  # before reading files: a frame keeps its objects alive, which checks may notice
+        waits = _calls_mpi(innermost) and threading.active_count() <= self._threads
+        place = (innermost, self._messages()) if waits else None
         if place is None or place != self._place:
             self._board.publish(_SINCE, _AT_WORK)
         elif self._board.own(_SINCE) == _AT_WORK:
@@ -198,5 +196,5 @@ def _switches(thread: int) -> int:
     return 0
 
 
-def _calls_mpi(frame: FrameType | None) -> bool:
-    return frame is not None and frame.f_code.co_filename.startswith(_CALLERS)
+def _calls_mpi(innermost: CodeLine | None) -> bool:
+    return innermost is not None and innermost.file.startswith(_CALLERS)

@@ -8,7 +8,6 @@ otherwise at a deadline. If this MPI cannot revoke, only the deadline of the cel
 
 import contextlib
 import linecache
-import sys
 import sysconfig
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
+from parlab.checks.base.call_stack import CodeLine, calls_of
 from parlab.checks.base.deadlock import Standstill
 from parlab.checks.base.refused_calls import refusal
 
@@ -199,21 +199,16 @@ def _is_learners(file: str) -> bool:
     return Path(file).is_absolute() and not file.startswith(_LIBRARIES)
 
 
-def _place(file: str, line: int, function: str) -> str:
-    source = linecache.getline(file, line).strip()
-    inside = "" if function == "<module>" else f" of {function}"
-    return f"line {line}{inside}: {source}"
+def _place(code: CodeLine) -> str:
+    source = linecache.getline(code.file, code.number).strip()
+    inside = "" if code.function == "<module>" else f" of {code.function}"
+    return f"line {code.number}{inside}: {source}"
 
 
 def _place_of_thread(thread: int) -> str:
-    frame = sys._current_frames().get(thread)
-    while frame is not None and not _is_learners(frame.f_code.co_filename):
-        frame = frame.f_back
-    if frame is None:
-        return ""
-    at = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
-    del frame  # before reading a file: a frame keeps its objects alive, which checks may notice
-    return _place(*at)
+    learners = (code for code in calls_of(thread) if _is_learners(code.file))
+    innermost = next(learners, None)
+    return _place(innermost) if innermost else ""
 
 
 def _place_of_traceback(tb: TracebackType | None) -> str:
@@ -221,6 +216,6 @@ def _place_of_traceback(tb: TracebackType | None) -> str:
     while tb is not None:
         code = tb.tb_frame.f_code
         if _is_learners(code.co_filename):
-            line = _place(code.co_filename, tb.tb_lineno, code.co_name)
+            line = _place(CodeLine(code.co_filename, tb.tb_lineno, code.co_name))
         tb = tb.tb_next
     return line

@@ -120,7 +120,7 @@ def look_at_memory(around: Around, x: Tensor) -> Finding | None:
         return x.cos(), tokens + 1
 
     def alive() -> int:
-        gc.collect(1)  # all generations take too long
+        gc.collect()
         return watch.in_memory()
 
     y, tokens = x, torch.arange(len(x))

@@ -198,7 +198,7 @@ def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
         return any(ref() is not None and id(ref()) not in own for ref in inside)
 
     if not in_place and alive():
-        gc.collect()  # slow, so only now
+        gc.collect()
         if alive():
             return module, MISTAKES.kept_whole(why="something refers to its parameters")
     return module, None

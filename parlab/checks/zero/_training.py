@@ -128,5 +128,5 @@ def _bytes_held(live: memory.LiveStorages, units: Units, stage: Any) -> dict[str
         return held | {"others": live.live - all_states}
 
     if measure()["others"] > 0:
-        gc.collect(1)  # cycles of the last step; all generations take too long
+        gc.collect()  # cycles of the last step, which may have become old
     return measure()
