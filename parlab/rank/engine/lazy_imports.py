@@ -46,7 +46,9 @@ class _Finder(MetaPathFinder):
                 spec.loader = _LazyLoader(spec.loader)
             return spec
         if name == LARGEST:
-            spec = PathFinder.find_spec(name, path)
+            others = (finder for finder in sys.meta_path if finder is not self)
+            specs = (finder.find_spec(name, path, target) for finder in others)
+            spec = next(filter(None, specs), None)
             if spec and spec.loader:
                 spec.loader = _UncollectedLoader(spec.loader)
             return spec
