@@ -13,6 +13,7 @@ Python's garbage collector does not search PyTorch for reference cycles, because
 This saves a tenth of its import, and a tenth of a second in each full collection.
 """
 
+import atexit
 import gc
 import importlib
 import operator
@@ -80,6 +81,7 @@ class _UncollectedLoader(Loader):
         try:
             self.loader.exec_module(module)
             gc.freeze()
+            atexit.register(gc.unfreeze)  # Python's end frees objects, as without this
         finally:
             if was_enabled:
                 gc.enable()
