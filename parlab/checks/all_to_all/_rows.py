@@ -14,8 +14,8 @@ EXCHANGE = {
         "rank {rank} sends a message to itself. Copy its own rows, because they are already there"
     ),
     "one_after_the_other": (
-        "the messages pass one after the other, in {got} rounds instead of {right}. In each step, "
-        "let every rank send and receive at the same time"
+        "the messages take {got} rounds, expected {right}. In each step, let every rank send and "
+        "receive at the same time"
     ),
     "shares_memory": "{name} is an argument, or a view of one. Return a new array",
 }

@@ -33,18 +33,17 @@ MISTAKES = Mistakes(
         "row of `positions`"
     ),
     wrong_neighbor=(
-        "rank {rank} {does} rank {got}, expected rank {right}. `group_dst` and `group_src` are "
-        "numbers in the group, while `dst` and `src` are numbers in the whole job"
+        "rank {rank} {does} rank {got}, expected rank {right}. Check the direction, and use "
+        "`group_dst` and `group_src`: `dst` and `src` count the ranks of the whole job"
     ),
     sends_more=(
-        "the {which} pass sends {got} messages with {bytes:,} bytes, expected at most {right} with "
-        "{size:,} bytes each. Send keys and values, or their gradients, as one tensor, and none "
-        "after the last step, because no rank needs them then"
+        "the {which} pass sends {got} messages with {bytes:,} bytes in total, expected at most "
+        "{right} with {size:,} bytes each. Send keys and values as one tensor, but not after the "
+        "last step. Send their gradients as another tensor"
     ),
     no_overlap=(
-        "in step {step} of the {which} pass, {what} when `{function}` is called, so that message "
-        "does not travel while the block is computed. Start to send and receive, compute, and then "
-        "wait"
+        "in step {step} of the {which} pass, {what} when `{function}` is called, so nothing "
+        "travels during the computation. Start to send and receive, compute, and then wait"
     ),
     hidden_block=(
         "`{function}` is called for the keys of rank {owner}, none of which this rank's queries "

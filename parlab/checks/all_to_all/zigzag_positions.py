@@ -10,7 +10,7 @@ from parlab.checks.base.refusals import require_refusals
 
 MISTAKES = Mistakes(
     not_turned_around=(
-        "rank r has chunks r and N + r. The late chunks are in reverse order: rank 0 has the last "
+        "rank r has chunks r and N + r. Reverse the order of the late chunks: rank 0 gets the last "
         "one, 2N - 1"
     ),
     late_first="the late chunk comes first. Rank r has chunk r, and then chunk 2N - 1 - r",

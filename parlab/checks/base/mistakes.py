@@ -46,8 +46,8 @@ COMMON = Mistakes(
     raises="{error}",
     does_not_end="does not end; stopped while waiting",
     lab_communicator=(
-        "the function uses the lab's `comm` (or COMM_WORLD), which is disabled during a check. Use "
-        "the function's own arguments instead"
+        "the function uses a communicator that is freed or disabled, such as the lab's `comm` (or "
+        "COMM_WORLD) during a check. Use the function's own arguments instead"
     ),
     default_group=(
         "the function uses torch.distributed's default group, which is disabled during a check. "
@@ -56,7 +56,7 @@ COMMON = Mistakes(
     no_memory=(
         "{error}. Its memory was freed: first call `storage.resize_`, which takes a number of bytes"
     ),
-    freed_before_wait="{error}: call `wait()` on its handle before you use the numbers",
+    freed_before_wait="{error}. Call `wait()` on its handle before you use or free the tensor",
     changed_before_wait=(
         "the numbers of an `isend` change before the wait for it, so the receiver may get old or "
         "new numbers. Wait first"
@@ -74,8 +74,8 @@ COMMON = Mistakes(
         "sends the array's own memory"
     ),
     library=(
-        "the function calls `comm.{name}`, which does the exercise for you. Use messages between "
-        "two ranks (Send, Recv, Sendrecv)"
+        "the function calls the collective `comm.{name}`. Use only messages between two ranks "
+        "(Send, Recv, Sendrecv)"
     ),
     formula_called=(
         "the function uses `{name}`, which has the formula. Work it out yourself, and compute the "

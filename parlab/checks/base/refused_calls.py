@@ -4,7 +4,7 @@ from parlab.checks.base.mistakes import COMMON, Finding
 
 REFUSED = "the default group refuses while a check runs"
 NO_MEMORY = "the storage behind a tensor is too small"
-FREED_BEFORE_WAIT = "it was never waited for, and the memory of its tensor has been freed"
+FREED_BEFORE_WAIT = "the memory of its tensor was freed before a wait for it"
 CHANGED_BEFORE_WAIT = "its tensor was changed before it was sent"
 NOT_CONTIGUOUS = "its tensor is not contiguous"
 _NULL_COMMUNICATOR = "MPI_ERR_COMM"

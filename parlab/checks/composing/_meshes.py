@@ -21,8 +21,8 @@ MESHES: list[dict[str, int]] = [
 ]
 
 NOT_SORTED = (
-    "the groups have the right ranks, but in another order. The ranks of a group ascend, and the "
-    "groups are in the order of their first ranks"
+    "the groups have the right ranks, but in the wrong order. Sort the ranks of each group, and "
+    "the groups by their first ranks"
 )
 Groups = list[list[int]]
 

@@ -20,10 +20,10 @@ TOLERANCE = 1e-5
 
 MISTAKES = Mistakes(
     copies_unused=(
-        "each copy of a gradient is counted: a gradient with c copies adds 1/c of its squares on "
-        "each rank"
+        "each copy of a gradient counts in full. With c copies, each rank must add only 1/c of the "
+        "squares"
     ),
-    norms_divided="the norms are divided by the copies. Divide the squares by them: c, and not c²",
+    norms_divided="the norms are divided by the number of copies, c. Divide the squares by c",
     norms_added="this is the sum of the ranks' norms. Add up the squares, and then take the root",
     averaged="the squares are averaged over the ranks. Add them up",
     idle_left=(

@@ -29,8 +29,8 @@ MISTAKES = Mistakes(
         "`.grad` to zero or None"
     ),
     gradient_replaced=(
-        "`.grad` of {name} has another memory than before, but the caller keeps its gradients in "
-        "one buffer. Let `backward` add to `.grad`"
+        "`.grad` of {name} was replaced or set to None, but the caller keeps all gradients in one "
+        "buffer. Let `backward` add to `.grad`"
     ),
     one_at_a_time=(
         "stage {stage} of {stages} waits for its first gradient after {got} of {m} forward passes, "

@@ -15,8 +15,8 @@ MISTAKES = Mistakes(
     bubble_forgotten="a step has m + p − 1 passes: the last stage waits for p − 1 others first",
     two_all_reduces="a layer has two all-reduces in each pass, so there are four in F + B",
     one_round_trip=(
-        "there is one round trip of messages. Only p micro-batches are in flight, so a step with m "
-        "of them waits for ⌈m/p⌉ round trips"
+        "this counts one round trip of messages. Only p micro-batches are in flight, so m of them "
+        "take ⌈m/p⌉ round trips"
     ),
     stages_are_neighbors=(
         "the messages are from rank i to rank i + 1. Stage i of a replica has the ranks from i·t "

@@ -35,8 +35,8 @@ MISTAKES = Mistakes(
         "mean of the replicas' losses"
     ),
     copies_in_loss=(
-        "the result is {factor} times the loss. Tensor-parallel ranks have the same loss, and only "
-        "one stage has it. How often does your sum count the loss of a replica?"
+        "the result is {factor} times the mean loss. Count each replica's loss once (its "
+        "tensor-parallel ranks have the same loss), and divide by the number of replicas"
     ),
     tied_traffic=(
         'a rank sends {got:.0f} bytes in `groups["embedding"]` (on a ring), expected {right:.0f}: '

@@ -33,8 +33,8 @@ MISTAKES = Mistakes(
         "this rank's `adam.flat` has new values in its own shard only. Gather those of the others"
     ),
     memory_replaced=(
-        "{name} has another memory than before, which the stage's parameters do not share. Write "
-        "into it"
+        "{name} was replaced or set to None. Other tensors share its memory, so change its numbers "
+        "in place"
     ),
     sends_more=(
         "it makes the calls {got}, in which a rank sends {bytes:.0f} bytes (on rings) to other "

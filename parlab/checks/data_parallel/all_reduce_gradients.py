@@ -66,7 +66,7 @@ def _on_shards(trial: Trial, samples: list[int]) -> None:
     everyone, weights = trial.gather(_models.gradients_of(model)), _sums.rank_weights(samples)
     right = models.add(local, weights[0][0].tolist())
     trial.require(
-        lambda: returns_nothing(got, "the model's tensors"),
+        lambda: returns_nothing(got, "changes to the gradients"),
         lambda: something_sent(trial),
         lambda: no_pickles(trial),
         lambda: each_once(model, trial),

@@ -59,7 +59,7 @@ def _broadcast(trial: Trial) -> None:
     starts, tensors = trial.gather(state_of(model)), Tensors(model)
     got = trial.run(model, trial.comm)
     trial.require(
-        lambda: returns_nothing(got, "the model's tensors"),
+        lambda: returns_nothing(got, "changes to the model's tensors"),
         lambda: something_sent(trial),
         lambda: no_pickles(trial),
         tensors.kept,

@@ -46,8 +46,8 @@ MISTAKES = Mistakes(
         "read gradients that still change. Wait for every handle"
     ),
     left_the_buffers=(
-        "the gradient of {name} is no longer part of a buffer, so it is not summed. zero_grad() "
-        "must keep each .grad, and zero the buffers in place"
+        "the gradient of {name} is no longer part of a buffer, so the next all-reduce misses it. "
+        "Keep each .grad, and change it or zero it only in place"
     ),
 )
 

@@ -36,8 +36,8 @@ MISTAKES = Mistakes(
     ),
     never_freed=(
         "{size} bytes of the forward pass are still in memory after `kept_bytes` has returned and "
-        "the result is gone. If `pack` returns the tensor itself, an output that its operation "
-        "keeps and the graph refer to each other: return `tensor.detach()`"
+        "the result is gone. If `pack` returns an operation's own output, this tensor and the "
+        "graph refer to each other: return `tensor.detach()`"
     ),
 )
 

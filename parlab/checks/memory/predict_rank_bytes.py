@@ -22,8 +22,8 @@ MISTAKES = Mistakes(
         "keeps only its input"
     ),
     reduced_twice=(
-        "sent: this reduces the gradients twice. Recomputation repeats the forward pass, but "
-        "nothing more is sent"
+        "sent: this is 1.5 times the right number. A step has one reduce-scatter and one "
+        "all-gather, and recomputation sends nothing"
     ),
     whole="sent: this sends all the data twice. On a ring, a rank keeps its own part: (N − 1)/N",
 )

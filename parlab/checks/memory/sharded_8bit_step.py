@@ -36,9 +36,9 @@ REDUCTIONS = ("reduce_scatter", "all_reduce", "reduce")
 
 MISTAKES = Mistakes(
     reduced_twice=(
-        "in a step, the ranks reduce {times:.1f} times as many numbers as there are gradients, "
-        "expected once. Reduce when the backward pass has ended: what a checkpointed forward pass "
-        "attaches to a tensor is attached twice"
+        "in a step, the ranks reduce {times:.1f} times as many numbers as there are gradients. "
+        "Reduce each gradient once, after the backward pass: a hook that a checkpointed forward "
+        "pass registers is registered twice"
     ),
     not_checkpointed=(
         "a forward pass keeps {got} bytes for the backward pass, expected at most {right}. "

@@ -11,8 +11,8 @@ from parlab.costs.collectives import ring_bytes
 
 MISTAKES = Mistakes(
     no_master_weights=(
-        "held_mixed: this is too little for the float32 numbers. The master weights take 4 bytes "
-        "per parameter, and Adam's two moments 8"
+        "held_mixed: this is too little. Besides the 16-bit numbers, count 4 bytes per parameter "
+        "for the master weights and 8 for Adam's moments"
     ),
     gradients_of_32_bits=(
         "held_mixed: this includes float32 gradients. At the end of a backward pass, all gradients "

@@ -39,7 +39,7 @@ def fit_alpha_beta(check: Check) -> str:
         with check.trial() as trial:
             for _ in trial.cases({f"{late} took {LATE - 1:.0%} longer": late}):
                 truth, sizes, times = random_times(trial.draw, late)
-                trial.add(f"made with α = {truth[0]:.3g}, β = {truth[1]:.3g}")
+                trial.add(f"the times follow α = {truth[0]:.3g}, β = {truth[1]:.3g}")
                 fitted_well(trial, truth, sizes, times)
     return (
         f"α within {ALPHA_WITHIN:.0%} and β within {BETA_WITHIN:.0%} of the truth behind noisy "
@@ -91,7 +91,7 @@ def near_truth(got: Pair, truth: Pair, sizes: list[int], times: list[float]) -> 
     beta, alpha = np.polyfit(sizes, times, 1)
     if near(got, (alpha, beta), 1e-3, 1e-3):
         return MISTAKES.by_absolute_error()
-    return observed(f"it returns α = {got[0]:.3g} s and β = {got[1]:.3g} s per byte")
+    return observed(f"it returns α = {got[0]:.3g} s and β = {got[1]:.3g} s per byte, too far off")
 
 
 def near(got: Pair, right: Pair, alpha: float, beta: float) -> bool:

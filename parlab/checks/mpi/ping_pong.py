@@ -33,8 +33,8 @@ MISTAKES = Mistakes(
     ),
     returned_elsewhere="it returns {got}. All ranks but rank 0 return None",
     part_of_the_trip=(
-        "it returns {got:.2g} s, but half of the median round trip is {right:.2g} s. Read the "
-        "clock before rank 0 sends, and again after the answer has arrived"
+        "it returns {got:.2g} s, but half of the median round trip is {right:.2g} s. A round trip "
+        "lasts from before rank 0 sends until the answer has arrived. Take the median of all trips"
     ),
     round_trip="it returns the time of a round trip. Return half of it, the time of one message",
     mean=(

@@ -16,7 +16,7 @@ MISTAKES = Mistakes(
     not_in_place=(
         "`x` has not changed, although messages arrived. Receive the chunks into `x` itself"
     ),
-    never_arrived="chunk {index} of `x` never arrived: it holds the same numbers as before",
+    never_arrived="chunk {index} of `x` is the same as before. Receive it into its place in `x`",
 )
 
 

@@ -14,8 +14,8 @@ from parlab.chunks import chunk
 MISTAKES = Mistakes(
     **RING,
     next_chunk=(
-        "the result is chunk `rank + 1` of the sum, not chunk `rank`. All rounds work on a chunk "
-        "that is one too far: in the first round, rank r sends chunk r − 1"
+        "the result is chunk `rank + 1` of the sum, not chunk `rank`. Shift all rounds by one "
+        "chunk: in the first round, rank r must send chunk r − 1"
     ),
     not_added=(
         "the result holds only this rank's own numbers: nothing was added to its chunk. Receive "

@@ -27,7 +27,9 @@ PIPELINE_MISTAKES = Mistakes(
         "all micro-batches count alike, although they have different numbers of samples. Weight "
         "each by its share of the batch's samples"
     ),
-    not_accumulated="only the last micro-batch counts. Add up the gradients of all of them",
+    not_accumulated=(
+        "only the last micro-batch counts. Add up the gradients and the losses of all of them"
+    ),
     other_order="it runs {got}, but the schedule of this rank is {right}",
     kept=(
         "{when}, {got} bytes of tensors are still there that are not needed any more. After the "

@@ -201,8 +201,8 @@ class Recorder:
         for number, (parameter, trains, before) in enumerate(pairs):
             if parameter.requires_grad != trains or not (trains or parameter.grad is None):
                 return observed(
-                    f"parameter {number} of this rank was {'not ' * trains}frozen, and is not left "
-                    "so. Leave `requires_grad` of parameters to the caller"
+                    f"parameter {number} of this rank was {'not ' * trains}frozen before the step. "
+                    "Leave `requires_grad` to the caller, and set no `.grad` of a frozen parameter"
                 )
             if not same(parameter, before):
                 return observed(

@@ -34,8 +34,8 @@ MISTAKES = Mistakes(
         "`dist.isend`, which returns at once"
     ),
     mixed_up=(
-        "{action} receives what was sent to {other}. A tensor belongs to a kind, a stage and a "
-        "micro-batch together: use a tag that distinguishes all of them"
+        "{action} receives what was sent to {other}. A tensor belongs to a kind, a stage, and a "
+        "micro-batch together: use a tag, or a key, that distinguishes all of them"
     ),
     keeps_graph=(
         "the autograd graph of a tensor that was sent is still alive. Keep and send "

@@ -31,7 +31,7 @@ def predict_bubble(check: Check) -> str:
         for _, size in trial.cases({f"p = {p}, m = {m}, v = {v}": (p, m, v) for p, m, v in sizes}):
             right = simulated(*size)
             predicted = trial.run(*size)
-            require_numbers(trial, predicted, right, wrong(right, *size))
+            require_numbers(trial, predicted, right, wrong(right, *size), "the right number")
     return "(p − 1)/m, which interleaving divides by v; ten times p − 1 micro-batches for a tenth"
 
 

@@ -37,7 +37,7 @@ def predict_live(check: Check) -> str:
         for _, size in trial.cases(cases):
             right = simulated(*size)
             predicted = trial.run(*size)
-            require_numbers(trial, predicted, right, wrong(*size))
+            require_numbers(trial, predicted, right, wrong(*size), "the right number")
     return "m, or p − r and no more than m; two messages a micro-batch at each of p·v − 1 cuts"
 
 

@@ -24,7 +24,7 @@ SECONDS = 10.0
 OUTPUT = "the output"
 
 MISTAKES = Mistakes(
-    sends_more="the {which} pass sends {got}: it needs {enough}",
+    sends_more="{which} sends {got}, but {enough}",
 )
 
 
@@ -162,8 +162,9 @@ def sends_more(run: Run, which: str, size: int, ranks: int, times: int = 1) -> F
     limit = times * ring_bytes("all_reduce", size, ranks) + padding + 0.5  # halves are rounded
     if ring_bytes_sent(calls) <= limit:
         return None
-    enough = f"only {times} × all_reduce of {size} bytes" if times else "to send nothing"
-    return MISTAKES.sends_more(which=which, got=calls_text(calls), enough=enough)
+    needed = f"{times} × all_reduce of {size} bytes is enough" if times else "it needs nothing"
+    place = f"the {which} pass" if which in ("forward", "backward") else which
+    return MISTAKES.sends_more(which=place, got=calls_text(calls), enough=needed)
 
 
 def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence[int]) -> None:

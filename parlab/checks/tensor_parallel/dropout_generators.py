@@ -24,9 +24,9 @@ MISTAKES = Mistakes(
         "would drift apart"
     ),
     shared_numbers=(
-        "{one} comes to numbers that {other} draws, with the seeds {seeds}. Give each pair of seed "
-        "and rank its own seed of `apart`, far above those that `together` takes, and below 2**32: "
-        "on a CPU, torch uses only the lowest 32 bits of a seed"
+        "{one} draws numbers that {other} draws, too. Their generators have the seeds {seeds}. "
+        "Give `apart` its own seed for each pair of seed and rank: above all seeds of `together`, "
+        "and below 2**32, because torch on a CPU uses only the lowest 32 bits"
     ),
     of_process=(
         "with the ranks in reverse order, rank {rank} draws other numbers from `{name}` for the "

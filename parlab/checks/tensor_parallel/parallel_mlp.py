@@ -59,6 +59,7 @@ def _case(trial: Trial, activation: Callable[[], nn.Module]) -> None:
         forward=1,
         backward=1,
         form=_is_sequential,
+        takes_apart=True,
     )
     layers.compare(trial, case)
 

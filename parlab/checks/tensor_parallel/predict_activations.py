@@ -39,5 +39,5 @@ def predict_activations(check: Check) -> str:
                 ("tensor_parallel", norms, MISTAKES.norms_only()),
                 ("sequence_parallel", norms, MISTAKES.gathered_kept()),
             ]
-            require_numbers(trial, predicted, right, wrong)
+            require_numbers(trial, predicted, right, wrong, "the right number")
     return "16 numbers a token and hidden unit; 4 + 12/N with tensor parallelism; 16/N with both"

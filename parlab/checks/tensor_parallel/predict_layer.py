@@ -15,10 +15,13 @@ MISTAKES = Mistakes(
     forward_only="all_reduces: this is the forward pass only. Backward, each f adds one",
     elements="{name}: this counts numbers. A float32 number takes 4 bytes",
     mlp_width=(
-        "bytes: the 4h hidden numbers of the MLP are not sent. The all-reduce sums its output, of "
-        "size h"
+        "bytes: this is 4 times too much. Count one all-reduce of the layer, not four. It sums an "
+        "output of size h, not the MLP's 4h hidden numbers"
     ),
-    whole="{name}: on a ring, a rank sends (N−1)/N of the data, since it keeps its own part",
+    whole=(
+        "{name}: on a ring, a rank keeps its own part. It sends (N−1)/N of the data in a gather, "
+        "and twice that in an all-reduce"
+    ),
 )
 
 
@@ -52,7 +55,7 @@ def _compare(trial: Trial, sizes: tuple[int, int, int, int], right: dict[str, fl
         wrong += [
             (one, right[one] * 8 / 7, MISTAKES.whole(name=one)) for one in ("sent", "weights")
         ]
-    require_numbers(trial, predicted, right, wrong)
+    require_numbers(trial, predicted, right, wrong, "the right number")
 
 
 def _measured(trial: Trial, batch: int, sequence: int, hidden: int) -> dict[str, float]:

@@ -16,8 +16,8 @@ from parlab.ledger.ledger import ring_bytes_sent
 MISTAKES = Mistakes(
     not_summed="it comes from this rank's own tensor alone: add the tensors of all ranks",
     keeps_whole=(
-        "{got}, but the shard has only {right} bytes: save `x` and `weight` as they are, keep no "
-        "whole tensor in `ctx`, and gather again in the backward pass"
+        "{got}. Keep only the shard of the input ({right} bytes): save `x` and `weight` as they "
+        "are, keep no whole tensor in `ctx`, and gather again in the backward pass"
     ),
     all_reduced=(
         "the {which} pass uses an all-reduce, which gives every rank the whole sequence: each rank "

@@ -9,7 +9,7 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.tensor_parallel import _gpt as gpt
 from parlab.checks.tensor_parallel import _layers as layers
 from parlab.checks.tensor_parallel import _passes as passes
-from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run
+from parlab.checks.tensor_parallel._passes import OUTPUT, SECONDS, Run, gradient_of
 from parlab.costs import tensor_parallel as costs
 
 ACTIVATION_SLACK = 1.1  # small tensors, such as the norms' means, are not counted
@@ -149,7 +149,8 @@ def _frozen(trial: Trial) -> None:
                 return observed(
                     f"{name} is frozen, but finish() gives it a gradient: leave it None"
                 )
-        right = {name: value for name, value in first.items() if name not in FROZEN}
-        return passes.values_are(second, right, [], MISTAKES)
+        trained = [name for name in first if name not in FROZEN]
+        got, right = ({gradient_of(name): one[name] for name in trained} for one in (second, first))
+        return passes.values_are(got, right, [], MISTAKES)
 
     trial.require(again)

@@ -25,8 +25,8 @@ ROUNDED = {torch.float16: 1.05 * 2.0**-11, torch.bfloat16: 1.05 * 2.0**-8}
 
 KERNEL = Mistakes(
     outside=(
-        "{access}. On a GPU, this may end the program or overwrite other data. Use `mask=` to load "
-        "and store only elements that exist"
+        "{access}. On a GPU, this may end the program or change other data. Check the strides and "
+        "`mask=`, so that the kernel loads and stores only elements that exist"
     ),
     no_launch="the function launches no kernel. Launch one with `kernel[grid](…)`",
     several_launches="the function makes {count} launches, expected one: {kernels}",
@@ -34,7 +34,7 @@ KERNEL = Mistakes(
 )
 MASKED = Mistakes(
     undefined_numbers=(
-        "the result depends on elements that a mask excludes. Without `other=`, their values are "
+        "the result contains NaN, perhaps because a masked load without `other=` leaves elements "
         "undefined (NaN in this check). Choose a value that does not change the result"
     ),
 )
@@ -143,7 +143,7 @@ def _outside(arena: Arena, outside: Outside) -> Finding:
     program = ", ".join(map(str, outside.program)).removesuffix(", 0").removesuffix(", 0")
     place = "at addresses that belong to no tensor"
     if buffer is not None:
-        place = f"outside of `{buffer.name}`, which has {_elements(buffer.view.numel())}. "
+        place = f"not part of `{buffer.name}`, which has {_elements(buffer.view.numel())}. "
         place += f"The first is {_elements(outside.distance)} from its beginning"
     access = f"program {program} {verb} {_elements(outside.count)} {place}"
     return KERNEL.outside(access=access)
@@ -170,8 +170,8 @@ def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) ->
     size = tensor.numel()
     if count := int((~call.accesses.kept(tensor)).sum()):
         return observed(
-            f"{count} of {size} elements of {name} change after a kernel has stored them: return "
-            "what the kernel computes"
+            f"{count} of {size} elements of {name} change after a kernel has stored them: do all "
+            "work in the kernel"
         )
     if count := call.accesses.stored_twice():
         return observed(
@@ -188,7 +188,7 @@ def loads_at_most(call: KernelCall, right: int, slack: float = 0) -> Finding | N
     got = call.accesses.loaded
     return unless(
         got <= right + slack,
-        f"the kernel loads {got:,} bytes, expected {right:,}: load each number once",
+        f"the kernel loads {got:,} bytes, expected {right:,}: avoid needless loads",
     )
 
 
@@ -262,7 +262,7 @@ def result_near(
     absolute: float = 1e-7,
 ) -> Finding | None:
     """Compare a result with `explained`; `relative` is the tolerance of float32."""
-    name = "the result" + ", computed in float32 and rounded once," * (got.dtype in ROUNDED)
+    name = "the result" + " (computed in float32, rounded once)" * (got.dtype in ROUNDED)
     relative = ROUNDED.get(got.dtype, relative)
     return explained(
         lambda one: near(got, one, name, relative, absolute), right, variants, mistakes

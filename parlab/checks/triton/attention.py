@@ -28,7 +28,7 @@ MISTAKES = Mistakes(
         "factor as the sum, e^(old largest − new largest)"
     ),
     scores_stored=(
-        "the kernel stores {got:,} bytes, but the result has {right:,}. Keep scores in registers"
+        "the kernel stores {got:,} bytes, expected {right:,}. Store only the result, and only once"
     ),
     beyond_diagonal=(
         "the kernel loads {got:,} bytes, expected {right:,}. If `causal` is true, end the loop at "

@@ -25,8 +25,8 @@ MISTAKES = Mistakes(
         "clock before and after each step"
     ),
     one_after_the_other=(
-        "all steps of {name!r} are timed before those of {other!r}. The GPU gets slower, which "
-        "counts only against {other!r}. Let the optimizers take turns: one step of each in a round"
+        "{name!r} and {other!r} do not take turns. The GPU gets slower, which counts against the "
+        "one that is timed later. In each round, time one step of each optimizer"
     ),
     shared_parameters=(
         "{name!r} and {other!r} get the same parameters. Call `make_parameters()` for each "

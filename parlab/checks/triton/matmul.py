@@ -15,8 +15,8 @@ from parlab.rank import device
 TILE = 32
 MISTAKES = Mistakes(
     row_by_row=(
-        "the tiles go row by row, as if there were no groups. Program 1 computes the tile below "
-        "program 0's"
+        "the tiles go row by row, as if there were no groups. Program 1 must compute the tile "
+        "below program 0's"
     ),
     strides_ignored=(
         "the kernel reads a transposed matrix as if its rows were adjacent in memory. "

@@ -11,8 +11,8 @@ MISTAKES = Mistakes(
     elements="{name}: this counts numbers, not bytes",
     reads_alone="{name}: this counts only what is read. Add what is written",
     each_once=(
-        "{name}: this counts one read and one write of a tensor for each operation. Some read two "
-        "or three, and `amax` and `sum` write one number a row"
+        "{name}: this counts one read and one write of a tensor for each operation. Some read "
+        "several, and a sum or maximum writes one number for each row"
     ),
     gradient_written="{name}: this counts a write of the gradient, which stays as it is",
 )

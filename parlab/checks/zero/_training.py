@@ -103,8 +103,8 @@ def train(
 def _require_gradients(stage: Any, method: str) -> None:
     if any(shard.grad is None for shard in stage.shards):
         raise RuntimeError(
-            f"after {method}, a shard has no .grad, so the optimizer would skip it. To set it to "
-            "zero, use `zero_()`: `optimizer.zero_grad()` sets it to None"
+            f"after {method}, a shard has no .grad, so the optimizer would skip it. Keep a tensor "
+            "there, and set it to zero with `zero_()`: `optimizer.zero_grad()` sets it to None"
         )
 
 

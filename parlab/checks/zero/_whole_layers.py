@@ -18,8 +18,8 @@ NO_MEMORY = {
         "before_{which}"
     ),
     "other_memory": (
-        "a layer computes with parameters without memory, because they are views of the first "
-        "`unit.flat`: resize its storage instead of making a new tensor"
+        "a layer computes with parameters without memory. They are views of the first `unit.flat`: "
+        "resize its storage, make no new tensor, and free it only after the layer's pass"
     ),
 }
 

@@ -8,7 +8,10 @@ from parlab.checks.zero._predictions import STAGES, Variant, compare
 from parlab.costs.zero import bytes_sent
 
 MISTAKES = Mistakes(
-    whole="{name}: on a ring, a rank keeps its own part and sends (N−1)/N of the data",
+    whole=(
+        "{name}: on a ring, a rank keeps its own part, so each gather or reduce-scatter sends only "
+        "(N−1)/N of the data"
+    ),
     once=(
         "{name}: this is half of what is sent. An all-reduce is a reduce-scatter and an "
         "all-gather, and so is a step of stages 1 and 2, with 4 bytes for each number"

@@ -75,6 +75,6 @@ def reduced_once(step: Step) -> Finding | None:
         return None
     counts = ", ".join(f"{ops.count(op)} {op}" for op in dict.fromkeys(ops))
     return observed(
-        f"the step's collectives are {counts}. Expected {right} reduce_scatter, one for each unit "
-        "in each backward pass, and no all_reduce"
+        f"the step calls {counts or 'no collective'}. Expected {right} reduce_scatter, one for "
+        "each unit in each backward pass, and no all_reduce"
     )

@@ -41,7 +41,7 @@ answers.edit("decoupled", "always_decoupled", (COUPLED, DECAY))
 answers.edit("argument_changed", "gradient_too", (STORE_V, f"{STORE_V}\n    {STORE_G}"))
 answers.edit(None, "decayed_by_torch", (DECAY, "p = p"), (CALL, BY_TORCH), says="before the kernel")
 answers.edit(None, "rounded_twice", (DECAY, "p = p"), (LOAD_P, ROUNDED_TWICE))
-answers.edit(None, "loaded_again", (LOAD_G, AGAIN), says="load each number once")
+answers.edit(None, "loaded_again", (LOAD_G, AGAIN), says="avoid needless loads")
 
 answers.right_edit("flattened", FLATTENED)
 answers.right_edit("decayed_last", (DECAY, "p = p"), (MOVE, MOVE.replace("p = p - ", LATE_DECAY)))

@@ -38,7 +38,7 @@ answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, f"return {BY_TORCH}")
 answers.edit("argument_changed", "in_place", (OUT, "out = q"))
 answers.edit("wrong_dtype", "float32_always", (OUT, "out = torch.empty(q.shape)"))
 answers.edit(None, "one_head", (GRID, "(triton.cdiv(length, 32), 1)"))
-answers.edit(None, "loaded_again", (SCORES, f"{Q}\n        {SCORES}"), says="load each number once")
+answers.edit(None, "loaded_again", (SCORES, f"{Q}\n        {SCORES}"), says="avoid needless loads")
 
 
 answers.right_edit(

@@ -67,7 +67,7 @@ answers.edit(
 )
 answers.edit(None, "program_per_row", (PROGRAMS, "programs = rows"))
 answers.edit("gradient_strides", "as_in_memory", ("dy.contiguous()", "dy"))
-answers.edit(None, "loaded_again", (DX, f"{DX} + 0 * {LOAD_X[4:]}"), says="load each number once")
+answers.edit(None, "loaded_again", (DX, f"{DX} + 0 * {LOAD_X[4:]}"), says="avoid needless loads")
 answers.edit(
     None,
     "sums_by_torch",

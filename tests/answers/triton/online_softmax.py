@@ -31,7 +31,7 @@ answers.edit("not_by_kernel", "torch_in_the_end", (RETURN, "return x.softmax(1)"
 answers.edit("argument_changed", "in_place", (OUT, "out = x"))
 answers.edit("wrong_dtype", "float32_always", (OUT, "out = torch.empty(x.shape)"))
 answers.edit(None, "halves", (STORE, STORE.replace("tl.exp(x", "tl.exp(x.to(tl.bfloat16)")))
-answers.edit(None, "three_passes", (MASK, f"{MASK}\n        {AGAIN}"), says="load each number once")
+answers.edit(None, "three_passes", (MASK, f"{MASK}\n        {AGAIN}"), says="avoid needless loads")
 answers.edit(None, "program_too_many", ("grid, strides = (len(x),)", "grid, strides = (len(x), 2)"))
 
 
