@@ -10,10 +10,10 @@ IN_PARALLEL := -n auto --dist loadgroup --no-loadscope-reorder
 test: ## set everything up, then test it, in about half an hour (ARGS="-k data" for some of it)
 	@$(call tested,$@,tests.support.second_run,-m "not nightly")
 
-test-all: ## the same, with the tests that take long: more ranks, whole labs, attacks, Slurm
+test-all: ## run the slow tests, too: more ranks, whole labs, attacks, Slurm
 	@$(call tested,$@,pytest,)
 
-quick: setup ## the style and the unit tests, in a minute and a half
+quick: setup ## check the style, and run the unit tests, in a minute and a half
 	@$(style)
 	@$(BIN)/python -m pytest $(IN_PARALLEL) -m "not nightly" tests/unit $(ARGS)
 
@@ -49,10 +49,10 @@ bench: setup ## measure reference against library; writes _build/bench.json
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 # Not after `setup`: a node may have torch, and no way to fetch anything else.
-gpu-check: ## all that wants a GPU, with this node's own torch; writes _build/gpu-check.json
+gpu-check: ## check what uses a GPU, with this node's own torch; writes _build/gpu-check.json
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) -m parlab_staff.gpu_check $(ARGS)
 
-mutants: setup ## change the references a little: do the checks notice? (ARGS="ring_shift")
+mutants: setup ## test whether checks notice small changes of the references (ARGS="ring_shift")
 	@$(BIN)/python -m parlab_staff.mutants $(ARGS)
 
 # torch's CUDA build names its own exact packages, and no other build has them: none of them here.

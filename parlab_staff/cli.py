@@ -103,7 +103,7 @@ def release(
 ) -> None:
     """Write the handout for students: one lab and everything it needs to run.
 
-    It contains no solution, no hidden check, and no grader. Students need two commands and hand in
+    It contains no solution, no hidden check, and no grader. Students run `make lab` and hand in
     one file; the handout's README.md explains how.
 
     Example: parlab release 01_mpi --out handout/

@@ -71,14 +71,13 @@ def grade(options: GradeOptions) -> int:
     except ValueError as error:
         return _report(str(error), USAGE)
     except OSError as error:
-        first = "make room" if error.errno in _FULL else "fix that"
+        first = "Free some disk space" if error.errno in _FULL else "Fix this"
         return _report(
-            f"{error}. What was graded before is kept: {first}, and give the same command again",
-            SOME_NOT,
+            f"{error}. Finished results are saved. {first}, and run the command again", SOME_NOT
         )
     except KeyboardInterrupt:
         return _report(
-            "stopped. What was graded is kept: the same command goes on from there", INTERRUPTED
+            "stopped. Finished results are saved. Run the same command to continue", INTERRUPTED
         )
     return batch.conclude(time.monotonic() - begin)
 
@@ -144,8 +143,8 @@ class _Batch:
             )
         if self.lab.path.read_bytes() != before:
             print(
-                f"parlab: {self.lab.path.name} changed while it graded; these grades are of "
-                "what it was before. Give the same command again to grade with the new one.",
+                f"parlab: {self.lab.path.name} changed during grading. These grades are based on "
+                "the old version. Run the command again to grade with the new one.",
                 file=sys.stderr,
             )
         return graded + self._others(store, {r.student for r in graded})
@@ -156,7 +155,7 @@ class _Batch:
         stored = [earlier_result(store, self.grader, s) for s in others]
         kept = [result for result in stored if result is not None]
         if waiting := len(others) - len(kept):
-            print(f"parlab: {waiting} submissions are still to be graded, without --only")
+            print(f"parlab: not graded yet: {waiting}. Run the command without --only for them")
         absent = self._without(self.submissions)
         return kept + [self._no_submission(student) for student in absent]
 

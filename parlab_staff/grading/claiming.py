@@ -130,7 +130,7 @@ def _ask(
 
 def _question(student: str, alike: list[Submission]) -> str:
     names = ", ".join(s.student for s in alike)
-    return f"is it handed in under another name: {names}? Call it {student}"
+    return f"perhaps handed in under another name: {names}. If so, rename it to {student}"
 
 
 def _repository_starts(names: list[str], students: Iterable[str]) -> list[str]:

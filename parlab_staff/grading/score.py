@@ -4,6 +4,7 @@ A visible check runs in the student's own process, where code can make it print 
 points count only if all values of the hidden check are right, which are compared here, outside.
 """
 
+import math
 import re
 
 from parlab_staff.grading.compare import NOWHERE, right_at, share_right
@@ -193,7 +194,7 @@ def _message(
         lines += [_description(c) for c, ok in zip(checks, passed, strict=True) if not ok]
         if exercise.hidden and hidden < 1:
             ends = "".join(filter(None, (_end(run.cells[cell]) for cell in exercise.hidden)))
-            lines.append(f"Of the values of a further check, {_percent(hidden)} are right{ends}.")
+            lines.append(f"In a further check, {_percent(hidden)} of the values are right{ends}.")
     text = "\n".join(line for line in lines if line)
     kept = [line for line in text.split("\n") if not any(part in line for part in OF_THE_RANKS)]
     return "\n".join(kept)[:MESSAGE_CHARACTERS]
@@ -227,7 +228,8 @@ def _of(points: float, of: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return "none" if share == 0 else f"{100 * share:.0f} %"
+    """Round down, because 100 % would mean that all values are right."""
+    return "none" if share == 0 else f"{math.floor(100 * share + 1e-9)} %"
 
 
 def _description(ran: CellRun) -> str:

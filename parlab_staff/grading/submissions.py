@@ -147,7 +147,7 @@ def _of_student(folder: Path, lab: str, student: str) -> Submission:
     if notebooks:
         names = _named(of_lab or notebooks, folder)
         return Submission(
-            student, None, f"which notebook counts: {names}? Leave one, or name it {lab}"
+            student, None, f"it is not clear which notebook counts: {names}. Keep only that one"
         )
     others = sorted(p for p in _files(folder, _NOT_STUDENTS) if not p.name.startswith("."))
     packed = [path for path in others if _ARCHIVE.fullmatch(path.name)]
@@ -232,5 +232,6 @@ def _one_each(found: list[Submission]) -> list[Submission]:
             chosen.append((several or of_student)[0])
         else:
             paths = ", ".join(str(s.path or s.problem) for s in several)
-            chosen.append(Submission(student, None, f"which of these counts: {paths}?"))
+            problem = f"it is not clear which of these counts: {paths}. Keep only that one"
+            chosen.append(Submission(student, None, problem))
     return chosen

@@ -85,8 +85,8 @@ def test_a_line_of_a_hidden_check_in_an_error_is_withheld() -> None:
         (CellRun("timeout", "RankInterrupted", "secret"), ": it did not end in time."),
         (CellRun("error", "RankDied", "Rank 1 died: secret"), ": the process of a rank ended."),
         (CellRun("died", evalue="secret"), ": its process ended."),
-        (CellRun("error", "not a name", "secret"), "none are right."),
-        (CellRun("ok", json=[{}]), "none are right."),
+        (CellRun("error", "not a name", "secret"), "none of the values are right."),
+        (CellRun("ok", json=[{}]), "none of the values are right."),
     ],
 )
 def test_the_end_of_a_hidden_check_is_reported_without_its_text(hidden: CellRun, says: str) -> None:
@@ -100,7 +100,7 @@ def test_the_end_of_a_hidden_check_is_reported_without_its_text(hidden: CellRun,
     "text",
     [
         ending.INTACT,
-        f"Ranks 1-3 then finished by themselves. {ending.COMM_WORKS}",
+        f"Ranks 1-3 then finished the cell. {ending.COMM_WORKS}",
         ending.replaced_text(["x"]),
     ],
 )

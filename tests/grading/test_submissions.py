@@ -75,11 +75,13 @@ def test_names_are_composed_and_visible(file: str, student: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("files", "student", "problem"),
     [
-        (["ada/x.ipynb", "ada/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: x.ipynb"),
-        (["ada.ipynb", "ada/01_mpi.ipynb"], "ada", "which of these counts: "),
+        (["ada/x.ipynb", "ada/y.ipynb", "b/x.ipynb"], "ada", "it is not clear which notebook"),
+        (["ada.ipynb", "ada/01_mpi.ipynb"], "ada", "it is not clear which of these counts: "),
         (["ada/notes.txt", "bob/x.ipynb"], "ada", "no notebook was handed in, only notes"),
-        (["ada/a/x.ipynb", "ada/b/y.ipynb", "b/x.ipynb"], "ada", "which notebook counts: a"),
-        (["ada/a/01_mpi.ipynb", "ada/01_mpi.ipynb", "b/x.ipynb"], "ada", "which notebook counts"),
+        (["ada/a/x.ipynb", "ada/b/y.ipynb", "b/x.ipynb"], "ada",
+         "it is not clear which notebook counts: a"),
+        (["ada/a/01_mpi.ipynb", "ada/01_mpi.ipynb", "b/x.ipynb"], "ada",
+         "it is not clear which notebook counts"),
         (["ada/lab.zip", "bob/x.ipynb"], "ada", "lab.zip is an archive: unpack it"),
         (["ada.zip", "bob.ipynb"], "ada", "ada.zip is an archive: unpack it"),
         (["ada.zip"], "ada", "ada.zip is an archive: unpack it"),
@@ -144,10 +146,11 @@ def test_a_file_named_like_a_student_counts_as_handed_in(tmp_path: Path) -> None
         (["anna.ipynb", "ANNA.ipynb"], ["ANNA"], {"ANNA": "ANNA.ipynb", "anna": "anna.ipynb"}),
         (["anna.ipynb", "ANNA.ipynb"], ["Anna"],
          {"ANNA": "ANNA.ipynb", "anna": "anna.ipynb",
-          "Anna": "is it handed in under another name: ANNA, anna? Call it Anna"}),
+          "Anna": "perhaps handed in under another name: ANNA, anna. If so, rename it to Anna"}),
         (["anna.ipynb"], ["Anna", "ANNA"],
-         {"anna": "anna.ipynb", "Anna": "is it handed in under another name: anna? Call it Anna",
-          "ANNA": "is it handed in under another name: anna? Call it ANNA"}),
+         {"anna": "anna.ipynb",
+          "Anna": "perhaps handed in under another name: anna. If so, rename it to Anna",
+          "ANNA": "perhaps handed in under another name: anna. If so, rename it to ANNA"}),
     ],
 )  # fmt: skip
 def test_a_name_in_other_capitals_is_not_a_zero(
@@ -215,7 +218,7 @@ def test_a_name_that_may_be_a_students_is_reported(
 ) -> None:
     found = find_submissions([make(tmp_path, *files)], LAB)
     claim(found, roster)
-    questions = {s.student for s in found.submissions if s.problem.startswith("is it handed in")}
+    questions = {s.student for s in found.submissions if s.problem.startswith("perhaps handed in")}
     assert questions == asked
     assert len(strangers(found, roster)) == unknown
 

@@ -30,9 +30,9 @@ OF_EXERCISE = {
 
 OF_SUBMISSION = OF_EXERCISE | {
     GradeStatus.PASSED: "all of it is right",
-    GradeStatus.FAILED: "nothing of it is right yet",
+    GradeStatus.FAILED: "none of it is right yet",
     GradeStatus.ERROR: "could not be read or run",
-    GradeStatus.DIED: "its process ended before anything was graded",
+    GradeStatus.DIED: "its process ended early, and nothing was right",
     GradeStatus.MISSING: "no submission was found",
     GradeStatus.GRADER_ERROR: "could not be graded in full, which is not your fault and not a zero",
 }

@@ -44,9 +44,10 @@ def choose(wanted: str) -> str:
     finding = doctor.examine("bubblewrap")
     if finding.status != "ok":
         raise NoSandbox(
-            f"no sandbox: bubblewrap is {finding.found}. On Debian or Ubuntu: apt-get install "
-            "bubblewrap. Without one (--sandbox none), a submission can read and change all that "
-            "you can: for code you trust only."
+            f"no sandbox. bubblewrap: {finding.found}. If it is missing, install it, such as with "
+            "apt-get install bubblewrap. If it cannot start, `parlab doctor` reports why. With "
+            "--sandbox none, a submission can read and change all that you can: use that only for "
+            "code you trust."
         )
     return "bwrap"
 
