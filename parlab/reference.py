@@ -40,7 +40,7 @@ def use_reference(key: str) -> None:
     first, _, body = source.partition("\n")
     if _is_rank(shell):
         if not first.startswith("%%px"):
-            raise NoReference(f"exercise {key} is not one of the ranks: call this without %%px")
+            raise NoReference(f"exercise {key} runs in the notebook: call this without %%px")
         source = body
     before = dict(shell.user_ns)
     if not shell.run_cell(source, store_history=False).success:
@@ -55,7 +55,7 @@ def use_reference(key: str) -> None:
     }
     print(
         f"exercise {key}: the reference is in place of your code. "
-        "A check that passes with it is not yours."
+        "The check now tests the reference, and not your code."
     )
 
 

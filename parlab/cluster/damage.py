@@ -11,14 +11,14 @@ from parlab.runtime.rank_names import by_value, ranks_text
 
 # For each kind of damage: what the cell did, and how it was repaired.
 BROKEN = {
-    "comm": ("freed or revoked `comm`, or what belongs to it", "It works again."),
+    "comm": ("freed or revoked `comm` or another communicator of parlab", "It works again."),
     "torch": (
         "destroyed the default process group",
         "It was created again, and so was `group`. Objects on them, such as DDP models and meshes, "
         "must be created again.",
     ),
 }
-NOT_RENEWED = "The ranks could not renew it."
+NOT_RENEWED = "The ranks could not repair this."
 # What the cell did if its rank has to be replaced.
 ENDED = {
     "exit": (
@@ -90,6 +90,6 @@ def _renew(execution: Execution, stop: StopButton) -> str:
     # Renewal is collective, and a rank that still runs a `--noblock` cell cannot take part.
     if busy := session.in_background():
         who = ranks_text(busy, session.n)
-        return f"All ranks are needed to renew it, and {who} still ran a `--noblock` cell."
+        return f"All ranks are needed to repair this, but {who} still ran a `--noblock` cell."
     freeing = Freeing(session, execution.replies, stop, lambda *_: None)
     return "" if freeing.recover(Outcome(Ending.FINISHED)) else NOT_RENEWED

@@ -195,18 +195,18 @@ def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> s
     ]
     if messages:
         return (
-            f"No rank received these messages of this cell: {', '.join(messages)}. They were "
-            "discarded. Receive a message in the cell that sends it."
+            f"No rank received some messages, such as {', '.join(messages)}. They were discarded. "
+            "Receive each message in the cell that sends it."
         )
     return (
         "The ranks' collective calls in this cell did not match. Do all ranks make the same calls, "
-        "in the same order, and with the same root? `comm` works again."
+        "in the same order, and with the same root? Their messages were discarded."
     )
 
 
 def kept_text(outcome: Outcome) -> str:
     """Return a text that says what freeing the ranks preserved, and what it ended."""
-    finished = f"{ranks_text(outcome.finished).capitalize()} then finished by themselves. "
+    finished = f"{ranks_text(outcome.finished).capitalize()} then finished the cell. "
     text = finished if outcome.finished else ""
     text += INTACT if "comm" in outcome.lost else COMM_WORKS
     if outcome.background:
@@ -217,7 +217,7 @@ def kept_text(outcome: Outcome) -> str:
             f" Other cells were stopped, too, because all ranks are needed: {'; '.join(places)}."
         )
     if outcome.continued:
-        text += f" A signal had stopped {ranks_text(outcome.continued)}. It was made to continue."
+        text += f" A signal had stopped {ranks_text(outcome.continued)}. parlab made it continue."
     if outcome.torch_is_new:
         text += " torch.distributed was started again, and `group` works again."
         old = [name for name in outcome.old if name not in outcome.lost]

@@ -194,5 +194,5 @@ class Execution:
         if stack == STOPPED:
             return "stopped by a signal (SIGSTOP)"
         if not stack:
-            return "does not respond (stuck in C code)"
+            return "does not respond (perhaps stuck in C code)"
         return where(stack, self.session.cells) or outside_cells(stack)

@@ -36,7 +36,7 @@ def make_folder(profile: str | None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix="parlab-", dir=place))
     except OSError as error:
         raise ClusterError(
-            f"{place} has no room for the {ROOM // 2**20} MiB that ranks may write there "
+            f"cannot write the {ROOM // 2**20} MiB that ranks may need to {place} "
             f"({error.strerror}). Free some space{'' if place == inside else ELSEWHERE}."
         ) from None
     for settings in inside.glob("*_config.py") if inside else ():

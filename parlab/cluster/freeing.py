@@ -34,8 +34,8 @@ RECOVERY_SECONDS = 30.0  # to restart torch's groups, which takes long on a busy
 # After another press, ranks that have stopped get this long to recover: they only need the CPU.
 PRESSED_SECONDS = 5.0
 STILL_BUSY = (
-    "Stopping. The ranks have up to ten seconds to finish what they are computing. Press stop "
-    "again to replace them now, which loses their variables."
+    "Stopping. Ranks that do not end within ten seconds are replaced, and all variables are lost. "
+    "Press stop to replace them now."
 )
 
 

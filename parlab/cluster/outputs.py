@@ -67,7 +67,7 @@ def show(metadata: dict[int, dict], world_size: int) -> None:
     for stream, file in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         texts = {rank: meta[stream] for rank, meta in metadata.items() if meta[stream]}
         for group, text in by_value(texts):
-            print(labelled(text, group, world_size), file=file)
+            print(labelled(text, group, world_size, stream == "stdout"), file=file)
     displayed = max((len(meta["outputs"]) for meta in metadata.values()), default=0)
     for position in range(displayed):
         _show_data(

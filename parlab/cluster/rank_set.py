@@ -120,8 +120,9 @@ class RankSet:
         sizes = sorted({size for _, size in found})
         raise ClusterError(
             f"expected {self.n} ranks of one MPI world, but {len(found)} processes started, in "
-            f"worlds of {' and '.join(map(str, sizes))}. A profile must start all ranks with one "
-            "`mpiexec`, which is in the same folder as this Python. Check the profile's launcher."
+            f"worlds of {' and '.join(map(str, sizes))}. One `mpiexec`, the one in the folder of "
+            "this Python, must start all ranks. Check the profile's launcher, or run `parlab "
+            "doctor`."
         )
 
     def _describe_nodes(self, client: ipp.Client) -> None:

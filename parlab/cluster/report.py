@@ -11,27 +11,32 @@ from parlab.runtime.rank_names import LEFT_OUT, by_value, ranks_text
 SHOWN_START, SHOWN_END = 60_000, 10_000
 
 
-def labelled(text: str, ranks: list[int], world_size: int) -> str:
+def labelled(text: str, ranks: list[int], world_size: int, is_stored: bool = False) -> str:
     """Return the ranks' output, labelled with the ranks that printed it.
 
     The label is in front of a single line, and above several lines.
+
+    Args:
+        is_stored: whether `cluster.output` returns this text, so that a cut text names it.
     """
-    text = cut(text.rstrip("\n"), ranks[0])
+    text = cut(text.rstrip("\n"), ranks[0] if is_stored else None)
     if world_size == 1:
         return text
     return f"[{ranks_text(ranks, world_size)}]" + ("\n" if "\n" in text else " ") + text
 
 
-def cut(text: str, rank: int) -> str:
-    """Return `text`, without its middle if it is too long to show."""
+def cut(text: str, rank: int | None) -> str:
+    """Return `text`, without its middle if it is too long to show.
+
+    `rank` is the one whose `cluster.output` returns more of it; None if it does not.
+    """
     left_out = len(text) - SHOWN_START - SHOWN_END
     if left_out <= 0:
         return text
     whole = f"{LEFT_OUT} …" not in text  # otherwise, the rank itself left out some output
-    return (
-        f"{text[:SHOWN_START]}\n… {left_out:,}{LEFT_OUT}; "
-        f"cluster.output({rank}) has {'all of it' if whole else 'more'} …\n{text[-SHOWN_END:]}"
-    )
+    more = f"; cluster.output({rank}) has {'all of it' if whole else 'more'}"
+    where = more if rank is not None else ""
+    return f"{text[:SHOWN_START]}\n… {left_out:,}{LEFT_OUT}{where} …\n{text[-SHOWN_END:]}"
 
 
 def positions(places: Mapping[int, str], world_size: int) -> list[str]:

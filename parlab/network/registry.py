@@ -39,7 +39,7 @@ def sub_group(group: EmulatedGroup, ranks: Sequence[int]) -> Any:
     `dist.GroupMember.NON_GROUP_MEMBER`. Raises ValueError if `group` is not a group of all ranks.
     """
     if group not in _whole:
-        raise ValueError("sub_group(group, ranks): group is an emulated group over all ranks")
+        raise ValueError("sub_group(group, ranks): `group` must be an emulated group of all ranks")
     make = functools.partial(_part, group)
     return dist.new_group(list(ranks), backend=BACKEND, pg_options=make)
 

@@ -95,7 +95,7 @@ def _refuse_in_mpi() -> None:
         if self.is_cuda and options.get("stream") == -1:
             raise TypeError(
                 f"comm cannot send or receive a tensor on {self.device}: this MPI reads only the "
-                "host's memory. Use tensor.cpu(), or torch.distributed with group=group"
+                "host's memory. Use tensors on the CPU, or torch.distributed with group=group"
             )
         return export(self, **options)
 

@@ -66,7 +66,7 @@ def test_a_local_exercise_runs_in_the_notebook(learner: Notebook) -> None:
     assert ran.status == "ok", ran.message
     assert ran.text == (
         "exercise add: the reference is in place of your code. "
-        "A check that passes with it is not yours.\n"
+        "The check now tests the reference, and not your code.\n"
     )
     assert learner.run("print(add(2, 3))").text == "5\n"
 
@@ -101,7 +101,7 @@ def test_a_rank_cell_may_ask_for_the_reference_too(learner: Notebook) -> None:
 def test_a_rank_cell_cannot_ask_for_a_local_exercise(learner: Notebook) -> None:
     ran = learner.run(f"%%px\n{use('add')}")
     assert ran.status == "error"
-    assert "exercise add is not one of the ranks" in ran.message
+    assert "exercise add runs in the notebook" in ran.message
 
 
 def test_an_unknown_key_lists_the_keys(learner: Notebook) -> None:

@@ -212,7 +212,7 @@ def test_a_rank_that_still_computes_may_finish(notebook: Notebook):
         "until = time.monotonic() + 4\nwhile time.monotonic() < until:\n    pass\nheld = held + 1"
     )
     assert "rank 1: ValueError: early" in ran.message
-    assert "Ranks 0, 2, 3 then finished by themselves. The ranks are free" in ran.message
+    assert "Ranks 0, 2, 3 then finished the cell. The ranks are free" in ran.message
     ran = notebook.run("%%px\nprint(held)")
     assert ran.text == "[rank 0] 1\n[rank 1] 11\n[rank 2] 23\n[rank 3] 34\n"
 
@@ -380,7 +380,7 @@ def test_a_rank_that_a_signal_stopped_is_named_and_continues(notebook: Notebook,
     ran = notebook.run(code.format(DEADLINE))
     assert ran.error == "DeadlineExceeded", ran.message
     assert place in ran.message
-    assert "A signal had stopped rank 1. It was made to continue." in ran.message
+    assert "A signal had stopped rank 1. parlab made it continue." in ran.message
     works_and_keeps(notebook, held=True)
     assert in_time(notebook, ran, DEADLINE)
 
@@ -520,7 +520,7 @@ def test_ranks_that_cannot_be_reached_for_a_while_keep_their_variables(
         for process in stopped:
             process.suspend()
         notebook.interrupt()
-        while "Stopping. The ranks have up to ten seconds" not in notebook.next_text(sent):
+        while "Stopping. Ranks that do not end within ten seconds" not in notebook.next_text(sent):
             pass
     finally:
         for process in stopped:

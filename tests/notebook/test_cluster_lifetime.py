@@ -547,7 +547,7 @@ exec "$@"
         (
             "TMPDIR",
             60_000,
-            "{folder} has no room for the 2 MiB that ranks may write there (No space",
+            "cannot write the 2 MiB that ranks may need to {folder} (No space",
         ),
     ],
     ids=["full", "full by another name", "nearly full"],

@@ -164,7 +164,7 @@ def test_another_press_gives_up_ranks_that_do_not_stop(notebook: Notebook, tmp_p
     """Ranks that compute get ten seconds, and the cell says so."""
     sent = send_and_wait_until_running(notebook, tmp_path, "begins() or sum(range(10**13))")
     notebook.interrupt()
-    shown(notebook, sent, "Press stop again")
+    shown(notebook, sent, "Press stop to replace them now")
     notebook.interrupt()
     ran = notebook.wait(sent)
     assert ran.error == "RankInterrupted"

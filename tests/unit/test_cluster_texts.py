@@ -69,6 +69,7 @@ def test_long_output_keeps_its_start_and_end():
     assert "30,001 characters left out; cluster.output(2) has all of it" in shown
     sent = f"{text}\n… 7 characters left out …\n"
     assert "characters left out; cluster.output(2) has more" in cut(sent, rank=2)
+    assert "30,001 characters left out …" in cut(text, rank=None)
     assert cut("short", 0) == "short"
 
 

@@ -61,7 +61,9 @@ def test_a_temporary_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None
     found = finding(
         "temporary_folder", f"mount -t tmpfs -o ro none {tmp_path}", TMPDIR=str(tmp_path)
     )
-    assert found["status"] == "note" and f"TMPDIR={tmp_path} cannot be used" in found["found"]
+    assert found["status"] == "fail" and f"TMPDIR={tmp_path} cannot be used" in found["found"]
+    found = finding("temporary_folder", "true", TMPDIR=str(tmp_path / "missing"))
+    assert found["status"] == "note" and "missing cannot be used" in found["found"]
     found = finding("temporary_folder", f"mount -t tmpfs -o size=16k none {tmp_path}",
                     TMPDIR=str(tmp_path))  # fmt: skip
     assert found == {

@@ -16,8 +16,8 @@ FORMATTED_BY_IPYTHON = (SystemExit, BaseExceptionGroup)
 NO_GROUP = "Could not resolve the process group"
 GROUP_ENDED = "This group has ended. Run the cells again that make the group, mesh, or model"
 AWAIT = (
-    "SyntaxError: `await` does not work at the top of a rank cell. Put it into `async def main()` "
-    "and run this: "
+    "SyntaxError: in a rank cell, `await` works only in `async def`. Put it into `async def "
+    "main()`, and run this: "
     "`concurrent.futures.ThreadPoolExecutor().submit(asyncio.run, main()).result()`"
 )
 

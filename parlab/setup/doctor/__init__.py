@@ -41,7 +41,9 @@ def examine(name: str) -> Finding:
         return EXAMINATIONS[name]()
     except Exception as error:
         return Finding(
-            "fail", f"could not be examined ({type(error).__name__}: {error})", "Try `make setup`."
+            "fail",
+            f"could not be examined ({type(error).__name__}: {error})",
+            "Remove .venv, and run `make setup`.",
         )
 
 

@@ -21,11 +21,11 @@ def cores() -> Finding:
     n = available_cores()
     found = f"{n} for this process, of {os.cpu_count()}"
     if n >= LAB_RANKS:
-        return Finding("ok", found, f"Each of a lab's {LAB_RANKS} ranks has its own core.")
+        return Finding("ok", found, f"Each of {LAB_RANKS} ranks has its own core.")
     return Finding(
         "note",
         found,
-        f"The {LAB_RANKS} ranks of a lab share the cores: everything works, but takes longer.",
+        "The ranks of a lab share the cores: everything works, but takes longer.",
     )
 
 
@@ -80,15 +80,11 @@ def gpus() -> Finding:
         )
         return Finding("note", listed, f"The labs run on the CPU, because {why}.")
     if not usable:
-        return Finding(
-            "ok", "none", f"The labs run as {LAB_RANKS} ranks on the CPU. No lab needs a GPU."
-        )
+        return Finding("ok", "none", "The labs run on the CPU. No lab needs a GPU.")
     if usable == 1:
-        meaning = (
-            f"{LAB_RANKS} ranks share it and use MPI, because NCCL allows one rank on each GPU."
-        )
+        meaning = "The ranks share it and use MPI, because NCCL allows one rank on each GPU."
     else:
-        meaning = f"The labs start {usable} ranks, one on each GPU, and use NCCL."
+        meaning = f"Labs 01 to 09 start {usable} ranks, one on each GPU, and use NCCL."
     return Finding("ok", listed or f"{usable}", meaning)
 
 

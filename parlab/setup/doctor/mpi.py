@@ -70,8 +70,8 @@ def _whose() -> str:
     """Return which MPI was tried, because nothing else is known about why it does not start."""
     used = Path(mpirun.mpiexec())
     if used.parent == Path(sys.executable).parent:
-        return "This is the course's own MPI. What failed above may be the reason."
-    return f"{used} was used, and not the course's own MPI: `make setup` installs that."
+        return "This is the course's own MPI. Fix other failures first, or install .venv again."
+    return f"{used} was used instead of the course's own MPI. Remove .venv, and run `make setup`."
 
 
 def _run_probe() -> tuple[int | None, str, str]:

@@ -16,8 +16,8 @@ CHROMIUM_PATHS = (
     "~/.cache/ms-playwright/chromium-*/chrome-linux*/chrome",
 )
 SANDBOX = (
-    "Graders can run submissions apart from the machine. Their memory is looked at several times a "
-    "second; control groups are not used."
+    "Graders can run submissions in a sandbox. It checks their memory several times a second, "
+    "without control groups."
 )
 # The services of Slurm, which tests start: Debian's munge and slurm-wlm.
 SLURM_DAEMONS = ("munged", "slurmctld", "slurmd")

@@ -50,9 +50,7 @@ def packages() -> Finding:
         # "2.13.0+cpu" is a build of 2.13.0.
         if not requirement.specifier.contains(version.public, prereleases=True):
             other.append(f"{requirement.name} {version} for {requirement.specifier}")
-    refresh = (
-        "`make setup` installs the versions of requirements.txt. In conda, use `pip install -r`."
-    )
+    refresh = "Remove .venv, and run `make setup`. In conda: `pip install -r requirements.txt`."
     if missing:
         return Finding("fail", f"{len(missing)} of {count} missing: {_some(missing)}", refresh)
     if other:

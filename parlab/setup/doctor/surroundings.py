@@ -39,7 +39,10 @@ def temporary_folder() -> Finding:
         return Finding("fail", reason, "Make room there, or set TMPDIR to another folder.")
     wanted = os.environ.get("TMPDIR", folder)
     if wanted != folder:
-        return Finding("note", f"{folder}, because TMPDIR={wanted} cannot be used", "The labs run.")
+        found = f"{folder}, because TMPDIR={wanted} cannot be used"
+        if os.path.isdir(wanted):  # Open MPI would use it, so `cluster.start()` refuses it
+            return Finding("fail", found, "Unset TMPDIR, or set it to another folder.")
+        return Finding("note", found, "The labs run.")
     return Finding("ok", folder, "Ranks can store their files there.")
 
 
