@@ -457,7 +457,7 @@ def a_group_of_its_own_network(world: World) -> None:
         assert numbers[0] == 2 and dist.get_world_size(part) == 2
     else:
         assert part == dist.GroupMember.NON_GROUP_MEMBER
-    with expecting(ValueError, "over all ranks"):
+    with expecting(ValueError, "of all ranks"):
         network.sub_group(part, [1])
 
 
