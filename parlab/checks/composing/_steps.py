@@ -95,11 +95,15 @@ def groups_of(trial: Trial, mesh: Mesh) -> Iterator[dict[str, RecordingGroup]]:
 
 
 def config_for(mesh: Mesh) -> GPTConfig:
-    """Return a small GPT whose layers and heads divide into the mesh's stages and parts."""
+    """Return a small GPT whose layers and heads divide into the mesh's stages and parts.
+
+    Eight features, not four: a layer norm divides by the deviation of a sample's features. That of
+    four is almost zero for some seeds, so that rounding errors exceed TOLERANCE.
+    """
     return GPTConfig(
         vocab_size=11,
         sequence_length=5,
-        hidden_size=4 * mesh["tp"],
+        hidden_size=8 * mesh["tp"],
         layers=2 * mesh["pp"],
         heads=2 * mesh["tp"],
         key_value_heads=mesh["tp"],
