@@ -180,9 +180,10 @@ def _run(
         lines = report.read_text().splitlines() if report.exists() else []
     outcomes = {one.case: one for one in (Outcome(*json.loads(line)) for line in lines)}
     first = next((case for case in _cases(modules) if case not in outcomes), None)
-    if first:
+    if first or ran.returncode:
+        case = first or "the end of the ranks, after all cases"
         text = f"exit code {ran.returncode}\n{ran.stdout}\n{ran.stderr}"
-        outcomes[first] = Outcome(first, text, 0.0)
+        outcomes[case] = Outcome(case, text, 0.0)
     return outcomes
 
 
@@ -234,11 +235,11 @@ def _run_cases(report: str, *modules: str) -> None:
             began = time.perf_counter()
             faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
             problems = agreement.allgather(_problem(case, world))
-            faulthandler.cancel_dump_traceback_later()
             failed = [f"rank {r}:\n{problem}" for r, problem in enumerate(problems) if problem]
             if file is not None:
                 outcome = [name, "\n".join(failed) or None, time.perf_counter() - began]
                 print(json.dumps(outcome), file=file, flush=True)
+    faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)  # also if Python's end hangs
 
 
 def _problem(case: Callable[[World], None], world: World) -> str | None:
@@ -261,6 +262,7 @@ if __name__ == "__main__":
     from parlab.rank.engine import lazy_imports
 
     lazy_imports.install()  # as on a lab's ranks
+    faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)  # of the start
     try:
         {"cases": _run_cases, "function": _run_function}[sys.argv[1]](*sys.argv[2:])
     except BaseException:  # another rank may have ended, and MPI's normal exit would wait for it
