@@ -111,6 +111,10 @@ def _without_the_labs_values(
             continue
         if assigned := restore_names.assigned(piece.source, known, imported):
             matched.notes.append(f"cell {piece.number} assigns to {', '.join(assigned)}")
+        if calls := restore_names.calls_that_can_assign(piece.source):
+            matched.notes.append(
+                f"cell {piece.number} calls {', '.join(calls)}, which can assign to the lab's names"
+            )
         source = restore_names.without_attributes_assigned(piece.source, imported | known)
         kept.append(replace(piece, source=source))
     return kept

@@ -69,8 +69,7 @@ def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[st
     """Return a cell's assignments to the lab's names: `rank`, `check.ring`, `setattr(check, …)`.
 
     Local variables of functions do not count, and neither do the lab's own imports. `known` are the
-    lab's imports from parlab, `own` the student's. Attributes of both belong to the lab. Calls that
-    can assign anything are listed, too.
+    lab's imports from parlab, `own` the student's. Attributes of both belong to the lab.
     """
     found: dict[str, None] = {}
     for statement in statements_with_magics(source):
@@ -78,9 +77,14 @@ def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[st
             found |= dict.fromkeys(_names(node, known))
         for node in ast.walk(statement):
             found |= dict.fromkeys(_attributes(node, own | known))
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in _UNNAMED:
-                found[f"whatever {ast.unparse(node.func)}(…) does"] = None
     return list(found)
+
+
+def calls_that_can_assign(source: str) -> list[str]:
+    """Return a cell's calls that can assign to any name, such as `exec(…)`."""
+    nodes = (node for s in statements_with_magics(source) for node in ast.walk(s))
+    names = (getattr(node.func, "id", "") for node in nodes if isinstance(node, ast.Call))
+    return list(dict.fromkeys(f"{name}(…)" for name in names if name in _UNNAMED))
 
 
 def _names(node: ast.AST, known: dict[str, str]) -> list[str]:

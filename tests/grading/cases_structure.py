@@ -398,7 +398,10 @@ def assigns_an_attribute(copy: Copy, path: Path) -> None:
     copy.answer("add", copy.reference("add").replace("a + b", "a + b * one"))
 
 
-@case("partial", case.without("add"), add="failed", notes="assigns to whatever exec(…) does")
+EXEC = "calls exec(…), which can assign to the lab's names"
+
+
+@case("partial", case.without("add"), add="failed", notes=EXEC)
 def assigns_by_a_text(copy: Copy, path: Path) -> None:
     copy.insert("%%px\nexec(\"show_units = lambda number: '26 bytes'\")", before="exercise-add")
     copy.answer("add", "%%px\ndef add(a, b):\n    return 1\n")
