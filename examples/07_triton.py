@@ -22,7 +22,7 @@ import torch.nn.functional as F
 
 # NCCL needs a GPU for each rank of this node.
 if not (ON_GPUS := torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])):
-    os.environ["TRITON_INTERPRET"] = "1"  # before a kernel is decorated
+    os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import triton
 import triton.language as tl
