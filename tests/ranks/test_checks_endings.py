@@ -53,6 +53,15 @@ def test_the_message_explains_why_ranks_wait(other: Ended, meaning: str) -> None
     assert found is not None and found.text.splitlines()[-1].startswith(meaning)
 
 
+def test_a_stuck_rank_whose_line_is_not_known_has_not_returned() -> None:
+    found = ending({0: Ended("stuck"), 1: Ended("stuck"), 2: Ended("returned")})
+    assert found is not None
+    assert found.text.splitlines()[1:] == [
+        "  ranks 0, 1  did not return in time",
+        "  rank 2      returned",
+    ]
+
+
 def test_a_slow_rank_is_not_stuck() -> None:
     slow = {0: Ended("returned", line="line 1: train()"), 1: Ended("returned")}
     assert agreed(slow) == slow

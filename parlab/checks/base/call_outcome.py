@@ -36,17 +36,19 @@ def ending(endings: dict[int, Ended]) -> Finding | None:
         return _raised(raised, len(endings))
     if not any(ended.kind == "stuck" for ended in endings.values()):
         return None
-    places = {rank: e.line if e.kind == "stuck" else "" for rank, e in endings.items()}
-    groups = by_value(places)
+    groups = by_value({rank: _place(ended) for rank, ended in endings.items()})
     # With a single rank, its number says nothing.
     names = [f"{ranks_text(ranks)}  " if len(endings) > 1 else "" for ranks, _ in groups]
     width = max(map(len, names))
-    lines = [
-        f"  {name:<{width}}{f'at {line}' if line else 'returned'}"
-        for name, (_, line) in zip(names, groups, strict=True)
-    ]
+    lines = [f"  {name:<{width}}{place}" for name, (_, place) in zip(names, groups, strict=True)]
     finding = COMMON.does_not_end()
     return replace(finding, text="\n".join([finding.text, *lines, *_meaning(endings)]))
+
+
+def _place(ended: Ended) -> str:
+    if ended.kind != "stuck":
+        return "returned"
+    return f"at {ended.line}" if ended.line else "did not return in time"
 
 
 def idle_ranks_left(
@@ -71,6 +73,8 @@ def _raised(raised: dict[int, Ended], took_part: int) -> Finding:
 def _meaning(endings: dict[int, Ended]) -> Iterable[str]:
     """Yield explanations of why these ranks wait, if they are certain."""
     stuck = [ended for ended in endings.values() if ended.kind == "stuck"]
+    if not all(ended.line for ended in stuck):
+        return
     found = (_METHOD.search(ended.line) for ended in stuck)  # its arguments may be calls, too
     doing = {match[1] for match in found if match}
     send = bool(doing) and doing <= {"Send", "send", "Ssend", "ssend"}
