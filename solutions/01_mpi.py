@@ -173,8 +173,8 @@ if rank == 0:
 # The *latency* α is in seconds for each message. β is in seconds for each byte and is the inverse of the
 # *bandwidth*. Estimate both from measurements.
 #
-# Each measurement has an error of a few percent *of its value*. One percent of the time for 8 MiB is more
-# than the whole time for 8 bytes. If a fit minimizes the sum of squared errors in seconds, the large
+# Each measurement has an error of a few percent *of its value*. A few percent of the time for 8 MiB can be
+# more than the whole time for 8 bytes. If a fit minimizes the sum of squared errors in seconds, the large
 # messages decide everything, and α can be anything. Minimize the sum of squared *relative* errors instead.
 #
 # **Predict**: at which size is half of the time latency? Write it with α and β.
@@ -331,8 +331,9 @@ if rank < last:
 #
 # Ranks 0, 1, and 2 wait for their right neighbor to receive, and rank 3 waits for its left one. Follow
 # the arrows: 0 → 1 → 2 → 3 → 2. The cycle is 2 ⇄ 3: both ranks send, and each waits for the other to
-# receive. Ranks 0 and 1 wait behind them. A deadlock always contains a cycle of arrows. Find it, and
-# reverse one of its arrows.
+# receive. Ranks 0 and 1 wait behind them. A deadlock contains a cycle of arrows. Find it, and reverse one
+# of its arrows. Then look for the next cycle: if only rank 3 receives first here, ranks 1 and 2 send to
+# each other, and the program is still stuck at 1 ⇄ 2.
 # </details>
 #
 # Now write the shift around the ring so that it works for every size of message.
@@ -574,7 +575,7 @@ print(chunk(10, -1, 4) == chunk(10, 3, 4) == chunk(10, 7, 4))
 # therefore sends chunk r − 1. In the same round, it receives a partial sum of chunk r − 2. It adds its own
 # numbers and sends the result in the next round.
 #
-# With 4 ranks, each line is a round, and `2:01` is chunk 2 with the numbers of ranks 0 and 1:
+# With 4 ranks, each line is a round, and `3:01` is chunk 3 with the numbers of ranks 0 and 1:
 #
 # ```text
 #            rank 0 sends   rank 1 sends   rank 2 sends   rank 3 sends
@@ -1054,9 +1055,9 @@ for size in (sizes[0], sizes[-1]):
 #   ring takes 2(N−1) rounds. For small data, MPI chooses an algorithm with fewer rounds, such as
 #   recursive doubling, which takes log₂ N rounds if N is a power of two. With 1024 ranks, that is
 #   2046 rounds against 10.
-# - **Large data.** The curves become flat, because the link is the limit. Your twenty lines of Python
-#   come close to the libraries: the bytes that are sent take most of the time, and the interpreter
-#   takes little.
+# - **Large data.** The curves rise more slowly and become flat, because the number of bytes now decides the
+#   time. They can fall again for the largest data. Your twenty lines of Python come close to the
+#   libraries: sending and adding the data takes most of the time, and the interpreter takes little.
 # - **mpi4py** is the name of the backend that `group` uses: MPI, called by torch. This backend sends only from
 #   the host's memory, so a tensor on a GPU is copied there and back.
 # - **Gloo** uses TCP and the operating system's network stack, even between two processes on the same

@@ -55,7 +55,8 @@ from parlab.timeline import Timeline, draw
 # The samples of a batch are independent: a batch of 256 images is 256 forward and backward passes and a sum. With four ranks, each rank
 # computes a quarter of them. The ranks have to exchange only the sum, which is the gradient: 1.1 MB in each step for the first model of
 # this lab, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The result is the model that a
-# single rank would have trained, so you can find every mistake by comparing the two.
+# single rank would have trained, so you can find mistakes by comparing the two. (This does not hold for a model that mixes the samples
+# of a batch, such as one with BatchNorm. And compare with SGD, too: with Adam, gradients that are N times too large give almost the same curve.)
 #
 # # Part A: correct
 #
@@ -167,8 +168,9 @@ check.show_values(
 #   one by one.
 # - Tensors are sent as they are, not as pickled Python objects (`comm.bcast`, in small letters).
 #
-# Edge cases: the memory of a tensor may be in another order than its indices, such as that of a transposed matrix. `Bcast` accepts such a tensor as
-# it is, but `.contiguous()` or `.reshape(-1)` would make a copy. Nothing else changes, in particular not `requires_grad` and `.grad`.
+# Edge cases: the memory of a tensor may be in another order than its indices, such as that of a transposed matrix. `Bcast` accepts such a matrix as
+# it is, but `.contiguous()` or `.reshape(-1)` would make a copy. (mpi4py refuses tensors that are in neither row-major nor column-major order, such as
+# those in `channels_last` format. This exercise has none.) Nothing else changes, in particular not `requires_grad` and `.grad`.
 #
 # **Predict**: somebody leaves the broadcast out and uses the same seed on all ranks instead. When is this just as good, and when does it go wrong?
 #
@@ -234,8 +236,8 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# The same seed is just as good if every rank draws the same random numbers in the same order. It goes wrong if one rank has an additional layer, has
-# another version of a library, or loads a checkpoint alone. Then the ranks differ, and there is no error.
+# The same seed is just as good if every rank draws the same random numbers in the same order. It goes wrong if one rank draws an additional random
+# number before it builds the model, has another version of a library, or loads a checkpoint alone. Then the ranks differ, and there is no error.
 # </details>
 #
 # ## 3. All-reduce the gradients
@@ -1071,7 +1073,8 @@ check.show_values(**predict_no_sync())
 # <details><summary>What you predicted</summary>
 #
 # In this class, the first backward pass counts every bucket down to zero and sends it. After that, all buckets have started. The other three passes send nothing, and what they add
-# to `.grad` never leaves the rank. The ranks then hold different gradients, and their models become more and more different. There is no error, and the loss can still fall.
+# to `.grad` never leaves the rank, because `group` completes each all-reduce before the call returns. (With Gloo or NCCL, an all-reduce may still be under way. Then the other passes
+# change the buffer that it sums, and the result depends on the timing.) The ranks then hold different gradients, and their models become more and more different. There is no error, and the loss can still fall.
 # `DistributedDataParallel` starts again in each backward pass. Its result is right, but it sends four times as many bytes.
 # </details>
 #
@@ -1578,7 +1581,7 @@ for name in sums if rank == 0 else ():
 # # Going further
 #
 # - Put `nn.BatchNorm1d` into the MLP, and run the comparison of part A again. The curves differ from the first step on, because each rank normalizes with the mean of its own shard. What does
-#   `nn.SyncBatchNorm` send, and when?
+#   `nn.SyncBatchNorm` send, and when? (In training on several ranks, it refuses tensors on the CPU, so read its source if you have no GPU.)
 # - Should you call `torch.nn.utils.clip_grad_norm_` before or after the all-reduce? Try both, and see with which one four ranks have the same learning curve as one rank.
 # - Describe another cluster: calls of 0.5 ms, or four nodes with one rank each. Predict its best number of buckets before you measure it on the emulated network.
 # - Send the buckets in bfloat16, with half of the bytes. Where do you round, and how does this change the sum over many ranks? `DistributedDataParallel.register_comm_hook` is the library's place

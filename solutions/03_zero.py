@@ -64,7 +64,7 @@ from parlab.timeline import Span, Timeline, draw
 #
 # - A parameter that two layers share counts once. A frozen parameter counts, too.
 # - A gradient that does not exist (`.grad` is None) takes no memory.
-# - The optimizer's states are all tensors in `optimizer.state`, for any optimizer. Before the first step, there are none.
+# - The optimizer's states are all tensors in the dicts of `optimizer.state`, under any name. Before the first step, most optimizers have none.
 # - Tensors may have any dtype. A tensor takes `tensor.nbytes` bytes.
 #
 # **Predict**: the MLP has 269,322 float32 parameters. How many bytes of each kind are there after a step of Adam? How many are there with
@@ -302,7 +302,7 @@ class Stage1:
         stage.finish()
         stage.step()
 
-    All ranks start from rank 0's parameters.
+    All ranks start from rank 0's trainable parameters. Frozen ones must already be equal.
     """
 
     def __init__(self, model: nn.Module, make_optimizer, group: dist.ProcessGroup) -> None:
@@ -920,7 +920,7 @@ drawn, axes = plots.memory_bars(
 # - `before_backward(unit)`: the same for the backward pass. It uses units in the reverse of the order in which their forward passes *ended*,
 #   `self.ended`.
 #
-# Start only the next unit: two layers are whole at the same time, not three.
+# Start only the next unit: two layers are whole at the same time, not three. (A layer that contains them is whole, too.)
 #
 # **Predict**: gathering a layer takes 4 ms, and computing it takes 6 ms. How long does a forward pass over six layers take, without prefetch and with it?
 # How long does it take if gathering needs 10 ms?
@@ -1254,7 +1254,8 @@ if rank == 0:
 # `fully_shard` (FSDP2) is stage 3 with `reshard_after_forward=True`, which is the default for all units except
 # the outermost. With `reshard_after_forward=False`, the parameters stay whole from the forward pass to the
 # backward pass. Without gradient accumulation, this setting sends as much as stage 2. We train the same model
-# on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs).
+# on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs). If ranks share a GPU, it is
+# the labs' `group`.
 
 
 # %%

@@ -66,8 +66,8 @@ from parlab.reference import use_reference
 # - The tensor that f or g gets, and the gradient that comes back, do not change.
 # - A direction that needs no communication sends nothing.
 # - The memory of a tensor need not be in the order of its indices (`x.transpose(1, 2)`), and its order may differ
-#   between ranks. Gloo and NCCL add numbers in the order of the memory, so pass a contiguous copy to the
-#   all-reduce.
+#   between ranks. Gloo adds numbers in the order of the memory, without an error, and PyTorch's NCCL backend refuses
+#   such a tensor. So pass a contiguous copy to the all-reduce.
 #
 # **Predict**: the loss is the sum of `g(f(x) * w)`, with a different `w` on each rank. What is the gradient of
 # `x`? What would it be without f?
@@ -1379,7 +1379,8 @@ class SequenceRowLinear(RowParallelLinear):
 class SequenceParallelGPT(nn.Module):
     """`model`, which it takes apart, on the ranks of `group`: `self(tokens)` is (batch, seq, V/N).
 
-    Between the products each rank has its part of the sequence. `finish()` follows each backward pass.
+    Outside attention and the MLP, each rank has its part of the sequence. `finish()` follows each
+    backward pass.
     """
 
     def __init__(self, model: models.GPT, group: dist.ProcessGroup) -> None:
@@ -1579,7 +1580,8 @@ print(", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
 #
 # - Start the all-reduce of f's backward pass with `async_op=True`, and compute the weight's gradient in the meantime.
 #   Where do you have to wait?
-# - `SequenceParallel` and `PrepareModuleInput` in the library's plan do the same as part C. Which layouts do they need?
+# - `SequenceParallel` and `PrepareModuleInput` in the library's plan split the sequence as in part C, but each rank
+#   keeps the gathered inputs, and does not gather them again. Which layouts do they need?
 # - If there are fewer key-value heads than ranks, give each of them to several ranks. Which rank has the gradient then?
 # - Use two groups: tensor parallelism inside a node, and data parallelism between nodes. Over which ranks is which
 #   gradient averaged?

@@ -435,7 +435,8 @@ drawn, axes = draw(
 # - `naive`: the bubble if the batch is one piece
 # - `gpipe`: the bubble with m micro-batches
 # - `interleaved`: the bubble with m micro-batches if each rank has v short stages instead of one long stage. A pass
-#   through a short stage takes a v-th of the time. A rank waits for as many passes as before, but for short ones
+#   through a short stage takes a v-th of the time. A rank waits for as many passes as before, but for short ones.
+#   (With m < p, the bubble may be larger. Ignore this here.)
 # - `enough`: the smallest m (1 or more) with which `gpipe`'s bubble is a tenth or less
 
 
@@ -697,7 +698,8 @@ check.show_values(middle=live_values(8, 32, 2, 3), few=live_values(6, 2, 1, 0))
 # - Afterwards, `.grad` is the gradient of this loss, summed over the micro-batches. The weights change between
 #   steps, not between micro-batches.
 # - A backward pass **frees** what its forward pass kept. After it, the rank holds nothing of this micro-batch,
-#   except what is still on its way to another rank.
+#   except what it has sent (the mailbox may keep this until `finish()`), and what a local variable still names
+#   during the next action.
 #
 # Edge cases, most of them as in exercise 3:
 #
@@ -915,7 +917,8 @@ for ranks, name, m, measured, right in bubbles:
 # %% [markdown]
 # Now measure what a rank holds: the small GPT, with more and more micro-batches of the same size. The value is the
 # largest number of bytes that the tensors of a step take at the same time. Weights and gradients, which exist
-# before the step, do not count.
+# before the step, do not count. Sent tensors count until the mailbox drops them. If it does this only in
+# `finish()`, 1F1B's peak also grows with m, but only by one or two small messages for each micro-batch.
 
 # %%
 # %%px --timeout 90
@@ -1100,8 +1103,9 @@ check.show_values(
 # %% [markdown]
 # <details><summary>What you predicted</summary>
 #
-# It costs messages: 2m(pv − 1) instead of 2m(p − 1), a little more than v times as many, because the model is cut at
-# the end of each stage. It also costs activations: if m > p, rank 0 holds more than with 1F1B.
+# It costs messages: 2m(pv − 1) instead of 2m(p − 1), because the model is cut at the end of each stage. This is more
+# than v times as many: for v = 2, 2.3 times with p = 4, and 3 times with p = 2. It also costs activations: if m > p,
+# rank 0 holds more than with 1F1B.
 # </details>
 #
 # Now run it with 2p micro-batches and two stages on each rank, and compare it with 1F1B on 2p micro-batches. (The
@@ -1207,7 +1211,8 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # They drift apart: the embedding gets only its own part of the gradient, and the output layer gets the whole gradient.
-# The loss still falls, so the curve does not show the mistake.
+# The loss still falls, so the curve alone does not show the mistake. Compare it with the curve of one rank. With SGD,
+# the difference is larger than with Adam.
 # </details>
 #
 # Now train MNIST and the small GPT, with SGD and Adam, with three schedules. A plain loop on one rank is the
@@ -1283,8 +1288,9 @@ drawn, axes = plots.same_curves("One curve: one rank, and a pipeline by three sc
 #
 # There is another way to write the naive split: one rank runs the loop and *calls* the stages of the other ranks. A
 # remote reference (`RRef`) stands for an object on another rank. Distributed autograd records the calls and sends the
-# gradients back, and the distributed optimizer updates the parameters where they are. PyTorch has all of this in
-# `torch.distributed.rpc`, with its own store and port.
+# gradients back, and the distributed optimizer updates the parameters where they are. PyTorch has the calls and the
+# references in `torch.distributed.rpc`, with its own store and port. The other two are in
+# `torch.distributed.autograd` and `torch.distributed.optim`.
 #
 # **Predict**: how long does a step take, compared with your naive split? Which rank computes when?
 

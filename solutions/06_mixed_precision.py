@@ -290,7 +290,7 @@ for weight in (1.0, 0.5, 1024.0):
 # - Zeros have no exponent. Count them under the key None.
 #
 # Edge cases: the gradients are the same as without your hooks, and no hook is left on a layer when you return. Gradients may
-# have any float dtype.
+# have any float dtype, but float32 can hold all of their numbers.
 #
 # **Predict**: where are most gradients of an MLP on MNIST, with a batch of 64: near $2^{-2}$, $2^{-10}$, or $2^{-25}$? Where
 # are those of a GPT, whose loss is the mean over 1,024 tokens?
@@ -867,9 +867,10 @@ axes.set(xlabel="ranks", ylabel="relative error of the mean", yscale="log")
 legend = axes.legend(frameon=False, labelcolor=plots.NEUTRAL)
 
 # %% [markdown]
-# A bfloat16 has eight significant bits. When the sum is 256 times as large as the next number, this number vanishes, as in
-# exercise 3. A sum of pairs of sums (a tree) loses less than a ring, which adds up one rank after the other. But libraries choose
-# between them by time, not by accuracy. If there are many ranks, reduce in float32.
+# A bfloat16 has eight significant bits. When the sum is 512 times as large as the next number, this number vanishes, as in
+# exercise 3. (If the sum is a power of two and grows, 256 times is enough.) A sum of pairs of sums (a tree) loses less than a
+# ring, which adds up one rank after the other. But libraries choose between them by time, not by accuracy. If there are many
+# ranks, reduce in float32.
 #
 # ## 9. The whole step
 #
@@ -1269,7 +1270,8 @@ legend = drawn.legend(
 #
 # The MLP is trained twice. With a **small learning rate**, each step is small compared with the weights. With a **small loss**,
 # the loss is $2^{-19}$ times the cross-entropy, and the learning rate is $2^{19}$ times as large. The GPT is trained with Adam and
-# $2^{-20}$ times its loss. The gradients of its activations are then as small as with a mean over 268 million tokens instead of 256.
+# $2^{-20}$ times its loss. A rank's loss is the mean over its part of a batch, 64 tokens on each of four ranks. The gradients of its
+# activations are then as small as with a mean over 67 million tokens instead of 64.
 # In exact arithmetic, this would change nothing: Adam divides by the size of the gradients (and its $\epsilon$ is reduced by the
 # same factor).
 #

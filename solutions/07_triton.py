@@ -15,6 +15,7 @@
 # | **Background** | [chapter 07](../book/07_triton.md) of the book explains what you build here |
 #
 # After Part A, you can do the parts in any order, and in several sittings. Only Part C and the last part need the Adam of Part B.
+# The last part also needs the first code cell of Part C, which defines the batches and the settings of Adam.
 #
 # First start the ranks. They are four processes, and each has its own Python. Cells that begin with `%%px` run on all ranks.
 # Other cells run in this notebook.
@@ -306,8 +307,9 @@ if rank == 0:
 
 # %% [markdown]
 # The next cell applies the *roofline* model to some GPUs, with the numbers of their data sheets. It prints how much of a GPU's
-# arithmetic a kernel of this intensity can use at most, and how long it takes at least. This works for any kernel: count its FLOP and
-# its bytes before you make it faster.
+# arithmetic a kernel of this intensity can use at most, and how long it takes at least, if all of its bytes move between the GPU and its
+# memory. (A GPU's cache can keep some of them from one operation to the next.) This works for any kernel: count its FLOP and its bytes
+# before you make it faster.
 
 # %%
 # %%px
@@ -519,8 +521,9 @@ check.show_values(
 #
 # A thread can load four adjacent float32 numbers with one instruction if their address is a multiple of 16 bytes. If a pointer is
 # an argument, Triton finds out whether this is the case. The compiler does not know it about an address from a table. `ALIGNED` says
-# whether all addresses qualify. If so, promise it with `pointer = tl.multiple_of(pointer, 16)`. A mask can also prevent such accesses.
-# So call `adam_block` with `mask=None` for full blocks, and once more with a mask for the rest.
+# whether all addresses qualify. If so, promise it with `pointer = tl.multiple_of(pointer, 16)`, **after** you have added the first
+# element of the chunk to the pointer. That number also comes from a table, so adding it later makes the promise useless. A mask can also
+# prevent such accesses. So call `adam_block` with `mask=None` for full blocks, and once more with a mask for the rest.
 # </details>
 
 
@@ -1195,8 +1198,9 @@ check.show_values(attended=[attended(2, 45, 16, causal=True), attended(1, 70, 32
 #
 # The next cell compares your function with PyTorch's `F.scaled_dot_product_attention`. In the interpreter, it also counts the bytes that
 # your kernel moves. Three kernels (product, softmax, product) would also write the scores, read them for the softmax, write the weights,
-# and read those. The number for them counts each matrix once per kernel, so it is the least that they can move. The number for your
-# kernel counts the keys and values again for each tile of queries.
+# and read those. The number for them counts each matrix once per kernel, so without a mask, it is the least that they can move. (With the
+# causal mask, it is the same number, although they could leave out almost half of the scores and weights.) The number for your kernel counts
+# the keys and values again for each tile of queries.
 
 # %%
 # %%px --targets 0 --timeout 100
@@ -1387,7 +1391,8 @@ check.show_values(
 # <details><summary>What you predicted</summary>
 #
 # It moves `x`, the gradient of the result, and the gradient of `x`: 3 · 4,096 · 4,096 · 4 bytes, 201 MB. In addition, the kernel
-# stores 2 · 128 · 4,096 · 4 bytes of partial sums, 4 MB, and PyTorch reads them, which is 8 MB in total.
+# stores 2 · 128 · 4,096 · 4 bytes of partial sums, 4 MB, and PyTorch reads them, which is 8 MB in total. Each program also loads the
+# weights, 128 · 4,096 · 4 bytes or 2 MB in total, but a GPU's cache provides most of them. The other vectors are much smaller.
 # </details>
 #
 # The next cell compares your function with PyTorch's `F.layer_norm`, forward and backward. In the interpreter, it also counts the bytes
