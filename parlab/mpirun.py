@@ -85,6 +85,10 @@ def environment(
         "OMP_NUM_THREADS": "1",
         # Reductions of objects then use the communicator itself, so that revoking it ends them.
         "MPI4PY_RC_FAST_REDUCE": "0",
+        # Copy messages through shared memory. If one process reads the memory of another instead,
+        # Open MPI 5.0.11 writes the whole message even if the receiver's buffer is too small. That
+        # destroys other memory. (MPI_ERR_TRUNCATE comes afterward.)
+        "OMPI_MCA_smsc": "^cma,knem,xpmem",
         # Open MPI does not start without HOME, which is not set in some containers and in cron.
         "HOME": os.path.expanduser("~"),
     }

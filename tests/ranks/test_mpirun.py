@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from parlab import mpirun
+from tests.support.on_ranks import World, on_ranks
 
 SAY = "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"
 
@@ -103,7 +104,30 @@ def test_enough_cores_get_the_defaults_of_open_mpi() -> None:
 
 
 def test_other_nodes_get_the_defaults_of_open_mpi() -> None:
-    assert not any(name.startswith(("PRTE", "OMPI_MCA")) for name in mpirun.environment(None, {}))
+    ours = [name for name in mpirun.environment(None, {}) if name.startswith(("PRTE", "OMPI_MCA"))]
+    assert ours == ["OMPI_MCA_smsc"]
+
+
+def receive_too_little(world: World, size: int) -> tuple[str, int]:
+    """Receive `size` bytes into a buffer of 1,000. Return the error, and what was written after it.
+
+    Each rank sends to the next one.
+    """
+    memory = bytearray(size + 1000)
+    sent = world.comm.Isend(b"x" * size, dest=(world.rank + 1) % world.size)
+    error = ""
+    try:
+        world.comm.Recv(memoryview(memory)[:1000], source=(world.rank - 1) % world.size)
+    except Exception as found:
+        error = str(found)
+    sent.Wait()
+    return error, sum(map(bool, memory[1000:]))
+
+
+@pytest.mark.parametrize("size", [2000, 10_000, 5_000_000])
+def test_a_message_that_is_too_large_destroys_no_memory(size: int) -> None:
+    got = on_ranks(2, receive_too_little, size)
+    assert got == [["MPI_ERR_TRUNCATE: message truncated", 0]] * 2
 
 
 def test_no_fabric_is_looked_for_on_one_machine() -> None:
