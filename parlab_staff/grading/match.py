@@ -109,12 +109,8 @@ def _without_the_labs_values(
         if not piece.is_code:
             kept.append(piece)
             continue
-        if assigned := restore_names.assigned(piece.source, known, imported):
-            matched.notes.append(f"cell {piece.number} assigns to {', '.join(assigned)}")
-        if calls := restore_names.calls_that_can_assign(piece.source):
-            matched.notes.append(
-                f"cell {piece.number} calls {', '.join(calls)}, which can assign to the lab's names"
-            )
+        found_notes = restore_names.notes(piece.source, known, imported)
+        matched.notes += [f"cell {piece.number} {note}" for note in found_notes]
         source = restore_names.without_attributes_assigned(piece.source, imported | known)
         kept.append(replace(piece, source=source))
     return kept

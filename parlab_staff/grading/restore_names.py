@@ -65,6 +65,16 @@ def of_parlab(sources: list[str]) -> dict[str, str]:
     return {name: origin for name, origin in found if origin.partition(".")[0] == "parlab"}
 
 
+def notes(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
+    """Return notes on what a cell does to the lab's names. See `assigned` for the arguments."""
+    found = []
+    if names := assigned(source, known, own):
+        found.append(f"assigns to {', '.join(names)}")
+    if calls := calls_that_can_assign(source):
+        found.append(f"calls {', '.join(calls)}, which can assign to the lab's names")
+    return found
+
+
 def assigned(source: str, known: dict[str, str], own: dict[str, str]) -> list[str]:
     """Return a cell's assignments to the lab's names: `rank`, `check.ring`, `setattr(check, …)`.
 
