@@ -21,8 +21,9 @@ MISTAKES = Mistakes(
         "send nothing"
     ),
     memory_order=(
-        "{name} sends a tensor whose memory is not in the order of its indices. Gloo and NCCL add "
-        "up memory as it lies, and the order may differ between ranks. Send a contiguous copy"
+        "{name} sends a tensor whose memory is not in the order of its indices. Gloo adds numbers "
+        "in the order of memory, which may differ between ranks, and NCCL refuses such a tensor. "
+        "Send a contiguous copy"
     ),
     overwritten=(
         "g's result changes at the next call: it belongs to the caller, so use new memory in each "
