@@ -21,7 +21,7 @@ from parlab.cluster.errors import (
     RankInterrupted,
 )
 from parlab.cluster.session import Session
-from parlab.cluster.stop_button import StopButton
+from parlab.cluster.stop_button import StopButton, keep_early_presses
 from parlab.costs.networks import Network
 from parlab.runtime import loopback
 
@@ -80,6 +80,7 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
     earlier = _current and _current.names
     stop()
     n = n or gpus.default_ranks()
+    keep_early_presses()
     with StopButton() as button:
         _current = Session(n, profile, network)
         _register_magics(_current)

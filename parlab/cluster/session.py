@@ -178,10 +178,10 @@ class Session:
                         notify(f"{job}. It waits for nodes. The stop button cancels it.")
                         shown = job
                     stop.wait_for_change(1.0)
-                if stop.presses:  # just when the ranks were ready
-                    raise RankInterrupted(NOT_BEGUN)
             finally:
                 self.on_change.remove(stop.notify)
+        if stop.presses:  # just when the ranks were ready
+            raise RankInterrupted(NOT_BEGUN)
         self.ranks.client  # noqa: B018, raises the error of a failed start
         failed, self.ranks.failed_imports = self.ranks.failed_imports, []
         for shown in self.names.forget_imports(failed):

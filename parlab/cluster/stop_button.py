@@ -1,28 +1,72 @@
 """Records presses of the notebook's stop button while ranks run, without interrupting parlab."""
 
+import os
 import queue
 import signal
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from IPython import get_ipython
 
 GIVE_UP_SECONDS = 1.0  # how long to wait after another press of the stop button
+REPEAT_SECONDS = 0.02  # between two tries to interrupt a cell whose code does not run yet
 
 
-def _interrupt_cell(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt in the notebook's code. Ignore a press when the cell has just ended.
+class CellInterrupts:
+    """Handles presses of the stop button while a cell of the notebook runs its own code.
 
-    There, it would interrupt ipykernel before it reports the end, and the cell would never end.
+    By default, a press raises KeyboardInterrupt wherever Python is. If the cell's code has not begun
+    or has just ended, then this is a line of IPython or ipykernel: they lose the press, or they never
+    report the cell's end. So a press waits until the cell's code runs.
     """
-    shell = get_ipython()
-    while frame is not None:
-        if frame.f_globals is shell.user_global_ns:
-            signal.default_int_handler(number, frame)
-        frame = frame.f_back
+
+    def __init__(self, kernel: Any) -> None:
+        self._shell = kernel.shell
+        self._cells = 0
+        # A SimpleQueue, because a signal handler cannot safely use locks or start threads.
+        self._early: queue.SimpleQueue[int] = queue.SimpleQueue()
+        threading.Thread(target=self._repeat, name="parlab-stop-button", daemon=True).start()
+        usual = kernel.pre_handler_hook
+
+        def before_each_message() -> None:
+            usual()
+            self._cells += 1
+            if kernel.get_parent()["header"]["msg_type"] == "execute_request":
+                signal.signal(signal.SIGINT, self._press)
+
+        kernel.pre_handler_hook = before_each_message
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._press)  # for the cell that runs now
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt in the cell's code. Elsewhere, try again soon."""
+        while frame is not None:
+            if frame.f_globals is self._shell.user_global_ns:
+                signal.default_int_handler(number, frame)
+            frame = frame.f_back
+        self._early.put(self._cells)
+
+    def _repeat(self) -> None:
+        """Press again for the same cell. ipykernel ignores presses after a cell."""
+        while True:
+            cell = self._early.get()
+            time.sleep(REPEAT_SECONDS)
+            if cell == self._cells:
+                os.kill(os.getpid(), signal.SIGINT)
+
+
+_of_kernels: dict[int, CellInterrupts] = {}  # by the process
+
+
+def keep_early_presses() -> None:
+    """Install `CellInterrupts` once, if this is the main thread of a notebook's kernel."""
+    kernel = getattr(get_ipython(), "kernel", None)
+    is_main = threading.current_thread() is threading.main_thread()
+    if kernel is not None and is_main and os.getpid() not in _of_kernels:
+        _of_kernels[os.getpid()] = CellInterrupts(kernel)
 
 
 class StopButton:
@@ -45,11 +89,8 @@ class StopButton:
     def __exit__(self, *_: object) -> None:
         if not self._in_main:
             return
-        if not hasattr(get_ipython(), "kernel"):
+        if not self.presses or not hasattr(get_ipython(), "kernel"):
             signal.signal(signal.SIGINT, self._before)
-        elif not self.presses:
-            usual = self._before is signal.default_int_handler
-            signal.signal(signal.SIGINT, _interrupt_cell if usual else self._before)
         # Users often press twice. A second press must not interrupt the end of the cell, after
         # which ipykernel sets its own handler again.
 

@@ -225,6 +225,44 @@ def test_a_press_just_before_a_cell_begins_stops_it(notebook: Notebook) -> None:
     assert notebook.run("%%px\nprint(held == rank * 11)").text == "[all ranks] True\n"
 
 
+# Presses once, before the code of the next cell.
+PRESS_EARLY = """
+import os, signal
+names = {{"kill": os.kill, "self": os.getpid(), "stop": signal.SIGINT, "shell": get_ipython()}}
+exec('''
+pressed = []
+def press(*_):
+    if not pressed:
+        pressed.append(True)
+        kill(self, stop)
+{calls}
+''', names)
+"""
+CALLS = {
+    "ipykernel": "usual = shell.transform_cell\n"
+    "shell.transform_cell = lambda code: press() or usual(code)",
+    "a callback": "shell.events.register('pre_run_cell', press)",
+}
+
+
+@pytest.mark.parametrize("caller", CALLS)
+@pytest.mark.parametrize(
+    ("cell", "error"),
+    [
+        ("%%px\ncomm.recv(source=rank)", "RankInterrupted"),
+        ("while True: pass", "KeyboardInterrupt"),
+    ],
+)
+def test_a_press_before_the_code_of_a_cell_runs_stops_the_cell(
+    notebook: Notebook, caller: str, cell: str, error: str
+) -> None:
+    """IPython loses what is raised in a callback, and ipykernel does not answer to the cell."""
+    assert notebook.run(PRESS_EARLY.format(calls=CALLS[caller])).status == "ok"
+    ran = notebook.run(cell, timeout=30)
+    assert ran.error == error, ran.message
+    works_and_keeps(notebook, held=True)
+
+
 # ipykernel calls this method between the end of a cell's code and the message about it.
 PRESS_AT_THE_END = """
 import os, signal
