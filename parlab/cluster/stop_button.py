@@ -18,9 +18,9 @@ REPEAT_SECONDS = 0.02  # between two tries to interrupt a cell whose code does n
 class CellInterrupts:
     """Handles presses of the stop button while a cell of the notebook runs its own code.
 
-    By default, a press raises KeyboardInterrupt wherever Python is. If the cell's code has not begun
-    or has just ended, then this is a line of IPython or ipykernel: they lose the press, or they never
-    report the cell's end. So a press waits until the cell's code runs.
+    By default, a press raises KeyboardInterrupt wherever Python is. If the cell's code has not
+    begun or has just ended, then this is a line of IPython or ipykernel: they lose the press, or
+    they never report the cell's end. So a press waits until the cell's code runs.
     """
 
     def __init__(self, kernel: Any) -> None:
