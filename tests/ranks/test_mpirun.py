@@ -103,9 +103,9 @@ def test_enough_cores_get_the_defaults_of_open_mpi() -> None:
     assert not any(name.startswith("PRTE") for name in mpirun.environment(1, {}))
 
 
-def test_other_nodes_get_the_defaults_of_open_mpi() -> None:
+def test_on_other_nodes_only_the_copies_through_shared_memory_are_set() -> None:
     ours = [name for name in mpirun.environment(None, {}) if name.startswith(("PRTE", "OMPI_MCA"))]
-    assert ours == ["OMPI_MCA_smsc"]
+    assert ours == ["OMPI_MCA_smsc", "OMPI_MCA_btl_sm_max_send_size"]
 
 
 def receive_too_little(world: World, size: int) -> tuple[str, int]:
