@@ -4,7 +4,8 @@
 and one right answer for each exercise. It uses one rank if the check needs no more
 (`check_of(…, ranks=1)`), and two ranks otherwise. An answer that does not get its verdict there
 runs on four ranks as well. `make test-all` runs all answers on four ranks, and so does
-`parlab try EXERCISE --all` for one exercise. `tests/notebook/test_labs.py` runs the references on
+`parlab try EXERCISE --all` for one exercise. The answers to `ping_pong`, whose check measures time,
+run at night only. `tests/notebook/test_labs.py` runs the references on
 four ranks, and `test_references.py` on other numbers.
 """
 
@@ -38,8 +39,10 @@ FILES = sorted(path for path in FOLDER.glob("*/*.py") if path.stem != "__init__"
 TOPICS = sorted({path.parent.name for path in FILES})
 
 
-def each_exercise(group: str) -> pytest.MarkDecorator:
-    """Run a test for each exercise. Exercises with the same `group`, after formatting, share ranks.
+def each_exercise(group: str, but: str = "") -> pytest.MarkDecorator:
+    """Run a test for each exercise, except `but`.
+
+    Exercises with the same `group`, after formatting, share ranks.
 
     To start ranks and to import torch there takes longer than the answers to an exercise.
     """
@@ -49,7 +52,8 @@ def each_exercise(group: str) -> pytest.MarkDecorator:
         return pytest.param(topic, key, id=f"{topic}-{key}", marks=pytest.mark.xdist_group(name))
 
     return pytest.mark.parametrize(
-        ("topic", "key"), [parameter(path.parent.name, path.stem) for path in FILES]
+        ("topic", "key"),
+        [parameter(path.parent.name, path.stem) for path in FILES if path.stem != but],
     )
 
 
@@ -190,7 +194,7 @@ def problems(key: str, answers: Sequence[Answer], verdicts: dict[str, Verdict]) 
 
 
 @pytest.mark.timeout(1300)
-@each_exercise("answers")
+@each_exercise("answers", but=TIMED)
 def test_answers_of_the_day_get_their_verdicts(topic: str, key: str, together: Together) -> None:
     found = problems(key, answers_of_the_day(key), together(verdicts_by_day, TOPICS, key))
     assert not found, found

@@ -10,8 +10,8 @@ from tests.notebook.test_cluster_faults import in_time, works_and_keeps
 from tests.notebook.test_cluster_lifetime import alive, processes_of, started
 from tests.support.kernel import Notebook
 
-PRESSES = pytest.mark.parametrize("presses", [1, 2])
 NIGHTLY = pytest.mark.nightly
+PRESSES = pytest.mark.parametrize("presses", [2, pytest.param(1, marks=NIGHTLY)])
 
 
 @pytest.fixture(autouse=True)
@@ -296,8 +296,8 @@ def test_code_after_a_rank_cell_can_be_stopped(notebook: Notebook) -> None:
 @pytest.mark.parametrize(
     ("call", "presses"),
     [
-        ("cluster.stop()", 1),
         ("cluster.start(4)", 2),
+        pytest.param("cluster.stop()", 1, marks=NIGHTLY),
         pytest.param("cluster.stop()", 2, marks=NIGHTLY),
         pytest.param("cluster.start(4)", 1, marks=NIGHTLY),
     ],

@@ -25,7 +25,7 @@ def run_on_ranks(world_size: int, *names: str) -> None:
     assert finished.returncode == 0, finished.stdout[-2000:] + finished.stderr[-6000:]
 
 
-@pytest.mark.parametrize("world_size", [1, 4, 7])
+@pytest.mark.parametrize("world_size", [1, 7, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_references_cost_what_the_formulas_say(world_size: int) -> None:
     run_on_ranks(world_size, "costs_are_measured")
 

@@ -15,7 +15,7 @@ from tests.conftest import wait_until
 from tests.support.kernel import Notebook
 from tests.support.slurm import Slurm, two_nodes
 
-pytestmark = pytest.mark.needs("slurm")
+pytestmark = [pytest.mark.nightly, pytest.mark.needs("slurm")]
 
 PARLAB = Path(sys.executable).with_name("parlab")
 # Two nodes on one machine are reached only over its loopback.
@@ -66,7 +66,6 @@ def ranks(kernel: Notebook) -> Notebook:
     return kernel
 
 
-@pytest.mark.nightly
 def test_the_start_reports_the_nodes_and_the_network(kernel: Notebook, slurm: Slurm) -> None:
     ran = kernel.run("cluster.start(4, profile='slurm')")
     assert ran.status == "ok", ran.message
@@ -102,7 +101,6 @@ def test_ranks_without_a_profile_start_in_a_job_of_two_nodes(
     assert output.read_text().endswith(f"{[socket.gethostname()] * 3}\n"), output.read_text()
 
 
-@pytest.mark.nightly
 def test_the_checks_of_lab_02_pass(ranks: Notebook) -> None:
     cells = read_lab(ROOT / "solutions/02_data_parallel.py").cells
     imports = next(cell for cell in cells if cell.source.startswith("%%px"))
@@ -115,7 +113,6 @@ def test_the_checks_of_lab_02_pass(ranks: Notebook) -> None:
     assert {cell.role for cell in work} == {"exercise", "check"}
 
 
-@pytest.mark.nightly
 def test_a_deadlock_is_freed_and_variables_are_kept(ranks: Notebook) -> None:
     ran = ranks.run("%%px\nkept = comm.rank")
     assert ran.status == "ok", ran.message
@@ -128,7 +125,6 @@ def test_a_deadlock_is_freed_and_variables_are_kept(ranks: Notebook) -> None:
     assert ranks.run("%%px\nprint(comm.allreduce(kept))").text == "[all ranks] 6\n"
 
 
-@pytest.mark.nightly
 def test_ranks_come_back_after_one_was_killed(ranks: Notebook, slurm: Slurm) -> None:
     before = slurm.jobs()
     ran = ranks.run(
@@ -143,7 +139,6 @@ def test_ranks_come_back_after_one_was_killed(ranks: Notebook, slurm: Slurm) -> 
     assert slurm.jobs() != before
 
 
-@pytest.mark.nightly
 def test_a_canceled_job_is_reported_and_not_submitted_again(
     ranks: Notebook, slurm: Slurm, tmp_path: Path
 ) -> None:
@@ -163,7 +158,6 @@ def test_a_canceled_job_is_reported_and_not_submitted_again(
     assert "run cluster.start() again" in ranks.run("%%px\n1").message
 
 
-@pytest.mark.nightly
 def test_a_job_that_fails_is_reported_with_its_log(kernel: Notebook, profile: Path) -> None:
     settings = (profile / "ipcluster_config.py").read_text()
     broken = profile.with_name("profile_broken")
@@ -176,7 +170,6 @@ def test_a_job_that_fails_is_reported_with_its_log(kernel: Notebook, profile: Pa
     assert only_settings(broken)
 
 
-@pytest.mark.nightly
 def test_a_job_that_slurm_refuses_is_reported_with_slurms_message(
     kernel: Notebook, slurm: Slurm
 ) -> None:
@@ -199,7 +192,6 @@ def full(slurm: Slurm, kernel: Notebook) -> Iterator[str]:
     slurm.run("scancel", job)
 
 
-@pytest.mark.nightly
 def test_a_job_that_waits_says_so_and_stops(
     kernel: Notebook, slurm: Slurm, full: str, profile: Path
 ) -> None:
@@ -215,7 +207,6 @@ def test_a_job_that_waits_says_so_and_stops(
     assert only_settings(profile)
 
 
-@pytest.mark.nightly
 def test_a_job_that_waits_ends_with_a_kernel_that_is_killed(
     slurm: Slurm, full: str, profile: Path
 ) -> None:

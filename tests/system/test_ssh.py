@@ -18,7 +18,7 @@ from parlab.setup.doctor.programs import find_daemon
 from tests.conftest import wait_until
 from tests.support.kernel import Notebook
 
-pytestmark = pytest.mark.needs("ssh")
+pytestmark = [pytest.mark.nightly, pytest.mark.needs("ssh")]
 
 PARLAB = Path(sys.executable).with_name("parlab")
 # MPI would start ranks on 127.0.0.1 without ssh.
@@ -117,7 +117,6 @@ def test_ranks_start_by_ssh_and_are_freed_from_a_deadlock(kernel: Notebook) -> N
     assert kernel.run("%%px\nprint(comm.allreduce(kept))").text == "[all ranks] 6\n"
 
 
-@pytest.mark.nightly
 def test_a_refused_login_is_reported(kernel: Notebook) -> None:
     ran = kernel.run("cluster.start(4, profile='stranger')")
     assert ran.error == "ClusterError"
@@ -125,7 +124,6 @@ def test_a_refused_login_is_reported(kernel: Notebook) -> None:
     assert "Permission denied" in ran.message
 
 
-@pytest.mark.nightly
 def test_more_ranks_than_the_machines_have_are_refused(kernel: Notebook) -> None:
     ran = kernel.run("cluster.start(5, profile='ssh')")
     assert ran.error == "ClusterError"

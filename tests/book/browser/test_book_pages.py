@@ -32,21 +32,21 @@ def base(request: pytest.FixtureRequest, full_book: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("base", "solutions"),
+    ("base", "notebooks"),
     [("http", "01_mpi"), pytest.param("file", "", marks=pytest.mark.nightly)],
     indirect=["base"],
 )
 def test_pages_load_complete_and_fit_the_window(
-    chromium: Browser, base: str, solutions: str, full_book: Path
+    chromium: Browser, base: str, notebooks: str, full_book: Path
 ) -> None:
-    """By day, one page of solutions: the others differ from their labs only in cells.
+    """By day, one lab and its solutions: the other pages of notebooks have the same parts.
 
     By day, the window becomes larger on a few pages: there, the figures are drawn again.
     """
     with reader(chromium, base, PHONE) as window:
         too_wide = []
         for path in pages(full_book):
-            if path.startswith("solutions/") and not path.startswith(f"solutions/{solutions}"):
+            if path.startswith(("labs/", "solutions/")) and notebooks not in path:
                 continue
             page = window.open(path, PHONE)
             assert_drawn(page, path)
@@ -55,7 +55,7 @@ def test_pages_load_complete_and_fit_the_window(
                 assert page.locator("figure.plotly-figure.drawn .slider-container").count(), path
                 page.wait_for_function(SENTENCES_HAVE_ROOM)
             # A window may become larger, such as when a phone is rotated.
-            grows = not solutions or path in LARGER or solutions in path
+            grows = not notebooks or path in LARGER or notebooks in path
             for viewport in (PHONE, DESK) if grows else (PHONE,):
                 page.set_viewport_size(viewport)
                 width = settled_width(page, viewport["width"])

@@ -14,7 +14,7 @@ from tests.unit.test_start_page import rows
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("most", [2, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("most", [1, pytest.param(100, marks=pytest.mark.nightly)])
 def test_jupyterlab_opens_on_the_list_of_labs_and_its_links_open_them(
     chromium: Browser, jupyterlab: LabServer, most: int
 ) -> None:
