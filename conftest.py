@@ -28,8 +28,8 @@ BOOKS = {"full_book", "student_book"}
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Use two processes on two cores, because tests often wait, and at most four."""
-    return max(2, min(4, len(os.sched_getaffinity(0)) // 2))
+    """Use three processes on two cores, because tests often wait, and at most four."""
+    return max(3, min(4, len(os.sched_getaffinity(0)) // 2))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
