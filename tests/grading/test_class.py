@@ -29,7 +29,7 @@ CASES = [*cases_ranks.case, *cases_hostile.case]
 # the reports, and mistakes on ranks.
 ALWAYS = {
     *("patched_failures", "reads_the_solution", "kills_the_parent", "markup"),
-    *("rank_exits", "half_done", "right"),
+    *("rank_exits", "half_done", "right", "pipe"),
 }
 assert {case.name for case in CASES} >= ALWAYS
 EACH_CASE = [

@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from parlab.cluster.outputs import OUTPUT_SECONDS
+from tests.conftest import wait_until
 from tests.support.kernel import Notebook
 from tests.support.nightly import cases
 
@@ -158,7 +159,8 @@ def test_the_results_of_earlier_cells_are_freed(notebook: Notebook) -> None:
         for _ in range(5):
             assert notebook.run("%%px\nx = 1").status == "ok"
         kept.append(int(notebook.run(RESULTS).text))
-    assert kept[0] == kept[1]
+    # Another thread may still use the last result.
+    wait_until(lambda: int(notebook.run(RESULTS).text) <= kept[0], 30, f"{kept} results are freed")
 
 
 def test_the_output_of_earlier_cells_takes_no_memory(notebook: Notebook) -> None:
