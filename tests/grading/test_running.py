@@ -24,8 +24,7 @@ NIGHTLY = {
     *("before_threads", "before_memory"),
     *("before_seeds", "before_environment", "before_a_folder", "before_settings"),
     "before_open_files",
-    *("missing_package", "sys_exit", "takes_memory_in_sockets", "hides_in_the_door"),
-    *("starts_threads", "would_outlive_others", "prints_for_ever"),
+    *("missing_package", "sys_exit", "prints_for_ever"),
     *(case.name for case in cases_state.case if case.name.startswith("after_")),
 }
 assert {case.name for case in CASES} >= NIGHTLY

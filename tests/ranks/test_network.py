@@ -14,12 +14,15 @@ pytestmark = pytest.mark.xdist_group("clock")  # a busy machine would disturb it
 # A fast network, for tests that do not measure time.
 QUICK = Network(2, 2, Link(5e-6, 1e-9), Link(20e-6, 1e-8), 10e-6)
 
-# By day, they run on the group without a network (`test_mpi_group.py`).
+# By day, these run on the group without a network (`test_mpi_group.py`), and the operations run on
+# the ranks of `test_times`, too.
 test_operations = cases_test(
     "cases_group_operations", "cases_group_use", world_sizes=[], nightly=[4], network=QUICK
 )
 test_libraries = cases_test("cases_group_libraries", world_sizes=[], nightly=[4], network=QUICK)
-test_times = cases_test("cases_network", "cases_layout_runs", world_sizes=[4], network=NETWORK)
+test_times = cases_test(
+    "cases_network", "cases_layout_runs", "cases_group_operations", world_sizes=[4], network=NETWORK
+)
 
 
 def test_contradictory_arguments_are_refused_before_ranks_start() -> None:
