@@ -55,8 +55,10 @@ from parlab.timeline import Timeline, draw
 # The samples of a batch are independent: a batch of 256 images is 256 forward and backward passes and a sum. With four ranks, each rank
 # computes a quarter of them. The ranks have to exchange only the sum, which is the gradient: 1.1 MB in each step for the first model of
 # this lab, whatever the size of the batch. So the more work a rank has in a step, the less the message matters. The result is the model that a
-# single rank would have trained, so you can find mistakes by comparing the two. (This does not hold for a model that mixes the samples
-# of a batch, such as one with BatchNorm. And compare with SGD, too: with Adam, gradients that are N times too large give almost the same curve.)
+# single rank would have trained, so you can find mistakes by comparing the two.
+#
+# (This does not hold for a model that mixes the samples of a batch, such as one with BatchNorm. Also make the comparison with SGD: with
+# Adam, gradients that are N times too large give almost the same curve.)
 #
 # # Part A: correct
 #
@@ -1075,6 +1077,7 @@ check.show_values(**predict_no_sync())
 # In this class, the first backward pass counts every bucket down to zero and sends it. After that, all buckets have started. The other three passes send nothing, and what they add
 # to `.grad` never leaves the rank, because `group` completes each all-reduce before the call returns. (With Gloo or NCCL, an all-reduce may still be under way. Then the other passes
 # change the buffer that it sums, and the result depends on the timing.) The ranks then hold different gradients, and their models become more and more different. There is no error, and the loss can still fall.
+#
 # `DistributedDataParallel` starts again in each backward pass. Its result is right, but it sends four times as many bytes.
 # </details>
 #

@@ -1060,16 +1060,15 @@ for name in runs:
         for c, after in [(FORWARD, 0.0), (2 * FORWARD, scatter)]
     )
     print(
-        f"{name} prefetch: {1e3 * seconds[name]:.0f} ms emulated, "
+        f"{name} prefetch: {1e3 * seconds[name]:.0f} ms emulated (the fastest step), "
         f"{1e3 * model_time:.0f} ms by the model"
     )
 rows = [
     Span(row, span.name, span.kind, span.start, span.end)
     for row, name in enumerate(runs) for span in spans[name] if span.rank == 0
 ]  # fmt: skip
-drawn, axes = draw(
-    rows, "Emulated: passes, their waiting included, end sooner with prefetch", "emulated time (ms)"
-)
+title = "Emulated: passes, their waiting included, end sooner with prefetch (the last step)"
+drawn, axes = draw(rows, title, "emulated time (ms)")
 ticks = axes.set_yticks([0, 1], ["stage 3", "prefetching"])
 
 # %% [markdown]
@@ -1255,8 +1254,8 @@ if rank == 0:
 # `fully_shard` (FSDP2) is stage 3 with `reshard_after_forward=True`, which is the default for all units except
 # the outermost. With `reshard_after_forward=False`, the parameters stay whole from the forward pass to the
 # backward pass. Without gradient accumulation, this setting sends as much as stage 2. We train the same model
-# on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs). If ranks share a GPU, it is
-# the labs' `group`.
+# on the same batches with Adam, on the default group (Gloo on CPUs, NCCL on GPUs). If ranks share a GPU,
+# we use the labs' `group` instead.
 
 
 # %%

@@ -906,8 +906,8 @@ check.show_values(
 #
 # In GPipe's schedule, no. In the forward passes, all messages go to the next stage. The last stage only receives, so the stage before it is never stuck, and neither
 # are the earlier ones. The backward passes are the same in the other direction. In 1F1B, a stage may send activations forward while its
-# neighbor sends a gradient back. If both sends block, they wait for each other forever. So use `dist.isend` for one of them, or
-# let one of the two neighbors receive before it sends.
+# neighbor sends a gradient back. If both sends block, they wait for each other forever. So use `dist.isend` for one of them (with
+# NCCL, `dist.batch_isend_irecv` for both), or let one of the two neighbors receive before it sends.
 # </details>
 #
 # ## 7b. ZeRO-1 on top
