@@ -17,7 +17,7 @@ from parlab.rank.engine import starting
 from tests.support.on_ranks import World, expecting, on_ranks
 
 
-@pytest.mark.parametrize("n", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("n", [1, 3])
 def test_a_script_sees_what_a_lab_sees(tmp_path: Path, n: int):
     script = tmp_path / "script.py"
     script.write_text(
