@@ -1,5 +1,7 @@
 """Exercise `dropout_generators`."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +15,7 @@ from parlab.checks.base.unchanged import generators
 DRAWS = 256  # enough to notice a stream that begins a little later in another one
 RUNS = 100  # small seeds, from 0
 LARGEST_SEED = 10**6  # as the exercise's text says
+NEAR = 100_000  # numbers after the start of a stream
 
 MISTAKES = Mistakes(
     same_mask_everywhere=(
@@ -27,6 +30,10 @@ MISTAKES = Mistakes(
         "{one} draws numbers that {other} draws, too. Their generators have the seeds {seeds}. "
         "Give `apart` its own seed for each pair of seed and rank: above all seeds of `together`, "
         "and below 2**32, because torch on a CPU uses only the lowest 32 bits"
+    ),
+    later_part=(
+        "{one} and {other} have the same seed, {seed} (torch on a CPU uses its lowest 32 bits), so "
+        "one stream is a later part of the other. Give each generator its own seed"
     ),
     of_process=(
         "with the ranks in reverse order, rank {rank} draws other numbers from `{name}` for the "
@@ -76,9 +83,14 @@ def dropout_generators(check: Check) -> str:
             own = trial.run_function(_runs, trial)
             runs = trial.gather(own)
             pairs = trial.run_function(_with_seeds_of_apart, trial, own)
+            every = [stream for run in runs for stream in run]
+            seeds = _seeds_apart(every)
+            far = trial.gather(trial.run_function(_runs, trial, seeds)) if seeds else []
             trial.require(
-                lambda: _shared([stream for run in runs for stream in run]),
+                lambda: _shared(every),
+                lambda: _one_seed(every),
                 lambda: next((_same(a, b) for a, b in pairs if a.numbers == b.numbers), None),
+                lambda: _shared([*every, *(stream for run in far for stream in run)]),
             )
     return (
         "one alike on all ranks, one of each rank's own, the same for the same seed, on 1 to "
@@ -104,11 +116,21 @@ def _streams(trial: Trial, pair: Any, seed: int, draws: int) -> list[Stream]:
     ]
 
 
-def _runs(trial: Trial) -> list[Stream]:
-    """Draw the first number for each of many seeds."""
+def _runs(trial: Trial, seeds: Sequence[int] = range(RUNS)) -> list[Stream]:
+    """Draw the first number for each of these seeds."""
     device = torch.device("cpu")
-    pairs = [trial.check.function(seed, trial.group, device) for seed in range(RUNS)]
-    return [one for seed, pair in enumerate(pairs) for one in _streams(trial, pair, seed, 1)]
+    pairs = [(seed, trial.check.function(seed, trial.group, device)) for seed in seeds]
+    return [one for seed, pair in pairs for one in _streams(trial, pair, seed, 1)]
+
+
+def _seeds_apart(streams: list[Stream]) -> list[int]:
+    """Return seeds with which one rank may get the generator of another rank with seed 0.
+
+    If the seed is added to a number of the rank, these are the differences of those numbers.
+    """
+    starts = [one.initial for one in streams if one.name == "apart" and one.seed == 0]
+    differences = {abs(a - b) for a, b in itertools.combinations(starts, 2)}
+    return sorted(d for d in differences if RUNS <= d <= LARGEST_SEED)
 
 
 def _with_seeds_of_apart(trial: Trial, runs: list[Stream]) -> list[tuple[Stream, Stream]]:
@@ -141,6 +163,32 @@ def _shared(streams: list[Stream]) -> Finding | None:
             if (other := drawn.setdefault(number, one)) is not one:
                 return _same(one, other)
     return None
+
+
+def _one_seed(streams: list[Stream]) -> Finding | None:
+    """Name two generators with one seed: one is a later part of the other."""
+    known: dict[int, Stream] = {}
+    for one in streams:
+        other = known.setdefault(one.initial % 2**32, one)
+        alike = (other.name, other.seed) == (one.name, one.seed)
+        if alike and (one.name == "together" or other.rank == one.rank):
+            continue
+        if _is_part(one) and _is_part(other):
+            return MISTAKES.later_part(one=one, other=other, seed=one.initial)
+    return None
+
+
+def _is_part(stream: Stream) -> bool:
+    """Return whether the stream begins near the start of its seed's stream.
+
+    It does not if the generator got its state in another way, as with `set_state`.
+    """
+    for skipped in range(2):  # `randint` draws twice for a number
+        generator = torch.Generator().manual_seed(stream.initial)
+        torch.rand(skipped, generator=generator)
+        if (torch.randint(2**53, (NEAR,), generator=generator) == stream.numbers[0]).any():
+            return True
+    return False
 
 
 def _same(one: Stream, other: Stream) -> Finding:

@@ -122,6 +122,7 @@ def steps(
     make_model: Callable = awkward_blocks,
     watch: Watch = lambda *_: {},
     explain: Explain | None = None,
+    evaluates: bool = False,
 ) -> Iterator[Step]:
     """Train the learner's stage, and yield each step while findings name it.
 
@@ -130,6 +131,7 @@ def steps(
         layers: the model's attribute with the layers that the stage gets; "" for the model itself,
             as one unit. In that case, `finish()` follows only the last pass of a step.
         watch: registers hooks on the model after the stage was made, and returns what they fill.
+        evaluates: whether a forward pass without gradients follows each step.
     """
     model = make_model(trial.draw, trial.rank)
     start = trial.gather(copy.deepcopy(model))[0]
@@ -138,7 +140,7 @@ def steps(
     # Before the learner's turn, because an optimizer's first step imports much.
     expected = expect(start, _units(start, layers), make_optimizer, data)
     units, given = _units(model, layers), getattr(model, layers) if layers else model
-    run = (trial, model, units, given, make_optimizer, own_data, watch)
+    run = (trial, model, units, given, make_optimizer, own_data, watch, evaluates)
     records = trial.run_function(train, *run, seconds=SECONDS, explain=explain)
     sizes = [sum(p.numel() for p in unit) for unit in units]
     for _, number in trial.cases({f"step {i + 1}": i for i in range(len(plan))}):

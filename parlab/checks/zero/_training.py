@@ -47,7 +47,9 @@ class Record:
     shards: Values
     gradients: Values  # of the shards, after finish()
     weights: Values | None  # of the model; None if they are freed
-    bytes_held: dict[str, int]  # by kind, after step(); "others" also after finish()
+    # By kind, after step(); "others" also after finish(). "evaluated" are the bytes of parameters
+    # after a forward pass without gradients.
+    bytes_held: dict[str, int]
     peaks: dict[str, int]  # bytes that `watch` has measured
     unfreed: list[str]  # parameters with a .grad after finish()
     events: list[Event]
@@ -62,8 +64,11 @@ def train(
     make_optimizer: MakeOptimizer,
     data: list[list[Shard]],
     watch: Watch,
+    evaluates: bool,
 ) -> list[Record]:
     """Train with the learner's class on `given`; `data[i][j]` is this rank's for pass j of step i.
+
+    With `evaluates`, a forward pass without gradients follows each step.
 
     Raises RuntimeError if a shard has no gradient: an optimizer would skip it.
     """
@@ -97,6 +102,10 @@ def train(
         shards = [shard.detach().clone() for shard in stage.shards]
         sent = (group.take_events(), trial.ledger.ring_bytes())
         records.append(Record(shards, gradients, weights, held, dict(peaks), unfreed, *sent))
+        if evaluates:
+            with live, torch.no_grad():
+                model(inputs)
+            held["evaluated"] = _bytes_held(live, units, stage)["parameters"]
     return records
 
 

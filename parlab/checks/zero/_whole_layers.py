@@ -30,6 +30,7 @@ def sharded_steps(
     make_model: Callable,
     mistakes: Mistakes,
     note: Callable[[Trial, Any], None] = lambda *_: None,
+    evaluates: bool = False,
 ) -> Iterator[Step]:
     """Train for two steps, the second of two passes; `note` may register more hooks."""
     samples = trial.draw.sample(range(1, 2 * trial.size + 2), trial.size)
@@ -48,6 +49,7 @@ def sharded_steps(
         make_model=make_model,
         watch=watch,
         explain=lambda endings: no_memory(endings, mistakes),
+        evaluates=evaluates,
     )
 
 
@@ -94,10 +96,15 @@ def whole_at_most(
         "backward": "in the backward pass",
         "between": "between the forward pass and the backward pass",
         "after": "after step()",
+        "evaluated": "after a forward pass without gradients (torch.no_grad)",
     }
 
     def require(when: str, right: int) -> Finding | None:
-        peaks = step.record.peaks | {"after": step.record.bytes_held["parameters"]}
+        held = step.record.bytes_held
+        peaks = step.record.peaks | {
+            "after": held["parameters"],
+            "evaluated": held.get("evaluated", 0),
+        }
         got = peaks[when] - step.shard_bytes
         return mistake(when=times[when], got=got, right=right) if got > right else None
 

@@ -25,6 +25,7 @@ MISTAKES = Mistakes(
         "on the optimizer and on its steps"
     ),
     numbers="{kind}: this is the number of elements, not of bytes",
+    buffers_count="{kind}: the buffers of the model count, too, but they are not parameters",
 )
 
 
@@ -44,6 +45,7 @@ def memory_by_kind(check: Check) -> str:
         for _, make_optimizer in trial.cases(OPTIMIZERS):
             model = awkward_blocks(trial.draw)
             model.unused.float()
+            model.register_buffer("mask", torch.ones(7))  # is no parameter
             shard = nn.Parameter(torch.ones(5))  # as in stage 1, where the model does not have it
             optimizer = make_optimizer([*filter(needs_gradient, model.parameters()), shard])
             inputs, _ = tokens(trial.draw, model, 3)
@@ -85,6 +87,7 @@ def wrong_bytes(model: nn.Module) -> dict[str, dict[str, int]]:
             "tied_twice": count(twice),
             "frozen_left_out": count(trainable),
             "numbers": sum(p.numel() for p in parameters),
+            "buffers_count": count([*parameters, *model.buffers()]),
         },
         "gradients": {
             "tied_twice": count(p.grad for p in twice),

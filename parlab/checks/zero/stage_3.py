@@ -24,9 +24,10 @@ MISTAKES = Mistakes(
 def stage_3(check: Check) -> str:
     """Check what is whole and when, what is sent, and steps of SGD and Adam."""
     for trial, make_optimizer in trials(check):
-        for step in sharded_steps(trial, make_optimizer, awkward_blocks, MISTAKES):
+        for step in sharded_steps(trial, make_optimizer, awkward_blocks, MISTAKES, evaluates=True):
             one = step.padded[0] + max(step.padded[1:])  # the model's own, and one block
-            limits = {"forward": one, "backward": one, "between": 0, "after": 0}
+            limits = {"forward": one, "backward": one}
+            limits |= {"between": 0, "after": 0, "evaluated": 0}
             trial.require(
                 *whole_at_most(step, MISTAKES.kept_whole, limits),
                 lambda: step.gradients_are_right(MISTAKES),

@@ -49,6 +49,19 @@ answers.edit(
     (APART, "manual_seed(seed)\n    torch.rand(20 * (1 + group.rank()), generator=apart)"),
 )
 answers.edit(
+    "shared_numbers",
+    "a_thousand_seeds_for_a_rank",
+    (APART, "manual_seed(2_000_000 + seed + 1000 * group.rank())"),
+)
+answers.edit(
+    "later_part",
+    "far_in_one_stream",
+    (
+        APART,
+        "manual_seed(seed + 2_000_000)\n    torch.rand(5000 * group.rank(), generator=apart)",
+    ),
+)
+answers.edit(
     "of_process",
     "hash_of_a_string",
     (APART, 'manual_seed(hash(f"{seed} apart {group.rank()}") % 2**31)'),
@@ -94,9 +107,9 @@ def broadcast(seed, group, device):
     return made
 
 
-@answers.right
-def state_copied(seed, group, device):
-    """Skips ahead in one stream, another distance for each rank."""
+@answers.wrong("later_part")
+def skips_ahead(seed, group, device):
+    """A later part of one stream for each rank, which the exercise's text excludes."""
     together = torch.Generator(device).manual_seed(2 * seed)
     apart = torch.Generator(device)
     apart.manual_seed(2 * seed + 1)

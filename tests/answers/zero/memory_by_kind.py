@@ -35,6 +35,11 @@ for mistake, name, edit in (
     (None, "first_gradient_left_out", replaced(GRADIENTS, "parameters", "parameters[1:]")),
     (None, "last_gradient_left_out", replaced(GRADIENTS, "parameters", "parameters[:-1]")),
     ("numbers", "numel", replaced(PARAMETERS, "nbytes", "numel()")),
+    (
+        "buffers_count",
+        "buffers_too",
+        replaced(PARAMETERS, "in parameters", "in [*parameters, *model.buffers()]"),
+    ),
     (None, "float32_assumed", replaced(PARAMETERS, "p.nbytes", "4 * p.numel()")),
     ("states_assumed", "two_moments_each", (STATES, ASSUMED)),
     ("raises", "none_counted", replaced(GRADIENTS, " if p.grad is not None", "")),

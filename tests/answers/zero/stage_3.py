@@ -23,10 +23,17 @@ def hook(name, call):
     return f"{head}        self.{call}(unit)\n", f"{head}        pass\n"
 
 
+def freed_with_gradients():
+    """Return `after_forward` as it is, and freeing only in training."""
+    old, _ = hook("after_forward", "free")
+    return old, old.replace("self.free(unit)", "torch.is_grad_enabled() and self.free(unit)")
+
+
 for mistake, name, *edit in (
     ("not_whole", "not_gathered_forward", *hook("before_forward", "gather")),
     ("not_whole", "not_gathered_backward", *hook("before_backward", "gather")),
     ("kept_whole", "never_freed", *hook("after_forward", "free")),
+    ("kept_whole", "kept_without_gradients", *freed_with_gradients()),
     ("kept_whole", "freed_in_forward_only", REDUCE + FREE, REDUCE),
     ("not_reduced", "freed_only", REDUCE, ""),
     ("kept_whole", "gathered_after_the_step", STEP, STEP + GATHER_ALL),
