@@ -920,7 +920,7 @@ drawn, axes = plots.memory_bars(
 # - `before_backward(unit)`: the same for the backward pass. It uses units in the reverse of the order in which their forward passes *ended*,
 #   `self.ended`.
 #
-# Start only the next unit: two layers are whole at the same time, not three. (A layer that contains them is whole, too.)
+# Start only the next unit: two layers are whole at the same time, not three. (So is an outer unit, such as the GPT itself.)
 #
 # **Predict**: gathering a layer takes 4 ms, and computing it takes 6 ms. How long does a forward pass over six layers take, without prefetch and with it?
 # How long does it take if gathering needs 10 ms?
@@ -1314,7 +1314,7 @@ for name, (step, bytes_held_by) in ways.items():
         whole = 4 * wide_psi * (world_size - 1) / world_size  # Ψ numbers, as a ring sends them
         print(
             f"{name:>23}: {average / wide_psi:.1f} bytes held for each parameter, "
-            f"{sent.ring_bytes() / whole:.1f}Ψ numbers sent"
+            f"{sent.ring_bytes() / whole:.1f}Ψ · (N−1)/N numbers sent"
         )
 
 # %% [markdown]
@@ -1366,6 +1366,8 @@ print(", ".join(f"{name} {1e3 * seconds[name]:.1f} ms" for name in rows))
 # %% [markdown]
 # What to look for:
 #
+# - **Your prediction.** On a slow network, the bytes decide: stage 3 sends 3Ψ numbers, and the others send 2Ψ. Where messages go
+#   through memory, the stages often differ little, and the times of your machine say which one is slowest.
 # - **The number of collectives.** Stage 1 has two, whatever the model. Stages 2 and 3 have them for
 #   each layer, and each pays its latency.
 # - **Gloo's reduce-scatter** does the work of an all-reduce, so on Gloo the bytes that really move

@@ -394,7 +394,7 @@ def parallel_mlp(
     column=ColumnParallelLinear,
     row=RowParallelLinear,
 ) -> nn.Sequential:
-    """This rank's share of `mlp`: same input and output on all ranks, hidden numbers shared out."""
+    """This rank's share of `mlp`: same input and output on all ranks, hidden numbers split."""
     # BEGIN SOLUTION
     first, activation, second = mlp
     return nn.Sequential(column(first, group), activation, row(second, group))
@@ -451,7 +451,7 @@ if rank == 0:
 from parlab import plots
 
 drawn, axes = plots.same_curves(
-    "One curve: the MLP on one rank, and shared out", image_curves, "loss over the batch"
+    "One curve: the MLP on one rank, and split over the ranks", image_curves, "loss over the batch"
 )
 
 # %% [markdown]
@@ -465,7 +465,7 @@ drawn, axes = plots.same_curves(
 # **Predict in numbers**, in float32, for a batch of `batch` samples with `sequence` tokens and a layer of size
 # `hidden`, forward and backward together:
 #
-# - `all_reduces`: the number of all-reduces of a layer (on one rank, the same number or none)
+# - `all_reduces`: the number of all-reduces of a layer (for one rank, this number and 0 are both accepted)
 # - `bytes`: the number of bytes that each rank passes to one of them
 # - `sent`: the number of bytes that a rank sends for the whole layer, if each all-reduce uses a ring
 # - `weights`: the number of bytes that a rank would send if it gathered the layer's 12h² weights once instead
@@ -798,15 +798,16 @@ check.show_values(small=entropy(1.0), large=entropy(500.0), low=entropy(1.0, 950
 # - `together` draws the same numbers on all ranks. `apart` draws different numbers on each rank, and not those of
 #   `together`.
 # - Both depend only on `seed`, on the rank's number in `group`, and on the size of `group`, so that a run can be
-#   repeated. Another seed gives other numbers on all ranks. In particular, `apart` on rank 1 does not draw the numbers
-#   that `apart` on rank 0 draws with the next seed, and not those of `together` in any other run.
+#   repeated. Another seed gives other numbers on all ranks.
+# - `apart` on one rank does not draw the numbers that `apart` on another rank draws with another seed.
+# - `apart` does not draw the numbers that `together` draws with another seed.
 #
-# Edge cases: seeds are whole numbers from 0 to one million. No stream may be a later part of another stream, so each generator
-# has its own seed. On a CPU, torch uses only the lowest 32 bits of a seed. Use `torch.Generator(device)`, and leave
+# Edge cases: seeds are whole numbers from 0 to one million. Give each generator its own seed: a stream must not be a later part
+# of another one. On a CPU, torch uses only the lowest 32 bits of a seed. Use `torch.Generator(device)`, and leave
 # torch's global generator alone.
 #
 # **Predict**: the same mask is drawn on all four shards of the hidden numbers, with p = 0.5. How large is the variance of
-# the number of hidden numbers that are kept, compared with independent masks?
+# the number of hidden units that are kept, compared with independent masks?
 #
 # <details><summary>Hint 1</summary>
 #
@@ -1339,8 +1340,8 @@ check.show_values(
 #   these gradients over the ranks, and no others.
 #
 # Edge cases: if N does not divide the sequence, raise a `ValueError`. Parameters have the names that they have in
-# `models.GPT`, and the output layer is still the embedding. `finish()` leaves out a parameter whose `.grad` is None, such
-# as a frozen one, which is None on all ranks. The caller sets the gradients to None before the next backward pass.
+# `models.GPT`, and the output layer is still the embedding. `finish()` leaves out a parameter whose `.grad` is None. (If
+# it is frozen, its `.grad` is None on all ranks.) The caller sets the gradients to None before the next backward pass.
 #
 # **Predict**: somebody forgets `finish()`. Which parameters become different on the ranks? Does the loss show it?
 #
@@ -1460,7 +1461,7 @@ if rank == 0:
 # %% tags=["nbval-ignore-output"]
 # %%px --targets 0
 drawn, axes = plots.same_curves(
-    "One curve: the GPT on one rank, and shared out", curves, "loss (nats a byte)"
+    "One curve: the GPT on one rank, and split over the ranks", curves, "loss (nats a byte)"
 )
 
 # %% [markdown]
