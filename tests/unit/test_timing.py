@@ -45,3 +45,8 @@ def test_the_warm_up_does_not_count(
     pauses = iter([1.0, 1.0, 9.0, 2.0, 3.0])
     seconds = measure({"one": lambda: pause(next(pauses))}, MPI.COMM_SELF, rounds=3, warm_up=2)
     assert seconds == {"one": expected}
+
+
+def test_ratios_are_those_to_the_library() -> None:
+    ratios = timing.relative_to("library", {"ours": 3.0, "library": 2.0, "other": 1.0})
+    assert ratios == {"ours": 1.5, "other": 0.5}
