@@ -52,6 +52,7 @@ class Record:
     bytes_held: dict[str, int]
     peaks: dict[str, int]  # bytes that `watch` has measured
     unfreed: list[str]  # parameters with a .grad after finish()
+    begins_at: int | None  # see `_begins_at`
     events: list[Event]
     ring_bytes: float
 
@@ -91,6 +92,7 @@ def train(
         _require_gradients(stage, "finish()")
         unfreed = [name for name, p in model.named_parameters() if p.grad is not None]
         gradients = [shard.grad.detach().clone() for shard in stage.shards]
+        begins_at = _begins_at(stage)
         others = _bytes_held(live, units, stage)["others"]
         with live:
             stage.step()
@@ -101,7 +103,9 @@ def train(
         weights = [parameter_vector(unit) for unit in units] if whole else None
         shards = [shard.detach().clone() for shard in stage.shards]
         sent = (group.take_events(), trial.ledger.ring_bytes())
-        records.append(Record(shards, gradients, weights, held, dict(peaks), unfreed, *sent))
+        records.append(
+            Record(shards, gradients, weights, held, dict(peaks), unfreed, begins_at, *sent)
+        )
         if evaluates:
             with live, torch.no_grad():
                 model(inputs)
@@ -115,6 +119,16 @@ def _require_gradients(stage: Any, method: str) -> None:
             f"after {method}, a shard has no .grad, so the optimizer would skip it. Keep a tensor "
             "there, and set it to zero with `zero_()`: `optimizer.zero_grad()` sets it to None"
         )
+
+
+def _begins_at(stage: Any) -> int | None:
+    """Return where the first shard's gradient begins in `stage.gradient`; None if elsewhere."""
+    whole, own = getattr(stage, "gradient", None), stage.shards[0].grad
+    if not isinstance(whole, Tensor):
+        return None
+    if whole.untyped_storage().data_ptr() != own.untyped_storage().data_ptr():
+        return None
+    return own.storage_offset() - whole.storage_offset()
 
 
 def _bytes_held(live: memory.LiveStorages, units: Units, stage: Any) -> dict[str, int]:

@@ -9,6 +9,10 @@ from parlab.checks.zero._training import trials
 MISTAKES = Mistakes(
     **SUMMED,
     not_gathered=NOT_GATHERED,
+    other_part=(
+        "self.shard.grad begins at index {got} of self.gradient, expected {right}: rank r's part of "
+        "the sum belongs into part r"
+    ),
     own_memory=(
         "a rank holds {got} bytes of {kind}, expected {right}. self.shard and its .grad must be "
         "views, and the optimizer must know only self.shard"
@@ -26,6 +30,7 @@ def stage_1(check: Check) -> str:
             trial.require(
                 lambda: nothing_is_copied(step),
                 lambda: step.gradients_are_right(MISTAKES),
+                lambda: same_part(step),
                 lambda: step.parameters_are_right(MISTAKES),
                 lambda: step.weights_are_right(MISTAKES),
                 lambda: step.sends_at_most(3),
@@ -34,6 +39,13 @@ def stage_1(check: Check) -> str:
         "the steps of one rank with all samples, for SGD and Adam, on 1 to "
         f"{check.world_size} ranks; each holds the states of its shard; no more than 3Ψ is sent"
     )
+
+
+def same_part(step: Step) -> Finding | None:
+    """Require that the gradient of rank r's shard is part r of `self.gradient`."""
+    got = step.record.begins_at
+    right = step.trial.rank * len(step.record.shards[0])
+    return None if got in (None, right) else MISTAKES.other_part(got=got, right=right)
 
 
 def nothing_is_copied(step: Step) -> Finding | None:

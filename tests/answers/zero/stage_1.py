@@ -29,6 +29,7 @@ for mistake, name, *edit in (
         AFTER_REDUCE + REDUCE.replace("self.gradient", "self.flat + 0"),
     ),
     ("default_group", "default_group", GATHER, GATHER.replace(", group=self.group", "")),
+    ("other_part", "first_part", GRADIENT, GRADIENT.replace("group.rank()", "0")),
     ("raises", "no_gradient", GRADIENT, "pass"),
     ("raises", "gradient_set_to_none", GATHER, AFTER_GATHER + "self.optimizer.zero_grad()"),
     (None, "weights_averaged", GATHER, AVERAGE),
