@@ -10,8 +10,8 @@ MISTAKES = Mistakes(
     **SUMMED,
     not_gathered=NOT_GATHERED,
     other_part=(
-        "self.shard.grad begins at index {got} of self.gradient, expected {right}: rank r's part of "
-        "the sum belongs into part r"
+        "self.shard.grad begins at index {got} of self.gradient, expected {right}: rank r's part "
+        "of the sum belongs into part r"
     ),
     own_memory=(
         "a rank holds {got} bytes of {kind}, expected {right}. self.shard and its .grad must be "
