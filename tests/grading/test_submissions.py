@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from parlab_staff.grading.claiming import claim, strangers
-from parlab_staff.grading.submissions import find_submissions
+from parlab_staff.grading.grader import Grader
+from parlab_staff.grading.run import Limits
+from parlab_staff.grading.submissions import Submission, find_submissions
+from tests.grading.plain_lab import in_process_lab
 
 LAB = "01_mpi"
 DEEP = "ada/a/b/c/d/e/f/g/h/i/x.ipynb"
@@ -257,3 +260,13 @@ def test_a_time_beyond_the_calendar_is_unknown(tmp_path: Path, monkeypatch) -> N
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nowhere does not exist"):
         find_submissions([tmp_path / "nowhere"], LAB)
+
+
+def test_a_file_that_changed_is_graded_again(tmp_path: Path) -> None:
+    submission = Submission("ada", tmp_path / "ada.ipynb")
+    grader = Grader(in_process_lab(), Limits(), "none")
+    keys = []
+    for text in ("{}", "{ }"):
+        submission.path.write_text(text)
+        keys.append(grader.key_of(submission)["submission"])
+    assert keys[0] != keys[1]

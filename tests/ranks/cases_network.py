@@ -478,6 +478,14 @@ def many_incomplete_calls(world: World) -> None:
     assert all(t.item() == 4 for t in numbers)
 
 
+@cases.add(op=["MAX", "MIN", "PRODUCT", "AVG"])
+def reductions_other_than_sums(world: World, op: str) -> None:
+    quick = network.emulated_group(Network(1, 4, Link(0, 0), Link(0, 0)))
+    numbers = torch.full((3,), float(world.rank + 1))
+    dist.all_reduce(numbers, getattr(dist.ReduceOp, op), group=quick)
+    assert numbers[0] == {"MAX": 4, "MIN": 1, "PRODUCT": 24, "AVG": 2.5}[op]
+
+
 # Stages
 
 

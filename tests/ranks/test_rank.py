@@ -236,6 +236,17 @@ def test_the_command_line_says_what_it_needs():
     assert "a positive number of ranks and a script" in ran.stderr
 
 
+def test_one_rank_is_enough_for_the_command(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text("from mpi4py import MPI\nprint(MPI.COMM_WORLD.size)\n")
+    ran = subprocess.run(
+        [mpirun.sys.executable, "-m", "parlab.mpirun", "-n", "1", str(script)],
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "1\n"), ran.stderr
+
+
 def test_an_engine_waits_until_the_controllers_file_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

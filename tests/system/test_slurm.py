@@ -155,7 +155,7 @@ def test_a_canceled_job_is_reported_and_not_submitted_again(
     assert f"JOB {job} ON n1 CANCELLED AT" in ran.message, "the job's own log"
     assert "cluster.start() submits a new job" in ran.message
     assert slurm.jobs() == []
-    assert "run cluster.start() again" in ranks.run("%%px\n1").message
+    assert "Run cluster.start() to start new ones" in ranks.run("%%px\n1").message
 
 
 def test_a_job_that_fails_is_reported_with_its_log(kernel: Notebook, profile: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from traitlets.config.loader import PyFileConfigLoader
 
+from parlab.profiles.slurm import Job
+from parlab.profiles.ssh import SshRanks
 from parlab.profiles.writing import ranks_on, write_slurm, write_ssh
 
 
@@ -98,3 +100,25 @@ def test_a_host_without_its_ranks_is_refused(host: str) -> None:
 def test_a_repeated_host_is_refused() -> None:
     with pytest.raises(ValueError, match="gpu01 is there twice"):
         write_ssh("ssh", ["gpu01:1", "gpu01:2"])
+
+
+@pytest.mark.parametrize(
+    ("state", "waits", "is_over"),
+    [
+        ("PENDING", True, False),
+        ("CONFIGURING", True, False),
+        ("RUNNING", False, False),
+        ("COMPLETING", False, True),
+        ("CANCELLED", False, True),
+    ],
+)
+def test_states_of_a_slurm_job(state: str, waits: bool, is_over: bool) -> None:
+    job = Job("7", state, "")
+    assert (job.waits, job.is_over) == (waits, is_over)
+
+
+def test_ranks_on_other_machines_get_the_variables_of_the_kernel() -> None:
+    ranks = SshRanks(hosts=["a:2"], environment={"PARLAB_CHANNEL": "1"})
+    ranks.n = 2
+    words = ranks.find_args()
+    assert words[words.index("PARLAB_CHANNEL") - 1] == "-x" and "a:2" in words

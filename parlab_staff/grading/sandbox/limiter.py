@@ -202,10 +202,16 @@ def filtered(calls: BinaryIO) -> list[str]:
 
 
 def start(command: list[str], calls: int) -> subprocess.Popen[bytes]:
+    own = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent(own)  # bwrap asks for this itself, but only after it has started
+        with_low_priority()
+
     return subprocess.Popen(
         command,
         env={},  # all processes in the sandbox can read the environment of its first process
-        preexec_fn=with_low_priority,
+        preexec_fn=prepare,
         pass_fds=(calls,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
