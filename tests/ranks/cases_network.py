@@ -471,7 +471,7 @@ def a_network_of_other_ranks_is_refused(world: World) -> None:
 def many_incomplete_calls(world: World) -> None:
     """There are more calls than places for meetings."""
     quick = network.emulated_group(Network(1, 4, Link(0, 0), Link(0, 0)))
-    numbers = [torch.ones(1) for _ in range(1100)]
+    numbers = [torch.ones(1) for _ in range(2500)]
     works = [dist.all_reduce(t, group=quick, async_op=True) for t in numbers]
     for work in works:
         work.wait()

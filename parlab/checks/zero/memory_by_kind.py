@@ -25,7 +25,7 @@ MISTAKES = Mistakes(
         "on the optimizer and on its steps"
     ),
     numbers="{kind}: this is the number of elements, not of bytes",
-    buffers_count="{kind}: the buffers of the model count, too, but they are not parameters",
+    buffers_count="{kind}: the buffers of the model are counted, too. They are not parameters",
 )
 
 
