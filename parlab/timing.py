@@ -7,7 +7,7 @@ The functions take turns, so that what else the machine does slows all of them a
 starts on all ranks together, and the slowest rank counts.
 
 With PARLAB_ROUNDS=1 in the environment, each function is called once. Tests of whole labs set it,
-because they compare few times. A cell whose text depends on a time passes `all_rounds=True`.
+because they compare no times.
 """
 
 import os
@@ -39,18 +39,13 @@ def median_seconds(
 
 
 def fastest_seconds(
-    functions: Functions,
-    comm: "MPI.Intracomm",
-    rounds: int,
-    warm_up: int = 1,
-    all_rounds: bool = False,
+    functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int = 1
 ) -> dict[str, float]:
     """As `median_seconds`, the fastest call of each function.
 
-    It suits an emulated network, where a busy machine makes a call late and never early. With
-    `all_rounds`, PARLAB_ROUNDS has no effect.
+    It suits an emulated network, where a busy machine makes a call late and never early.
     """
-    spent = _spent(functions, comm, rounds, warm_up, all_rounds)
+    spent = _spent(functions, comm, rounds, warm_up)
     return {name: min(seconds) for name, seconds in spent.items()}
 
 
@@ -65,9 +60,9 @@ def at_most(rounds: int) -> int:
 
 
 def _spent(
-    functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int, all_rounds: bool = False
+    functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int
 ) -> dict[str, list[float]]:
-    if "PARLAB_ROUNDS" in os.environ and not all_rounds:
+    if "PARLAB_ROUNDS" in os.environ:
         rounds, warm_up = at_most(rounds), 0
     spent: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(warm_up + rounds):
