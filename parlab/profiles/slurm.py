@@ -1,7 +1,8 @@
-"""Ranks as a batch job of Slurm: submitted, asked for its state, cancelled.
+"""Starts ranks as a Slurm batch job, and reports the state of the job.
 
-`mpiexec` runs inside the job and asks Slurm for the nodes itself. `srun` does not start the Open
-MPI that pip installs: it finds no PMIx of Slurm's, and each rank would be a world of its own.
+`mpiexec` runs inside the job and asks Slurm for the nodes itself. `srun` cannot start the ranks,
+because the Open MPI that pip installs does not find Slurm's PMIx: each rank would be alone in its
+world.
 """
 
 import os
@@ -14,33 +15,33 @@ from ipyparallel.cluster.launcher import LauncherError, SlurmEngineSetLauncher
 
 from parlab import mpirun
 
-# A busy slurmctld answers late; one that is not there, after its own time-out of 10 s.
+# A busy slurmctld answers late. If it is down, Slurm's commands fail after their timeout of 10 s.
 ANSWER_SECONDS = 60
-SITE_VARIABLES = ("SLURM_CONF", "SLURM_JWT")  # where Slurm is, and who asks
+SITE_VARIABLES = ("SLURM_CONF", "SLURM_JWT")  # Slurm's configuration, and the user's token
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
     "PREEMPTED", "REVOKED", "TIMEOUT",
-    "FORGOTTEN",  # not Slurm's word: it ended so long ago that Slurm knows of it no more
+    "FORGOTTEN",  # not a Slurm state: the job ended so long ago that Slurm no longer lists it
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Job:
-    """What Slurm tells of a job."""
+    """The state of a job, as Slurm reports it."""
 
     number: str
-    state: str  # Slurm's own word
-    reason: str  # why it waits, or why it failed; empty where Slurm gives none
+    state: str  # Slurm's name for it
+    reason: str  # why it waits, or why it failed; empty if Slurm does not say
 
     @property
     def waits(self) -> bool:
-        """Whether it has no nodes yet."""
+        """Return True if the job has no nodes yet."""
         return self.state in WAITING
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or is just being cleared away: which, Slurm tells later."""
+        """Return True if the job has ended, or is ending. Slurm reports its final state later."""
         return self.has_ended or self.state == "COMPLETING"
 
     @property
@@ -53,13 +54,13 @@ class Job:
 
 
 class SlurmRanks(SlurmEngineSetLauncher):
-    """ipyparallel's launcher for Slurm, which can also tell how its job is.
+    """ipyparallel's launcher for Slurm, which can also report the state of its job.
 
-    In the profile's `batch_template`, `{mpiexec}` is the one that belongs to this Python.
+    In the profile's `batch_template`, `{mpiexec}` becomes the mpiexec that belongs to this Python.
     """
 
     def start(self, n: int = 1) -> str:
-        """Submit the job for `n` ranks; its number. Raises LauncherError with Slurm's refusal."""
+        """Submit a job for `n` ranks. Return its number, or raise LauncherError with the reason."""
         self.context["mpiexec"] = shlex.join([mpirun.mpiexec(), *mpirun.MPI_ARGS])
         self.write_batch_script(n)
         submitted = _run(*self.args, env=_outside_of_jobs(os.environ) | self.get_env())
@@ -71,7 +72,7 @@ class SlurmRanks(SlurmEngineSetLauncher):
         return self.job_id
 
     def job(self) -> Job | None:
-        """How the job is now; None where Slurm gives no answer."""
+        """Return the current state of the job, or None if Slurm does not answer."""
         try:
             answer = _run(
                 *("squeue", "--noheader", "--states=all", f"--jobs={self.job_id}", "--format=%T|%r")
@@ -85,9 +86,9 @@ class SlurmRanks(SlurmEngineSetLauncher):
 
 
 def _outside_of_jobs(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what Slurm sets inside a job, as a notebook on a node may be in one.
+    """Return the environment without the variables that Slurm sets inside a job.
 
-    What that job asked for would be taken for wishes of the next.
+    A notebook may run in a job itself, and `sbatch` would use that job's options for the new one.
     """
     in_job = "SLURM_JOB_ID" in environment
     return {

@@ -1,4 +1,4 @@
-"""Ranks on machines that ssh reaches: one `mpiexec` here logs in to each and starts its share."""
+"""Starts ranks on machines that ssh reaches. One `mpiexec` here logs in to each machine."""
 
 from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 from traitlets import List, Unicode
@@ -7,19 +7,19 @@ from parlab import mpirun
 
 
 class SshRanks(MPIEngineSetLauncher):
-    """ipyparallel's launcher for MPI, with machines to log in to."""
+    """ipyparallel's launcher for MPI, with a list of machines to log in to."""
 
     hosts = List(Unicode(), config=True, help="machines, each as `name:ranks`")
-    # In a notebook nobody can answer when it asks for a password.
+    # Nobody can answer a password prompt in a notebook.
     ssh_command = Unicode("ssh -o BatchMode=yes", config=True, help="what logs in")
 
     @property
     def program(self) -> list[str]:
-        # Not ipyparallel's `--mpi`: parlab's engines are numbered by their MPI rank themselves.
+        # Do not add ipyparallel's `--mpi`, because parlab's engines use their MPI rank as their id.
         return self.engine_cmd
 
     def find_args(self) -> list[str]:
-        # The other machines get none of this one's variables, but for those that are named.
+        # The other machines get only those of this machine's variables that are named here.
         passed_on = [word for name in self.get_env() for word in ("-x", name)]
         return [
             *(mpirun.mpiexec(), *mpirun.MPI_ARGS, "-n", str(self.n)),

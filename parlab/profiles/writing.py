@@ -1,15 +1,15 @@
-"""Writes the ipyparallel profiles: what `parlab profile` does."""
+"""Writes the ipyparallel profiles for `parlab profile`."""
 
 import re
 from pathlib import Path
 
 from IPython.paths import get_ipython_dir
 
-# As `sbatch` takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours, …
+# The formats of `sbatch`: minutes, minutes:seconds, hours:minutes:seconds, days-hours, …
 TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 HOST = re.compile(r"([A-Za-z0-9][\w.-]*):([1-9]\d*)")
-# Which network interface each library takes for messages between nodes.
+# The variables that set the network interface for messages between nodes, one for each library.
 INTERFACE_VARIABLES = ("OMPI_MCA_btl_tcp_if_include", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 HEAD = '''"""Read by `cluster.start(…, profile="{name}")`. Written by `parlab profile`: edit it."""
@@ -54,9 +54,9 @@ def write_slurm(
     sbatch: list[str] | None = None,
     force: bool = False,
 ) -> Path:
-    """Write the profile `name` for Slurm; its file. `sbatch` has options that stand in no other.
+    """Write the profile `name` for Slurm, and return its file. `sbatch` is a list of more options.
 
-    Raises ValueError where an option cannot be right, or the profile is there and `force` is not.
+    Raises ValueError if an option is invalid, or if the profile exists and `force` is False.
     """
     if time and not TIME.fullmatch(time):
         raise ValueError(f"--time {time}: Slurm takes minutes, hours:minutes:seconds or days-hours")
@@ -70,7 +70,7 @@ def write_slurm(
         "nodes": nodes,
         "ntasks-per-node": ranks_per_node,
         "cpus-per-task": cpus_per_rank,
-        # Not for each task: what mpiexec starts on a node is one task, and all its ranks are in it.
+        # Per node, not per task: for Slurm, all ranks that mpiexec starts on a node are one task.
         "gpus-per-node": gpus_per_node,
     }
     options = [f"--{key}={_word(key, value)}" for key, value in given.items() if value]
@@ -86,9 +86,10 @@ def write_ssh(
     interface: str = "",
     force: bool = False,
 ) -> Path:
-    """Write the profile `name` for machines that ssh reaches, as `name:ranks`; its file.
+    """Write the profile `name` for machines that ssh reaches, and return its file.
 
-    Raises ValueError where a host is written otherwise, or twice, or as `write_slurm` does.
+    `hosts` are written as `name:ranks`. Raises ValueError if one has another form or occurs twice,
+    or for the reasons of `write_slurm`.
     """
     ranks_on(hosts)
     if not ssh_command.strip():
@@ -98,7 +99,7 @@ def write_ssh(
 
 
 def ranks_on(hosts: list[str]) -> int:
-    """How many ranks there are on all of them. Raises ValueError as `write_ssh` does."""
+    """Return the total number of ranks. Raises ValueError for the same hosts as `write_ssh`."""
     counts: dict[str, int] = {}
     for host in hosts:
         read = HOST.fullmatch(host)
@@ -117,7 +118,7 @@ def _word(key: str, value: object) -> str:
 
 
 def _line(text: str) -> str:
-    """`text` as it stands in a template, which is text in three quotes itself."""
+    """Escape `text` for a template, which is itself a string in triple quotes."""
     if re.search(r'[\n\\"]', text):
         raise ValueError(f'{text!r}: one line, without \\ and "')
     return text.replace("{", "{{").replace("}", "}}")
