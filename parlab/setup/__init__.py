@@ -1,1 +1,1 @@
-"""Setting up a machine, checking it, and the commands that a learner types."""
+"""Sets up a machine, checks it, and defines the commands that a learner types."""

@@ -37,7 +37,7 @@ def lab(context: typer.Context) -> None:
     root = own_folder(ROOT)
     if root != ROOT:
         print(f"parlab lab: {ROOT} is read-only, so your labs are in {root}/labs", file=sys.stderr)
-    # The whole course is served, so that a lab's links to the book work; browsing starts in labs/.
+    # Serve the whole course, so that a lab's links to the book work. Browsing starts in labs/.
     arguments = command(root, f"--ServerApp.preferred_dir={root / 'labs'}", *context.args)
     for name, effect in harmful().items():
         print(f"parlab lab: ignoring {name}={os.environ[name]}, because {effect}", file=sys.stderr)
@@ -161,10 +161,10 @@ def add_installed_commands() -> None:
 
 
 def _use_utf8() -> None:
-    """Start this command again in Python's UTF-8 mode if the locale has another encoding.
+    """Restart this command in Python's UTF-8 mode if the locale has another encoding.
 
-    Names of files, output of programs, and what students wrote are UTF-8 on all systems. Programs
-    that the command starts, such as JupyterLab and its kernels, inherit the mode.
+    File names, program output, and students' text are then UTF-8 on all systems. Programs that the
+    command starts, such as JupyterLab and its kernels, inherit the mode.
     """
     os.environ["PYTHONUTF8"] = "1"
     if sys.getfilesystemencoding() != "utf-8":
@@ -172,9 +172,9 @@ def _use_utf8() -> None:
 
 
 def main() -> None:
-    """Run the command line. An error that the user can fix is one line without a traceback."""
+    """Run the command line. Print an error that the user can fix as one line, not a traceback."""
     _use_utf8()
-    # nbformat's jsonschema would load a grammar for URLs, which no notebook needs, in a second.
+    # nbformat's jsonschema would take a second to load a grammar for URLs that no notebook needs.
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     add_installed_commands()
     try:

@@ -7,7 +7,7 @@ LINKED = ("book", "examples", "solutions")  # labs and pages link to files in th
 
 
 def own_folder(course: Path) -> Path:
-    """Return the folder with the `labs/` that this user can save.
+    """Return the folder whose `labs/` this user can save.
 
     If the course's own labs cannot be saved, this is `~/parlab`. Labs that are not there yet are
     copied to it. Raises ValueError with what to do if that fails.

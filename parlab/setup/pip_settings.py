@@ -1,4 +1,4 @@
-"""Passes this machine's settings of pip to uv, which does not read them: indexes, wheels, proxy.
+"""Passes this machine's pip settings (indexes, wheels, proxy) to uv, which does not read them.
 
 If you have set PIP_EXTRA_INDEX_URL or have a pip.conf, uv installs the same packages as pip would.
 """
@@ -46,7 +46,7 @@ def read(pip: Sequence[str], environment: Mapping[str, str] = os.environ) -> dic
 
 def for_uv(settings: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Return the settings as options of `uv pip install`, and as environment variables for it."""
-    # Like pip, choose the best version of all indexes, and trust the system's certificates.
+    # Like pip, choose the best version from all indexes, and trust the system's certificates.
     options = ["--index-strategy", "unsafe-best-match", "--system-certs"]
     for key, option in _OPTIONS.items():
         options += [word for value in settings.get(key, "").split() for word in (option, value)]

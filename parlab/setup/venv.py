@@ -2,7 +2,7 @@
 
 It runs on the machine's own Python, before anything is installed, so it uses only the standard
 library. pip, which comes with Python, installs uv, and uv installs everything else. A second call
-only compares the stamp in `.venv` with three digests.
+only compares the stamp in `.venv` with the course's folder and a digest of three files.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ def _is_current(wanted: dict[str, str], insists: bool) -> bool:
 
 
 def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> bool:
-    """Return whether the existing `.venv` can be updated, instead of creating a new one."""
+    """Return True if the existing `.venv` can be updated, instead of creating a new one."""
     return (
         stamp.get("folder") == wanted["folder"]
         and (stamp["python"] == wanted["python"] or not insists)
@@ -85,7 +85,7 @@ def _is_usable(stamp: dict[str, str], wanted: dict[str, str], insists: bool) -> 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let only one make run at a time. The second one waits, and then finds everything done."""
+    """Let only one make run at a time. A second one waits, and then has nothing left to do."""
     with open(ROOT / "requirements.txt", "r+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +112,7 @@ def _set_up(wanted: dict[str, str], insists: bool) -> None:
 
 def _create(python: str) -> None:
     try:
-        from ensurepip import version  # noqa: F401, Debian packages this module apart
+        from ensurepip import version  # noqa: F401, Debian packages this module separately
     except ImportError:
         raise SetupError(
             f"this Python ({sys.executable}) comes without venv; on Debian or Ubuntu: "
@@ -136,7 +136,7 @@ def _install() -> None:
     )
     pip = [str(PYTHON), "-m", "pip"]
     options, variables = pip_settings.for_uv(pip_settings.read(pip))
-    # pip asks no registry if the locked version is already installed.
+    # pip does not contact a registry if the locked version is already installed.
     exact = re.search(r"^uv==[\w.]+", lock, re.MULTILINE)
     assert exact, "requirements.txt names the version of uv"
     _run(*pip, "install", "--quiet", exact[0], PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
@@ -150,12 +150,12 @@ def _install() -> None:
 
 
 def _compile_course() -> None:
-    """Store the course's modules as bytecode, which many containers forbid processes to do later.
+    """Store the course's modules as bytecode. In many containers, processes cannot do so later.
 
     An error is not reported here. If it is in a module's syntax, importing that module shows it.
     """
     folders = [str(ROOT / name) for name in ("parlab", "parlab_staff")]
-    # The first -q leaves out the files' names, and the second one errors.
+    # The first -q suppresses file names, and the second one suppresses errors.
     subprocess.run([str(PYTHON), "-m", "compileall", "-q", "-q", "-j", "0", *folders])
 
 

@@ -46,7 +46,7 @@ def memory() -> Finding:
 
 
 def _container_limit() -> int | None:
-    """Return the bytes that this control group may use; None if there is no limit."""
+    """Return the bytes that this control group may use, or None if there is no limit."""
     try:
         return int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no control groups, or "max"

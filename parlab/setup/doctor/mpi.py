@@ -1,4 +1,4 @@
-"""Examines MPI: starts two real ranks, and frees one of them from a call that waits."""
+"""Examines MPI by starting two real ranks and freeing them from a call that blocks."""
 
 import json
 import os
@@ -33,7 +33,7 @@ if world.rank == 0:
 
 
 def ranks() -> Finding:
-    """Start two ranks, sum a number over them, and revoke a communicator on which one waits."""
+    """Start two ranks, sum a number over them, and revoke a communicator on which they wait."""
     start = time.monotonic()
     code, out, err = _run_probe()
     seconds = time.monotonic() - start
@@ -95,5 +95,5 @@ def _run_probe() -> tuple[int | None, str, str]:
 
 
 def _first_words(text: str) -> str:
-    """Return the first line with words, where Open MPI says what happened, after a rule."""
+    """Return the first line with letters. Open MPI prints a rule above the line with the cause."""
     return next((line.strip() for line in text.splitlines() if any(map(str.isalpha, line))), "")

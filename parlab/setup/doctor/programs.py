@@ -26,12 +26,12 @@ PACKAGE_MANAGERS = {
     "apt-get": "apt-get install", "dnf": "dnf install", "zypper": "zypper install",
     "pacman": "pacman -S", "apk": "apk add", "brew": "brew install",
 }  # fmt: skip
-SECONDS = 60  # the time limit of a program; on a busy machine, a browser needs long to start
+SECONDS = 60  # the time limit of a program; on a busy machine, a browser takes long to start
 SYSCTL = Path("/proc/sys")
 
 
 def install_command(package: str) -> str:
-    """Return the command to install a system package, or words if the manager is unknown."""
+    """Return the command that installs a system package, or plain words if it is unknown."""
     manager = next((name for name in PACKAGE_MANAGERS if shutil.which(name)), None)
     if manager is None:
         return f"install {package}"
@@ -40,7 +40,7 @@ def install_command(package: str) -> str:
 
 
 def find_chromium() -> str | None:
-    """Return the path of a Chromium or Chrome that starts; None if there is none."""
+    """Return the path of a Chromium or Chrome that starts, or None if there is none."""
     elsewhere = [path for place in CHROMIUM_PATHS for path in glob.glob(os.path.expanduser(place))]
     for path in filter(None, map(shutil.which, [*CHROMIUM_NAMES, *elsewhere])):
         # Without the snap, Ubuntu's chromium is a script that only prints an error.
@@ -99,7 +99,7 @@ def bubblewrap() -> Finding:
     if program is None:
         command = install_command("bubblewrap")
         return Finding("note", "not found", f"Graders need it, but the labs do not: {command}.")
-    # The options of the grader's sandbox. bubblewrap has --disable-userns since version 0.8.
+    # The options of the grader's sandbox. bubblewrap has had --disable-userns since version 0.8.
     alone = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"]
     alone += ["--ro-bind", "/", "/", "--size", "4096", "--tmpfs", "/tmp", "true"]
     ran = _ran(alone)
@@ -114,7 +114,7 @@ def bubblewrap() -> Finding:
 
 
 def what_forbids_sandboxes(message: str) -> str:
-    """Return why bubblewrap does not start here, if the system says so, and what to do."""
+    """Return why bubblewrap does not start here, if this is known, and what to do."""
     kernel = SYSCTL / "kernel"
     if "nknown option" in message:
         return "It is too old: 0.8 or newer is needed."

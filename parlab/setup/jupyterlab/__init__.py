@@ -1,7 +1,7 @@
 """The course's settings for JupyterLab.
 
-overrides.json has its settings, custom/ its styles, and contents.py adds the learner's progress to
-the start page.
+overrides.json contains the settings, and custom/ the styles. contents.py adds the learner's
+progress to the start page.
 """
 
 import os
@@ -17,9 +17,9 @@ START_PAGE = f"labs/{progress.START_PAGE}"
 def command(root: Path, *options: str) -> list[str]:
     """Return the command that serves the folder `root`, and opens the list of labs.
 
-    overrides.json has defaults, which a user's own settings replace: text opens rendered, and no
-    pop-up asks about news. `options` are JupyterLab's. A server that a JupyterHub starts belongs to
-    one of its users.
+    overrides.json sets defaults: text opens rendered, and no pop-up asks about news. A user's own
+    settings replace them. `options` are passed to JupyterLab. If a JupyterHub starts this, the
+    server belongs to one of its users.
     """
     program = "jupyterhub.singleuser" if "JUPYTERHUB_API_TOKEN" in os.environ else "jupyterlab"
     return [

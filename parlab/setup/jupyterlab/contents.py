@@ -24,7 +24,7 @@ class Labs(AsyncLargeFileManager):
 
 
 def with_progress(page: str, folder: Path) -> str:
-    """Return the start page's text with a bar behind the link to each lab in `folder`."""
+    """Return the start page's text with a bar after the link to each lab in `folder`."""
     bars = {
         lab.path.name: " " + f"{lab.bar} {lab.count}".replace(" ", "\N{NO-BREAK SPACE}")
         for lab in progress.labs(folder)

@@ -7,7 +7,7 @@ from parlab.runtime.writable import why_not
 
 
 def problem() -> str:
-    """Return which of them cannot be written to, and what to do; "" if all can be."""
+    """Return which folders cannot be written to, and what to do, or "" if all are writable."""
     from jupyter_core.paths import jupyter_config_dir, jupyter_data_dir, jupyter_runtime_dir
 
     folders = [jupyter_config_dir(), jupyter_data_dir(), jupyter_runtime_dir()]
