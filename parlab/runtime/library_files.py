@@ -1,4 +1,4 @@
-"""Tells files of Python and installed packages from the learner's own files."""
+"""Distinguishes files of Python and installed packages from the learner's own files."""
 
 import re
 from pathlib import Path
@@ -9,5 +9,5 @@ _INSTALLED = re.compile(r"^<frozen |/(site|dist)-packages/|/lib(64)?/python3[.\d
 
 
 def is_library(file: str) -> bool:
-    """Return whether code of this file belongs to Python, an installed package, or parlab."""
+    """Return True if this file belongs to Python, an installed package, or parlab."""
     return bool(_INSTALLED.search(file)) or file.startswith(_PARLAB)

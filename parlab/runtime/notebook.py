@@ -14,12 +14,12 @@ class Cell:
     """One cell of a lab.
 
     Attributes:
-        id: the same in the lab, in its solutions, and for its source.
+        id: the same in the lab, its solutions, and its source.
         kind: "code" or "markdown".
         source: as in a notebook, with magics.
         metadata: `tags`, `exercise`, `points`.
         outputs: as stored in a notebook; none in a lab's source.
-        line: of its `# %%` line in a lab's source, counted from 1; 0 in a notebook.
+        line: the number of its `# %%` line in a lab's source, counted from 1. 0 in a notebook.
     """
 
     id: str

@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Files in this folder are only in memory. Without it, files are in the usual temporary folder.
+# Files in this folder are only in memory. If it is None, the usual temporary folder is used.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-# Follows the number of characters that a rank did not send or that the notebook does not show.
+# The text after the number of characters that a rank did not send or a notebook does not show.
 LEFT_OUT = " characters left out"
 
 

@@ -16,10 +16,10 @@ _BYTES = 8  # of a float64
 
 
 class SharedNumbers:
-    """`count` numbers (float64), which are initially 0. Making them is collective over `comm`.
+    """An array of `count` float64 numbers, initially 0. Creating it is collective over `comm`.
 
-    They are in a file whose name is deleted at once, so the file disappears when the ranks end,
-    even if they crash. Raises ValueError, on all ranks, if the ranks are on several machines.
+    It is in a file whose name is deleted at once, so the file disappears when the ranks end, even
+    if they crash. Raises ValueError, on all ranks, if the ranks are on several machines.
     """
 
     def __init__(self, comm: MPI.Intracomm, count: int) -> None:
@@ -45,7 +45,7 @@ class SharedNumbers:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[memoryview]:
-        """Lock the numbers for this thread of this rank. If the rank dies, it loses the lock."""
+        """Lock the numbers for this thread of this rank. If the rank dies, the lock is released."""
         with self._threads:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:

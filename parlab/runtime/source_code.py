@@ -34,7 +34,7 @@ def run(code: str, file: str, names: dict[str, Any]) -> None:
 
 
 def statements(source: str) -> list[ast.stmt]:
-    """Return the statements of a cell without magics and shell lines; none if it is not Python.
+    """Return a cell's statements without magics and shell lines, or [] if it is not Python.
 
     A statement's `lineno` is its line in `source`, counted from 1.
     """
@@ -84,7 +84,7 @@ def has_code(source: str) -> bool:
 def _end(lines: list[str], at: int) -> int:
     """Return the line after the statement that begins in line `at`.
 
-    A statement without an end, such as an open bracket, ends before the next `%%`.
+    An unfinished statement, such as one with an open bracket, ends before the next `%%`.
     """
     if not has_code(lines[at]):
         return at + 1
@@ -135,7 +135,7 @@ def scope_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def names_bound_by(node: ast.AST) -> list[str]:
-    """Return the names that a node defines: a definition, an import, or the target of `=`."""
+    """Return the names that a node binds, if it is a definition, an import, or a target of `=`."""
     if isinstance(node, DEFINITION):
         return [node.name]
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -157,25 +157,25 @@ def imported_by(node: ast.AST) -> dict[str, str]:
 
 
 def names_in(tree: ast.AST, use: type[ast.expr_context]) -> set[str]:
-    """Return the names that occur anywhere in `tree` in this context: `ast.Load`, `ast.Store`."""
+    """Return the names that occur anywhere in `tree` in the context `use`, such as `ast.Load`."""
     names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, use)}
 
 
 @functools.lru_cache(4096)
 def bound_names(source: str) -> frozenset[str]:
-    """Return all names that a cell defines, also in an `if` or a loop."""
+    """Return all names that a cell defines, including those in an `if` or a loop."""
     nodes = (node for statement in statements(source) for node in scope_nodes(statement))
     return frozenset(name for node in nodes for name in names_bound_by(node))
 
 
 def defined_names(source: str) -> frozenset[str]:
-    """Return the functions and classes that a cell defines at its top level."""
+    """Return the names of the functions and classes that a cell defines at its top level."""
     return frozenset(node.name for node in statements(source) if isinstance(node, DEFINITION))
 
 
 def read_names(source: str) -> frozenset[str]:
-    """Return all names that a cell reads, also inside functions."""
+    """Return all names that a cell reads, including those inside functions."""
     return frozenset().union(*(names_in(one, ast.Load) for one in statements(source)))
 
 

@@ -42,7 +42,7 @@ _OPS = {
     _Op.BOR: MPI.BOR,
     _Op.BXOR: MPI.BXOR,
 }
-# A bool is a byte of 0 or 1, and the result must be one too. So the sum is "or", the product "and".
+# A bool is a byte that is 0 or 1, also in the result. So the sum is "or", and the product is "and".
 _BOOL_OPS = {
     _Op.SUM: MPI.MAX,
     _Op.PRODUCT: MPI.MIN,
@@ -66,7 +66,7 @@ class Reduction(NamedTuple):
 
 
 def reduction(op: dist.ReduceOp, dtype: torch.dtype) -> Reduction:
-    """Return the reduction for a `ReduceOp` on tensors of `dtype`. Raises ValueError if none."""
+    """Return the reduction for a `ReduceOp` and a dtype. Raises ValueError if there is none."""
     kind, mpi_op, reduced_dtype = _reduction(op.op, dtype)
     factor = op.__getstate__()[1] if kind == _Op.PREMUL_SUM else None
     return Reduction(kind, mpi_op, reduced_dtype, factor)
@@ -203,7 +203,7 @@ def unflatten(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 def _contiguous_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Return a flat view of `tensors` if they are contiguous in memory, otherwise None.
 
-    The chunks of a buffer are an example.
+    For example, the chunks of a buffer are contiguous.
     """
     first = dense(tensors[0])
     storage, end = first.untyped_storage().data_ptr(), tensors[0].data_ptr()

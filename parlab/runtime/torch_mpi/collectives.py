@@ -1,6 +1,6 @@
 """The collectives of the mpi4py group. Each takes the communicator and whole tensors.
 
-They check the shapes on this rank. MPI itself would write past the end of a buffer, or deadlock.
+They check the shapes on this rank, because MPI itself would write past a buffer's end or deadlock.
 """
 
 from collections.abc import Sequence

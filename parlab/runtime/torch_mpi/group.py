@@ -224,7 +224,7 @@ class MPIGroup(NamedGroup):
         return self.recv(tensors, MPI.ANY_SOURCE, tag)
 
     def _keep(self, transfer: PointToPointWork) -> PointToPointWork:
-        # If the caller drops a Work, its memory must stay until MPI no longer uses it.
+        # If the caller drops a Work, keep its memory until MPI no longer uses it.
         for earlier in list(self._incomplete):
             earlier.has_ended()  # calls `_release` if it has
         self._incomplete.append(transfer)
@@ -248,7 +248,7 @@ class MPIGroup(NamedGroup):
         return CompletedWork([])
 
 
-_existing: list[MPIGroup] = []  # at most one group, which the next group of all ranks will be
+_existing: list[MPIGroup] = []  # at most one group, which becomes the next group of all ranks
 _world: MPI.Intracomm = MPI.COMM_WORLD
 
 

@@ -1,8 +1,8 @@
-"""Carries CUDA tensors through the host's memory, because MPI reads and writes only that.
+"""Copies CUDA tensors through the host's memory, because MPI reads and writes only that.
 
-A method of the group states which of its arguments it receives into and which it sends from. For
-CUDA tensors among them, it gets tensors on the host instead: copies of what it sends, and empty
-room for what it only receives. Afterward, what it received is copied to the GPU.
+A method of the group states which of its arguments it sends from and which it receives into. If
+these are CUDA tensors, the method gets tensors on the host instead. They are copies if it sends
+from them, and otherwise empty. Afterward, the received data is copied to the GPU.
 """
 
 import functools
@@ -36,11 +36,11 @@ class Staging:
         return host
 
     def original(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the caller's tensor for one of the group's."""
+        """Return the caller's tensor that `tensor`, the group's tensor, replaces."""
         return self._originals.get(id(tensor), tensor)
 
     def copy_back(self) -> None:
-        """Copy what was received to the GPU."""
+        """Copy the received data to the GPU."""
         for host, tensor in self._received:
             tensor.copy_(host)
 
@@ -48,11 +48,11 @@ class Staging:
 def through_host(*, receives: Sequence[int] = (), sends: Sequence[int] = ()) -> Callable:
     """Return a decorator for a method of the group that takes tensors on the CPU.
 
-    The method returns a Work whose `deliver(staging)` has the received data copied to the GPU.
+    The method must return a Work whose `deliver(staging)` copies the received data to the GPU.
 
     Args:
         receives: positions of the arguments that the method writes into.
-        sends: positions of the arguments that it reads. One that is in both is changed in place.
+        sends: positions of the arguments that it reads. An argument in both is changed in place.
     """
     staged = sorted({*receives, *sends})
 

@@ -178,7 +178,7 @@ class PointToPointWork(dist.Work):
         return future
 
     def source_rank(self) -> int:
-        """Return the rank in the group that sent the tensor. For receives, after `wait`."""
+        """Return the rank in the group that sent the tensor. Call it on a receive, after `wait`."""
         return self._status.Get_source()
 
     def _source_rank(self) -> Any:  # torch.distributed.recv calls it by this name
