@@ -1,8 +1,8 @@
 """Ranks for a notebook: `cluster.start()`, then `%%px` cells that run on every rank.
 
 A `%%px` cell has a deadline (`%%px --timeout SECONDS`, 60 by default) and never freezes the
-notebook: on its deadline, on an error that leaves ranks waiting, or when you press stop, it says
-which line each rank is stuck at and frees the ranks with their variables intact.
+notebook. At the deadline, after an error that leaves ranks waiting, or when you press stop, it
+shows the line where each rank is stuck and frees the ranks with their variables intact.
 """
 
 import atexit
@@ -53,11 +53,11 @@ def start(n: int | None = None, profile: str | None = None, network: Network | N
     """Start ranks, make `%%px` run on them, and print what was started.
 
     Args:
-        n: number of ranks. By default those of the network, else one for each GPU if torch can use
-            several, else 4.
-        profile: an ipyparallel profile that starts ranks elsewhere; `parlab profile slurm` and
+        n: number of ranks. By default, as many as the network has. Without a network, one for each
+            GPU if torch can use several, else 4.
+        profile: an ipyparallel profile that starts ranks elsewhere. `parlab profile slurm` and
             `parlab profile ssh` write one. While a batch job waits, its state is printed.
-        network: the network that `group` emulates; see `parlab.network`. The ranks use the CPU.
+        network: the network that `group` emulates (see `parlab.network`). The ranks use the CPU.
 
     Ranks that are already running are stopped first. All ranks end with the notebook's kernel.
 
@@ -109,7 +109,7 @@ def _ranks_of(network: Any, n: int | None, profile: str | None) -> int:
 
 
 def restart() -> None:
-    """Replace all ranks by new ones, and print what was started. Their variables are lost."""
+    """Replace all ranks with new ones, and print what was started. All variables are lost."""
     session = current()
     session.replace()
     session.ready(print)
@@ -141,7 +141,7 @@ def current() -> Session:
 def output(rank: int) -> str:
     """Return all that `rank` printed in the last `%%px` cell, even if it was too long to show.
 
-    Of more than twelve million characters, it returns the first and the last.
+    If that is more than twelve million characters, return only the first and the last of them.
     """
     session = current()
     if rank not in range(session.n):
@@ -162,7 +162,7 @@ def _register_magics(session: Session) -> None:
 
 
 def _px(line: str = "", cell: str = "") -> None:
-    """Explain that `%%px` needs ranks. RankMagics replace this function when ranks start."""
+    """Explain that `%%px` needs ranks. RankMagics replaces this function when ranks start."""
     from IPython.core.error import UsageError
 
     raise UsageError("There are no ranks. Run cluster.start(4) first.")

@@ -29,8 +29,8 @@ class RankProcess:
     exit_status: int | None = None  # a negative number is a signal, as in subprocess
     stacks: str = ""
     processor_seconds: float | None = None  # used so far; None until the supervisor answers
-    state: str = ""  # of its main thread at that time: `R` wants the CPU, `T` was stopped
-    sleeps: int = 0  # how often its main thread had gone to sleep until then
+    state: str = ""  # of its main thread then: `R` if it wants the CPU, `T` if it was stopped
+    sleeps: int = 0  # how often its main thread had gone to sleep by then
 
     @property
     def crash(self) -> str:
@@ -189,7 +189,7 @@ class Channel:
         """End every rank. A supervisor ends its rank when its connection is closed."""
         self._closed = True
         with contextlib.suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # ends the `accept` that waits in its thread
+            self._server.shutdown(socket.SHUT_RDWR)  # ends the `accept` that blocks its thread
         self._server.close()
         with self._changed:
             connections = list(self._connections)

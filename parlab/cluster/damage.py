@@ -1,4 +1,4 @@
-"""Repairs what a cell broke and the labs need, before the next cell runs."""
+"""Repairs objects that a cell broke but that the labs need, before the next cell runs."""
 
 from parlab.cluster.ending import replaced_text, unreceived_text
 from parlab.cluster.errors import CellError, RankDied
@@ -35,7 +35,7 @@ ENDED = {
 def repair(
     execution: Execution, outputs: dict[int, dict], error: CellError | None, stop: StopButton
 ) -> None:
-    """Renew what the cell broke, on all ranks, and print what it broke.
+    """Repair everything that the cell broke, on all ranks, and print what it was.
 
     After an error, messages may be in transit, so `comm` is renewed as well.
 

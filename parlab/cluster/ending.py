@@ -1,4 +1,4 @@
-"""What the notebook shows when a rank cell has ended."""
+"""Formats what the notebook shows when a rank cell has ended."""
 
 import re
 import signal
@@ -53,7 +53,7 @@ def errors_by_rank(replies: Replies, skip: Mapping[int, str]) -> dict[int, tuple
 def _message_and_lines(error: RemoteError) -> tuple[str, str]:
     """Return the error's message, shortened, and the lines of the cell, as the rank sent them.
 
-    If the rank sent another text than these two, return that text and no lines.
+    If the rank sent a text in another form, return that text and no lines.
     """
     text = error.traceback or ""
     message = f"{error.ename}: {error.evalue}".rstrip(": ")
@@ -184,7 +184,7 @@ def _not_free_text(ranks: list[int], n: int) -> str:
 def unreceived_text(unreceived: Mapping[int, list[tuple[int, int] | None]]) -> str:
     """Return a text about the messages of a cell that no rank received.
 
-    `unreceived` has the source and the tag of each, by the rank to which it was sent, or None for a
+    For each receiving rank, `unreceived` lists the source and tag of each message, or None for a
     message of a collective call.
     """
     messages = [

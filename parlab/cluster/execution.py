@@ -125,7 +125,7 @@ class Execution:
         )
 
     def _finish(self, outcome: Outcome, stacks: dict[int, str]) -> None:
-        """Free the ranks that still run, and record the result in `outcome`."""
+        """Free the ranks that are still running, and record the result in `outcome`."""
         if outcome.ending not in (Ending.DIED, Ending.CUT_OFF):
             self._free(outcome, stacks)
         outcome.deaths = self.session.channel.deaths()

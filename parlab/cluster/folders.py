@@ -23,7 +23,7 @@ ELSEWHERE = ", or set TMPDIR to another folder"
 def make_folder(profile: str | None) -> Path:
     """Make a new folder and return it.
 
-    It is in the folder for temporary files, or in that of the profile, which other nodes can read.
+    It is in the folder for temporary files, or in the profile's folder, which other nodes can read.
     Raises ClusterError if the folder cannot be made, or if the profile does not exist.
     """
     inside = profile and _existing(profile)
@@ -62,7 +62,7 @@ def _check_temporary() -> None:
     name, wanted = named[0] if named else ("the folder for temporary files", "/tmp")
     try:
         usable = tempfile.gettempdir()
-    except FileNotFoundError:  # nor any other that Python knows
+    except FileNotFoundError:  # Python finds no other writable folder either
         usable = ""
     if not usable or (os.path.isdir(wanted) and not os.path.samefile(wanted, usable)):
         raise ClusterError(

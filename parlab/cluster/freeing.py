@@ -25,13 +25,13 @@ STEPS = 3
 PATIENCE_SECONDS = 10.0
 BUSY_SECONDS = 0.02  # of CPU time in one step: more than the handling of an interrupt takes
 HANDLED_SECONDS = 0.2  # of CPU time: a rank that has used this much had time to handle interrupts
-# A rank that goes to sleep so often in one step gets the CPU when it wants it: it waits in MPI.
+# A rank that goes to sleep this often in one step is not short of CPU time. It is waiting in MPI.
 OFTEN = 50
 LOOK_SECONDS = 0.2  # to read the stacks of ranks that are about to be given up
 FREE_SECONDS = 10.0  # for ranks that have ended their cells to answer a call, on a busy machine
 CALL_SECONDS = 15.0  # for a free rank to answer a call, even on a busy machine
 RECOVERY_SECONDS = 30.0  # to restart torch's groups, which takes long on a busy machine
-# After another press, ranks that have stopped get this long to recover: they only need the CPU.
+# After another press, stopped ranks get this long to recover. They only need the CPU for that.
 PRESSED_SECONDS = 5.0
 STILL_BUSY = (
     "Stopping. Ranks that do not end within ten seconds are replaced, and all variables are lost. "
@@ -40,7 +40,7 @@ STILL_BUSY = (
 
 
 class Freeing:
-    """Frees the ranks of a cell. Tries the ways that lose the least first."""
+    """Frees the ranks of a cell. Tries the methods that lose the least first."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Freeing:
             step += 1
             if step >= STEPS:
                 if not self._may_stop(before, used, is_patient):
-                    break  # unless the last of them has ended meanwhile
+                    break  # the last busy ranks may still have ended in the meantime
                 self._progress(self.replies, STILL_BUSY)
         return not self.busy()
 
@@ -124,13 +124,13 @@ class Freeing:
     def unreceived(self) -> dict[int, list]:
         """Return what `leftovers.find` finds on each rank that has unreceived messages.
 
-        The result is empty if a rank does not answer: it runs something else, which may use `comm`.
+        If a rank does not answer, the result is empty, because that rank may be using `comm`.
         """
         answers = self._answers(FREE_SECONDS, GIVE_UP_SECONDS, calls.unreceived) or {}
         return {rank: found for rank, found in answers.items() if found}
 
     def recover(self, outcome: Outcome, *, messages_only: bool = False) -> bool:
-        """Renew what was revoked, on all ranks. Return True if the ranks are intact.
+        """Renew everything that was revoked, on all ranks. Return True if the ranks are intact.
 
         With `messages_only`, nothing was revoked, but messages on `comm` may be in transit.
         """
@@ -178,8 +178,8 @@ class Freeing:
 
         `before` and `after` are the ranks' CPU times around the last step. A rank may still stop if
 
-        - it uses the CPU or waits for it, and has had too little CPU time to handle an interrupt,
-          or the user `is_patient`. A rank that sleeps again and again does neither;
+        - it uses the CPU or waits for it (a rank that often sleeps does neither), and it has had
+          too little CPU time to handle an interrupt, or the user `is_patient`;
         - it has left its cell, but the kernel has not received its answer yet;
         - it waits for the CPU so long that its stack does not arrive;
         - its supervisor does not answer.

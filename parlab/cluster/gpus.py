@@ -1,4 +1,4 @@
-"""How many ranks start by default, and which devices the started ranks use."""
+"""Chooses how many ranks start by default, and describes the devices that the ranks use."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ TORCH_SECONDS = 60.0  # for another process to import torch and to look for GPUs
 
 
 def default_ranks() -> int:
-    """Return one rank for each GPU if there are several that torch can use, otherwise 4.
+    """Return the number of GPUs if torch can use several, otherwise 4.
 
-    torch is asked in another process, and only if the driver lists several GPUs: it takes seconds
-    to import.
+    Ask torch in another process, and only if the driver lists several GPUs, because importing
+    torch takes seconds.
     """
     if len(_listed()) < 2:
         return CPU_RANKS

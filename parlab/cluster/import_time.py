@@ -1,13 +1,13 @@
-"""Measures the time that a cell's deadline does not count, because ranks import or have not begun.
+"""Extends a cell's deadline by the time in which ranks import modules or have not begun.
 
 A first `import torch` takes two seconds on an idle machine and a minute on a busy one, and a rank
 that is stopped inside an import is lost. Imports therefore extend the deadline, by at most
-`LIMIT_SECONDS`: an import that takes longer hangs. The time that a learner's own module computes
-while it is imported does count, because the module may train, or wait for another rank.
+`LIMIT_SECONDS`, because an import that takes longer hangs. The time that a learner's own module
+computes during its import does count, because the module may train, or wait for another rank.
 
 A busy machine may not run a rank for seconds. If a rank has not begun its cell at the deadline, the
-others may be waiting for it, so the cell's time starts again. It does so once, and for short times
-until `BEGIN_SECONDS` have passed, since a rank may also be unable to begin.
+others may be waiting for it, so the cell's time starts again. This happens once, and then again
+only until `BEGIN_SECONDS` have passed, because a rank may also be unable to begin.
 """
 
 import time
@@ -37,7 +37,7 @@ class ImportTime:
         self._channel = channel
         self._started = time.monotonic()
         self._importing = False  # at the last request
-        self._unanswered = 0  # number of the last requests in a row that a rank did not answer
+        self._unanswered = 0  # number of consecutive requests that a rank did not answer
         self.stacks: dict[int, str] = {}  # answers to the last request
         self.seconds = 0.0  # time that does not count
 

@@ -19,9 +19,9 @@ from parlab.runtime.environment import harmful
 
 START_SECONDS = 120.0
 CONTROLLER_ARGS = [
-    # Engines are registered on a heartbeat. With the default of 3 s, that is most of the start.
+    # Engines are registered at a heartbeat. The default of 3 s would be most of the start time.
     "--HeartMonitor.period=100",
-    # Supervisors report deaths. A heartbeat that is missed on a busy machine means nothing.
+    # Supervisors report deaths. A missed heartbeat only means that the machine is busy.
     "--HeartMonitor.max_heartmonitor_misses=36000",
     "--IPController.use_threads=True",
     "--IPController.broadcast_scheduler_depth=0",
@@ -39,7 +39,7 @@ ENGINE_ARGS = [
 def launcher_config(
     cluster: ipp.Cluster, folder: Path, has_profile: bool, environment: Mapping[str, str]
 ) -> Config:
-    """Return the settings of the launchers of controller and engines.
+    """Return the settings for the launchers of the controller and the engines.
 
     Args:
         folder: the folder of this set of ranks.
@@ -99,8 +99,8 @@ def _setting(cluster: ipp.Cluster, name: str) -> Any:
 def sigint_blocked() -> Iterator[None]:
     """Block SIGINT in processes that are started in this context.
 
-    Such a process gets a session of its own, which the stop button does not signal. Until it has
-    one, it belongs to the kernel's session. Engines unblock SIGINT when they start.
+    Such a process soon gets its own session, which the stop button does not signal. Until then, it
+    belongs to the kernel's session. Engines unblock SIGINT when they start.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -122,7 +122,7 @@ def output_of(launcher: LocalProcessLauncher) -> str:
 
 
 def has_ended(launcher: Any) -> bool:
-    """Return True if the launcher's process on this machine has ended; False if it has none."""
+    """Return True if the launcher's process on this machine has ended, False if it has none."""
     process = getattr(launcher, "process", None)
     with contextlib.suppress(psutil.NoSuchProcess):
         return process is not None and process.status() == psutil.STATUS_ZOMBIE

@@ -74,7 +74,7 @@ def is_in(stack: str, file: str) -> bool:
 
 
 def where(stack: str, cells: Cells) -> str | None:
-    """Return where a rank is, such as `line 4: comm.allreduce(x)`; None if it is not in a cell.
+    """Return where a rank is, such as `line 4: comm.allreduce(x)`, or None if not in a cell.
 
     This is the innermost line that the learner wrote. If that line is in a function, which may be
     in an earlier cell, the text also contains the line that called the function.
@@ -122,7 +122,7 @@ _WAITS_IN_TORCH = re.compile(r"/torch/(distributed|autograd|nn/parallel)/")
 
 
 def in_torch(stack: str) -> bool:
-    """Return True if the rank may be waiting in a process group of torch's own (Gloo, NCCL)."""
+    """Return True if the rank may be waiting in one of torch's own groups (Gloo, NCCL)."""
     first = _FRAME.search(stack)
     return first is not None and bool(_WAITS_IN_TORCH.search(first["file"]))
 

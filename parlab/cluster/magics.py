@@ -70,12 +70,12 @@ class RankMagics(ParallelMagics):
 
     @no_var_expand
     def autopx(self, line: str = "") -> None:
-        """Raise UsageError: its cells would have no deadline and ignore the stop button."""
+        """Raise UsageError, because its cells would have no deadline and ignore the stop button."""
         raise UsageError("%autopx is not for these ranks: begin each cell with %%px instead")
 
     @no_var_expand
     def pxconfig(self, line: str = "") -> None:
-        """Raise UsageError: each cell has its own options."""
+        """Raise UsageError, because each cell has its own options."""
         raise UsageError(
             "%pxconfig is not for these ranks: give each cell its options, as %%px --targets 0,1"
         )

@@ -8,7 +8,7 @@ from parlab.runtime.source_code import IMPORT, names_bound_by, scope_nodes, stat
 
 @dataclass
 class Names:
-    """Imports and other names that rank cells made at their top level."""
+    """The imports and other names that rank cells defined at their top level."""
 
     imports: dict[str, None] = field(default_factory=dict)  # statements, in order
     variables: dict[str, None] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""How a rank cell ended."""
+"""Describes how a rank cell ended."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 
 class Ending(Enum):
-    """Why the kernel stopped waiting for a cell."""
+    """The reason why the kernel stopped waiting for a cell."""
 
     FINISHED = "finished"
     FAILED = "a rank failed and left others waiting"
@@ -17,7 +17,7 @@ class Ending(Enum):
 
 @dataclass
 class Outcome:
-    """How a rank cell ended."""
+    """The result of a rank cell, and the state of its ranks."""
 
     ending: Ending
     # The line of each rank that was still running when the kernel stopped waiting.
@@ -35,4 +35,4 @@ class Outcome:
     continued: list[int] = field(default_factory=list)  # ranks that a signal had stopped
     lost: list[str] = field(default_factory=list)  # variables with communicators that were revoked
     torch_is_new: bool = False
-    old: list[str] = field(default_factory=list)  # variables with groups from before that
+    old: list[str] = field(default_factory=list)  # variables that use torch's earlier groups

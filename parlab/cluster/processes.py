@@ -85,7 +85,7 @@ class Processes:
         # Ranks on other nodes could not use this folder.
         memory = None if profile else make_memory_folder()
         self.batch: BatchJob | None = None  # the job, if the ranks run in one
-        # A profile (Slurm, SSH) has launchers of its own, and engines on other nodes. Without a
+        # A profile (Slurm, SSH) has its own launchers, and engines on other nodes. Without a
         # profile, engines start at the same time as the controller and wait for its file.
         local = {"engines": "mpi", "send_engines_connection_env": False}
         self.cluster = ipp.Cluster(
@@ -229,7 +229,7 @@ class Processes:
         )
 
     def printed(self) -> str:
-        """Return a new line and what mpiexec and the ranks printed last.
+        """Return a newline and the last output of mpiexec and the ranks.
 
         If they printed nothing, return the controller's output, or "".
         """

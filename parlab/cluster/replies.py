@@ -17,8 +17,8 @@ _REVOKED = re.compile(
 )
 
 
-# After a cell that printed this many characters, the kernel gives its unused memory back.
-# Otherwise, each of its threads would keep some for good.
+# After a cell that printed this many characters, the kernel returns its unused memory to the
+# system. Otherwise, each of its threads would keep some of it.
 LARGE_OUTPUT = 1_000_000
 # Each of these methods keeps the last 128 results that it was called on.
 _KEEP_RESULTS = (AsyncResult.__len__, AsyncResult._count_chunks, AsyncResult.split)
@@ -43,7 +43,7 @@ class Replies:
     def forget(self) -> None:
         """Free the memory of what the ranks printed and returned, which ipyparallel would keep.
 
-        Not if the user has the AsyncResult.
+        Do nothing if the user has the AsyncResult.
         """
         if self.is_shared:
             return
@@ -79,9 +79,9 @@ class Replies:
         return (first.output.metadata["stdout"] or "").rstrip().rpartition("\n")[2]
 
     def ended_early(self) -> None:
-        """Record how much the running ranks have shown so far. Called before they are freed.
+        """Record how much the running ranks have shown so far. Call this before they are freed.
 
-        A rank that was freed can reach the end of its cell. Otherwise, it would still be waiting.
+        A freed rank can reach the end of a cell in which it would otherwise still be waiting.
         This happened in about one of forty deadlocks on Open MPI 5.0.11, probably because a send
         succeeds if its receiver is freed first. `outputs` leaves out what such a rank shows after
         this call.

@@ -17,7 +17,7 @@ def labelled(text: str, ranks: list[int], world_size: int, is_stored: bool = Fal
     The label is in front of a single line, and above several lines.
 
     Args:
-        is_stored: whether `cluster.output` returns this text, so that a cut text names it.
+        is_stored: True if `cluster.output` returns this text. A shortened text then says so.
     """
     text = cut(text.rstrip("\n"), ranks[0] if is_stored else None)
     if world_size == 1:
@@ -28,7 +28,7 @@ def labelled(text: str, ranks: list[int], world_size: int, is_stored: bool = Fal
 def cut(text: str, rank: int | None) -> str:
     """Return `text`, without its middle if it is too long to show.
 
-    `rank` is the one whose `cluster.output` returns more of it; None if it does not.
+    `cluster.output(rank)` returns more of it. `rank` is None if the text is not stored.
     """
     left_out = len(text) - SHOWN_START - SHOWN_END
     if left_out <= 0:

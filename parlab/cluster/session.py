@@ -188,7 +188,7 @@ class Session:
             notify(f"This import failed on the new ranks: {shown}")
 
     def stop(self) -> None:
-        """End the ranks. Idempotent."""
+        """End the ranks, if any."""
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.end()

@@ -19,8 +19,8 @@ class CellInterrupts:
     """Handles presses of the stop button while a cell of the notebook runs its own code.
 
     By default, a press raises KeyboardInterrupt wherever Python is. If the cell's code has not
-    begun or has just ended, then this is a line of IPython or ipykernel: they lose the press, or
-    they never report the cell's end. So a press waits until the cell's code runs.
+    begun or has just ended, this is a line of IPython or ipykernel, which then lose the press or
+    never report the cell's end. So parlab repeats a press until the cell's code runs.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -50,7 +50,7 @@ class CellInterrupts:
         self._early.put(self._cells)
 
     def _repeat(self) -> None:
-        """Press again for the same cell. ipykernel ignores presses after a cell."""
+        """Repeat a press while the same cell runs. ipykernel ignores presses after a cell."""
         while True:
             cell = self._early.get()
             time.sleep(REPEAT_SECONDS)
@@ -113,7 +113,7 @@ class StopButton:
     def wait_for(
         self, is_done: Callable[[], bool], seconds: float, give_up: float = GIVE_UP_SECONDS
     ) -> bool:
-        """Wait until `is_done()`, and return whether it is.
+        """Wait until `is_done()` is True. Return its last result.
 
         Wait at most `seconds`, and at most `give_up` seconds after another press.
         """
