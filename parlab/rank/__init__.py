@@ -1,17 +1,18 @@
-"""What a lab sees on a rank: `from parlab.rank import comm, rank, world_size, device, group`.
+"""The names for labs on a rank: `from parlab.rank import comm, rank, world_size, device, group`.
 
     rank        this process's number, 0 … world_size − 1
     world_size  number of ranks
     comm        mpi4py communicator over all ranks (the object behind `MPI.COMM_WORLD` too)
     device      torch.device of this rank: its own GPU, a GPU that ranks share, or the CPU
     group       torch.distributed process group to pass as `group=`. It uses MPI. On the CPU, that
-                is many times faster than Gloo. CUDA tensors travel through the host's memory; the
-                default group uses NCCL if each rank has a GPU of its own. If the ranks were
+                is many times faster than Gloo. CUDA tensors are copied through the host's memory.
+                The default group uses NCCL if each rank has its own GPU. If the ranks were
                 started on an emulated network, `group` is on that network (`parlab.network`)
 
 The first use of `comm` starts MPI. The first use of `group` starts torch.distributed and is
-collective: every rank must reach it. On GPUs, so is the first use of `device`. The same import
-works in a rank cell (`%%px`) and in a script under `python -m parlab.mpirun -n 4 script.py`.
+collective: every rank must reach it. On GPUs, the first use of `device` is collective, too. The
+same import works in a rank cell (`%%px`) and in a script run with
+`python -m parlab.mpirun -n 4 script.py`.
 """
 
 from typing import TYPE_CHECKING, Any

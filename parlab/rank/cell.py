@@ -1,4 +1,4 @@
-"""The ranks that run the current `%%px` cell, which the notebook's kernel states with the cell."""
+"""Finds the ranks that run the current `%%px` cell. The kernel sends their list with the cell."""
 
 import sys
 

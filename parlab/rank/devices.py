@@ -16,7 +16,7 @@ class Choice(NamedTuple):
 
     Attributes:
         device: its own GPU, a GPU that it shares with other ranks, or the CPU.
-        one_gpu_each: True if every rank has a GPU of its own, as NCCL requires.
+        one_gpu_each: True if every rank has its own GPU, as NCCL requires.
         name: the GPU's name; "" on the CPU.
         why_not: why a GPU that torch finds is not used; "" otherwise.
     """

@@ -14,7 +14,7 @@ _Request, _Prequest = MPI.Request, MPI.Prequest
 
 
 class _Kind(type):
-    """Metaclass: requests of mpi4py's own classes also count as instances."""
+    """A metaclass that also counts requests of mpi4py's own classes as instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         own = {Request: _Request, Prequest: _Prequest}.get(cls)
@@ -22,7 +22,7 @@ class _Kind(type):
 
 
 class _WaitsByTesting:
-    """mpi4py's methods of these names, which test in a loop. Each test lets MPI make progress."""
+    """Defines these methods of mpi4py as loops of tests. Each test lets MPI make progress."""
 
     @classmethod
     def Waitall(

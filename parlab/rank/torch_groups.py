@@ -28,11 +28,11 @@ _state: dict[str, Any] = {"group": None, "store": None, "closed": False}
 
 
 def start() -> dist.ProcessGroup:
-    """Start torch.distributed over all ranks; return the labs' `group`, over MPI. Collective.
+    """Start torch.distributed over all ranks, and return the labs' `group` over MPI. Collective.
 
-    The default group uses NCCL if every rank has a GPU of its own, and Gloo on the CPU. Ranks that
-    share a GPU can use neither: NCCL refuses them, and Gloo cannot send their tensors. Their
-    default group is `group`.
+    The default group uses NCCL if every rank has its own GPU, and Gloo on the CPU. Ranks that share
+    a GPU can use neither: NCCL refuses them, and Gloo cannot send their tensors. Their default
+    group is `group`.
     """
     if _state["group"] is None:
         _state["mpi_group"] = MPIGroup(new_communicator())
@@ -137,7 +137,7 @@ def close() -> None:
             contextlib.suppress(OSError),
             socket.socket(fileno=os.dup(open_now[inode])) as connection,
         ):
-            connection.getpeername()  # raises for a listening socket, which must stay open
+            connection.getpeername()  # raises for a listening socket, which must not be closed
             connection.shutdown(socket.SHUT_RDWR)
     if dist.is_initialized() and dist.get_backend() == "nccl":
         distributed_c10d._abort_process_group()
@@ -158,7 +158,7 @@ def renew() -> bool:
         return False
     with contextlib.suppress(Exception):  # closed groups cannot be destroyed cleanly
         dist.destroy_process_group()
-    # The traceback of a call that was freed, and so its group with Gloo's threads, is in a cycle.
+    # The traceback of a freed call is in a reference cycle, with the group and its Gloo threads.
     gc.collect()
     _state["store"] = None
     _sockets.clear()

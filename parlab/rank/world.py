@@ -19,7 +19,7 @@ assert isinstance(_pristine, MPI.Intracomm)
 pristine_self = MPI.Comm.fromhandle(MPI.COMM_SELF.handle)
 assert isinstance(pristine_self, MPI.Intracomm)
 
-# Every communicator that parlab renews; all of them span all ranks.
+# Every communicator that parlab renews. Each includes all ranks.
 _communicators: list[MPI.Intracomm] = []
 
 # Handles that the lab freed. MPI functions must not be called on them, and mpi4py leaves such a

@@ -1,7 +1,8 @@
-"""What the notebook's kernel calls on every rank.
+"""Functions that the notebook's kernel calls on every rank.
 
-Engines import the module of a function that they are to call. This module is here, so that they do
-not import `parlab.cluster`, which takes longer than all other modules of an engine.
+An engine imports the module of each function that it calls. These functions are in a separate
+module, because importing `parlab.cluster` takes longer than importing all other modules of an
+engine.
 """
 
 import os
@@ -10,11 +11,11 @@ from typing import NamedTuple
 
 
 class RankDevice(NamedTuple):
-    """What a rank computes on.
+    """The device on which a rank computes.
 
     Attributes:
         gpu: the GPU's name; "" for the CPU.
-        one_gpu_each: True if each rank has a GPU of its own.
+        one_gpu_each: True if each rank has its own GPU.
         why_not: why the ranks do not use this machine's GPUs; "" if they do, or it has none.
     """
 
@@ -24,7 +25,7 @@ class RankDevice(NamedTuple):
 
 
 class SetUpResult(NamedTuple):
-    """What a rank returns from `set_up`.
+    """The result of `set_up` on one rank.
 
     `failed` lists imports that failed: the statement, and the type and text of its error.
     """
@@ -73,7 +74,7 @@ def set_up(imports: list[str]) -> SetUpResult:
 
 
 def device_of_rank() -> RankDevice:
-    """Return what this rank computes on. Collective over all ranks.
+    """Return the device on which this rank computes. Collective over all ranks.
 
     If no node has a driver, torch is not imported, which saves seconds.
     """
@@ -95,26 +96,26 @@ def device_of_rank() -> RankDevice:
 
 
 def cut_off() -> list[str]:
-    """Return what an interrupt has cut off on this rank: see `interrupts.cut_off`."""
+    """Return the imports that were interrupted on this rank (see `interrupts.cut_off`)."""
     from parlab.rank.engine import interrupts
 
     return interrupts.cut_off()
 
 
 def unreceived() -> list[tuple[int, int] | None]:
-    """Find the messages that no rank has received: see `leftovers.find`. Collective."""
+    """Find the messages that no rank has received (see `leftovers.find`). Collective."""
     from parlab.rank.engine.leftovers import find
 
     return find()
 
 
 def recover(generation: int, messages_only: bool) -> dict[str, object]:
-    """Make this rank usable again after it was freed: see `recovery.recover`. Collective."""
+    """Make this rank usable again after it was freed (see `recovery.recover`). Collective."""
     from IPython import get_ipython
 
     from parlab.rank.engine import recovery
 
     shell = get_ipython()
-    hidden = shell.user_ns_hidden  # IPython's own, such as `exit`, through which all is found
+    hidden = shell.user_ns_hidden  # IPython's own names. Through `exit`, any object can be found
     own = {name: v for name, v in shell.user_ns.items() if v is not hidden.get(name)}
     return recovery.recover(own, generation, messages_only)

@@ -1,7 +1,7 @@
 """Resets signal handlers and more in processes that a cell forks.
 
-`multiprocessing` and workers of torch's data loaders start as copies of the rank's process. If they
-kept its SIGTERM handler, `terminate()` would stop an event loop and not the child.
+Processes of `multiprocessing` and workers of torch's data loaders start as copies of the rank's
+process. If they kept its SIGTERM handler, `terminate()` would stop an event loop, not the child.
 """
 
 import faulthandler
@@ -14,7 +14,7 @@ from parlab.rank.engine.interrupts import is_ours
 
 
 def install(shell: Any) -> None:
-    """Give children of this process Python's signal handlers, and end them with their cell."""
+    """Set Python's signal handlers in children of this process, and end them with their cell."""
     engine = os.getpid()
     stop = signal.getsignal(signal.SIGTERM)  # ipyparallel's; a cell may set another one later
 

@@ -17,7 +17,7 @@ from parlab.rank.engine.leftovers import open_mpi
 def install(shell: Any) -> None:
     """Restore the table after each cell, before this rank reports that the cell has ended.
 
-    Later is too late: other ranks may already send messages, which would be lost.
+    After the report, other ranks may already send messages, which would be lost.
     """
     library = open_mpi()
     try:

@@ -1,4 +1,4 @@
-"""A thread that frees this rank's main thread when it is stuck, or reports where it is.
+"""Runs a thread that frees this rank's main thread when it is stuck, or reports where it is.
 
 A call that is blocked in MPI runs C code, which an interrupt cannot end. But it has released
 Python's lock, so another thread can revoke the communicator. Then the blocked call fails at once,
@@ -21,10 +21,10 @@ from parlab.rank.engine.interrupts import interrupt
 from parlab.rank.engine.tracebacks import is_cell
 
 WAKERS = 6  # at least the number of revocations that the kernel may request
-# The search for communicators looks this deep into lists, dicts, and objects, at this many parts of
-# each, and at this many parts of a variable, because it may hold a data set or a model.
+# Limits of the search for communicators in lists, dicts, and objects: its depth, the parts of each
+# object, and all parts of a variable, which may hold a data set or a model.
 DEPTH, WIDTH, PARTS = 5, 100, 1000
-# Of the groups in these packages, only `comm` belongs to the lab. They renew what else they hold.
+# Search only the `comm` of groups in these packages. They renew their other communicators.
 _GROUPS = ("parlab.network.", "parlab.runtime.")
 
 # Communicators of this rank alone. `_wake` revokes one at a time.
@@ -139,9 +139,9 @@ def _communicators_in_use(frame: FrameType | None) -> Iterator[MPI.Comm]:
 def within(
     value: object, depth: int = DEPTH, attributes: tuple[str, ...] | None = None
 ) -> Iterator[object]:
-    """Yield `value` and its parts, the outer ones first, or only parts in these attributes."""
-    # Use the type, and none of the methods that a class may override, so that the search does not
-    # run the learner's code.
+    """Yield `value` and its parts, outer ones first. With `attributes`, search only in these."""
+    # Use the type and no methods that a class may override, so that the search does not run the
+    # learner's code.
     waiting, seen = deque([(value, depth)]), set()
     while waiting and len(seen) < PARTS:
         part, deeper = waiting.popleft()
@@ -156,7 +156,7 @@ def within(
 
 
 def _parts(value: object, attributes: tuple[str, ...] | None) -> list[object]:
-    """Return the first parts of a container or an object, or only these of its attributes."""
+    """Return the first parts of a container or an object, or only the named attributes."""
     kind = type(value)
     with contextlib.suppress(Exception):  # the main thread changed it, or it has no attributes
         if attributes is None and issubclass(kind, dict):

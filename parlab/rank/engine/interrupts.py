@@ -13,7 +13,7 @@ from typing import Any
 from parlab.rank.engine.tracebacks import is_cell
 from parlab.runtime.library_files import is_library
 
-# Not SIGINT, because a cell may set its own handler for it. That handler stays until the rank has
+# Do not use SIGINT, because a cell may set its own handler for it, which remains until the rank has
 # sent its answer. If it raised an error after the cell, the answer or the rank would be lost.
 # A process without a handler ignores SIGURG.
 SIGNAL = signal.SIGURG
@@ -42,7 +42,7 @@ def cut_off() -> list[str]:
 
 
 def interrupt() -> None:
-    """Raise KeyboardInterrupt in the cell. Called from another thread."""
+    """Raise KeyboardInterrupt in the cell. Call this from another thread."""
     signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
 

@@ -1,4 +1,4 @@
-"""Delays the import of what ranks seldom use: PyTorch's compiler, and ipyparallel's client.
+"""Delays the import of modules that ranks seldom use: PyTorch's compiler, and ipyparallel's client.
 
 Optimizers, `DistributedDataParallel`, and checkpointing import `torch._dynamo` only to exclude
 themselves from compiled code, and `backward(gradient)` imports `symbolic_shapes` only to compare
@@ -9,8 +9,8 @@ other name or submodule, such as those of `torch.compile`, loads the whole modul
 An engine needs a few modules of ipyparallel, but the package itself also imports the client and the
 launchers.
 
-Python's garbage collector does not search PyTorch for reference cycles, because its modules stay.
-This saves a tenth of its import, and a tenth of a second in each full collection.
+Python's garbage collector does not search PyTorch for reference cycles, because its modules remain
+loaded. This saves a tenth of the import time, and a tenth of a second in each full collection.
 """
 
 import atexit
@@ -29,7 +29,7 @@ SETTINGS = f"{COMPILER}.config"
 SHAPES = "torch.fx.experimental.symbolic_shapes"  # imports SymPy
 CLIENT = "ipyparallel"
 LARGEST = "torch"
-ALONE = {SETTINGS, f"{CLIENT}.error", f"{CLIENT}.util"}  # submodules that need no other one
+ALONE = {SETTINGS, f"{CLIENT}.error", f"{CLIENT}.util"}  # submodules that do not need another one
 
 
 def install() -> None:
@@ -61,7 +61,7 @@ class _Finder(MetaPathFinder):
 
 
 class _UncollectedLoader(Loader):
-    """Loads a module, and all that it imports, without garbage collections then or later."""
+    """Loads a module and its imports, and excludes their objects from garbage collections."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -81,14 +81,14 @@ class _UncollectedLoader(Loader):
         try:
             self.loader.exec_module(module)
             gc.freeze()
-            atexit.register(gc.unfreeze)  # Python's end frees objects, as without this
+            atexit.register(gc.unfreeze)  # so that Python frees the objects when it ends, as usual
         finally:
             if was_enabled:
                 gc.enable()
 
 
 class _LazyLoader(Loader):
-    """Makes a module that stands for another one, which `loader` loads."""
+    """Makes a stand-in for a module, which `loader` loads only if it is needed."""
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
@@ -111,7 +111,7 @@ class _LazyModule(ModuleType):
 
 
 class _Loaded(Loader):
-    """Returns a module that was loaded while it was searched for."""
+    """Returns a module that was loaded during the search for it."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module, self.spec = module, module.__spec__
@@ -124,7 +124,7 @@ class _Loaded(Loader):
 
 
 def _load(module: ModuleType) -> None:
-    """Run the code of a module in the one that stands for it, unless this has been done."""
+    """Run the code of a module in its stand-in, unless this has been done."""
     spec = module.__spec__
     if spec is None or not isinstance(spec.loader, _LazyLoader):
         return
@@ -147,7 +147,7 @@ def _not_compiled(function: Callable | None = None, *_: object, **__: object) ->
     return function or _same
 
 
-# What the modules do in code that is not compiled, under their default settings.
+# These names behave like the real ones in code that is not compiled, with default settings.
 _STAND_INS: Mapping[str, Mapping[str, Any]] = {
     COMPILER: {
         "disable": _not_compiled,

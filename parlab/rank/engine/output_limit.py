@@ -54,7 +54,7 @@ class Printing:
             self._flush()
 
     def end_cell(self) -> None:
-        """Write how many characters were left out, and the last ones. ipykernel then sends all.
+        """Write how many characters were left out, and the last ones. ipykernel then sends them.
 
         If the cell replaced this stream, put it back. Otherwise, the output of later cells would be
         hidden, or they could not end.
@@ -71,7 +71,7 @@ class Printing:
 class Displays:
     """Sends the first displays of a cell, and counts the others.
 
-    Requests to clear or replace displays are not sent: a rank cell shows everything in order.
+    Requests to clear or replace displays are not sent, because a cell shows everything in order.
     """
 
     def __init__(self, publisher: Any) -> None:
@@ -97,7 +97,7 @@ class Displays:
 def install(shell: Any) -> None:
     """Limit what each cell of `shell` sends, and keep none of it on this rank.
 
-    IPython 9 would keep in its history all that cells print, beyond these limits, and display.
+    IPython 9 would keep everything that cells print and display in its history, without limits.
     """
     shell._tee = lambda channel: contextlib.nullcontext()
     streams = [name for name in ("stdout", "stderr") if isinstance(getattr(sys, name), OutStream)]

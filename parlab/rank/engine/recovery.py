@@ -19,9 +19,9 @@ def recover(
         messages_only: True if nothing was revoked. Groups on an emulated network are then kept.
 
     Returns:
-        `lost`, names in `namespace` with communicators that were revoked since the last call. The
-        lab made them from `comm`, so only the lab can make them again. Then `torch`, True if
-        torch.distributed was restarted, and `old`, the names that use groups from before that.
+        A dict. `lost` lists the names in `namespace` of communicators that were revoked since the
+        last call. The lab made them from `comm`, so only the lab can make them again. `torch` is
+        True if torch.distributed was restarted. `old` lists the names that use earlier groups.
     """
     freeing.set_generation(generation)
     emulated = sys.modules.get("parlab.network.registry")

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 def install() -> None:
     """Replace `Abort` of all communicators on this rank."""
-    # Python cannot assign to the attributes of mpi4py's classes, but to the dict behind them.
+    # Python cannot set attributes of mpi4py's classes, but it can change the dict behind them.
     [attributes] = gc.get_referents(MPI.Comm.__dict__)
     attributes["Abort"] = _abort
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(MPI.Comm))

@@ -2,10 +2,10 @@
 
 - Its stack can be read from outside at any time (`stacks`, or faulthandler on SIGUSR1).
 - It can be freed from outside (`freeing`).
-- Its errors show the learner's lines and not the library's (`tracebacks`).
+- Its errors show the learner's lines instead of the library's (`tracebacks`).
 - Its number is its MPI rank.
 - It can start before the controller.
-- It does not import what ranks seldom use (`lazy_imports`), or a debugger.
+- It does not import modules that ranks seldom use (`lazy_imports`), or a debugger.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def prepare() -> None:
     lazy_imports.install()
     # Cells run in the main thread, so only its stack is needed. It also receives the signal.
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=False, chain=False)
-    # All threads, because Gloo aborts in one that runs no Python, and so has no stack.
+    # Write all threads, because Gloo aborts in a thread that runs no Python and so has no stack.
     faulthandler.enable(file=stacks, all_threads=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `sigint_blocked`
     freeing.prepare()
@@ -51,7 +51,7 @@ def connection(file: Path) -> str:
 
 def main() -> None:
     prepare()
-    sys.modules["debugpy"] = None  # it cannot be imported, and ipykernel does without
+    sys.modules["debugpy"] = None  # makes its import fail; ipykernel works without it
     import ipykernel.debugger  # noqa: F401
 
     del sys.modules["debugpy"]

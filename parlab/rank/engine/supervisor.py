@@ -5,7 +5,7 @@ separate process because a rank that is stuck in C, or that died, cannot answer 
 knows the rank's exit status and can signal the rank on any node. When the notebook's kernel ends,
 for any reason, the connection to it closes, and the parent ends the rank.
 
-It runs without site-packages and imports nothing of parlab, so that it starts in about 20 ms.
+It runs without site-packages and imports nothing from parlab, so that it starts in about 20 ms.
 
 Messages are lines of JSON. It sends `hello`, `stacks`, `processor_seconds`, and `exit` to the
 kernel. It receives `{"do": "stacks" | "processor_seconds" | "free", …}`.
@@ -47,7 +47,7 @@ def node_name() -> str:
 def processor_use(pid: int) -> tuple[float, str]:
     """Return the CPU time (s) that a process has used, and the state of its main thread.
 
-    State `R` wants the CPU, and `T` was stopped by a signal. Return 0 and "" if they are unknown.
+    State `R` means that it wants the CPU, `T` that a signal stopped it. Return (0, "") if unknown.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -123,8 +123,8 @@ class Supervisor:
         self.engine = subprocess.Popen(engine, env=environment, pass_fds=(stacks_end, requests_end))
         os.close(stacks_end)
         os.close(requests_end)
-        # A signal to the process group is meant for the engine. This process must stay to report
-        # the result.
+        # A signal to the process group is meant for the engine. This process must continue, to
+        # report the result.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: self.engine.terminate())
 
@@ -153,8 +153,8 @@ class Supervisor:
         """End the rank and all its descendants, then this process.
 
         Called when the kernel has ended or closed the connection. Descendants whose parents end
-        become children of this process, even if they have sessions of their own. So when no child
-        is left, all have ended.
+        become children of this process, even if they have their own sessions. So when no child is
+        left, all have ended.
         """
         end = time.monotonic() + END_SECONDS
         with contextlib.suppress(ChildProcessError):
@@ -201,8 +201,8 @@ class Supervisor:
     def before_interrupt(self) -> None:
         """Continue a stopped rank, and signal a rank whose freeing thread cannot run.
 
-        It cannot run while C code holds Python's lock. Some C code, such as a search with a regular
-        expression, checks for signals.
+        The thread cannot run while C code holds Python's lock. Some C code, such as a search with
+        a regular expression, checks for signals.
         """
         if processor_use(self.engine.pid)[1] == "T":
             self.engine.send_signal(signal.SIGCONT)

@@ -62,7 +62,7 @@ def _handled(error: BaseException) -> list[str]:
     """Return a note on the error that was being handled when this one was raised.
 
     This happens, for example, in `__exit__` of a `with` block. Return no lines if there is none, or
-    if it did not pass through the cell: then a library has raised and caught it.
+    if it did not pass through the cell, because then a library raised and caught it.
     """
     first = error.__context__
     if first is None or error.__suppress_context__ or _freed(first):
@@ -76,7 +76,7 @@ def _handled(error: BaseException) -> list[str]:
 
 def _freed(error: BaseException) -> bool:
     """Return True if parlab raised this error in a call that was stuck, in order to free it."""
-    # By its text: the kernel imports this module as well, and must not start MPI.
+    # Check the text, because the kernel also imports this module and must not start MPI.
     return isinstance(error, KeyboardInterrupt) or "MPI_ERR_REVOKED" in _message(error)
 
 
@@ -89,7 +89,7 @@ def _missing_exercise(error: NameError, places: list[str]) -> list[str]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the type and the text of an error in the form that the reply to the cell has."""
+    """Return the type and the text of an error, in the same form as in the reply to the cell."""
     try:
         return f"{type(error).__name__}: {error}".rstrip(": ")
     except Exception:  # raised by the learner's own `__str__`
@@ -122,7 +122,7 @@ def frames(tb: TracebackType | None) -> list[str]:
         code = tb.tb_frame.f_code
         if is_cell(code.co_filename):
             source = linecache.getline(code.co_filename, tb.tb_lineno).strip()
-            if source.startswith("get_ipython().run_cell_magic("):  # with the lines below it
+            if source.startswith("get_ipython().run_cell_magic("):  # contains the magic's lines
                 tb = tb.tb_next
                 continue
             function = "" if code.co_name == "<module>" else f" of {code.co_name}"
