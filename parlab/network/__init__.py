@@ -1,4 +1,4 @@
-"""An emulated network: on one machine, messages take the time that they would take on a cluster.
+"""Emulates a network: on one machine, messages take as long as they would take on a cluster.
 
 In a notebook, this makes `group` on every rank use a network of 2 nodes with 4 ranks each:
 

@@ -32,8 +32,8 @@ def sleep_until(moment: float) -> float:
 def sleep_briefly(since: float) -> None:
     """Sleep while waiting for other ranks, for 1/16 of the time that has passed since `since`.
 
-    This does not use `sched_yield`: a rank that yields its core to a computing rank gets it back
-    after a time slice of several milliseconds. A rank that wakes up gets it at once.
+    This does not use `sched_yield`, because a rank that yields its core to a computing rank gets it
+    back only after a time slice of several milliseconds. A rank that wakes up gets it at once.
     """
     time.sleep(max((now() - since) / 16, _MIN_SLEEP))
 

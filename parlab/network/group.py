@@ -32,8 +32,8 @@ Tensors = list[torch.Tensor]
 class EmulatedGroup(MPIGroup):
     """A group over `comm` whose rank i is rank `members[i]` of a network with these `links`.
 
-    It has the operations of `MPIGroup`, but they are complete at other times, and collectives with
-    `async_op=True` continue in the background. Making a group is collective over `comm`.
+    It has the operations of `MPIGroup`, but they complete at the modeled times, and collectives
+    with `async_op=True` continue in the background. Making a group is collective over `comm`.
     """
 
     def __init__(self, comm: MPI.Intracomm, links: Links, members: Sequence[int]) -> None:
@@ -143,7 +143,7 @@ def _when(request: MPI.Request, end: array) -> float:
 def _total(value: Any) -> int:
     """Return the bytes of all tensors in nested lists."""
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()  # works even if sparse; it is refused later
+        return value.numel() * value.element_size()  # works for sparse tensors, refused later
     return sum(_total(item) for item in value)
 
 
@@ -177,7 +177,7 @@ _OLD_NAMES = {
 
 
 def _emulated(name: str, collective: str, argument: int | None, each: bool) -> Callable:
-    """Return `MPIGroup`'s method `name`, but it takes as long as the model says."""
+    """Return a version of `MPIGroup`'s method `name` that takes as long as the model says."""
     method = getattr(MPIGroup, name).__wrapped__
 
     @functools.wraps(method)

@@ -64,7 +64,7 @@ def _part(whole: EmulatedGroup, ranks: list[int]) -> EmulatedGroup:
     return part
 
 
-# When ranks are freed, `give_up` is called before the communicators are renewed, and `renew` after.
+# When ranks are freed, `give_up` is called before communicators are renewed, and `renew` afterward.
 
 
 def revocable() -> Iterable[MPI.Comm]:
@@ -73,7 +73,7 @@ def revocable() -> Iterable[MPI.Comm]:
 
 
 def communicators() -> list[MPI.Comm]:
-    """Return the communicators of all ranks that may have messages in transit between cells."""
+    """Return the communicators over all ranks that may have messages in transit between cells."""
     return [group.comm for group in _whole]
 
 
@@ -85,7 +85,7 @@ def give_up() -> None:
 
 def renew() -> None:
     """Start again on renewed communicators. Collective over all ranks."""
-    # Some ranks may have one group less, if they were stopped while they made it.
+    # Some ranks may have one group fewer, if they were stopped while they made it.
     del _whole[comm.allreduce(len(_whole), op=MPI.MIN) :]
     for group in _whole:
         group.renew(Links(group.network, group.comm))

@@ -13,11 +13,11 @@ _ROOM = 2**17
 
 
 class MemoryComm:
-    """A communicator like `comm`, but it sums floats through shared memory.
+    """A communicator like `comm` that sums floats through shared memory.
 
     A rank that waits in MPI keeps a core busy, or yields it to other processes for a time slice. If
     other ranks compute at the same time, exchanging a few bytes then takes milliseconds. Here,
-    waiting ranks sleep. Sums are computed in the order of the ranks. Making one is collective.
+    waiting ranks sleep. Sums are computed in the order of the ranks. Making it is collective.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:

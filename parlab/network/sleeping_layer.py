@@ -13,11 +13,11 @@ from parlab.network.clock import now, sleep_until
 class Stage(nn.Module):
     """Runs `module`, with passes that take `forward` and `backward` seconds.
 
-    It returns what `module` returns, and has the parameters of `module`. Both times include the
-    time that the module itself takes, so that must be shorter. The gradients of the parameters are
-    complete at the end of the backward pass. The rank sleeps in the remaining time, so many ranks
-    can be timed on few cores. If the system wakes the rank late, the next stage of the same
-    backward pass is shorter, so delays do not add up.
+    It returns the same output as `module`, and has the same parameters. Both times include the time
+    of the module itself, which must be shorter. The gradients of the parameters are complete at the
+    end of the backward pass. The rank sleeps for the remaining time, so many ranks can be timed on
+    few cores. If the system wakes the rank late, the next stage of the same backward pass is
+    shorter, so delays do not add up.
 
     Raises ValueError if a time is negative.
     """
@@ -54,7 +54,7 @@ class _Backward:
         self._seconds, self._end = seconds, 0.0
 
     def begin(self) -> None:
-        """Start the time now, or when this would have run if the thread had not woken late."""
+        """Start the time now, or earlier if the previous stage of this backward pass woke late."""
         self._end = now() + self._seconds
         if _last.backward_pass == torch._C._current_graph_task_id():
             self._end -= _last.late
@@ -67,7 +67,7 @@ class _Backward:
 
 
 class _Last(threading.local):
-    """How late this thread woke at the end of its last stage, and in which backward pass."""
+    """Records how late this thread woke at the end of a stage, and in which backward pass."""
 
     late, backward_pass = 0.0, -1
 
@@ -76,13 +76,13 @@ _last = _Last()
 
 
 def _ended(tensors: list[torch.Tensor], backward: _Backward) -> tuple[torch.Tensor, ...]:
-    """Return the same tensors, but their gradients arrive when the backward pass is over."""
+    """Return the same tensors, whose gradients arrive only when the backward pass is over."""
     wanted = iter(_End.apply(backward, *(t for t in tensors if t.requires_grad)))
     return tuple(next(wanted) if t.requires_grad else t for t in tensors)
 
 
 class _Begin(torch.autograd.Function):
-    """The identity. The backward pass of the stage begins in its `backward`."""
+    """The identity. Its `backward` begins the backward pass of the stage."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, backward: _Backward) -> torch.Tensor:
@@ -96,7 +96,7 @@ class _Begin(torch.autograd.Function):
 
 
 class _End(torch.autograd.Function):
-    """The identity. The backward pass of the stage ends in its `backward`."""
+    """The identity. Its `backward` ends the backward pass of the stage."""
 
     @staticmethod
     def forward(ctx: Any, backward: _Backward, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

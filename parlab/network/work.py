@@ -16,8 +16,8 @@ from mpi4py import MPI
 from parlab.network.clock import now, sleep_until
 from parlab.runtime.torch_mpi.work import NO_TIMEOUT, PointToPointWork
 
-# The number of times that a rank polls, within the modeled time, whether the others have called a
-# collective. This is enough to exchange the data in time. Each poll takes a little CPU time.
+# How often a rank checks, within the modeled time, whether the others have called a collective.
+# This is enough to exchange the data in time. Each check takes a little CPU time.
 _POLLS = 4
 _MIN_POLL, _MAX_POLL = 1e-4, 2e-3
 # A rank that waits longer than this wakes up in between, to check for a revocation (s).
@@ -203,7 +203,7 @@ class MessageWork(EmulatedWork):
         return self._done or self._error is not None
 
     def source_rank(self) -> int:
-        """Return the rank in the group that sent the tensor. For receives, after `wait`."""
+        """Return the rank in the group that sent the tensor. Call it on a receive, after `wait`."""
         return self._real.source_rank()
 
     def _source_rank(self) -> Any:  # torch.distributed.recv calls it by this name
