@@ -24,9 +24,9 @@ The number of bytes that travel between the ranks is different, because it depen
 For example, in an all-reduce of S bytes on a ring of N ranks, each rank sends 2(N−1)/N · S bytes
 (`parlab.costs`). To count these, watch an algorithm that is built from messages.
 
-A Python object counts with the length of its pickle. A persistent request counts each time it is
-started. The ledger does not record calls that raise, messages to or from `MPI.PROC_NULL`, matched
-probes, and one-sided communication.
+The bytes of a Python object are the length of its pickle. A persistent request counts each time it
+is started. The ledger does not record calls that raise an error, messages to or from
+`MPI.PROC_NULL`, matched probes, and one-sided communication.
 """
 
 from parlab.ledger.calls import Call

@@ -1,4 +1,4 @@
-"""One entry of a ledger."""
+"""Defines one entry of a ledger."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class Call:
         end_seen: False if the call completed without being noticed, as in `Request.Waitall`. Then
             `end` is too late.
         to: the rank to which it sends.
-        source: the rank from which it receives; None as long as this can be any rank.
+        source: the rank from which it receives, or None while this can be any rank.
         root: the root of a collective that has one.
         tag: a message's tag; for a `sendrecv`, the tag of the message that it sends.
         thread: name of the calling thread.

@@ -17,9 +17,9 @@ class Entries:
         self._calls.append(call)
 
     def follow(self, settled: Callable[[], bool]) -> None:
-        """Add a call that is not complete. `settled` records its end if it has ended.
+        """Add a call that is not complete yet.
 
-        It returns True if the call has ended.
+        If the call has ended, `settled` records the end and returns True.
         """
         self._incomplete.append(settled)
 

@@ -65,7 +65,7 @@ class Ledger(Entries):
         return sum(call.bytes_received for call in self._of(op))
 
     def ring_bytes(self) -> float:
-        """Return the bytes that this rank sends if every collective uses a ring, the minimum.
+        """Return the bytes that this rank sends if each collective uses a ring, which is minimal.
 
         Messages count with their own bytes, and barriers with 0. Raises ValueError for an op that
         has no such minimum (see `bus_bandwidth`).

@@ -39,8 +39,8 @@ MPI.Prequest = Prequest  # otherwise, `MPI.Prequest.Startall` would not be recor
 class WatchedPrequest(RecordsCompletion, Prequest):
     """A persistent request that records a copy of `call` each time it is started.
 
-    It notices `Start`, `Startall`, `Wait`, and `Test`, and later also an end in calls such as
-    `Waitall`.
+    It notices `Start`, `Startall`, `Wait`, and `Test` at once. It notices an end in other calls,
+    such as `Waitall`, later.
     """
 
     def __new__(cls, request: MPI.Prequest, call: Call, entries: Entries) -> "WatchedPrequest":

@@ -4,7 +4,7 @@ from mpi4py import MPI
 
 
 class RecordsCompletion:
-    """Mixin for a class of MPI requests: calls `_complete` when a `Wait` or `Test` completes it."""
+    """A mixin for MPI requests that calls `_complete` when `Wait` or `Test` completes one."""
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         status = status or MPI.Status()

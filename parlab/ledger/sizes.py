@@ -48,7 +48,7 @@ def _memory_bytes(memory: Any) -> int:
 
 
 def object_bytes(value: Any) -> int:
-    """Return the bytes of a Python object as mpi4py sends it."""
+    """Return the number of bytes that mpi4py sends for a Python object."""
     return len(MPI.pickle.dumps(value))
 
 

@@ -133,7 +133,7 @@ class _Recorder(TorchDispatchMode):
         is_batch = (func.namespace, func._opname) == ("_c10d_functional", BATCH)
         if kind is None and not is_batch:
             if any(_is_dtensor(t) for t in types):
-                # torch replaces it by collectives on ordinary tensors, which are recorded here.
+                # torch replaces the call with collectives on ordinary tensors, recorded here.
                 return NotImplemented
             return func(*args, **kwargs)
         outer, _inside.operation = getattr(_inside, "operation", False), True

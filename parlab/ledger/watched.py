@@ -24,7 +24,7 @@ _POINT_TO_POINT = {
     "irecv": ["Irecv", "irecv"],
     "sendrecv": ["Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace", "sendrecv"],
 }
-# Each also exists as I…, which does not block, and in lower case, for objects.
+# Each also exists with the prefix I, which does not block, and in lower case, for objects.
 _COLLECTIVES = {
     "all_gather": ["Allgather", "Allgatherv"],
     "all_reduce": ["Allreduce"],
@@ -101,7 +101,7 @@ class WatchedComm(MPI.Intracomm):
         entries: Any = None,
         origin: MPI.Intracomm | None = None,
     ) -> "WatchedComm":
-        # Not `super()`: for a communicator with a topology, that is another class.
+        # Do not use `super()`, which is another class for a communicator with a topology.
         return MPI.Intracomm.__new__(cls, comm)
 
     def __init__(
