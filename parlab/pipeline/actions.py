@@ -16,7 +16,7 @@ class Action(NamedTuple):
 
 
 Schedule = list[list[Action]]
-"""For each rank its actions, in the order in which it does them."""
+"""The actions of each rank, in the order in which it runs them."""
 
 
 def forward(stage: int, micro_batch: int) -> Action:

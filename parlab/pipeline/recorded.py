@@ -52,7 +52,7 @@ class Recorded(nn.Module):
 
 
 class _Begin(torch.autograd.Function):
-    """The identity on a stage's output, whose backward pass is the first of the stage."""
+    """The identity on a stage's output. Its `backward` begins the backward pass of the stage."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, stage: Recorded, micro_batch: int) -> Tensor:

@@ -53,7 +53,7 @@ def simulate(
 
     Raises:
         Incomplete: an action is missing, doubled, misplaced, or invalid.
-        Deadlock: ranks wait for each other; the error names the cycle.
+        Deadlock: ranks wait for each other. The error names the cycle.
     """
     ranks, chunks, _ = sizes(schedule)
     stages = ranks * chunks
@@ -105,7 +105,7 @@ def _cycle(schedule: Schedule, at: list[int], ends: dict[Action, float], stages:
 
 
 def bubble(spans: list[Span]) -> float:
-    """Return the idle time of all ranks over their computing time: (p − 1)/m for GPipe and 1F1B.
+    """Return the ranks' idle time divided by their computing time: (p − 1)/m for GPipe and 1F1B.
 
     The time of each rank lasts from the first start to the last end on any rank (Narayanan et al.
     2021, section 2.2.1).

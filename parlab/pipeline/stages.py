@@ -42,7 +42,7 @@ class Share:
         return 2 * place + (action.kind == "backward")
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of this rank's stages, in order, a shared one only once."""
+        """Return the parameters of this rank's stages, in order. A shared one occurs only once."""
         return list(nn.ModuleList(self.own[stage] for stage in sorted(self.own)).parameters())
 
 
@@ -53,12 +53,12 @@ def share_of(
     ranks: int,
     device: torch.device | str = "cpu",
 ) -> Share:
-    """Return the share of `rank` of a model's `stages`; `sample` (1, …) is any input.
+    """Return the share of a model's `stages` for `rank`. `sample` (1, …) is any input.
 
     This runs copies of the stages in evaluation mode to find the sizes between them, so that
     counters in the stages and random generators do not change.
 
-    Raises ValueError if `ranks` do not have equally many stages.
+    Raises ValueError if the stages cannot be divided equally among the ranks.
     """
     if len(stages) % ranks:
         raise ValueError(f"{ranks} ranks do not divide {len(stages)} stages")

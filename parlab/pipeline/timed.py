@@ -45,7 +45,7 @@ def fastest_spans(
         timeline: the timeline of the ranks in `group`.
         samples: the number of samples in a batch.
         group: the ranks of the pipeline.
-        rounds: how many steps are recorded.
+        rounds: the number of steps to record.
     """
     inputs, targets = torch.ones(samples, WIDTH), torch.zeros(samples, WIDTH)
     runs = []
