@@ -7,10 +7,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class AutocastTraining:
-    """Training in float16 with the library, over the default group.
+    """Trains in float16 with the library, over the default group.
 
     Args:
-        model: with float32 parameters, which are the master weights.
+        model: a model with float32 parameters, which are the master weights.
         lr: learning rate of SGD.
         scale: the first scale of the loss.
         growth_interval: steps without overflow after which the scale grows.
@@ -23,7 +23,7 @@ class AutocastTraining:
         self.scaler = torch.amp.GradScaler(self.device, scale, growth_interval=growth_interval)
 
     def step(self, x: Tensor, y: Tensor) -> tuple[float, float]:
-        """Take a step on this rank's samples; return its loss, and the scale after the step."""
+        """Take a step on this rank's samples. Return its loss, and the scale after the step."""
         self.optimizer.zero_grad()
         with torch.autocast(self.device, torch.float16):
             loss = F.cross_entropy(self.model(x), y)

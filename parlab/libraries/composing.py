@@ -36,7 +36,7 @@ class ShardedParallelGPT:
             attention.key_value_heads //= tp
         for layer in (*model.blocks, model):
             fully_shard(layer, mesh=mesh["dp"], reshard_after_forward=False)
-        # A fused operation takes parameters of one mesh only.
+        # A fused operation accepts only parameters of the same mesh.
         meshes: dict[object, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             meshes.setdefault(parameter.device_mesh, []).append(parameter)
@@ -44,7 +44,7 @@ class ShardedParallelGPT:
         self.optimizers = [make_optimizer(part) for part in self.parameters]
 
     def train(self, tokens_MbS: Tensor, targets_MbS: Tensor) -> float:
-        """Take a step on this replica's micro-batches; return the mean loss of all replicas."""
+        """Take a step on this replica's micro-batches. Return the mean loss of all replicas."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         mean, last = torch.zeros((), device=tokens_MbS.device), len(tokens_MbS) - 1

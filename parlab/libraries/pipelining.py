@@ -23,13 +23,13 @@ SCHEDULES: dict[str, Any] = {
 
 
 class LibraryPipeline:
-    """A schedule of the library on this rank's stages, over the default group.
+    """Runs a schedule of the library on this rank's stages, over the default group.
 
     Args:
         name: one of `SCHEDULES`.
         share: this rank's stages.
-        micro_batches: into how many equal parts the library cuts a batch.
-        loss_function: of the last stage's output and the targets of a micro-batch.
+        micro_batches: number of equal parts into which the library splits a batch.
+        loss_function: a function of the last stage's output and the targets of a micro-batch.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LibraryPipeline:
         )
 
     def step(self, inputs: Tensor, targets: Tensor) -> float | None:
-        """Run a batch forward and backward; return the mean loss on the last stage's rank."""
+        """Run a batch forward and backward. Return the mean loss on the last stage's rank."""
         losses: list[Tensor] = []
         arguments = (inputs,) if self.first else ()
         settings = {"target": targets, "losses": losses} if self.last else {}
@@ -61,7 +61,7 @@ class LibraryPipeline:
 def train_step(
     pipeline: Any, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
 ) -> float:
-    """Take a training step of a pipeline; return the loss on every rank.
+    """Take a training step of a pipeline. Return the loss on every rank.
 
     The last rank has the last stage, and `pipeline.step` returns the loss on that rank.
     """

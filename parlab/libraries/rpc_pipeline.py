@@ -31,7 +31,7 @@ class SGD(torch.optim.SGD):
 
 
 class Remote:
-    """A stage on the rank that made it, for others to call."""
+    """A stage on the rank that made it, which other ranks can call."""
 
     def __init__(self, number: int) -> None:
         self.stage = _stages[number]
@@ -46,12 +46,12 @@ class Remote:
 def rpc_losses(
     stages: Sequence[nn.Module], batches: Sequence[Batch], lr: float, comm: "MPI.Intracomm"
 ) -> tuple[list[float], float]:
-    """Train a model whose stage r is on rank r; rank 0 calls them one after the other.
+    """Train a model whose stage r is on rank r. Rank 0 calls the stages one after another.
 
     Collective over the ranks of `comm`, which must be on one machine, with CPU tensors.
 
     Args:
-        stages: the whole model on every rank; each rank uses its own stage of it.
+        stages: the whole model, on every rank. Each rank uses only its own stage.
         batches: inputs and labels.
         lr: learning rate of SGD.
         comm: communicator over the ranks.
@@ -66,7 +66,7 @@ def rpc_losses(
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=60)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using a Backend")  # rpc's own, on Gloo
+        warnings.filterwarnings("ignore", message="You are using a Backend")  # from rpc, about Gloo
         rpc.init_rpc(
             f"rank{comm.rank}", rank=comm.rank, world_size=comm.size, rpc_backend_options=options
         )

@@ -21,7 +21,7 @@ PLAN = {
 
 
 def parallelized_gpt(model: GPT) -> GPT:
-    """Split the blocks of a GPT over all ranks, in place, with `PLAN`; return the model.
+    """Split the blocks of a GPT over all ranks with `PLAN`, in place, and return the model.
 
     `parallelize_module` cuts the rows of `qkv` into as many parts as there are ranks. So the rows
     are first put in order by rank, with the queries, keys, and values of rank 0's heads in front.

@@ -22,10 +22,10 @@ class Library:
         self.parallel, self.model, self.optimizer = parallel, model, optimizer
 
     def train(self, inputs: Tensor, targets: Tensor) -> float:
-        """Take a step on this rank's samples of a batch; return the mean loss of the batch."""
+        """Take a step on this rank's samples of a batch. Return the mean loss of the batch."""
         rank, world_size = dist.get_rank(), dist.get_world_size()
         own = slice(rank, None, world_size)
-        # The library divides by the number of ranks. The samples need not divide by it.
+        # The library averages over ranks, which need not have equally many samples.
         share = world_size * len(inputs[own]) / len(inputs)
         self.optimizer.zero_grad()
         loss = share * F.cross_entropy(self.parallel(inputs[own]), targets[own])
@@ -36,12 +36,12 @@ class Library:
         return mean.item()
 
     def bytes_held(self) -> int:
-        """Bytes of parameters, gradients, and optimizer states on this rank."""
+        """Return the bytes of parameters, gradients, and optimizer states on this rank."""
         return memory.model_states(self.model, self.optimizer).total
 
 
 def zero_redundancy(model: nn.Module, optimizer: type, **settings: object) -> Library:
-    """Stage 1: `DistributedDataParallel` with a `ZeroRedundancyOptimizer`."""
+    """Return stage 1: `DistributedDataParallel` with a `ZeroRedundancyOptimizer`."""
     parallel = DistributedDataParallel(model)
     return Library(
         parallel, model, ZeroRedundancyOptimizer(parallel.parameters(), optimizer, **settings)
@@ -51,13 +51,13 @@ def zero_redundancy(model: nn.Module, optimizer: type, **settings: object) -> Li
 def fully_sharded(
     model: nn.Module, layers: Iterable[nn.Module], make_optimizer: MakeOptimizer, *, reshard: bool
 ) -> Library:
-    """Stage 3, or with `reshard=False` parameters that stay whole until the backward pass.
+    """Return stage 3. With `reshard=False`, parameters are kept whole until the backward pass.
 
     Args:
         model: the whole model, which is changed in place.
-        layers: those that are gathered one at a time.
+        layers: the layers to gather one at a time.
         make_optimizer: makes the optimizer of the sharded parameters.
-        reshard: whether a layer's parameters are freed after its forward pass.
+        reshard: True to free a layer's parameters after its forward pass.
     """
     device = next(model.parameters()).device
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
