@@ -1,7 +1,8 @@
-"""What the labs train on, with no internet: MNIST and text.
+"""The labs' training data, MNIST and text. Loading it needs no internet access.
 
-Both are NumPy arrays, the same on every call and on every rank; `torch.from_numpy` takes them
-without a copy. Every rank can load its own: reading a few thousand images takes milliseconds.
+Both are NumPy arrays, the same on every call and on every rank. `torch.from_numpy` converts them
+without a copy. Each rank can load its own data, because reading a few thousand images takes only
+milliseconds.
 """
 
 import hashlib
@@ -17,8 +18,8 @@ import numpy as np
 MNIST_MEAN = 0.1307
 MNIST_STD = 0.3081
 
-# Folders that are not the library's own text: installed packages, tests, tables of character sets,
-# and what some systems package apart (a Debian Python lacks it).
+# Folders to leave out: installed packages, tests, tables of character sets, and modules that some
+# systems package separately (Debian's Python lacks them).
 _LEFT_OUT = {
     *("site-packages", "dist-packages", "test", "tests", "encodings"),
     *("ensurepip", "distutils", "lib2to3", "idlelib", "tkinter", "turtledemo"),
@@ -27,17 +28,17 @@ _VALIDATION_SHARE = 10  # one file in ten
 
 
 def mnist(split: str = "train", limit: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """MNIST as (images, labels): float32 (n, 1, 28, 28) and int64 (n,), in the original order.
+    """Return MNIST as float32 images (n, 1, 28, 28) and int64 labels (n,), in the original order.
 
-    `split` is "train" (60,000 images) or "test" (10,000); `limit` takes the first so many and
-    reads no more than these. Images are normalized, (pixel / 255 − MNIST_MEAN) / MNIST_STD: over
-    the training set their mean is 0 and their standard deviation 1. One image takes 3,136 bytes,
-    all 60,000 take 188 MB on each rank that loads them: on several ranks, use `limit`.
+    `split` is "train" (60,000 images) or "test" (10,000). With `limit`, only the first `limit`
+    images are read. Images are normalized as (pixel / 255 − MNIST_MEAN) / MNIST_STD, so that the
+    training set has mean 0 and standard deviation 1. One image takes 3,136 bytes. All 60,000 take
+    188 MB on each rank that loads them, so use `limit` on several ranks.
 
-    The original order is already shuffled over the ten digits. Raises ValueError for an unknown
-    split and for a limit that the split does not have.
+    In the original order, the ten digits are already shuffled. Raises ValueError if the split is
+    unknown, or if `limit` is less than 1 or more than the split has.
 
-    Source: Y. LeCun, C. Cortes, C. J. C. Burges; see parlab/data/README.md.
+    Source: Y. LeCun, C. Cortes, C. J. C. Burges (see parlab/data/README.md).
     """
     if split not in ("train", "test"):
         raise ValueError(f"MNIST has no split {split!r}: choose 'train' or 'test'")
@@ -54,7 +55,7 @@ def mnist(split: str = "train", limit: int | None = None) -> tuple[np.ndarray, n
 
 
 def _first_rows(arrays: zipfile.ZipFile, name: str, limit: int | None) -> np.ndarray:
-    """The first `limit` rows (all of them for None) of a uint8 array in an .npz file.
+    """Return the first `limit` rows (all if None) of a uint8 array in an .npz file.
 
     `numpy.load` would unpack the whole array first.
     """
@@ -69,16 +70,16 @@ def _first_rows(arrays: zipfile.ZipFile, name: str, limit: int | None) -> np.nda
 
 
 def text(split: str = "train", n_bytes: int | None = None) -> np.ndarray:
-    """Text to train a language model on: the Python standard library's own sources, as bytes.
+    """Return text for training a language model: the sources of Python's standard library, uint8.
 
-    `split` is "train" or "validation" (about one file in ten); `n_bytes` takes the first so many
-    bytes (by default all, some 10 MB for "train"). Returns uint8 (n,): one token a byte, 256
-    tokens in all. Files follow each other in the order of a hash of their names, so that the
-    first bytes are a fair sample; which split a file is in depends on its name alone. The same
-    Python gives the same bytes; another version's library differs.
+    `split` is "train" or "validation" (about one file in ten). With `n_bytes`, only the first
+    `n_bytes` are returned (by default all, about 10 MB for "train"). Each byte of the result (n,)
+    is a token, so there are 256 tokens. The files are in the order of a hash of their names, so
+    that the first bytes are a fair sample. The split of a file depends only on its name. The same
+    Python always returns the same bytes. The library of another version differs.
 
-    Raises ValueError for an unknown split or more bytes than there are, FileNotFoundError where
-    this Python comes without its sources.
+    Raises ValueError if the split is unknown, or if `n_bytes` is less than 1 or more than the text
+    has. Raises FileNotFoundError if this Python comes without its sources.
     """
     if split not in ("train", "validation"):
         raise ValueError(f"the text has no split {split!r}: choose 'train' or 'validation'")
