@@ -1,4 +1,4 @@
-"""Floating-point formats: their ranges and their spacings, computed from their numbers of bits.
+"""Computes the ranges and spacings of floating-point formats from their numbers of bits.
 
     FP16.largest            65504.0
     BF16.spacing(1.0)       0.0078125
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 class Format:
     """A format with a sign bit, `exponent_bits`, and `mantissa_bits`.
 
-    With `infinities`, the largest exponent is reserved for infinity and NaN. Without, only the
+    With `infinities`, the largest exponent is reserved for infinity and NaN. Without them, only the
     pattern of all ones is NaN.
     """
 
@@ -65,9 +65,9 @@ class Format:
         return 2.0**-self.mantissa_bits
 
     def spacing(self, x: float) -> float:
-        """Return the step from |x| to the next larger number, twice the largest rounding error.
+        """Return the step from |x| to the next larger number: twice the largest rounding error.
 
-        Raises ValueError if there is no such number: beyond `largest`, and for NaN.
+        Raises ValueError if |x| is larger than `largest`, or NaN.
         """
         if not abs(x) <= self.largest:
             raise ValueError(f"{self.name} ends at {self.largest:g}: there is no {x:g}")

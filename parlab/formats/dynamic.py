@@ -11,9 +11,10 @@ DECADES = 7
 def dynamic_map(signed: bool, device: torch.device | str = "cpu") -> Tensor:
     """Return the 256 levels in ascending order: float32, from about −1 (or 0) to 1.
 
-    From one decade to the next larger one, the number of levels doubles. Signed, the decade from
-    0.1 to 1 has 64 levels, and 64 more that are negative; unsigned, it has 128. In a decade, each
-    level is the middle of one of the equal parts. 0 and 1 are levels too, and −1 is not.
+    From one decade to the next larger one, the number of levels doubles. If unsigned, the decade
+    from 0.1 to 1 has 128 levels. If signed, it has 64, and −1 to −0.1 has 64 more. A decade is
+    divided into equal parts, and each level is the middle of one part. 0 and 1 are also levels, but
+    −1 is not.
 
     Args:
         signed: True for a first moment; False for a second moment, which is never negative.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def lost_updates(dtype: torch.dtype, ratio: float) -> float:
-    """Return the share of weights that an update of `ratio` times the weight does not change.
+    """Return the fraction of weights that an update of `ratio` times the weight does not change.
 
     It tries all weights of `dtype` from 1 up to 2, with positive and negative updates that are
     rounded to `dtype` before they are added.
@@ -24,8 +24,8 @@ def lost_updates(dtype: torch.dtype, ratio: float) -> float:
 def mean_over_ranks(values: Tensor, dtype: torch.dtype, *, divide_before: float) -> Tensor:
     """Compute the mean of rows, (ranks, numbers) → (numbers,), like a ring in `dtype`.
 
-    Each rank rounds its numbers, divides them by `divide_before`, and adds them to those that it
-    received. The sum is divided by the rest, ranks / `divide_before`.
+    Each rank rounds its numbers, divides them by `divide_before`, and adds them to the numbers that
+    it received. The sum is divided by the rest, ranks / `divide_before`.
     """
     rows = values.to(dtype) / divide_before
     total = rows[0]
@@ -45,7 +45,7 @@ def accurate_sizes(
     """Return the smallest and the largest scale that keep the error of a mean over ranks small.
 
     The values, (ranks, numbers), are multiplied by each of `scales`. The relative error of their
-    mean must be less than `tolerance`. Raises ValueError if it is for none of them.
+    mean must be less than `tolerance`. Raises ValueError if no scale achieves this.
     """
     accurate = []
     for scale in scales:
@@ -59,7 +59,7 @@ def accurate_sizes(
 
 
 def relative_error(got: Tensor, right: Tensor) -> float:
-    """Return the root mean square of the difference over that of `right`, or infinity."""
+    """Return the RMS of the difference divided by the RMS of `right`, or infinity for NaN."""
     error = (got.double() - right.double()).square().mean().sqrt()
     value = (error / right.double().square().mean().sqrt()).item()
     return value if value == value else float("inf")
