@@ -1,11 +1,11 @@
-"""What kernels load and store, element by element, in the interpreter.
+"""Records what kernels load and store, element by element, in the interpreter.
 
     with recorded(arena) as accesses:
         softmax(x)
     accesses.outside                # the first access outside of all tensors, or None
     accesses.loaded, accesses.stored    # bytes
     accesses.stored_in(result)      # which of its elements kernels have written
-    accesses.kept(result)           # which of those still are what was stored
+    accesses.kept(result)           # which elements still have the stored values
 
 Accesses outside of all tensors are not carried out, so that no kernel can crash the process: a load
 returns nothing, and a store changes nothing. If a load has a mask and no `other`, the floats that
@@ -35,7 +35,7 @@ class Outside:
 
     Attributes:
         stores: True for a store, False for a load.
-        count: how many elements of this access are outside.
+        count: the number of elements of this access that are outside.
         buffer: the guarded buffer whose guard it touches, or None.
         distance: elements from that buffer's first element.
         program: the program's position on the three axes of the grid.
@@ -55,10 +55,10 @@ class Accesses:
     """The recorded accesses of kernels.
 
     Attributes:
-        known: whether accesses are recorded, which is not possible on a GPU.
+        known: True if accesses are recorded, which is not possible on a GPU.
         loaded, stored: bytes.
         outside: the first access outside of all tensors.
-        undefined: whether a load had masked floats and no `other`.
+        undefined: True if a load had masked floats and no `other`.
         at_launch: the arena's memory when the first kernel began.
     """
 
@@ -86,7 +86,7 @@ class Accesses:
         return torch.from_numpy(among(addresses_of(tensor), joined(self._loads)))
 
     def programs_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return which program stored each element last, as z · 2⁴⁰ + y · 2²⁰ + x; −1 if none."""
+        """Return which program stored each element last, as z · 2⁴⁰ + y · 2²⁰ + x, or −1."""
         stores = self._all_stores()
         last = stores.last(addresses_of(tensor))
         programs = np.append(stores.programs, -1)  # the last one is for elements without a store
@@ -97,9 +97,9 @@ class Accesses:
         return int(among(self._all_stores().addresses, addresses_of(tensor)).sum())
 
     def kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return whether each element is, bit by bit, what a kernel stored there last.
+        """Return whether each element still has the bits that a kernel stored there last.
 
-        Also True if no kernel stored anything, or if the last one was an atomic operation.
+        This is also True if no kernel stored it, or if the last store was an atomic operation.
         """
         integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         same_bits = tensor.detach().contiguous().view(integers[tensor.element_size()])
@@ -218,7 +218,7 @@ def _element_bytes(pointers: Any) -> int:
 
 
 def _undefined(pointers: Any) -> TensorHandle | None:
-    """Return NaN for numbers that a load leaves undefined; None for integers."""
+    """Return NaN for floats that a load leaves undefined, or None for integers."""
     dtype = pointers.get_element_ty()
     if dtype not in (tl.float16, tl.bfloat16, tl.float32, tl.float64):
         return None

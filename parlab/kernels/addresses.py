@@ -1,4 +1,4 @@
-"""Addresses of memory, and which of them belong to a tensor."""
+"""Finds the addresses of tensors' elements, and which addresses belong to a tensor."""
 
 import gc
 import weakref
@@ -20,7 +20,7 @@ def addresses_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 class Memory:
-    """The addresses of elements: of an arena's tensors, and of any other tensor that is alive."""
+    """The addresses of elements of an arena's tensors, and of any other tensor that is alive."""
 
     def __init__(self, arena: Arena) -> None:
         self.buffers = sorted(arena.buffers, key=lambda buffer: buffer.whole.data_ptr())
@@ -42,7 +42,7 @@ class Memory:
         self._extents += [_extent(t) for t in (tensor() for tensor in self._found) if t is not None]
 
     def allowed(self, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return which addresses are an element's, and the number of the buffer around each, or −1.
+        """Return which addresses belong to elements, and the number of each one's buffer, or −1.
 
         The guards around a buffer belong to it.
         """

@@ -1,4 +1,4 @@
-"""Tensors with guards around their memory, which show that a kernel leaves it.
+"""Makes tensors with guards around their memory, which show if a kernel leaves it.
 
     arena = Arena(device)
     x = arena.place("x", torch.randn(5, 7))                   # a view in the middle of more memory
@@ -27,7 +27,7 @@ class Buffer:
         name: its name in messages.
         view: the tensor that a kernel gets.
         whole: the view's memory with its guards. This and the next two are one-dimensional.
-        inside: whether each element belongs to the view.
+        inside: True for each element that belongs to the view.
         filler: the values of `whole` before the view was filled.
     """
 
@@ -61,7 +61,7 @@ class Arena:
         Args:
             name: its name in messages.
             values: its first values.
-            strides: in elements, none negative; default: those of a contiguous tensor.
+            strides: in elements, none negative. By default, those of a contiguous tensor.
         """
         strides = tuple(strides if strides is not None else values.contiguous().stride())
         span = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))

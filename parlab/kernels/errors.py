@@ -1,4 +1,4 @@
-"""The error that a kernel raises, in the interpreter or in the compiler."""
+"""Finds the error that a kernel raised, in the interpreter or in the compiler."""
 
 import re
 

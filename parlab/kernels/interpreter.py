@@ -1,9 +1,9 @@
 """Triton's interpreter, which runs kernels with NumPy if there is no GPU.
 
-It tests correctness, not speed: a launch takes milliseconds, but microseconds on a GPU. This module
-corrects differences between the interpreter of triton 3.7.1 and a GPU. The interpreter truncates a
-float32 instead of rounding it to the nearest bfloat16, and computes with the bits of bfloat16
-numbers as integers.
+It tests correctness, not speed: a launch takes milliseconds, instead of microseconds on a GPU. This
+module corrects differences between the interpreter of triton 3.7.1 and a GPU. The interpreter
+truncates a float32 instead of rounding it to the nearest bfloat16, and it computes with the bits of
+bfloat16 numbers as if they were integers.
 """
 
 import functools
@@ -22,7 +22,7 @@ Handle = interpreter.TensorHandle
 
 
 def to_bfloat16(numbers: np.ndarray) -> np.ndarray:
-    """Round float32 numbers to the nearest bfloat16, ties to even; return their bits as uint16."""
+    """Round float32 numbers to the nearest bfloat16, ties to even. Return their bits as uint16."""
     bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
     return np.where(np.isnan(numbers), 0x7FC0, rounded).astype(np.uint16)

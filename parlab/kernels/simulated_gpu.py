@@ -23,7 +23,7 @@ class Event:
         kind: "parameters", "optimizer", "step", "clock", or "synchronize".
         name: of the optimizer, for its creation and its steps.
         time: the host's time after the call, in seconds.
-        busy: whether the GPU still has work at that time.
+        busy: True if the GPU still has work at that time.
         parameters: the new parameters, or those that an optimizer got.
     """
 
@@ -42,7 +42,7 @@ class SimulatedGPU:
     """
 
     def __init__(self, interrupted: Collection[int] = (), slower: float = 0.0) -> None:
-        """`interrupted` has numbers of steps; each second of work makes later ones `slower`."""
+        """`interrupted` has numbers of steps. Each second of work slows later ones by `slower`."""
         self.events: list[Event] = []
         self._interrupted, self._slower = interrupted, slower
         self._now = self._end = self._worked = 0.0
@@ -59,7 +59,7 @@ class SimulatedGPU:
         self._add("synchronize")
 
     def make_parameters(self) -> list[str]:
-        """Return a new list that stands for parameters, which the GPU fills with numbers."""
+        """Return a new list that represents parameters, which the GPU fills with numbers."""
         made = ["weights", "biases"]
         self._launch(1e-3)
         self._add("parameters", parameters=made)

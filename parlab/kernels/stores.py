@@ -1,4 +1,4 @@
-"""The stores of kernels, one by one and all together, and which addresses they went to."""
+"""Holds the stores of kernels, one by one and all together, with their addresses."""
 
 import functools
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class AllStores:
     """All stores together, in the order of their addresses, and then of time.
 
     Attributes:
-        count: how many stores these are.
+        count: the number of stores.
         addresses: the address of each stored element.
         values, sizes: its bits, and its size in bytes; zeros for an atomic operation.
         programs: the program that stored it.
@@ -50,7 +50,7 @@ class AllStores:
 
     @functools.cached_property
     def twice(self) -> int:
-        """How many addresses more than one program of a launch has written."""
+        """The number of addresses that more than one program of a launch has written."""
         by_launch = np.lexsort((self.programs, self.addresses, self._launches))
         launches, addresses, programs = (
             of_all[by_launch] for of_all in (self._launches, self.addresses, self.programs)
@@ -76,7 +76,7 @@ def joined(addresses: list[np.ndarray]) -> np.ndarray:
 
 
 def among(addresses: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return which addresses are among the others. np.isin also sorts `addresses`: it is slower."""
+    """Return which addresses are among the others. np.isin is slower: it sorts `addresses`, too."""
     if not others.size:
         return np.zeros(addresses.shape, bool)
     ordered = np.sort(others, axis=None)

@@ -10,11 +10,11 @@ import torch
 
 
 def chunk_table(sizes: tuple[int, ...], chunk: int, device: torch.device) -> torch.Tensor:
-    """List the chunks of `chunk` elements that tensors of these sizes consist of, as int64.
+    """Return a table, int64, of the chunks of `chunk` elements in tensors of these sizes.
 
     Each row has the number of a tensor and the first element of a chunk of it. The table depends
-    only on the arguments, so a GPU's is kept for later calls: do not change it. In the interpreter,
-    a wrong kernel may store into any tensor, so each call gets a new table.
+    only on the arguments, so a table on a GPU is kept for later calls and must not be changed. In
+    the interpreter, a wrong kernel may store into any tensor, so each call returns a new table.
     """
     return (_new_table if device.type == "cpu" else _kept_table)(sizes, chunk, device)
 
