@@ -1,4 +1,4 @@
-"""Places outside the device for tensors that are not needed for a while.
+"""Stores tensors outside the device while they are not needed.
 
     store = store_for(device)
     ticket = store.write(numbers)      # a flat tensor of bytes
@@ -19,10 +19,10 @@ from torch import Tensor
 
 
 class Ticket(Protocol):
-    """What a store returns for a tensor that it has written."""
+    """The object that a store returns for a tensor that it has written."""
 
     def read(self) -> Tensor:
-        """Return a copy of the numbers on the device on which they were."""
+        """Return a copy of the numbers, on the device that they came from."""
 
 
 class Store(Protocol):
@@ -49,7 +49,7 @@ def store_for(device: torch.device, folder: str | Path | None = None) -> Store:
 class FileStore:
     """A file without a name, which the operating system removes even if the process is killed.
 
-    Tensors are read and written, not mapped into memory: mapped pages would count as resident.
+    Tensors are read and written, not mapped into memory, because mapped pages count as resident.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -60,7 +60,7 @@ class FileStore:
 
     @property
     def bytes(self) -> int:
-        """Bytes that tickets refer to."""
+        """The number of bytes that tickets refer to."""
         return self._end - sum(size * len(offsets) for size, offsets in self._free.items())
 
     def write(self, numbers: Tensor) -> "FileTicket":
@@ -96,10 +96,10 @@ class FileTicket:
 
 
 class PinnedStore:
-    """Pinned host memory of a GPU; copies run on their own stream, next to the computation.
+    """Pinned host memory for a GPU. Copies run on their own stream, next to the computation.
 
-    The numbers that are on their way out stay on the GPU. Before the next ones follow, the current
-    stream waits for them, so a slow link slows the computation down and does not fill the GPU.
+    Numbers are kept on the GPU while they are copied. Before the next copy, the current stream
+    waits for this one, so a slow link slows down the computation instead of filling the GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -127,7 +127,7 @@ class PinnedStore:
             target.copy_(source, non_blocking=True)
 
     def _arrive(self) -> None:
-        """Let the current stream wait for all copies, after which memory can be used again."""
+        """Make the current stream wait for all copies. Then their memory can be used again."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
         self._leaving = None
 
@@ -139,5 +139,5 @@ class PinnedTicket:
         self._store, self._host = store, host
 
     def read(self) -> Tensor:
-        """Return a new tensor on the GPU; the current stream waits until it has arrived."""
+        """Return a new tensor on the GPU. The current stream waits until it has arrived."""
         return self._store._read(self._host)

@@ -1,4 +1,4 @@
-"""Attention of some queries over one block of keys, as methods for long sequences need it.
+"""Computes attention of some queries over one block of keys, for methods for long sequences.
 
 The softmax of a query is over the keys of all blocks. Each block therefore also returns the
 logarithm of its sum of exponentials (lse), with which results of several blocks can be merged. The

@@ -1,9 +1,9 @@
-"""What Triton's compiler makes of a kernel, for a GPU that need not be there.
+"""Compiles Triton kernels for a GPU, which this machine need not have.
 
     made = compiled(add_kernel, {"x_ptr": "*fp32", "n": "i32"}, {"BLOCK": 1024}, capability=90)
     made.instructions["ld.global"], made.shared_bytes
 
-Compiling needs no GPU, only running does: Triton brings its assembler along.
+Only running a kernel needs a GPU. Triton includes the assembler that it compiles with.
 """
 
 import inspect
@@ -30,18 +30,18 @@ _IN_LOOP = re.compile(r"in Loop: Header|Loop Header")
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel as PTX, NVIDIA's assembly language, and what a program of it takes."""
+    """A kernel in PTX, NVIDIA's assembly language, and the resources that it uses."""
 
     ptx: str
     registers: int  # of each thread, 4 bytes each
-    spilled_bytes: int  # of each thread: what found no register, and lies in memory
+    spilled_bytes: int  # of each thread, in memory because there were too few registers
     shared_bytes: int
     tensor_memory_columns: int
-    instructions: Counter[str]  # by the whole name, as "ld.global.v4.b32"
+    instructions: Counter[str]  # by the whole name, such as "ld.global.v4.b32"
     loop_instructions: Counter[str]  # only those inside loops
 
     def count(self, prefix: str) -> int:
-        """How many instructions there are whose names begin like this."""
+        """Return the number of instructions whose names begin with `prefix`."""
         return _sum(self.instructions, prefix)
 
     def count_in_loops(self, prefix: str) -> int:
@@ -71,10 +71,10 @@ def compiled(
 ) -> Compiled:
     """Compile a `triton.jit` function for NVIDIA's compute capability (90 for 9.0, an H100).
 
-    `types` says what each argument is ("*fp32" is a pointer to float32), `constants` the values of
-    those that are `tl.constexpr`. Addresses and sizes are promised to be multiples of 16, as Triton
-    sees for itself when it is given them, save those that are named `odd`. Raises TypeError for a
-    kernel that is interpreted, and Triton's CompilationError.
+    `types` has the type of each argument ("*fp32" is a pointer to float32), and `constants` has the
+    values of `tl.constexpr` arguments. The compiler assumes that all addresses and sizes are
+    multiples of 16, except for those named in `odd`. (At a launch, Triton checks this itself.)
+    Raises TypeError if the kernel is interpreted, and Triton's CompilationError.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -116,8 +116,9 @@ def compiled_versions(
 ) -> list[Compiled]:
     """Compile a kernel, interpreted or not, once for each pair of constants and number of warps.
 
-    An interpreted kernel is compiled in another process, from its source and that of the kernels
-    that it calls. The other arguments and the errors are those of `compiled`.
+    The other arguments and the errors are the same as in `compiled`. An interpreted kernel is
+    compiled in another process, from its source and the sources of the kernels that it calls. If
+    that fails, this raises RuntimeError.
     """
     from triton.runtime.interpreter import InterpretedFunction
 
@@ -164,7 +165,7 @@ def _in_process() -> None:
 
 
 def _resources(program: bytes, cuobjdump: str) -> tuple[int, int]:
-    """Registers and bytes of stack for each thread of an assembled kernel."""
+    """Return the registers and the bytes of stack of each thread of an assembled kernel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(program)
         file.flush()

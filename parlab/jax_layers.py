@@ -1,7 +1,7 @@
 """Two layers in JAX, the mesh of devices for them, and the collectives of a compiled program.
 
-A device of JAX is a GPU, a core of a TPU, or a CPU. This module gives the process four devices,
-which share its CPU, also where there are GPUs. The compiler inserts the same collectives for both.
+A device of JAX is a GPU, a core of a TPU, or a CPU. This module sets up four devices that share the
+process's CPU, even if there are GPUs. The compiler inserts the same collectives for both.
 """
 
 import itertools
@@ -85,7 +85,7 @@ def compile_sharded(
 
     Args:
         arguments: arrays or `jax.ShapeDtypeStruct`, by name, in the function's order.
-        shardings: of each argument, by name, and of the result, "y".
+        shardings: of each argument, by name, and of the result as "y".
     """
     jitted = jax.jit(
         function,
@@ -102,7 +102,8 @@ def compile_gradients(
 ) -> jax.stages.Compiled:
     """Compile the gradients of the sum of the squares of `function(*arguments)`.
 
-    They are those of all arguments, and each one is split like its argument. See `compile_sharded`.
+    There is a gradient for each argument, and it is sharded like the argument. For the arguments,
+    see `compile_sharded`.
     """
 
     def loss(*arrays: jax.Array) -> jax.Array:

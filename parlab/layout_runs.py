@@ -3,8 +3,8 @@
     seconds = measured_seconds(model, layouts, cluster)       # collective over all ranks
 
 A step of a layout has real messages and collectives of the right sizes, in the order of the 1F1B
-schedule with ZeRO-1. Computations only take the time that they would take: the ranks sleep, so
-eight of them need no eight cores.
+schedule with ZeRO-1. Instead of computing, the ranks sleep for the time that the computation would
+take, so eight ranks do not need eight cores.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ from parlab.rank import comm, rank
 def measured_seconds(
     model: Model, layouts: Sequence[Layout], cluster: Cluster, rounds: int = 3
 ) -> list[float]:
-    """Return the emulated seconds of a step of each layout: the fastest of several, slowest rank.
+    """Return the emulated seconds of each layout's fastest step, as the slowest rank measures it.
 
-    Collective over all ranks, which are as many as the cluster has devices. Raises ValueError if
-    there are more or fewer.
+    Collective over all ranks. Raises ValueError unless there are as many ranks as the cluster has
+    devices.
     """
     whole = emulated_group(cluster.network)
     group_of = cache(partial(_group, whole))
@@ -71,7 +71,7 @@ class _Run:
         self.layers = model.layers // layout.pp
         flop = model.layer_flop(layout.micro_batch) / layout.tp
         self.half_layer = flop / 2 / cluster.flop_per_second  # seconds forward
-        # Tensors of float32 numbers have the bytes of twice as many numbers in 16 bits.
+        # A float32 tensor has as many bytes as twice as many 16-bit numbers.
         self.activation = _tensor(ELEMENT_BYTES * model.activation_numbers(layout.micro_batch))
         weights = self.layers * model.layer_parameters // layout.tp
         weights += model.embedding_parameters if self.stage in (0, layout.pp - 1) else 0

@@ -1,4 +1,4 @@
-"""Models, clusters, and layouts: what lab 10's planner gets, and what it chooses from.
+"""Defines models and clusters, which lab 10's planner gets, and layouts, from which it chooses.
 
     model = Model(layers=48, hidden=8192, heads=64, sequence=2048, vocabulary=51200, batch=512)
     cluster = Cluster(
@@ -58,7 +58,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is trained: the sizes of the mesh, and the sequences in a micro-batch."""
+    """A way to train a model: the sizes of the mesh, and the sequences in a micro-batch."""
 
     dp: int
     tp: int
@@ -89,7 +89,7 @@ class Cluster:
 
     Attributes:
         memory: bytes of one device.
-        flop_per_second: what one device really reaches in matrix products.
+        flop_per_second: the rate that one device really reaches in matrix products.
         inside, between: the links of a device inside its node and to other nodes.
         call: constant seconds of each message and each collective.
     """
@@ -117,13 +117,13 @@ class Cluster:
         return self.network.message(size, source, destination)
 
     def collective_seconds(self, name: str, size: float, ranks: Sequence[int]) -> float:
-        """Return the seconds of a collective of `ranks` by its fastest algorithm; 0 for one rank.
+        """Return the seconds of a collective of `ranks` with its fastest algorithm, 0 for one rank.
 
         Args:
             name: `all_reduce`, `reduce_scatter`, or `all_gather`.
             size: bytes of the whole tensor: the input of an all-reduce or a reduce-scatter, and
                 the output of an all-gather.
-            ranks: the numbers of the ranks in the group, which decide about the links.
+            ranks: the numbers of the ranks in the group, which determine the links.
         """
         if len(ranks) == 1:
             return 0.0

@@ -31,7 +31,7 @@ from parlab.runtime.heap import give_back
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the distinct storages of `tensors`; of a DTensor, of its local part."""
+    """Return the bytes of the distinct storages of `tensors`. A DTensor counts its local part."""
     storages = {s._cdata: s.nbytes() for s in map(_storage, tensors)}
     return sum(storages.values())
 
@@ -60,7 +60,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes of what training stores for each parameter."""
+    """The bytes of parameters, gradients, and optimizer states."""
 
     parameters: int
     gradients: int
@@ -146,12 +146,12 @@ class History(TorchDispatchMode):
             loss.backward()
         history.bytes, history.marks
 
-    What counts is as for `Peak`. On a GPU an operation has been launched, not completed; memory is
-    allocated when it is launched.
+    It counts the same memory as `Peak`. On a GPU, each number is from the time when an operation
+    has been launched but may not be complete. Its memory is allocated at the launch.
 
     Attributes:
-        bytes: one number for each operation, in their order.
-        marks: how many operations there were before each mark, by its name.
+        bytes: one number for each operation, in order.
+        marks: the number of operations before each mark, by the mark's name.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -163,7 +163,7 @@ class History(TorchDispatchMode):
         self._before = 0
 
     def mark(self, name: str) -> None:
-        """Remember that the next operation is the first one of something."""
+        """Record that the next operation is the first one of the part called `name`."""
         self.marks[name] = len(self.bytes)
 
     @property
@@ -188,14 +188,14 @@ class History(TorchDispatchMode):
 
 
 def process_bytes(device: torch.device) -> int:
-    """Bytes that this process takes: of the GPU for tensors, or else of the machine's memory.
+    """Return the bytes of tensors on the GPU or, on the CPU, the resident bytes of this process.
 
-    On the CPU, glibc first gives memory back to the system that was freed and that it still holds.
+    On the CPU, glibc first returns freed memory that it still holds to the system.
     """
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     give_back()
-    _, resident, *_ = Path("/proc/self/statm").read_text(encoding="utf-8").split()  # of Linux
+    _, resident, *_ = Path("/proc/self/statm").read_text(encoding="utf-8").split()  # Linux only
     return int(resident) * resource.getpagesize()
 
 

@@ -1,8 +1,8 @@
 """The small models of the labs: an MLP for MNIST, a byte-level GPT, and models built to be awkward.
 
-They run in milliseconds on one core and have everything that the real ones have: tied weights,
-layer norm, attention. No dropout, so that a run on N ranks can be compared with one on a single
-rank, number by number.
+They run in milliseconds on one core and have the same components as large models: tied weights,
+layer norm, and attention. They have no dropout, so that each number of a run on N ranks can be
+compared with a run on one rank.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 
 def mlp(hidden_size: int = 256, *, inputs: int = 784, classes: int = 10) -> nn.Sequential:
-    """Images (batch, 28, 28) or vectors (batch, inputs) → scores (batch, classes), two hidden
-    layers.
+    """Return an MLP with two hidden layers.
 
-    Ψ = inputs·h + h² + h·classes weights plus 2h + classes biases: 269,322 at h = 256 and
-    1,863,690 at h = 1024.
+    It maps images (batch, 28, 28) or vectors (batch, inputs) to scores (batch, classes). Ψ is
+    inputs·h + h² + h·classes weights plus 2h + classes biases: 269,322 for h = 256, and 1,863,690
+    for h = 1024.
     """
     return nn.Sequential(
         nn.Flatten(),
@@ -31,21 +31,21 @@ def mlp(hidden_size: int = 256, *, inputs: int = 784, classes: int = 10) -> nn.S
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Sizes of a `GPT`; the symbols are Megatron-LM's (arXiv:2104.04473)."""
+    """The sizes of a `GPT`, with the symbols of Megatron-LM (arXiv:2104.04473)."""
 
-    vocab_size: int = 256  # V: one token a byte
+    vocab_size: int = 256  # V: each byte is a token
     sequence_length: int = 64  # s
     hidden_size: int = 64  # h
     layers: int = 2  # l
     heads: int = 4  # a
-    key_value_heads: int | None = None  # as many as `heads`, where it is None
+    key_value_heads: int | None = None  # None: as many as `heads`
 
 
 class Attention(nn.Module):
     """Causal self-attention, (batch, seq, hidden) → the same shape.
 
-    `qkv` is one product for three: its outputs are the queries of all heads, then the keys, then
-    the values. With fewer `key_value_heads` than `heads`, several heads in a row share one of them
+    `qkv` combines three layers: its outputs are the queries of all heads, then the keys, then the
+    values. With fewer `key_value_heads` than `heads`, several consecutive heads share one of them
     (grouped-query attention, arXiv:2305.13245).
     """
 
@@ -67,7 +67,7 @@ class Attention(nn.Module):
 
     @property
     def sections(self) -> list[int]:
-        """How many outputs of `qkv` are queries, keys and values."""
+        """The numbers of outputs of `qkv` that are queries, keys, and values."""
         return [n * self.head_size for n in (self.heads, *2 * [self.key_value_heads])]
 
     def forward(self, x_BSH: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A small GPT over bytes. The output layer *is* the embedding: one weight, used twice.
+    """A small GPT over bytes. The embedding and the output layer use the same weight.
 
-    `model(tokens)` with tokens (batch, seq) int64 → scores (batch, seq, vocab) float32.
+    `model(tokens)` maps tokens (batch, seq) int64 to scores (batch, seq, vocab) float32.
     """
 
     def __init__(self, config: GPTConfig | None = None) -> None:
@@ -127,13 +127,13 @@ class GPT(nn.Module):
 class Awkward(nn.Module):
     """A classifier with every feature that breaks naive data parallelism.
 
-    `model(tokens)` with tokens (batch,) int64 → scores (batch, vocab) float32.
+    `model(tokens)` maps tokens (batch,) int64 to scores (batch, vocab) float32.
 
-    - `embed.weight` and `unembed.weight` are one tied parameter;
+    - `embed.weight` and `unembed.weight` are the same parameter;
     - `frozen.weight` does not require a gradient;
-    - `unused` requires one, but never gets it;
-    - `scale` is a buffer that the forward pass uses, `seen` an integer buffer of shape ();
-    - `shift` is a buffer that it uses as well, and that `state_dict()` leaves out.
+    - `unused` requires a gradient, but never gets one;
+    - `scale` is a buffer that the forward pass uses, and `seen` is an integer buffer of shape ();
+    - `shift` is a buffer that the forward pass also uses, but that `state_dict()` leaves out.
     """
 
     def __init__(self, vocab_size: int = 11, hidden_size: int = 7) -> None:
@@ -155,5 +155,5 @@ class Awkward(nn.Module):
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Ψ: parameters of a model, a tied one counted once."""
+    """Return Ψ, the number of parameters of a model. A tied parameter counts once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -19,7 +19,7 @@ from parlab.runtime.paths import MEMORY
 MPI_ARGS = ["--with-ft", "ulfm"]
 CPUS = Path("/sys/devices/system/cpu")
 # How long a waiting rank sleeps before it looks for a message again, if ranks share cores. It then
-# uses some 5 % of a core. A small message takes up to this much longer.
+# uses about 5% of a core. A small message takes up to this much longer.
 WAIT_NANOSECONDS = 50_000
 # The variable with the folder in which mpiexec makes its own folder, `ompi.` and its process ID.
 SESSION_FOLDER = "PRTE_MCA_prte_tmpdir_base"
@@ -109,8 +109,8 @@ def environment(
         wanted |= {"PRTE_MCA_ras": "^slurm", "PRTE_MCA_plm": "^slurm"}
     if n is not None and n > slots(base):
         wanted["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
-        # A rank that waits sleeps briefly, again and again. By default, it calls sched_yield in a
-        # loop, and newer Linux kernels then give it as much of a core as a rank that computes.
+        # Make a waiting rank sleep briefly in a loop. By default, it calls sched_yield in a loop,
+        # and newer Linux kernels then give it as much of a core as a rank that computes.
         wanted["OMPI_MCA_threads_pthreads_yield_strategy"] = "nanosleep"
         wanted["OMPI_MCA_threads_pthreads_nanosleep_time"] = str(WAIT_NANOSECONDS)
     added = {name: value for name, value in wanted.items() if name not in base}

@@ -37,7 +37,7 @@ class Stage(nn.Module):
     and of the MLP, and a copy of the rest.
 
     Attributes:
-        first, last: whether this is the first or the last stage.
+        first, last: True if this is the first or the last stage.
         embedding: the token embedding, which is also the output layer. The first and the last
             stage have a copy each, and other stages have None.
     """
@@ -75,11 +75,11 @@ class Stage(nn.Module):
 
     @property
     def ends(self) -> bool:
-        """Whether this is the first or the last stage, or both."""
+        """True if this is the first or the last stage, or both."""
         return self.first or self.last
 
     def activation_shape(self, samples: int) -> tuple[int, int, int]:
-        """Return the shape of what a stage sends to the next one for this number of samples."""
+        """Return the shape of the activations that a stage sends to the next one for `samples`."""
         return samples, self.config.sequence_length, self.config.hidden_size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Stage(nn.Module):
     def part_of(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return this rank's part of the serial model's tensors, such as gradients.
 
-        `whole` has the names of the serial model's parameters, and the result those of this stage.
+        `whole` has the names of the serial model's parameters. The result has this stage's names.
         """
         return {name: self._part(name, whole) for name, _ in self.named_parameters()}
 
@@ -141,7 +141,7 @@ class ShardedAdam:
     def __init__(
         self, stage: Stage, dp_group: dist.ProcessGroup, copies: Mapping[str, int], lr: float
     ) -> None:
-        """`copies`: how many ranks have the same shard, by the kind of its parameter."""
+        """`copies` is the number of ranks that have the same shard, by its parameter's kind."""
         rank, size, parameters = dp_group.rank(), dp_group.size(), list(stage.parameters())
         self.flat, self.gradient = flat_buffers(parameters, size)
         self.shard = nn.Parameter(self.flat.chunk(size)[rank])
@@ -165,7 +165,7 @@ def serial_gpt(config: GPTConfig, seed: int) -> GPT:
 
 
 def _sum_over(block: Block, group: dist.ProcessGroup) -> None:
-    """Let a block, which gets a part of each layer's weights, compute as the whole one."""
+    """Make a block with only parts of the weights compute the same results as the whole block."""
     attention, mlp, size = block.attention, block.mlp, group.size()
     attention.heads //= size
     attention.key_value_heads //= size
@@ -185,7 +185,7 @@ class SummedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = F.linear(x, self.weight)
         if self.group.size() > 1:
-            # Outside of autograd: the gradient of each rank's part is that of the sum.
+            # Bypass autograd, because each rank's part has the same gradient as the sum.
             dist.all_reduce(y.detach(), group=self.group)
         return y + self.bias
 

@@ -1,10 +1,10 @@
-"""Which exercises of the labs are done: kept beside the labs, across restarts.
+"""Records which exercises of the labs are done, in a folder next to the labs.
 
 A check that passes calls `record(key)`. JupyterLab's start page shows each lab's `bar`, and a lab
-prints `line()` when its ranks start. Each exercise that was passed is an empty file in `.progress`,
-so that labs that run at the same time never overwrite each other. To forget one, delete its file.
+prints `line()` when its ranks start. Each finished exercise is an empty file in `.progress`, so
+that labs that run at the same time never overwrite each other. To reset one, delete its file.
 
-Nothing is kept where no start page lies beside the notebooks: graders and tests run elsewhere.
+Nothing is recorded in a folder without a start page, because graders and tests run in such folders.
 """
 
 import os
@@ -24,7 +24,7 @@ _NAME = re.compile(r"\d\d_\w+")
 
 @dataclass(frozen=True)
 class Lab:
-    """A notebook: its exercises' headings by key, in order, and the keys done."""
+    """A notebook, the headings of its exercises by key, in order, and the keys that are done."""
 
     path: Path
     exercises: dict[str, str]
@@ -32,17 +32,17 @@ class Lab:
 
     @property
     def count(self) -> str:
-        """How much is done: `3 of 7`."""
+        """The number of exercises done, such as `3 of 7`."""
         return f"{len(self.done)} of {len(self.exercises)}"
 
     @property
     def bar(self) -> str:
-        """How much is done, as a bar with a square for each exercise: `■■■□□□□`."""
+        """The progress as a bar with a square for each exercise, such as `■■■□□□□`."""
         return "■" * len(self.done) + "□" * (len(self.exercises) - len(self.done))
 
     @property
     def marked(self) -> str:
-        """All exercises, each with a mark: `✓ Ping-pong, ○ A deadlock`."""
+        """All exercises, each with a mark, such as `✓ Ping-pong, ○ A deadlock`."""
         return ", ".join(
             f"{'✓' if key in self.done else '○'} {heading}"
             for key, heading in self.exercises.items()
@@ -50,11 +50,11 @@ class Lab:
 
 
 def record(key: str, folder: Path | None = None) -> str | None:
-    """Note that the check of exercise `key` has passed; returns `3 of 7 done in lab 01_mpi`.
+    """Record that the check of exercise `key` has passed. Return `3 of 7 done in lab 01_mpi`.
 
-    `folder` is where the labs are, by default the process's own folder. Returns None, and keeps
-    nothing, where no lab there has this exercise, where the reference is in place of the learner's
-    code, or where it cannot write. Of the ranks, one calls this.
+    `folder` contains the labs, and is the working folder by default. Record nothing and return None
+    if no lab there has this exercise, if the reference is in place of the learner's code, or if the
+    folder is not writable. Only one of the ranks calls this.
     """
     folder = folder or Path.cwd()
     if in_place(key) or key not in {known for lab in labs(folder) for known in lab.exercises}:
@@ -62,14 +62,14 @@ def record(key: str, folder: Path | None = None) -> str | None:
     try:
         (folder / FOLDER).mkdir(exist_ok=True)
         (folder / FOLDER / key).touch()
-    except OSError:  # a read-only folder is no reason for a check to fail
+    except OSError:  # a check must not fail because the folder is read-only
         return None
     lab = next(lab for lab in labs(folder) if key in lab.exercises)
     return f"{lab.count} done in lab {lab.path.stem}"
 
 
 def labs(folder: Path) -> list[Lab]:
-    """The labs in `folder`, by name, without copies of them; none where it has no start page."""
+    """Return the labs in `folder` by name, without copies, or [] if it has no start page."""
     if not (folder / START_PAGE).is_file():
         return []
     try:
@@ -82,9 +82,9 @@ def labs(folder: Path) -> list[Lab]:
 
 
 def line(folder: Path | None = None) -> str | None:
-    """What is done in the lab that this kernel runs, in a line; None where that is not known.
+    """Return a line with the progress in the lab that this kernel runs, or None if it is unknown.
 
-    JupyterLab tells a kernel the name of its notebook.
+    JupyterLab passes the name of the notebook to its kernel.
     """
     name = Path(os.environ.get("JPY_SESSION_NAME", "")).name
     for lab in labs(folder or Path.cwd()):
@@ -94,7 +94,7 @@ def line(folder: Path | None = None) -> str | None:
 
 
 def _read(path: Path, passed: set[str]) -> Lab | None:
-    """The lab in a notebook; None for a notebook without exercises, or one being written."""
+    """Return the lab in a notebook, or None if it has no exercises or is just being written."""
     try:
         cells = read_cells(path)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,9 +1,9 @@
-"""The reference solution in place of one exercise, for a learner who wants to go on.
+"""Runs the reference solution of an exercise, for a learner who wants to continue with the lab.
 
     from parlab.reference import use_reference
     use_reference("ring_reduce_scatter")
 
-It works in the notebook, and in a `%%px` cell too.
+It works in the notebook and in a `%%px` cell.
 """
 
 import difflib
@@ -13,27 +13,27 @@ from typing import Any
 from parlab.runtime.notebook import read_cells
 from parlab.runtime.paths import ROOT, numbered
 
-# What the references that were put in place have defined, by exercise and name.
+# The objects that references have defined, by exercise and name.
 _put: dict[str, dict[str, Any]] = {}
 
 
 class NoReference(ValueError):
-    """There is no reference to put in place; the message says why, and what to do."""
+    """No reference can be used. The message says why, and what to do."""
 
     def _render_traceback_(self) -> list[str]:
-        # IPython asks for this: how it was looked up is of no interest.
+        # IPython calls this. The frames inside parlab would only distract from the message.
         return str(self).splitlines()
 
 
 def use_reference(key: str) -> None:
-    """Define what exercise `key` asks for as the reference does, and say so.
+    """Run the reference solution of exercise `key`, and print that it replaces your code.
 
-    The exercise's cell of the reference runs as if you had typed it: on the ranks where it is a
-    `%%px` cell. Within a `%%px` cell, each rank that calls this runs it.
+    The reference's cell runs as if you had typed it. If it is a `%%px` cell, it runs on the ranks.
+    Within a `%%px` cell, each rank that calls this function runs it.
 
     Raises:
-        NoReference: no such exercise; or this copy of the course comes without solutions; or the
-            cell failed, since something that it builds on is missing.
+        NoReference: there is no such exercise, this copy of the course has no solutions, the cell
+            failed because something that it needs is missing, or `%%px` is not right for it.
     """
     shell = _shell()
     source = _source_of(key)
@@ -60,7 +60,7 @@ def use_reference(key: str) -> None:
 
 
 def in_place(key: str) -> bool:
-    """Whether what exercise `key` defines here is the reference's, and nobody wrote it anew."""
+    """Return True if the reference defined the names of exercise `key`, and nothing has since."""
     return key in _put and all(_shell().user_ns.get(n) is made for n, made in _put[key].items())
 
 
@@ -95,9 +95,10 @@ def _source_of(key: str) -> str:
 
 
 def _references() -> dict[str, dict[str, str]]:
-    """The exercises' solved cells by lab and key, in the checkout around the notebook or parlab.
+    """Return the exercises' solved cells, by lab and key, from the course around the notebook.
 
-    They are read from the executed solutions: that takes no library, and ranks call this too.
+    If the notebook is outside a course, use parlab's own. The cells are read from the executed
+    solutions, which needs no library, because ranks call this, too.
     """
     start = Path.cwd()
     for folder in (start, *start.parents, ROOT):

@@ -32,7 +32,7 @@ def count_flops() -> FlopCounterMode:
 
 
 def _attention_flops(q: Any, k: Any, v: Any, *args: Any, **kwargs: Any) -> int:
-    """Take shapes (batch, heads, seq, head size); return the FLOPs of the forward pass."""
+    """Return the FLOPs of the forward pass for shapes (batch, heads, seq, head size)."""
     return sdpa_flop_count(q, k, v)
 
 
@@ -44,9 +44,9 @@ def _attention_backward_flops(gradient: Any, q: Any, k: Any, v: Any, *_: Any, **
 def of_gpt(model: GPT, targets: Tensor) -> list[Function]:
     """Return the functions whose chain is the model's loss on the targets.
 
-    Each block gives two: attention and MLP, each with its norm and the addition. The last function
-    goes from the last block's output to the mean cross-entropy. The first one takes what `embedded`
-    returns.
+    Each block becomes two functions, attention and MLP, each with its norm and addition. The last
+    function computes the mean cross-entropy from the last block's output. The first one takes the
+    result of `embedded`.
     """
     halves = [partial(half, block) for block in model.blocks for half in (_attention, _mlp)]
     return [*halves, partial(_loss, model, targets)]
@@ -60,7 +60,7 @@ def embedded(model: GPT, tokens: Tensor) -> Tensor:
 def measured(
     functions: Sequence[Function], x: Tensor, model: nn.Module, checkpoint: Checkpoint
 ) -> list[Segment]:
-    """Measure each function on its own, with the output of the one before as its input."""
+    """Measure each function on its own. Its input is the output of the previous one."""
     zero_gradients(model)
     profile = []
     for function in functions:
@@ -83,20 +83,20 @@ def run(
     x: Tensor,
     checkpoint: Checkpoint,
 ) -> Tensor:
-    """Return the chain's result; functions that the plan does not keep go through `checkpoint`."""
+    """Return the result of the chain. Run functions with `keep` False through `checkpoint`."""
     for function, kept in zip(functions, keep, strict=True):
         x = function(x) if kept else checkpoint(function, x)
     return x
 
 
 def zero_gradients(model: nn.Module) -> None:
-    """Give all parameters gradients of zero, so that a step that is measured allocates none."""
+    """Set all gradients to tensors of zeros, so that a measured step does not allocate any."""
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
 
 
 def _step(function: Function, x: Tensor) -> None:
-    """Run both passes on a copy of x. The product passes a whole gradient back, as a model does."""
+    """Run both passes on a copy of x. The product makes the gradient a full tensor, as usual."""
     (function(x.clone()) * 1.0).sum().backward()
 
 

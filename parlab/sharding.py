@@ -1,4 +1,4 @@
-"""The plumbing of labs that shard a model: whose parameters, and flat buffers of them.
+"""Assigns parameters to layers, and makes flat buffers of them, for labs that shard a model.
 
 for layer, parameters in own_parameters([model, *model.blocks]):
     ...
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 
 def own_parameters(layers: Sequence[nn.Module]) -> list[tuple[nn.Module, list[nn.Parameter]]]:
-    """Each layer with its trainable parameters, outer layers first; those without are left out.
+    """Return each layer with its trainable parameters. Leave out layers without any.
 
-    A layer that lies inside another (a block of a model) keeps its parameters to itself: the outer
-    one has the rest. Frozen parameters are nobody's.
+    `layers` must list outer layers first. The parameters of a layer inside another, such as a block
+    of a model, belong only to the inner one. Frozen parameters belong to no layer.
 
     Raises:
-        ValueError: two layers, neither of which lies in the other, share a parameter. While one is
-            freed the other would have no weight: name a layer around both.
+        ValueError: two layers share a parameter, and neither contains the other. While one is
+            freed, the other would have no weight. Pass a layer that contains both.
     """
     owner: dict[nn.Parameter, nn.Module] = {}
     own: list[tuple[nn.Module, list[nn.Parameter]]] = []
@@ -45,11 +45,11 @@ def flat_buffers(parameters: Sequence[nn.Parameter], multiple: int) -> tuple[Ten
     """Move parameters into one flat buffer, and their gradients into a second one.
 
     Each parameter becomes a view of the first buffer, and its `.grad` a view of the second. Both
-    buffers end with zeros, as few as make their length a multiple of `multiple`. A backward pass
-    adds to the gradients in place.
+    buffers are padded with zeros to the next multiple of `multiple`. A backward pass adds to the
+    gradients in place.
 
     Args:
-        parameters: all trainable, each once, with one dtype and device.
+        parameters: trainable parameters, each once, all with the same dtype and device.
     """
     sizes = [p.numel() for p in parameters]
     length = -(-sum(sizes) // multiple) * multiple

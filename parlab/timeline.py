@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Moment: TypeAlias = "float | torch.cuda.Event"
 
 KINDS = ("compute", "communication", "idle")
-CLOCK_ROUNDS = 50  # number of exchanges, of which the fastest gives the clocks' difference
+CLOCK_ROUNDS = 50  # number of exchanges, the fastest of which measures the clocks' difference
 LABEL_SHARE = 0.0085  # share of the picture's width that a letter of a span's name needs
 
 

@@ -1,10 +1,10 @@
-"""Seconds of functions that run on all ranks, measured so that their ratios mean something.
+"""Measures the seconds of functions that run on all ranks, so that they can be compared.
 
     seconds = timing.median_seconds({"ours": ours, "library": library}, comm, rounds=12)
     print(f"ours takes {seconds['ours'] / seconds['library']:.2f} times as long")
 
-The functions take turns, so that what else the machine does slows all of them alike. Each call
-starts on all ranks together, and the slowest rank counts.
+The functions take turns, so that other load on the machine slows all of them equally. Each call
+starts on all ranks at the same time, and the slowest rank counts.
 
 With PARLAB_ROUNDS=1 in the environment, each function is called once. Tests of whole labs set it,
 because they compare no times.
@@ -26,13 +26,13 @@ Functions = Mapping[str, Callable[[], object]]
 def median_seconds(
     functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int = 2
 ) -> dict[str, float]:
-    """The median of the seconds of each function. Collective over the ranks of `comm`.
+    """Return the median of the seconds of each function. Collective over the ranks of `comm`.
 
     Args:
-        functions: what to measure, by name, in the same order on every rank.
+        functions: the functions to measure, by name, in the same order on every rank.
         comm: communicator over the ranks that run the functions.
         rounds: how many times each function is measured.
-        warm_up: calls before these, which do not count.
+        warm_up: the number of calls before these, which do not count.
     """
     spent = _spent(functions, comm, rounds, warm_up)
     return {name: statistics.median(seconds) for name, seconds in spent.items()}
@@ -41,16 +41,16 @@ def median_seconds(
 def fastest_seconds(
     functions: Functions, comm: "MPI.Intracomm", rounds: int, warm_up: int = 1
 ) -> dict[str, float]:
-    """As `median_seconds`, the fastest call of each function.
+    """Return the seconds of the fastest call of each function. See also `median_seconds`.
 
-    It suits an emulated network, where a busy machine makes a call late and never early.
+    Use it on an emulated network, where a busy machine can make a call slower but never faster.
     """
     spent = _spent(functions, comm, rounds, warm_up)
     return {name: min(seconds) for name, seconds in spent.items()}
 
 
 def relative_to(library: str, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the other functions' seconds, each divided by those of `library`."""
+    """Return the seconds of each other function, divided by the seconds of `library`."""
     return {name: own / seconds[library] for name, own in seconds.items() if name != library}
 
 
@@ -76,7 +76,7 @@ def _spent(
 
 
 def _synchronize() -> None:
-    """Wait for this rank's GPU, if it uses one: a kernel's call returns before the kernel ends."""
+    """Wait for this rank's GPU, if it uses one, because a call returns before its kernel ends."""
     torch = sys.modules.get("torch")  # lab 01 begins without it
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Plain training on one rank, which the labs compare their parallel runs with.
+"""Trains on one rank, as a reference for the labs' parallel runs.
 
 batches = mnist_batches(2560, 256, device)
 curves = {"one rank": plain_losses(models.mlp().to(device), OPTIMIZERS["Adam"], batches)}
@@ -30,7 +30,7 @@ GPT_OPTIMIZERS: Mapping[str, MakeOptimizer] = {
 
 
 def mnist_batches(samples: int, batch_size: int, device: torch.device | None = None) -> list[Batch]:
-    """The first training images and their labels, cut into batches.
+    """Return the first training images and their labels in batches.
 
     Images have shape (batch, 1, 28, 28) and dtype float32, and labels (batch,) and int64. The last
     batch is smaller if `batch_size` does not divide `samples`.
@@ -42,9 +42,9 @@ def mnist_batches(samples: int, batch_size: int, device: torch.device | None = N
 def text_batches(
     batches: int, batch_size: int, sequence_length: int, device: torch.device | None = None
 ) -> list[Batch]:
-    """Batches of training text: tokens, and for each token the one that follows it.
+    """Return batches of training text: tokens, and for each token the next one.
 
-    Both have shape (batch_size, sequence_length) and dtype int64; a token is a byte.
+    Both have shape (batch_size, sequence_length) and dtype int64. Each token is a byte.
     """
     window = sequence_length + 1
     tokens = torch.from_numpy(text("train", batches * batch_size * window).astype("int64"))
@@ -53,7 +53,7 @@ def text_batches(
 
 
 def generator_states() -> list[Tensor]:
-    """The states of the CPU's random generator and, if this rank uses a GPU, of the GPU's.
+    """Return the state of the CPU's random generator and, if this rank uses a GPU, of the GPU's.
 
     Dropout draws from the generator of the device that its input is on.
     """
@@ -71,7 +71,7 @@ def set_generator_states(states: Sequence[Tensor]) -> None:
 
 
 def token_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy, in nats a token, of scores (batch, seq, vocab)."""
+    """Return the mean cross-entropy, in nats per token, of scores (batch, seq, vocab)."""
     return F.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
@@ -81,7 +81,7 @@ def plain_losses(
     batches: Iterable[Batch],
     loss_function: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
 ) -> list[float]:
-    """Train on one rank, without any parallelism; return the loss before each step."""
+    """Train on one rank, without any parallelism. Return the loss before each step."""
     optimizer = make_optimizer(model.parameters())
     return [one_step(model, optimizer, *batch, loss_function) for batch in batches]
 
@@ -94,7 +94,7 @@ def one_step(
     loss_function: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     after_backward: Callable[[], object] | None = None,
 ) -> float:
-    """Take one training step; return the loss before it.
+    """Take one training step. Return the loss before it.
 
     `after_backward` is called between the backward pass and the optimizer's step.
     """
@@ -108,13 +108,13 @@ def one_step(
 
 
 def largest_gap(losses: Sequence[float], others: Sequence[float]) -> float:
-    """The largest difference between the losses of two runs in one step; NaN if a loss is NaN."""
+    """Return the largest difference of two runs' losses in a step, or NaN if a loss is NaN."""
     gaps = torch.tensor(losses, dtype=torch.float64) - torch.tensor(others, dtype=torch.float64)
     return gaps.abs().max().item()
 
 
 def print_same(panels: Mapping[str, Mapping[str, Sequence[float]]], tolerance: float) -> None:
-    """Print for each panel whether its runs have the losses of its first run, step by step.
+    """Print for each panel whether its runs have the same losses as its first run in each step.
 
     Args:
         panels: by title, each run's losses by its name, as for `plots.same_curves`.
