@@ -1,4 +1,4 @@
-"""Checks of lab 09, experts and long contexts: one module an exercise."""
+"""Checks of lab 09, experts and long contexts: one module for each exercise."""
 
 from parlab.checks.all_to_all.average_gradients import average_gradients
 from parlab.checks.all_to_all.balance_loss import balance_loss

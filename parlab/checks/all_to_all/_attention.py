@@ -1,4 +1,4 @@
-"""Attention over the tokens of all ranks, with which methods for long sequences are compared."""
+"""Attention over the tokens of all ranks, the reference for methods for long sequences."""
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,11 @@ def drawn(
 
     Args:
         shape: batch, tokens of all ranks, heads, head size.
-        layout: how this rank's tensors lie in memory: "contiguous"; "slices" of one tensor; heads
-            before tokens ("transposed"); or contiguous with an "expanded" gradient.
+        layout: the layout of this rank's tensors in memory: "contiguous"; "slices" of one tensor;
+            heads before tokens ("transposed"); or contiguous with an "expanded" gradient.
 
     Returns:
-        The tensors of all ranks (4, *shape), and the four of this rank, q, k, and v as leaves.
+        The tensors of all ranks (4, *shape), and this rank's four tensors. q, k, and v are leaves.
     """
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
     whole = torch.randn(4, *shape, dtype=dtype, generator=generator)
@@ -43,7 +43,7 @@ def own_part(trial: Trial, whole: Tensor) -> Tensor:
 def serial(whole: Tensor, visible: Tensor | None) -> list[Tensor]:
     """Return the output for the tokens of all ranks, and the gradients of q, k, and v.
 
-    `visible` (tokens, tokens) is True where a query sees a key; None if all see all.
+    `visible` (tokens, tokens) is True where a query sees a key; None if all queries see all keys.
     """
     leaves = [x.clone().requires_grad_() for x in whole[:3]]
     heads_first = (x.transpose(1, 2) for x in leaves)

@@ -1,4 +1,4 @@
-"""What the checks on experts share: random routings, a reference router, and both passes."""
+"""Shared parts of the checks on experts: random routings, a reference router, and both passes."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ def random(draw: Random, *shape: int, dtype: torch.dtype = torch.float64) -> Ten
 
 @dataclass(frozen=True)
 class Routing:
-    """Sizes of a routing. `dropped` is the share of choices that are dropped at least."""
+    """Sizes of a routing. A choice is dropped with probability `dropped`, or if no slot is free."""
 
     tokens: int
     hidden: int
@@ -33,7 +33,7 @@ class Routing:
     dtype: torch.dtype = torch.float64
 
     def drawn(self, draw: Random) -> tuple[Tensor, Tensor]:
-        """Draw experts and slots, both (T, k): any slots, so not only those of a queue."""
+        """Draw experts and slots, both (T, k). The slots are random, not in a queue's order."""
         generator = torch.Generator().manual_seed(draw.getrandbits(32))
         every = torch.rand(self.tokens, self.experts, generator=generator).argsort(1)
         experts_Tk, slots_Tk = every[:, : self.k].clone(), torch.full((self.tokens, self.k), -1)
@@ -56,10 +56,9 @@ def kept(experts_Tk: Tensor, slots_Tk: Tensor) -> list[tuple[int, int, int, int]
 def slots(
     experts_Tk: Tensor, capacity: int, order: Iterable[tuple[int, int]] | None = None
 ) -> Tensor:
-    """Return the slots (T, k) of choices that take those of their experts one after the other.
+    """Return the slots (T, k) if choices take their experts' slots one after the other.
 
-    `order` lists token and choice of each. By default, all first choices come before all second
-    ones.
+    `order` lists (token, choice). By default, all first choices come before all second ones.
     """
     slots_Tk, used = torch.full_like(experts_Tk, -1), Counter[int]()
     tokens, k = experts_Tk.shape
@@ -76,7 +75,7 @@ def passes(
 ) -> tuple[Any, dict[str, Any]]:
     """Call `function` with copies of `inputs`, in their order, and pass `gradient` back.
 
-    Returns the output and the copies, of which those with floating-point numbers are leaves.
+    Returns the output and the copies. Copies of floating-point tensors are leaves.
     """
     copies = {n: v.clone() if isinstance(v, Tensor) else v for n, v in inputs.items()}
     for value in copies.values():
@@ -103,7 +102,7 @@ def gradient_is(name: str, leaf: Tensor, right: Tensor, tolerance: float) -> Fin
 def all_to_alls(
     mistakes: Mistakes, which: str, trial: Trial, count: int, size: int
 ) -> Finding | None:
-    """Require that a pass makes so many all-to-alls of `size` bytes, and no other calls."""
+    """Require that a pass makes `count` all-to-alls of `size` bytes, and no other calls."""
     made = [(call.op, call.bytes) for call in trial.calls[trial.rank]]
     if trial.size == 1 or made == count * [("all_to_all", size)]:
         return None

@@ -1,4 +1,4 @@
-"""A sequence on several ranks, and what has happened when ring attention computes a block."""
+"""A sequence on several ranks, and a record of each block that ring attention computes."""
 
 import inspect
 import weakref
@@ -27,7 +27,7 @@ class Case:
         positions: (N, S/N), or None.
         length: S/N.
         whole: q, k, v, and the gradient of the output, of all ranks.
-        given: those of this rank, and a copy of `positions`, by name.
+        given: this rank's parts of them, and a copy of `positions`, by name.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class Case:
 
 @dataclass
 class Block:
-    """What had happened when a block was computed.
+    """The state of the ring when a block is computed.
 
     Attributes:
-        owner: the rank that its keys belong to; None if they are no rank's.
-        step: of the ring.
-        wrong_mask: whether this rank's queries see other keys than `visible` states.
-        idle: why the message for the next step does not travel in the meantime, or "".
-        alive: how many blocks of earlier steps were in memory.
+        owner: the rank whose keys the block has; None if they are no rank's keys.
+        step: the step of the ring.
+        wrong_mask: whether this rank's queries see other keys than `visible` returns.
+        idle: why no message for the next step is under way, or "".
+        alive: how many blocks of earlier steps are in memory.
     """
 
     owner: int | None
@@ -77,7 +77,7 @@ class Block:
 
 
 def watched(which: str, case: Case, blocks: list[Block]) -> Callable[..., Any]:
-    """Return `attend` or `attend_backward`, which records a block when it is called."""
+    """Return `attend` or `attend_backward`, but recording a block in each call."""
     function = getattr(block_attention, FUNCTIONS[which])
     signature = inspect.signature(function)
     ranks, rank = case.trial.size, case.trial.rank
@@ -104,7 +104,7 @@ def watched(which: str, case: Case, blocks: list[Block]) -> Callable[..., Any]:
 
 
 def _idle(case: Case, which: str, step: int) -> str:
-    """Return why the message for the next step does not travel now, or ""."""
+    """Return why no message for the next step is under way, or ""."""
     events = case.trial.group.events
     started = {e.what: e.op for e in events if e.kind == "start"}
     receives = {number for number, op in started.items() if op in RECEIVES}

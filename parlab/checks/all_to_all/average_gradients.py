@@ -19,7 +19,7 @@ from parlab.checks.base.unchanged import unchanged
 from parlab.costs.collectives import ring_bytes
 from parlab.ledger.ledger import ring_bytes_sent
 
-SECONDS = 10.0  # a busy machine takes long to bring ranks together
+SECONDS = 10.0  # on a busy machine, the ranks may meet late
 SHAPES = {"shared": ((2, 3), (4,)), "own": ((3,), (1, 2), (5,))}
 
 MISTAKES = Mistakes(
@@ -54,7 +54,7 @@ def average_gradients(check: Check) -> str:
         for _, key in trial.cases(
             {f"a gradient of `{key}` is None on rank 0": key for key in SHAPES}
         ):
-            # With one list only, the rank without a gradient has nothing to do after it.
+            # With only one list, the rank without a gradient has no later calls.
             _case(trial, 1, [key], missing=True)
     return (
         "the gradients of the mean loss, with one reduction of each over the ranks that have the "
@@ -63,7 +63,7 @@ def average_gradients(check: Check) -> str:
 
 
 def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) -> None:
-    """Check on ranks of which `sharing` in a row have different experts of one set."""
+    """Check groups of `sharing` consecutive ranks, each of which divides all experts."""
     n, rank = trial.size, trial.rank
     ranks = {"shared": list(range(n)), "own": list(range(rank % sharing, n, sharing))}
     drawn = {key: [experts.random(trial.draw, n, *shape) for shape in SHAPES[key]] for key in keys}
@@ -115,7 +115,7 @@ def _case(trial: Trial, sharing: int, keys: list[str], missing: bool = False) ->
 
 
 def _wrong(key: str, gradients: Tensor, same_experts: list[int]) -> Iterator[tuple[str, Tensor]]:
-    """Yield what mistakes compute."""
+    """Yield the gradients that mistakes compute."""
     replicas = gradients[same_experts]
     over, other = (gradients, replicas) if key == "shared" else (replicas, gradients)
     yield "not_divided", over.sum(0)

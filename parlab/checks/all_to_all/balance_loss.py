@@ -39,7 +39,7 @@ CASES = {  # tokens of each rank in turn, experts, k
     "tokens only on the first rank": ((6, 0, 0, 0), 3, 1),
     "many tokens": ((MANY,), 3, 2),
 }
-FACTOR = 3.0  # by which the model's loss multiplies this one
+FACTOR = 3.0  # the factor of this loss in the model's loss
 TOLERANCE = 1e-5
 Tokens = tuple[Tensor, Tensor]  # their probabilities and chosen experts
 
@@ -126,7 +126,7 @@ def _wrong(tokens: list[Tokens], rank: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def _sums_only(trial: Trial, tokens: int, n_experts: int) -> Finding | None:
-    """Require few bytes in the case of many tokens; both passes may send."""
+    """Require few bytes in the case of many tokens. Both passes may send."""
     enough = 2 * 8 * (3 * n_experts + 4) * trial.size
     got = sum(call.bytes for call in trial.calls[trial.rank])
     if trial.size == 1 or tokens < MANY or got <= enough:

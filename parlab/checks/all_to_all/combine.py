@@ -87,7 +87,7 @@ def _wrong(
     y_ECH: Tensor, experts_Tk: Tensor, slots_Tk: Tensor, gates_Tk: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield the results of mistakes."""
-    gates, rows = gates_Tk.unsqueeze(-1), y_ECH[experts_Tk, slots_Tk]  # of dropped: the last slot
+    gates, rows = gates_Tk.unsqueeze(-1), y_ECH[experts_Tk, slots_Tk]  # if dropped: the last slot
     yield "dropped_added", (gates * rows).sum(1)
     yield "dropped_added", (gates * y_ECH[experts_Tk, slots_Tk.clamp(min=0)]).sum(1)
     for order in (1, -1):

@@ -71,7 +71,7 @@ def _case(trial: Trial, case: Routing) -> None:
 def _wrong(
     right: Tensor, x_TH: Tensor, experts_Tk: Tensor, slots_Tk: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield what mistakes compute, which copy token by token or choice by choice."""
+    """Yield the results of mistakes, which copy token by token or choice by choice."""
     places = list(product(range(len(x_TH)), range(experts_Tk.shape[1])))
     for order in (places, sorted(places, key=lambda place: place[1])):
         last, packed, used = torch.zeros_like(right), torch.zeros_like(right), [0] * len(right)

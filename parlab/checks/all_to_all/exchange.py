@@ -17,7 +17,7 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 from parlab.ledger import Ledger
 
-SECONDS = 10.0  # a busy machine takes long to bring ranks together
+SECONDS = 10.0  # on a busy machine, the ranks may meet late
 
 MISTAKES = Mistakes(
     no_backward=(
@@ -47,7 +47,7 @@ CASES = {  # the shape of a row, its dtype, and whether odd ranks have it in ano
 
 @check_of(MISTAKES)
 def exchange(check: Check) -> str:
-    """Check values, gradients, and calls; then another group, and a wrong number of rows."""
+    """Check values, gradients, calls, a second group, and refusals of a wrong number of rows."""
     for trial in check.trials():
         for _, case in trial.cases(CASES):
             _case(trial, *case)
@@ -95,7 +95,7 @@ def _case(trial: Trial, shape: tuple[int, ...], dtype: torch.dtype, permuted: bo
 
 
 def _with_another_group(trial: Trial, rows: Tensor) -> Tensor:
-    """Return the gradient of an exchange after one for a group of this rank alone.
+    """Return the gradient of an exchange after another exchange, for a group of only this rank.
 
     Rank r's gradient is row r of `rows`.
     """

@@ -19,7 +19,7 @@ from parlab.checks.base.refusals import require_refusal
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
-SECONDS = 10.0  # a busy machine takes long to bring ranks together
+SECONDS = 10.0  # on a busy machine, the ranks may meet late
 
 MISTAKES = Mistakes(
     kept_whole=(
@@ -85,7 +85,7 @@ class Whole(nn.Module):
 
 @check_of(MISTAKES)
 def expert_parallel_mlp(check: Check) -> str:
-    """Check own experts, outputs, gradients, memory, and calls; then a wrong number of experts."""
+    """Check experts, outputs, gradients, memory, calls, and refusals of uneven experts."""
     for trial in check.trials():
         for _, (own, k, capacity, tokens) in trial.cases(CASES):
             n_experts = trial.size * own
@@ -145,9 +145,9 @@ def _case(trial: Trial, layer: Whole, n_tokens: list[int]) -> None:
 def _passes(
     layer: Whole, tokens: list[Tensor], gradients: list[Tensor], rank: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run both passes for the tokens of all ranks, and return the results for those of one rank.
+    """Run both passes for the tokens of all ranks. Return the results for the tokens of one rank.
 
-    The router gets only the gradients from the tokens of this rank.
+    The router gets gradients only from the tokens of this rank.
     """
     results = [layer(x) for x in tokens]
     losses = [_loss(y, p, pull) for (y, p, _), pull in zip(results, gradients, strict=True)]
@@ -178,7 +178,7 @@ def _gradients_are(module: Any, layer: Whole, rank: int) -> Finding | None:
 
 
 def _made(trial: Trial, layer: Whole) -> tuple[Any, bool]:
-    """Make the learner's layer; return also whether experts of other ranks are still alive."""
+    """Make the learner's layer. Return it, and whether experts of other ranks are still alive."""
     router, every = copy.deepcopy((layer.router, list(layer.experts)))
     own = len(every) // trial.size
     others = [
@@ -208,7 +208,7 @@ def _has_own_experts(module: Any, layer: Whole, trial: Trial) -> Finding | None:
 
 
 def _mixed_up(module: Any, layer: Whole, rank: int) -> Finding | None:
-    """Look for tokens that an expert gets, but that the router sends to others."""
+    """Look for tokens that an expert gets but the router sends to other experts."""
     tokens = [torch.cat(expert.inputs) for expert in layer.experts]
     for number, expert in enumerate(module.experts):
         rows = torch.cat([x.flatten(0, -2) for x in expert.inputs] or [tokens[0][:0]])

@@ -29,8 +29,8 @@ MISTAKES = Mistakes(
     ),
 )
 ARGUMENTS = ("out_1", "lse_1", "out_2", "lse_2")
-# Shape of the outputs; dtype; centers of the log-sums, one for each query in turn, and how far they
-# are from them; blocks (0 or 1) of which the first two queries see no key.
+# Shape of the outputs; dtype; centers of the log-sums, which the queries take in turn; their spread
+# around these; blocks (0 or 1) of which the first two queries see no key.
 CASES = {
     "small log-sums": ((2, 3, 5, 4), torch.float64, (0.0,), 2.0, ()),
     "log-sums around ±300 in float32": ((2, 4, 3), torch.float32, (300.0, -300.0), 2.0, ()),
@@ -83,7 +83,7 @@ def _case(trial: Trial, given: list[Tensor], pulls: list[Tensor], hidden: bool) 
     own, leaves = ([x.clone().requires_grad_() for x in given] for _ in range(2))
     got = trial.run_function(_passes, trial.check.function, leaves, pulls)
     right = _passes(merged, own, pulls)
-    # In float32, exp(x) is as exact as x, and 300 has few digits.
+    # In float32, exp(x) is only as exact as x, and near 300, x has few digits after the point.
     tolerance = 1e-3 if given[0].dtype is torch.float32 else TOLERANCE
     outs = given[0] + given[2]
 

@@ -31,7 +31,7 @@ MISTAKES = Mistakes(
     ),
 )
 
-# Of a row. "Another vector" would appear in an array that is kept for all results.
+# The type and shape of a row. A reused result array would hold the "other rows of 5 elements".
 FORMS: dict[str, tuple[type, tuple[int, ...]]] = {
     "rows of 5 elements": (np.float64, (5,)),
     "rows that are matrices": (np.int32, (2, 3)),
@@ -73,7 +73,7 @@ def pairwise_all_to_all(check: Check) -> str:
 
 
 def in_steps(right: np.ndarray, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the rows in the order in which the steps bring them."""
+    """Yield the rows in the order in which they arrive."""
     for steps in (range(trial.size), range(1, trial.size + 1)):
         yield "order_of_arrival", right[[(trial.rank - step) % trial.size for step in steps]]
 

@@ -36,7 +36,7 @@ def predict_expert_bytes(check: Check) -> str:
     """Compare with an all-to-all that the ledger counts, and with larger sizes."""
     with check.trial() as trial:
         pick = trial.draw.randrange
-        # With 6 ranks and these k and f, no two mistakes have the same number.
+        # With 6 ranks and these k and f, no two mistakes predict the same number.
         for ranks in (6, trial.size, 1, 5):
             experts, k, factor = ranks * pick(2, 5), 3, pick(5, 7) / 4
             tokens = experts * pick(3, 10) + 1  # so few that rounding up matters
@@ -88,7 +88,7 @@ def _measured(trial: Trial, sizes: Sizes, capacity: float) -> float:
 def _wrong(
     tokens: int, hidden: int, experts: int, k: int, factor: float, ranks: int
 ) -> Iterator[Wrong]:
-    """List what each mistake predicts."""
+    """Yield what each mistake predicts."""
     right, full = _right(tokens, hidden, experts, k, factor, ranks), factor * tokens * k / experts
     exchange, needed = right["exchange"], right["needed"] / 4
     for of_all in (math.ceil(ranks * full), ranks * right["capacity"]):

@@ -179,7 +179,7 @@ def _gradient(case: Case, name: str, of_all: Tensor) -> Finding | None:
 
 
 def _blocks(case: Case, which: str, blocks: list[Block]) -> Finding | None:
-    """Require one call for each block that has something visible, and few blocks in memory."""
+    """Require one call for each block with a visible key, and few blocks in memory."""
     function, owners = _ring.FUNCTIONS[which], [block.owner for block in blocks]
     if not owners:
         return observed(f"`{function}` is never called. Compute each block with this argument")
@@ -218,7 +218,7 @@ def _waiting(trial: Trial, endings: dict[int, Ended]) -> Finding | None:
 
 
 def _messages(trial: Trial, which: str, least: int, most: int, size: int) -> Finding | None:
-    """Require that a pass sends so many messages, and so many bytes."""
+    """Require from `least` to `most` messages in a pass, and at most `most * size` bytes."""
     count, total = len(trial.sends(trial.rank)), trial.bytes_sent(trial.rank)
     if count > most or total > most * size:
         return MISTAKES.sends_more(which=which, got=count, bytes=total, right=most, size=size)

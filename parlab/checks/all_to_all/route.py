@@ -1,4 +1,4 @@
-"""Exercise `route`: slots are compared with a queue that is filled in a loop."""
+"""Exercise `route`: a queue that is filled in a loop is the reference for slots."""
 
 from itertools import product
 from typing import Any

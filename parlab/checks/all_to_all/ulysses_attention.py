@@ -35,7 +35,7 @@ MISTAKES = Mistakes(
         "enough, one of q, k, and v together, and one of the output: {enough} bytes"
     ),
 )
-SECONDS = 10.0  # a busy machine takes long to bring ranks together
+SECONDS = 10.0  # on a busy machine, the ranks may meet late
 CASES = {  # batch, tokens and heads of each rank, causal, and a layout of `_attention.drawn`
     "causal": (2, 3, 2, True, "contiguous"),
     "not causal, q, k, and v are slices of one tensor": (3, 2, 1, False, "slices"),
@@ -46,7 +46,7 @@ CASES = {  # batch, tokens and heads of each rank, causal, and a layout of `_att
 
 @check_of(MISTAKES)
 def ulysses_attention(check: Check) -> str:
-    """Check output, gradients, and calls; and heads that the ranks cannot share."""
+    """Check output, gradients, calls, and refusals of heads that the ranks cannot share."""
     for trial in check.trials():
         n = trial.size
         for _, (batch, tokens, heads, causal, layout) in trial.cases(CASES):

@@ -69,7 +69,7 @@ def uneven_all_to_all(check: Check) -> str:
 
 
 def random_counts(trial: Trial, low: int, high: int) -> np.ndarray:
-    """Draw how many rows each rank has for each rank, from `low` to `high` − 1.
+    """Draw how many rows each rank sends to each rank, from `low` to `high` − 1.
 
     If `low` is 0, one rank gets no rows. If it is negative, one rank gets all rows.
     """

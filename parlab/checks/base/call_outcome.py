@@ -13,9 +13,9 @@ _METHOD = re.compile(r"\.(\w+)\(")
 
 
 def unfinished(endings: dict[int, Ended], exercise: str) -> Finding | None:
-    """Return a finding that names the exercise whose stub was called; None if no stub was called.
+    """Return a finding if a stub was called, else None.
 
-    A function may call that of an earlier exercise.
+    A function may call the stub of an earlier exercise. The finding then names that exercise.
     """
     stub = next((ended.error for ended in endings.values() if ended.kind == "unfinished"), None)
     if stub is None:
@@ -37,7 +37,7 @@ def ending(endings: dict[int, Ended]) -> Finding | None:
     if not any(ended.kind == "stuck" for ended in endings.values()):
         return None
     groups = by_value({rank: _place(ended) for rank, ended in endings.items()})
-    # With a single rank, its number says nothing.
+    # Leave out the rank's number if there is only one rank.
     names = [f"{ranks_text(ranks)}  " if len(endings) > 1 else "" for ranks, _ in groups]
     width = max(map(len, names))
     lines = [f"  {name:<{width}}{place}" for name, (_, place) in zip(names, groups, strict=True)]
@@ -54,7 +54,7 @@ def _place(ended: Ended) -> str:
 def idle_ranks_left(
     endings: dict[int, Ended], work: Sequence[object], mistake: Finding
 ) -> Finding | None:
-    """Return `mistake` if only ranks without `work[rank]` returned while others wait; else None."""
+    """Return `mistake` if ranks wait and only ranks without `work[rank]` returned; else None."""
     returned = [rank for rank, ended in endings.items() if ended.kind == "returned"]
     waiting = ending(endings)
     if waiting is None or not returned or any(work[rank] for rank in returned):

@@ -3,7 +3,7 @@
 A Python frame keeps the variables of its function alive, and checks count the tensors that are
 alive. On a busy machine, Python sometimes let the function continue while the watchdog held one of
 its frames, and a right answer then seemed to keep tensors. faulthandler reads the stacks in C and
-holds Python's lock all the time, so that no frame is held when another thread runs.
+keeps Python's lock until it is done, so no frame is held while another thread runs.
 """
 
 import faulthandler
@@ -26,9 +26,9 @@ class CodeLine(NamedTuple):
 
 
 def calls_of(thread: int) -> list[CodeLine]:
-    """Return the lines of a thread's calls, the innermost first; none if it has ended.
+    """Return the lines of a thread's calls, innermost first. The list is empty if it has ended.
 
-    Calls outside of the 100 innermost ones are left out.
+    Only the 100 innermost calls are included.
     """
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -42,5 +42,5 @@ def calls_of(thread: int) -> list[CodeLine]:
 
 
 def _decoded(text: str) -> str:
-    """Return what faulthandler has escaped, such as an umlaut."""
+    """Decode the characters that faulthandler has escaped, such as umlauts."""
     return _ESCAPED.sub(lambda match: chr(int(match[0][2:], 16)), text)

@@ -95,14 +95,14 @@ def check_of(
 ) -> Callable[[Requirements], Callable[[Callable], None]]:
     """Make a check from the decorated function, which has the exercise's name.
 
-    This function gets a `Check`, raises CheckFailed through it, and returns in words what it
-    verified.
+    The decorated function gets a `Check`, raises CheckFailed through it, and returns a text that
+    says what it verified.
 
     Args:
         mistakes: the mistakes that the check can name, in addition to `COMMON`.
-        ranks: how many ranks the check needs. On more ranks, each answer gets the same verdict. It
-            is None if the check needs all of them, and 1 if the exercise does not use ranks. The
-            check then runs only on the first rank, so that the ranks do not compete for cores.
+        ranks: the number of ranks that the check needs; more ranks do not change the verdict. None
+            if the check needs all ranks. 1 if the exercise does not use ranks: the check then runs
+            only on the first rank, so that the ranks do not compete for cores.
     """
 
     def decorate(requirements: Requirements) -> Callable[[Callable], None]:
@@ -126,7 +126,7 @@ def check_of(
 
 
 def _left_out() -> Finding | None:
-    """Return a finding if this cell does not run on all ranks: those that do would wait forever."""
+    """Return a finding if this cell runs on only some ranks, because these would wait forever."""
     ranks = ranks_of_cell()
     if ranks is None or len(ranks) == MPI.COMM_WORLD.size:
         return None

@@ -20,10 +20,10 @@ from mpi4py import MPI
 
 from parlab.checks.base.pickling import packed
 
-# A rank that waits longer looks less often: it then needs hardly any of the others' CPU.
+# The longer a rank waits, the less often it polls. It then takes hardly any CPU time from others.
 LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 0.0002, 0.002
 
-# The first message to all ranks has this size. Most values fit into it and need no second one.
+# The first message to all ranks has this size. Most values fit into it and need no second message.
 HEAD_BYTES = 4096
 _LENGTH_BYTES = 8
 
@@ -34,7 +34,7 @@ _private: MPI.Intracomm | None = None
 
 
 class OtherRankBroke(Exception):
-    """The check itself raised on some rank; `broken` has each such rank's text."""
+    """The check itself raised an error on some ranks; `broken` has the errors' texts by rank."""
 
     def __init__(self, broken: dict[int, str]) -> None:
         super().__init__(broken)
@@ -58,7 +58,7 @@ def private_communicator() -> MPI.Intracomm:
 
 @contextmanager
 def alone(own: MPI.Intracomm) -> Iterator[None]:
-    """Let only this rank take part in what is collective. `own` is a communicator of this rank."""
+    """Run collective functions on this rank alone. `own` is a communicator with only this rank."""
     global _private
     everyone, _private = private_communicator(), own
     try:
@@ -132,7 +132,7 @@ def show_values(**values: Any) -> None:
     """Display the values of all ranks as JSON, {name: [of rank 0, of rank 1, …]}. Collective.
 
     Hidden checks use this, and the grader compares the values outside the learner's process. They
-    must be values of JSON, and the same in every run.
+    must be valid in JSON, and the same in every run.
     """
     from IPython.display import JSON, display
 

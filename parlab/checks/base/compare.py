@@ -19,14 +19,14 @@ def equal(
     tolerance: float = 0.0,
     absolute: float | None = None,
 ) -> Finding | None:
-    """Return None if an array or tensor equals `right`, and otherwise how it differs.
+    """Return None if an array or tensor equals `right`, or else a finding with the difference.
 
     Args:
         got: must have the type, shape, dtype, and values of `right`.
         right: a NumPy array or a torch tensor.
         name: what the learner calls the compared value.
         tolerance: absolute and relative; 0 requires identical numbers.
-        absolute: the absolute tolerance, if it is another one.
+        absolute: the absolute tolerance, if it differs from `tolerance`.
     """
     if got is None:
         return COMMON.returns_none() if name == "the result" else _of_type(got, right, name)
@@ -40,7 +40,7 @@ def equal(
 
 
 def has_type(got: Any, kind: Any, right: str, name: str = "the result") -> Finding | None:
-    """Return None if `got` has the type `kind`, or one of several. `right` names it in words."""
+    """Return None if `got` has the type `kind` or one of several. `right` describes it in words."""
     if got is None and name == "the result":
         return COMMON.returns_none()
     if isinstance(got, kind):
@@ -58,7 +58,7 @@ def has_parts(got: Any, parts: str) -> Finding | None:
 
 
 def returns_nothing(got: Any, instead: str) -> Finding | None:
-    """Return None if `got` is None. `instead` names in words what the exercise asks for."""
+    """Return None if `got` is None. `instead` describes what the exercise asks for."""
     if got is None:
         return None
     return COMMON.returns_something(got=f"a {type(got).__name__}", instead=instead)
@@ -83,8 +83,8 @@ def instead(
     Args:
         got: the found values, one for each rank or case.
         right: the right values.
-        wrong: the values that each mistake would give, with its finding, in the order in which they
-            are tried. A generator computes only those that are needed.
+        wrong: the values that each mistake would compute, with its finding, in the order in which
+            to try them. A generator computes only the values that are needed.
         alike: returns whether two values agree.
     """
 
@@ -111,17 +111,17 @@ def explained(
 
     Args:
         got, right: arrays, tensors, or numbers.
-        variants: what each mistake computes, by its key in `mistakes`, in the order in which they
-            are tried; pairs if a mistake computes several. A variant that equals `right` for these
+        variants: what each mistake computes, by its key in `mistakes`, in the order in which to try
+            them; pairs if one mistake has several variants. A variant that equals `right` for these
             inputs explains nothing.
-        mistakes: the check's own, whose texts take no values.
+        mistakes: the check's mistakes. Their texts must not contain fields such as `{name}`.
         name: what the learner calls the compared value.
         tolerance, absolute: see `equal`.
         with_name: whether the text of a mistake begins with `name`.
 
     Returns:
-        None if `got` is right. Else the first mistake that computes `got`; if none does, the first
-        index that differs, with both values.
+        None if `got` is right. Otherwise, the first mistake that computes `got`. If no mistake
+        does, the first index at which the values differ, with both values.
     """
     difference = equal(got, right, name, tolerance, absolute)
     if difference is None or not hasattr(got, "shape"):
@@ -161,7 +161,7 @@ def first_difference(
 def equal_states(
     got: Mapping[str, Any], right: Mapping[str, Any], name: str, tolerance: float
 ) -> Finding | None:
-    """Do what `equal` does, for tensors by name. `name` is a template such as "gradient of {}"."""
+    """Compare tensors by name, like `equal`. `name` is a template such as "gradient of {}"."""
     for key, tensor in right.items():
         if (finding := equal(got.get(key), tensor, name.format(key), tolerance)) is not None:
             return finding
@@ -169,7 +169,7 @@ def equal_states(
 
 
 def same_states(got: Mapping[str, Any], right: Mapping[str, Any], tolerance: float) -> bool:
-    """Return whether all tensors agree with those of the same name in `right`."""
+    """Return whether all tensors in `right` agree with the tensors of the same name in `got`."""
     return not wrong_names(got, right, tolerance)
 
 
@@ -183,7 +183,7 @@ def wrong_names(
 def equal_numbers(
     got: Sequence[float], right: Sequence[float], name: str, tolerance: float
 ) -> Finding | None:
-    """Do what `equal` does, for lists of numbers. `name` is a template such as "loss {}"."""
+    """Compare two lists of numbers. `name` is a template such as "loss {}"."""
     if len(got) != len(right):
         return observed(f"{len(got)} numbers, expected {len(right)}: {name.format('…')}")
     for index, (one, other) in enumerate(zip(got, right, strict=True)):
@@ -198,7 +198,7 @@ def close(got: float, right: float, tolerance: float) -> bool:
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """Return the numbers as an array; those of a tensor of floating-point numbers in float64."""
+    """Return the numbers as an array. A floating-point tensor becomes a float64 array."""
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "detach"):

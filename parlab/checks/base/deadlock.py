@@ -1,9 +1,9 @@
-"""Detects deadlocks: ranks wait for each other, and none of them will ever continue.
+"""Detects deadlocks, in which ranks wait for each other and none of them will ever continue.
 
 A deadline cannot distinguish a slow rank from one that waits forever, and on a busy machine it must
 be long. But if each rank has either ended its call or waits in MPI, no rank is left to send the
-messages that the others wait for. In shared memory, each rank's watchdog therefore publishes since
-when its rank has waited. A watchdog that sees all ranks wait knows that they are stuck. Ranks on
+messages that the others wait for. Each rank's watchdog therefore publishes, in shared memory, when
+its rank began to wait. A watchdog that sees all ranks wait knows that they are stuck. Ranks on
 different machines share no memory, so only the deadline ends their deadlocks.
 """
 
@@ -30,13 +30,13 @@ WAITS_TURNS = 100
 TURN_SECONDS = 2.5e-3
 
 _PARLAB = Path(__file__).resolve().parents[2]
-# A rank that runs code of these folders is probably waiting in MPI: they do little else.
+# A rank that runs code in these folders is probably waiting in MPI, because they do little else.
 _CALLERS = tuple(
     f"{_PARLAB}/{name}" for name in ("ledger/", "runtime/torch_mpi/", "rank/requests.py")
 )
 
-# Each rank publishes the number of its call, since when it has waited there, how many turns on a
-# CPU it has had, the number of the latest call that it found stuck, and how often it has looked.
+# Each rank publishes the number of its call, when it began to wait there, how many turns on a CPU
+# it has had, the number of the latest call that it found stuck, and how often it has looked.
 _NUMBER, _SINCE, _TURNS, _STUCK, _LOOKS = range(5)
 _FIELDS_PER_RANK = 5
 _ENDED = 0.0  # the value of `_SINCE` for a rank whose call has ended
@@ -47,7 +47,7 @@ class Board:
     """Numbers that the lab's ranks publish in shared memory. Creating it is collective."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        """Raises ValueError if the ranks of `comm` share no memory."""
+        """Raise ValueError if the ranks of `comm` share no memory."""
         # Keep the object: it closes its file when it is deleted.
         self._shared = SharedNumbers(comm, comm.size * _FIELDS_PER_RANK)
         self.numbers = self._shared.numbers
@@ -63,9 +63,9 @@ class Board:
         self.numbers[self.rank * _FIELDS_PER_RANK + what] = value
 
 
-# For all ranks of the lab, and for a check that runs on one of them: by the number of ranks.
+# By number of ranks: for all ranks of the lab, and for a check that runs on one rank.
 _boards: dict[int, Board | None] = {}
-_calls: dict[int, int] = {}  # so far
+_calls: dict[int, int] = {}  # the number of calls so far
 
 
 def next_call() -> tuple[Board | None, int]:
@@ -86,11 +86,11 @@ def next_call() -> tuple[Board | None, int]:
 
 
 class Standstill:
-    """One call of a function on some of the lab's ranks, which may come to a standstill.
+    """One call of a function on some of the lab's ranks, which may deadlock.
 
     Args:
-        number: the call's number: the same on all ranks, and greater than that of earlier calls.
-        ranks: the numbers, in the lab, of the ranks that take part.
+        number: the call's number: the same on all ranks, and greater than in earlier calls.
+        ranks: the ranks that take part, by their numbers in the lab.
         messages: returns how many messages and collectives this rank has started so far.
     """
 
@@ -99,9 +99,9 @@ class Standstill:
     ) -> None:
         self._board, self._number, self._ranks, self._messages = board, number, ranks, messages
         self._place: tuple[CodeLine | None, int] | None = None  # where it was at the last look
-        self._waits: list[float] = []  # since when each rank has waited; empty unless all wait
+        self._waits: list[float] = []  # when each rank's wait began; empty unless all wait
         self._seen, self._had = 0.0, [0.0]  # when `_waits` was first seen, and the turns until then
-        self._threads = threading.active_count() + 1  # with the watchdog's
+        self._threads = threading.active_count() + 1  # including the watchdog
         board.publish(_SINCE, _AT_WORK)
         board.publish(_LOOKS, 0)
         board.publish(_NUMBER, number)
@@ -142,7 +142,7 @@ class Standstill:
         return [self._board.at(rank, what) for rank in self._ranks]
 
     def fewest_looks(self) -> float:
-        """Return how often each rank has looked at least. Ranks whose call has ended do not count.
+        """Return the smallest number of looks of any rank whose call has not ended.
 
         A rank that a busy machine does not run cannot look, and cannot continue either.
         """
@@ -156,7 +156,7 @@ class Standstill:
         return min(running, default=math.inf)
 
     def others_wait(self, seconds: float) -> bool:
-        """Return whether each other rank has waited in MPI for so long, or has ended its call."""
+        """Return whether each other rank has waited in MPI for `seconds`, or has ended its call."""
         own, before = self._board.rank, time.monotonic() - seconds
         return all(
             self._board.at(rank, _NUMBER) == self._number and self._board.at(rank, _SINCE) < before
@@ -170,7 +170,7 @@ class Standstill:
 
     @property
     def stuck(self) -> bool:
-        """Whether some rank found that all ranks are stuck."""
+        """Return True if any rank found that all ranks are stuck."""
         return self._number in self._all(_STUCK)
 
 
@@ -183,7 +183,7 @@ def _turns(thread: int) -> float:
 def _switches(thread: int) -> int:
     """Return the number of involuntary context switches of a thread; 0 if the system has no count.
 
-    Linux counts a thread that finds no message and yields. It does not count one that sleeps.
+    Linux counts a switch when a thread finds no message and yields, but not when it sleeps.
     """
     number = next((t.native_id for t in threading.enumerate() if t.ident == thread), None)
     with contextlib.suppress(OSError):

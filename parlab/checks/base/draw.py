@@ -1,4 +1,4 @@
-"""Draws the inputs of a check: shapes, and seeds of the values in them."""
+"""Draws the inputs of a check: shapes, and the seeds of their values."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +9,17 @@ _OTHER_FRACTION = 0.382
 
 
 class Draw(Random):
-    """A random generator that can draw the same shapes once more, with other values.
+    """A random generator that can draw the same shapes again, with other values.
 
-    Shapes come from `randrange`, `choice`, `sample`, and the like, and values from `random`,
-    `uniform`, and from seeds: `getrandbits(32)`.
+    Shapes come from `randrange`, `choice`, `sample`, and similar methods. Values come from
+    `random`, `uniform`, and seeds (`getrandbits(32)`).
     """
 
     _other = False
 
     @contextmanager
     def other_values(self, state: tuple) -> Iterator[None]:
-        """Draw in this context as from `state`, but other values in the same shapes."""
+        """In this context, draw the same shapes as after `state`, but other values."""
         self.setstate(state)
         self._other = True
         try:
@@ -36,7 +36,7 @@ class Draw(Random):
         return (value + _OTHER_FRACTION) % 1.0 if self._other else value
 
     def _randbelow(self, n: int) -> int:
-        """Return what `Random` returns, whatever `getrandbits` does here."""
+        """Return the same number as `Random`, which does not depend on `_other`."""
         k = n.bit_length()
         drawn = super().getrandbits(k)
         while drawn >= n:

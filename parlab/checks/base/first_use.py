@@ -1,7 +1,7 @@
-"""Loads what torch loads at first use: a call of a learner's function must not wait for it.
+"""Loads what torch loads at first use, so that a learner's function need not wait for it.
 
-From a slow disk, or on a busy machine, this takes longer than a call may take. The check would then
-report that the function does not end.
+From a slow disk, or on a busy machine, loading takes longer than a call is allowed to take. The
+check would then report that the function does not end.
 """
 
 import functools
@@ -11,7 +11,7 @@ from parlab.ledger import Ledger
 
 
 def load_torch() -> None:
-    """Load it, once for each process. Do nothing if this process does not use torch."""
+    """Load these parts once per process. Do nothing if the process does not use torch."""
     if "torch" in sys.modules:
         _load()
 

@@ -8,15 +8,15 @@ from typing import Any
 
 
 def global_names(function: Callable[..., Any]) -> set[str]:
-    """Return the names of the globals that a function reads, or the methods of a class."""
+    """Return the names of the globals that a function, or the methods of a class, read."""
     return {one.argval for one in _instructions(function) if one.opname == "LOAD_GLOBAL"}
 
 
 def modules(function: Callable[..., Any]) -> set[str]:
-    """Return the modules that a function imports, and those that its globals come from.
+    """Return the modules that a function imports, and the modules that its globals come from.
 
-    The helper functions that it uses from its own notebook count, too. Classes do not count: they
-    may be the types of the arguments.
+    This includes the helper functions that it uses from its own notebook. Classes do not count,
+    because they may be the types of the arguments.
     """
     functions, found = [inspect.unwrap(function)], set()
     for one in functions:
@@ -37,7 +37,7 @@ def modules(function: Callable[..., Any]) -> set[str]:
 
 
 def _instructions(function: Callable[..., Any]) -> Iterator[dis.Instruction]:
-    """Yield the instructions of a function, and of what is defined in it; or of a class."""
+    """Yield the instructions of a function or class, including those of inner functions."""
     members = vars(function).values() if isinstance(function, type) else [function]
     codes: list[CodeType] = [m.__code__ for m in members if hasattr(m, "__code__")]
     for code in codes:

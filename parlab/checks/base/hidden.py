@@ -1,4 +1,4 @@
-"""Values that hidden checks show: how a function did its work."""
+"""Values that hidden checks display to show how a function works."""
 
 from mpi4py import MPI
 

@@ -43,7 +43,7 @@ COLLECTIVES = (
     "all_to_all_single",
     "barrier",
 )
-# The names by which torch.distributed called these before 2.13, still used by libraries.
+# The names of these operations in torch.distributed before 2.13. Libraries still use them.
 OLD_NAMES = {
     "_allgather_base": "all_gather_single",
     "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
@@ -129,7 +129,7 @@ class LateWork(dist.Work):
         return self._work.result()
 
     def get_future(self) -> torch.futures.Future:
-        """Wait, and return a completed future: no thread could complete it later."""
+        """Wait, and return a completed future, because no thread could complete it later."""
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(self.result())
         return future
@@ -270,7 +270,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _lacks(tensor: torch.Tensor) -> str:
-    """Return in words that a tensor's storage is too small for its numbers; "" if it is not.
+    """Describe by how much a tensor's storage is too small; return "" if it is large enough.
 
     MPI would read or write beyond the storage, which can crash the process.
     """

@@ -12,7 +12,7 @@ from parlab.ledger.calls import RECEIVES, SENDS
 
 
 def only_messages(trial: Trial) -> Finding | None:
-    """Require that no library collective is called: the exercise is to build one from messages."""
+    """Require that no library collective is called, since the exercise builds its own."""
     for calls in trial.calls:
         for call in calls:
             if call.op == "barrier":
@@ -23,7 +23,7 @@ def only_messages(trial: Trial) -> Finding | None:
 
 
 def no_pickles(trial: Trial) -> Finding | None:
-    """Require that no Python objects are sent: pickling them copies every byte."""
+    """Require that no Python objects are sent, because pickling copies every byte."""
     for rank, calls in enumerate(trial.calls):
         for call in calls:
             name = written(call)
@@ -45,7 +45,7 @@ def something_sent(trial: Trial) -> Finding | None:
 
 
 def contiguous(trial: Trial) -> Finding | None:
-    """Require that all tensors of the group's calls since the last look are contiguous."""
+    """Require contiguous tensors in all of the group's calls since the last `take_events()`."""
     if all(event.contiguous for event in trial.group.take_events()):
         return None
     return COMMON.not_contiguous(error="a tensor of a collective is not contiguous")

@@ -1,4 +1,4 @@
-"""Named mistakes: what a check can find, each under a key that never changes.
+"""Named mistakes that a check can find, each under a key that never changes.
 
     MISTAKES = Mistakes(
         sum_for_mean="the gradients are summed, not averaged: the step is {times} times too long",

@@ -24,7 +24,7 @@ def tokens(draw: Random, model: nn.Module, samples: int) -> Shard:
 
 
 def uneven_shards(draw: Random, ranks: int) -> list[list[int]]:
-    """Return two lists of sample counts by rank: all different; and with 0 on the last rank.
+    """Return two lists of sample counts by rank: all different, and the same with 0 at the end.
 
     With one rank, return only the first list.
     """
@@ -33,12 +33,12 @@ def uneven_shards(draw: Random, ranks: int) -> list[list[int]]:
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that require a gradient by name, a tied one under its first name."""
+    """Return the parameters that require a gradient, by name. Tied ones have their first name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> State:
-    """Return the gradients of the mean loss by name; zeros for parameters without one.
+    """Return the gradients of the mean loss by name; zeros for parameters without a gradient.
 
     The parameters' `.grad` does not change.
     """
@@ -68,6 +68,6 @@ def add(states: Sequence[State], weights: Sequence[float]) -> State:
 
 
 def state_of(model: nn.Module) -> State:
-    """Return copies of parameters and buffers by name, a tied one under its first name."""
+    """Return copies of parameters and buffers, by name. Tied ones have their first name."""
     named = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}

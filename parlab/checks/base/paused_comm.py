@@ -1,12 +1,12 @@
-"""Short pauses before messages, so that the ranks meet in another order in every trial.
+"""Short pauses before messages, so that the ranks arrive in a different order in every trial.
 
 Answers that depend on which rank comes first, or that use data before its message has arrived, pass
 by luck if all ranks are equally fast. With pauses, they fail in some of a check's many trials. The
 pauses depend only on the check's seed, the trial, and the rank.
 
 MPI may read the memory of a send until its request is complete. It usually copies small messages at
-once, so an answer that changes the memory too early passes by luck. Here, the next call notices,
-except for `MPI.Request.Waitall` and its kind, which cannot be watched.
+once, so an answer that changes the memory too early passes by luck. Here, the next call detects the
+change, except for `MPI.Request.Waitall` and similar functions, which cannot be watched.
 """
 
 import time
@@ -22,12 +22,12 @@ from parlab.checks.base.unbuffered import UnbufferedComm
 from parlab.ledger import Ledger
 from parlab.ledger.watched import RECORDED
 
-SHARE = 0.25  # of all calls have a pause before them
+SHARE = 0.25  # the share of calls with a pause before them
 LONGEST = 0.003  # seconds: long compared with a small message
 
 
 class Pauses:
-    """Sleeps before some calls, for seconds that a seed determines: `pauses()`."""
+    """Sleeps before some calls, for a time that the seed determines. Call it as `pauses()`."""
 
     def __init__(self, seed: int, trial: int, rank: int) -> None:
         self._random = Random(f"{seed} {trial} {rank}")
@@ -42,13 +42,13 @@ def no_pauses() -> None:
 
 
 class Sending:
-    """The sends of a rank that are not complete, and what their memory held at the start."""
+    """The sends of a rank that are not complete, and the data in their memory at the start."""
 
     def __init__(self) -> None:
         self._sends: list[tuple[MPI.Request, np.ndarray, bytes]] = []
 
     def add(self, request: MPI.Request, memory: Any) -> None:
-        """Watch the memory of a send. Only whole arrays: a list can stand for a part of one."""
+        """Watch the memory of a send if it is a whole array. A list may specify part of one."""
         if isinstance(memory, np.ndarray):
             self._sends.append((request, memory, memory.tobytes()))
             for name in ("Wait", "wait", "Test", "test"):

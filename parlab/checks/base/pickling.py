@@ -1,4 +1,4 @@
-"""Pickles values faster: the data of a plain tensor is copied as it is.
+"""Pickles values faster, by copying the data of a plain tensor.
 
 torch pickles a tensor as an archive of several files. A check sends hundreds of small tensors, and
 would spend more time on these archives than on the learner's function.
@@ -23,7 +23,7 @@ def packed(value: Any) -> bytes:
 
 
 def _reduced(tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return how to rebuild a tensor. Use torch's own way if it is not plain contiguous data."""
+    """Return how to rebuild a tensor. Leave it to torch unless it is plain contiguous data."""
     import torch
 
     plain = (

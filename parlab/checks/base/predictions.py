@@ -14,7 +14,7 @@ TOLERANCE = 0.01  # relative: enough for numbers worked out by hand
 
 
 def own_formula(function: Callable[..., Any]) -> Finding | None:
-    """Return None, or a finding if a function calls the formulas that its check compares with."""
+    """Return a finding if a function uses the formulas that its check compares with, else None."""
     found = (m for m in modules(function) if m.startswith(("parlab.costs", "parlab.checks")))
     name = min(found, default=None)
     return COMMON.formula_called(name=name) if name else None
@@ -54,9 +54,9 @@ def misconception(
 def first_wrong(
     predicted: Mapping[str, float], measured: Mapping[str, float], what: str = "what was measured"
 ) -> Finding | None:
-    """Return how far the first wrong prediction is off, without the right number; None if none is.
+    """Report how far the first wrong prediction is off; return None if all predictions are right.
 
-    `what` names the right number in the message.
+    The message does not show the right number. `what` names it.
     """
     for name, right in measured.items():
         got = predicted[name]
@@ -73,13 +73,13 @@ def require_numbers(
     wrong: Iterable[Wrong],
     what: str = "what was measured",
 ) -> None:
-    """Require the right numbers, from a formula of the function's own.
+    """Require the right numbers, computed with the function's own formula.
 
     If a misconception explains a wrong number, its finding comes first.
 
     Args:
-        wrong: what misconceptions predict.
-        what: names the right number in the message about another wrong number.
+        wrong: the numbers that misconceptions predict.
+        what: names the right number in the message about a number that none of them explains.
     """
     trial.require(
         lambda: own_formula(trial.check.function),

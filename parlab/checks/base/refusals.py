@@ -18,14 +18,14 @@ def require_refusal(
     seconds: float | None = None,
     explain: Explain | None = None,
 ) -> str:
-    """Require that `attempt` raises a ValueError with a text, and sends nothing before.
+    """Require that `attempt` raises a ValueError with a text before it sends anything.
 
     Collective over the lab.
 
     Args:
         accepted: the finding if it raises nothing; by default, `not_refused` of `COMMON`.
         what: what must be refused, unless the trial's situation already names it.
-        names: a word or a number that the error's text must have.
+        names: a word or a number that the error's text must contain.
         seconds, explain: see `Trial.run_function`.
 
     Returns:
@@ -68,7 +68,7 @@ def require_refusal(
 def require_refusals(
     trial: Trial, calls: Mapping[str, tuple], names: str, *, seconds: float | None = None
 ) -> None:
-    """Require that the learner's function refuses these arguments, by what is wrong with them."""
+    """Require that the learner's function refuses these arguments, listed by what is wrong."""
     for what, arguments in calls.items():
         require_refusal(
             trial,
@@ -80,7 +80,7 @@ def require_refusals(
 
 
 def _names(what: str | int, text: str) -> bool:
-    """Return whether a text contains a number, or a word, which may begin a sentence."""
+    """Return whether a text contains a number or a word. The word may be capitalized."""
     if isinstance(what, int):
         return what in numbers_in(text)
     first, rest = what[:1], re.escape(what[1:])
@@ -88,6 +88,6 @@ def _names(what: str | int, text: str) -> bool:
 
 
 def numbers_in(text: str) -> list[float]:
-    """Return the numbers in a text, also those with separators of thousands."""
+    """Return the numbers in a text, including those with thousands separators."""
     joined = re.sub(r"(?<=\d)[,_ ](?=\d{3})", "", text)
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", joined)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Step:
     """One call of a rank: it sends to `to`, receives from `source`, or both at once.
 
-    A step that is not `blocking` lets the rank go on before its message has passed.
+    If a step is not `blocking`, the rank continues before its message has arrived.
     """
 
     to: int | None = None

@@ -18,13 +18,13 @@ def subgroups(
     If the trial revokes its own communicator, it revokes theirs too.
 
     Args:
-        members: the names of all groups, the same on all ranks, and the ranks of this rank's group
-            of each name. They are empty if this rank is in no such group.
+        members: for each name, the ranks of this rank's group, or no ranks if it is in no such
+            group. The names must be the same on all ranks.
     """
     if not trial.takes_part:
         yield {}
         return
-    # The communicator itself, without the ledger: the groups record their calls.
+    # Use the communicator without the ledger, because the groups record their calls.
     plain, revoke = MPI.Intracomm(trial.comm), trial.comm.Revoke
     comms = {
         name: plain.Split(min(ranks) if ranks else MPI.UNDEFINED, trial.rank)

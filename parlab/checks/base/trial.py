@@ -1,4 +1,4 @@
-"""One call of a learner's function on some of the lab's ranks, watched."""
+"""Runs a learner's function on some of the lab's ranks and watches the call."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -39,12 +39,12 @@ Explain = Callable[[dict[int, Ended]], Finding | None]
 
 
 class Trial:
-    """A place to run the learner's function: ranks, a communicator or a group, a ledger.
+    """What a learner's function needs to run: ranks, a communicator or a group, and a ledger.
 
     Attributes:
         size: number of ranks in this trial.
         rank: this rank's number in it; −1 on a rank of the lab that takes no part.
-        ranks: their numbers in the lab, in the trial's order.
+        ranks: the ranks' numbers in the lab, in the trial's order.
         comm: the communicator for the function; calls on it are in `calls`.
         group: the process group for the function, if it takes one.
         calls: the calls of the last `run`, by rank of the trial, on every rank of the lab.
@@ -63,8 +63,8 @@ class Trial:
         """
         Args:
             unbuffered: whether `comm` sends no message before the receiver has made its call.
-            pauses: whether a rank sleeps before some calls (see `paused_comm`). For `comm`, only
-                together with `unbuffered`.
+            pauses: whether a rank sleeps before some calls (see `paused_comm`). This affects `comm`
+                only if it is unbuffered.
         """
         self.check, self.ranks, self.size = check, ranks, len(ranks)
         self._comm = comm
@@ -85,7 +85,7 @@ class Trial:
 
     @property
     def takes_part(self) -> bool:
-        """Whether this rank takes part."""
+        """Return True if this rank takes part."""
         return self._comm is not None
 
     @property
@@ -122,7 +122,7 @@ class Trial:
         same shapes, so that a function fails if it returns a remembered result.
 
         Args:
-            again: False if cases build on each other, like the steps of a training.
+            again: False if cases build on each other, such as the steps of training.
         """
         before = self.situation
         for name, case in cases.items():
@@ -191,7 +191,7 @@ class Trial:
         return ended.value if ended else None
 
     def others_wait(self, seconds: float) -> bool:
-        """Return whether the other ranks have waited in MPI for so long, or have ended the call.
+        """Return whether the other ranks have waited in MPI for `seconds`, or ended the call.
 
         Return False if that is unknown, because the ranks share no memory.
         """
@@ -229,7 +229,7 @@ class Trial:
         self.check.fail(self._with_situation(finding))
 
     def _with_situation(self, finding: Finding) -> Finding:
-        """Return the finding with the situation and a hint at another possible cause."""
+        """Return the finding with the situation and, if any, a hint at another possible cause."""
         text, separator, more = finding.text.partition("\n")
         situation = f" ({self.situation})" if self.situation else ""
         return replace(finding, text=f"{text}{situation}{separator}{more}{self._hint()}")

@@ -1,4 +1,4 @@
-"""A communicator that sends no message before its receiver has made its call.
+"""A communicator that sends no message before its receiver has called a receive.
 
 MPI may or may not buffer a message until then, and usually decides by its size. A correct program
 does not depend on buffering.
@@ -7,7 +7,7 @@ does not depend on buffering.
 from parlab.ledger import Call
 from parlab.ledger.watched import WatchedComm
 
-# The method that is called instead, by the name that the learner calls.
+# Maps the name of the method that the learner calls to the method that is called instead.
 UNBUFFERED = {
     "Send": "Ssend",
     "send": "ssend",
@@ -29,8 +29,8 @@ for _name, _other in UNBUFFERED.items():
 def written(call: Call) -> str:
     """Return the name of the call in the learner's code.
 
-    A checked communicator calls a synchronous send instead of a send. torch has one name of its own
-    for `dist.send` and `dist.isend`, and only the second one can leave something to wait for.
+    A checked communicator calls a synchronous send instead of a send. torch uses one internal name
+    for `dist.send` and `dist.isend`, but only `isend` can leave a request to wait for.
     """
     if call.api.startswith("c10d.") and call.end is None:
         return f"dist.i{call.op}" if call.op in ("send", "recv") else f"dist.{call.op}"

@@ -28,8 +28,8 @@ class Judge:
     """Judges the `function` that a learner wrote for exercise `key`, on all ranks together.
 
     Attributes:
-        rank, world_size: of the lab.
-        seed: of `draw` and of the pauses before messages.
+        rank, world_size: this rank and the number of ranks, in the lab.
+        seed: the seed of `draw` and of the pauses before messages.
         draw: a random generator, in the same state on all ranks.
         uses_ranks: whether the exercise uses several ranks, so that findings name their number.
         trials_made: how many trials were made, which the pauses depend on.
@@ -64,8 +64,8 @@ class Judge:
 
         Args:
             finding: what is wrong on this rank, or None.
-            place: this rank's number in the trial, and the trial's number of ranks; None for those
-                of the lab. If all ranks of the trial have the same finding, it names no ranks.
+            place: this rank's number in the trial, and the trial's number of ranks. By default, the
+                lab's. If all ranks of the trial have the same finding, the error names no ranks.
         """
         place = place or (self.rank, self.world_size)
         found = [(p, f) for p, f in gather((place, finding)) if f is not None]

@@ -26,7 +26,7 @@ from parlab.checks.base.refused_calls import refusal
 STEP_SECONDS = 0.1  # between two searches for a deadlock
 LOOK_SECONDS = 0.25  # between the last look and revoking, so that all ranks look first
 PATIENCE = 3  # the factor for the time limit of a call that still sends messages, or cannot run
-LEAST_LOOKS = 0.2  # the share of its looks that a rank takes at least if the machine lets it run
+LEAST_LOOKS = 0.2  # the smallest share of its looks that a rank takes if the machine lets it run
 
 _LIBRARIES = (
     str(Path(__file__).resolve().parents[2]),
@@ -129,8 +129,8 @@ def run_watched(
     """Call `function(*arguments)`. Revoke `comm` if it raises or takes more than `seconds`.
 
     A call whose number of `messages` grows is slow but not stuck, as on a busy machine. The same is
-    true if the machine does not run one of its ranks, as far as `standstill` shows. The time limit
-    is then `PATIENCE` times as long. If `standstill` finds a deadlock, `comm` is revoked at once.
+    true if `standstill` shows that the machine does not run one of the ranks. The time limit is
+    then `PATIENCE` times as long. If `standstill` finds a deadlock, `comm` is revoked at once.
     """
     watch = _Watch(comm, seconds, messages, standstill)
     try:

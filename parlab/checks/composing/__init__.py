@@ -1,4 +1,4 @@
-"""Checks of lab 10, putting it together: one module an exercise."""
+"""Checks of lab 10, putting it together: one module for each exercise."""
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.base.hidden import no_messages, sent

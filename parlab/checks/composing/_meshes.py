@@ -1,4 +1,4 @@
-"""What the checks of meshes have in common: meshes, right coordinates, and refusals."""
+"""Shared parts of the checks of meshes: meshes, right coordinates and groups, and comparisons."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -28,7 +28,7 @@ Groups = list[list[int]]
 
 
 def places(mesh: Mesh) -> list[dict[str, int]]:
-    """Return the coordinates of all ranks, which are counted like a number with several digits."""
+    """Return the coordinates of all ranks. As in a number with digits, the last changes fastest."""
     return [dict(zip(mesh, at, strict=True)) for at in product(*map(range, mesh.values()))]
 
 
@@ -39,7 +39,7 @@ def peers(mesh: Mesh, dims: Collection[str]) -> Groups:
 
 
 def of_all_ranks(trial: Trial, mesh: Mesh, call: Callable[[int, Mesh], Any]) -> list[Any]:
-    """Return `call(rank, mesh)` for all ranks of a mesh, and require that it stays as it is."""
+    """Return `call(rank, mesh)` for all ranks of a mesh. Require that calls do not change it."""
     meshes = [dict(mesh) for _ in range(math.prod(mesh.values()))]
     got = trial.run_function(lambda: [call(rank, of) for rank, of in enumerate(meshes)])
     trial.require(*(lambda of=of: mesh_unchanged(of, mesh) for of in meshes))

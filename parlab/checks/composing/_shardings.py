@@ -1,6 +1,6 @@
-"""Where the parts of arrays are, and which collectives the compiler inserts for that.
+"""Requirements on the parts of arrays, and on the collectives that the compiler inserts for them.
 
-JAX is imported only on the rank that compiles, in the functions.
+JAX is imported inside the functions, so that only the rank that compiles imports it.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ class Case:
     Attributes:
         mesh: its dimensions and their sizes.
         layer: the name of its function in `parlab.jax_layers`.
-        shapes: of the arguments, by name, in order.
-        right: how each array must be split, "y" included.
-        wrong: how they are split by a mistake that is not limited to one array, by its key.
+        shapes: the shapes of the arguments, by name, in order.
+        right: how each array must be split, including "y".
+        wrong: how a mistake splits them, by its key, unless it is limited to one array.
     """
 
     mesh: Mapping[str, int]
@@ -67,7 +67,7 @@ def require_shardings(trial: Trial, mesh: Any, got: Any, case: Case, mistakes: M
 
 
 def require_named_dimensions(trial: Trial, *rest: Any) -> None:
-    """Require that the function refuses a mesh that lacks a dimension, by its name."""
+    """Require that the function refuses a mesh that lacks a dimension, and names the dimension."""
     for sizes, lacks in (({"dp": 2, "cp": 2}, "tp"), ({"tp": 4}, "dp")):
         what = f"a mesh with only {' and '.join(map(repr, sizes))}"
         require_refusals(trial, {what: (mesh_of(trial, sizes), *rest)}, lacks)
@@ -106,7 +106,7 @@ def _judged(got: Any, case: Case, mesh: Any, mistakes: Mistakes) -> Finding | No
 
 
 def _held(case: Case, shardings: Mapping[str, Any]) -> Placed:
-    """Return the parts of each array, None if the sharding cannot split it."""
+    """Return the parts of each array, or None for an array that the sharding cannot split."""
     from parlab import jax_layers
 
     def parts(name: str) -> Parts | None:
@@ -125,7 +125,7 @@ def _placed(case: Case, specs: Specs, mesh: Any) -> Placed:
 
 
 def _difference(held: Placed, right: Placed) -> str:
-    """Say where an array is not split as expected; "" if all are."""
+    """Describe where an array is not split as expected; return "" if all are."""
     for name, parts in held.items():
         for device, (one, other) in enumerate(zip(parts, right[name], strict=True)):
             if one != other:
@@ -139,7 +139,7 @@ def _slices(part: list[list[int]]) -> str:
 
 
 def _compiled(got: Any, case: Case) -> tuple[str, dict[str, int] | None]:
-    """Compile the layer. Return what the program contains, in words and as numbers."""
+    """Compile the layer. Return the program's collectives, in words and as counts."""
     from parlab import jax_layers
 
     layer = getattr(jax_layers, case.layer)

@@ -1,4 +1,4 @@
-"""What the checks of a training step share: groups of a mesh, a stage, and batches."""
+"""Shared parts of the checks of a training step: groups of a mesh, a stage, and batches."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from parlab.costs.collectives import ring_bytes
 from parlab.models import GPT, GPTConfig
 from parlab.parallel_gpt import ShardedAdam, Stage, serial_gpt
 
-SECONDS = 10.0  # steps need milliseconds, but a busy machine is slow to bring ranks together
+SECONDS = 10.0  # steps need milliseconds, but on a busy machine, the ranks may meet late
 TOLERANCE = 1e-5  # float32, in which the model computes
 DIMS = ("dp", "pp", "tp")
 SIZES = {  # sizes of the dimensions, by the number of ranks
@@ -44,7 +44,7 @@ def trials(check: Check) -> Iterator[Trial]:
 
 @dataclass
 class Setup:
-    """What a rank has in a mesh. A rank that takes no part has only the mesh."""
+    """The objects of a rank in a mesh. A rank that takes no part has only the mesh."""
 
     mesh: Mesh
     groups: dict[str, RecordingGroup]
@@ -97,8 +97,9 @@ def groups_of(trial: Trial, mesh: Mesh) -> Iterator[dict[str, RecordingGroup]]:
 def config_for(mesh: Mesh) -> GPTConfig:
     """Return a small GPT whose layers and heads divide into the mesh's stages and parts.
 
-    Eight features, not four: a layer norm divides by the deviation of a sample's features. That of
-    four is almost zero for some seeds, so that rounding errors exceed TOLERANCE.
+    There are eight features per part, because a layer norm divides by the standard deviation of a
+    sample's features. For four features, it is almost zero for some seeds, and rounding errors
+    exceed TOLERANCE.
     """
     return GPTConfig(
         vocab_size=11,
@@ -143,7 +144,7 @@ def loss_and_gradients(
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Return the serial model's loss and gradients, and the gradients from this stage's work alone.
 
-    They differ in the embedding, of which the first and the last stage each make one use.
+    They differ in the embedding, which the first and the last stage each use once.
     """
     output = nn.Parameter(serial.tokens.weight.detach().clone())
     serial.zero_grad()

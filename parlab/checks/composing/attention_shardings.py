@@ -39,7 +39,7 @@ def specs(tp: int, kv_heads: int) -> dict[str, tuple[str | None, ...]]:
 
 
 def wrong_specs(right: Specs) -> Mapping[str, Specs]:
-    """Return what mistakes make of them."""
+    """Return the specs that mistakes use."""
     by_size = dict.fromkeys(("wq", "wk", "wv"), (None, None, "tp"))
     return {
         "head_size_split": {**right, **by_size, "wo": (None, "tp")},

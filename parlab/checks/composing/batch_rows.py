@@ -79,13 +79,13 @@ def _form(got: Any) -> Finding | None:
 
 
 def _rows(got: Tensor, rank: int, mesh: Mesh, rows: Tensor) -> Finding | None:
-    """Compare the rows of a rank. `rows` has those of all replicas."""
+    """Compare the rows of a rank. `rows` has the rows of all replicas."""
     right, name = rows[places(mesh)[rank]["dp"]], f"rank {rank}'s result"
     return explained(got, right, _wrong(rank, mesh, rows), MISTAKES, name, with_name=True)
 
 
 def _wrong(rank: int, mesh: Mesh, rows: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the rows that mistakes would give."""
+    """Yield the rows that mistakes would return."""
     dp, _, micro_batch = rows.shape
     replica, ranks = places(mesh)[rank]["dp"], math.prod(mesh.values())
     for other in rows:

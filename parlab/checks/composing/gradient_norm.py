@@ -55,7 +55,7 @@ Parts = list[list[Part]]  # of each rank
 
 
 def _on_mesh(dp: int, pp: int, tp: int, dtype: torch.dtype = torch.float32) -> Parts:
-    """Return what each rank has: stages have different numbers of norms, and tied embeddings."""
+    """Return each rank's parts. Stages have different numbers of norms. Embeddings are tied."""
     parts: Parts = []
     for rank in range(dp * pp * tp):
         _, stage, shard = rank // (pp * tp), rank // tp % pp, rank % tp

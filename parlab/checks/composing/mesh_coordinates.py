@@ -19,7 +19,7 @@ MISTAKES = Mistakes(
     ),
 )
 USUAL = {"dp": 2, "pp": 2, "tp": 2}
-# Meshes, and a rank that is not in each.
+# Meshes, each with a rank that is not in it.
 REFUSED = ((USUAL, 8), (USUAL, -1), ({"tp": 3, "dp": 2}, 100), ({"dp": 1}, 1), ({}, 1))
 
 

@@ -67,12 +67,12 @@ def pipeline_pass(check: Check) -> str:
 
 @dataclass
 class Run:
-    """What a rank had after the call."""
+    """The results of the call on a rank."""
 
     result: Any
     gradient: Tensor
     replaced: str  # the name of a parameter whose .grad has other memory
-    events: list[str]  # "F" and "B" in the order in which the stage did them
+    events: list[str]  # "F" and "B" in the order in which the stage ran them
     samples: list[int]  # of each forward pass
 
 
@@ -152,7 +152,7 @@ def _start(like: Tensor, seed: int) -> Tensor:
 def _serial(stage: Stage, serial: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return this stage's part of the mean's gradient, and the mean loss.
 
-    The embedding's part is that of the stage's own use of it.
+    For the embedding, this is the gradient from the stage's own use of it.
     """
     gradients, losses = [], []
     for inputs, labels in zip(tokens, targets, strict=True):

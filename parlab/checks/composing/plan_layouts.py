@@ -1,4 +1,4 @@
-"""Exercise `plan_layouts`: plans by predictions that the check makes up."""
+"""Exercise `plan_layouts`: plans for predictions that the check makes up."""
 
 from itertools import pairwise
 from random import Random
@@ -30,7 +30,7 @@ SIZES = {  # layers, heads, batch, nodes, devices per node
     "on 6 devices, for 9 layers, 8 heads, and a batch of 10": (9, 8, 10, 1, 6),
     "on 4 devices, which divide only the heads": (3, 4, 5, 1, 4),
     "on one device": (3, 4, 6, 1, 1),
-    # None is possible for these:
+    # No layout is possible for these:
     "on 7 devices, for 8 layers, 4 heads, and a batch of 10": (8, 4, 10, 1, 7),
     "on 6 devices, for 4 layers, 4 heads, and a batch of 8": (4, 4, 8, 2, 3),
 }
@@ -64,7 +64,7 @@ def plan_layouts(check: Check) -> str:
 class Predictions:
     """Random numbers for each possible layout of a model.
 
-    Others get small numbers, so that a planner that forgets a condition returns them.
+    Impossible layouts get small numbers, so that a planner that forgets a condition returns them.
     """
 
     def __init__(self, draw: Random, model: Model, devices: int) -> None:
@@ -72,7 +72,7 @@ class Predictions:
         needs, times = draw.sample(range(9_999, 99_999), len(layouts)), range(999, 9_999)
         self.needs = dict(zip(layouts, needs, strict=True))
         self.times = dict(zip(layouts, draw.sample(times, len(layouts)), strict=True))
-        self.times |= dict.fromkeys(layouts[:2], 4_000)  # layouts have no order of their own
+        self.times |= dict.fromkeys(layouts[:2], 4_000)  # equal, because layouts have no `<`
         # Large, so that some layout fits if a planner forgets one kind of bytes.
         self.states = draw.randrange(6_000, 9_000)
         self.asked: list[Layout] = []

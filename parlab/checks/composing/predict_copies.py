@@ -55,7 +55,7 @@ def _compare(trial: Trial, mesh: dict[str, int]) -> None:
 
 
 def _counted(mesh: Mapping[str, int]) -> dict[str, int]:
-    """Count the ranks that have the gradient that rank 0, on the first stage, has."""
+    """Count the ranks that have the same gradients as rank 0, which is on the first stage."""
     ranks = places(mesh)
     ends = (0, mesh["pp"] - 1)
     first = [at for at in ranks if at["pp"] == 0]
@@ -70,7 +70,7 @@ def _counted(mesh: Mapping[str, int]) -> dict[str, int]:
 
 
 def _wrong(dp: int, pp: int, tp: int) -> Iterator[Wrong]:
-    """List what each mistake predicts."""
+    """Yield what each mistake predicts."""
     yield "norm", dp * tp * pp, MISTAKES.every_stage(name="norm", where="a layer is on one stage")
     yield "column", dp * tp, MISTAKES.split_counted(name="column")
     if pp > 2:

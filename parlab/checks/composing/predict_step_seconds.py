@@ -71,7 +71,7 @@ def predict_step_seconds(check: Check) -> str:
 def _finding(
     got: list[Any], model: Model, layouts: list[Layout], cluster: Cluster
 ) -> Finding | None:
-    """Return None for the right seconds, the mistake that explains all of them, or the first."""
+    """Return None for the right seconds, the mistake that explains all, or the first wrong one."""
     for seconds in got:
         if found := has_type(seconds, Real, "a number of seconds"):
             return found

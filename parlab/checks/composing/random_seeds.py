@@ -66,10 +66,10 @@ def random_seeds(check: Check) -> str:
             _small(trial, mesh, calls)
         for mesh, *numbers in RUNS:
             trial.situation = f"in the mesh {mesh}"
-            # One process is enough: small runs have shown that all of them get the same seeds.
+            # One process is enough, because small runs have shown that all get the same seeds.
             calls = list(product(*numbers)) if trial.rank == 0 else []
             seeds = _seeds(trial, mesh, calls)
-            # Of so many, two may have the same lowest bits by accident, but not the same 63.
+            # Of so many seeds, two may agree in the lowest 32 bits by accident, but not in 63.
             trial.require(lambda: _compared(seeds, mesh, calls, bits=63))
         trial.situation = ""
         wrong = {
@@ -120,7 +120,7 @@ def _form(got: Any) -> Finding | None:
 def _compared(
     seeds: list[tuple[int, ...]], mesh: Mapping[str, int], calls: Calls, bits: int
 ) -> Finding | None:
-    """Require the same seeds for the same use, and others in their lowest bits for other uses."""
+    """Require equal seeds for the same use, and different lowest bits for different uses."""
     coordinates, number_of, use_of = places(mesh), {}, {}
     for of_call, (seed, layer, rank) in zip(seeds, calls, strict=True):
         for number, (purpose, dims) in zip(of_call, PURPOSES.items(), strict=False):

@@ -69,13 +69,13 @@ class Serial:
 
 @dataclass
 class Calls:
-    """Replace `pipeline_pass` and `zero_step`: they set what the serial model has computed."""
+    """Replacements of `pipeline_pass` and `zero_step`, which set the serial model's results."""
 
     own: meshes.Setup
     batch: tuple[Tensor, Tensor]
     serial: Serial
     made: list[str] = field(default_factory=list)  # names of calls
-    wrong: Finding | None = None  # an argument
+    wrong: Finding | None = None  # about an argument
     start: Tensor | None = None  # the gradient when pipeline_pass is called
     after_pass: Tensor | None = None
     at_update: Tensor | None = None
@@ -148,7 +148,7 @@ def _step(trial: Trial, own: meshes.Setup) -> None:
 
 
 def _serial_step(own: meshes.Setup, tokens: Tensor, targets: Tensor) -> Serial:
-    """Take a step of gradient descent on one rank. The update may be any, so this one is short."""
+    """Take a step of gradient descent on one rank. Any update is possible, so this one is short."""
     model, part_of = own.serial, own.stage.part_of
     steps = [
         meshes.loss_and_gradients(own.stage, model, *batch)
@@ -181,7 +181,7 @@ def _views(stage: Stage, adam: ShardedAdam) -> Finding | None:
 
 
 def _gradient(calls: Calls, serial: Serial) -> Finding | None:
-    """Compare the gradient when zero_step was called."""
+    """Compare the gradient at the call of zero_step."""
     size = len(serial.gradient)
     got, wrong = calls.at_update[:size], {"tied_not_summed": calls.after_pass[:size]}
     name = "the gradient at the call of zero_step"

@@ -42,7 +42,7 @@ MISTAKES = Mistakes(
     ),
 )
 MAX_NORM, LR = 5.0, 0.01
-STEPS = {  # the norm of the gradient, over MAX_NORM
+STEPS = {  # the norm of the gradient, divided by MAX_NORM
     "a gradient to clip": 10.0,
     "a gradient to clip, of which the shards are short": 1.1,
     "a short gradient": 0.05,
@@ -70,7 +70,7 @@ def _case(trial: Trial, own: meshes.Setup) -> None:
 
 
 def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, size: float) -> None:
-    """Take a step on the shard, and one with all weights of the stage, by `whole`.
+    """Take a step on the shard, and another one, with `whole`, on all weights of the stage.
 
     The mean gradient of the replicas has the norm `size`.
     """
@@ -117,7 +117,7 @@ def _step(trial: Trial, own: meshes.Setup, whole: torch.optim.Adam | None, size:
 
 
 def _gradients(own: meshes.Setup, seed: int) -> list[dict[str, Tensor]]:
-    """Draw the serial model's gradient of each replica, the same on all copies."""
+    """Draw the serial model's gradient for each replica, the same on all copies."""
     shapes = {name: p.shape for name, p in own.serial.named_parameters()}
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -143,7 +143,7 @@ def _arguments(
     replicas: int,
     ranks: int,
 ) -> Finding | None:
-    """Compare what gradient_norm got with this rank's part of the mean gradient."""
+    """Compare the arguments of gradient_norm with this rank's part of the mean gradient."""
     if len(calls) != 1:
         return observed(f"it calls gradient_norm {len(calls)} times, expected once")
     [(gradients, copies, group)] = calls
@@ -168,7 +168,7 @@ def _arguments(
 def _moments(
     adam: ShardedAdam, right: dict[str, Tensor], part: slice, mean: Tensor, norm: Tensor
 ) -> Finding | None:
-    """Compare Adam's first moment, which has the gradient's length. Adam's step hides it."""
+    """Compare Adam's first moment. Unlike Adam's step, it shows the gradient's length."""
     got = adam.optimizer.state.get(adam.shard) or {"step": torch.tensor(0)}
     if got["step"] != right["step"]:
         return observed(
@@ -176,7 +176,7 @@ def _moments(
             f"{int(right['step'])}: call `adam.optimizer.step()` once"
         )
     moment, name = right["exp_avg"][part], "Adam's mean of this shard's gradients (`exp_avg`)"
-    # It has a tenth of the last gradient in it.
+    # The moment contains a tenth of the last gradient.
     own = moment + 0.1 * (_clip(mean.norm()) - _clip(norm)) * mean
     wrong = {"clipped_by_own_norm": own}
     return explained(got["exp_avg"], moment, wrong, MISTAKES, name, meshes.TOLERANCE)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from parlab.checks.base.mistakes import Finding, observed
 
-Shares = Sequence[Sequence[int]]  # of each rank: the samples of one step
+Shares = Sequence[Sequence[int]]  # the samples of one step, by rank
 
 
 def divided(steps: Sequence[Shares], sizes: Sequence[int]) -> Finding | None:
-    """Require even shares of each global batch, and each sample once; `sizes` of the batches."""
+    """Require even shares of each global batch, of the given `sizes`, and each sample once."""
     for step, (shares, size) in enumerate(zip(steps, sizes, strict=True)):
         counts = [len(share) for share in shares]
         if sum(counts) != size or max(counts) - min(counts) > 1:

@@ -1,4 +1,4 @@
-"""Buckets of parameters, by name: their contents, and whether they are filled correctly."""
+"""Names of the parameters in buckets, and the requirement that the buckets are filled."""
 
 from torch import nn
 
@@ -14,13 +14,13 @@ def trainable_bytes(model: nn.Module) -> dict[str, int]:
 
 
 def bucket_names(buckets: list[list[nn.Parameter]], model: nn.Module) -> Names:
-    """Return the names of the parameters in each bucket; "?" for one of another model."""
+    """Return the names of the parameters in each bucket, or "?" if `model` does not have one."""
     known = {id(p): name for name, p in model.named_parameters()}
     return [[known.get(id(p), "?") for p in bucket] for bucket in buckets]
 
 
 def filled(buckets: Names, sizes: dict[str, int], limit: int) -> Finding | None:
-    """Report buckets that do not hold all parameters in reverse order, as many as fit.
+    """Require all parameters in reverse order, and in each bucket as many as fit.
 
     Args:
         sizes: bytes of each parameter, in the model's order.

@@ -39,7 +39,7 @@ def in_column_order(model: Awkward) -> Awkward:
 
 
 def gradients_of(model: nn.Module) -> State:
-    """Return copies of the trainable parameters' gradients; leave out those that are None.
+    """Return copies of the trainable parameters' gradients. Leave out gradients that are None.
 
     A missing gradient of `unused` is returned as zeros: no rank has one, so the sum is zero.
     """
@@ -55,14 +55,14 @@ def inside(tensor: Tensor | None, buffer: Tensor) -> bool:
 
 
 class Tensors:
-    """A model's tensors: their identity, address, and `requires_grad`, when this was created."""
+    """The identity, address, and `requires_grad` of a model's tensors when this was created."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._before = self._now()
 
     def _now(self) -> dict[str, tuple[tuple[int, int], bool]]:
-        # Use all names of a tied tensor: it must stay tied.
+        # Use all names of a tied tensor, because it must stay tied.
         named = dict(self._model.named_parameters(remove_duplicate=False))
         named |= dict(self._model.named_buffers(remove_duplicate=False))
         return {name: ((id(t), t.data_ptr()), t.requires_grad) for name, t in named.items()}

@@ -1,4 +1,4 @@
-"""A plain wrapper and a group, on which `accumulate` and hidden checks run an answer."""
+"""A plain wrapper and a group with which `accumulate` and hidden checks run answers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from parlab.ledger import Ledger
 
 
 class Replica(nn.Module):
-    """A `BucketedDataParallel` without buckets that records how it is used.
+    """A `BucketedDataParallel` without buckets that records its use.
 
     The first backward pass outside `no_sync()` copies each gradient, and `finish()` sums these
     copies. `finish()` sends nothing that later passes add.
@@ -22,7 +22,7 @@ class Replica(nn.Module):
     Attributes:
         synchronized: for each backward pass, whether it ran outside `no_sync()`.
         finished: for each `finish()`, the number of backward passes before it.
-        outputs: what each forward pass returned.
+        outputs: the results of the forward passes.
     """
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup) -> None:
@@ -72,7 +72,7 @@ class Replica(nn.Module):
 
 
 def late_group(comm: MPI.Intracomm, ledger: Ledger) -> RecordingGroup:
-    """Return a group whose collectives happen only when they are waited for. Collective.
+    """Return a group that runs a collective only when a rank waits for it. Collective.
 
     `ledger` records its calls. Tensors must be on the CPU.
     """

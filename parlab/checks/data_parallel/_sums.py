@@ -1,4 +1,4 @@
-"""Weighted sums of the ranks' gradients: the right one, and those that mistakes compute."""
+"""Weighted sums of the ranks' gradients: the right sums, and the sums that mistakes compute."""
 
 from collections.abc import Sequence
 
@@ -27,11 +27,11 @@ MISTAKES = Mistakes(
         "is already the mean"
     ),
 )
-Weights = tuple[Tensor, list[tuple[str, Tensor]]]  # the right ones; those of each mistake
+Weights = tuple[Tensor, list[tuple[str, Tensor]]]  # the right ones; the ones of each mistake
 
 
 def rank_weights(samples: Sequence[int]) -> Weights:
-    """Return matrices whose row r has the weights of all ranks' gradients in rank r's result."""
+    """Return matrices. Row r has the weights of all ranks' gradients in rank r's result."""
     shares, size = torch.tensor(samples).double() / sum(samples), len(samples)
     ones = torch.ones(size, size).double()
     return ones * shares, [
@@ -51,13 +51,13 @@ def weighted_sum(
     name: str = "the gradient of {}",
     mistakes: Mistakes = MISTAKES,
 ) -> Finding | None:
-    """Compare what all ranks have with weighted sums of gradients.
+    """Compare the results of all ranks with weighted sums of gradients.
 
     Args:
         got: the result of each rank.
         parts: the gradients that the ranks should sum, one for each rank or micro-batch.
         weights: matrices (ranks × parts).
-        rank: the one whose result is compared with the right one if no mistake explains all.
+        rank: the rank whose result to compare with the right sum if no mistake explains all.
     """
     right, wrong = weights
     if all(part.keys() <= state.keys() for state in got for part in parts[:1]):

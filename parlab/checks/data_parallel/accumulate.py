@@ -93,7 +93,7 @@ def calls(replica: Replica, own: int) -> Finding | None:
 
 
 def activations_are_freed(replica: Replica) -> Finding | None:
-    """Require that no backward pass kept what its forward pass had stored (`retain_graph`)."""
+    """Require that each backward pass freed its activations (no `retain_graph`)."""
     parameters = [p for p in replica.model.parameters() if p.requires_grad]
     for i, output in enumerate(replica.outputs):
         with contextlib.suppress(RuntimeError):  # "backward through the graph a second time"
@@ -106,7 +106,7 @@ def activations_are_freed(replica: Replica) -> Finding | None:
 
 
 def weights(sizes: list[list[int]]) -> Weights:
-    """Return the micro-batches' weights on each rank: the right ones, and those of mistakes."""
+    """Return the micro-batches' weights on each rank: right ones, and those of each mistake."""
     total = sum(map(sum, sizes))
     batches = [(n, i == len(rank) - 1, rank) for rank in sizes for i, n in enumerate(rank)]
 

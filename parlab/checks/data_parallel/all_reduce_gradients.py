@@ -105,7 +105,7 @@ def _places(model: Awkward) -> dict[str, int]:
 
 
 def in_place(before: dict[str, int], now: dict[str, int]) -> Finding | None:
-    """Require each gradient in the memory that it had, and none for a frozen parameter."""
+    """Require that each gradient stays in its memory, and that a frozen parameter has none."""
     if "frozen.weight" in now:
         return observed("frozen.weight has a .grad, expected None")
     moved = [name for name, place in before.items() if now.get(name) != place]

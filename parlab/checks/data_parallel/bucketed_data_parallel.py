@@ -135,7 +135,7 @@ def _weighted_loss(inputs: Tensor, targets: Tensor, total: int) -> Loss | None:
 
 
 def _train(trial: Trial, model: nn.Module, limit: int, steps: list[list[Loss]]) -> list[Step]:
-    """Train with the learner's class; all backward passes of a step but the last in no_sync()."""
+    """Train with the learner's class. Only a step's last backward pass is not in no_sync()."""
     group = trial.group
     assert group is not None
     for name, parameter in models.trainable(model).items():

@@ -100,7 +100,7 @@ def form(flat: Tensor, model: nn.Module) -> Finding | None:
 
 
 def views(flat: Tensor, model: nn.Module) -> Finding | None:
-    """Require zeros, and each gradient in its own part of the buffer; zero the buffer again."""
+    """Require zeros, and a separate part of the buffer for each gradient. Zero it again."""
     if not bool((flat == 0).all()):
         return MISTAKES.not_zeros()
     # Number the buffer's elements, and find the numbers in the gradients.
@@ -118,7 +118,7 @@ def views(flat: Tensor, model: nn.Module) -> Finding | None:
 
 
 def filled(flat: Tensor, model: nn.Module, trial: Trial) -> Finding | None:
-    """Require that a backward pass adds the gradients in the buffer."""
+    """Require that a backward pass adds the gradients to the buffer."""
     inputs, targets = tokens(trial.draw, model, 9)
     right = gradients(model, inputs, targets)
     F.cross_entropy(model(inputs), targets).backward()
@@ -129,7 +129,7 @@ def filled(flat: Tensor, model: nn.Module, trial: Trial) -> Finding | None:
 
 
 def _device(function: Any, model: nn.Module) -> str:
-    """Return the type of the buffer's device if torch's default device is another."""
+    """Return the type of the buffer's device when torch's default device is "meta"."""
     try:
         with torch.device("meta"):
             return function(model).device.type

@@ -122,7 +122,7 @@ def one_step(steps: int, taken: State, right: State) -> Finding | None:
 
 
 def other_step(taken: State, right: State, now: State, earlier: State, size: int) -> Finding | None:
-    """Name the mistake if the step is not along `right`, but what is in the buffer explains it."""
+    """Name the mistake if the step is not `right` and the contents of the buffer explain why."""
     if same_states(taken, right, TOLERANCE):
         return None
     if same_states(now, right, TOLERANCE):

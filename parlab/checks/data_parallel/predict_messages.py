@@ -25,7 +25,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def predict_messages(check: Check) -> str:
-    """Compare with what the ledger counts, and for other numbers of ranks with the formula."""
+    """Compare with the ledger's counts. For other numbers of ranks, use the ring's formula."""
     with check.trial() as trial:
         measured = measure(trial)
         for ranks in (trial.size, 2, 7):
@@ -35,7 +35,7 @@ def predict_messages(check: Check) -> str:
 
 
 def compare(trial: Trial, ranks: int, measured: dict[str, float]) -> None:
-    """Require the right numbers for this many ranks. Only the ring's depends on them."""
+    """Require the right numbers for this many ranks. Only `bytes_ring` depends on `ranks`."""
     right, what = dict(measured), "what was measured"
     if ranks != trial.size:
         what = "the right number"
@@ -58,7 +58,7 @@ def compare(trial: Trial, ranks: int, measured: dict[str, float]) -> None:
 
 
 def measure(trial: Trial) -> dict[str, float]:
-    """Count what a rank hands in for the gradients, one by one and flat, and sends on a ring."""
+    """Count what a rank passes to all-reduces, one by one and flat, and sends on a ring."""
     gradients = [torch.zeros_like(p) for p in GPT().parameters()]
     flat, found = torch.cat([g.flatten() for g in gradients]), {}
     for suffix, tensors in (("", gradients), ("_flat", [flat])):

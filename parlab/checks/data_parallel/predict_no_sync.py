@@ -54,7 +54,7 @@ def predict_no_sync(check: Check) -> str:
 
 
 def measure(trial: Trial) -> dict[str, float]:
-    """Return the bytes, over those of all gradients, and 1 if the ranks agree then, else 0."""
+    """Return the bytes sent per byte of gradients, and 1 if the ranks agree afterward, else 0."""
     found: dict[str, float] = {}
     library = partial(DistributedDataParallel, process_group=trial.group)
     for name, wrapped in (("here", partial(Replica, group=trial.group)), ("ddp", library)):

@@ -39,7 +39,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def sharded_sampler(check: Check) -> str:
-    """Check 1, 2, … ranks and more, sizes that divide by nothing, and several epochs."""
+    """Check several numbers of ranks, sizes that do not divide evenly, and several epochs."""
     worlds = sorted({*range(1, check.world_size + 1), 3, 5})
     with check.trial() as trial:
         cases = {}
@@ -68,7 +68,7 @@ def sharded_sampler(check: Check) -> str:
 
 
 def _sizes(check: Check, ranks: int) -> list[tuple[int, int]]:
-    """Return sizes of the data set and of the global batch. A last batch of 1 has empty shares."""
+    """Return sizes of data sets and global batches. If a last batch is 1, some shares are empty."""
     draw = check.draw
     batch_size = ranks * draw.randint(2, 4) + draw.randint(0, ranks - 1)
     whole = batch_size * draw.randint(2, 4)
@@ -131,7 +131,7 @@ def right_steps(size: int, batch_size: int, _: list[list[int]], plan: Plan) -> F
 
 
 def right_batches(size: int, batch_size: int, alone: list[list[int]], plan: Plan) -> Finding | None:
-    """Require that all shares of a step are the global batch that a single rank has."""
+    """Require that the shares of a step form the same global batch as on a single rank."""
     for one, other in itertools.combinations(range(len(plan)), 2):
         if any(plan[one]) and plan[one] == plan[other]:
             return observed(f"ranks {one} and {other} have the same share")

@@ -71,9 +71,9 @@ WEIGHTS: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {
 
 
 class Recorded(nn.Module):
-    """A model that records the samples of each step. Inputs are (batch, 2): a token, a number.
+    """A model that records the samples of each step. Inputs are (batch, 2): token, number.
 
-    A sample belongs to the step before which its backward pass ran.
+    A sample belongs to the first step after its backward pass.
     """
 
     def __init__(self, model: Awkward) -> None:
@@ -91,7 +91,7 @@ class Recorded(nn.Module):
         return scores
 
     def step(self, *_: Any) -> None:
-        """Begin the next step: the optimizer calls this."""
+        """Begin the next step. The optimizer calls this."""
         self.steps.append(set())
 
 
@@ -159,7 +159,7 @@ def _train(trial: Trial, run: Run, earlier: Batches | None) -> Batches:
 
 
 def fill_gradients(model: Awkward) -> None:
-    """Leave something in `.grad`, as an earlier run does."""
+    """Fill each `.grad`, as if an earlier run had left it."""
     for parameter in models.trainable(model).values():
         parameter.grad = torch.full_like(parameter, 0.25)
 
@@ -173,8 +173,8 @@ def replay(
 ) -> tuple[State, np.ndarray]:
     """Train a copy of `start` on one process.
 
-    `weights` are those of each rank's mean loss (steps × ranks). Return the state after training,
-    and the mean loss of each step and rank.
+    `weights` are the factors of the ranks' mean losses (steps × ranks). Return the state after
+    training, and the mean loss of each step and rank.
     """
     model, (inputs, targets) = copy.deepcopy(start), data
     fill_gradients(model)
@@ -186,7 +186,7 @@ def replay(
             if share:
                 loss = F.cross_entropy(model(inputs[share, 0]), targets[share])
                 rank_losses[step, rank] = loss.item()
-                if weights[step, rank]:  # else the gradients stay None, and momentum stays as it is
+                if weights[step, rank]:  # else gradients stay None, and momentum does not change
                     (weights[step, rank] * loss).backward()
         optimizer.step()
     return models.state_of(model), rank_losses
@@ -202,7 +202,7 @@ def right_steps(got: int, right: int) -> Finding | None:
 
 
 def right_batches(batches: Batches, sizes: list[int], earlier: Batches) -> Finding | None:
-    """Require in each epoch that the ranks divide the batches, and a new shuffle."""
+    """Require that the ranks divide each batch, and that each epoch has a new shuffle."""
     length = len(sizes) // EPOCHS
     for epoch in range(EPOCHS):
         if found := divided(batches[epoch * length :][:length], sizes[:length]):
@@ -218,7 +218,7 @@ def right_batches(batches: Batches, sizes: list[int], earlier: Batches) -> Findi
 
 def broadcast_once(trial: Trial, model: Awkward) -> Finding | None:
     right = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
-    # A reduce and a broadcast are an all-reduce.
+    # A reduce followed by a broadcast is an all-reduce, which does not count.
     signs = {"broadcast": 1, "reduce": -1}
     got = sum(signs.get(call.op, 0) * call.bytes for call in trial.calls[trial.rank])
     if got < 2 * right:
@@ -235,7 +235,7 @@ def explanation(
     replays: Callable[..., tuple[State, np.ndarray]],
     weights: dict[str, np.ndarray],
 ) -> str | None:
-    """Return the mistake whose replay gives this rank's weights, or None."""
+    """Return the mistake whose replay ends in this rank's `state`, or None."""
     if same_states(state, right, TOLERANCE):
         return None
     for key in (key for key in weights if key != "right"):

@@ -1,4 +1,4 @@
-"""Checks of lab 08, training in less memory: one module an exercise."""
+"""Checks of lab 08, training in less memory: one module for each exercise."""
 
 from parlab.checks.base.collective import show_values
 from parlab.checks.memory._recording_store import RecordingStore

@@ -1,4 +1,4 @@
-"""The right codes of 8-bit states, and whether codes are right; in float64."""
+"""Computes the right codes of 8-bit states in float64, and compares other codes with them."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from parlab.checks.base.compare import equal
 from parlab.checks.base.mistakes import Finding, observed
 
-CLOSE = 1e-5  # relative: float32 rounds a scaled number, which may move it past a middle
+CLOSE = 1e-5  # relative: rounding to float32 may move a number past the middle of levels
 
 
 def blocks_of(values: Tensor, block_size: int) -> Tensor:
@@ -17,7 +17,7 @@ def blocks_of(values: Tensor, block_size: int) -> Tensor:
 
 
 def scaled(values: Tensor, block_size: int) -> Tensor:
-    """Divide each number by the absmax of its block; zeros stay zeros. Flat, float64."""
+    """Return each number divided by the absmax of its block, flat, in float64. Zeros stay zeros."""
     blocks = blocks_of(values.double(), block_size)
     absmax = blocks.abs().amax(1)
     return (blocks / absmax.where(absmax > 0, 1)[:, None]).flatten()[: len(values)]
@@ -31,7 +31,7 @@ def nearest(numbers: Tensor, levels: Tensor) -> Tensor:
 
 
 def quantized(values: Tensor, levels: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Return codes, uint8, and absmax, float32."""
+    """Return codes (uint8) and absmax (float32)."""
     codes = nearest(scaled(values, block_size), levels).to(torch.uint8)
     return codes, blocks_of(values, block_size).abs().amax(1).float()
 
@@ -45,7 +45,7 @@ def dequantized(codes: Tensor, absmax: Tensor, levels: Tensor, block_size: int) 
 def codes_are_nearest(
     codes: Tensor, values: Tensor, levels: Tensor, block_size: int, name: str = "the codes"
 ) -> Finding | None:
-    """Show the first code that is not that of a nearest level, beyond rounding."""
+    """Report the first code whose level is not the nearest one, apart from rounding."""
     numbers, wide = scaled(values, block_size), levels.double()
     right = nearest(numbers, levels)
     distance = (wide[codes.long()] - numbers).abs() - (wide[right] - numbers).abs()
@@ -67,7 +67,7 @@ def pair(got: object, values: Tensor, block_size: int, name: str = "the result")
     codes, absmax = quantized(values, torch.linspace(-1, 1, 256), block_size)
     form = ((got[0], codes, "codes"), (got[1], absmax, "absmax"))
     for tensor, right, part in form:
-        # Values are compared elsewhere: here, a tensor of the right form is compared with itself.
+        # Values are compared elsewhere. Here, compare a tensor of the right form with itself.
         like = isinstance(tensor, Tensor) and tensor.shape == right.shape
         if found := equal(tensor, tensor if like and tensor.dtype == right.dtype else right, part):
             return found

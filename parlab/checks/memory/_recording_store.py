@@ -14,7 +14,7 @@ class RecordingStore:
 
     Attributes:
         contents: the bytes of all tensors that were written, in order.
-        reads: how many times a ticket was read.
+        reads: how many times tickets were read.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class RecordingStore:
 
     @property
     def left(self) -> int:
-        """How many tickets something still refers to."""
+        """The number of tickets that are still in use."""
         return len(self._tickets)
 
 
 class RecordingTicket:
-    """What a `RecordingStore` returns."""
+    """The handle of a tensor in a `RecordingStore`."""
 
     def __init__(self, store: RecordingStore, content: np.ndarray, device: torch.device) -> None:
         self._store, self._content, self._device = store, content, device

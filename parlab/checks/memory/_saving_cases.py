@@ -11,7 +11,7 @@ from parlab import models
 
 
 class Case(NamedTuple):
-    """A loss, the module whose tensors stay, and the input that it is computed from."""
+    """A loss, the module whose tensors stay in memory, and the input of the loss."""
 
     module: nn.Module
     x: Tensor
@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
 
 class Scaled(nn.Module):
-    """A block with a frozen parameter, and with a buffer that is no part of the state."""
+    """A block with a frozen parameter, and with a buffer that is not part of the state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Scaled(nn.Module):
 
 
 def block(draw: Random) -> Case:
-    """Two passes of a block, and a small softmax, which saves its own output, at the end."""
+    """Return two passes of a block, with a small softmax at the end, which saves its output."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw.getrandbits(32))
         module, x = Scaled(), torch.randn(4, 32, 32, requires_grad=True)
@@ -49,7 +49,7 @@ def block(draw: Random) -> Case:
 
 
 def views(draw: Random) -> Case:
-    """Strides, offsets, four dtypes, and a storage that changes in place after it was saved."""
+    """Return strides, offsets, four dtypes, and a storage that changes in place after a save."""
     generator = torch.Generator().manual_seed(draw.getrandbits(32))
     x = torch.randn(64, 48, generator=generator, requires_grad=True)
 

@@ -18,11 +18,11 @@ INNER = "the inner function"  # of a checkpoint in a checkpoint
 
 
 class Watch:
-    """What segments observe each time that they are called.
+    """Records what segments observe in each call.
 
     Attributes:
-        calls: for each segment, by its name, the first random number of each of its calls.
-        alive: for each call, how many tensors of the calls before it were in memory.
+        calls: by the segment's name, the first random number of each call.
+        alive: for each call, how many tensors of earlier calls were in memory.
         uses_library: whether torch.utils.checkpoint has called a segment.
     """
 
@@ -33,7 +33,7 @@ class Watch:
         self._storages: list[weakref.ref[torch.UntypedStorage]] = []
 
     def segment(self, function: Callable[..., Any], name: str = "the function") -> Callable:
-        """Return a function that draws a random number, and then calls `function`."""
+        """Return a function that draws a random number and then calls `function`."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             self.alive.append(self.in_memory())
@@ -44,7 +44,7 @@ class Watch:
         return watched
 
     def inside(self, tensor: Tensor) -> Tensor:
-        """Remember a tensor that a segment has computed, and that is none of its outputs."""
+        """Remember a tensor that a segment computes but does not return."""
         self._storages.append(weakref.ref(tensor.untyped_storage()))
         return tensor
 
@@ -157,7 +157,7 @@ def drawn(draw: Random) -> tuple[Leaves, int]:
 
 
 def run(step: Step, leaves: Leaves, seed: int, around: Around) -> Run:
-    """Take a step from a seed. The global generator is afterwards as it was before."""
+    """Take a step from a seed. Restore the global generator afterward."""
     copies = {name: leaf.detach().clone() for name, leaf in leaves.items()}
     for name, copy in copies.items():
         copy.requires_grad_(leaves[name].requires_grad)

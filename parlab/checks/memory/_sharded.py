@@ -17,7 +17,7 @@ from parlab.formats.dynamic import dynamic_map
 
 LR = 2.0**-6
 BETAS, EPS = (0.9, 0.999), 1e-8
-SCALE = 2.0**-22  # of the loss: Adam's step shows the gradient's size only if it is as small as eps
+SCALE = 2.0**-22  # of the loss: gradients must be as small as eps, or Adam's step hides their size
 
 
 class Residual(nn.Module):
@@ -58,7 +58,7 @@ class Small(nn.Module):
 
 @contextmanager
 def layers_restored() -> Iterator[None]:
-    """Undo what the block does to the class of the layers."""
+    """Undo changes that the block makes to the class of the layers."""
     forward = Residual.forward
     try:
         yield
@@ -67,7 +67,7 @@ def layers_restored() -> Iterator[None]:
 
 
 def drawn_model(draw: Random, rank: int) -> Small:
-    """Draw a model; `rank` changes the values that are not frozen, and no shapes."""
+    """Draw a model. `rank` changes values that are not frozen, but no shapes."""
     sizes = draw.randrange(5, 9), draw.randrange(9, 14), draw.randrange(80, 100)
     seed = draw.getrandbits(32)
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +80,7 @@ def drawn_model(draw: Random, rank: int) -> Small:
 
 
 def drawn_samples(draw: Random, model: Small, ranks: int) -> list[Shard]:
-    """Draw another number of samples for each rank."""
+    """Draw a different number of samples for each rank."""
     return [tokens(draw, model, n) for n in draw.sample(range(3, 2 * ranks + 5), ranks)]
 
 
@@ -103,7 +103,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def vector(model: nn.Module) -> Tensor:
-    """Return a copy of the trainable parameters, side by side."""
+    """Return a copy of the trainable parameters in one flat tensor."""
     return torch.cat([p.detach().flatten() for p in trainable(model)])
 
 

@@ -51,7 +51,7 @@ SIZES = (1.0, 0.1, 30.0, 4.0, 0.3)  # of the gradient in each step: the third is
 
 @dataclass(frozen=True)
 class Case:
-    """A parameter's shape, its and the gradient's size, the gradient's zeros, and settings."""
+    """A parameter's shape, the size of it and its gradient, the gradient's zeros, and settings."""
 
     shape: tuple[int, ...]
     size: float = 1.0
@@ -81,7 +81,7 @@ CASES = {
 
 @check_of(MISTAKES, ranks=1)
 def adafactor_step(check: Check) -> str:
-    """Compare five steps with the paper's, in turn with another parameter, and count the states."""
+    """Compare five steps with the paper's, alternating with another parameter. Count the states."""
     with check.trial() as trial, filled_with_nan():
         for _, case in trial.cases(CASES):
             start, gradients = drawn(trial.draw, case)
@@ -98,7 +98,7 @@ def adafactor_step(check: Check) -> str:
 
 
 class Run:
-    """The changes of a parameter in each step, in turn with steps of another one."""
+    """The changes of a parameter in its steps, which alternate with another parameter's steps."""
 
     def __init__(self, function: Callable, start: Tensor, gradients: list[Tensor]) -> None:
         self.gradients, self.state, self.changes = [g.clone() for g in gradients], {}, []
@@ -160,7 +160,7 @@ def rms(x: Tensor) -> float:
 
 
 def small_state(state: dict[str, Any], shape: tuple[int, ...]) -> Finding | None:
-    """Require the count of steps, and not more numbers than the paper keeps."""
+    """Require a count of steps, and no more numbers than the paper keeps."""
     tensors = [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
     got, right = memory.tensor_bytes(tensors) // 4, sum(shape)
     if got > right:
@@ -173,7 +173,7 @@ def small_state(state: dict[str, Any], shape: tuple[int, ...]) -> Finding | None
 def changes_are_right(
     got: Tensor, start: Tensor, gradients: list[Tensor], case: Case
 ) -> Finding | None:
-    """Compare the changes over α with the paper's, and all of them with those of each mistake."""
+    """Compare the changes, divided by α, with the paper's, and with those of each mistake."""
     if got.isnan().any() and case.zeros:
         return MISTAKES.zero_moment()
     right, alpha = paper(start, gradients, **case.settings)

@@ -105,7 +105,7 @@ def moved(
     lr: float,
     settings: dict[str, Any],
 ) -> Finding | None:
-    """Compare the parameter with the right one, and with those of mistakes."""
+    """Compare the parameter with the right values, and with those of mistakes."""
     betas, eps, block_size = constants(settings)
     new = updated(old, gradient, settings)
     maps = dynamic_map(True), dynamic_map(False)

@@ -12,7 +12,7 @@ from parlab.checks.memory import _segments as segments
 from parlab.checks.memory._segments import Around, Run, Watch
 
 SECONDS = 10.0
-SEGMENTS, INSIDE = 3, 4  # of the step whose memory is looked at
+SEGMENTS, INSIDE = 3, 4  # in the step whose memory is measured
 
 MISTAKES = Mistakes(
     activations_kept=(
@@ -47,7 +47,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def checkpoint(check: Check) -> str:
-    """Compare steps with those without checkpoints; then look at the memory."""
+    """Compare steps with and without checkpoints. Then look at the memory."""
     with check.trial() as trial:
         for _, step in trial.cases(segments.STEPS):
             leaves, seed = segments.drawn(trial.draw)
@@ -98,7 +98,7 @@ def same_gradients(got: Run, right: Run) -> Finding | None:
 
 
 def called_again(got: Run, right: Run) -> Finding | None:
-    """Require one more call of each function for the backward pass, and two of an inner one."""
+    """Allow one more call of each function for the backward pass, and two more of an inner one."""
     backward = any(gradient is not None for gradient in right.gradients.values())
     for name, calls in right.watch.calls.items():
         times = len(got.watch.calls[name])
@@ -109,7 +109,7 @@ def called_again(got: Run, right: Run) -> Finding | None:
 
 
 def look_at_memory(around: Around, x: Tensor) -> Finding | None:
-    """Count the tensors inside some functions in a row that are in memory at different times."""
+    """Count the tensors from inside several functions that are in memory at different times."""
     watch, outputs = Watch(), Watch()
     arguments: list[int] = []
 

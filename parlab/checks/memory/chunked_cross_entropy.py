@@ -53,7 +53,7 @@ Gradients = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """What is drawn, and how the function is called."""
+    """The inputs to draw, and how to call the function."""
 
     tokens: int = 37
     chunk: int = 8
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        """Of the largest number. Large logits in float32 have fewer digits after the point."""
+        """The tolerance, relative to the largest number. Large float32 logits are less exact."""
         return 1e-5 * self.size
 
 
@@ -110,7 +110,7 @@ def chunked_cross_entropy(check: Check) -> str:
 
 
 class Largest(TorchDispatchMode):
-    """Remembers how many numbers the largest storage behind a result has."""
+    """Records how many numbers fit into the largest storage of any result."""
 
     numbers = 0
 
@@ -124,7 +124,7 @@ class Largest(TorchDispatchMode):
 
 
 class SeesLibrary(TorchFunctionMode):
-    """Notices a call of F.linear_cross_entropy."""
+    """Detects calls of F.linear_cross_entropy."""
 
     called = False
 
@@ -230,7 +230,7 @@ def second_pass(run: Run, right: Run, case: Case) -> Finding | None:
 
 
 def one_chunk(run: Run, case: Case) -> Finding | None:
-    """Allow eight tensors as large as a chunk's logits, six of each gradient's size, no larger."""
+    """Allow eight tensors of a chunk's logits and six of each gradient, but no larger tensor."""
     one, every = 4 * case.chunk * case.vocabulary, 4 * case.tokens * case.vocabulary
     if run.peak.bytes > 8 * one + 24 * case.hidden * (case.vocabulary + case.tokens):
         return MISTAKES.all_logits(got=run.peak.bytes, all=every, one=one)

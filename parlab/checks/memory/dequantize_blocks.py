@@ -30,7 +30,7 @@ CASES = {  # numbers, block size, and whether the map is signed
 @check_of(MISTAKES, ranks=1)
 def dequantize_blocks(check: Check) -> str:
     """Compare with float64, in whole and shorter blocks."""
-    earlier: list[tuple[Tensor, Tensor]] = []  # results, and what they were
+    earlier: list[tuple[Tensor, Tensor]] = []  # results, and copies of them
     with check.trial() as trial:
         for _, (length, block_size, signed) in trial.cases(CASES):
             generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))

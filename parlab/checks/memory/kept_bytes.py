@@ -79,7 +79,7 @@ Gradients = Sequence[Tensor]
 
 @check_of(MISTAKES, ranks=1)
 def kept_bytes(check: Check) -> str:
-    """Compare bytes with those of our own hooks; then the gradients, and what is in memory."""
+    """Compare the bytes with our own hooks. Then check the gradients and the memory."""
     with check.trial() as trial:
         for _, function in trial.cases(CASES):
             with torch.random.fork_rng(devices=[]):
@@ -125,7 +125,7 @@ def kept_tensors(function: Forward, net: Net, x: Tensor) -> list[Tensor]:
 
 
 def counted(got: int, kept: list[Tensor], net: Net) -> Finding | None:
-    """Name a mistake only if no other one counts the same number."""
+    """Compare the bytes. Name a mistake only if no other one counts the same number."""
     parameters = {p.untyped_storage() for p in net.parameters()}
     own = [tensor for tensor in kept if tensor.untyped_storage() not in parameters]
     right = tensor_bytes(own)
@@ -145,7 +145,7 @@ def counted(got: int, kept: list[Tensor], net: Net) -> Finding | None:
 def gradients(net: Net, x: Tensor, result: Tensor) -> Gradients | Exception:
     """Return the gradients of all leaves, or the error that the backward pass raises."""
     leaves = [x, *(p for p in net.parameters() if p.requires_grad)]
-    # Retain the graph: freeing it after the pass would hide that it refers to itself.
+    # Retain the graph, because freeing it after the pass would hide that it refers to itself.
     options = {"allow_unused": True, "materialize_grads": True, "retain_graph": True}
     try:
         return torch.autograd.grad(result.square().sum(), leaves, **options)
@@ -154,7 +154,7 @@ def gradients(net: Net, x: Tensor, result: Tensor) -> Gradients | Exception:
 
 
 def same_gradients(got: Gradients | Exception, right: Gradients) -> Finding | None:
-    """Compare the gradients of the pass that was watched with those without hooks."""
+    """Compare the gradients that were computed with hooks with those without."""
     if isinstance(got, Exception):
         return MISTAKES.pass_changed(what=f"raises {type(got).__name__}: {got}")
     if all(map(torch.equal, got, right)):

@@ -1,4 +1,4 @@
-"""Exercise `offload_activations`: steps whose saved tensors go to a store that records."""
+"""Exercise `offload_activations`: steps whose saved tensors go to a recording store."""
 
 import copy
 import gc
@@ -112,7 +112,7 @@ def require_step(trial: Trial, case: Case) -> None:
 def saved_by_autograd(case: Case) -> tuple[Tensor, list[Saved]]:
     """Return the loss, and storage and version of each saved tensor that should be written.
 
-    Its backward pass computes with copies, so changes in place do not disturb it.
+    The loss's backward pass computes with copies, so changes in place do not affect it.
     """
     stays = {t.untyped_storage() for t in (*case.module.parameters(), *case.module.buffers())}
     saves: list[Saved] = []
@@ -150,7 +150,7 @@ def stays(store: RecordingStore, case: Case) -> Finding | None:
 
 
 def written(got: list[int], saves: list[Saved], correct: bool) -> Finding | None:
-    """Compare the sizes of what was written with those of all saved storages and versions."""
+    """Compare the sizes of the written tensors with those of all saved storages and versions."""
     right = sorted(storage.nbytes() for storage, _ in set(saves))
     if sorted(got) == right:
         return None

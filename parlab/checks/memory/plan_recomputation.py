@@ -45,7 +45,7 @@ Plan = Sequence[bool]
 
 @check_of(MISTAKES, ranks=1)
 def plan_recomputation(check: Check) -> str:
-    """Compare plans for many budgets with all plans; and plans of a chain that has too many."""
+    """Compare plans for many budgets with all possible plans. Also check plans of a long chain."""
     with check.trial() as trial:
         for _, size in trial.cases(SMALL):
             chain = drawn(trial.draw, size)
@@ -64,9 +64,9 @@ def plan_recomputation(check: Check) -> str:
 
 
 def drawn(draw: Random, size: int) -> Chain:
-    """Draw a chain in which plans often hold equally many bytes.
+    """Draw a chain whose plans often hold the same number of bytes.
 
-    Plans of long chains rarely have equal FLOPs. In short ones, FLOPs are small, and can be 0.
+    Plans of long chains rarely have equal FLOPs. In short chains, FLOPs are small, and can be 0.
     """
     most_flops, chain = 10**6 if size > 4 else 6, []
     for _ in range(size):
@@ -79,8 +79,8 @@ def drawn(draw: Random, size: int) -> Chain:
 def budgets(chain: Chain, draw: Random) -> list[int]:
     """Return budgets that are peaks of plans, a little more, and more than enough.
 
-    They are so many that for a chain of eight segments, no greedy order gives the best plan for
-    each of them.
+    There are so many that no greedy order finds the best plan for all of them in a chain of eight
+    segments.
     """
     peaks = sorted({peak_bytes(chain, keep) for keep in all_plans(chain)})
     some = draw.sample(peaks, min(24, len(peaks)))
@@ -101,7 +101,8 @@ def require_best(trial: Trial, chain: Chain, limits: list[int]) -> None:
 def require_best_of_kinds(trial: Trial, counts: tuple[int, int]) -> None:
     """Require the best plans of a chain whose last segment has by far the largest peak.
 
-    Then only the sum of all other bytes matters, and so only how many of a kind are recomputed.
+    Only the sum of all other bytes then matters, and so does only the number of recomputed segments
+    of each kind.
     """
     more = [GB // 2 + trial.draw.randrange(GB) for _ in counts]
     kinds = [Segment(GB, 2 * GB + more[0], 9 * GB, 3 * 10**12 + more[1])]
@@ -131,7 +132,7 @@ def a_plan(got: Any, length: int) -> Finding | None:
 
 
 def are_best(chain: Chain, limits: list[int], got: list[Plan]) -> Finding | None:
-    """Return None for the best plans, the mistake that gives all plans, or the first bad one."""
+    """Return None for the best plans, the mistake that explains all, or the first bad plan."""
 
     def flops_by(plan_of: Callable[[Chain, int], Plan]) -> list[int]:
         return [recomputed_flops(chain, plan_of(chain, budget)) for budget in limits]
@@ -162,13 +163,13 @@ def good(chain: Chain, budget: int, got: Plan, least: int) -> Finding | None:
 
 
 def best(chain: Chain, budget: int, peak: Callable[..., int] = peak_bytes) -> Plan:
-    """Return the best plan whose `peak` is within the budget; all recomputed if there is none."""
+    """Return the best plan whose `peak` is within the budget. If none is, recompute everything."""
     fitting = (plan for plan in all_plans(chain) if peak(chain, plan) <= budget)
     return min(fitting, key=partial(recomputed_flops, chain), default=(False,) * len(chain))
 
 
 def held_bytes(chain: Chain, keep: Plan) -> int:
-    """Return what the segments hold when the backward pass starts."""
+    """Return the bytes that the segments hold when the backward pass starts."""
     return sum(s.kept if kept else s.input for s, kept in zip(chain, keep, strict=True))
 
 
@@ -178,7 +179,7 @@ def peak_without_inputs(chain: Chain, keep: Plan) -> int:
 
 
 def greedy(chain: Chain, budget: int) -> Plan:
-    """Recompute one more segment, by its FLOPs per freed byte, until the budget fits."""
+    """Recompute segments, in the order of FLOPs per freed byte, until the plan fits the budget."""
     keep = [True] * len(chain)
     for i in sorted(range(len(chain)), key=lambda i: flops_per_freed_byte(chain[i])):
         if peak_bytes(chain, keep) <= budget:

@@ -33,8 +33,8 @@ def predict_kept(check: Check) -> str:
     with check.trial() as trial:
         pick, choose = trial.draw.randrange, trial.draw.choice
         for _ in range(3):
-            # With these sizes, no mistake gives the number of another one. No factor is 4, the
-            # bytes of a number.
+            # With these sizes, no two mistakes predict the same number. No factor is 4, the bytes
+            # of a number.
             batch, sequence, heads = choose((2, 3, 5)), 8 * pick(3, 9), choose((3, 5, 6, 7))
             hidden, layers, vocabulary = 32 * heads, choose((2, 3, 5, 6)), 64 * pick(11, 18)
             trial.situation = (

@@ -35,7 +35,7 @@ def predict_rank_bytes(check: Check) -> str:
     with check.trial() as trial:
         draw = trial.draw
         cases = {}
-        # With 3 or 4 ranks, two mistakes have the same number.
+        # With 3 or 4 ranks, two mistakes predict the same number.
         for ranks in (6, 5, draw.randrange(8, 64), 1):
             parameters = ranks * draw.randrange(10, 10**3) * BLOCK
             sizes = [draw.randrange(3, 40) for _ in range(4)]

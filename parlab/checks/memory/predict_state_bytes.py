@@ -22,7 +22,7 @@ def predict_state_bytes(check: Check) -> str:
     with check.trial() as trial:
         n, m = trial.draw.randrange(20, 90), trial.draw.randrange(90, 200)
         several = [(n, m), (n,), (m, 3), (n, n), (5,)]
-        # The first two have the same form: a function may not give its last result again.
+        # The first two have the same form, so that returning the last result again is wrong.
         for shapes in ([(n, m)], [(m, n + 1)], several, [(7,)], [(1, m), (n, 1)]):
             trial.situation = f"shapes {shapes}"
             predicted = trial.run(list(shapes))

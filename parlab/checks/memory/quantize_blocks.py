@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], int, int, Tensor]] = {
 
 @check_of(MISTAKES, ranks=1)
 def quantize_blocks(check: Check) -> str:
-    """Check codes and absmax of blocks of many sizes, and the memory that this takes."""
+    """Check codes and absmax of blocks of many sizes, and the peak memory."""
     with check.trial() as trial:
         for _, (make, length, block_size, levels) in trial.cases(CASES):
             generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))

@@ -30,8 +30,8 @@ from parlab.checks.memory._sharded import (
 from parlab.ledger.ledger import ring_bytes_sent
 
 STEPS = 3
-SECONDS = 10.0  # a busy machine takes long to bring ranks together
-SLACK = 1.02  # of bytes
+SECONDS = 10.0  # on a busy machine, the ranks may meet late
+SLACK = 1.02  # for bytes
 REDUCTIONS = ("reduce_scatter", "all_reduce", "reduce")
 
 MISTAKES = Mistakes(
@@ -118,7 +118,7 @@ def _train(trial: Trial, block_size: int, detached: bool) -> None:
 
 
 def _steps_of_torch(model: Small, samples: Shard) -> None:
-    """Import what PyTorch needs for a recomputation, because the learner's time is limited."""
+    """Make PyTorch import what it needs to recompute, because the learner's time is limited."""
     with memory.LiveStorages():
         loss_of(model, samples, 1).backward()
 
@@ -131,7 +131,7 @@ def saved_bytes(model: Small, samples: Shard, total: int) -> tuple[Tensor, int]:
 
 @dataclass
 class Taken:
-    """What a step of the learner's leaves."""
+    """The bytes that the learner's step leaves in memory."""
 
     saved: int  # bytes that the forward pass kept
     states: int  # bytes of self.state
@@ -147,7 +147,7 @@ def stepped(
     total: int,
     dirty: bool,
 ) -> Taken:
-    """Take a step; if `dirty`, another backward pass has left its gradients."""
+    """Take a step. If `dirty`, first leave the gradients of another backward pass."""
     with live:
         if dirty:
             loss_of(model, samples, total).backward()
@@ -160,7 +160,7 @@ def stepped(
 
 
 def constructed(optimizer: Any, numbers: int, block_size: int, ranks: int) -> Finding | None:
-    """Require a shard of whole blocks."""
+    """Require shards of whole blocks, as small as possible."""
     length, right = len(optimizer.shard), -(-numbers // (ranks * block_size)) * block_size
     if length == right and len(optimizer.flat) == ranks * right:
         return None
@@ -194,8 +194,8 @@ def weights_are_right(
 ) -> Finding | None:
     """Compare the model's weights with the reference's, and with those of mistakes.
 
-    A sum in another order may move a moment past the middle of two levels. Therefore, one percent
-    of the weights may differ. `local` has the gradients of each rank's samples.
+    One percent of the weights may differ, because a sum in another order may move a moment past the
+    middle of two levels. `local` has the gradients of each rank's samples.
     """
     start, wanted = vector(serial.model), serial.moved(sum(local))[0]
     if alike(got, wanted):
@@ -244,7 +244,7 @@ def sends_no_more(trial: Trial, size: int) -> Finding | None:
 
 
 def holds_no_more(taken: Taken, shard: int, block_size: int, ranks: int) -> Finding | None:
-    """Allow both buffers, two codes for each number of the shard, and an absmax for each block."""
+    """Allow both buffers, two codes for each number of the shard, and two absmax for each block."""
     states = 2 * shard + 8 * shard // block_size
     if taken.states > SLACK * states + 64:
         return MISTAKES.states_of_everything(got=taken.states, right=states)

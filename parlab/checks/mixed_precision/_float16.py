@@ -9,7 +9,7 @@ from parlab.checks.base.globals_used import global_names
 from parlab.checks.base.mistakes import Finding, Mistakes
 
 INFINITY, NEGATIVE = 0x7C00, 0x8000
-# VALUES[bits] is the number that these bits stand for.
+# VALUES[bits] is the number that these bits represent.
 VALUES: list[float] = torch.arange(2**16).to(torch.int16).view(torch.float16).tolist()
 
 _LIBRARIES = frozenset({"array", "ctypes", "np", "numpy", "struct", "torch"})
@@ -22,7 +22,7 @@ LIBRARY = Mistakes(
 
 
 def without_library(function: Callable[..., Any]) -> Finding | None:
-    """Require that a function uses no library that has a float16 of its own."""
+    """Require that a function uses no library that has a float16 type."""
     code = getattr(function, "__code__", None)
     used = global_names(function) | set(code.co_names if code else ())
     names = sorted(used & _LIBRARIES)

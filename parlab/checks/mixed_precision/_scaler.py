@@ -33,7 +33,7 @@ class RecordingScaler:
         self.forget()
 
     def forget(self) -> None:
-        """Start the records again."""
+        """Clear the records."""
         self.calls: list[bool | str] = []
         self.given: list[list[Tensor]] = []  # to unscale()
 
@@ -70,13 +70,13 @@ def skipped_by_all(changed: Sequence[bool], finite: bool) -> Finding | None:
 
 
 def waits_for_others(endings: dict[int, Ended]) -> Finding | None:
-    """Explain a step with an overflow that only some ranks returned from."""
+    """Explain a step with an overflow from which only some ranks returned."""
     kinds = {ended.kind for ended in endings.values()}
     return SKIPPING.leaves_alone() if {"returned", "stuck"} <= kinds else None
 
 
 def is_flag(got: Any, right: bool, text: str) -> Finding | None:
-    """Require True or False, or another value that counts as it; `text` comes before the value."""
+    """Require a bool, a tensor, or 0 or 1 with the value `right`. `text` comes before the value."""
     if got is None:
         return COMMON.returns_none()
     if not isinstance(got, bool | Tensor) and got not in (0, 1):

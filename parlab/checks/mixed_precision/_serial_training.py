@@ -1,4 +1,4 @@
-"""The training that `sharded_master_weights` must match: its models, steps and reference."""
+"""The training that `sharded_master_weights` must match: its models, steps, and reference."""
 
 import copy
 import math
@@ -11,14 +11,14 @@ from parlab.checks.base.trial import Trial
 from parlab.models import Awkward
 
 SCALE = 2.0**8
-LOOSE = 100.0  # max_norm over the norm, if nothing is clipped
+LOOSE = 100.0  # max_norm divided by the norm, if nothing is clipped
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-# Each step's max_norm over the norm, and what is special about its gradients: an infinity or NaN on
-# one rank, a parameter without gradient on all, or one number so large that a sum in 16 bits, or
-# float16, cannot hold it.
+# Each step's max_norm divided by the norm, and what is special about its gradients: an infinity or
+# NaN on one rank, a parameter without gradient on all ranks, or a number that is too large for a
+# sum in 16 bits, or for float16.
 Plan = tuple[float, str]
 PLANS: dict[str, Plan] = {
     "step 1": (LOOSE * SCALE, ""),  # max_norm is above the scaled norm too
@@ -48,7 +48,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def flat_of(model: nn.Module) -> Tensor:
-    """Return a copy of the trainable weights, side by side."""
+    """Return a copy of the trainable weights in one flat tensor."""
     return torch.cat([p.detach().flatten() for p in trainable(model)])
 
 
@@ -61,7 +61,7 @@ class Serial:
         self.optimizer = make([self.master])
 
     def parts(self, flat: Tensor) -> list[Tensor]:
-        """Cut a flat tensor into equal parts, with zeros at its end."""
+        """Pad a flat tensor with zeros, and cut it into equal parts."""
         padding = flat.new_zeros(self.width * self.ranks - len(flat))
         return list(torch.cat([flat.detach(), padding]).chunk(self.ranks))
 
@@ -75,7 +75,7 @@ class Serial:
 
 
 def drawn(trial: Trial, special: str, like: Tensor, scale: float) -> Tensor:
-    """Draw scaled gradients (ranks, numbers): few bits, so that the mean is exact in any order."""
+    """Draw scaled gradients (ranks, numbers) of few bits, so the mean is exact in any order."""
     ranks, numbers = trial.size, len(like)
     generator = torch.Generator().manual_seed(trial.draw.getrandbits(32))
     limit = max(1, 60 // ranks)

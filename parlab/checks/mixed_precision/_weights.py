@@ -1,4 +1,4 @@
-"""Requirements on master weights, and some that record their steps; a missing gradient is None."""
+"""Master weights that record their steps, and requirements on them. A missing gradient is None."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ Gradients = Sequence[Tensor | None]
 
 
 class RecordingWeights:
-    """Float32 copies of a model's 16-bit parameters; records what each optimizer step gets."""
+    """Float32 copies of a model's 16-bit parameters. Records what each optimizer step gets."""
 
     def __init__(self, model: nn.Module, make_optimizer: Callable) -> None:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -24,7 +24,7 @@ class RecordingWeights:
         self.forget()
 
     def forget(self) -> None:
-        """Start the records again."""
+        """Clear the records."""
         self.steps = 0  # calls of step()
         self.given: list[Gradients] = []  # gradients, by optimizer step
         self.rates: list[float] = []
@@ -45,7 +45,7 @@ class RecordingWeights:
         self.after = [copy.detach().clone() for copy in self.master]
 
     def changed(self) -> bool:
-        """Return True if a copy has changed since the records started."""
+        """Return True if a copy has changed since the records were cleared."""
         return not all(torch.equal(a, b) for a, b in zip(self.master, self.before, strict=True))
 
     def _record(self) -> None:
@@ -77,7 +77,7 @@ def one_step(
     mistakes: Mistakes,
     tolerance: float,
 ) -> Finding | None:
-    """Require one step() along `right`, or name the mistake whose gradients it goes along.
+    """Require one step() with the gradients `right`, or name the mistake whose gradients it uses.
 
     `tolerance` is relative to the largest number of a tensor.
     """
@@ -100,7 +100,7 @@ def one_step(
 
 
 def differ(got: Any, right: Tensor | None, name: str, tolerance: float) -> Finding | None:
-    """Compare one gradient; report the number that differs most."""
+    """Compare one gradient, and report the number that differs most."""
     if right is None or got is None:
         return (
             None if got is right else observed(f"{name} is {_kind(got)}, expected {_kind(right)}")
@@ -108,7 +108,7 @@ def differ(got: Any, right: Tensor | None, name: str, tolerance: float) -> Findi
     difference = (got - right).abs()
     if bool((difference <= tolerance * right.abs().max()).all()):
         return None
-    at = int(difference.argmax())  # of a NaN, if there is one
+    at = int(difference.argmax())  # that of a NaN, if any
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), right.shape))
     return observed(f"{name} at index {index} is {got[index]:.6g}, expected {right[index]:.6g}")
 
@@ -123,12 +123,12 @@ def _kind(gradient: Tensor | None) -> str:
 
 
 def each(function: Callable[[Tensor], Tensor], gradients: Gradients) -> Gradients:
-    """Apply a function to each gradient that there is."""
+    """Apply a function to each gradient that is not None."""
     return [None if gradient is None else function(gradient) for gradient in gradients]
 
 
 def flat(gradients: Gradients) -> Tensor:
-    """Return the numbers of all gradients, side by side."""
+    """Return the numbers of all gradients in one flat tensor."""
     return torch.cat([g.flatten() for g in gradients if g is not None])
 
 

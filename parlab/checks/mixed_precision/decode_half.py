@@ -66,5 +66,5 @@ def decoded(got: Sequence[float]) -> Finding | None:
 
 
 def text(number: float) -> str:
-    """Return the same text for the same number: zeros have signs, and any NaN is NaN."""
+    """Return a text that is unique for each number. Zeros have signs, and all NaNs are equal."""
     return "nan" if math.isnan(number) else repr(float(number))

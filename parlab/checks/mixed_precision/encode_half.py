@@ -16,10 +16,10 @@ from parlab.checks.mixed_precision._float16 import (
 )
 
 SECONDS = 20.0
-# Drawn gaps, besides those where something changes. A right answer that bisects all float16 numbers
-# with exact fractions must not run out of time.
+# The number of random gaps, besides those where something changes. A right answer that bisects all
+# float16 numbers with exact fractions must not run out of time.
 DRAWN = 700
-# Where a number lies in the gap between two float16 numbers, in the order of the comparison.
+# The position of a number in the gap between two float16 numbers, in the order of comparison.
 EXACT, QUARTER, THREE_QUARTERS, MIDDLE, NEAR_MIDDLE = range(5)
 
 MISTAKES = Mistakes(
@@ -43,12 +43,12 @@ MISTAKES = Mistakes(
     saturated="{value!r} becomes ±65,504. Numbers from 65,520 upward become infinity",
 )
 
-Case = tuple[float, int, int]  # a number, its right bits, and where it lies
+Case = tuple[float, int, int]  # a number, its right bits, and its position
 
 
 @check_of(MISTAKES, ranks=1)
 def encode_half(check: Check) -> str:
-    """Check float16 numbers, what lies between them, and what is close to the middle."""
+    """Check float16 numbers, numbers between them, and numbers close to the middle."""
     with check.trial() as trial:
         cases = sorted(all_cases(trial.draw), key=lambda case: case[2])
         given = [*(number for number, _, _ in cases), math.nan]
@@ -100,7 +100,7 @@ def sixteen_bits(got: Sequence[int], given: Sequence[float]) -> Finding | None:
 
 
 def encoded(got: Sequence[int], cases: Sequence[Case]) -> Finding | None:
-    """Compare with the right bits; name a mistake by the first number that is wrong."""
+    """Compare with the right bits. The first wrong number determines the mistake."""
     for bits, (number, right, place) in zip(got, cases, strict=True):
         if bits == right:
             continue

@@ -56,7 +56,7 @@ Case = tuple[nn.Module, list[nn.Module], Callable[[], None], list[Tensor]]
 
 
 def cases(draw: Random) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """Yield models in several dtypes: one with four outputs, one with chosen gradients."""
+    """Yield models in several dtypes, some with four outputs, and some with chosen gradients."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         yield str(dtype)[6:], partial(with_four_outputs, draw, dtype)
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
@@ -88,7 +88,7 @@ def with_gradient(gradient: Tensor) -> Case:
 
 
 def chosen(dtype: torch.dtype) -> Tensor:
-    """Powers of two, the numbers just below them, and zeros; float32 holds them all."""
+    """Return powers of two, the numbers just below them, and zeros, all exact in float32."""
     top, low = (14, -14) if dtype == torch.float16 else (100, -100)
     digits = {torch.float16: 11, torch.bfloat16: 8}.get(dtype, 24)
     powers = [2.0**e for e in range(low, top, 3)]
@@ -103,7 +103,7 @@ def gradient_exponents(check: Check) -> str:
         for _, make in trial.cases(dict(cases(trial.draw))):
             model, layers, run, gradients = make()
             run()
-            # The next pass adds the same gradients once more.
+            # The next pass adds the same gradients again.
             twice = {name: 2 * gradient for name, gradient in gradients_of(model).items()}
             for layer in (model, layers[0]):
                 layer.register_forward_hook(lambda *_: None)

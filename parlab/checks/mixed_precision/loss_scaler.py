@@ -36,7 +36,7 @@ MISTAKES = Mistakes(
 OVERFLOWS = [0, 0, INF, INF, INF, 0, 0, 0, 0, 0, -INF, -INF, -INF, 0, 0, 0, NAN, NAN, NAN, 0, 0]
 
 NAMES = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
-# The state at the start, and for each step a number in its gradients; 0: leave them.
+# The state at the start, and a number to put into the gradients of each step; 0 changes nothing.
 Plan = tuple[tuple[float, float, float, int, int], list[float]]
 PLANS: dict[str, Plan] = {
     "good steps, growth_interval=3": ((2.0**10, 2.0, 0.5, 3, 0), [0] * 9),
@@ -82,7 +82,7 @@ class Step:
 
 
 def steps(make: Any, settings: tuple, numbers: list[float]) -> Iterator[Step]:
-    """Unscale and update, step by step."""
+    """Unscale and update in each step, and yield the step."""
     scaler = make(*settings[:4])
     if settings[4]:
         scaler = make()
@@ -104,7 +104,7 @@ def steps(make: Any, settings: tuple, numbers: list[float]) -> Iterator[Step]:
 
 
 def unscaled(step: Step) -> Finding | None:
-    """Require that unscale() divides by the scale, and returns whether there is an overflow."""
+    """Require that unscale() divides by the scale, and reports whether a gradient overflowed."""
     right, scale = not math.isfinite(step.number), step.states[0]["scale"]
     if right and step.overflow is not None and not step.overflow:
         return MISTAKES.overflow_missed(got=step.overflow, i=step.i, value=step.number)
@@ -140,7 +140,7 @@ def updated(taken: list[Step], settings: tuple, numbers: list[float]) -> Finding
 
 
 def expected(settings: tuple, numbers: list[float]) -> Iterator[dict[str, Any]]:
-    """Yield the state after each step, by the operator that GradScaler.update() calls."""
+    """Yield the state after each step, from the operator that GradScaler.update() calls."""
     state = dict(zip(NAMES, settings, strict=True))
     scale, count = torch.tensor(settings[0]), torch.tensor(settings[4], dtype=torch.int32)
     for number in numbers:

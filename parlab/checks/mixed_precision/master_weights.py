@@ -16,7 +16,7 @@ from parlab.checks.mixed_precision._weights import Gradients, constructed
 from parlab.models import Awkward
 
 STEPS = 5
-CLOSE = 1e-6  # of float32 numbers: an optimizer may add in another order
+CLOSE = 1e-6  # for float32 numbers, because an optimizer may add in another order
 SECONDS = 20.0
 
 MISTAKES = Mistakes(
@@ -91,7 +91,7 @@ def values(parameters: Iterable[Tensor]) -> Values:
 
 
 def drawn(draw: Random, dtype: torch.dtype) -> tuple[nn.Module, list[Gradients]]:
-    """Draw a model, and gradients for its steps. Some parameters have none, or not always."""
+    """Draw a model, and gradients for its steps. Some parameters never or not always have one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(draw.getrandbits(32))
         model = Awkward().to(dtype)
@@ -112,7 +112,7 @@ def drawn(draw: Random, dtype: torch.dtype) -> tuple[nn.Module, list[Gradients]]
 def trained(
     start: Values, make: Callable, gradients: list[Gradients], rounded: bool = False
 ) -> Iterator[Values]:
-    """Yield float32 weights after each step; `rounded`: from weights in 16 bits."""
+    """Yield float32 weights after each step. If `rounded`, each step starts from 16 bits."""
     weights = [nn.Parameter(p.float()) for p in start.values()]
     optimizer = make(weights)
     for given in gradients:
@@ -125,7 +125,7 @@ def trained(
 
 
 def step(weights: Any, parameters: list[nn.Parameter], given: Gradients) -> tuple[Gradients, bool]:
-    """Collect and step; return the copies' gradients, and whether a parameter's was left."""
+    """Collect and step. Return the copies' gradients, and whether any parameter still had one."""
     for parameter, gradient in zip(parameters, given, strict=True):
         parameter.grad = None if gradient is None else gradient.clone()
     weights.collect()

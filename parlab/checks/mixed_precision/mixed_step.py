@@ -67,7 +67,7 @@ class Small(nn.Module):
 def mixed_step(check: Check) -> str:
     """Check steps, good and bad on one rank or another, clipped and not, on all ranks and fewer."""
     for number, trial in enumerate(check.trials()):
-        # max_norm over the norm of the mean, and the rank that overflows
+        # max_norm divided by the norm of the mean, and the rank that overflows
         plans: list[tuple[float, int | None]] = [(0.5, None), (4.0, trial.size - 1), (4.0, None)]
         if number == 0:
             plans += [(0.5, 0), (4.0, None), (0.5, None)]
@@ -171,7 +171,7 @@ def unscaled(
 
 
 def sent_as_float16(weights: RecordingWeights) -> Finding | None:
-    """Require more digits than those of bfloat16 in gradients that were not clipped."""
+    """Require more digits than bfloat16 has, in gradients that were not clipped."""
     found = [g for given in weights.given for g in given if g is not None]
     if found and all(torch.equal(g, g.bfloat16().float()) for g in found):
         return observed("the gradients have only the digits of bfloat16. Send them as float16")
@@ -179,7 +179,7 @@ def sent_as_float16(weights: RecordingWeights) -> Finding | None:
 
 
 def sent(trial: Trial, numbers: int) -> Finding | None:
-    """Require one all-reduce of 16-bit gradients, and at most one number more."""
+    """Require one all-reduce of 16-bit gradients, and at most one more number."""
     if trial.size == 1:
         return None
     got, calls = trial.bytes_sent(trial.rank), len(trial.calls[trial.rank])

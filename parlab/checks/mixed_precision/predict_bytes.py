@@ -58,9 +58,9 @@ def predict_bytes(check: Check) -> str:
 
 
 def held(numbers: int, dtype: torch.dtype, part: int) -> int:
-    """Count the bytes of meta tensors when the second backward pass has ended.
+    """Count the bytes of meta tensors after the second backward pass.
 
-    Adam has `part` of the weights: themselves if they are float32, otherwise float32 copies.
+    Adam has `part` of the weights: the weights themselves if they are float32, or float32 copies.
     """
     weights = updated = nn.Parameter(torch.empty(numbers, dtype=dtype, device="meta"))
     if dtype is not torch.float32:

@@ -42,7 +42,7 @@ def reduce_halves(check: Check) -> str:
             shapes = [(trial.draw.randrange(3, 9), 4), (trial.draw.randrange(2, 9),), (1, 1, 3)]
             per_rank = [drawn(trial, shapes, dtype, kind, rank) for rank in range(trial.size)]
             own = per_rank[max(trial.rank, 0)]
-            # The first is like the gradient of a transposed weight: not contiguous.
+            # The first gradient is not contiguous, like the gradient of a transposed weight.
             given = [own[0].t().contiguous().t(), *(g.clone() for g in own[1:])]
             memory = [g.detach() for g in given]
             got = trial.run(given, dtype, trial.group, seconds=SECONDS)
@@ -74,7 +74,7 @@ def drawn(
 def means(
     got: list[Tensor], per_rank: list[list[Tensor]], rank: int, dtype: torch.dtype, kind: str
 ) -> Finding | None:
-    """Compare with the means; an infinity or NaN of one rank must not become finite."""
+    """Compare with the means. An infinity or NaN on one rank must not become finite."""
     ranks = len(per_rank)
     for i, gradient in enumerate(got):
         parts = torch.stack([own[i] for own in per_rank]).double()

@@ -19,8 +19,8 @@ from parlab.checks.mixed_precision._weights import (
     one_step,
 )
 
-# The norm comes from two tensors, one in each of the optimizer's groups; float16 loses most of the
-# gradients of the others.
+# Two tensors, one in each of the optimizer's groups, determine the norm. Without a scale, float16
+# loses most gradients of the other tensors.
 LARGE, SMALL = 2.0**-4, 2.0**-22
 RATE = 2.0**16
 SCALE = 2.0**17  # more than the largest float16 number
@@ -42,7 +42,7 @@ MISTAKES = Mistakes(
     ),
 )
 
-CASES = {  # max_norm over the norm, and a factor of the loss
+CASES = {  # max_norm divided by the norm, and a factor of the loss
     "max_norm is 0.25 times the norm": (0.25, 1.0),
     "max_norm is 4 times the norm": (4.0, 1.0),
     "all gradients are zero": (4.0, 0.0),
@@ -120,7 +120,7 @@ def settings(weights: RecordingWeights) -> Finding | None:
 
 
 def wrong(scaled: Gradients, plain: Gradients, max_norm: float) -> Iterator[tuple[str, Gradients]]:
-    """Yield the gradients that each mistake uses if they are clipped."""
+    """Yield the gradients with which each mistake steps."""
     clipped_scaled = clipped(each(Tensor.float, scaled), max_norm)
     yield "clipped_while_scaled", each(lambda g: g / SCALE, clipped_scaled)
     plain = each(Tensor.float, plain)

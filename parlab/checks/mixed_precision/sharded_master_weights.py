@@ -36,9 +36,9 @@ from parlab.checks.mixed_precision._serial_training import (
 from parlab.checks.mixed_precision._weights import constructed
 from parlab.ledger.ledger import ring_bytes_sent
 
-CLOSE = 2e-6  # of float32 numbers: norms and optimizers may add in another order
-SLACK = 1.02  # of bytes
-SECONDS = 10.0  # a busy machine takes long to bring ranks together
+CLOSE = 2e-6  # for float32 numbers, because norms and optimizers may add in another order
+SLACK = 1.02  # for bytes
+SECONDS = 10.0  # on a busy machine, the ranks may meet late
 
 MISTAKES = Mistakes(
     **SKIPPING.texts,
@@ -64,7 +64,7 @@ OPTIMIZERS: tuple[tuple[torch.dtype, MakeOptimizer], ...] = (
 
 @check_of(MISTAKES)
 def sharded_master_weights(check: Check) -> str:
-    """Check steps, good and bad, clipped and not, on all ranks and fewer, and what is held."""
+    """Check steps, good and bad, clipped and not, on all ranks and fewer, and the memory."""
     for number, trial in enumerate(check.trials()):
         used = OPTIMIZERS if number == 0 else (OPTIMIZERS[number % 2],)
         cases = {str(dtype)[6:]: (awkward(trial, dtype), make) for dtype, make in used}
@@ -142,7 +142,7 @@ def _step(
 def collect_and_step(
     weights: Any, model: nn.Module, scaler: RecordingScaler, max_norm: float
 ) -> tuple[bool, Tensor | None, Any]:
-    """Return whether a parameter's gradient is left, self.master.grad, and what step() returns."""
+    """Return whether any parameter has a gradient left, self.master.grad, and step()'s result."""
     weights.collect()
     left = any(p.grad is not None for p in trainable(model))
     collected = None if weights.master.grad is None else weights.master.grad.clone()
@@ -213,7 +213,7 @@ def held(got: int, right: Serial) -> Finding | None:
 
 
 def sent(trial: Trial, weights: int) -> Finding | None:
-    """Require that 16-bit gradients and weights travel once; `weights` are the bytes of all."""
+    """Require that 16-bit gradients and weights are sent once. `weights` is the bytes of either."""
     got = ring_bytes_sent(trial.calls[trial.rank])
     right = 2 * (trial.size - 1) / trial.size * weights
     if got <= right + 16 * trial.size:

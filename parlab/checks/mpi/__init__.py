@@ -1,4 +1,4 @@
-"""Checks of lab 01, message passing: one function for each exercise, in a file of its name.
+"""Checks of lab 01, message passing: one function for each exercise, in a file with its name.
 
 Each runs the learner's function on several numbers and orders of ranks. No message is sent before
 its receiver is ready.

@@ -31,7 +31,7 @@ def random_numbers(
 
 
 def nothing_returned(got: object, instead: str = "the numbers in `x`") -> Finding | None:
-    """Require that nothing is returned, or an array: `x` may be returned as well."""
+    """Require that the function returns nothing or an array, because it may return `x`."""
     if got is None or isinstance(got, np.ndarray):
         return None
     return COMMON.returns_something(got=repr(got), instead=instead)

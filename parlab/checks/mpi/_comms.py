@@ -31,7 +31,7 @@ def delayed(
     """Return `comm`, watched by `ledger`, on which messages start late.
 
     Args:
-        sends: seconds to sleep before each send, in order. Later ones are not delayed.
+        sends: seconds to sleep before each send, in order. Later sends are not delayed.
         receives: the same for receives.
 
     Communicators made from it share the delays.
@@ -62,8 +62,8 @@ def _late(name: str, seconds: Iterator[float]) -> Callable[..., Any]:
 class LonelyComm(MPI.Intracomm):
     """Rank `rank` of `size` without the others: sends go nowhere, and receives get `data`.
 
-    `destinations` lists the receivers of what it sends. It has no calls but messages: others raise
-    NotImplementedError, since they would wait for ranks that are not there.
+    `destinations` lists the receivers of its sends. Calls other than messages raise
+    NotImplementedError, because they would wait for ranks that do not exist.
     """
 
     def __new__(cls, own: MPI.Intracomm, *_: Any) -> "LonelyComm":
@@ -98,7 +98,7 @@ def _lonely(name: str) -> Callable[..., Any]:
         bound.apply_defaults()
         given = bound.arguments
         if given.get("status") is not None:
-            _refuse()  # it would have another source
+            _refuse()  # it would show another source
         if given.get("source", MPI.PROC_NULL) != MPI.PROC_NULL:
             tag = max(given.get("recvtag", given.get("tag")), 0)
             MPI.Intracomm.Isend(self, self._data, dest=0, tag=tag)

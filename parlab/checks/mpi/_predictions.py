@@ -1,4 +1,4 @@
-"""Comparison of predicted numbers with those of the book's formulas, for many numbers of ranks."""
+"""Compares predicted numbers with the book's formulas, for many numbers of ranks."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,7 +14,7 @@ RANKS = (5, 13, 64, 8, 7, 6, 4, 3, 2)
 def compare(
     check: Check, right: Callable[[int], Numbers], wrong: Callable[[int], Iterable[Wrong]]
 ) -> str:
-    """Compare with the `right` numbers, and with the `wrong` ones of misconceptions."""
+    """Compare predictions with the `right` numbers and the `wrong` numbers of misconceptions."""
     with check.trial() as trial:
         for _, size in trial.cases({f"for {size} ranks": size for size in RANKS}):
             predicted = trial.run(size)

@@ -24,7 +24,7 @@ RING = {
 
 
 def lengths(trial: Trial) -> list[int]:
-    """Draw a multiple of the ranks and an uneven length. Add one with an empty chunk, and 0.
+    """Return a multiple of the number of ranks, a length with an empty chunk, 0, and an uneven one.
 
     The longest one is last, because the playground shows the messages of the last case.
     """
@@ -90,7 +90,7 @@ def one_chunk_each(
 
 
 def enough_sent(trial: Trial, sizes: list[int]) -> Finding | None:
-    """Require the bytes that a sum on all ranks takes at least, whatever the algorithm.
+    """Require as many bytes as any algorithm needs to sum the data on all ranks.
 
     Bytes that do not travel over the communicator are not counted.
     """
@@ -107,7 +107,7 @@ def enough_sent(trial: Trial, sizes: list[int]) -> Finding | None:
 
 
 def every_chunk_but(trial: Trial, sizes: list[int], left_out: int) -> Finding | None:
-    """Require each other chunk once. Empty chunks may be sent or not."""
+    """Require that each other chunk is sent once. Empty chunks may be left out."""
     for rank in range(trial.size):
         omitted = (rank + left_out) % trial.size
         right = sorted(size for i, size in enumerate(sizes) if size and i != omitted)
@@ -121,7 +121,7 @@ def every_chunk_but(trial: Trial, sizes: list[int], left_out: int) -> Finding | 
 
 
 def sent_at_once(mistakes: Mistakes, trial: Trial, rounds: int) -> Finding | None:
-    """Allow turns of even and odd ranks: two for each round, three if the ring is odd."""
+    """Allow ranks to take turns: two turns per round, or three if the number of ranks is odd."""
     taken = rounds_of(trial)
     if taken is not None and taken > rounds * (3 if trial.size % 2 else 2):
         return mistakes.one_after_the_other(got=taken, right=rounds)

@@ -50,7 +50,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def binomial_broadcast(check: Check) -> str:
-    """Check results, messages and rounds for every root, on several numbers of ranks."""
+    """Check results, messages, and rounds for every root, on several numbers of ranks."""
     for trial in check.trials(unbuffered=True):
         for _, root in trial.cases({f"root {root}": root for root in range(trial.size)}):
             broadcast(trial, root, *FORMS[root % len(FORMS)])
@@ -88,7 +88,7 @@ def broadcast(trial: Trial, root: int, shape: tuple[int, ...], dtype: Any) -> No
 
 
 def after_the_others(trial: Trial) -> Iterator[float]:
-    """Yield no delay for each send. All but the first are late, because this waits for others."""
+    """Yield a delay of 0 for each send. Before all but the first, wait for the other ranks."""
     while True:
         yield 0.0
         latest = time.monotonic() + MOST
@@ -97,7 +97,7 @@ def after_the_others(trial: Trial) -> Iterator[float]:
 
 
 def two_broadcasts(trial: Trial, root: int) -> None:
-    """Check two broadcasts, where some ranks begin the second while others are in the first."""
+    """Check two broadcasts. Some ranks begin the second while others are in the first."""
     arrays = random_numbers(trial.draw, trial.size, 7, np.float64)
     first, second = (arrays[trial.rank].copy() for _ in range(2))
 
@@ -156,9 +156,9 @@ def tree_rounds(destinations: list[list[int]], root: int) -> int | None:
 
 
 def broadcast_rounds(broadcast: Callable[..., Any], root: int, size: int) -> int | None:
-    """Count the rounds on more ranks than there are: run each rank's part by itself.
+    """Count the rounds on more ranks than exist, by running each rank's part separately.
 
-    Return None if that does not work, as for a function that makes its own communicators.
+    Return None if that does not work, for example, if the function splits its communicator.
     """
     own, data = MPI.COMM_SELF.Dup(), np.zeros(3)
     comms = [LonelyComm(own, rank, size, data) for rank in range(size)]
@@ -178,7 +178,7 @@ def few_rounds(got: int | None, size: int) -> Finding | None:
 
 
 def few_rounds_on_more_ranks(function: Callable[..., Any]) -> Finding | None:
-    """Count what many ranks would send: on few ranks, other trees take as many rounds."""
+    """Count the rounds on many ranks, because on few ranks, other trees take as many rounds."""
     for size in MORE_RANKS:
         for root in (0, size // 2):
             if (finding := few_rounds(broadcast_rounds(function, root, size), size)) is not None:

@@ -13,8 +13,8 @@ from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import unchanged
 
 ALPHA_WITHIN, BETA_WITHIN = 0.15, 0.10
-LATE = 1.2  # how much longer two of the messages took
-# Which two: otherwise, a fit of two messages alone could be right.
+LATE = 1.2  # the factor by which two of the messages took longer
+# Delay different pairs. Otherwise, a fit of two messages alone could be right.
 ENDS = "the smallest and the largest message"
 MIDDLE = "two messages that spend about half of their time on latency"
 
@@ -34,7 +34,7 @@ Pair = tuple[float, float]
 
 @check_of(MISTAKES, ranks=1)
 def fit_alpha_beta(check: Check) -> str:
-    """Check the fit on generated times, in which no single message gives α or β."""
+    """Check the fit on generated times, in which no single message determines α or β."""
     for late in [ENDS] * 5 + [MIDDLE] * 3:
         with check.trial() as trial:
             for _ in trial.cases({f"{late} took {LATE - 1:.0%} longer": late}):
@@ -59,7 +59,7 @@ def fitted_well(trial: Trial, truth: Pair, sizes: list[int], times: list[float])
 
 
 def random_times(draw: Random, late: str) -> tuple[Pair, list[int], list[float]]:
-    """Draw (α, β), sizes, and times with 3 % of noise, in any order; two messages are late."""
+    """Draw (α, β), sizes, and times with 3% noise, in any order. Two messages are late."""
     alpha, beta = 10 ** draw.uniform(-6.3, -5.3), 10 ** draw.uniform(-10.3, -9.0)
     sizes = [8 * 4**k + draw.randrange(3) for k in range(draw.randrange(11, 14))]
     half_latency = sorted(sizes, key=lambda size: abs(math.log(size * beta / alpha)))[:2]

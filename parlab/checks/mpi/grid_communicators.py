@@ -41,7 +41,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def grid_communicators(check: Check) -> str:
-    """Check both communicators for all grids of 1 to all ranks."""
+    """Check both communicators for all grids, on 1, 2, … ranks."""
     for trial in check.trials():
         columns = [n for n in range(trial.size, 0, -1) if trial.size % n == 0]
         grids = {f"a grid of {trial.size // n} × {n}": (trial.size // n, n) for n in columns}
@@ -82,7 +82,7 @@ def new_ones(got: Sequence[MPI.Comm], trial: Trial) -> Finding | None:
 
 
 def right_ranks(got: Sequence[MPI.Comm], columns: int, trial: Trial) -> Finding | None:
-    """Compare the ranks of both communicators, by their numbers in the trial's."""
+    """Compare the ranks of both communicators, by their numbers in the trial."""
     everyone = list(range(trial.size))
     row, column = trial.rank - trial.rank % columns, trial.rank % columns
     right = [everyone[row : row + columns], everyone[column::columns]]
@@ -105,7 +105,7 @@ def ranks_in(comm: MPI.Comm, trial: Trial) -> list[int]:
 
 
 def made_from(comm: Any) -> list[MPI.Comm]:
-    """Return the watched communicators that were made from `comm`, and from those."""
+    """Return the watched communicators that were made from `comm`, directly or indirectly."""
     made = getattr(comm, "_made", [])
     return [*made, *(one for other in made for one in made_from(other))]
 

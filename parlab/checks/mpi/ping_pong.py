@@ -17,12 +17,12 @@ from parlab.ledger.calls import RECEIVES, SENDS
 # Seconds that rank 1 waits in each round trip, by the number of trips. The median differs from the
 # first, the last, the mean, and the other median by more than a busy machine can add.
 DELAYS = {5: [0.008, 0.3, 0.02, 0.09, 0.008], 4: [0.5, 0.02, 0.2, 0.008]}
-# How far a result may be above the median, since a busy machine adds time, and below it. The ledger
-# does not see when a message arrives in `Waitall`.
+# The share by which a result may be above the median, because a busy machine adds time, or below
+# it. BELOW_UNSEEN applies to `Waitall`, where the ledger does not see when a message arrives.
 ABOVE, BELOW, BELOW_UNSEEN = 0.4, 0.05, 0.25
-PART = 0.3  # below this share, the clock did not run all the time: every trip takes longer
-# A busy machine may stop rank 0 between the function's look at the clock and its message. A wrong
-# time is wrong each time.
+PART = 0.3  # below this share of the right time, the clock did not run during the whole trip
+# A busy machine may pause rank 0 after the function reads the clock and before it sends. A wrong
+# function fails in every attempt.
 ATTEMPTS = 3
 
 MISTAKES = Mistakes(
@@ -44,17 +44,17 @@ MISTAKES = Mistakes(
 )
 
 
-# How many repeats, and what rank 1 does late.
+# The number of repeats, and what rank 1 does late.
 PLAYS = [(5, "sends"), (4, "receives")]
 
 
 @check_of(MISTAKES)
 def ping_pong(check: Check) -> str:
-    """Check the messages, their order, and the time of round trips of a known length."""
+    """Check the messages, their order, and the result for round trips of known durations."""
     if check.world_size < 2:
         check.fail(observed("a ping-pong needs two ranks. Start two ranks or more"))
     for number, trial in enumerate(check.trials(smallest=2, unbuffered=True, pauses=False)):
-        # First both, so that a time that an earlier call measured is wrong.
+        # Try both first, so that a function fails if it returns a time from an earlier call.
         tried = PLAYS if number == 0 else [PLAYS[number % 2]]
         cases = {f"{n} repeats, rank 1 {late} late": (n, late) for n, late in tried}
         for _, (repeats, late) in trial.cases(cases, again=False):
@@ -81,7 +81,7 @@ def play(trial: Trial, repeats: int, late: str) -> None:
 
 
 def played(trial: Trial, size: int, repeats: int, late: str) -> Any:
-    """Return what the function returns, after checks of its messages."""
+    """Run the function, check its messages, and return its result."""
     if trial.rank == 1:
         delays = {late: DELAYS[repeats]}
         trial.comm = delayed(trial.comm._watched, trial.ledger, **delays)
@@ -116,7 +116,7 @@ def as_many_and_as_long(trial: Trial, size: int, repeats: int) -> Finding | None
 
 
 def one_after_the_other(trial: Trial) -> Finding | None:
-    """Require that a rank sends only after the message before has arrived."""
+    """Require that a rank sends only after the previous message has arrived."""
     for rank, following in ((1, trial.sends(1)), (0, trial.sends(0)[1:])):
         for arrived, call in zip(trial.receives(rank), following, strict=False):
             if call.start < arrived.end:
@@ -131,7 +131,7 @@ def returned_by_rank_0(rank: int, seconds: Any) -> Finding | None:
 
 
 def right_time(seconds: Any, trial: Trial) -> Finding | None:
-    """Compare with the median, and with what mistakes compute from the same calls."""
+    """Compare with half the median, and with what mistakes compute from the same calls."""
     if trial.rank:
         return None
     if seconds is None:
@@ -170,5 +170,5 @@ def is_median(seconds: Any, calls: Sequence[Call]) -> bool:
 
 
 def is_about(seconds: float, right: float, below: float = BELOW) -> bool:
-    """Allow for what a busy machine adds."""
+    """Return whether `seconds` is close to `right`, or above it by what a busy machine adds."""
     return (1 - below) * right <= seconds <= (1 + ABOVE) * right

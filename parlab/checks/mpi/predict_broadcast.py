@@ -26,7 +26,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def predict_broadcast(check: Check) -> str:
-    """Compare with the formulas of a broadcast one by one and of a tree."""
+    """Compare with the formulas of a one-by-one broadcast and a tree broadcast."""
     return compare(check, right_numbers, wrong_numbers)
 
 

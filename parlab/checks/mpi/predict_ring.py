@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def predict_ring(check: Check) -> str:
-    """Compare with the formulas of an all-reduce on a ring and of one by trees."""
+    """Compare with the formulas of a ring all-reduce and a tree all-reduce."""
     return compare(check, right_numbers, wrong_numbers)
 
 

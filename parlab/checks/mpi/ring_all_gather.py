@@ -22,7 +22,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def ring_all_gather(check: Check) -> str:
-    """Check that every rank ends with all chunks, and the messages."""
+    """Check the messages, and that every rank ends with all chunks."""
     for trial in check.trials(unbuffered=True):
         for _, (length, dtype) in trial.cases(vectors(trial)):
             *before, whole = random_numbers(trial.draw, trial.size + 1, length, dtype)
@@ -46,7 +46,7 @@ def ring_all_gather(check: Check) -> str:
 def all_chunks(
     x: np.ndarray, before: np.ndarray, whole: np.ndarray, trial: Trial
 ) -> Finding | None:
-    """Report the first wrong chunk in the order of arrival: later ones may follow from it."""
+    """Report the first wrong chunk to arrive, because it may be the reason for later ones."""
     if same(x, before) and not same(x, whole) and trial.receives(trial.rank):
         return MISTAKES.not_in_place()
     for step in range(trial.size):

@@ -14,7 +14,7 @@ from parlab.checks.mpi._arrays import random_numbers
 
 MAX_ROUNDS = 3  # one if all ranks send at once, two or three if even and odd ranks take turns
 
-# Two vectors of one form: an array kept for all results would hold the second.
+# Two vectors have the same form, so that a reused result array would hold the second result.
 FORMS: dict[str, tuple[type, tuple[int, ...]]] = {
     "a vector": (np.float64, (7,)),
     "a matrix": (np.int32, (3, 5)),
@@ -72,7 +72,7 @@ def earlier_results_unchanged(earlier: list[tuple[Any, np.ndarray]]) -> Finding 
 
 
 def one_message_each(trial: Trial, size: int) -> Finding | None:
-    """Allow no message at all where there is nothing to send."""
+    """Require one message from each rank. Allow no messages if there is nothing to send."""
     for rank in range(trial.size):
         if (got := len(trial.sends(rank))) > 1:
             return MISTAKES.sent_again(rank=rank, got=got)

@@ -1,8 +1,8 @@
-"""Checks of lab 05, pipeline parallelism.
+"""Checks of lab 05, pipeline parallelism: one module for each exercise.
 
-A module for each exercise, and those that several of them share: _schedules (requirements on lists
-of actions), _models (models, batches and right values), _steps (steps, recorded from inside the
-stages), _requirements (on a step), and _messages (requirements on messages, and why ranks wait).
+Shared modules: _schedules (requirements on lists of actions), _models (models, batches, and right
+values), _steps (steps, recorded from inside the stages), _requirements (requirements on a step),
+and _messages (requirements on messages, and reasons why ranks wait).
 """
 
 from parlab.checks.base.collective import show_values

@@ -1,4 +1,4 @@
-"""Requirements on messages, and what ranks were doing when a call raised an error or hung."""
+"""Requirements on messages, and reports of what ranks did when a call raised an error or hung."""
 
 from parlab.checks.base.call_outcome import ending
 from parlab.checks.base.mistakes import COMMON, Finding, Mistakes, observed
@@ -13,7 +13,7 @@ MISTAKES = Mistakes(
         "message"
     ),
 )
-REFUSED = "rank should not be the same as the rank of the current process"  # says torch
+REFUSED = "rank should not be the same as the rank of the current process"  # torch's error
 
 Endings = dict[int, Ended]
 
@@ -44,8 +44,8 @@ def explain(trial: Trial, endings: Endings, doing: str, found: Finding | None = 
     """Return `found`, or how the call ended, with what ranks were doing. Collective.
 
     Args:
-        doing: what this rank was doing. If ranks raised an error, only theirs is shown.
-        found: the mistake, if it is certain. A message of a rank to itself comes before it.
+        doing: what this rank was doing. If ranks raised an error, only these ranks' texts appear.
+        found: the mistake, if it is certain. If a rank sends to itself, this is named instead.
     """
     texts, outcome = trial.gather(doing), ending(endings) or COMMON.does_not_end()
     if any(trial.gather(to_itself(trial))) or any(REFUSED in e.error for e in endings.values()):

@@ -1,4 +1,4 @@
-"""A model cut into stages, a batch and a schedule; the right loss and gradients, and wrong ones."""
+"""A model cut into stages, a batch, a schedule, and the right and wrong losses and gradients."""
 
 import copy
 import itertools
@@ -17,7 +17,7 @@ Values = tuple[Tensor, Tensor]  # the loss, and all gradients of this rank in on
 
 
 def mean_square(scores: Tensor, targets: Tensor) -> Tensor:
-    """Return a mean over samples and outputs; it changes if the arguments are exchanged."""
+    """Return a mean over samples and outputs. It changes if the arguments are swapped."""
     return (scores - 2 * targets).square().mean()
 
 
@@ -28,7 +28,7 @@ def in_one_row(gradients: Sequence[Tensor]) -> Tensor:
 class Case:
     """The input of a learner's function in one trial, and the right results.
 
-    With `tokens`, the inputs are integers, all different. The stages in `frozen` do not require
+    With `tokens`, the inputs are distinct integers. The stages in `frozen` do not require
     gradients, nor does one parameter of the next stage. `training` is the mode of all stages.
     """
 
@@ -93,7 +93,7 @@ class Case:
         return count, size
 
     def texts(self, actions: Sequence[Action]) -> str:
-        """Return the names of actions; an unknown micro-batch is a question mark."""
+        """Return the names of actions. An unknown micro-batch is a question mark."""
         return texts(actions, self.ranks if self.chunks == 1 else None).replace("-1", "?")
 
     def values(self, inputs: Tensor, targets: Tensor) -> Values:
@@ -104,7 +104,7 @@ class Case:
         return loss.detach(), in_one_row(gradients)
 
     def wrong(self) -> dict[str, Values]:
-        """Return what each mistake computes, by its key."""
+        """Return the values that each mistake computes, by its key."""
         m, pieces = self.pieces, self.inputs.tensor_split(self.pieces)
         each = list(map(self.values, pieces, self.targets.tensor_split(m)))
         weights = {

@@ -1,4 +1,4 @@
-"""Requirements on a step: its values, its actions, its messages and what it holds."""
+"""Requirements on a step: its values, actions, messages, and memory."""
 
 from collections.abc import Callable, Sequence
 
@@ -40,7 +40,7 @@ PIPELINE_MISTAKES = Mistakes(
 
 
 def require(case: Case, steps: Sequence[StepRecord]) -> None:
-    """Try all requirements on each step, and those on messages on all steps together."""
+    """Try all requirements on each step, except for messages: try these on all steps together."""
 
     def each(requirement: Callable[[Case, StepRecord], Finding | None]) -> Requirement:
         return lambda: next((found for step in steps if (found := requirement(case, step))), None)
@@ -106,8 +106,8 @@ def in_order(case: Case, step: StepRecord) -> Finding | None:
 def frees(case: Case, step: StepRecord) -> Finding | None:
     """Require that memory depends only on what is in flight, and that nothing is left at the end.
 
-    Compares each action with the earlier ones before which as many micro-batches of each stage
-    were in flight.
+    Compare the memory before each action with the memory before earlier actions, when as many
+    micro-batches of each stage were in flight.
     """
     if step.kept > 0:
         return PIPELINE_MISTAKES.kept(when="after the step", got=step.kept)

@@ -1,4 +1,4 @@
-"""Requirements on schedules that a learner writes, and schedules of the checks."""
+"""Requirements on schedules that a learner writes, and schedules that checks use."""
 
 import bisect
 from collections.abc import Callable, Sequence
@@ -137,9 +137,9 @@ def by_policy(
     micro_batches: int,
     choose: Callable[[list[Action], Schedule], Action],
 ) -> Schedule:
-    """Make a schedule that can run: `choose` takes one of the actions that could be next.
+    """Make a schedule that can run. `choose` returns one of the actions that could be next.
 
-    `choose` gets these actions, and the schedule so far.
+    Its arguments are these actions and the schedule so far.
     """
     stages = ranks * chunks
     waits = {

@@ -29,10 +29,10 @@ MISTAKES = Mistakes(
 )
 # A step takes milliseconds, but on a busy machine the ranks may meet late.
 SECONDS = 10.0
-NUMBER_BYTES = 8  # storages of one number, such as a loss, do not count
+NUMBER_BYTES = 8  # storages with a single number, such as a loss, do not count
 
 Step = Callable[[Tensor, Tensor], Any]
-InFlight = tuple[tuple[int, int], ...]  # stages, and how many of their micro-batches
+InFlight = tuple[tuple[int, int], ...]  # each stage, and its number of micro-batches
 
 
 @dataclass
@@ -40,11 +40,11 @@ class StepRecord:
     """The record of one step on this rank.
 
     Attributes:
-        gradients: of the parameters that are not frozen.
+        gradients: the gradients of the parameters that are not frozen.
         actions: passes in order; micro-batch −1 if the stage's input is not from the batch.
         alive: before each action, the micro-batches in flight, and the bytes of the step's tensors,
             without gradients and messages.
-        kept: these bytes after the step, with messages, when the caller has dropped the batch.
+        kept: these bytes, and messages, after the step, when the caller has dropped the batch.
         side_effect: a change of the caller's objects.
     """
 
@@ -57,7 +57,7 @@ class StepRecord:
 
 
 def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[StepRecord]:
-    """Call `start` with a share, and call the step that it returns with a batch, `steps` times.
+    """Call `start` with a share. Call the step that it returns with a batch, `steps` times.
 
     Collective over the lab. Ranks without the first stage get useless inputs, and ranks without the
     last stage get useless targets.
@@ -74,7 +74,7 @@ def run(case: Case, start: Callable[[Share], Step], steps: int = 1) -> list[Step
 
 
 class StepStorages(memory.LiveStorages):
-    """Follows the memory of a step's tensors, except for single numbers. Counts messages apart."""
+    """Counts the memory of a step's tensors, except for single numbers. Messages are separate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Recorder:
         return StepRecord(loss, gradients, self.actions, self.alive, self._kept(), side_effect)
 
     def explain(self, endings: _messages.Endings) -> Finding:
-        """Say how far ranks came. Collective."""
+        """Report how far each rank came. Collective."""
         case, begun = self.case, self.actions
         actions = case.trial.gather(begun)
         found = next(filter(None, map(other_input, actions)), None)
@@ -170,7 +170,7 @@ class Recorder:
 
     @contextmanager
     def _messages_apart(self) -> Iterator[None]:
-        """Do not count sent tensors, nor the memory that the group itself needs."""
+        """Do not count sent tensors or the memory that the group itself needs."""
         group = self.case.trial.group
         send, receive = group.send, group.recv
 

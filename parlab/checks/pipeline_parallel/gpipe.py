@@ -16,7 +16,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def gpipe(check: Check) -> str:
-    """Check the order of passes, completeness and the bubble, for many sizes."""
+    """Check the order of passes, completeness, and the bubble, for many sizes."""
     with check.trial() as trial:
         drawn = [(trial.draw.randrange(2, 9), trial.draw.randrange(2, 20)) for _ in range(3)]
         sizes = [(4, 8), (3, 5), (4, 2), (1, 3), (3, 1), (1, 1), *drawn]
@@ -26,7 +26,7 @@ def gpipe(check: Check) -> str:
                 lambda: _schedules.is_schedule(got),
                 lambda: _schedules.complete(got, p, 1, m),
                 lambda: forward_first(got),
-                # A deadlock is impossible now: no forward pass waits for a backward pass.
+                # A deadlock is impossible now, because no forward pass waits for a backward pass.
                 lambda: _schedules.bubble_at_most(got, (p - 1) / m),
             )
     return "all forward passes, then all backward passes, with a bubble of (p − 1)/m"

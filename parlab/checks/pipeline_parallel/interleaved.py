@@ -12,7 +12,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def interleaved(check: Check) -> str:
-    """Check the bubble, the activations held and deadlocks; refusals of any other m."""
+    """Check the bubble, the activations held, deadlocks, and refusals of other m."""
     with check.trial() as trial:
         pick = trial.draw.randrange
         drawn = [(p := pick(2, 6), p * pick(1, 4), pick(2, 5)) for _ in range(4)]
@@ -47,6 +47,6 @@ def names(error: str, *numbers: int) -> Finding | None:
 
 
 def limits(p: int, m: int, v: int) -> list[int]:
-    """Return the most that each rank may hold: its warm-up, and one forward pass more."""
+    """Return the most that each rank may hold: its warm-up, and one more forward pass."""
     ahead = range(p - 1, -1, -1)
     return [min(1 + (2 * a + (v - 1) * p if v > 1 else a), m * v) for a in ahead]

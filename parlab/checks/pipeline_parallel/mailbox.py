@@ -24,8 +24,8 @@ SECONDS = 10.0
 PIECES = 3
 ROUNDS = 2
 
-# What this rank's mailbox received by action, what another mailbox of this rank received, and
-# what is wrong with graphs or with memory.
+# The tensors that this rank's mailbox received, by action, those that another mailbox of this rank
+# received, and what is wrong with graphs or with memory.
 Round = tuple[dict[Action, Any], dict[Action, Any], Finding | None]
 
 MISTAKES = Mistakes(
@@ -51,9 +51,9 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def mailbox(check: Check) -> str:
-    """Check tensors sent all at once and received in another order; one and three stages a rank."""
+    """Check tensors that are first sent and then received in another order, for 1 and 3 stages."""
     for trial in check.trials():
-        # If a rank has all three stages, the second gets something from both sides.
+        # If a rank has all three stages, the second one receives from both sides.
         cases = {
             "1 stage each": (1, torch.float64, [3, 3, 3]),
             "3 stages each": (3, torch.float32, [3, 3, 2]),
@@ -67,7 +67,7 @@ def mailbox(check: Check) -> str:
 
 
 def _source_of(action: Action) -> int:
-    """Return the stage that has what an action needs."""
+    """Return the stage whose output or gradient an action needs."""
     return action.stage + (1 if action.kind == "backward" else -1)
 
 
@@ -109,7 +109,7 @@ def _rounds(trial: Trial, chunks: int, dtype: torch.dtype, samples: list[int]) -
 
 @dataclass
 class _State:
-    """What this rank is doing with its mailbox, and what it has sent for each action."""
+    """This rank's current call of its mailbox, and the messages it has sent for each action."""
 
     trial: Trial
     doing: str = ""
@@ -130,7 +130,7 @@ class _State:
             self.sent[action] = " and ".join(f"to rank {c.to} with tag {c.tag}" for c in calls)
 
     def explain(self, endings: _messages.Endings) -> Finding:
-        """Say what each rank was doing, and what was sent for it. Collective."""
+        """Report what each rank was doing, and what was sent for its action. Collective."""
         trial, action = self.trial, self.action
         everyone = trial.gather((self.doing, self.sent))
         doing = f"is in `{self.doing}`" + (f" of {text(action)}" if action else "")
@@ -158,14 +158,14 @@ def _round(
     send_order: Sequence[Action],
     receive_order: Sequence[Action],
 ) -> Round:
-    """Send all tensors, then receive all. `other` has only those that stay on this rank."""
+    """Send all tensors, then receive all. `other` gets only tensors that stay on this rank."""
     outgoing = [action for action in send_order if _source_of(action) in share.own]
     incoming = [action for action in receive_order if action.stage in share.own]
     local = [action for action in outgoing if action.stage in share.own]
     leaves, originals = [], {}
     with LiveStorages() as storages:
         for action in outgoing:
-            # The graph keeps the leaf alive, and nothing else does.
+            # Only the graph keeps the leaf alive.
             leaf = _as_sent(tensors[action], action).requires_grad_()
             tensor = leaf * 1.0
             leaves.append(weakref.ref(leaf))
@@ -209,12 +209,12 @@ def _round(
 
 
 def _as_sent(numbers: Tensor, action: Action) -> Tensor:
-    """Copy the numbers; every third copy is a view that is not contiguous."""
+    """Copy the numbers. The copy for micro-batch 1 is a view that is not contiguous."""
     return numbers.t().clone().contiguous().t() if action.micro_batch == 1 else numbers.clone()
 
 
 def _of_other(numbers: Tensor) -> Tensor:
-    """Return what the other mailbox sends instead."""
+    """Return the numbers that the other mailbox sends instead."""
     return -1 - numbers
 
 

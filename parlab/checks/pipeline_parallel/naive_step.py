@@ -10,7 +10,7 @@ from parlab.pipeline import backward, forward
 
 @check_of(_requirements.MISTAKES)
 def naive_step(check: Check) -> str:
-    """Check loss, gradients, weights and messages of a step, one stage a rank."""
+    """Check loss, gradients, weights, and messages of a step, with one stage per rank."""
     for trial in check.trials():
         n, function, group = trial.size, check.function, trial.group
         schedule = [[forward(r, 0), backward(r, 0)] for r in range(n)]

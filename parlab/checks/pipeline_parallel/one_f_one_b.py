@@ -11,7 +11,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def one_f_one_b(check: Check) -> str:
-    """Check completeness, deadlocks, the bubble and the activations held, for many sizes."""
+    """Check completeness, deadlocks, the bubble, and the activations held, for many sizes."""
     with check.trial() as trial:
         drawn = [(trial.draw.randrange(2, 9), trial.draw.randrange(2, 20)) for _ in range(4)]
         sizes = [(4, 8), (3, 5), (4, 2), (1, 3), (3, 1), (5, 5), *drawn]

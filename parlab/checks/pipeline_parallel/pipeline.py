@@ -27,11 +27,11 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def pipeline(check: Check) -> str:
-    """Check GPipe's order, 1F1B's and random ones: gradients, order, memory and messages."""
+    """Check gradients, order, memory, and messages, in GPipe's, 1F1B's, and random orders."""
     for number, trial in enumerate(check.trials()):
         for _, (make, count) in trial.cases(_cases(trial)):
             case = make()
-            # With few ranks, stages hand over to each other as on one rank: try only some cases.
+            # Between one and all ranks, stages interact in no new way, so try only some cases.
             if number < 2 or trial.size == 1 or trial.draw.random() < 0.5:
                 schedule = [list(own) for own in case.schedule]
                 steps = _steps.run(case, partial(_make_step, trial, schedule), count)
@@ -52,7 +52,7 @@ def _cases(trial: Trial) -> dict[str, tuple[Callable[[], Case], int]]:
     first, second = ([0], [1]) if p > 1 else ([], [])
     return {
         "GPipe's order": (partial(Case, trial, gpipe, 8), 1),
-        # Large micro-batches, or what is held of them is less than variables may hold.
+        # Micro-batches are large, so that holding one takes more bytes than variables may hold.
         "few in flight": (partial(Case, trial, _schedules.few_in_flight(p, 9), 90), 2),
         "any order": (partial(Case, trial, _schedules.any_order(draw, p, 1, 5), 5), 2),
         "any order, two stages on each rank": (

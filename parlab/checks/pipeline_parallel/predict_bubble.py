@@ -23,10 +23,10 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def predict_bubble(check: Check) -> str:
-    """Compare with simulated schedules; interleaving divides the bubble by v."""
+    """Compare with simulated schedules. Interleaving divides the bubble by v."""
     with check.trial() as trial:
         pick = trial.draw.randrange
-        # In the first case, each mistake gives another number.
+        # In the first case, each mistake predicts a different number.
         sizes = [(4, 8, 3), *((pick(2, 9), pick(2, 33), pick(2, 5)) for _ in range(3)), (1, 5, 3)]
         for _, size in trial.cases({f"p = {p}, m = {m}, v = {v}": (p, m, v) for p, m, v in sizes}):
             right = simulated(*size)

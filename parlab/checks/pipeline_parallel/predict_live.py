@@ -30,7 +30,7 @@ def predict_live(check: Check) -> str:
     """Compare with simulated schedules."""
     with check.trial() as trial:
         pick = trial.draw.randrange
-        # In the first case, each mistake gives another number.
+        # In the first case, each mistake predicts a different number.
         sizes = [(4, 8, 2, 2), (6, 2, 3, 0), (8, 20, 1, 0)]
         sizes += [(p := pick(2, 8), pick(2, 16), pick(1, 4), pick(p)) for _ in range(3)]
         cases = {f"p = {p}, m = {m}, v = {v}, rank {r}": (p, m, v, r) for p, m, v, r in sizes}

@@ -25,7 +25,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def split_model(check: Check) -> str:
-    """Check order, sizes and identity of the layers, also those of a GPT; refusals."""
+    """Check order, sizes, and identity of the layers, also for a GPT, and refusals."""
     with check.trial() as trial:
         pick = trial.draw.randrange
         drawn = [(stages + pick(0, 20), stages) for stages in (pick(2, 9), pick(2, 9))]

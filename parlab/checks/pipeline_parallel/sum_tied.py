@@ -44,7 +44,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def sum_tied(check: Check) -> str:
-    """Check two copies on any ranks, one without a gradient; a single copy; two weights."""
+    """Check two copies on any ranks, one without a gradient, a single copy, and two weights."""
     for trial in check.trials():
         n, pick = trial.size, trial.draw.randrange
         ends = [(0, n - 1, None), (n - 1, 0, None), (pick(n), pick(n), None)]
@@ -133,7 +133,7 @@ def _two_weights(trial: Trial, ends: list[tuple[int, int]], both: int) -> None:
 
 
 def _names_source(trial: Trial, both: int, ends: list[tuple[int, int]]) -> Finding | None:
-    """Require that no other message has the tag of a receive from any rank."""
+    """Require that the tag of a receive from any rank distinguishes the two messages."""
     others = {rank for pair in ends for rank in pair} - {both}
     tags = [{one.tag for one in trial.sends(rank) if one.to == both} for rank in others]
     for call in trial.receives(both):

@@ -1,4 +1,4 @@
-"""The small GPT, and the share of it that each rank has, for the checks of both parallel GPTs."""
+"""The small GPT, and each rank's share of it, for the checks of both parallel GPTs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +63,7 @@ def shares(sizes: models.GPTConfig) -> dict[str, layers.Share]:
 
 
 def case(trial: Trial, mistakes: Mistakes, grouped: bool, **more: Any) -> layers.Case:
-    """Return the case of a GPT, with fewer tokens than it takes if queries are grouped."""
+    """Return the case of a GPT. With grouped queries, the input is shorter than it could be."""
     sizes = config(trial, grouped)
     sequence = sizes.sequence_length - grouped * trial.size
     drawn = [trial.draw.randrange(sizes.vocab_size) for _ in range(2 * sequence)]

@@ -1,4 +1,4 @@
-"""Compare a learner's parallel layer with the serial layer that it is a share of."""
+"""Compare a learner's parallel layer with the serial layer from which it is made."""
 
 import gc
 import weakref
@@ -65,15 +65,15 @@ class Case:
     """A serial layer, and the right share of it for each rank.
 
     Attributes:
-        mistakes: the mistakes of the exercise. Of `MISTAKES`, only those among them are named.
-        make: makes the serial layer, the same for each call.
+        mistakes: the mistakes of the exercise. Findings name no other mistakes in `MISTAKES`.
+        make: makes the serial layer, the same in each call.
         cut: makes this rank's layer from the serial layer, with the learner's function.
         x: the input of the serial layer.
-        shares: this rank's part of the parameters, of "x", and of OUTPUT, if not all of it.
+        shares: this rank's part of the parameters, of "x", and of OUTPUT. Others are whole.
         forward, backward: all-reduces in each pass. None if the check itself examines the calls.
-        message: bytes of one all-reduce, if not those of the output (forward) and of x (backward).
-        wrong: the values that mistakes compute, from the serial values, this rank, and the number
-            of ranks.
+        message: bytes of one all-reduce. By default, those of the output (forward) or x (backward).
+        wrong: computes the values of mistakes from the serial values, this rank, and the number of
+            ranks.
         in_place: whether the layer itself must be changed and returned.
         takes_apart: whether the serial layer may be destroyed.
         form: examines the layer after the cut.
@@ -155,7 +155,7 @@ def _unchanged(run: passes.Run) -> Finding | None:
 
 
 def _serial(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Tensor]:
-    """Return what the serial layer computes, and the gradient of its output."""
+    """Return the values that the serial layer computes, and the gradient of its output."""
     module, x = case.make(), case.x.clone().requires_grad_(case.x.is_floating_point())
     output = module(x)
     gradient = random(trial.draw, *output.shape)
@@ -169,7 +169,7 @@ def _serial(trial: Trial, case: Case) -> tuple[dict[str, Tensor], Tensor]:
 
 
 def _cut(case: Case) -> tuple[nn.Module, Finding | None]:
-    """Cut a fresh serial layer; return this rank's layer, and what is wrong with its memory."""
+    """Cut a fresh serial layer. Return this rank's layer, and what is wrong with its memory."""
     whole = case.make()
     inside = [weakref.ref(p) for p in whole.parameters()]
     before, described = [p.detach().clone() for p in whole.parameters()], repr(whole)
@@ -226,7 +226,7 @@ def _run(trial: Trial, case: Case, module: nn.Module, gradient: Tensor) -> Run:
 
 
 def named_as(module: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]:
-    """Return parameters by name; a tied one by that of its names which is among `names`."""
+    """Return parameters by name. For tied parameters, prefer the name that is among `names`."""
     every = list(module.named_parameters(remove_duplicate=False))
     first = {id(p): name for name, p in reversed(every)}
     known = {id(p): name for name, p in reversed(every) if name in names}
@@ -234,7 +234,7 @@ def named_as(module: nn.Module, names: Iterable[str]) -> dict[str, nn.Parameter]
 
 
 def seeded(trial: Trial, make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Return a function that makes the same module at each call, in float64."""
+    """Return a function that makes the same module in each call, in float64."""
     seed = trial.draw.getrandbits(32)
 
     def made() -> nn.Module:

@@ -19,7 +19,7 @@ from parlab.costs.collectives import ring_bytes
 from parlab.ledger import Call
 from parlab.ledger.ledger import ring_bytes_sent
 
-# Passes of a check need milliseconds, but a busy machine takes long to bring ranks together.
+# A check's passes need milliseconds, but on a busy machine, the ranks may meet late.
 SECONDS = 10.0
 OUTPUT = "the output"
 
@@ -42,7 +42,7 @@ def _transposed(x: Tensor) -> Tensor:
     return x.transpose(0, -1).clone(memory_format=torch.contiguous_format).transpose(0, -1)
 
 
-# How a tensor lies in memory, on a rank. Only "expanded" changes the numbers.
+# Layouts of a tensor in a rank's memory. Only "expanded" changes the numbers.
 LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "contiguous": lambda x, rank: x.clone(),
     "transposed in memory": lambda x, rank: _transposed(x),
@@ -57,10 +57,10 @@ class Run:
 
     Attributes:
         values: OUTPUT, and the gradients of inputs and parameters, by `gradient_of` their names.
-        calls: by pass: "forward", "backward", and "finish()". None if the rank is alone.
+        calls: the calls in "forward", "backward", and "finish()". None are listed with one rank.
         kept: bytes of activations.
         changed: the name of the input that was changed, or "".
-        contiguous: whether everything was contiguous that was sent.
+        contiguous: whether all tensors that were sent were contiguous.
     """
 
     values: dict[str, Any]
@@ -79,7 +79,7 @@ def run(
     *,
     finish: bool = False,
 ) -> Run:
-    """Run `function` on the inputs, and `gradient` back. The memory of `module` does not count."""
+    """Run `function` forward, and `gradient` backward. The memory of `module` does not count."""
     leaves = {
         name: None if x is None else x.detach().requires_grad_(x.is_floating_point())
         for name, x in inputs.items()
@@ -115,7 +115,7 @@ def unchanged(run: Run) -> Finding | None:
     return COMMON.argument_changed(name=run.changed) if run.changed else None
 
 
-Variant = tuple[str, str, Tensor]  # the name of a value; a mistake; what it computes
+Variant = tuple[str, str, Tensor]  # the name of a value, a mistake, and the value that it computes
 
 
 def values_are(
@@ -128,7 +128,7 @@ def values_are(
     """Compare values by name.
 
     Args:
-        wrong: what mistakes compute. Only those are named that `mistakes` has.
+        wrong: the values that mistakes compute. Findings name only those in `mistakes`.
     """
     for name, value in right.items():
         named = [(key, one) for what, key, one in wrong if what == name and key in mistakes.texts]
@@ -141,12 +141,12 @@ def values_are(
 
 
 def total(calls: Sequence[Call]) -> int:
-    """Return the bytes of all calls, the larger side of each."""
+    """Return the bytes of all calls. Of each call, the larger side counts."""
     return sum(call.bytes for call in calls)
 
 
 def calls_text(calls: Sequence[Call]) -> str:
-    """List the calls, with equal ones counted."""
+    """List the calls. Equal calls are listed once, with their number."""
     counted = Counter(f"{call.op} of {call.bytes} bytes" for call in calls)
     return ", ".join(f"{n} × {one}" if n > 1 else one for one, n in counted.items()) or "nothing"
 
@@ -154,7 +154,7 @@ def calls_text(calls: Sequence[Call]) -> str:
 def sends_more(run: Run, which: str, size: int, ranks: int, times: int = 1) -> Finding | None:
     """Return a finding if a pass sends more than `times` all-reduces of `size` bytes on a ring.
 
-    An all-reduce may be made of other calls, such as its two halves, which need padding.
+    An all-reduce may consist of other calls, such as its two halves, which need padding.
     """
     calls = run.calls[which]
     built = not any(call.op == "all_reduce" for call in calls)
@@ -168,9 +168,9 @@ def sends_more(run: Run, which: str, size: int, ranks: int, times: int = 1) -> F
 
 
 def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence[int]) -> None:
-    """Require a ValueError on every rank, before anything is sent, which names a size.
+    """Require a ValueError that names a size, on every rank, before anything is sent.
 
-    The size must be one of those `sizes` that the number of ranks does not divide.
+    The size must be one of the `sizes` that are not divisible by the number of ranks.
     """
     wrong = [size for size in sizes if size % trial.size]
     if not wrong:
@@ -182,7 +182,7 @@ def refuses(trial: Trial, attempt: Callable[[], Any], what: str, sizes: Sequence
 
 
 def uses_classes(trial: Trial, function: Callable, module: nn.Module, right: list[str]) -> Any:
-    """Require that `function` makes its layers with the two classes it is given."""
+    """Require that `function` makes its layers with the two classes that it gets."""
     made: list[str] = []
 
     def making(name: str) -> Callable[..., nn.Module]:

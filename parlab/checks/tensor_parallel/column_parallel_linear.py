@@ -21,7 +21,7 @@ UNEVEN = {  # sizes in parts of a rank: (whole parts, rest) of each section
 
 @check_of(MISTAKES)
 def column_parallel_linear(check: Check) -> str:
-    """Check parameters, output, gradients, memory, and calls; with sections, without a bias."""
+    """Check parameters, output, gradients, memory, and calls, with sections and without a bias."""
     for trial in check.trials():
         n, pick = trial.size, trial.draw.randrange
         q, k, v = (n * pick(1, 4) for _ in range(3))

@@ -12,7 +12,7 @@ from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 from parlab.checks.base.unchanged import generators
 
-DRAWS = 256  # enough to notice a stream that begins a little later in another one
+DRAWS = 256  # enough to notice a stream that starts a little later in another one
 RUNS = 100  # small seeds, from 0
 LARGEST_SEED = 10**6  # as the exercise's text says
 NEAR = 100_000  # numbers after the start of a stream
@@ -48,8 +48,8 @@ class Stream(NamedTuple):
 
     name: str  # "together" or "apart"
     rank: int
-    seed: int  # that the function got
-    initial: int  # that the generator got
+    seed: int  # the seed that the function got
+    initial: int  # the seed that the generator got
     numbers: list[int]
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Stream(NamedTuple):
 
 @check_of(MISTAKES)
 def dropout_generators(check: Check) -> str:
-    """Compare the numbers of all ranks, for a seed and the next, and in a second call."""
+    """Compare the numbers of all ranks, for a seed, in a second call, and for the next seed."""
     first: list[Stream] = []
     any_seed = check.draw.randrange(1, 10**6)
     for number, trial in enumerate(check.trials()):
@@ -78,7 +78,7 @@ def dropout_generators(check: Check) -> str:
             lambda: _of_process(first, one) if number == 1 else None,
         )
         first = first or one
-        if number >= 2 or trial.size == 1:  # about seed 0 on its own, a message says more
+        if number >= 2 or trial.size == 1:  # check seed 0 alone first: its messages say more
             trial.add(f"seeds 0 to {RUNS - 1}")
             own = trial.run_function(_runs, trial)
             runs = trial.gather(own)
@@ -126,7 +126,8 @@ def _runs(trial: Trial, seeds: Sequence[int] = range(RUNS)) -> list[Stream]:
 def _seeds_apart(streams: list[Stream]) -> list[int]:
     """Return seeds with which one rank may get the generator of another rank with seed 0.
 
-    If the seed is added to a number of the rank, these are the differences of those numbers.
+    If a function adds the seed to a number for each rank, the differences of these numbers are such
+    seeds.
     """
     starts = [one.initial for one in streams if one.name == "apart" and one.seed == 0]
     differences = {abs(a - b) for a, b in itertools.combinations(starts, 2)}
@@ -134,7 +135,7 @@ def _seeds_apart(streams: list[Stream]) -> list[int]:
 
 
 def _with_seeds_of_apart(trial: Trial, runs: list[Stream]) -> list[tuple[Stream, Stream]]:
-    """Return each `apart` whose seed another run may have, and `together` of that run."""
+    """Return each `apart` with a seed that a run may have, and the `together` of that run."""
     pairs = []
     for one in runs:
         if one.name == "apart" and 0 <= one.initial <= LARGEST_SEED:
@@ -166,7 +167,7 @@ def _shared(streams: list[Stream]) -> Finding | None:
 
 
 def _one_seed(streams: list[Stream]) -> Finding | None:
-    """Name two generators with one seed: one is a later part of the other."""
+    """Name two generators with the same seed, of which one is a later part of the other."""
     known: dict[int, Stream] = {}
     for one in streams:
         other = known.setdefault(one.initial % 2**32, one)
@@ -181,7 +182,7 @@ def _one_seed(streams: list[Stream]) -> Finding | None:
 def _is_part(stream: Stream) -> bool:
     """Return whether the stream begins near the start of its seed's stream.
 
-    It does not if the generator got its state in another way, as with `set_state`.
+    It does not if the generator got its state in another way, for example, by `set_state`.
     """
     for skipped in range(2):  # `randint` draws twice for a number
         generator = torch.Generator().manual_seed(stream.initial)
@@ -199,7 +200,7 @@ def _same(one: Stream, other: Stream) -> Finding:
 
 
 def _of_process(first: list[Stream], now: list[Stream]) -> Finding | None:
-    """Compare each rank's numbers with those of the rank with this number, in another process."""
+    """Compare each rank's numbers with the same rank's numbers in another process."""
     for one, other in zip(first, now, strict=True):
         if one.numbers != other.numbers:
             return MISTAKES.of_process(rank=one.rank, name=one.name)

@@ -47,7 +47,7 @@ CASES = {
 
 @check_of(MISTAKES)
 def f_and_g(check: Check) -> str:
-    """Check values, gradients, and calls of both."""
+    """Check values, gradients, and calls of f and g."""
     for trial in check.trials():
         for _, (shape, dtype, layout) in trial.cases(CASES):
             shared, *parts = (random(trial.draw, *shape).to(dtype) for _ in range(trial.size + 1))
@@ -96,7 +96,7 @@ def _one(trial: Trial, name: str, number: int, shared: Tensor, parts: list[Tenso
 
 
 def _twice(trial: Trial, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return g's result, and a copy of it from before the next call."""
+    """Return g's result after another call, and a copy from before that call."""
     _, g = trial.check.function(trial.group)
     got = g(x)
     before = got.clone()
@@ -105,7 +105,7 @@ def _twice(trial: Trial, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _with_another_group(trial: Trial, x: Tensor) -> Tensor:
-    """Return the gradient through f, where f of a group of this rank alone is called in between."""
+    """Return the gradient through f after a call of f for a group of only this rank."""
     f, _ = trial.check.function(trial.group)
     f_alone, g_alone = trial.check.function(RecordingGroup(MPI.COMM_SELF, [0], Ledger()))
     copied = f(x.requires_grad_())

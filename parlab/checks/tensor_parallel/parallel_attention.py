@@ -16,7 +16,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def parallel_attention(check: Check) -> str:
-    """Check plain and grouped attention, and what is refused."""
+    """Check plain and grouped attention, and that uneven heads are refused."""
     for trial in check.trials():
         n = trial.size
         sizes = [(2 * n, 2 * n), (n, n), (4 * n, 2 * n), (3 * n, n)]
@@ -69,11 +69,11 @@ def _case(trial: Trial, heads: int, keys: int) -> None:
 
 
 def _uneven(trial: Trial, heads: int, keys: int) -> None:
-    """Require that such heads are refused, and that the attention is unchanged afterwards."""
+    """Require that uneven heads are refused, and that the attention is unchanged afterward."""
     n = trial.size
     if heads % n == 0 and keys % n == 0:
         return
-    attention = _attention(heads, keys, n)  # every size divides, but half a head is left
+    attention = _attention(heads, keys, n)  # the ranks divide all sizes, but not the heads
     before = {**vars(attention), **attention._modules}
     refuses(
         trial,

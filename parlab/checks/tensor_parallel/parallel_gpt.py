@@ -52,7 +52,7 @@ def _model(trial: Trial, grouped: bool) -> None:
 
 
 def _kept(model: nn.Module) -> dict[str, object]:
-    """Return what stays the same object: blocks, norms, positions, and their parameters."""
+    """Return objects that must stay the same: blocks, norms, positions, and their parameters."""
     kept: dict[str, object] = {f"block {i}": block for i, block in enumerate(model.blocks)}
     for name, module in model.named_modules():
         if "norm" in name or name == "positions":
@@ -62,7 +62,7 @@ def _kept(model: nn.Module) -> dict[str, object]:
 
 
 def _block(trial: Trial) -> None:
-    """Check `parallel_block`, in the same cell: part C cuts blocks with other classes."""
+    """Check `parallel_block` in the same cell, because part C cuts blocks with other classes."""
     parallel_block = getattr(trial.check.function, "__globals__", {}).get("parallel_block")
     if parallel_block is None:
         return

@@ -27,7 +27,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES, ranks=1)
 def predict_layer(check: Check) -> str:
-    """Compare with all-reduces that the ledger counts, and with the formula."""
+    """Compare with the all-reduces that the ledger counts, and with the formula."""
     with check.trial() as trial:
         n, pick = trial.size, trial.draw.randrange
         small = pick(2, 9), n * pick(5, 30), 4 * pick(5, 30)

@@ -24,7 +24,7 @@ CASES = {
 
 @check_of(MISTAKES)
 def row_parallel_linear(check: Check) -> str:
-    """Check parameters, output, gradients, memory, and calls; with and without a bias."""
+    """Check parameters, output, gradients, memory, and calls, with and without a bias."""
     for trial in check.trials():
         for _, (bias, shape) in trial.cases(CASES):
             _case(trial, bias, shape)

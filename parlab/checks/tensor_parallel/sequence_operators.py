@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
         "needs its part only, and a reduce-scatter sends half as much"
     ),
 )
-CASES = {  # dtype, whether there is a bias, and how x and the gradients lie in memory
+CASES = {  # dtype, whether there is a bias, and the memory layout of x and gradients
     "float64 with bias": (torch.float64, True, "contiguous"),
     "float64 without bias": (torch.float64, False, "contiguous"),
     "float32 with bias": (torch.float32, True, "contiguous"),
@@ -37,7 +37,7 @@ PART = Share(1)
 
 @check_of(MISTAKES)
 def sequence_operators(check: Check) -> str:
-    """Check values, gradients, calls, and what is kept; then what is refused."""
+    """Check values, gradients, calls, and kept bytes, and that uneven sequences are refused."""
     for trial in check.trials():
         for _, (dtype, bias, layout) in trial.cases(CASES):
             for _, one in trial.cases({"scatter": _scatter, "gather_linear": _gather_linear}):

@@ -39,7 +39,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def sequence_parallel_gpt(check: Check) -> str:
-    """Check shares, scores, gradients after finish(), calls, and what is kept."""
+    """Check shares, scores, gradients after finish(), calls, and kept bytes."""
     for number, trial in enumerate(check.trials()):
         frozen = {f"{' and '.join(FROZEN)} frozen in the second of two passes": None}
         for _, grouped in trial.cases({**gpt.GROUPED, **frozen}):
@@ -67,7 +67,7 @@ def _model(trial: Trial, grouped: bool) -> None:
     shapes: dict[str, tuple[int, ...]] = {}
 
     def cut(model: nn.Module) -> nn.Module:
-        """Make the learner's model, which notes the shapes that blocks and the last norm get."""
+        """Make the learner's model. Record the shapes of inputs to blocks and the last norm."""
         model = trial.check.function(model, trial.group)
         for name, module in model.named_modules():
             if name == "norm" or name.rpartition(".")[0] == "blocks":
@@ -101,7 +101,7 @@ def _calls(run: Run, case: layers.Case, trial: Trial) -> Finding | None:
     if trial.size == 1:
         return None
     both = (2 * gpt.LAYERS + 1) * 8 * case.x.numel() * 4 * trial.size  # (batch, seq, h) each
-    # The backward pass gathers again what the forward pass has gathered.
+    # The backward pass repeats the gathers of the forward pass.
     for which, limit in (("forward", 2 * both), ("backward", 3 * both)):
         calls = run.calls[which]
         if any(call.op == "all_reduce" for call in calls):
@@ -113,7 +113,7 @@ def _calls(run: Run, case: layers.Case, trial: Trial) -> Finding | None:
 
 
 def _kept(run: Run, tokens: Tensor, trial: Trial) -> Finding | None:
-    """Check the activations of blocks, last norm, and output layer, and the tokens."""
+    """Check the kept bytes: activations of blocks, last norm, and output layer, and the tokens."""
     sequence, hidden, n = tokens.shape[1], 4 * trial.size, trial.size
     blocks = costs.block_in_numbers(2, sequence, hidden, n, 8)["sequence_parallel"]
     ends = 8 * 2 * sequence * 3 * hidden / n + 64 * 2 * sequence

@@ -35,7 +35,7 @@ MISTAKES = Mistakes(
         "add it up over the ranks"
     ),
 )
-CASES = {  # scale of the scores, their shape, which of them are lowered
+CASES = {  # scale of the scores, their shape, and which ones are lowered
     "small scores": (1.0, (2, 3), ""),
     "large scores": (400.0, (2, 3), ""),
     "one rank far below": (3.0, (4,), "rank"),
@@ -45,7 +45,7 @@ CASES = {  # scale of the scores, their shape, which of them are lowered
 
 @check_of(MISTAKES)
 def vocabulary_cross_entropy(check: Check) -> str:
-    """Check loss, gradient, and calls; for large scores, and for one rank far below another."""
+    """Check loss, gradient, and calls, for large scores, and for one rank far below the others."""
     for trial in check.trials():
         for _, (scale, shape, lowered) in trial.cases(CASES):
             _case(trial, scale, shape, lowered)
@@ -82,7 +82,7 @@ def _case(trial: Trial, scale: float, shape: tuple[int, ...], lowered: str) -> N
 
     def sends() -> Finding | None:
         text = passes.calls_text(got.calls["forward"])
-        # Some numbers for each token and rank.
+        # Allow some numbers for each token and rank.
         if passes.total(got.calls["forward"]) > 8 * tokens * 6 * n:
             return MISTAKES.logits_gathered(got=text, tokens=tokens, vocabulary=n * part)
         if len(got.calls["forward"]) > 3:

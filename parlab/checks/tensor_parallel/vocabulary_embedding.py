@@ -24,7 +24,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def vocabulary_embedding(check: Check) -> str:
-    """Check rows, gradients, memory, and calls; tokens of one rank only; another `reduce`."""
+    """Check rows, gradients, memory, and calls, also for one rank's tokens, or another `reduce`."""
     for trial in check.trials():
         n = trial.size
         for _, one_rank in trial.cases({"tokens of all ranks": False, "tokens of one rank": True}):
@@ -77,7 +77,7 @@ def _wrong(case: layers.Case, ranks: int) -> Iterator[layers.Variant]:
 
 
 def _other_reduce(trial: Trial, case: layers.Case) -> None:
-    """Require that `reduce` makes the output of two batches from parts that add up to the rows."""
+    """Require that `reduce` gets parts that add up to the rows, and that its result is returned."""
     batches, given = (case.x, case.x.flip(0, 1)), []
 
     def reduce(rows: Tensor) -> Tensor:

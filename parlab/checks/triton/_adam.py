@@ -41,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class State:
-    """Parameter, gradient and moments of one tensor, and the number of its next step."""
+    """The parameter, gradient, and moments of one tensor, and the number of its next step."""
 
     p: Tensor
     g: Tensor
@@ -60,7 +60,7 @@ class State:
 def random_settings(draw: Random, decay: str) -> Settings:
     """Draw settings that show each part of the rule: a large ε, and betas far from 1.
 
-    `decay` is "no", "coupled" or "decoupled".
+    `decay` is "no", "coupled", or "decoupled".
     """
     return Settings(
         draw.uniform(0.02, 0.06),
@@ -106,8 +106,8 @@ def trained(
     """Return the parameters after steps from moments of zero, each rounded to its dtype.
 
     Args:
-        gradients: of each step and parameter; None if it has none.
-        settings: returns the settings of step and parameter, both counted from 0.
+        gradients: by step, the gradient of each parameter, or None.
+        settings: returns the settings for a step and a parameter, both counted from 0.
         count_missing: whether a step without a gradient counts.
     """
     found = []
@@ -138,7 +138,7 @@ def compare_step(
 def compare_parameters(
     got: Sequence[Tensor], right: Sequence[Tensor], name: str = "parameter {}"
 ) -> Finding | None:
-    """Compare parameters after several steps; `name` has a place for a number."""
+    """Compare parameters after several steps. `name` has a place for a number."""
     tolerances = [AFTER_STEPS * ROUNDED.get(one.dtype, FLOAT32) for one in got]
     return first(
         near(one, other, name.format(i), relative, AFTER_STEPS * ABSOLUTE)
@@ -147,7 +147,7 @@ def compare_parameters(
 
 
 def unchanged_before_launch(call: KernelCall) -> Finding | None:
-    """Require that arguments are as they were passed when the first kernel begins."""
+    """Require that arguments have not changed when the first kernel begins."""
     text = "`{}` changes before the kernel begins: do all work in the kernel"
     memory = zip(call.arena.buffers, call.before, call.accesses.at_launch, strict=False)
     return first(

@@ -79,7 +79,7 @@ def run(
 
 
 def numbers(trial: Trial, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Draw normal numbers, or integers of two digits, on the CPU, different ones on each rank."""
+    """Draw normal numbers, or integers of two digits, on the CPU. They differ between ranks."""
     seed = trial.draw.getrandbits(32) + max(trial.rank, 0)
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point:
@@ -88,7 +88,7 @@ def numbers(trial: Trial, *shape: int, dtype: torch.dtype = torch.float32) -> Te
 
 
 def named(template: str, table: Iterable[tuple]) -> dict[str, tuple]:
-    """Return the rows of a table by name; the template has places for the row's values."""
+    """Return the rows of a table by name. The template has places for the row's values."""
     return {template.format(*row): row for row in table}
 
 
@@ -96,7 +96,7 @@ def named(template: str, table: Iterable[tuple]) -> dict[str, tuple]:
 
 
 def one_launch_inside(call: KernelCall, *kept: str) -> Finding | None:
-    """Require one launch that accesses only elements of tensors, and keeps some arguments."""
+    """Require one launch that accesses only elements of tensors, and leaves `kept` unchanged."""
     if finding := inside(call):
         return finding
     if not call.launches:
@@ -108,7 +108,7 @@ def one_launch_inside(call: KernelCall, *kept: str) -> Finding | None:
 
 
 def argument_kept(call: KernelCall, name: str) -> Finding | None:
-    """Require that buffers whose name begins with `name` are as they were."""
+    """Require that buffers whose name begins with `name` are unchanged."""
     for buffer, before in zip(call.arena.buffers, call.before, strict=True):
         if buffer.name.startswith(name) and not alike(buffer.whole, before):
             return COMMON.argument_changed(name=f"`{buffer.name}`")
@@ -162,7 +162,7 @@ def all_stored(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
 
 
 def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) -> Finding | None:
-    """Require that one program stores each element, once if so asked, and that it stays so."""
+    """Require that one program stores each element, once if `once`, and that nothing changes it."""
     if finding := all_stored(call, tensor, name):
         return finding
     if not call.accesses.known:
@@ -184,7 +184,7 @@ def by_kernel(call: KernelCall, tensor: Tensor, name: str, once: bool = True) ->
 
 
 def loads_at_most(call: KernelCall, right: int, slack: float = 0) -> Finding | None:
-    """Require that kernels load no more than `right` bytes, and `slack`."""
+    """Require that kernels load no more than `right` bytes plus `slack`."""
     got = call.accesses.loaded
     return unless(
         got <= right + slack,
@@ -213,7 +213,7 @@ def result_is(
 ) -> Finding | None:
     """Require a tensor of this dtype and the shape of `right`, whose elements a kernel stores.
 
-    `compare` compares its numbers; `once` is whether a kernel stores each only once.
+    `compare` compares its numbers. If `once`, kernels must store each element only once.
     """
     if finding := is_tensor(call.result, right.shape, dtype) or all_stored(
         call, call.result, "the result"
@@ -247,7 +247,7 @@ def loads_all(call: KernelCall, tensor: Tensor, name: str) -> Finding | None:
 def near(
     got: Tensor, right: Tensor, name: str, relative: float, absolute: float = 1e-7
 ) -> Finding | None:
-    """Require that all numbers are within both tolerances together; NaN never is."""
+    """Require that all numbers are within the sum of both tolerances. NaN never is."""
     one, other = as_numpy(got).astype(np.float64), as_numpy(right).astype(np.float64)
     close = np.abs(one - other) <= relative * np.abs(other) + absolute
     return first_difference(np.where(close, other, one), other, name, 0.0)
@@ -261,7 +261,7 @@ def result_near(
     mistakes: Mistakes,
     absolute: float = 1e-7,
 ) -> Finding | None:
-    """Compare a result with `explained`; `relative` is the tolerance of float32."""
+    """Compare a result, using `explained`. `relative` is the tolerance for float32."""
     name = "the result" + " (computed in float32, rounded once)" * (got.dtype in ROUNDED)
     relative = ROUNDED.get(got.dtype, relative)
     return explained(
@@ -275,12 +275,12 @@ def explained(
     variants: Mapping[str, Any],
     mistakes: Mistakes,
 ) -> Finding | None:
-    """Require that `compare(right)` finds nothing, else name the mistake that computes the same.
+    """Return None if `compare(right)` does, or else the mistake that computes the same result.
 
     Args:
-        compare: compares the learner's result with what it is given.
-        variants: what each mistake computes, by its key in `mistakes`. If several compute the
-            learner's result, only the evidence is given.
+        compare: compares the learner's result with its argument.
+        variants: what each mistake computes, by its key in `mistakes`. If several mistakes compute
+            the learner's result, or none does, return what `compare(right)` found.
     """
     difference = compare(right)
     if difference is None:

@@ -18,7 +18,7 @@ MISTAKES = Mistakes(
         "corrections from the arguments of each call"
     ),
 )
-GROUPS = {  # shapes, dtype and weight decay
+GROUPS = {  # shapes, dtype, and weight decay
     "one tensor": ([(64,)], torch.float32, "no"),
     "very different sizes": ([(5,), (6000,), (1,), (33, 17)], torch.float32, "coupled"),
     "as many tensors, other sizes": ([(700,), (3,), (41, 30), (9,)], torch.float32, "coupled"),
@@ -79,7 +79,7 @@ def _one_call(
 
 
 def keeps_earlier(now: list[_adam.State], before: list[_adam.State]) -> Finding | None:
-    """Require that tensors of earlier calls are as they were."""
+    """Require that tensors of earlier calls are unchanged."""
     if unchanged("", [s.changing for s in now], [s.changing for s in before]):
         return MISTAKES.kept_tables()
     return None

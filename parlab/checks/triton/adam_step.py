@@ -25,7 +25,7 @@ MISTAKES = Mistakes(
 
 
 def cases(draw: Random) -> dict[str, tuple]:
-    """Return shape, dtype, step and weight decay by name."""
+    """Return shape, dtype, step, and weight decay by name."""
     table = [
         ((1024,), torch.float32, 3, "no"),
         ((1,), torch.float32, 1, "no"),
@@ -40,7 +40,7 @@ def cases(draw: Random) -> dict[str, tuple]:
 
 @check_of(MISTAKES, ranks=1)
 def adam_step(check: Check) -> str:
-    """Check one step each of many, with guards around all memory."""
+    """Check single steps with many shapes and settings, with guards around all memory."""
     with check.trial() as trial:
         for _, (shape, dtype, step, decay) in trial.cases(cases(trial.draw)):
             of = _adam.random_settings(trial.draw, decay)

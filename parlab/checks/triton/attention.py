@@ -106,7 +106,7 @@ def loads(call: KernelCall, q: Tensor, causal: bool) -> Finding | None:
 
 
 def expected(q: Tensor, k: Tensor, v: Tensor, causal: bool, corrected: bool = True) -> Tensor:
-    """Compute attention tile by tile in float64; `corrected` is whether the result so far is."""
+    """Compute attention tile by tile in float64. If `corrected`, correct the result so far."""
     q, k, v = q.double() / q.shape[2] ** 0.5, k.double(), v.double()
     highest = torch.full((*q.shape[:2], 1), -torch.inf).double()
     total, result = torch.zeros_like(highest), torch.zeros_like(q)

@@ -44,7 +44,7 @@ CASES = {  # seconds of each optimizer, rounds, warm-up, and how much slower the
 
 @dataclass(frozen=True)
 class Interval:
-    """What happens between two readings of the clock."""
+    """The events between two readings of the clock."""
 
     start: Event
     end: Event
@@ -165,7 +165,7 @@ def medians(got: Any, timed: list[Interval], names: list[str]) -> Finding | None
         value = got[name]
         if finding := has_type(value, int | float, "a number of seconds", repr(name)):
             return finding
-        # Of an even number of times, the lower or the upper one of the middle is a median, too.
+        # Of an even number of times, accept the lower or the upper one in the middle, too.
         low, high = statistics.median_low(times), statistics.median_high(times)
         if low * (1 - TOLERANCE) <= value <= high * (1 + TOLERANCE):
             continue

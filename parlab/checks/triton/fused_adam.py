@@ -54,7 +54,7 @@ GROUPS = {  # each group's number of parameters and settings, early and late; dt
     "a group of three dtypes": ([(4, COUPLED, COUPLED)], MIXED, 3),
 }
 OURS, TORCH = "FusedAdam", "torch.optim.Adam"
-LOADS = [  # whose state is loaded into which, settings and dtype
+LOADS = [  # the source of the state, the optimizer that loads it, settings, and dtype
     (OURS, OURS, COUPLED, torch.bfloat16),
     (TORCH, OURS, COUPLED, torch.bfloat16),
     (OURS, TORCH, COUPLED, torch.float32),
@@ -101,7 +101,7 @@ def _steps(
     dtypes: list[torch.dtype],
     right_launches: int,
 ) -> None:
-    """Compare steps with those in float64: two, or four if settings change."""
+    """Compare steps with steps in float64: two, or four if settings change."""
     steps = CHANGED_AT if groups[0][1] == groups[0][2] else 4
     shapes = zip(SHAPES, dtypes, strict=False)
     start = [_kernels.numbers(trial, *shape).to(dtype) for shape, dtype in shapes]
@@ -151,7 +151,7 @@ def _steps(
 
 
 def random_gradient(trial: Trial, parameter: Tensor) -> Tensor | None:
-    """Draw a gradient; that of a matrix lies transposed in memory."""
+    """Draw a gradient. If it is a matrix, it is transposed in memory."""
     gradient = _kernels.numbers(trial, *parameter.shape).to(parameter.dtype)
     return gradient.t().contiguous().t() if gradient.dim() == 2 else gradient
 
@@ -231,7 +231,7 @@ def used_closure(enabled: list[bool], weights: list[nn.Parameter], loss: Any) ->
 
 
 def _load(trial: Trial, first: Make, second: Make, of: Settings, dtype: torch.dtype) -> None:
-    """Require that `second` continues as `first` does, after it has loaded its state.
+    """Require that `second` continues like `first` after it has loaded its state.
 
     torch's Adam has moments in bfloat16 for a bfloat16 parameter, so only states are compared then.
     """

@@ -26,7 +26,7 @@ MISTAKES = Mistakes(
 
 
 def cases(draw: Random) -> dict[str, tuple]:
-    """Return m, k, n, group, dtype and layout by name."""
+    """Return m, k, n, group, dtype, and layout by name."""
     table = [
         (64, 32, 96, 2, torch.float32, "contiguous"),
         (draw.randrange(65, 95), draw.randrange(33, 60), 70, 1, torch.float32, "contiguous"),
@@ -80,7 +80,7 @@ def program_per_tile(call: KernelCall, m: int, n: int) -> Finding | None:
 
 
 def order(call: KernelCall, right: Tensor, dtype: torch.dtype, group: int) -> Finding | None:
-    """Require that each program stores its tile. On a GPU, nothing is known about that."""
+    """Require that each program stores its tile. On a GPU, this is not known."""
     if not call.accesses.known or _kernels.is_tensor(call.result, right.shape, dtype):
         return None
     rows, columns = (-(-size // TILE) for size in right.shape)
@@ -103,7 +103,7 @@ def order(call: KernelCall, right: Tensor, dtype: torch.dtype, group: int) -> Fi
 
 
 def place_in_grid(program: int, grid: tuple[int, ...]) -> int | None:
-    """Return a program's place in the order in which programs begin: the first axis is fastest."""
+    """Return a program's place in the order in which programs begin. The first axis is fastest."""
     if program < 0:
         return None
     x, y, z = program % 2**20, program // 2**20 % 2**20, program // 2**40

@@ -38,7 +38,7 @@ def rows(trial: Trial, count: int, columns: int, around: float = 0.0) -> Tensor:
 
 
 def cases(trial: Trial) -> dict[str, tuple[Tensor, int, int]]:
-    """Return matrices, how far apart their rows are, and blocks."""
+    """Return matrices, the distances between their rows, and block sizes."""
     draw, width = trial.draw, trial.draw.randrange(150, 180)
     gap = width + draw.randrange(1, 60)
     infinite = rows(trial, 4, width)

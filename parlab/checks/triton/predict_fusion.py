@@ -24,7 +24,7 @@ def predict_fusion(check: Check) -> str:
     """Compare with what torch's operations read and write."""
     with check.trial() as trial:
         for dtype in (torch.float32, torch.float16, torch.float64):
-            # So few columns that each of `highest` and `total` is over 1 %.
+            # There are so few columns that `highest` and `total` each take more than 1%.
             rows, columns = trial.draw.randrange(501, 999), trial.draw.randrange(5, 10)
             x = torch.ones(rows, columns, dtype=dtype)
             trial.situation = f"{rows} × {columns} numbers of {x.itemsize} bytes"

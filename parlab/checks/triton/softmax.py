@@ -41,7 +41,7 @@ def rows(trial: Trial, count: int, columns: int, around: float = 0) -> Tensor:
 
 
 def cases(trial: Trial) -> dict[str, tuple[Tensor, int]]:
-    """Return matrices, and how far apart their rows are."""
+    """Return matrices, and the distances between their rows."""
     draw, width = trial.draw, trial.draw.randrange(65, 127)
     lowest = torch.full((2, width), LOWEST)
     lowest[:, 9] /= 3
@@ -80,7 +80,7 @@ def softmax(check: Check) -> str:
 
 
 def finds_rows(call: KernelCall, x: Tensor) -> Finding | None:
-    """Require that a kernel which stays inside adjacent rows does so if they have gaps."""
+    """Require that a kernel loads only elements of `x`, also if its rows have gaps."""
     outside = call.accesses.outside
     if outside is None or outside.stores or outside.buffer != "x" or x.is_contiguous():
         return None

@@ -1,7 +1,7 @@
-"""Checks of lab 03, ZeRO: one module an exercise.
+"""Checks of lab 03, ZeRO: one module for each exercise.
 
-_models: the models that they train. _training: steps of a learner's stage. _steps: the same steps
-on one rank, and how to compare. _whole_layers: stages that shard parameters. _predictions: numbers.
+_models: the models that they train. _training: steps of a learner's stage. _steps: compares with
+the same steps on one rank. _whole_layers: stages that shard parameters. _predictions: numbers.
 """
 
 from parlab.checks.base.collective import show_values

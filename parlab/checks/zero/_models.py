@@ -41,12 +41,12 @@ class Blocks(nn.Module):
 
     @property
     def used_layers(self) -> list[nn.Module]:
-        """The same without the unused layer, whose parameters are then the model's own."""
+        """`layers` without the unused layer, whose parameters then count as the model's own."""
         return [self, *self.blocks]
 
 
 class Chain(nn.Sequential):
-    """A classifier like `Blocks`, but its layers follow each other: none contains another."""
+    """A classifier like `Blocks`, but in which no layer contains another."""
 
     @property
     def embed(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Compare the steps of a learner's stage with those of one rank that has all samples."""
+"""Compare the steps of a learner's stage with the steps of one rank that has all samples."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from parlab.checks.zero._models import awkward_blocks, parameter_vector
 from parlab.checks.zero._training import MakeOptimizer, Record, Units, Values, Watch, train
 from parlab.sharding import own_parameters
 
-SECONDS = 10.0  # steps need milliseconds, but a busy machine is slow to bring ranks together
+SECONDS = 10.0  # steps need milliseconds, but on a busy machine, the ranks may meet late
 SLACK = 1.02  # measured bytes may exceed the formula by 2 %
 
 SUMMED = {
@@ -43,7 +43,7 @@ NOT_GATHERED = (
 
 
 def named(texts: dict[str, str], mistakes: Mistakes, key: str, **values: object) -> Finding:
-    """Return the finding of that text; with its key if it is one of the check's mistakes."""
+    """Return the finding for `texts[key]`, with the key if it is one of the check's mistakes."""
     finding = getattr(Mistakes(**texts), key)(**values)
     return finding if key in mistakes.texts else observed(finding.text)
 
@@ -91,7 +91,7 @@ class Step:
         return _by_unit(self.record.weights, after, "the model's weight", wrong, mistakes)
 
     def gradients_are_freed(self, mistakes: Mistakes) -> Finding | None:
-        """Require that of all gradients, a rank keeps those of its shards, and nothing else."""
+        """Require that a rank keeps the gradients of its shards, but no others and no buffers."""
         if self.record.unfreed:
             return named(FREED, mistakes, "gradients_kept", name=self.record.unfreed[0])
         got, others = self.record.bytes_held["gradients"], self.record.bytes_held["others"]
@@ -102,7 +102,7 @@ class Step:
         return None
 
     def sends_at_most(self, times: int) -> Finding | None:
-        """Allow `times` the parameters' bytes, times (N−1)/N as on a ring."""
+        """Require at most `times` the parameters' bytes, times (N−1)/N, as on a ring."""
         others = self.trial.size - 1
         got = self.record.ring_bytes / (self.shard_bytes * others) if others else 0.0
         if got <= SLACK * times:
@@ -124,20 +124,20 @@ def steps(
     explain: Explain | None = None,
     evaluates: bool = False,
 ) -> Iterator[Step]:
-    """Train the learner's stage, and yield each step while findings name it.
+    """Train with the learner's stage and yield each step. Meanwhile, findings name the step.
 
     Args:
         plan: numbers of samples by step, backward pass, and rank.
         layers: the model's attribute with the layers that the stage gets; "" for the model itself,
             as one unit. In that case, `finish()` follows only the last pass of a step.
-        watch: registers hooks on the model after the stage was made, and returns what they fill.
+        watch: registers hooks on the model after the stage is created, and returns what they fill.
         evaluates: whether a forward pass without gradients follows each step.
     """
     model = make_model(trial.draw, trial.rank)
     start = trial.gather(copy.deepcopy(model))[0]
     data = [[[tokens(trial.draw, start, n) for n in ranks] for ranks in step] for step in plan]
     own_data = [[ranks[max(trial.rank, 0)] for ranks in step] for step in data]
-    # Before the learner's turn, because an optimizer's first step imports much.
+    # Do this before the learner's code runs, because an optimizer's first step imports much.
     expected = expect(start, _units(start, layers), make_optimizer, data)
     units, given = _units(model, layers), getattr(model, layers) if layers else model
     run = (trial, model, units, given, make_optimizer, own_data, watch, evaluates)
@@ -202,7 +202,7 @@ def expect(
 
 
 def _own_parts(per_rank: tuple[Tensor, ...]) -> Tensor:
-    """Put together rank r's part of its own tensor, for every r."""
+    """Return the tensor that has part r of rank r's tensor, for every r."""
     width = -(-len(per_rank[0]) // len(per_rank))
     return torch.cat([v[r * width : (r + 1) * width] for r, v in enumerate(per_rank)])
 
@@ -210,7 +210,7 @@ def _own_parts(per_rank: tuple[Tensor, ...]) -> Tensor:
 def _by_unit(
     got: Values, right: Values, name: str, wrong: dict[str, Values], mistakes: Mistakes
 ) -> Finding | None:
-    """Name the mistake that computes all of `got`, else the first unit and index that differ."""
+    """Name the mistake that computes all of `got`, or the first unit and index that differ."""
     variants = {key: torch.cat(values) for key, values in wrong.items()}
     finding = explained(torch.cat(got), torch.cat(right), variants, mistakes, name, TOLERANCE)
     if finding is None or finding.mistake or len(got) == 1:

@@ -23,7 +23,7 @@ Watch = Callable[[Trial, Any, Any], dict[str, int]]
 
 
 def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    # The loss is a sum over many samples: after longer steps, rounding grows beyond the tolerance.
+    # The loss sums over many samples. With longer steps, rounding would grow beyond the tolerance.
     return torch.optim.SGD(parameters, lr=0.005)
 
 
@@ -67,11 +67,11 @@ def train(
     watch: Watch,
     evaluates: bool,
 ) -> list[Record]:
-    """Train with the learner's class on `given`; `data[i][j]` is this rank's for pass j of step i.
+    """Train with the learner's class on `given`. `data[i][j]` is this rank's in step i, pass j.
 
     With `evaluates`, a forward pass without gradients follows each step.
 
-    Raises RuntimeError if a shard has no gradient: an optimizer would skip it.
+    Raises RuntimeError if a shard has no gradient, because an optimizer would skip it.
     """
     group, live, records = trial.group, memory.LiveStorages(), []
     with live:
@@ -140,7 +140,7 @@ def _bytes_held(live: memory.LiveStorages, units: Units, stage: Any) -> dict[str
     gradients = [p.grad for p in parameters if p.grad is not None]
 
     def measure() -> dict[str, int]:
-        with live:  # an operation on a tensor that was resized makes its new size known
+        with live:  # an operation on a resized tensor makes its new size known
             states = [t.detach() for t in [*parameters, *gradients]]
         held = {
             "parameters": memory.tensor_bytes(states[: len(parameters)]),
@@ -151,5 +151,5 @@ def _bytes_held(live: memory.LiveStorages, units: Units, stage: Any) -> dict[str
         return held | {"others": live.live - all_states}
 
     if measure()["others"] > 0:
-        gc.collect()  # cycles of the last step, which may have become old
+        gc.collect()  # cycles from the last step, which the collector may have left
     return measure()

@@ -1,4 +1,4 @@
-"""Which layers are whole, and when, in a stage that shards the parameters."""
+"""Requirements on when which layers are whole, in a stage that shards the parameters."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -32,7 +32,7 @@ def sharded_steps(
     note: Callable[[Trial, Any], None] = lambda *_: None,
     evaluates: bool = False,
 ) -> Iterator[Step]:
-    """Train for two steps, the second of two passes; `note` may register more hooks."""
+    """Train for two steps, the second with two passes. `note` may register more hooks."""
     samples = trial.draw.sample(range(1, 2 * trial.size + 2), trial.size)
     plan = [[samples], [samples, samples[::-1]]]
 
@@ -54,7 +54,7 @@ def sharded_steps(
 
 
 def no_memory(endings: dict[int, Ended], mistakes: Mistakes) -> Finding | None:
-    """Recognize the frame's error, and PyTorch's, for parameters whose memory is freed."""
+    """Recognize the errors of the lab and of PyTorch for parameters whose memory is freed."""
     errors = [ended.error for ended in endings.values()]
     for which in ("forward", "backward"):
         if any(f"a {which} pass begins" in error for error in errors):

@@ -11,7 +11,7 @@ from parlab.checks.base.messages import something_sent
 from parlab.checks.base.mistakes import Finding, Mistakes, observed
 from parlab.checks.base.trial import Trial
 
-TOLERANCE = 1e-5  # some divide by the norm plus 10⁻⁶, as the library does
+TOLERANCE = 1e-5  # some answers divide by the norm plus 10⁻⁶, as the library does
 
 MISTAKES = Mistakes(
     padding_counts="the norm includes the padding: use only the first `used` elements",
@@ -23,7 +23,7 @@ MISTAKES = Mistakes(
     scaled_up="a gradient whose norm is below max_norm has changed: clipping never makes it longer",
     not_in_place="the shard has not changed: scale it in place",
 )
-CASES = {  # max_norm over the norm, and what the padding has
+CASES = {  # max_norm divided by the norm, and the padding's values
     "max_norm is 0.15 times the norm": (0.15, 1e3),  # so small that it is no 1/√N
     "max_norm is twice the norm": (2.0, 1e3),
     "max_norm is 0.15 times the norm, the padding is NaN": (0.15, math.nan),
@@ -45,7 +45,7 @@ def clip_shards(check: Check) -> str:
 
 
 def _clip(trial: Trial, factor: float, padding: float) -> None:
-    """Let the last rank have no gradient, and the one before it less than a whole shard."""
+    """Check a gradient that ends before the last shard, and within the one before it."""
     width = trial.draw.randrange(4, 9)
     used = [width] * trial.size
     if trial.size > 1:

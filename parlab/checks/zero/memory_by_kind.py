@@ -45,7 +45,7 @@ def memory_by_kind(check: Check) -> str:
         for _, make_optimizer in trial.cases(OPTIMIZERS):
             model = awkward_blocks(trial.draw)
             model.unused.float()
-            model.register_buffer("mask", torch.ones(7))  # is no parameter
+            model.register_buffer("mask", torch.ones(7))  # not a parameter
             shard = nn.Parameter(torch.ones(5))  # as in stage 1, where the model does not have it
             optimizer = make_optimizer([*filter(needs_gradient, model.parameters()), shard])
             inputs, _ = tokens(trial.draw, model, 3)

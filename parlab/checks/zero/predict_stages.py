@@ -36,7 +36,7 @@ def held(size: int, ranks: int, recipe: Recipe) -> dict[str, float]:
 
 def variants(size: int, ranks: int) -> Iterator[Variant]:
     right = held(size, ranks, FLOAT32_ADAM)
-    # In stage 1, it needs as much as float32 in stage 2.
+    # In stage 1, mixed precision needs as much as float32 in stage 2.
     yield "mixed", {"stage_2": held(size, ranks, MIXED_ADAM)["stage_2"]}
     yield "no_states", held(size, ranks, Recipe(4, 4, 0))
     yield "all_ranks", {name: value * ranks for name, value in right.items()}

@@ -38,7 +38,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def prefetch(check: Check) -> str:
-    """Check the order of gathers and passes, what is held, and the values."""
+    """Check the order of gathers and passes, the memory, and the values."""
     for trial, make_optimizer in trials(check):
         nested = make_optimizer is sgd
         make_model = awkward_blocks if nested else chain
@@ -63,7 +63,7 @@ def prefetch(check: Check) -> str:
 
 
 def note_passes(trial: Trial, model: Blocks | Chain) -> None:
-    """Add an event to the group's when a pass of a layer begins."""
+    """Record an event in the group when a layer's pass begins."""
     for unit, layer in enumerate(model.used_layers):
         layer.register_forward_pre_hook(lambda *_, u=unit: trial.group.note("forward", u))
 
@@ -75,7 +75,7 @@ def note_passes(trial: Trial, model: Blocks | Chain) -> None:
 
 def next_is_under_way(step: Step, nested: bool) -> Finding | None:
     """Require that, when a pass begins, its gather is over and the next one's is under way."""
-    padded = step.padded  # a gather's bytes tell its unit
+    padded = step.padded  # a gather's size identifies its unit
     orders = {"forward": [*range(len(padded))], "backward": [*range(len(padded))][::-1]}
     if nested:  # the model contains all other units, so its backward pass begins first
         orders["backward"] = [0, *orders["backward"][:-1]]
@@ -106,7 +106,7 @@ def next_is_under_way(step: Step, nested: bool) -> Finding | None:
 def _pass_begins(
     event: Event, own_waited: bool, following: list[int], early: dict[int, bool]
 ) -> Finding | None:
-    """Judge a pass; `early` are the units gathered for later ones, and if that was waited for."""
+    """Judge a pass. `early` maps units gathered for later passes to whether that was waited for."""
     place = {"which": event.kind, "unit": event.what}
     if not own_waited:
         return MISTAKES.not_awaited(**place)

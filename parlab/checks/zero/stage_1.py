@@ -22,7 +22,7 @@ MISTAKES = Mistakes(
 
 @check_of(MISTAKES)
 def stage_1(check: Check) -> str:
-    """Check steps of SGD and Adam on uneven and empty shards, what is held, and what is sent."""
+    """Check steps of SGD and Adam on uneven and empty shards, the memory, and what is sent."""
     for trial, make_optimizer in trials(check):
         uneven = uneven_shards(trial.draw, trial.size)
         plan = [[uneven[0]], [uneven[-1]], [uneven[0], uneven[0]]]
@@ -49,7 +49,7 @@ def same_part(step: Step) -> Finding | None:
 
 
 def nothing_is_copied(step: Step) -> Finding | None:
-    """Adam has two moments of 8 bytes for each element, and a step counter."""
+    """Require no copies. Adam has two moments of 8 bytes per element, and a step counter."""
     (whole,), states = step.padded, 2 * step.shard_bytes + 8
     limits = {"parameters": whole, "gradients": whole, "optimizer_states": states}
     for kind, right in limits.items():

@@ -63,7 +63,7 @@ def watch_gradients(trial: Trial, model: Blocks, stage: Any) -> dict[str, int]:
 
 
 def freed_early(step: Step) -> Finding | None:
-    """Allow two layers' gradients: a tied weight's may be complete before its unit's others."""
+    """Allow two layers' gradients, because a tied weight's may be complete before its unit is."""
     got, largest = step.record.peaks["gradients"], 8 * max(step.sizes)
     return MISTAKES.freed_late(got=got, right=largest) if got > 2 * largest else None
 
